@@ -1,0 +1,76 @@
+// The library's face: plain C, so that one build serves every Python and every torch.
+//
+// Axes: B batch, H query heads, G key/value heads (H is a multiple of G), L queries, S keys, D head
+// dimension of query and key, Dv of value. All fields are eight bytes wide: there is no padding.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Raised whenever a struct or a signature below changes.
+#define REGARD_ABI 1
+
+enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
+
+// What a call came to.
+enum { REGARD_DONE = 0, REGARD_OUT_OF_MEMORY = 1 };
+
+// (B, heads, positions, dim), strides in elements; the last axis is contiguous.
+typedef struct {
+  void *data;
+  int64_t batch, head, row;
+} regard_tensor;
+
+// One float a head, (B, H), or none.
+typedef struct {
+  const float *data;
+  int64_t batch, head;
+} regard_numbers;
+
+// (B, H, L, S), any strides in elements, 0 where an axis is shared; or none.
+typedef struct {
+  const void *data;
+  int64_t batch, head, row, column;
+} regard_matrix;
+
+// The keys that each query sees, [start, stop), and where it sits among them, each (B, H, L) with
+// the last axis contiguous; or, without tables, query i sees
+// [start_base + i·start_step, stop_base + i·stop_step) cut to [0, S) and sits at position + i.
+typedef struct {
+  const int64_t *start, *stop, *positions;
+  int64_t batch, head;
+  int64_t start_base, start_step, stop_base, stop_step, position;
+} regard_rows;
+
+typedef struct {
+  int64_t dtype, threads;
+  int64_t batch, heads, groups, queries, keys, dim, dim_value;
+  double scale;
+  double softcap;  // 0: none
+  double dropout;  // probability of dropping a weight
+  uint64_t seed;
+  regard_tensor query, key, value;
+  regard_rows rows;
+  regard_matrix allowed;  // bytes, 0 where a key is hidden
+  regard_matrix bias;     // floats, −∞ where a key is hidden
+  regard_numbers alibi;   // slopes
+  regard_numbers sink;    // logits
+} regard_problem;
+
+// Computes context, in the dtype of query, and logsumexp (B, H, L), contiguous.
+int regard_forward(const regard_problem *problem, const regard_tensor *context, float *logsumexp);
+
+int regard_abi(void);
+// Instruction sets, comma separated, best first: those built, and those this processor can run.
+const char *regard_built(void);
+const char *regard_supported(void);
+// The one in use; choose before the first computation. NULL is the best; 0 is success.
+const char *regard_instructions(void);
+int regard_choose(const char *name);
+
+#ifdef __cplusplus
+}
+#endif

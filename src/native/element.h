@@ -1,0 +1,85 @@
+// The dtypes that tensors come in, read and written as floats.
+#pragma once
+
+#include <string.h>
+
+#include "vector.h"
+
+namespace regard::REGARD_SET {
+
+struct Float32 {
+  using type = float;
+};
+struct BFloat16 {
+  using type = uint16_t;
+};
+struct Float16 {
+  using type = uint16_t;
+};
+
+REGARD_INLINE floats widen(Float32, const float *from) { return load(from); }
+
+REGARD_INLINE floats widen(BFloat16, const uint16_t *from) {
+  return (floats)(__builtin_convertvector(load(from), words) << 16);
+}
+
+REGARD_INLINE floats widen(Float16, const uint16_t *from) {
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps((__m256i)load(from));
+#elif defined(__AVX2__)
+  return _mm256_cvtph_ps((__m128i)load(from));
+#else
+  const words bits = __builtin_convertvector(load(from), words);
+  // The exponent's bias differs by 112; the product also turns its subnormals into normal floats.
+  const floats finite = (floats)((bits & 0x7fff) << 13) * 0x1p112f;
+  const words special = (words)((bits & 0x7c00) == 0x7c00) & 0x7f800000;
+  return (floats)((words)finite | special | (bits & 0x8000) << 16);
+#endif
+}
+
+REGARD_INLINE void narrow(Float32, float *to, floats x) { store(to, x); }
+
+// Rounds to nearest, ties to even.
+REGARD_INLINE void narrow(BFloat16, uint16_t *to, floats x) {
+  const words bits = (words)x;
+  const words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const words quiet = bits >> 16 | 0x40;
+  store(to, __builtin_convertvector(x == x ? rounded : quiet, halves));
+}
+
+REGARD_INLINE void narrow(Float16, uint16_t *to, floats x) {
+#if defined(__AVX512F__)
+  store(to, (halves)_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif defined(__AVX2__)
+  store(to, (halves)_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+  const words bits = (words)x, size = bits & 0x7fffffff;
+  const words normal = (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13;
+  // Below 2⁻¹⁴ the steps are 2⁻²⁴ wide: adding ½ rounds to them.
+  const words subnormal = (words)((floats)size + 0.5f) - 0x3f000000;
+  const words finite = size < 0x38800000 ? subnormal : normal;
+  const words infinite = size > 0x7f800000 ? words{} + 0x7e00 : words{} + 0x7c00;
+  const words rounded = size >= 0x477ff000 ? infinite : finite;
+  store(to, __builtin_convertvector(rounded | (bits >> 16 & 0x8000), halves));
+#endif
+}
+
+// The first few elements of a row, zeros behind them: nothing past the row's end is read.
+template <class Element>
+REGARD_INLINE floats widen_part(Element element, const typename Element::type *from, int64_t count) {
+  if (count >= LANES) return widen(element, from);
+  typename Element::type part[LANES] = {};
+  memcpy(part, from, size_t(count) * sizeof *from);
+  return widen(element, part);
+}
+
+template <class Element>
+REGARD_INLINE void narrow_part(Element element, typename Element::type *to, floats x,
+                               int64_t count) {
+  if (count >= LANES) return narrow(element, to, x);
+  typename Element::type part[LANES];
+  narrow(element, part, x);
+  memcpy(to, part, size_t(count) * sizeof *to);
+}
+
+}  // namespace regard::REGARD_SET

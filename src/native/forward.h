@@ -1,0 +1,258 @@
+// The forward pass: softmax on line, a block of keys at a time (Dao et al. 2022, arXiv:2205.14135,
+// algorithm 1, with queries in the lanes).
+//
+// A task goes over the keys that any of its rows sees. Where all rows see a key, nothing is masked;
+// elsewhere, at the edges, only vectors with a row that may see it take part.
+#pragma once
+
+#include "dropout.h"
+#include "scores.h"
+#include "threads.h"
+
+namespace regard::REGARD_SET {
+
+constexpr int32_t BLOCK = 192;  // keys whose scores stay in the cache until they are used
+constexpr int32_t STEP = 16;    // keys at an edge that are told apart by the vectors they concern
+constexpr int MOST_RUNS = BLOCK / STEP + 1;
+
+// What a thread needs for a task.
+struct ForwardScratch {
+  float *query;    // (dim, QUERIES)
+  float *scores;   // (BLOCK, QUERIES), then weights
+  float *context;  // (dim_value, QUERIES)
+  float *panels;   // (BLOCK, dim or dim_value): keys, then values, as floats
+  float *kept;     // (BLOCK, QUERIES): scores from before the exponential
+
+  static size_t size(const regard_problem &p) {
+    const int64_t columns = padded(p.dim) + padded(p.dim_value) + 2 * BLOCK;
+    return size_t(columns * QUERIES + BLOCK * padded(most(p.dim, p.dim_value))) * sizeof(float);
+  }
+  ForwardScratch(const regard_problem &p, void *memory) {
+    query = (float *)memory;
+    scores = query + padded(p.dim) * QUERIES;
+    context = scores + BLOCK * QUERIES;
+    kept = context + padded(p.dim_value) * QUERIES;
+    panels = kept + BLOCK * QUERIES;
+  }
+};
+
+// The softmax of a task's rows so far.
+struct Softmax {
+  floats peak[VECTORS], total[VECTORS];
+  ints seen[VECTORS];
+};
+
+// Splits a block of keys into runs; a common block is a single one.
+REGARD_INLINE int split(const Task &task, int32_t first, int32_t last, bool common, Run *runs) {
+  if (common) {
+    runs[0] = {first, last - first, 0, task.vectors};
+    return 1;
+  }
+  int count = 0;
+  for (int32_t key = first; key < last; key += STEP) {
+    const int32_t end = least(key + STEP, last);
+    int low = task.vectors, high = 0;
+    for (int j = 0; j < task.vectors; j++)
+      if (task.vector_start[j] < end && task.vector_stop[j] > key) low = least(low, j), high = j + 1;
+    if (low >= high) continue;
+    Run *before = count ? &runs[count - 1] : nullptr;
+    if (before && before->first == low && before->last == high &&
+        before->key + before->keys == key)
+      before->keys += end - key;
+    else
+      runs[count++] = {key, end - key, low, high};
+  }
+  return count;
+}
+
+// weights = 2^(factor·score − shift), and their sum.
+REGARD_INLINE floats exponentials(float *scores, int32_t keys, floats factor, floats shift) {
+  floats even = floats{}, odd = floats{};
+  int32_t k = 0;
+  for (; k + 4 <= keys; k += 4, scores += 4 * QUERIES) {
+    floats w[4];
+    REGARD_UNROLL for (int i = 0; i < 4; i++)
+      w[i] = exp2(load(scores + i * QUERIES) * factor - shift);
+    REGARD_UNROLL for (int i = 0; i < 4; i++) store(scores + i * QUERIES, w[i]);
+    even += w[0] + w[1];
+    odd += w[2] + w[3];
+  }
+  for (; k < keys; k++, scores += QUERIES) {
+    const floats w = exp2(load(scores) * factor - shift);
+    store(scores, w);
+    even += w;
+  }
+  return even + odd;
+}
+
+REGARD_INLINE floats shift_of(floats peak, floats factor) {
+  return larger(all(LOWEST), peak * factor);  // LOWEST · factor may be −∞
+}
+
+// Brings what was summed up before to a new peak.
+static void rescale(const Task &task, const floats *peak, float factor, int64_t dim,
+                    Softmax &softmax, float *context) {
+  ints changed = {};
+  for (int j = 0; j < task.vectors; j++) changed |= peak[j] != softmax.peak[j];
+  if (!any(changed)) return;
+  for (int j = 0; j < task.vectors; j++) {
+    const floats ratio = exp2((softmax.peak[j] - peak[j]) * factor);
+    softmax.peak[j] = peak[j];
+    softmax.total[j] *= ratio;
+    for (int64_t d = 0; d < dim; d++) {
+      float *at = context + d * QUERIES + j * LANES;
+      store(at, load(at) * ratio);
+    }
+  }
+}
+
+REGARD_INLINE bool finite(const Panel &rows, int64_t count, int64_t dim) {
+  floats stray = {};
+  for (int64_t k = 0; k < count; k++)
+    for (int64_t d = 0; d < dim; d += LANES)
+      stray += widen_part(Float32(), rows.data + k * rows.stride + d, dim - d) * 0.0f;
+  return !any(stray != stray);
+}
+
+// As context_rows, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
+static void careful_context(const Panel &value, const Run &run, int64_t dim, const float *weights,
+                            const float *scores, float *context) {
+  for (int32_t k = 0; k < run.keys; k++)
+    for (int64_t d = 0; d < dim; d++)
+      for (int j = run.first; j < run.last; j++) {
+        const int64_t lane = k * QUERIES + j * LANES;
+        float *at = context + d * QUERIES + j * LANES;
+        const floats part = load(weights + lane) * value.data[k * value.stride + d];
+        store(at, load(at) + (load(scores + lane) == all(HIDDEN) ? floats{} : part));
+      }
+}
+
+template <class Element>
+static void forward_block(const regard_problem &p, const Scoring &scoring, const Task &task,
+                          int32_t first, int32_t last, bool common, const ForwardScratch &scratch,
+                          Softmax &softmax) {
+  Run runs[MOST_RUNS];
+  const int count = split(task, first, last, common, runs);
+  const auto scores_of = [&](const Run &run) { return scratch.scores + (run.key - first) * QUERIES; };
+
+  floats peak[VECTORS], ignored[VECTORS];
+  for (int j = 0; j < VECTORS; j++) peak[j] = softmax.peak[j], ignored[j] = floats{};
+  const bool plain = common && !scoring.adjusted;
+  const Panel key = panel(Element(), p.key, task, first, last - first, p.dim, scratch.panels);
+  for (int n = 0; n < count; n++) {
+    const Run &run = runs[n];
+    with_live(run.last - run.first, [&](auto live) {
+      score_rows<live>(key.data + (run.key - first) * key.stride, key.stride, run.keys, p.dim,
+                       scratch.query + run.first * LANES, scores_of(run) + run.first * LANES,
+                       (plain ? peak : ignored) + run.first);
+    });
+    if (scoring.adjusted)
+      adjust(p, task, run, scores_of(run), peak, softmax.seen);
+    else if (!common)
+      hide(task, run, scores_of(run), peak);
+  }
+  rescale(task, peak, scoring.factor, p.dim_value, softmax, scratch.context);
+
+  const Panel value =
+      panel(Element(), p.value, task, first, last - first, p.dim_value, scratch.panels);
+  for (int n = 0; n < count; n++) {
+    const Run &run = runs[n];
+    float *scores = scores_of(run);
+    const Panel values = {value.data + (run.key - first) * value.stride, value.stride};
+    const bool careful = !plain && !finite(values, run.keys, p.dim_value);
+    if (careful)
+      memcpy(scratch.kept, scores, size_t(run.keys) * QUERIES * sizeof(float));
+    for (int j = run.first; j < run.last; j++)
+      softmax.total[j] +=
+          exponentials(scores + j * LANES, run.keys, all(scoring.factor),
+                       shift_of(softmax.peak[j], all(scoring.factor)));
+    if (p.dropout > 0) drop(p, task, run, scores);
+    if (careful) {
+      careful_context(values, run, p.dim_value, scores, scratch.kept, scratch.context);
+      continue;
+    }
+    with_live(run.last - run.first, [&](auto live) {
+      context_rows<live>(values.data, values.stride, run.keys, p.dim_value,
+                         scores + run.first * LANES, scratch.context + run.first * LANES);
+    });
+  }
+}
+
+// Takes the sink in, divides by the denominator and writes the rows.
+template <class Element>
+static void finish(const regard_problem &p, const Scoring &scoring, const Task &task,
+                   const ForwardScratch &scratch, const Softmax &softmax,
+                   const regard_tensor &context, float *logsumexp) {
+  const float spared = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
+  floats factors[VECTORS];
+  for (int j = 0; j < task.vectors; j++) {
+    floats peak = shift_of(softmax.peak[j], all(scoring.factor)), total = softmax.total[j];
+    floats share = all(spared);
+    if (p.sink.data) {
+      const floats sink = numbers_of(p.sink, task, j * LANES) * LOG2_E;
+      const floats higher = larger(peak, sink), ratio = exp2(peak - higher);
+      total = total * ratio + exp2(sink - higher);
+      share *= ratio;
+      peak = higher;
+    }
+    const ints sees = scoring.adjusted
+                          ? softmax.seen[j]
+                          : load(task.start + j * LANES) < load(task.stop + j * LANES);
+    factors[j] = share / total;
+    if (any(~sees))  // their context is 0 even where what they may not see is no number
+      for (int64_t d = 0; d < p.dim_value; d++) {
+        float *at = scratch.context + d * QUERIES + j * LANES;
+        store(at, sees ? load(at) : floats{});
+      }
+    factors[j] = sees ? factors[j] : floats{};
+    alignas(64) float peaks[LANES], totals[LANES];
+    alignas(64) int32_t seeing[LANES];
+    store(peaks, peak);
+    store(totals, total);
+    store(seeing, sees);
+    for (int i = 0; i < LANES && j * LANES + i < task.count; i++) {
+      const int r = j * LANES + i;
+      logsumexp[(task.batch * p.heads + task.head[r]) * p.queries + task.query[r]] =
+          seeing[i] ? (peaks[i] + log2f(totals[i])) * LN_2 : -INFINITY;
+    }
+  }
+  store_rows(Element(), scratch.context, factors, task, p.dim_value, context);
+}
+
+template <class Element>
+static void forward_task(const regard_problem &p, const Scoring &scoring, const Task &task,
+                         const ForwardScratch &scratch, const regard_tensor &context,
+                         float *logsumexp) {
+  Softmax softmax;
+  for (int j = 0; j < VECTORS; j++)
+    softmax.peak[j] = all(LOWEST), softmax.total[j] = floats{}, softmax.seen[j] = ints{};
+  memset(scratch.context, 0, size_t(padded(p.dim_value)) * QUERIES * sizeof(float));
+  load_rows(Element(), p.query, task, p.dim, scoring.query_factor, scratch.query);
+  const auto over = [&](int32_t from, int32_t to, bool common) {
+    for (int32_t key = from; key < to; key += BLOCK)
+      forward_block<Element>(p, scoring, task, key, least(key + BLOCK, to), common, scratch,
+                             softmax);
+  };
+  if (task.common_start < task.common_stop) {
+    over(task.first_key, task.common_start, false);
+    over(task.common_start, task.common_stop, true);
+    over(task.common_stop, task.last_key, false);
+  } else {
+    over(task.first_key, task.last_key, false);
+  }
+  finish<Element>(p, scoring, task, scratch, softmax, context, logsumexp);
+}
+
+template <class Element>
+static int forward(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
+  const Scoring scoring = scoring_of(p);
+  return for_each_task(
+      int(p.threads), p.batch * p.groups * tasks_per_group(p), ForwardScratch::size(p),
+      [&](int64_t number, void *memory) {
+        Task task;
+        begin(p, number, task);
+        forward_task<Element>(p, scoring, task, ForwardScratch(p, memory), context, logsumexp);
+      });
+}
+
+}  // namespace regard::REGARD_SET

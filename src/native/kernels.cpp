@@ -1,0 +1,20 @@
+// Compiled once for each instruction set, with REGARD_SET its name.
+#include "kernels.h"
+
+#include "forward.h"
+
+namespace regard::REGARD_SET {
+namespace {
+
+int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
+  if (p.dtype == REGARD_BFLOAT16) return forward<BFloat16>(p, context, logsumexp);
+  if (p.dtype == REGARD_FLOAT16) return forward<Float16>(p, context, logsumexp);
+  return forward<Float32>(p, context, logsumexp);
+}
+
+}  // namespace
+
+extern const Kernels kernels;
+const Kernels kernels = {.forward = forward_of_any_dtype};
+
+}  // namespace regard::REGARD_SET

@@ -1,0 +1,160 @@
+// A task: QUERIES rows of attention that are computed together, one a lane.
+//
+// The rows of a group of heads are interleaved, so that its keys and values are read once for all of
+// them: of R = H/G heads a group, row r is query r / R of head g·R + r % R.
+#pragma once
+
+#include "abi.h"
+#include "element.h"
+#include "tiles.h"
+
+namespace regard::REGARD_SET {
+
+struct Task {
+  int64_t batch, group;
+  int count;    // rows in use
+  int vectors;  // vectors that hold them
+  int64_t query[QUERIES], head[QUERIES];
+  // The keys that each row sees, empty for lanes not in use and rows that see nothing.
+  alignas(64) int32_t start[QUERIES];
+  alignas(64) int32_t stop[QUERIES];
+  alignas(64) int32_t position[QUERIES];
+  // The smallest range that holds what the rows of a vector see.
+  int32_t vector_start[VECTORS], vector_stop[VECTORS];
+  // The same of all rows, and the range that all of them see which see anything.
+  int32_t first_key, last_key, common_start, common_stop;
+};
+
+REGARD_INLINE int64_t group_size(const regard_problem &p) { return p.heads / p.groups; }
+REGARD_INLINE int64_t tasks_per_group(const regard_problem &p) {
+  return (p.queries * group_size(p) + QUERIES - 1) / QUERIES;
+}
+
+REGARD_INLINE int32_t cut(int64_t key, int64_t keys) {
+  return int32_t(most(int64_t(0), least(key, keys)));
+}
+
+static void find_bounds(const regard_problem &p, Task &task) {
+  const regard_rows &rows = p.rows;
+  if (rows.start) {
+    for (int r = 0; r < task.count; r++) {
+      const int64_t at = task.batch * rows.batch + task.head[r] * rows.head + task.query[r];
+      task.start[r] = cut(rows.start[at], p.keys);
+      task.stop[r] = cut(rows.stop[at], p.keys);
+      task.position[r] = int32_t(rows.positions[at]);
+    }
+  } else {
+    for (int r = 0; r < task.count; r++) {
+      const int64_t i = task.query[r];
+      task.start[r] = cut(rows.start_base + i * rows.start_step, p.keys);
+      task.stop[r] = cut(rows.stop_base + i * rows.stop_step, p.keys);
+      task.position[r] = int32_t(rows.position + i);
+    }
+  }
+  for (int r = task.count; r < QUERIES; r++) task.start[r] = task.stop[r] = task.position[r] = 0;
+}
+
+static void find_hulls(const regard_problem &p, Task &task) {
+  task.first_key = task.common_stop = int32_t(p.keys);
+  task.last_key = task.common_start = 0;
+  for (int j = 0; j < VECTORS; j++) {
+    int32_t low = int32_t(p.keys), high = 0;
+    for (int r = j * LANES; r < (j + 1) * LANES; r++) {
+      const int32_t start = task.start[r], stop = task.stop[r];
+      const bool sees = start < stop;
+      low = sees ? least(low, start) : low;
+      high = sees ? most(high, stop) : high;
+      task.common_start = sees ? most(task.common_start, start) : task.common_start;
+      task.common_stop = sees ? least(task.common_stop, stop) : task.common_stop;
+    }
+    task.vector_start[j] = low;
+    task.vector_stop[j] = high;
+    task.first_key = least(task.first_key, low);
+    task.last_key = most(task.last_key, high);
+  }
+}
+
+// Task number `number` of the problem: within a group from the last rows to the first, since those
+// see the most when attention is causal.
+static void begin(const regard_problem &p, int64_t number, Task &task) {
+  const int64_t heads = group_size(p), per_group = tasks_per_group(p);
+  task.batch = number / per_group / p.groups;
+  task.group = number / per_group % p.groups;
+  const int64_t first = (per_group - 1 - number % per_group) * QUERIES;
+  task.count = int(least(int64_t(QUERIES), p.queries * heads - first));
+  task.vectors = (task.count + LANES - 1) / LANES;
+  int64_t query = first / heads, member = first % heads;
+  for (int r = 0; r < task.count; r++) {
+    task.query[r] = query;
+    task.head[r] = task.group * heads + member;
+    if (++member == heads) member = 0, query++;
+  }
+  find_bounds(p, task);
+  find_hulls(p, task);
+}
+
+template <class Element>
+REGARD_INLINE typename Element::type *row_of(const regard_tensor &t, const Task &task, int r) {
+  return (typename Element::type *)t.data + task.batch * t.batch + task.head[r] * t.head +
+         task.query[r] * t.row;
+}
+
+// The task's rows of (B, H, L, dim), times a factor, to (dim, QUERIES); lanes not in use are 0.
+// Writes up to the next multiple of LANES rows.
+template <class Element>
+static void load_rows(Element element, const regard_tensor &from, const Task &task, int64_t dim,
+                      float factor, float *to) {
+  for (int j = 0; j < task.vectors; j++)
+    for (int64_t d = 0; d < dim; d += LANES) {
+      floats rows[LANES];
+      for (int i = 0; i < LANES; i++) {
+        const int r = j * LANES + i;
+        rows[i] = r < task.count
+                      ? widen_part(element, row_of<Element>(from, task, r) + d, dim - d) * factor
+                      : floats{};
+      }
+      transpose(rows);
+      REGARD_UNROLL for (int i = 0; i < LANES; i++)
+        store(to + (d + i) * QUERIES + j * LANES, rows[i]);
+    }
+}
+
+// The reverse, each row times a factor of its own.
+template <class Element>
+static void store_rows(Element element, const float *from, const floats *factors, const Task &task,
+                       int64_t dim, const regard_tensor &to) {
+  for (int j = 0; j < task.vectors; j++)
+    for (int64_t d = 0; d < dim; d += LANES) {
+      floats rows[LANES];
+      REGARD_UNROLL for (int i = 0; i < LANES; i++)
+        rows[i] = load(from + (d + i) * QUERIES + j * LANES) * factors[j];
+      transpose(rows);
+      const int live = least(LANES, task.count - j * LANES);
+      for (int i = 0; i < live; i++)
+        narrow_part(element, row_of<Element>(to, task, j * LANES + i) + d, rows[i], dim - d);
+    }
+}
+
+// Rows of keys or values as floats: where they lie, or converted into scratch.
+struct Panel {
+  const float *data;
+  int64_t stride;
+};
+REGARD_INLINE int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
+
+template <class Element>
+REGARD_INLINE Panel panel(Element element, const regard_tensor &from, const Task &task,
+                          int64_t first, int64_t keys, int64_t dim, float *scratch) {
+  const auto *data = (const typename Element::type *)from.data + task.batch * from.batch +
+                     task.group * from.head + first * from.row;
+  if constexpr (std::is_same_v<Element, Float32>) {
+    return {data, from.row};
+  } else {
+    for (int64_t k = 0; k < keys; k++)
+      for (int64_t d = 0; d < dim; d += LANES)
+        store(scratch + k * padded(dim) + d, widen_part(element, data + k * from.row + d, dim - d));
+    return {scratch, padded(dim)};
+  }
+}
+
+}  // namespace regard::REGARD_SET

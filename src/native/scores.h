@@ -1,0 +1,120 @@
+// From dot products to logits in units of log 2: scale, softcap, bias, ALiBi and mask.
+#pragma once
+
+#include <math.h>
+
+#include "lanes.h"
+
+namespace regard::REGARD_SET {
+
+constexpr float HIDDEN = -INFINITY;  // the logit of a hidden key: its weight is exactly 0
+constexpr float LOWEST = -1e30f;     // where a row's peak starts: finite, so that −∞ − peak is −∞
+
+// How a problem's logits are made. Without softcap and the like the scale is left to the
+// exponential: logit = factor · dot product.
+struct Scoring {
+  bool adjusted;       // each block of scores takes a pass of its own, after which factor is 1
+  float query_factor;  // on the query, exact in every dtype: it makes the factor positive
+  float factor;
+};
+
+REGARD_INLINE Scoring scoring_of(const regard_problem &p) {
+  const bool adjusted =
+      p.softcap > 0 || p.bias.data || p.allowed.data || p.alibi.data || p.scale == 0;
+  if (adjusted) return {true, 1, 1};
+  return {false, p.scale < 0 ? -1.0f : 1.0f, float(fabs(p.scale)) * LOG2_E};
+}
+
+// A run of consecutive keys and the vectors of which some lane may see one of them.
+struct Run {
+  int32_t key, keys;
+  int first, last;  // vectors [first, last)
+};
+
+// Hides what a row's interval leaves out.
+static void hide(const Task &task, const Run &run, float *scores, floats *peak) {
+  for (int j = run.first; j < run.last; j++) {
+    const ints start = load(task.start + j * LANES), stop = load(task.stop + j * LANES);
+    floats most_yet = peak[j];
+    for (int32_t k = 0; k < run.keys; k++) {
+      float *at = scores + k * QUERIES + j * LANES;
+      const ints key = all(run.key + k);
+      const floats score = (key >= start) & (key < stop) ? load(at) : all(HIDDEN);
+      store(at, score);
+      most_yet = larger(most_yet, score);
+    }
+    peak[j] = most_yet;
+  }
+}
+
+// What is added to the scores of LANES rows and up to LANES keys, in units of log 2, −∞ where a key
+// is hidden: added[k] holds key k's.
+static void load_added(const regard_problem &p, const Task &task, int first_row, int32_t first_key,
+                       int keys, floats *added) {
+  for (int i = 0; i < LANES; i++) {
+    const int r = first_row + i;
+    alignas(64) float row[LANES] = {};
+    if (r < task.count && p.bias.data) {
+      const regard_matrix &m = p.bias;
+      const float *bias = (const float *)m.data + task.batch * m.batch + task.head[r] * m.head +
+                          task.query[r] * m.row + first_key * m.column;
+      for (int k = 0; k < keys; k++) row[k] = bias[k * m.column] * LOG2_E;
+    }
+    if (r < task.count && p.allowed.data) {
+      const regard_matrix &m = p.allowed;
+      const uint8_t *allowed = (const uint8_t *)m.data + task.batch * m.batch +
+                               task.head[r] * m.head + task.query[r] * m.row +
+                               first_key * m.column;
+      for (int k = 0; k < keys; k++) row[k] = allowed[k * m.column] ? row[k] : HIDDEN;
+    }
+    added[i] = load(row);
+  }
+  transpose(added);
+}
+
+REGARD_INLINE floats numbers_of(const regard_numbers &numbers, const Task &task, int first_row) {
+  alignas(64) float lanes[LANES] = {};
+  for (int i = 0; i < LANES && first_row + i < task.count; i++)
+    lanes[i] = numbers.data[task.batch * numbers.batch + task.head[first_row + i] * numbers.head];
+  return load(lanes);
+}
+
+// Everything between the dot product and the softmax; `seen` tells the lanes that saw a key.
+static void adjust(const regard_problem &p, const Task &task, const Run &run, float *scores,
+                   floats *peak, ints *seen) {
+  const float scale = float(p.scale), cap = float(p.softcap);
+  const bool dense = p.bias.data || p.allowed.data;
+  for (int j = run.first; j < run.last; j++) {
+    const ints start = load(task.start + j * LANES), stop = load(task.stop + j * LANES);
+    const ints position = load(task.position + j * LANES);
+    const floats slope =
+        p.alibi.data ? numbers_of(p.alibi, task, j * LANES) * LOG2_E : floats{};
+    for (int32_t first = 0; first < run.keys; first += LANES) {
+      const int keys = least(LANES, run.keys - first);
+      floats added[LANES];
+      if (dense) load_added(p, task, j * LANES, run.key + first, keys, added);
+      for (int k = 0; k < keys; k++) {
+        float *at = scores + (first + k) * QUERIES + j * LANES;
+        const ints key = all(run.key + first + k);
+        ints visible = (key >= start) & (key < stop);
+        floats score = load(at) * scale;
+        if (cap > 0) score = tanh(score / cap) * cap;
+        score *= LOG2_E;
+        if (dense) {
+          visible &= added[k] != all(HIDDEN);
+          score += added[k];
+        }
+        if (p.alibi.data) {
+          const ints ahead = key - position, behind = position - key;
+          score -= slope * __builtin_convertvector(ahead > behind ? ahead : behind, floats);
+        }
+        score = visible ? score : all(HIDDEN);
+        store(at, score);
+        peak[j] = larger(peak[j], score);
+        seen[j] |= visible;
+      }
+    }
+  }
+}
+
+}  // namespace regard::REGARD_SET

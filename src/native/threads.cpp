@@ -1,0 +1,65 @@
+#include "threads.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include <thread>
+#include <vector>
+
+namespace regard {
+namespace {
+
+using Parallel = void (*)(void (*)(void *), void *, unsigned, unsigned);
+
+// The entry that GCC compiles `#pragma omp parallel` to, in whichever runtime torch has loaded;
+// LLVM's has it too. We load none, so there is never a second pool.
+Parallel find_parallel() {
+  return reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+}
+
+// A pool's threads do not survive a fork: in the child the runtime would wait for them for ever.
+std::atomic<bool> forked{false};
+const int watch_forks = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+
+void on_own_threads(int threads, void (*body)(void *), void *context) {
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; i++) {
+    try {
+      others.emplace_back(body, context);
+    } catch (const std::system_error &) {
+      break;  // fewer threads do the same work
+    }
+  }
+  body(context);
+  for (std::thread &other : others) other.join();
+}
+
+struct Memory {
+  void *data = nullptr;
+  size_t size = 0;
+  ~Memory() { free(data); }
+};
+thread_local Memory memory;
+
+}  // namespace
+
+void on_threads(int threads, void (*body)(void *), void *context) {
+  static const Parallel parallel = find_parallel();
+  if (parallel && !forked)
+    parallel(body, context, unsigned(threads), 0);
+  else
+    on_own_threads(threads, body, context);
+}
+
+void *scratch(size_t bytes) {
+  if (memory.size >= bytes && memory.data) return memory.data;
+  free(memory.data);
+  constexpr size_t page = 4096;
+  memory.size = (bytes / page + 1) * page;
+  memory.data = aligned_alloc(page, memory.size);
+  if (!memory.data) memory.size = 0;
+  return memory.data;
+}
+
+}  // namespace regard

@@ -1,0 +1,48 @@
+// Work shared out among threads: torch's own OpenMP pool where there is one, else threads of our own.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <atomic>
+
+#include "abi.h"
+
+namespace regard {
+
+// Runs body(context) once on each of so many threads, the calling one among them.
+void on_threads(int threads, void (*body)(void *), void *context);
+
+// Memory of the calling thread, aligned to cache lines, kept for its next call; null if there is none.
+void *scratch(size_t bytes);
+
+// Calls task(number, memory) for every number below count, on any thread, in rising order of start.
+template <class Task>
+int for_each_task(int threads, int64_t count, size_t memory_per_thread, Task task) {
+  struct Shared {
+    std::atomic<int64_t> next{0};
+    std::atomic<int> result{REGARD_DONE};
+    int64_t count;
+    size_t memory_per_thread;
+    Task &task;
+  };
+  const auto body = [](void *context) {
+    Shared &shared = *static_cast<Shared *>(context);
+    void *memory = scratch(shared.memory_per_thread);
+    if (!memory) shared.result = REGARD_OUT_OF_MEMORY;
+    while (memory) {
+      const int64_t number = shared.next.fetch_add(1, std::memory_order_relaxed);
+      if (number >= shared.count) break;
+      shared.task(number, memory);
+    }
+  };
+  Shared shared{.count = count, .memory_per_thread = memory_per_thread, .task = task};
+  const int64_t useful = count < threads ? count : threads;
+  if (useful <= 1)
+    body(&shared);
+  else
+    on_threads(int(useful), body, &shared);
+  return shared.result;
+}
+
+}  // namespace regard

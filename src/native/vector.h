@@ -1,0 +1,167 @@
+// Vectors of floats in the compilers' own extensions, as wide as the instruction set has them.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define REGARD_INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define REGARD_UNROLL _Pragma("unroll")
+#else
+#define REGARD_UNROLL _Pragma("GCC unroll 64")
+#endif
+
+namespace regard::REGARD_SET {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16, REGISTERS = 32;
+#elif defined(__AVX2__)
+constexpr int LANES = 8, REGISTERS = 16;
+#elif defined(__aarch64__)
+constexpr int LANES = 4, REGISTERS = 32;
+#else
+constexpr int LANES = 4, REGISTERS = 16;
+#endif
+
+using floats = float __attribute__((vector_size(LANES * 4)));
+using ints = int32_t __attribute__((vector_size(LANES * 4)));
+using words = uint32_t __attribute__((vector_size(LANES * 4)));
+using halves = uint16_t __attribute__((vector_size(LANES * 2)));
+
+namespace unaligned {
+using floats = float __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+using ints = int32_t __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+using halves = uint16_t __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+}  // namespace unaligned
+
+REGARD_INLINE floats load(const float *from) { return *(const unaligned::floats *)from; }
+REGARD_INLINE ints load(const int32_t *from) { return *(const unaligned::ints *)from; }
+REGARD_INLINE halves load(const uint16_t *from) { return *(const unaligned::halves *)from; }
+REGARD_INLINE void store(float *to, floats x) { *(unaligned::floats *)to = x; }
+REGARD_INLINE void store(int32_t *to, ints x) { *(unaligned::ints *)to = x; }
+REGARD_INLINE void store(uint16_t *to, halves x) { *(unaligned::halves *)to = x; }
+
+REGARD_INLINE floats all(float x) { return x - floats{}; }
+REGARD_INLINE ints all(int32_t x) { return x - ints{}; }
+
+// The second where either is NaN, as the x86 instructions have it.
+REGARD_INLINE floats larger(floats a, floats b) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(a, b);
+#elif defined(__SSE2__)
+  return _mm_max_ps(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+REGARD_INLINE floats smaller(floats a, floats b) {
+#if defined(__AVX512F__)
+  return _mm512_min_ps(a, b);
+#elif defined(__AVX2__)
+  return _mm256_min_ps(a, b);
+#elif defined(__SSE2__)
+  return _mm_min_ps(a, b);
+#else
+  return a < b ? a : b;
+#endif
+}
+REGARD_INLINE floats magnitude(floats x) { return (floats)((ints)x & 0x7fffffff); }
+
+REGARD_INLINE bool any(ints truth) {
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask((__m512i)truth);
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps((__m256)truth);
+#elif defined(__SSE2__)
+  return _mm_movemask_ps((__m128)truth);
+#else
+  int32_t found = 0;
+  REGARD_UNROLL for (int i = 0; i < LANES; i++) found |= truth[i];
+  return found;
+#endif
+}
+
+REGARD_INLINE ints lane_numbers() {
+  ints numbers;
+  REGARD_UNROLL for (int i = 0; i < LANES; i++) numbers[i] = i;
+  return numbers;
+}
+
+constexpr float LOG2_E = 1.44269504088896340736f, LN_2 = 0.69314718055994530942f;
+
+// 2^x for x ≤ 127, 0 from −127 on down; NaN stays NaN. The fraction's polynomial is good to 8e-8.
+REGARD_INLINE floats exp2(floats x) {
+  x = larger(all(-127.0f), x);
+  const floats magic = all(12582912.0f);  // 1.5·2²³: adding it rounds to an integer
+  const floats whole = x + magic;
+  const floats f = x - (whole - magic);
+  floats p = all(0.001327647129073739f);
+  p = p * f + 0.009675540961325169f;
+  p = p * f + 0.05550713092088699f;
+  p = p * f + 0.24022120237350464f;
+  p = p * f + 0.6931469440460205f;
+  p = p * f + 1.0f;
+  const floats power = (floats)(((ints)whole << 23) + 0x3f800000);
+  return p * power;
+}
+
+// Good to some 2e-7 of its size everywhere; the polynomial for small x is that of Cephes' tanhf.
+REGARD_INLINE floats tanh(floats x) {
+  const floats size = magnitude(x), square = x * x;
+  floats p = all(-5.70498872745e-3f);
+  p = p * square + 2.06390887954e-2f;
+  p = p * square - 5.37397155531e-2f;
+  p = p * square + 1.33314422036e-1f;
+  p = p * square - 3.33332819422e-1f;
+  const floats small = p * square * x + x;
+  const floats rest = exp2(size * (-2 * LOG2_E));
+  const floats large = (1.0f - rest) / (1.0f + rest);
+  const floats with_sign = (floats)((ints)large | ((ints)x & INT32_MIN));
+  return size < 0.625f ? small : with_sign;
+}
+
+// Sums all lanes, in one order on every instruction set of this width.
+REGARD_INLINE float sum(floats x) {
+  float total[LANES];
+  store(total, x);
+  REGARD_UNROLL for (int width = LANES / 2; width > 0; width /= 2)
+    REGARD_UNROLL for (int i = 0; i < width; i++) total[i] += total[i + width];
+  return total[0];
+}
+
+template <int half, size_t... i>
+REGARD_INLINE floats zipped(floats a, floats b, std::index_sequence<i...>) {
+  return __builtin_shufflevector(a, b, int(half * (LANES / 2) + i / 2 + (i % 2) * LANES)...);
+}
+
+// Transposes LANES × LANES floats in log₂(LANES) rounds of perfect shuffles.
+REGARD_INLINE void transpose(floats *rows) {
+  using all_lanes = std::make_index_sequence<LANES>;
+  REGARD_UNROLL for (int round = 1; round < LANES; round *= 2) {
+    floats next[LANES];
+    REGARD_UNROLL for (int i = 0; i < LANES / 2; i++) {
+      next[2 * i] = zipped<0>(rows[i], rows[i + LANES / 2], all_lanes());
+      next[2 * i + 1] = zipped<1>(rows[i], rows[i + LANES / 2], all_lanes());
+    }
+    REGARD_UNROLL for (int i = 0; i < LANES; i++) rows[i] = next[i];
+  }
+}
+
+template <class T>
+REGARD_INLINE T least(T a, T b) {
+  return a < b ? a : b;
+}
+template <class T>
+REGARD_INLINE T most(T a, T b) {
+  return a > b ? a : b;
+}
+
+}  // namespace regard::REGARD_SET
