@@ -20,6 +20,7 @@ import torch  # noqa: F401 - likewise
 
 CORE = (
     "regard.mask",
+    "regard._bounds",
     "regard._rows",
     "regard._terms",
     "regard._layout",

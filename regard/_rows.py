@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard._bounds import Line, Table
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
 
@@ -21,17 +25,29 @@ class Rows:
 
     lead: tuple[int, int]
     keys: int
-    positions: Int[Tensor, "#b #h L"]
-    """Where each query sits among the keys."""
-    start: Int[Tensor, "#b #h L"]
-    stop: Int[Tensor, "#b #h L"]
+    bounds: Line | Table
     allowed: Bool[Tensor, "#b #h #L #S"] | None = None
     bias: Float[Tensor, "#b #h #L #S"] | None = None
 
     @property
     def queries(self) -> int:
         """L."""
-        return self.start.shape[-1]
+        return self.bounds.queries
+
+    @property
+    def positions(self) -> Int[Tensor, "#b #h L"]:
+        """Where each query sits among the keys."""
+        return self.bounds.positions
+
+    @property
+    def start(self) -> Int[Tensor, "#b #h L"]:
+        """The first key that each query sees."""
+        return self.bounds.start
+
+    @property
+    def stop(self) -> Int[Tensor, "#b #h L"]:
+        """The key behind the last one that each query sees."""
+        return self.bounds.stop
 
     @property
     def interval(self) -> bool:
@@ -91,11 +107,10 @@ class Rows:
 
     def take(self, index: Int[Tensor, "l"]) -> Rows:
         """Keep only the queries of an index."""
+        bounds = Table(*(t[..., index] for t in (self.positions, self.start, self.stop)))
         return replace(
             self,
-            positions=self.positions[..., index],
-            start=self.start[..., index],
-            stop=self.stop[..., index],
+            bounds=bounds,
             allowed=_take(self.allowed, index),
             bias=_take(self.bias, index),
         )
@@ -111,9 +126,7 @@ class Rows:
         return replace(
             self,
             lead=(batch.numel(), 1),
-            positions=pick(self.positions),
-            start=pick(self.start),
-            stop=pick(self.stop),
+            bounds=self._bounds(pick),
             allowed=None if self.allowed is None else pick(self.allowed),
             bias=None if self.bias is None else pick(self.bias),
         )
@@ -127,12 +140,16 @@ class Rows:
         return replace(
             self,
             lead=(1, self.lead[1]),
-            positions=pick(self.positions),
-            start=pick(self.start),
-            stop=pick(self.stop),
+            bounds=self._bounds(pick),
             allowed=None if self.allowed is None else pick(self.allowed),
             bias=None if self.bias is None else pick(self.bias),
         )
+
+    def _bounds(self, pick: Callable[[Tensor], Tensor]) -> Line | Table:
+        """Pick batch entries and heads; all of them share a line."""
+        if isinstance(self.bounds, Line):
+            return self.bounds
+        return Table(pick(self.positions), pick(self.start), pick(self.stop))
 
     def spread(self, tensor: Shaped[Tensor, "b h L"]) -> Shaped[Tensor, "B H L"]:
         """Repeat what the batch entries and heads share."""

@@ -25,6 +25,12 @@ class Term(Protocol):
     def bounds(self, positions: Tensor, keys: int, lead: tuple[int, ...]) -> Bounds:
         """Give start and stop, broadcastable to the positions ``(B, H, L)``."""
 
+    def line(self, position: int) -> tuple[int | None, int | None] | None:
+        """Give start and stop of a query at this position, if both move on with the position.
+
+        None in their place where an end lies outside the keys; None for both if they are no line.
+        """
+
 
 @dataclass(frozen=True)
 class Causal:
@@ -35,6 +41,9 @@ class Causal:
 
     def bounds(self, positions: Tensor, keys: int, lead: tuple[int, ...]) -> Bounds:  # noqa: ARG002 - Term's signature
         return 0, positions + 1
+
+    def line(self, position: int) -> tuple[int | None, int | None]:
+        return None, position + 1
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,9 @@ class Window:
     def bounds(self, positions: Tensor, keys: int, lead: tuple[int, ...]) -> Bounds:  # noqa: ARG002 - Term's signature
         return positions - self.size + 1, positions + self.ahead + 1
 
+    def line(self, position: int) -> tuple[int | None, int | None]:
+        return position - self.size + 1, position + self.ahead + 1
+
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
@@ -63,6 +75,8 @@ class Prefix:
     def bounds(self, positions: Tensor, keys: int, lead: tuple[int, ...]) -> Bounds:  # noqa: ARG002 - Term's signature
         length = torch.as_tensor(self.length, device=positions.device)
         return 0, torch.maximum(align(length[..., None], lead, "length"), positions + 1)
+
+    def line(self, position: int) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +105,8 @@ class Documents:
             return 0, 0
         return look_up(self.first), torch.where(inside, look_up(self.last), 0)
 
+    def line(self, position: int) -> None: ...
+
 
 @dataclass(frozen=True, eq=False)
 class Padding:
@@ -107,6 +123,8 @@ class Padding:
         _check_length("keep", self.keys, keys)
         start, stop = self.start.to(positions.device), self.stop.to(positions.device)
         return align(start[..., None], lead, "keep"), align(stop[..., None], lead, "keep")
+
+    def line(self, position: int) -> None: ...
 
 
 def runs(changes: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard._bounds import Line, Table, line_through
 from regard._layout import align, flat, matrix
 from regard._rows import Rows
 from regard._terms import Causal, Documents, Padding, Prefix, Term, Window, runs
@@ -112,8 +113,23 @@ class Mask:
         self, leading: tuple[int, ...], queries: int, keys: int, device: torch.device
     ) -> Rows:
         """Work the mask out for given sizes; what the backends and the readouts are handed."""
+        return Rows(
+            lead=flat(leading),
+            keys=keys,
+            bounds=self._bounds(leading, queries, keys, device),
+            allowed=matrix(self.allowed, "mask", leading, queries, keys, device),
+            bias=matrix(self.bias, "mask", leading, queries, keys, device),
+        )
+
+    def _bounds(
+        self, leading: tuple[int, ...], queries: int, keys: int, device: torch.device
+    ) -> Line | Table:
         offset: int | Tensor = keys - queries if self.offset is None else self.offset
-        if isinstance(offset, torch.Tensor):
+        if isinstance(offset, int):
+            lines = [line for term in self.terms if (line := term.line(offset)) is not None]
+            if len(lines) == len(self.terms):
+                return Line(queries, keys, device, offset, *line_through(lines))
+        else:
             offset = align(offset.to(device)[..., None], leading, "offset")
         positions = offset + torch.arange(queries, device=device).expand(1, 1, -1)
         start, stop = torch.zeros_like(positions), torch.full_like(positions, keys)
@@ -123,15 +139,7 @@ class Mask:
             stop = torch.minimum(stop, torch.as_tensor(high, device=device))
         start = start.clamp(0, keys)
         start, stop = torch.broadcast_tensors(start, torch.maximum(start, stop.clamp(0, keys)))
-        return Rows(
-            lead=flat(leading),
-            keys=keys,
-            positions=positions,
-            start=start,
-            stop=stop,
-            allowed=matrix(self.allowed, "mask", leading, queries, keys, device),
-            bias=matrix(self.bias, "mask", leading, queries, keys, device),
-        )
+        return Table(positions, start, stop)
 
 
 def causal(*, offset: int | Int[Tensor, "*b"] | None = None) -> Mask:

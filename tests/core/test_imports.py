@@ -15,7 +15,7 @@ PACKAGE = Path(regard.__file__).parent
 # returns one.
 ROOMS = {
     "errors": ["errors"],
-    "mask": ["mask", "_layout", "_rows", "_terms"],
+    "mask": ["mask", "_bounds", "_layout", "_rows", "_terms"],
     "steps": ["steps", "_problem", "_visible"],
     "backends": ["backends"],
     "pattern": ["pattern", "readouts", "_stream", "_index"],

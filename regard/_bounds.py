@@ -1,0 +1,86 @@
+"""Where the visible keys of each query start and stop: in a table, or as a rule that needs none.
+
+Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Three integers a query, ``0 ≤ start ≤ stop ≤ S``; equal where it sees nothing."""
+
+    positions: Int[Tensor, "#b #h L"]
+    """Where each query sits among the keys."""
+    start: Int[Tensor, "#b #h L"]
+    stop: Int[Tensor, "#b #h L"]
+
+    @property
+    def queries(self) -> int:
+        """L."""
+        return self.start.shape[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """The same interval for every query, or one that moves on by a key from query to query.
+
+    This is what causal masks and windows are, alone and together. Kernels read the rule; the tables
+    are written down only for those who ask.
+    """
+
+    queries: int
+    keys: int
+    device: torch.device
+    position: int
+    """Where query 0 sits among the keys; query i sits i further."""
+    first: int | None = None
+    """Start of query 0, cut to ``[0, S]``; query i starts i further. None: all start at 0."""
+    behind: int | None = None
+    """Stop of query 0, likewise. None: all stop at S."""
+
+    @cached_property
+    def positions(self) -> Int[Tensor, "1 1 L"]:
+        """Where each query sits among the keys."""
+        return self._moving(self.position)
+
+    @cached_property
+    def start(self) -> Int[Tensor, "1 1 L"]:
+        """The first key that each query sees."""
+        if self.first is None:
+            return torch.zeros_like(self.positions)
+        return self._moving(self.first).clamp(0, self.keys)
+
+    @cached_property
+    def stop(self) -> Int[Tensor, "1 1 L"]:
+        """The key behind the last one that each query sees."""
+        if self.behind is None:
+            stop = torch.full_like(self.positions, self.keys)
+        else:
+            stop = self._moving(self.behind).clamp(0, self.keys)
+        return torch.maximum(self.start, stop)
+
+    def _moving(self, value: int) -> Tensor:
+        return (value + torch.arange(self.queries, device=self.device))[None, None]
+
+
+def line_through(
+    lines: list[tuple[int | None, int | None]],
+) -> tuple[int | None, int | None]:
+    """Intersect intervals that all move on by a key from query to query, given as query 0 has them.
+
+    None stands for an end that does not matter: 0 on the left, S on the right.
+    """
+    starts = [start for start, _ in lines if start is not None]
+    stops = [stop for _, stop in lines if stop is not None]
+    return max(starts, default=None), min(stops, default=None)
