@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+NATIVE := $(wildcard src/native/* tools/*.py)
 TEXT := "The with statement is used to wrap the execution of a block. The with statement \
 allows common patterns to be reused: a block that is used again is a block of the with statement."
 
@@ -34,10 +35,10 @@ pictures: $(INSTALLED) ## make the pictures of README and docs anew
 model: $(INSTALLED) ## train the shipped model again, into runs/shipped
 	$(BIN)/regard train --out runs/shipped
 
-clean: ## remove the virtual environment and what tools left behind
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove the virtual environment, the build and what tools left behind
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "regard needs Python 3.11 or later; name one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)

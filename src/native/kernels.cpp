@@ -1,7 +1,14 @@
-// Compiled once for each instruction set, with REGARD_SET its name.
+// The kernels, compiled once for each instruction set: REGARD_SET is its name.
+//
+// No object here may be initialized when the library is loaded: that code would be this set's, and
+// the processor may not run it.
+
 #include "kernels.h"
 
 #include "forward.h"
+
+#define REGARD_TEXT_OF(name) #name
+#define REGARD_TEXT(name) REGARD_TEXT_OF(name)
 
 namespace regard::REGARD_SET {
 namespace {
@@ -14,7 +21,12 @@ int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, 
 
 }  // namespace
 
-extern const Kernels kernels;
-const Kernels kernels = {.forward = forward_of_any_dtype};
+const Kernels &kernels() {
+  static constexpr Kernels table = {
+      .set = REGARD_TEXT(REGARD_SET),
+      .forward = forward_of_any_dtype,
+  };
+  return table;
+}
 
 }  // namespace regard::REGARD_SET

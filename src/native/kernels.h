@@ -6,7 +6,17 @@
 namespace regard {
 
 struct Kernels {
+  const char *set;
   int (*forward)(const regard_problem &, const regard_tensor &context, float *logsumexp);
 };
+
+// Each defined by kernels.cpp, compiled for that set; CMakeLists.txt says which there are.
+namespace baseline { const Kernels &kernels(); }
+namespace avx2 { const Kernels &kernels(); }
+namespace avx512 { const Kernels &kernels(); }
+namespace avx512bf16 { const Kernels &kernels(); }
+
+// Those of the set in use, for library.cpp's own functions.
+const Kernels &kernels();
 
 }  // namespace regard

@@ -1,0 +1,1 @@
+"""The C++ kernels of src/native, where this install has them."""

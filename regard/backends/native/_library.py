@@ -1,0 +1,81 @@
+"""The native library: found, loaded and checked once, when it is first asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.metadata
+import os
+import sys
+from pathlib import Path
+
+_NAME = "libregard.dylib" if sys.platform == "darwin" else "libregard.so"
+_ABI = 1  # what this package expects of `regard_abi()`
+_VARIABLE = "REGARD_INSTRUCTIONS"
+_CURE = "install regard again, without wheel.cmake=false"
+
+
+def load() -> ctypes.CDLL | None:
+    """The library, or None where there is none; `why_missing` says why.
+
+    Raises:
+        ValueError: if REGARD_INSTRUCTIONS names an instruction set that can't be used here.
+    """
+    opened = _open()
+    return None if isinstance(opened, str) else opened
+
+
+def why_missing() -> str | None:
+    """Why there is no library, in plain words; None where there is one."""
+    opened = _open()
+    return opened if isinstance(opened, str) else None
+
+
+# Torch is loaded before: the package that this module lies in imports it.
+@functools.cache
+def _open() -> ctypes.CDLL | str:
+    """The library with its instruction set chosen, or why there is none."""
+    path = _path()
+    if path is None:
+        return f"this install has no native library; {_CURE}"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return f"the native library can't be loaded: {error}"
+    abi = library.regard_abi()
+    if abi != _ABI:
+        return f"the native library has ABI {abi}, but this regard needs {_ABI}; {_CURE}"
+    _declare(library)
+    _choose(library)
+    return library
+
+
+def _path() -> Path | None:
+    """Next to this file; or where an editable install put it, since this file is then elsewhere."""
+    beside = Path(__file__).with_name(_NAME)
+    if beside.exists():
+        return beside
+    try:
+        files = importlib.metadata.files("regard") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    installed = (Path(file.locate()) for file in files if file.name == _NAME)
+    return next(filter(Path.exists, installed), None)
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Tell ctypes the functions' types where they are not int."""
+    library.regard_choose.argtypes = [ctypes.c_char_p]
+    for function in (library.regard_built, library.regard_supported, library.regard_instructions):
+        function.restype = ctypes.c_char_p
+
+
+def _choose(library: ctypes.CDLL) -> None:
+    """Use the instruction set that the environment names, or else the best."""
+    name = os.environ.get(_VARIABLE) or None
+    if library.regard_choose(name.encode() if name else None) != 0:
+        supported, built = library.regard_supported().decode(), library.regard_built().decode()
+        raise ValueError(
+            f"{_VARIABLE} is {name!r}, but must be one of those that this processor can run: "
+            f"{supported} (built are {built})"
+        )

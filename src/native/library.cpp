@@ -1,0 +1,102 @@
+// The library's face: plain C functions, the only ones that are exported.
+
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "abi.h"
+#include "kernels.h"
+#include "processor.h"
+
+#define REGARD_EXPORT __attribute__((visibility("default")))
+
+namespace regard {
+namespace {
+
+struct InstructionSet {
+  const char *name;
+  bool (*runs)();
+  const Kernels &(*kernels)();
+};
+
+constexpr InstructionSet sets[] = {  // the best first
+#ifdef REGARD_HAS_avx512bf16
+  {"avx512bf16", processor::runs_avx512bf16, avx512bf16::kernels},
+#endif
+#ifdef REGARD_HAS_avx512
+  {"avx512", processor::runs_avx512, avx512::kernels},
+#endif
+#ifdef REGARD_HAS_avx2
+  {"avx2", processor::runs_avx2, avx2::kernels},
+#endif
+  {"baseline", processor::runs_baseline, baseline::kernels},
+};
+
+const InstructionSet *best() {
+  for (const InstructionSet &set : sets)
+    if (set.runs()) return &set;
+  return nullptr;  // never: the baseline runs everywhere
+}
+
+std::atomic<const InstructionSet *> chosen = nullptr;
+
+const InstructionSet &in_use() {
+  if (!chosen.load()) chosen.store(best());
+  return *chosen.load();
+}
+
+std::string names(bool (*listed)(const InstructionSet &)) {
+  std::string text;
+  for (const InstructionSet &set : sets) {
+    if (!listed(set)) continue;
+    if (!text.empty()) text += ',';
+    text += set.name;
+  }
+  return text;
+}
+
+}  // namespace
+
+const Kernels &kernels() { return in_use().kernels(); }
+
+}  // namespace regard
+
+using namespace regard;
+
+// Grows with every change of these functions that an older caller would not survive.
+REGARD_EXPORT int regard_abi() { return REGARD_ABI; }
+
+// The instruction sets built in, and those among them that this processor runs: the best first,
+// with commas between.
+REGARD_EXPORT const char *regard_built() {
+  static const std::string text = names([](const InstructionSet &) { return true; });
+  return text.c_str();
+}
+
+REGARD_EXPORT const char *regard_supported() {
+  static const std::string text = names([](const InstructionSet &set) { return set.runs(); });
+  return text.c_str();
+}
+
+// Use the instruction set of this name, or the best for nullptr. Returns 0, or 1 and changes
+// nothing where it is not among regard_supported().
+REGARD_EXPORT int regard_choose(const char *name) {
+  if (!name) {
+    chosen.store(best());
+    return 0;
+  }
+  for (const InstructionSet &set : sets) {
+    if (std::strcmp(set.name, name) == 0 && set.runs()) {
+      chosen.store(&set);
+      return 0;
+    }
+  }
+  return 1;
+}
+
+REGARD_EXPORT const char *regard_instructions() { return kernels().set; }
+
+REGARD_EXPORT int regard_forward(const regard_problem *problem, const regard_tensor *context,
+                                 float *logsumexp) {
+  return kernels().forward(*problem, *context, logsumexp);
+}

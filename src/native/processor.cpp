@@ -1,0 +1,64 @@
+// Asks the processor itself: the compilers' __builtin_cpu_supports needs a part of their runtime
+// that not all of them bring.
+
+#include "processor.h"
+
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace regard::processor {
+
+bool runs_baseline() { return true; }
+
+#if defined(__x86_64__)
+
+namespace {
+
+struct Registers {
+  std::uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+Registers cpuid(std::uint32_t leaf, std::uint32_t subleaf = 0) {
+  Registers r;
+  __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);  // zeros if there is no such
+  return r;
+}
+
+bool all(std::uint32_t value, std::uint32_t bits) { return (value & bits) == bits; }
+
+// The registers that the operating system keeps for each thread, one bit a kind.
+std::uint32_t kept_registers() {
+  if (!all(cpuid(1).ecx, bit_OSXSAVE)) return 0;
+  std::uint32_t low, high;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+constexpr std::uint32_t kept_ymm = 0x06;
+constexpr std::uint32_t kept_zmm = 0xe6;
+
+}  // namespace
+
+// All of x86-64-v3, since the compiler may use any of it.
+bool runs_avx2() {
+  return all(kept_registers(), kept_ymm) &&
+     all(cpuid(1).ecx, bit_AVX | bit_FMA | bit_F16C | bit_MOVBE) &&
+     all(cpuid(7).ebx, bit_AVX2 | bit_BMI | bit_BMI2) &&
+     all(cpuid(0x80000001).ecx, bit_LZCNT);
+}
+
+// And of x86-64-v4.
+bool runs_avx512() {
+  return runs_avx2() && all(kept_registers(), kept_zmm) &&
+     all(cpuid(7).ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512CD | bit_AVX512DQ |
+                bit_AVX512VL);
+}
+
+bool runs_avx512bf16() { return runs_avx512() && all(cpuid(7, 1).eax, bit_AVX512BF16); }
+
+#endif
+
+}  // namespace regard::processor

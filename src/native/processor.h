@@ -1,0 +1,11 @@
+// What the processor and the operating system can run.
+#pragma once
+
+namespace regard::processor {
+
+bool runs_baseline();
+bool runs_avx2();
+bool runs_avx512();
+bool runs_avx512bf16();
+
+}  // namespace regard::processor
