@@ -1,0 +1,160 @@
+"""A problem as the native library takes it: flat arguments, and the struct that they are packed in.
+
+The layout of the struct is that of ``regard_problem`` in src/native/abi.h.
+
+Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
+key, Dv of value; b and h are B or 1, H or 1, l and s likewise.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from regard._bounds import Line
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+    from regard._problem import Problem
+
+CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+# The numbers of `regard_problem`, all of eight bytes: nine integers, three fractions, integers.
+_PROBLEM = struct.Struct("9q3d39q")
+_NONE = (0, 0, 0, 0, 0)
+# A bound this far off is as good as none, and leaves room to add an index to it.
+_FAR = 2**48
+
+
+class Arguments(NamedTuple):
+    """The arguments of the operators in `_ops`, in their order."""
+
+    query: Float[Tensor, "B H L D"]
+    key: Float[Tensor, "B G S D"]
+    value: Float[Tensor, "B G S Dv"]
+    start: Int[Tensor, "#b #h L"] | None
+    stop: Int[Tensor, "#b #h L"] | None
+    positions: Int[Tensor, "#b #h L"] | None
+    line: list[int]
+    """The rule in place of these three tables: start, its step, stop, its step, position."""
+    scale: float
+    softcap: float
+    """0 for none."""
+    allowed: Bool[Tensor, "#b #h #l #s"] | None
+    bias: Float[Tensor, "#b #h #l #s"] | None
+    alibi: Float[Tensor, "#b #h"] | None
+    sink: Float[Tensor, "#b #h"] | None
+    dropout: float
+    seed: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> Arguments:
+        """Flatten a problem."""
+        bounds = problem.rows.bounds
+        line = isinstance(bounds, Line)
+        return cls(
+            query=problem.query,
+            key=problem.key,
+            value=problem.key[..., :0] if problem.value is None else problem.value,
+            start=None if line else bounds.start,
+            stop=None if line else bounds.stop,
+            positions=None if line else bounds.positions,
+            line=rule(bounds) if isinstance(bounds, Line) else [],
+            scale=problem.scale,
+            softcap=problem.softcap or 0.0,
+            allowed=problem.rows.allowed,
+            bias=problem.rows.bias,
+            alibi=problem.alibi,
+            sink=problem.sink,
+            dropout=problem.dropout,
+            seed=0,
+        )
+
+    def pack(self) -> Packed:
+        """Lay the arguments out for the library; reading needs the last axis contiguous."""
+        kept: list[Tensor] = []
+        batch, heads, queries, dim = self.query.shape
+        numbers = _PROBLEM.pack(
+            CODES[self.query.dtype],
+            torch.get_num_threads(),
+            *(batch, heads, self.key.shape[1], queries, self.key.shape[2], dim),
+            self.value.shape[-1],
+            *(self.scale, self.softcap, self.dropout, self.seed),
+            *_vectors(self.query, kept),
+            *_vectors(self.key, kept),
+            *_vectors(self.value, kept),
+            *self._rows(kept),
+            *_matrix(self.allowed, kept),
+            *_matrix(None if self.bias is None else self.bias.float(), kept),
+            *_numbers(self.alibi, kept),
+            *_numbers(self.sink, kept),
+        )
+        return Packed(numbers, kept)
+
+    def _rows(self, kept: list[Tensor]) -> tuple[int, ...]:
+        if self.start is None or self.stop is None or self.positions is None:
+            return (*_NONE, *(max(-_FAR, min(_FAR, number)) for number in self.line))
+        tables = torch.broadcast_tensors(self.start, self.stop, self.positions)
+        tables = tuple(t.long() for t in tables)
+        if tables[0].stride(-1) != 1 or len({t.stride() for t in tables}) > 1:
+            tables = tuple(t.contiguous() for t in tables)  # they share their strides
+        kept.extend(tables)
+        return (*(t.data_ptr() for t in tables), *_strides(tables[0], 2), *_NONE)
+
+
+class Packed(NamedTuple):
+    """The struct, and the tensors that must stay alive as long as it is used."""
+
+    numbers: bytes
+    kept: list[Tensor]
+
+
+def rule(line: Line) -> list[int]:
+    """Spell a line out as the library takes it."""
+    return [
+        *((0, 0) if line.first is None else (line.first, 1)),
+        *((line.keys, 0) if line.behind is None else (line.behind, 1)),
+        line.position,
+    ]
+
+
+def vectors(tensor: Float[Tensor, "B heads n d"]) -> tuple[int, int, int, int]:
+    """Describe a tensor whose last axis is contiguous, as ``regard_tensor``."""
+    return tensor.data_ptr(), *_strides(tensor, 3)
+
+
+def _vectors(tensor: Tensor, kept: list[Tensor]) -> tuple[int, int, int, int]:
+    return vectors(_contiguous_rows(tensor, kept))
+
+
+def _contiguous_rows(tensor: Tensor, kept: list[Tensor]) -> Tensor:
+    """Copy a tensor whose last axis has gaps."""
+    if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+        tensor = tensor.contiguous()
+    kept.append(tensor)
+    return tensor
+
+
+def _matrix(tensor: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
+    if tensor is None:
+        return _NONE
+    kept.append(tensor)
+    return tensor.data_ptr(), *_strides(tensor, 4)
+
+
+def _numbers(tensor: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
+    if tensor is None:
+        return 0, 0, 0
+    tensor = tensor.float()
+    kept.append(tensor)
+    return tensor.data_ptr(), *_strides(tensor, 2)
+
+
+def _strides(tensor: Tensor, axes: int) -> tuple[int, ...]:
+    """Strides of the first axes, 0 where an axis of one entry stands for many."""
+    pairs = zip(tensor.shape[:axes], tensor.stride()[:axes], strict=True)
+    return tuple(stride if size > 1 else 0 for size, stride in pairs)
