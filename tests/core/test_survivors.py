@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from regard._dropout import draw_seed, philox, surviving
+from regard._problem import check
 
 CPU = torch.device("cpu")
 B, H, L, S = 2, 3, 5, 11
@@ -111,3 +112,25 @@ def test_without_a_generator_the_seed_is_torch_s_own():
     seed = draw_seed(None)
     assert seed == draw_seed(torch.Generator().manual_seed(3))
     assert seed != draw_seed(None)
+
+
+def test_a_seed_is_drawn_for_dropout_alone():
+    x, generator = torch.randn(L, 7), torch.Generator().manual_seed(3)
+    before = generator.get_state()
+    assert check(x, x, x, generator=generator).seed == 0
+    assert torch.equal(generator.get_state(), before)
+    assert check(x, x, x, dropout=0.1, generator=generator).seed != 0
+    assert not torch.equal(generator.get_state(), before)
+
+
+def test_a_part_of_a_problem_knows_no_places_and_has_no_dropout():
+    x = torch.randn(B, H, L, 7)
+    problem = check(x, x, x, dropout=0.4)
+    for part in (
+        lambda p: p.at(torch.tensor([1])),
+        lambda p: p.select(torch.tensor([1])),
+        lambda p: p.entry(1),
+    ):
+        with pytest.raises(AssertionError, match="place in the whole problem"):
+            part(problem)
+        assert part(problem.detached()).seed == 0
