@@ -213,6 +213,11 @@ def check(
         raise ValueError(f"softcap must be above 0 and finite, but is {softcap}; None is for none")
     if not 0 <= _number("dropout", dropout) <= 1:
         raise ValueError(f"dropout must lie in [0, 1], but is {dropout}")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"generator must be a torch.Generator or None, but is {type(generator).__name__}; "
+            "try torch.Generator().manual_seed(seed)"
+        )
 
     leading = tuple(query.shape[:-2])
     queries, keys, dim = query.shape[-2], key.shape[-2], query.shape[-1]
