@@ -24,6 +24,7 @@ CORE = (
     "regard._rows",
     "regard._terms",
     "regard._layout",
+    "regard._dropout",
     "regard._problem",
     "regard._visible",
     "regard.steps",

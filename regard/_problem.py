@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard._dropout import draw_seed
 from regard._layout import aligned, four_axes, matrix, per_head, widened
 from regard.mask import Mask
 
@@ -49,7 +50,8 @@ class Problem:
     alibi: Float[Tensor, "#b #h"] | None = None
     sink: Float[Tensor, "#b #h"] | None = None
     dropout: float = 0.0
-    generator: torch.Generator | None = None
+    seed: int = 0
+    """Of 64 bits; with a dropout above 0, it and a weight's place decide whether it survives."""
 
     @property
     def heads(self) -> tuple[int, int]:
@@ -102,10 +104,12 @@ class Problem:
 
     def at(self, index: Int[Tensor, "l"]) -> Problem:
         """Keep only the queries of an index."""
+        self._assert_no_dropout()
         return replace(self, query=self.query[..., index, :], rows=self.rows.take(index))
 
     def select(self, pairs: Int[Tensor, "*n"]) -> Problem:
         """Keep only some heads, named by their number b·H + h; their shape becomes the leading."""
+        self._assert_no_dropout()
         batch_size, heads = self.heads
         flat = pairs.flatten().to(self.query.device)
         batch, head = flat // heads, flat % heads
@@ -134,6 +138,7 @@ class Problem:
 
     def entry(self, index: int) -> Problem:
         """Keep only one entry of the batch."""
+        self._assert_no_dropout()
 
         def pick(tensor: Tensor | None) -> Tensor | None:
             return tensor if tensor is None or len(tensor) == 1 else tensor[index : index + 1]
@@ -173,8 +178,11 @@ class Problem:
             alibi=alibi,
             sink=sink,
             dropout=0.0,
-            generator=None,
+            seed=0,
         )
+
+    def _assert_no_dropout(self) -> None:
+        assert self.dropout == 0, "which weights survive goes by their place in the whole problem"
 
 
 def check(
@@ -205,6 +213,11 @@ def check(
         raise ValueError(f"softcap must be above 0 and finite, but is {softcap}; None is for none")
     if not 0 <= _number("dropout", dropout) <= 1:
         raise ValueError(f"dropout must lie in [0, 1], but is {dropout}")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"generator must be a torch.Generator or None, but is {type(generator).__name__}; "
+            "try torch.Generator().manual_seed(seed)"
+        )
 
     leading = tuple(query.shape[:-2])
     queries, keys, dim = query.shape[-2], key.shape[-2], query.shape[-1]
@@ -220,7 +233,7 @@ def check(
         alibi=per_head(alibi, "alibi", leading),
         sink=per_head(sink, "sink", leading),
         dropout=dropout,
-        generator=generator,
+        seed=draw_seed(generator) if dropout > 0 else 0,
     )
 
 

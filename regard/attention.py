@@ -92,7 +92,8 @@ def attention(
             2022, arXiv:2108.12409, section 3).
         sink: a logit of each head, ``(H,)``, that takes part in the softmax and has no value.
         dropout: probability of zeroing a weight, survivors scaled by 1/(1−p); meant for training.
-        generator: source of the dropout's random numbers.
+        generator: where the dropout's seed is drawn from; None is torch's global one. In the same
+            state it drops the same weights by every backend, and in `explain`.
         backend: a name from ``regard.backends.NAMES`` to have this one or an error; None chooses.
         return_pattern: also return the weights, before dropout, as a lazy `Pattern`.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard._dropout import surviving
 from regard._problem import Problem, check
 from regard._visible import dot_products, softcapped, weighted_sum
 
@@ -137,7 +138,8 @@ def explain(
         alibi: slope of each head, ``(H,)``: −slope·|distance| is added.
         sink: a logit of each head, ``(H,)``, that takes part in the softmax and has no value.
         dropout: probability of zeroing a weight; meant for training.
-        generator: source of the dropout's random numbers.
+        generator: where the dropout's seed is drawn from; None is torch's global one. In the same
+            state it drops the same weights here and in `regard.attention`.
 
     Returns:
         All steps, each with the leading dimensions of the query.
@@ -208,11 +210,11 @@ def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
     yield "logsumexp", logsumexp  # (B, H, L)
 
     if problem.dropout > 0:
-        chance = torch.rand(
-            weights.shape, generator=problem.generator, device=weights.device, dtype=torch.float32
+        spared = surviving(
+            problem.seed, problem.dropout, problem.heads, rows, columns, weights.device
         )
         survivors = weights / (1 - problem.dropout) if problem.dropout < 1 else weights
-        weights = torch.where(chance >= problem.dropout, survivors, 0)
+        weights = torch.where(spared, survivors, 0)
         yield "dropped", weights
 
     if problem.value is not None:

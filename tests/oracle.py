@@ -94,3 +94,24 @@ def softmax(scores, extra) -> tuple[list[float], float]:
     peak = max(scores + extra)
     total = math.fsum(math.exp(score - peak) for score in scores + extra)
     return [math.exp(score - peak) / total for score in scores], peak + math.log(total)
+
+
+def survivors(seed, dropout, shape) -> torch.Tensor:
+    """Tell which weights dropout spares, (B, H, L, S), one at a time."""
+    spared = torch.zeros(shape, dtype=torch.bool)
+    for b, h, i, j in itertools.product(*map(range, shape)):
+        counter = (j // 4, i, b * shape[1] + h, 0)
+        word = philox(counter, (seed % 2**32, seed // 2**32))[j % 4]
+        spared[b, h, i, j] = word >= dropout * 2**32
+    return spared
+
+
+def philox(counter, key) -> tuple[int, int, int, int]:
+    """Philox4x32-10 on Python's own integers (Salmon et al. 2011, section 3.3)."""
+    (a, b, c, d), (k, m) = counter, key
+    for _ in range(10):
+        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b = second // 2**32 ^ b ^ k, second % 2**32
+        c, d = first // 2**32 ^ d ^ m, first % 2**32
+        k, m = (k + 0x9E3779B9) % 2**32, (m + 0xBB67AE85) % 2**32
+    return a, b, c, d

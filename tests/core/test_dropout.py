@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import regard
+from regard._dropout import draw_seed
 
 
 def generator(seed=3):
@@ -23,7 +24,7 @@ def test_dropout_is_the_definition(mask):
     query, key, value = inputs(torch.float64)
     steps = regard.explain(query, key, value, mask=mask, dropout=0.25, generator=generator())
     visible = (regard.Mask() if mask is None else mask).visible(5, 7, (2, 4))
-    survivors = torch.rand(steps.weights.shape, generator=generator()) >= 0.25
+    survivors = oracle.survivors(draw_seed(generator()), 0.25, (2, 4, 5, 7))
     exact = oracle.attend(
         query, key, value, visible=visible, positions=None, survivors=survivors, dropout=0.25
     )
@@ -44,6 +45,45 @@ def test_the_same_generator_gives_the_same_everywhere(dtype):
     assert torch.equal(context, again)
     other = regard.attention(query, key, value, **options, generator=generator(4))
     assert not torch.equal(context, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_same_generator_gives_the_same_gradients_everywhere(dtype):
+    tensors = [t.requires_grad_() for t in inputs(dtype)]
+
+    def gradients(call, seed=3):
+        context = call(*tensors, mask=regard.causal(), dropout=0.4, generator=generator(seed))
+        return torch.autograd.grad(context.square().sum(), tensors)
+
+    once = gradients(regard.attention)
+    for again in (
+        gradients(regard.attention),
+        gradients(lambda *given, **options: regard.explain(*given, **options).context),
+    ):
+        assert all(map(torch.equal, once, again))
+    assert not any(map(torch.equal, once, gradients(regard.attention, seed=4)))
+
+
+def test_the_backward_drops_what_the_forward_dropped():
+    query, key, value = inputs(torch.float64)
+    value.requires_grad_()
+    context = regard.attention(query, key, value, dropout=0.4, generator=generator())
+    (gradient,) = torch.autograd.grad(context.sum(), value)
+    weights = regard.explain(query, key, value).weights.detach()
+    dropped = weights * oracle.survivors(draw_seed(generator()), 0.4, (2, 4, 5, 7)) / 0.6
+    received = dropped.sum(-2).unflatten(1, (2, 2)).sum(2)  # by each key, of its group of heads
+    torch.testing.assert_close(gradient, received[..., None].expand(2, 2, 7, 3))
+
+
+@pytest.mark.parametrize("leading", [(6,), (1, 2, 3), (2, 1, 3), (3, 2)])
+def test_survivors_do_not_depend_on_how_heads_are_arranged(leading):
+    query, key, value = (torch.randn(2, 3, n, 8, generator=generator(n)) for n in (5, 7, 7))
+
+    def dropped(*lead):
+        tensors = (t.reshape(*lead, *t.shape[-2:]) for t in (query, key, value))
+        return regard.explain(*tensors, dropout=0.4, generator=generator()).dropped
+
+    assert torch.equal(dropped(*leading).reshape(2, 3, 5, 7) == 0, dropped(2, 3) == 0)
 
 
 def test_without_a_generator_torch_s_own_seed_counts():

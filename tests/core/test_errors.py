@@ -98,6 +98,17 @@ def test_dropout_is_a_probability(dropout):
             call(**arguments(dropout=dropout))
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_generator_is_one_of_torch_s(dropout):
+    message = (
+        r"generator must be a torch.Generator or None, but is int; "
+        r"try torch.Generator\(\).manual_seed\(seed\)"
+    )
+    for call in (regard.attention, regard.explain):
+        with pytest.raises(TypeError, match=message):
+            call(**arguments(dropout=dropout, generator=3))
+
+
 def test_shapes_are_told():
     with pytest.raises(
         ValueError, match=r"query \(2, 6, 5, 4\), key \(2, 3, 7, 5\), value \(2, 3, 7, 8\)"

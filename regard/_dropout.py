@@ -1,0 +1,94 @@
+"""Which weights dropout spares: a pure function of a seed and of where a weight stands.
+
+Nothing is drawn in sequence. Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy
+as 1, 2, 3", https://doi.org/10.1145/2063384.2063405, section 3.3) turns a counter of four 32-bit
+words, under a key of two, into four random words. The counter names four neighbouring weights, the
+key is the seed. So any part of a pattern, in any order, by any backend, tells the same survivors.
+
+Axes: B batch, H query heads; l queries and s keys of a block, q groups of four keys.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+    from torch import Tensor
+
+    Words = tuple[Tensor, Tensor, Tensor, Tensor]
+
+_ROUNDS = 10
+_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+_WEYL = 0x9E3779B9, 0xBB67AE85  # what the key's words grow by from round to round
+_MASK = 2**32 - 1
+# 2¹⁷ words are 1 MiB: what one round leaves is still in the cache when the next one reads it. The
+# words of a whole pattern at once would take several times the memory of its weights.
+_COUNTERS = 2**17
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """Draw a seed of 64 bits; None is torch's own generator on the CPU, whatever computes."""
+    device = torch.device("cpu") if generator is None else generator.device
+    low, high = torch.randint(2**32, (2,), generator=generator, device=device).tolist()
+    return low | high << 32
+
+
+def surviving(
+    seed: int,
+    dropout: float,
+    heads: tuple[int, int],
+    rows: slice,
+    columns: slice,
+    device: torch.device,
+) -> Bool[Tensor, "B H l s"]:
+    """Tell which weights of a block survive, in every head of a problem.
+
+    The weight of head b·H + h, query i and key j is spared where word j mod 4 of the counter
+    (j div 4, i, b·H + h, 0) is at least dropout · 2³².
+
+    Args:
+        seed: 64 bits; the low word comes first in Philox's key.
+        dropout: probability of zeroing a weight.
+        heads: (B, H) of the whole problem.
+        rows: queries of the block, counted in the whole problem.
+        columns: keys of the block, likewise.
+        device: where the result is wanted.
+    """
+    first = columns.start // 4
+    fours = torch.arange(first, -(-columns.stop // 4), device=device)
+    query = torch.arange(rows.start, rows.stop, device=device)[:, None]
+    head = torch.arange(math.prod(heads), device=device).reshape(*heads, 1, 1)
+    threshold = math.ceil(dropout * 2**32)  # an exact product: 2³² shifts the exponent alone
+    height = max(1, _COUNTERS // max(1, head.numel() * fours.numel()))
+    parts = []
+    for some in query.split(height):
+        words = philox((fours, some, head, torch.zeros_like(fours)), seed)
+        parts.append(torch.stack([word >= threshold for word in words], dim=-1).flatten(-2))
+    return torch.cat(parts, dim=-2)[..., columns.start - 4 * first : columns.stop - 4 * first]
+
+
+def philox(counter: Words, seed: int) -> tuple[Int[Tensor, "B H l q"], ...]:
+    """Scramble counters, whose four words broadcast, by Philox4x32-10.
+
+    A word is kept in an int64. The early rounds work on the small tensors they are handed; only
+    from the fourth on has each word met all others, and the full shape.
+    """
+    one, two, three, four = counter
+    keys = seed & _MASK, seed >> 32
+    for _ in range(_ROUNDS):
+        high_one, low_one = _product(one, _MULTIPLIERS[0])
+        high_three, low_three = _product(three, _MULTIPLIERS[1])
+        one, two = high_three ^ two ^ keys[0], low_three
+        three, four = high_one ^ four ^ keys[1], low_one
+        keys = (keys[0] + _WEYL[0]) & _MASK, (keys[1] + _WEYL[1]) & _MASK
+    return one, two, three, four
+
+
+def _product(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
+    """High and low word of a product; int64 wraps around, but all 64 bits are right."""
+    product = word * multiplier
+    return (product >> 32) & _MASK, product & _MASK
