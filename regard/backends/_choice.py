@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from regard.backends import eager, torch_sdpa
+from regard.backends import eager, native, torch_sdpa
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from regard._problem import Problem
 
 # In the order of preference.
-_BACKENDS = {"torch_sdpa": torch_sdpa, "eager": eager}
+_BACKENDS = {"native": native, "torch_sdpa": torch_sdpa, "eager": eager}
 NAMES = tuple(_BACKENDS)
 
 

@@ -1,1 +1,50 @@
-"""The C++ kernels of src/native, where this install has them."""
+"""The kernels in C++ (src/native): any mask and option, on a CPU, near the machine's limit.
+
+Axes: B batch, H query heads, L queries, Dv head dimension of value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.backends.native import _library
+from regard.backends.native._arguments import CODES, Arguments
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard._problem import Problem
+
+_WIDEST = 256  # head dimension; the scratch memory of a task grows with it
+_LONGEST = 2**31 - 1  # queries or keys
+
+
+def objection(problem: Problem) -> str | None:
+    """Say which argument can't be honoured and what to do, or None."""
+    why = _library.why_missing()
+    if why is not None:
+        return why
+    if problem.query.device.type != "cpu":
+        return f"query is on {problem.query.device}, and it computes on a CPU"
+    if problem.query.dtype not in CODES:
+        return f"query is {problem.query.dtype}, which only the written-out computation serves"
+    if problem.value is None:
+        return "it computes no weights without a value"
+    if problem.differentiable:
+        return "it gives no gradients; compute under torch.no_grad()"
+    if max(problem.query.shape[-1], problem.value.shape[-1]) > _WIDEST:
+        return f"it takes head dimensions of at most {_WIDEST}"
+    if max(problem.queries, problem.keys) > _LONGEST:
+        return f"it takes at most {_LONGEST} queries and keys"
+    return None
+
+
+def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
+    """Compute context and logsumexp."""
+    from regard.backends.native import _operators  # noqa: F401 - registers the operator
+
+    context, logsumexp = torch.ops.regard.attention(*Arguments.of(problem))
+    return context, logsumexp

@@ -50,6 +50,7 @@ class Arguments(NamedTuple):
     sink: Float[Tensor, "#b #h"] | None
     dropout: float
     seed: int
+    """64 bits, as the signed integer that torch's schemas know."""
 
     @classmethod
     def of(cls, problem: Problem) -> Arguments:
@@ -71,7 +72,7 @@ class Arguments(NamedTuple):
             alibi=problem.alibi,
             sink=problem.sink,
             dropout=problem.dropout,
-            seed=0,
+            seed=problem.seed - 2**64 if problem.seed >= 2**63 else problem.seed,
         )
 
     def pack(self) -> Packed:

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import importlib.metadata
 import os
+import struct
 import sys
 from pathlib import Path
 
@@ -29,6 +30,25 @@ def why_missing() -> str | None:
     """Why there is no library, in plain words; None where there is one."""
     opened = _open()
     return opened if isinstance(opened, str) else None
+
+
+def call(name: str, *arguments: bytes | tuple[int, ...] | int | None) -> None:
+    """Call a computation of the library: structs as bytes or integers, pointers as integers.
+
+    Raises:
+        MemoryError: if there is none left for the kernels to work in.
+    """
+    library = load()
+    assert library is not None, "objection() sees to it"
+    result = getattr(library, name)(*map(_argument, arguments))
+    if result != 0:
+        raise MemoryError(f"no memory for {name} to work in")
+
+
+def _argument(given: bytes | tuple[int, ...] | int | None) -> bytes | ctypes.c_void_p:
+    if isinstance(given, tuple):
+        return struct.pack(f"{len(given)}q", *given)
+    return given if isinstance(given, bytes) else ctypes.c_void_p(given)
 
 
 # Torch is loaded before: the package that this module lies in imports it.
