@@ -54,20 +54,18 @@ REGARD_INLINE void for_each_word(const regard_problem &p, const Task &task, cons
   }
 }
 
-// The words from which on a weight survives. With dropout 1 none does, and none is counted: the
-// caller's factor is 0.
-REGARD_INLINE uint32_t threshold_of(double dropout) {
-  const double bound = ceil(dropout * 4294967296.0);
-  return bound > 4294967295.0 ? UINT32_MAX : uint32_t(bound);
-}
+// A weight survives from this word on; one above the largest word if none does.
+REGARD_INLINE uint64_t threshold_of(double dropout) { return uint64_t(ceil(dropout * 0x1p32)); }
 
 // Sets the weights of a run that fall to 0.
 static void drop(const regard_problem &p, const Task &task, const Run &run, float *weights) {
-  const words threshold = words{} + threshold_of(p.dropout);
+  const uint64_t bound = threshold_of(p.dropout);
+  const words threshold = words{} + uint32_t(bound);
+  const ints some_survive = all(bound < (uint64_t(1) << 32) ? -1 : 0);
   for (int j = run.first; j < run.last; j++)
     for_each_word(p, task, run, j, [&](int32_t key, words word) {
       float *at = weights + (key - run.key) * QUERIES + j * LANES;
-      store(at, (ints)(word >= threshold) ? load(at) : floats{});
+      store(at, ((ints)(word >= threshold) & some_survive) ? load(at) : floats{});
     });
 }
 

@@ -44,7 +44,8 @@ REGARD_INLINE void narrow(BFloat16, uint16_t *to, floats x) {
   const words bits = (words)x;
   const words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   const words quiet = bits >> 16 | 0x40;
-  store(to, __builtin_convertvector(x == x ? rounded : quiet, halves));
+  const ints is_nan = (ints)(bits & 0x7fffffff) > 0x7f800000;
+  store(to, __builtin_convertvector(is_nan ? quiet : rounded, halves));
 }
 
 REGARD_INLINE void narrow(Float16, uint16_t *to, floats x) {

@@ -107,11 +107,11 @@ static void rescale(const Task &task, const floats *peak, float factor, int64_t 
 }
 
 REGARD_INLINE bool finite(const Panel &rows, int64_t count, int64_t dim) {
-  floats stray = {};
+  ints stray = {};
   for (int64_t k = 0; k < count; k++)
     for (int64_t d = 0; d < dim; d += LANES)
-      stray += widen_part(Float32(), rows.data + k * rows.stride + d, dim - d) * 0.0f;
-  return !any(stray != stray);
+      stray |= is_stray(widen_part(Float32(), rows.data + k * rows.stride + d, dim - d));
+  return !any(stray);
 }
 
 // As context_rows, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.

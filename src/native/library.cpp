@@ -55,6 +55,9 @@ std::string names(bool (*listed)(const InstructionSet &)) {
   return text;
 }
 
+// Whether there are no rows; without keys there are, and they see nothing.
+bool is_empty(const regard_problem &p) { return !p.batch || !p.groups || !p.queries; }
+
 }  // namespace
 
 const Kernels &kernels() { return in_use().kernels(); }
@@ -98,5 +101,5 @@ REGARD_EXPORT const char *regard_instructions() { return kernels().set; }
 
 REGARD_EXPORT int regard_forward(const regard_problem *problem, const regard_tensor *context,
                                  float *logsumexp) {
-  return kernels().forward(*problem, *context, logsumexp);
+  return is_empty(*problem) ? REGARD_DONE : kernels().forward(*problem, *context, logsumexp);
 }

@@ -75,6 +75,9 @@ REGARD_INLINE floats smaller(floats a, floats b) {
 }
 REGARD_INLINE floats magnitude(floats x) { return (floats)((ints)x & 0x7fffffff); }
 
+// NaN or infinite. By the bits: GCC 12 takes x · 0 and x != x of vectors to be free of NaN.
+REGARD_INLINE ints is_stray(floats x) { return ((ints)x & 0x7f800000) == 0x7f800000; }
+
 REGARD_INLINE bool any(ints truth) {
 #if defined(__AVX512F__)
   return _mm512_movepi32_mask((__m512i)truth);

@@ -57,10 +57,12 @@ class Arguments(NamedTuple):
         """Flatten a problem."""
         bounds = problem.rows.bounds
         line = isinstance(bounds, Line)
+        value = problem.key[..., :0] if problem.value is None else problem.value
+        own = problem.value is not None and value.shape[1] != problem.key.shape[1]
         return cls(
             query=problem.query,
-            key=problem.key,
-            value=problem.key[..., :0] if problem.value is None else problem.value,
+            key=problem.repeated(problem.key) if own else problem.key,
+            value=value,
             start=None if line else bounds.start,
             stop=None if line else bounds.stop,
             positions=None if line else bounds.positions,
@@ -123,12 +125,12 @@ def rule(line: Line) -> list[int]:
     ]
 
 
-def vectors(tensor: Float[Tensor, "B heads n d"]) -> tuple[int, int, int, int]:
+def vectors(tensor: Float[Tensor, "B heads n d"]) -> tuple[int, ...]:
     """Describe a tensor whose last axis is contiguous, as ``regard_tensor``."""
     return tensor.data_ptr(), *_strides(tensor, 3)
 
 
-def _vectors(tensor: Tensor, kept: list[Tensor]) -> tuple[int, int, int, int]:
+def _vectors(tensor: Tensor, kept: list[Tensor]) -> tuple[int, ...]:
     return vectors(_contiguous_rows(tensor, kept))
 
 
