@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, overload
 
 from regard._problem import check
-from regard.backends import choose, run
+from regard.backends import choose, quick, run
+from regard.mask import Mask
 from regard.pattern import Pattern
 
 if TYPE_CHECKING:
     import torch
     from jaxtyping import Float
     from torch import Tensor
-
-    from regard.mask import Mask
 
 __all__ = ["attention"]
 
@@ -114,6 +113,14 @@ def attention(
         >>> context.shape, pattern.shape
         (torch.Size([2, 5, 7]), torch.Size([2, 5, 5]))
     """
+    if (
+        (softcap is None and bias is None and alibi is None and sink is None)
+        and (dropout == 0 and generator is None and backend is None and not return_pattern)
+        and (mask is None or type(mask) is Mask)
+    ):
+        context = quick(query, key, value, mask, scale)
+        if context is not None:
+            return context
     problem = check(
         query,
         key,

@@ -16,6 +16,7 @@ name the heads.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -78,6 +79,18 @@ class Mask:
             parts.append(f"dense({self.bias.dtype} {tuple(self.bias.shape)})")
         offset = "" if self.offset is None else f" at offset {self.offset}"
         return (" & ".join(parts) or "everything") + offset
+
+    @cached_property
+    def line(self) -> tuple[int | None, int | None, int | None] | None:
+        """Start, stop and offset that tell the whole mask, for a query at position 0; or None.
+
+        None among the three stands for an end that does not matter, and for the offset S − L.
+        """
+        lines = [line for term in self.terms if (line := term.line(0)) is not None]
+        dense = self.allowed is not None or self.bias is not None
+        if len(lines) < len(self.terms) or dense or isinstance(self.offset, torch.Tensor):
+            return None
+        return (*line_through(lines), self.offset)
 
     def intervals(
         self, queries: int, keys: int, leading: tuple[int, ...] = ()

@@ -60,8 +60,12 @@ typedef struct {
   regard_numbers sink;    // logits
 } regard_problem;
 
-// Computes context, in the dtype of query, and logsumexp (B, H, L), contiguous.
+// Computes context, in the dtype of query, and logsumexp (B, H, L), contiguous, unless it is NULL.
 int regard_forward(const regard_problem *problem, const regard_tensor *context, float *logsumexp);
+
+// The same for another problem of the same kind, without the log-sum-exp; context is contiguous.
+int regard_attend(const regard_problem *kind, void *query, void *key, void *value, void *context,
+                  int64_t threads);
 
 int regard_abi(void);
 // Instruction sets, comma separated, best first: those built, and those this processor can run.

@@ -205,6 +205,7 @@ static void finish(const regard_problem &p, const Scoring &scoring, const Task &
         store(at, sees ? load(at) : floats{});
       }
     factors[j] = sees ? factors[j] : floats{};
+    if (!logsumexp) continue;
     alignas(64) float peaks[LANES], totals[LANES];
     alignas(64) int32_t seeing[LANES];
     store(peaks, peak);

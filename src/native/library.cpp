@@ -103,3 +103,15 @@ REGARD_EXPORT int regard_forward(const regard_problem *problem, const regard_ten
                                  float *logsumexp) {
   return is_empty(*problem) ? REGARD_DONE : kernels().forward(*problem, *context, logsumexp);
 }
+
+REGARD_EXPORT int regard_attend(const regard_problem *kind, void *query, void *key, void *value,
+                                void *context, int64_t threads) {
+  regard_problem problem = *kind;
+  problem.query.data = query;
+  problem.key.data = key;
+  problem.value.data = value;
+  problem.threads = threads;
+  const int64_t row = problem.dim_value, head = row * problem.queries;
+  const regard_tensor result = {context, head * problem.heads, head, row};
+  return regard_forward(&problem, &result, nullptr);
+}

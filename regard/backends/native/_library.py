@@ -86,6 +86,7 @@ def _path() -> Path | None:
 def _declare(library: ctypes.CDLL) -> None:
     """Tell ctypes the functions' types where they are not int."""
     library.regard_choose.argtypes = [ctypes.c_char_p]
+    library.regard_attend.argtypes = [ctypes.c_char_p, *[ctypes.c_void_p] * 4, ctypes.c_int64]
     for function in (library.regard_built, library.regard_supported, library.regard_instructions):
         function.restype = ctypes.c_char_p
 
