@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
-NATIVE := $(wildcard src/native/* tools/*.py)
+NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
 TEXT := "The with statement is used to wrap the execution of a block. The with statement \
 allows common patterns to be reused: a block that is used again is a block of the with statement."
 

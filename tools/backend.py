@@ -94,7 +94,8 @@ def _knows_cxx20(compiler: str) -> bool:
     if path is None:
         return False
     command = [path, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"]
-    return subprocess.run(command, input=b"#include <span>", capture_output=True).returncode == 0
+    trial = subprocess.run(command, input=b"#include <span>", capture_output=True, check=False)
+    return trial.returncode == 0
 
 
 def _zig_compiler() -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 _NAME = "libregard.dylib" if sys.platform == "darwin" else "libregard.so"
 _ABI = 1  # what this package expects of `regard_abi()`
 _VARIABLE = "REGARD_INSTRUCTIONS"
-_CURE = "install regard again, without wheel.cmake=false"
 
 
 def load() -> ctypes.CDLL | None:
@@ -57,14 +56,17 @@ def _open() -> ctypes.CDLL | str:
     """The library with its instruction set chosen, or why there is none."""
     path = _path()
     if path is None:
-        return f"this install has no native library; {_CURE}"
+        return (
+            "this install has no native library; on Linux and macOS, installing regard again "
+            "without wheel.cmake=false builds it"
+        )
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         return f"the native library can't be loaded: {error}"
     abi = library.regard_abi()
     if abi != _ABI:
-        return f"the native library has ABI {abi}, but this regard needs {_ABI}; {_CURE}"
+        return f"the native library has ABI {abi}, but this regard needs {_ABI}; install it again"
     _declare(library)
     _choose(library)
     return library

@@ -1,0 +1,122 @@
+"""The native library is found, loaded late and once, and runs the set of instructions asked for."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import regard
+from regard.backends.native import _library
+
+WHEEL = importlib.metadata.distribution("regard").read_text("WHEEL")
+with_library = pytest.mark.skipif(
+    "Root-Is-Purelib: true" in WHEEL, reason="regard was installed without its library on purpose"
+)
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+TELL = """
+from regard.backends.native import _library
+print(_library.load().regard_instructions().decode())
+"""
+
+
+@pytest.fixture
+def fresh():
+    """The module as it is before the library is first asked for; and again afterwards."""
+    _library._open.cache_clear()
+    yield _library
+    _library._open.cache_clear()
+
+
+def python(script, instructions=""):
+    environment = os.environ | {"REGARD_INSTRUCTIONS": instructions}
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def supported():
+    return _library.load().regard_supported().decode().split(",")
+
+
+@with_library
+def test_the_library_is_there():
+    assert _library.why_missing() is None
+    assert _library.load() is _library.load()
+
+
+@with_library
+def test_the_best_set_is_used_unless_one_is_named():
+    run = python(TELL)
+    assert run.stdout.split() == supported()[:1], run.stderr
+
+
+@with_library
+@pytest.mark.parametrize("name", ["avx512bf16", "avx512", "avx2", "baseline", "avx3"])
+def test_a_set_that_is_named_is_used_or_refused(name):
+    run = python(TELL, name)
+    if name in supported():
+        assert run.stdout.split() == [name], run.stderr
+    else:
+        assert run.returncode != 0
+        error = run.stderr.splitlines()[-1]
+        assert error.startswith(f"ValueError: REGARD_INSTRUCTIONS is '{name}'")
+        assert all(there in error for there in supported())
+
+
+@with_library
+def test_the_processor_runs_the_baseline_and_no_set_that_was_not_built():
+    built = _library.load().regard_built().decode().split(",")
+    assert supported()[-1] == "baseline"
+    assert [name for name in built if name in supported()] == supported()
+
+
+def test_a_missing_library_says_so_and_torch_serves(fresh, monkeypatch):
+    monkeypatch.setattr(_library, "_path", lambda: None)
+    assert fresh.load() is None
+    assert "no native library" in fresh.why_missing()
+    query, key, value = torch.randn(3, 2, 7, 5, generator=torch.Generator().manual_seed(0))
+    context = regard.attention(query, key, value, mask=regard.causal())
+    torch.testing.assert_close(context[:, 0], value[:, 0])  # the first query sees the first key
+
+
+def test_a_file_that_is_no_library_says_so(fresh, monkeypatch, tmp_path):
+    file = tmp_path / "libregard.so"
+    file.write_text("no library")
+    monkeypatch.setattr(_library, "_path", lambda: file)
+    assert fresh.load() is None
+    assert fresh.why_missing().startswith("the native library can't be loaded: ")
+    assert str(file) in fresh.why_missing()
+
+
+@with_library
+def test_a_library_of_another_version_says_both_numbers(fresh, monkeypatch):
+    ours = _library._ABI
+    monkeypatch.setattr(_library, "_ABI", 1009)
+    assert fresh.load() is None
+    assert f"has ABI {ours}, but this regard needs 1009" in fresh.why_missing()
+
+
+@with_library
+@on_linux
+def test_importing_regard_loads_nothing_and_loading_brings_no_second_openmp():
+    script = """
+import re
+import regard
+
+def loaded(name):
+    with open("/proc/self/maps") as maps:
+        return sorted(set(re.findall(rf"/.*/{name}[^/]*\\.so.*", maps.read())))
+
+before = loaded("lib(?:gomp|omp|iomp)")
+assert before, "torch brings its own"
+assert not loaded("libregard"), "import regard loads the library"
+from regard.backends.native import _library
+assert _library.load() is not None
+assert len(loaded("libregard")) == 1
+assert loaded("lib(?:gomp|omp|iomp)") == before, "the library brings an OpenMP of its own"
+"""
+    run = python(script)
+    assert run.returncode == 0, run.stderr
