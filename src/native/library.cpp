@@ -100,3 +100,8 @@ REGARD_EXPORT int regard_forward(const regard_problem *problem, const regard_ten
                                  float *logsumexp) {
   return kernels().forward(*problem, *context, logsumexp);
 }
+
+REGARD_EXPORT int regard_backward(const regard_problem *problem,
+                                  const regard_gradients *gradients) {
+  return kernels().backward(*problem, *gradients);
+}
