@@ -67,6 +67,17 @@ int regard_forward(const regard_problem *problem, const regard_tensor *context, 
 int regard_attend(const regard_problem *kind, void *query, void *key, void *value, void *context,
                   int64_t threads);
 
+// What the backward pass is given and what it is to fill; data is NULL where no gradient is wanted.
+typedef struct {
+  regard_tensor context, context_gradient;  // in the dtype of query
+  const float *logsumexp;                   // (B, H, L), contiguous
+  regard_tensor query, key, value;          // the gradients of each, in their dtype
+  regard_matrix bias;   // floats, (B, H, L, S), last axis contiguous: what it shares is not summed up
+  float *alibi, *sink;  // (B, H), contiguous: likewise
+} regard_gradients;
+
+int regard_backward(const regard_problem *problem, const regard_gradients *gradients);
+
 int regard_abi(void);
 // Instruction sets, comma separated, best first: those built, and those this processor can run.
 const char *regard_built(void);

@@ -5,6 +5,7 @@
 
 #include "kernels.h"
 
+#include "backward.h"
 #include "forward.h"
 
 #define REGARD_TEXT_OF(name) #name
@@ -19,12 +20,19 @@ int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, 
   return forward<Float32>(p, context, logsumexp);
 }
 
+int backward_of_any_dtype(const regard_problem &p, const regard_gradients &g) {
+  if (p.dtype == REGARD_BFLOAT16) return backward<BFloat16>(p, g);
+  if (p.dtype == REGARD_FLOAT16) return backward<Float16>(p, g);
+  return backward<Float32>(p, g);
+}
+
 }  // namespace
 
 const Kernels &kernels() {
   static constexpr Kernels table = {
       .set = REGARD_TEXT(REGARD_SET),
       .forward = forward_of_any_dtype,
+      .backward = backward_of_any_dtype,
   };
   return table;
 }

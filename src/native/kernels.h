@@ -8,6 +8,7 @@ namespace regard {
 struct Kernels {
   const char *set;
   int (*forward)(const regard_problem &, const regard_tensor &context, float *logsumexp);
+  int (*backward)(const regard_problem &, const regard_gradients &);
 };
 
 // Each defined by kernels.cpp, compiled for that set; CMakeLists.txt says which there are.

@@ -115,3 +115,8 @@ REGARD_EXPORT int regard_attend(const regard_problem *kind, void *query, void *k
   const regard_tensor result = {context, head * problem.heads, head, row};
   return regard_forward(&problem, &result, nullptr);
 }
+
+REGARD_EXPORT int regard_backward(const regard_problem *problem,
+                                  const regard_gradients *gradients) {
+  return kernels().backward(*problem, *gradients);
+}

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include <thread>
@@ -50,6 +51,20 @@ void on_threads(int threads, void (*body)(void *), void *context) {
     parallel(body, context, unsigned(threads), 0);
   else
     on_own_threads(threads, body, context);
+}
+
+void wait_above(const int64_t *count, int64_t number) {
+  constexpr int patience = 1000;  // rounds, some tens of microseconds, before the core is given away
+  for (int round = 0; __atomic_load_n(count, __ATOMIC_ACQUIRE) <= number; round++) {
+    if (round >= patience)
+      sched_yield();
+    else
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#elif defined(__aarch64__)
+      asm volatile("yield");
+#endif
+  }
 }
 
 void *scratch(size_t bytes) {

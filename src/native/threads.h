@@ -16,6 +16,9 @@ void on_threads(int threads, void (*body)(void *), void *context);
 // Memory of the calling thread, aligned to cache lines, kept for its next call; null if there is none.
 void *scratch(size_t bytes);
 
+// Waits until another thread has stored a count above a number; what that thread wrote before is seen.
+void wait_above(const int64_t *count, int64_t number);
+
 // Calls task(number, memory) for every number below count, on any thread, in rising order of start.
 template <class Task>
 int for_each_task(int threads, int64_t count, size_t memory_per_thread, Task task) {

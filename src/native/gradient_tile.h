@@ -1,0 +1,85 @@
+// The backward pass's third product, a sum over queries: sums[k] += Σ_r weights[k][r] · rows[r].
+//
+// Here the head dimension lies in the lanes. The rows of a task and the sums are (…, stride) with
+// stride a multiple of LANES, the weights (keys, QUERIES) as in tiles.h, read one number at a time.
+#pragma once
+
+#include "scores.h"
+
+namespace regard::REGARD_SET {
+
+template <int columns, int keys>
+REGARD_INLINE void gradient_tile(const float *weights, const float *rows, int64_t stride, int first,
+                                 int last, float *sums) {
+  floats total[keys][columns];
+  REGARD_UNROLL for (int k = 0; k < keys; k++)
+    REGARD_UNROLL for (int j = 0; j < columns; j++)
+      total[k][j] = load(sums + k * stride + j * LANES);
+#pragma GCC unroll 2
+  for (int r = first; r < last; r++) {
+    floats row[columns];
+    REGARD_UNROLL for (int j = 0; j < columns; j++) row[j] = load(rows + r * stride + j * LANES);
+    REGARD_UNROLL for (int k = 0; k < keys; k++) {
+      const floats weight = all(weights[k * QUERIES + r]);
+      REGARD_UNROLL for (int j = 0; j < columns; j++) total[k][j] += weight * row[j];
+    }
+  }
+  REGARD_UNROLL for (int k = 0; k < keys; k++)
+    REGARD_UNROLL for (int j = 0; j < columns; j++)
+      store(sums + k * stride + j * LANES, total[k][j]);
+}
+
+template <int columns>
+__attribute__((noinline)) void gradient_columns(const float *weights, const float *rows,
+                                                int64_t stride, int first, int last, int64_t keys,
+                                                float *sums) {
+  constexpr int most_keys = tile_rows(columns);
+  int64_t k = 0;
+  const auto run = [&](auto size) {
+    for (; k + size <= keys; k += size)
+      gradient_tile<columns, size>(weights + k * QUERIES, rows, stride, first, last,
+                                   sums + k * stride);
+  };
+  run(std::integral_constant<int, most_keys>());
+  if constexpr (most_keys > 4) run(std::integral_constant<int, 4>());
+  if constexpr (most_keys > 2) run(std::integral_constant<int, 2>());
+  run(std::integral_constant<int, 1>());
+}
+
+// Sums over the rows [first, last) of a task, for so many keys.
+static void gradient_rows(const float *weights, const float *rows, int64_t stride, int first,
+                          int last, int64_t keys, float *sums) {
+  for (int64_t d = 0; d < stride; d += VECTORS * LANES)
+    with_live(int(least(int64_t(VECTORS), (stride - d) / LANES)), [&](auto columns) {
+      gradient_columns<columns>(weights, rows + d, stride, first, last, keys, sums + d);
+    });
+}
+
+// The same, but a weight of 0 takes no part, whatever stands in the row: 0 · NaN is NaN.
+static void careful_gradient_rows(const float *weights, const float *rows, int64_t stride,
+                                  int first, int last, int64_t keys, float *sums) {
+  for (int64_t k = 0; k < keys; k++)
+    for (int r = first; r < last; r++) {
+      const float weight = weights[k * QUERIES + r];
+      if (weight == 0) continue;
+      for (int64_t d = 0; d < stride; d += LANES) {
+        float *at = sums + k * stride + d;
+        store(at, load(at) + weight * load(rows + r * stride + d));
+      }
+    }
+}
+
+// As context_rows for the keys of a run, but a gradient of 0 takes no part, whatever the key.
+static void careful_query_gradient(const Panel &key, const Run &run, int64_t dim,
+                                   const float *gradients, float *sums) {
+  for (int32_t k = 0; k < run.keys; k++)
+    for (int64_t d = 0; d < dim; d++)
+      for (int j = run.first; j < run.last; j++) {
+        float *at = sums + d * QUERIES + j * LANES;
+        const floats gradient = load(gradients + k * QUERIES + j * LANES);
+        const floats part = gradient * key.data[k * key.stride + d];
+        store(at, load(at) + (gradient == 0.0f ? floats{} : part));
+      }
+}
+
+}  // namespace regard::REGARD_SET
