@@ -5,6 +5,7 @@
 // counter is (key / 4, query, head, 0), heads numbered b·H + h; its four words belong to four keys.
 #pragma once
 
+#include "arithmetic.h"
 #include "scores.h"
 
 namespace regard::REGARD_SET {
@@ -62,12 +63,12 @@ REGARD_INLINE uint32_t threshold_of(double dropout) {
 }
 
 // Sets the weights of a run that fall to 0.
+template <class Arithmetic>
 static void drop(const regard_problem &p, const Task &task, const Run &run, float *weights) {
   const words threshold = words{} + threshold_of(p.dropout);
   for (int j = run.first; j < run.last; j++)
     for_each_word(p, task, run, j, [&](int32_t key, words word) {
-      float *at = weights + (key - run.key) * QUERIES + j * LANES;
-      store(at, (ints)(word >= threshold) ? load(at) : floats{});
+      Arithmetic::keep(weights + j * LANES, key - run.key, (ints)(word >= threshold));
     });
 }
 
