@@ -91,9 +91,9 @@ static KeyPanel open_panel(const regard_problem &p, int64_t group, int64_t index
                      .last = int32_t(last)};
   Task of_group;
   of_group.batch = opened.batch, of_group.group = opened.group;
-  opened.key = panel(Element(), p.key, of_group, first, last - first, p.dim, scratch.key);
+  opened.key = Widened<Element>::keys(p.key, of_group, first, last - first, p.dim, scratch.key);
   opened.value =
-      panel(Element(), p.value, of_group, first, last - first, p.dim_value, scratch.value);
+      Widened<Element>::keys(p.value, of_group, first, last - first, p.dim_value, scratch.value);
   memset(scratch.key_gradient, 0, size_t((last - first) * padded(p.dim)) * sizeof(float));
   memset(scratch.value_gradient, 0, size_t((last - first) * padded(p.dim_value)) * sizeof(float));
   return opened;

@@ -54,7 +54,7 @@ struct PanelScratch {
 struct KeyPanel {
   int64_t batch, group;
   int32_t first, last;
-  Panel key = {}, value = {};
+  Panel<float> key = {}, value = {};
 };
 
 // The weights of a run: 2^(factor·score − shift), 0 where a key is hidden, though the shift be NaN.
@@ -98,16 +98,16 @@ static void backward_run(const regard_problem &p, const regard_gradients &g,
                          const TaskRows &rows, const Run &run, bool common,
                          const PanelScratch &scratch, floats *alibi) {
   const int32_t key = run.key - panel.first;
-  const Panel keys = {panel.key.data + key * panel.key.stride, panel.key.stride};
-  const Panel values = {panel.value.data + key * panel.value.stride, panel.value.stride};
+  const Panel<float> keys = {panel.key.data + key * panel.key.stride, panel.key.stride};
+  const Panel<float> values = {panel.value.data + key * panel.value.stride, panel.value.stride};
   const int first_row = run.first * LANES, last_row = least(run.last * LANES, task.count);
   float *weights = scratch.weights, *gradients = scratch.score_gradients;
 
   floats ignored[VECTORS] = {};
   with_live(run.last - run.first, [&](auto live) {
-    score_rows<live>(keys.data, keys.stride, run.keys, p.dim, rows.query + first_row,
+    score_rows<Widened<Float32>, live>(keys.data, keys.stride, run.keys, p.dim, rows.query + first_row,
                      weights + first_row, ignored);
-    score_rows<live>(values.data, values.stride, run.keys, p.dim_value, rows.gradient + first_row,
+    score_rows<Widened<Float32>, live>(values.data, values.stride, run.keys, p.dim_value, rows.gradient + first_row,
                      gradients + first_row, ignored);
   });
   differentiate(p, g, scoring, task, rows, run, common, scratch, alibi);
@@ -122,10 +122,10 @@ static void backward_run(const regard_problem &p, const regard_gradients &g,
     sum_rows(gradients, rows.query_rows, padded(p.dim), first_row, last_row, run.keys,
              scratch.key_gradient + key * padded(p.dim));
   if (!g.query.data) return;
-  if (!plain && !finite(keys, run.keys, p.dim))
+  if (!plain && !Widened<Float32>::finite(keys, run.keys, p.dim))
     return careful_query_gradient(keys, run, p.dim, gradients, scratch.query_share);
   with_live(run.last - run.first, [&](auto live) {
-    context_rows<live>(keys.data, keys.stride, run.keys, p.dim, gradients + first_row,
+    context_rows<Widened<Float32>, live>(keys.data, keys.stride, run.keys, p.dim, gradients + first_row,
                        scratch.query_share + first_row);
   });
 }

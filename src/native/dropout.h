@@ -5,6 +5,7 @@
 // counter is (key / 4, query, head, 0), heads numbered b·H + h; its four words belong to four keys.
 #pragma once
 
+#include "arithmetic.h"
 #include "scores.h"
 
 namespace regard::REGARD_SET {
@@ -54,18 +55,26 @@ REGARD_INLINE void for_each_word(const regard_problem &p, const Task &task, cons
   }
 }
 
-// A weight survives from this word on; one above the largest word if none does.
-REGARD_INLINE uint64_t threshold_of(double dropout) { return uint64_t(ceil(dropout * 0x1p32)); }
+// Tells by their words which weights survive: those from dropout · 2³² on, which may be none.
+struct Survival {
+  words threshold;
+  ints some_survive;
+
+  explicit Survival(double dropout) {
+    const uint64_t bound = uint64_t(ceil(dropout * 0x1p32));
+    threshold = words{} + uint32_t(bound);
+    some_survive = all(bound >> 32 ? 0 : -1);
+  }
+  ints operator()(words word) const { return (ints)(word >= threshold) & some_survive; }
+};
 
 // Sets the weights of a run that fall to 0.
+template <class Arithmetic>
 static void drop(const regard_problem &p, const Task &task, const Run &run, float *weights) {
-  const uint64_t bound = threshold_of(p.dropout);
-  const words threshold = words{} + uint32_t(bound);
-  const ints some_survive = all(bound < (uint64_t(1) << 32) ? -1 : 0);
+  const Survival survives(p.dropout);
   for (int j = run.first; j < run.last; j++)
     for_each_word(p, task, run, j, [&](int32_t key, words word) {
-      float *at = weights + (key - run.key) * QUERIES + j * LANES;
-      store(at, ((ints)(word >= threshold) & some_survive) ? load(at) : floats{});
+      Arithmetic::keep(weights + j * LANES, key - run.key, survives(word));
     });
 }
 

@@ -12,8 +12,9 @@
 namespace regard::REGARD_SET {
 
 constexpr int32_t BLOCK = 192;  // keys whose scores stay in the cache until they are used
-constexpr int32_t STEP = 16;    // keys at an edge that are told apart by the vectors they concern
-constexpr int MOST_RUNS = BLOCK / STEP + 1;
+constexpr int32_t STRIP = 16;   // keys at an edge that are told apart by the vectors they concern
+constexpr int MOST_RUNS = BLOCK / STRIP;
+static_assert(BLOCK % STRIP == 0 && STRIP % 4 == 0);
 
 // What a thread needs for a task.
 struct ForwardScratch {
@@ -42,15 +43,16 @@ struct Softmax {
   ints seen[VECTORS];
 };
 
-// Splits a block of keys into runs; a common block is a single one.
+// Splits a block of keys into runs, each a multiple of STRIP after the block's first key; a common
+// block is a single run.
 REGARD_INLINE int split(const Task &task, int32_t first, int32_t last, bool common, Run *runs) {
   if (common) {
     runs[0] = {first, last - first, 0, task.vectors};
     return 1;
   }
   int count = 0;
-  for (int32_t key = first; key < last; key += STEP) {
-    const int32_t end = least(key + STEP, last);
+  for (int32_t key = first; key < last; key += STRIP) {
+    const int32_t end = least(key + STRIP, last);
     int low = task.vectors, high = 0;
     for (int j = 0; j < task.vectors; j++)
       if (task.vector_start[j] < end && task.vector_stop[j] > key) low = least(low, j), high = j + 1;
@@ -65,23 +67,27 @@ REGARD_INLINE int split(const Task &task, int32_t first, int32_t last, bool comm
   return count;
 }
 
-// weights = 2^(factor·score − shift), and their sum.
+// weights = 2^(factor·score − shift), in place of the scores, and their sum. Writes full fours of keys.
+template <class Arithmetic>
 REGARD_INLINE floats exponentials(float *scores, int32_t keys, floats factor, floats shift) {
-  floats even = floats{}, odd = floats{};
+  floats even = floats{}, odd = floats{}, w[4];
+  float *weights = scores;
   int32_t k = 0;
-  for (; k + 4 <= keys; k += 4, scores += 4 * QUERIES) {
-    floats w[4];
+  for (; k + 4 <= keys; k += 4, scores += 4 * QUERIES, weights += 4 / Arithmetic::STEP * QUERIES) {
     REGARD_UNROLL for (int i = 0; i < 4; i++)
-      w[i] = exp2(load(scores + i * QUERIES) * factor - shift);
-    REGARD_UNROLL for (int i = 0; i < 4; i++) store(scores + i * QUERIES, w[i]);
+      w[i] = Arithmetic::exponential(load(scores + i * QUERIES) * factor - shift);
+    Arithmetic::store_weights(weights, w);
     even += w[0] + w[1];
     odd += w[2] + w[3];
   }
-  for (; k < keys; k++, scores += QUERIES) {
-    const floats w = exp2(load(scores) * factor - shift);
-    store(scores, w);
-    even += w;
+  if (k == keys) return even + odd;
+  for (int i = 0; i < 4; i++) {
+    w[i] = floats{};
+    if (k + i < keys)
+      w[i] = Arithmetic::exponential(load(scores + i * QUERIES) * factor - shift);
+    even += w[i];
   }
+  Arithmetic::store_weights(weights, w);
   return even + odd;
 }
 
@@ -106,31 +112,26 @@ static void rescale(const Task &task, const floats *peak, float factor, int64_t 
   }
 }
 
-REGARD_INLINE bool finite(const Panel &rows, int64_t count, int64_t dim) {
-  ints stray = {};
-  for (int64_t k = 0; k < count; k++)
-    for (int64_t d = 0; d < dim; d += LANES)
-      stray |= is_stray(widen_part(Float32(), rows.data + k * rows.stride + d, dim - d));
-  return !any(stray);
-}
-
 // As context_rows, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
-static void careful_context(const Panel &value, const Run &run, int64_t dim, const float *weights,
-                            const float *scores, float *context) {
+template <class Arithmetic, class Values>
+static void careful_context(const Values &values, const Run &run, int64_t dim,
+                            const float *weights, const float *scores, float *context) {
   for (int32_t k = 0; k < run.keys; k++)
     for (int64_t d = 0; d < dim; d++)
       for (int j = run.first; j < run.last; j++) {
-        const int64_t lane = k * QUERIES + j * LANES;
         float *at = context + d * QUERIES + j * LANES;
-        const floats part = load(weights + lane) * value.data[k * value.stride + d];
-        store(at, load(at) + (load(scores + lane) == all(HIDDEN) ? floats{} : part));
+        const floats weight = Arithmetic::weight(weights + j * LANES, k);
+        const floats part = weight * Arithmetic::value(values, k, d);
+        const ints hidden = load(scores + k * QUERIES + j * LANES) == all(HIDDEN);
+        store(at, load(at) + (hidden ? floats{} : part));
       }
 }
 
-template <class Element>
+template <class Arithmetic>
 static void forward_block(const regard_problem &p, const Scoring &scoring, const Task &task,
                           int32_t first, int32_t last, bool common, const ForwardScratch &scratch,
                           Softmax &softmax) {
+  constexpr int STEP = Arithmetic::STEP;
   Run runs[MOST_RUNS];
   const int count = split(task, first, last, common, runs);
   const auto scores_of = [&](const Run &run) { return scratch.scores + (run.key - first) * QUERIES; };
@@ -138,13 +139,16 @@ static void forward_block(const regard_problem &p, const Scoring &scoring, const
   floats peak[VECTORS], ignored[VECTORS];
   for (int j = 0; j < VECTORS; j++) peak[j] = softmax.peak[j], ignored[j] = floats{};
   const bool plain = common && !scoring.adjusted;
-  const Panel key = panel(Element(), p.key, task, first, last - first, p.dim, scratch.panels);
+  const auto keys =
+      Arithmetic::keys(p.key, task, first, last - first, p.dim, scratch.panels);
   for (int n = 0; n < count; n++) {
     const Run &run = runs[n];
     with_live(run.last - run.first, [&](auto live) {
-      score_rows<live>(key.data + (run.key - first) * key.stride, key.stride, run.keys, p.dim,
-                       scratch.query + run.first * LANES, scores_of(run) + run.first * LANES,
-                       (plain ? peak : ignored) + run.first);
+      score_rows<Arithmetic, live>(keys.data + (run.key - first) * keys.stride, keys.stride,
+                                   run.keys, (p.dim + STEP - 1) / STEP,
+                                   scratch.query + run.first * LANES,
+                                   scores_of(run) + run.first * LANES,
+                                   (plain ? peak : ignored) + run.first);
     });
     if (scoring.adjusted)
       adjust(p, task, run, scores_of(run), peak, softmax.seen);
@@ -153,33 +157,34 @@ static void forward_block(const regard_problem &p, const Scoring &scoring, const
   }
   rescale(task, peak, scoring.factor, p.dim_value, softmax, scratch.context);
 
-  const Panel value =
-      panel(Element(), p.value, task, first, last - first, p.dim_value, scratch.panels);
+  const auto values =
+      Arithmetic::values(p.value, task, first, last - first, p.dim_value, scratch.panels);
   for (int n = 0; n < count; n++) {
     const Run &run = runs[n];
     float *scores = scores_of(run);
-    const Panel values = {value.data + (run.key - first) * value.stride, value.stride};
-    const bool careful = !plain && !finite(values, run.keys, p.dim_value);
-    if (careful)
-      memcpy(scratch.kept, scores, size_t(run.keys) * QUERIES * sizeof(float));
+    auto seen = values;
+    seen.data += (run.key - first) / STEP * values.stride;
+    const bool careful = !plain && !Arithmetic::finite(seen, run.keys, p.dim_value);
+    if (careful) memcpy(scratch.kept, scores, size_t(run.keys) * QUERIES * sizeof(float));
     for (int j = run.first; j < run.last; j++)
-      softmax.total[j] +=
-          exponentials(scores + j * LANES, run.keys, all(scoring.factor),
-                       shift_of(softmax.peak[j], all(scoring.factor)));
-    if (p.dropout > 0) drop(p, task, run, scores);
+      softmax.total[j] += exponentials<Arithmetic>(scores + j * LANES, run.keys,
+                                                   all(scoring.factor),
+                                                   shift_of(softmax.peak[j], all(scoring.factor)));
+    if (p.dropout > 0) drop<Arithmetic>(p, task, run, scores);
     if (careful) {
-      careful_context(values, run, p.dim_value, scores, scratch.kept, scratch.context);
+      careful_context<Arithmetic>(seen, run, p.dim_value, scores, scratch.kept, scratch.context);
       continue;
     }
     with_live(run.last - run.first, [&](auto live) {
-      context_rows<live>(values.data, values.stride, run.keys, p.dim_value,
-                         scores + run.first * LANES, scratch.context + run.first * LANES);
+      context_rows<Arithmetic, live>(seen.data, seen.stride, (run.keys + STEP - 1) / STEP,
+                                     p.dim_value, scores + run.first * LANES,
+                                     scratch.context + run.first * LANES);
     });
   }
 }
 
 // Takes the sink in, divides by the denominator and writes the rows.
-template <class Element>
+template <class Arithmetic>
 static void finish(const regard_problem &p, const Scoring &scoring, const Task &task,
                    const ForwardScratch &scratch, const Softmax &softmax,
                    const regard_tensor &context, float *logsumexp) {
@@ -217,10 +222,10 @@ static void finish(const regard_problem &p, const Scoring &scoring, const Task &
           seeing[i] ? (peaks[i] + log2f(totals[i])) * LN_2 : -INFINITY;
     }
   }
-  store_rows(Element(), scratch.context, factors, task, p.dim_value, context);
+  store_rows(typename Arithmetic::Element(), scratch.context, factors, task, p.dim_value, context);
 }
 
-template <class Element>
+template <class Arithmetic>
 static void forward_task(const regard_problem &p, const Scoring &scoring, const Task &task,
                          const ForwardScratch &scratch, const regard_tensor &context,
                          float *logsumexp) {
@@ -228,10 +233,10 @@ static void forward_task(const regard_problem &p, const Scoring &scoring, const 
   for (int j = 0; j < VECTORS; j++)
     softmax.peak[j] = all(LOWEST), softmax.total[j] = floats{}, softmax.seen[j] = ints{};
   memset(scratch.context, 0, size_t(padded(p.dim_value)) * QUERIES * sizeof(float));
-  load_rows(Element(), p.query, task, p.dim, scoring.query_factor, scratch.query);
+  Arithmetic::load_queries(p.query, task, p.dim, scoring.query_factor, scratch.query);
   const auto over = [&](int32_t from, int32_t to, bool common) {
     for (int32_t key = from; key < to; key += BLOCK)
-      forward_block<Element>(p, scoring, task, key, least(key + BLOCK, to), common, scratch,
+      forward_block<Arithmetic>(p, scoring, task, key, least(key + BLOCK, to), common, scratch,
                              softmax);
   };
   if (task.common_start < task.common_stop) {
@@ -241,10 +246,10 @@ static void forward_task(const regard_problem &p, const Scoring &scoring, const 
   } else {
     over(task.first_key, task.last_key, false);
   }
-  finish<Element>(p, scoring, task, scratch, softmax, context, logsumexp);
+  finish<Arithmetic>(p, scoring, task, scratch, softmax, context, logsumexp);
 }
 
-template <class Element>
+template <class Arithmetic>
 static int forward(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
   const Scoring scoring = scoring_of(p);
   return for_each_task(
@@ -252,7 +257,7 @@ static int forward(const regard_problem &p, const regard_tensor &context, float 
       [&](int64_t number, void *memory) {
         Task task;
         begin(p, number, task);
-        forward_task<Element>(p, scoring, task, ForwardScratch(p, memory), context, logsumexp);
+        forward_task<Arithmetic>(p, scoring, task, ForwardScratch(p, memory), context, logsumexp);
       });
 }
 

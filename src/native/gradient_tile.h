@@ -70,7 +70,7 @@ static void careful_gradient_rows(const float *weights, const float *rows, int64
 }
 
 // As context_rows for the keys of a run, but a gradient of 0 takes no part, whatever the key.
-static void careful_query_gradient(const Panel &key, const Run &run, int64_t dim,
+static void careful_query_gradient(const Panel<float> &key, const Run &run, int64_t dim,
                                    const float *gradients, float *sums) {
   for (int32_t k = 0; k < run.keys; k++)
     for (int64_t d = 0; d < dim; d++)

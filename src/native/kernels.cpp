@@ -7,6 +7,7 @@
 
 #include "backward.h"
 #include "forward.h"
+#include "pairs.h"
 
 #define REGARD_TEXT_OF(name) #name
 #define REGARD_TEXT(name) REGARD_TEXT_OF(name)
@@ -14,10 +15,16 @@
 namespace regard::REGARD_SET {
 namespace {
 
+#if defined(__AVX512BF16__)
+using BFloat16Arithmetic = Pairs;
+#else
+using BFloat16Arithmetic = Widened<BFloat16>;
+#endif
+
 int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
-  if (p.dtype == REGARD_BFLOAT16) return forward<BFloat16>(p, context, logsumexp);
-  if (p.dtype == REGARD_FLOAT16) return forward<Float16>(p, context, logsumexp);
-  return forward<Float32>(p, context, logsumexp);
+  if (p.dtype == REGARD_BFLOAT16) return forward<BFloat16Arithmetic>(p, context, logsumexp);
+  if (p.dtype == REGARD_FLOAT16) return forward<Widened<Float16>>(p, context, logsumexp);
+  return forward<Widened<Float32>>(p, context, logsumexp);
 }
 
 int backward_of_any_dtype(const regard_problem &p, const regard_gradients &g) {

@@ -99,6 +99,14 @@ REGARD_INLINE typename Element::type *row_of(const regard_tensor &t, const Task 
          task.query[r] * t.row;
 }
 
+// A row of the keys or values that the task's rows see.
+template <class Element>
+REGARD_INLINE const typename Element::type *first_row(const regard_tensor &t, const Task &task,
+                                                      int64_t row) {
+  return (const typename Element::type *)t.data + task.batch * t.batch + task.group * t.head +
+         row * t.row;
+}
+
 // The task's rows of (B, H, L, dim), times a factor, to (dim, QUERIES); lanes not in use are 0.
 // Writes up to the next multiple of LANES rows.
 template <class Element>
@@ -135,26 +143,6 @@ static void store_rows(Element element, const float *from, const floats *factors
     }
 }
 
-// Rows of keys or values as floats: where they lie, or converted into scratch.
-struct Panel {
-  const float *data;
-  int64_t stride;
-};
 REGARD_INLINE int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
-
-template <class Element>
-REGARD_INLINE Panel panel(Element element, const regard_tensor &from, const Task &task,
-                          int64_t first, int64_t keys, int64_t dim, float *scratch) {
-  const auto *data = (const typename Element::type *)from.data + task.batch * from.batch +
-                     task.group * from.head + first * from.row;
-  if constexpr (std::is_same_v<Element, Float32>) {
-    return {data, from.row};
-  } else {
-    for (int64_t k = 0; k < keys; k++)
-      for (int64_t d = 0; d < dim; d += LANES)
-        store(scratch + k * padded(dim) + d, widen_part(element, data + k * from.row + d, dim - d));
-    return {scratch, padded(dim)};
-  }
-}
 
 }  // namespace regard::REGARD_SET

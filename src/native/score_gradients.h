@@ -30,16 +30,16 @@ REGARD_INLINE float spared_by_dropout(const regard_problem &p) {
 static void differentiate_dropout(const regard_problem &p, const Task &task, const TaskRows &rows,
                                   const Run &run, float *weights, float *gradients) {
   const float factor = spared_by_dropout(p);
-  const words threshold = words{} + threshold_of(p.dropout);
+  const Survival survives(p.dropout);
   for (int j = run.first; j < run.last; j++)
     for_each_word(p, task, run, j, [&](int32_t key, words word) {
       const int64_t at = (key - run.key) * QUERIES + j * LANES;
-      const ints survives = (ints)(word >= threshold);
+      const ints kept = survives(word);
       const floats weight = load(weights + at);
-      const floats received = survives ? load(gradients + at) * factor : floats{};
+      const floats received = kept ? load(gradients + at) * factor : floats{};
       const floats gradient = weight * (received - rows.delta[j]);
       store(gradients + at, weight == 0.0f ? floats{} : gradient);
-      store(weights + at, survives ? weight : floats{});
+      store(weights + at, kept ? weight : floats{});
     });
 }
 

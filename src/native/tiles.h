@@ -2,7 +2,10 @@
 //
 // Queries lie in the lanes: a task's QUERIES rows are VECTORS vectors wide, and every matrix whose
 // columns are queries has that width: query and context (dim, QUERIES), scores (keys, QUERIES). Keys
-// and values are read as they lie, one broadcast number at a time; nothing is summed across lanes.
+// and values are read row by row, one broadcast number at a time; nothing is summed across lanes.
+//
+// An Arithmetic (arithmetic.h) says what a number is: of the elements that a product sums over, one
+// multiplication takes Arithmetic::STEP, and `steps` counts multiplications.
 #pragma once
 
 #include "vector.h"
@@ -18,19 +21,20 @@ constexpr int tile_rows(int live) {
 }
 
 // scores[k] = Σ_d key[k][d] · query[d], and peak the largest so far of each query.
-template <int live, int rows>
-REGARD_INLINE void score_tile(const float *key, int64_t stride, int64_t dim, const float *query,
+template <class Arithmetic, int live, int rows, class Number>
+REGARD_INLINE void score_tile(const Number *key, int64_t stride, int64_t steps, const float *query,
                               float *scores, floats *peak) {
   floats sums[rows][live];
   REGARD_UNROLL for (int k = 0; k < rows; k++)
     REGARD_UNROLL for (int j = 0; j < live; j++) sums[k][j] = floats{};
 #pragma GCC unroll 2
-  for (int64_t d = 0; d < dim; d++) {
+  for (int64_t d = 0; d < steps; d++) {
     floats q[live];
     REGARD_UNROLL for (int j = 0; j < live; j++) q[j] = load(query + d * QUERIES + j * LANES);
     REGARD_UNROLL for (int k = 0; k < rows; k++) {
-      const floats number = all(key[k * stride + d]);
-      REGARD_UNROLL for (int j = 0; j < live; j++) sums[k][j] += number * q[j];
+      const floats number = Arithmetic::broadcast(key + k * stride + d * Arithmetic::STEP);
+      REGARD_UNROLL for (int j = 0; j < live; j++)
+        sums[k][j] = Arithmetic::multiply_add(number, q[j], sums[k][j]);
     }
   }
   REGARD_UNROLL for (int k = 0; k < rows; k++)
@@ -40,15 +44,16 @@ REGARD_INLINE void score_tile(const float *key, int64_t stride, int64_t dim, con
     }
 }
 
-template <int live>
-__attribute__((noinline)) void score_rows(const float *key, int64_t stride, int64_t keys,
-                                          int64_t dim, const float *query, float *scores,
+template <class Arithmetic, int live, class Number>
+__attribute__((noinline)) void score_rows(const Number *key, int64_t stride, int64_t keys,
+                                          int64_t steps, const float *query, float *scores,
                                           floats *peak) {
   constexpr int rows = tile_rows(live);
   int64_t k = 0;
   const auto run = [&](auto size) {
     for (; k + size <= keys; k += size)
-      score_tile<live, size>(key + k * stride, stride, dim, query, scores + k * QUERIES, peak);
+      score_tile<Arithmetic, live, size>(key + k * stride, stride, steps, query,
+                                         scores + k * QUERIES, peak);
   };
   run(std::integral_constant<int, rows>());
   if constexpr (rows > 4) run(std::integral_constant<int, 4>());
@@ -57,20 +62,21 @@ __attribute__((noinline)) void score_rows(const float *key, int64_t stride, int6
 }
 
 // context[d] += Σ_k value[k][d] · weights[k].
-template <int live, int rows>
-REGARD_INLINE void context_tile(const float *value, int64_t stride, int64_t keys,
+template <class Arithmetic, int live, int rows, class Number>
+REGARD_INLINE void context_tile(const Number *value, int64_t stride, int64_t steps,
                                 const float *weights, float *context) {
   floats sums[rows][live];
   REGARD_UNROLL for (int d = 0; d < rows; d++)
     REGARD_UNROLL for (int j = 0; j < live; j++)
       sums[d][j] = load(context + d * QUERIES + j * LANES);
 #pragma GCC unroll 2
-  for (int64_t k = 0; k < keys; k++) {
-    floats p[live];
-    REGARD_UNROLL for (int j = 0; j < live; j++) p[j] = load(weights + k * QUERIES + j * LANES);
+  for (int64_t k = 0; k < steps; k++) {
+    floats w[live];
+    REGARD_UNROLL for (int j = 0; j < live; j++) w[j] = load(weights + k * QUERIES + j * LANES);
     REGARD_UNROLL for (int d = 0; d < rows; d++) {
-      const floats number = all(value[k * stride + d]);
-      REGARD_UNROLL for (int j = 0; j < live; j++) sums[d][j] += number * p[j];
+      const floats number = Arithmetic::broadcast(value + k * stride + d * Arithmetic::STEP);
+      REGARD_UNROLL for (int j = 0; j < live; j++)
+        sums[d][j] = Arithmetic::multiply_add(number, w[j], sums[d][j]);
     }
   }
   REGARD_UNROLL for (int d = 0; d < rows; d++)
@@ -78,14 +84,15 @@ REGARD_INLINE void context_tile(const float *value, int64_t stride, int64_t keys
       store(context + d * QUERIES + j * LANES, sums[d][j]);
 }
 
-template <int live>
-__attribute__((noinline)) void context_rows(const float *value, int64_t stride, int64_t keys,
+template <class Arithmetic, int live, class Number>
+__attribute__((noinline)) void context_rows(const Number *value, int64_t stride, int64_t steps,
                                             int64_t dim, const float *weights, float *context) {
   constexpr int rows = REGISTERS == 32 && live == 4 ? 4 : tile_rows(live);
   int64_t d = 0;
   const auto run = [&](auto size) {
     for (; d + size <= dim; d += size)
-      context_tile<live, size>(value + d, stride, keys, weights, context + d * QUERIES);
+      context_tile<Arithmetic, live, size>(value + d * Arithmetic::STEP, stride, steps, weights,
+                                           context + d * QUERIES);
   };
   run(std::integral_constant<int, rows>());
   if constexpr (rows > 4) run(std::integral_constant<int, 4>());

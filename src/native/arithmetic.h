@@ -1,0 +1,77 @@
+// How the tiles multiply: rows of keys and values become numbers to broadcast, one at a time.
+//
+// An arithmetic says in which numbers it reads panels of keys and values, how many elements of a sum
+// one multiplication takes (STEP), and in which form queries and weights lie in the lanes. Here is
+// that of float32, with half precisions widened to it; pairs.h has that of bfloat16 dot products.
+#pragma once
+
+#include "lanes.h"
+
+namespace regard::REGARD_SET {
+
+// Rows of keys: row k at data + k · stride. Rows of values: STEP rows at data + k / STEP · stride.
+template <class Number>
+struct Panel {
+  const Number *data;
+  int64_t stride;
+};
+
+template <class T>
+struct Widened {
+  using Element = T;
+  using Number = float;
+  static constexpr int STEP = 1;
+
+  REGARD_INLINE floats broadcast(const float *from) { return all(*from); }
+  REGARD_INLINE floats multiply_add(floats number, floats lanes, floats sum) {
+    return number * lanes + sum;
+  }
+
+  static void load_queries(const regard_tensor &from, const Task &task, int64_t dim, float factor,
+                           float *to) {
+    load_rows(Element(), from, task, dim, factor, to);
+  }
+
+  // Where the rows lie, or widened into scratch.
+  static Panel<float> keys(const regard_tensor &from, const Task &task, int64_t first,
+                           int64_t count, int64_t dim, float *scratch) {
+    const auto *data = first_row<Element>(from, task, first);
+    if constexpr (std::is_same_v<Element, Float32>) {
+      return {data, from.row};
+    } else {
+      for (int64_t k = 0; k < count; k++)
+        for (int64_t d = 0; d < dim; d += LANES)
+          store(scratch + k * padded(dim) + d,
+                widen_part(Element(), data + k * from.row + d, dim - d));
+      return {scratch, padded(dim)};
+    }
+  }
+  static Panel<float> values(const regard_tensor &from, const Task &task, int64_t first,
+                             int64_t count, int64_t dim, float *scratch) {
+    return keys(from, task, first, count, dim, scratch);
+  }
+  REGARD_INLINE float value(const Panel<float> &rows, int64_t k, int64_t d) {
+    return rows.data[k * rows.stride + d];
+  }
+  static bool finite(const Panel<float> &rows, int64_t count, int64_t dim) {
+    ints stray = {};
+    for (int64_t k = 0; k < count; k++)
+      for (int64_t d = 0; d < dim; d += LANES)
+        stray |= is_stray(widen_part(Float32(), rows.data + k * rows.stride + d, dim - d));
+    return !any(stray);
+  }
+
+  REGARD_INLINE floats exponential(floats x) { return exp2(x); }
+  // Four keys' weights of one vector.
+  REGARD_INLINE void store_weights(float *column, const floats *weights) {
+    REGARD_UNROLL for (int i = 0; i < 4; i++) store(column + i * QUERIES, weights[i]);
+  }
+  REGARD_INLINE floats weight(const float *column, int64_t k) { return load(column + k * QUERIES); }
+  // Key k's weights, but 0 where they are not kept.
+  REGARD_INLINE void keep(float *column, int64_t k, ints kept) {
+    float *at = column + k * QUERIES;
+    store(at, kept ? load(at) : floats{});
+  }
+};
+
+}  // namespace regard::REGARD_SET
