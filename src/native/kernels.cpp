@@ -5,6 +5,7 @@
 
 #include "kernels.h"
 
+#include "decode.h"
 #include "forward.h"
 
 #define REGARD_TEXT_OF(name) #name
@@ -13,10 +14,16 @@
 namespace regard::REGARD_SET {
 namespace {
 
+template <class Element>
+int attend(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
+  return has_few_rows(p) ? decode<Element>(p, context, logsumexp)
+                         : forward<Element>(p, context, logsumexp);
+}
+
 int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
-  if (p.dtype == REGARD_BFLOAT16) return forward<BFloat16>(p, context, logsumexp);
-  if (p.dtype == REGARD_FLOAT16) return forward<Float16>(p, context, logsumexp);
-  return forward<Float32>(p, context, logsumexp);
+  if (p.dtype == REGARD_BFLOAT16) return attend<BFloat16>(p, context, logsumexp);
+  if (p.dtype == REGARD_FLOAT16) return attend<Float16>(p, context, logsumexp);
+  return attend<Float32>(p, context, logsumexp);
 }
 
 }  // namespace
