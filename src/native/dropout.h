@@ -55,13 +55,16 @@ REGARD_INLINE void for_each_word(const regard_problem &p, const Task &task, cons
   }
 }
 
-// Tells by their words which weights survive: those from dropout · 2³² on, which may be none.
+// A weight survives whose word is this or more; above the largest word if none does.
+REGARD_INLINE uint64_t least_surviving(double dropout) { return uint64_t(ceil(dropout * 0x1p32)); }
+
+// The same for a vector of words.
 struct Survival {
   words threshold;
   ints some_survive;
 
   explicit Survival(double dropout) {
-    const uint64_t bound = uint64_t(ceil(dropout * 0x1p32));
+    const uint64_t bound = least_surviving(dropout);
     threshold = words{} + uint32_t(bound);
     some_survive = all(bound >> 32 ? 0 : -1);
   }

@@ -6,6 +6,7 @@
 #include "kernels.h"
 
 #include "backward.h"
+#include "decode.h"
 #include "forward.h"
 #include "pairs.h"
 
@@ -21,10 +22,18 @@ using BFloat16Arithmetic = Pairs;
 using BFloat16Arithmetic = Widened<BFloat16>;
 #endif
 
+template <class Arithmetic, class Element>
+int attend(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
+  return has_few_rows(p) ? decode<Element>(p, context, logsumexp)
+                         : forward<Arithmetic>(p, context, logsumexp);
+}
+
 int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
-  if (p.dtype == REGARD_BFLOAT16) return forward<BFloat16Arithmetic>(p, context, logsumexp);
-  if (p.dtype == REGARD_FLOAT16) return forward<Widened<Float16>>(p, context, logsumexp);
-  return forward<Widened<Float32>>(p, context, logsumexp);
+  if (p.dtype == REGARD_BFLOAT16)
+    return attend<BFloat16Arithmetic, BFloat16>(p, context, logsumexp);
+  if (p.dtype == REGARD_FLOAT16)
+    return attend<Widened<Float16>, Float16>(p, context, logsumexp);
+  return attend<Widened<Float32>, Float32>(p, context, logsumexp);
 }
 
 int backward_of_any_dtype(const regard_problem &p, const regard_gradients &g) {

@@ -33,8 +33,6 @@ def objection(problem: Problem) -> str | None:
         return f"query is {problem.query.dtype}, which only the written-out computation serves"
     if problem.value is None:
         return "it computes no weights without a value"
-    if problem.differentiable:
-        return "it gives no gradients; compute under torch.no_grad()"
     if max(problem.query.shape[-1], problem.value.shape[-1]) > _WIDEST:
         return f"it takes head dimensions of at most {_WIDEST}"
     if max(problem.queries, problem.keys) > _LONGEST:

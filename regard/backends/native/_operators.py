@@ -54,29 +54,29 @@ def _forward_like(*arguments: Any) -> tuple[Tensor, Tensor]:
     )
 
 
-def _save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     given = Arguments(*inputs)
     tensors = {name: t for name, t in given._asdict().items() if isinstance(t, torch.Tensor)}
-    context.names = list(tensors)
-    context.others = {name: x for name, x in given._asdict().items() if name not in tensors}
-    context.save_for_backward(*output, *tensors.values())
-    context.mark_non_differentiable(output[1])
+    ctx.names = list(tensors)
+    ctx.others = {name: x for name, x in given._asdict().items() if name not in tensors}
+    ctx.save_for_backward(*output, *tensors.values())
+    ctx.mark_non_differentiable(output[1])
 
 
-def _differentiate(context: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
     """Give each argument of `_forward` its gradient."""
-    result, logsumexp, *tensors = context.saved_tensors
-    given = Arguments(**context.others, **dict(zip(context.names, tensors, strict=True)))
+    result, logsumexp, *tensors = ctx.saved_tensors
+    given = Arguments(**ctx.others, **dict(zip(ctx.names, tensors, strict=True)))
     wanted = [
         needed and name in _backward.DIFFERENTIABLE
-        for name, needed in zip(Arguments._fields, context.needs_input_grad, strict=True)
+        for name, needed in zip(Arguments._fields, ctx.needs_input_grad, strict=True)
     ]
     gradients = torch.ops.regard.attention_backward(gradient, result, logsumexp, wanted, *given)
     of = iter(gradients)
     return tuple(next(of) if want else None for want in wanted)
 
 
-def _no_second_derivative(context: Any, *gradients: Tensor) -> None:  # noqa: ARG001 - autograd's signature
+def _no_second_derivative(ctx: Any, *gradients: Tensor) -> None:  # noqa: ARG001 - autograd's signature
     raise Error(
         "the native backend gives first derivatives only; for the derivative of a gradient pass "
         "backend='eager' to regard.attention"

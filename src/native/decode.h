@@ -1,0 +1,290 @@
+// Decode: few queries against many keys. The keys are split into chunks of a fixed size, so that even
+// a single query has work for all threads; the chunks' partial results are merged in order.
+//
+// A chunk is one pass over its keys and one over its values for all rows of a group. What a chunk
+// comes to, and the order of merging, depend on the chunk alone, never on who computed it.
+#pragma once
+
+#include <stdlib.h>
+
+#include "decode_scores.h"
+#include "decode_tiles.h"
+#include "threads.h"
+
+namespace regard::REGARD_SET {
+
+constexpr int MOST_ROWS = 16;        // of a group; for more, queries in the lanes are faster
+constexpr int32_t CHUNK = 512;       // keys of a partial result
+constexpr int32_t DECODE_STRIP = 32;        // keys whose rows stay in the nearest cache
+constexpr int64_t AHEAD = 4096;      // bytes that are fetched before they are needed
+static_assert(MOST_ROWS <= QUERIES && CHUNK % DECODE_STRIP == 0 && DECODE_STRIP % LANES == 0);
+
+// Whether this way is chosen. No more than these sizes may decide: results must not depend on the
+// threads or the batch.
+REGARD_INLINE bool has_few_rows(const regard_problem &p) {
+  return p.queries * group_size(p) <= MOST_ROWS && p.queries > 0 && p.keys > 0;
+}
+
+// What a row has seen in a chunk: its context is that of the weights 2^(logit − peak).
+struct Partial {
+  float peak, total;
+  int32_t sees;
+};
+
+// The partial results of all rows, by pair of batch entry and group, then chunk, then row.
+struct Partials {
+  Partial *numbers;
+  float *context;  // padded(dim_value) each
+  int32_t *left;   // of each pair, tasks that are not done yet
+  int64_t rows, chunks, width;
+  void *memory;
+
+  explicit Partials(const regard_problem &p) {
+    const int64_t pairs = p.batch * p.groups;
+    rows = p.queries * group_size(p), chunks = (p.keys + CHUNK - 1) / CHUNK;
+    width = padded(p.dim_value);
+    const size_t count = size_t(pairs * chunks * rows);
+    memory = malloc(count * (sizeof(float) * size_t(width) + sizeof(Partial)) +
+                    size_t(pairs) * sizeof(int32_t));
+    context = (float *)memory;
+    numbers = (Partial *)(context + count * size_t(width));
+    left = (int32_t *)(numbers + count);
+  }
+  ~Partials() { free(memory); }
+  int64_t at(int64_t pair, int64_t chunk) const { return (pair * chunks + chunk) * rows; }
+};
+
+// What a thread needs for a chunk.
+struct DecodeScratch {
+  float *query;    // (rows, padded(dim))
+  float *scores;   // (rows, CHUNK)
+  float *weights;  // (rows, CHUNK)
+  float *strip;    // (DECODE_STRIP, padded(dim or dim_value))
+
+  static size_t size(const regard_problem &p) {
+    const int64_t columns = padded(p.dim) + 2 * CHUNK;
+    return size_t(columns * MOST_ROWS + DECODE_STRIP * padded(most(p.dim, p.dim_value))) * sizeof(float);
+  }
+  DecodeScratch(const regard_problem &p, void *memory) {
+    query = (float *)memory;
+    scores = query + padded(p.dim) * MOST_ROWS;
+    weights = scores + CHUNK * MOST_ROWS;
+    strip = weights + CHUNK * MOST_ROWS;
+  }
+};
+
+template <class Element>
+REGARD_INLINE const typename Element::type *rows_from(const regard_tensor &t, const Task &task,
+                                                      int64_t first) {
+  return (const typename Element::type *)t.data + task.batch * t.batch + task.group * t.head +
+         first * t.row;
+}
+
+template <class Element>
+static void widen_rows(Element element, const typename Element::type *from, int64_t stride,
+                       int64_t count, int64_t dim, float factor, float *to) {
+  for (int64_t k = 0; k < count; k++)
+    for (int64_t d = 0; d < dim; d += LANES)
+      store(to + k * padded(dim) + d, widen_part(element, from + k * stride + d, dim - d) * factor);
+}
+
+// Calls `use(element, rows, stride, first, count)` for strips of a chunk's keys or values; rows that
+// do not fill whole vectors are copied first.
+template <class Element, class Use>
+REGARD_INLINE void for_each_strip(const regard_tensor &from, const Task &task, int32_t key,
+                                  int32_t keys, int64_t dim, float *strip, Use use) {
+  const int64_t bytes = dim * int64_t(sizeof(typename Element::type));
+  const int64_t ahead = AHEAD / bytes + 1;
+  const auto *rows = rows_from<Element>(from, task, key);
+  for (int32_t first = 0; first < keys; first += DECODE_STRIP) {
+    const int32_t count = least(DECODE_STRIP, keys - first);
+    for (int32_t k = 0; k < count; k++) {
+      const char *next = (const char *)(rows + (first + k + ahead) * from.row);
+      for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(next + b);
+    }
+    const auto *at = rows + first * from.row;
+    if (dim % LANES == 0) {
+      use(Element(), at, from.row, first, count);
+    } else {
+      widen_rows(Element(), at, from.row, count, dim, 1, strip);
+      use(Float32(), (const float *)strip, padded(dim), first, count);
+    }
+  }
+}
+
+// Calls what is given for tiles of rows: the first row, and their number as a constant.
+template <class Call>
+REGARD_INLINE void for_each_tile(int rows, Call call) {
+  for (int row = 0; row < rows; row += TILE)
+    with_live(least(TILE, rows - row), [&](auto count) {
+      if constexpr (count <= TILE) call(row, count);
+    });
+}
+
+template <class Element>
+static void scores_of(const regard_problem &p, const Task &task, int32_t key, int32_t keys,
+                      const DecodeScratch &scratch) {
+  const int64_t dim = padded(p.dim);
+  for_each_strip<Element>(
+      p.key, task, key, keys, p.dim, scratch.strip,
+      [&](auto element, auto *rows, int64_t stride, int32_t first, int32_t count) {
+        for (int32_t k = 0; k < count; k += LANES)
+          for_each_tile(task.count, [&](int row, auto tile) {
+            score_lanes<tile>(element, rows + k * stride, stride, count - k, dim,
+                              scratch.query + row * dim, scratch.scores + row * CHUNK + first + k,
+                              CHUNK);
+          });
+      });
+}
+
+template <class Element>
+static void context_of(const regard_problem &p, const Task &task, int32_t key, int32_t keys,
+                       const DecodeScratch &scratch, float *context) {
+  const int64_t dim = padded(p.dim_value);
+  memset(context, 0, size_t(task.count * dim) * sizeof(float));
+  for_each_strip<Element>(
+      p.value, task, key, keys, p.dim_value, scratch.strip,
+      [&](auto element, auto *rows, int64_t stride, int32_t first, int32_t count) {
+        for_each_tile(task.count, [&](int row, auto tile) {
+          const float *weights = scratch.weights + row * CHUNK + first;
+          for (int64_t d = 0; d < dim; d += 4 * LANES)
+            with_live(int(least(int64_t(4), (dim - d) / LANES)), [&](auto vectors) {
+              context_lanes<tile, vectors>(element, rows + d, stride, count, weights, CHUNK,
+                                           context + row * dim + d, dim);
+            });
+        });
+      });
+}
+
+// As context_of, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
+template <class Element>
+static void careful_context_of(const regard_problem &p, const Task &task, int32_t key,
+                               int32_t keys, const DecodeScratch &scratch, float *context) {
+  const int64_t dim = padded(p.dim_value);
+  memset(context, 0, size_t(task.count * dim) * sizeof(float));
+  const auto *rows = rows_from<Element>(p.value, task, key);
+  for (int32_t k = 0; k < keys; k++)
+    for (int r = 0; r < task.count; r++) {
+      if (scratch.scores[r * CHUNK + k] == HIDDEN) continue;
+      const floats weight = all(scratch.weights[r * CHUNK + k]);
+      for (int64_t d = 0; d < dim; d += LANES) {
+        float *at = context + r * dim + d;
+        store(at, load(at) + weight * widen_part(Element(), rows + k * p.value.row + d,
+                                                 p.dim_value - d));
+      }
+    }
+}
+
+static bool holds_nan(const float *numbers, int64_t count) {
+  ints found = {};
+  for (int64_t i = 0; i < count; i += LANES) found |= load(numbers + i) != load(numbers + i);
+  return any(found);
+}
+
+template <class Element>
+static void decode_chunk(const regard_problem &p, const Scoring &scoring, const Task &task,
+                         int64_t chunk, const DecodeScratch &scratch, Partial *partial,
+                         float *context) {
+  const int32_t key = most(task.first_key, int32_t(chunk * CHUNK));
+  const int32_t keys = least(task.last_key, int32_t(least((chunk + 1) * CHUNK, p.keys))) - key;
+  scores_of<Element>(p, task, key, keys, scratch);
+  for (int r = 0; r < task.count; r++) {
+    const Stretch stretch = {r, key, keys};
+    float *scores = scratch.scores + r * CHUNK, *weights = scratch.weights + r * CHUNK;
+    const float peak =
+        scoring.adjusted ? adjust_stretch<true>(p, task, stretch, scores, partial[r].sees)
+                         : adjust_stretch<false>(p, task, stretch, scores, partial[r].sees);
+    const float shift = most(LOWEST, peak * scoring.factor);  // LOWEST · factor may be −∞
+    partial[r].peak = shift;
+    partial[r].total = exponentials(scores, keys, scoring.factor, shift, weights);
+    if (p.dropout > 0) drop(p, task, stretch, weights);
+  }
+  context_of<Element>(p, task, key, keys, scratch, context);
+  const bool common = !scoring.adjusted && task.common_start <= key && key + keys <= task.common_stop;
+  if (!common && holds_nan(context, task.count * padded(p.dim_value)))
+    careful_context_of<Element>(p, task, key, keys, scratch, context);
+}
+
+// The chunks that hold what a task sees: [first, last).
+struct Chunks {
+  int64_t first, last;
+};
+REGARD_INLINE Chunks chunks_of(const Task &task) {
+  if (task.first_key >= task.last_key) return {0, 0};
+  return {task.first_key / CHUNK, (task.last_key + CHUNK - 1) / CHUNK};
+}
+
+// Adds up a row's chunks, takes the sink in, divides by the denominator and writes the row.
+template <class Element>
+static void merge_row(const regard_problem &p, const Task &task, int row, const Partials &partials,
+                      float *sums, const regard_tensor &context, float *logsumexp) {
+  const int64_t pair = task.batch * p.groups + task.group;
+  const Chunks chunks = chunks_of(task);
+  float peak = LOWEST, total = 0;
+  bool sees = false;
+  for (int64_t chunk = chunks.first; chunk < chunks.last; chunk++) {
+    const Partial &partial = partials.numbers[partials.at(pair, chunk) + row];
+    peak = most(peak, partial.peak);
+    sees |= partial.sees;
+  }
+  float factor = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
+  if (p.sink.data) {
+    const float sink = number_of(p.sink, task, row) * LOG2_E;
+    peak = most(peak, sink);
+    total = exp2(all(sink - peak))[0];
+  }
+  memset(sums, 0, size_t(partials.width) * sizeof(float));
+  for (int64_t chunk = chunks.first; chunk < chunks.last; chunk++) {
+    const int64_t at = partials.at(pair, chunk) + row;
+    const Partial &partial = partials.numbers[at];
+    const floats ratio = exp2(all(partial.peak - peak));
+    total += partial.total * ratio[0];
+    for (int64_t d = 0; d < partials.width; d += LANES)
+      store(sums + d, load(sums + d) + load(partials.context + at * partials.width + d) * ratio);
+  }
+  factor /= total;
+  // Where nothing is seen the context is 0, even where what may not be seen is no number.
+  for (int64_t d = 0; d < p.dim_value; d += LANES)
+    narrow_part(Element(), row_of<Element>(context, task, row) + d,
+                sees ? load(sums + d) * factor : floats{}, p.dim_value - d);
+  logsumexp[(task.batch * p.heads + task.head[row]) * p.queries + task.query[row]] =
+      sees ? (peak + log2f(total)) * LN_2 : -INFINITY;
+}
+
+// Chunks that a thread takes at a time: neighbours in memory, yet several turns for every thread.
+REGARD_INLINE int64_t turn_of(const regard_problem &p, int64_t chunks) {
+  return most(int64_t(1), least(int64_t(8), chunks * p.batch * p.groups / (8 * p.threads)));
+}
+
+template <class Element>
+static int decode(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
+  const Scoring scoring = scoring_of(p);
+  const Partials partials(p);
+  if (!partials.memory) return REGARD_OUT_OF_MEMORY;
+  const int64_t turn = turn_of(p, partials.chunks), turns = (partials.chunks + turn - 1) / turn;
+  for (int64_t pair = 0; pair < p.batch * p.groups; pair++) partials.left[pair] = int32_t(turns);
+
+  return for_each_task(
+      int(p.threads), p.batch * p.groups * turns, DecodeScratch::size(p),
+      [&](int64_t number, void *memory) {
+        const int64_t pair = number / turns, first = number % turns * turn;
+        Task task;
+        begin(p, pair, task);
+        const DecodeScratch scratch(p, memory);
+        for (int r = 0; r < task.count; r++)
+          widen_rows(Element(), row_of<Element>(p.query, task, r), 0, 1, p.dim,
+                     scoring.query_factor, scratch.query + r * padded(p.dim));
+        const Chunks chunks = chunks_of(task);
+        for (int64_t chunk = most(first, chunks.first);
+             chunk < least(first + turn, chunks.last); chunk++) {
+          const int64_t at = partials.at(pair, chunk);
+          decode_chunk<Element>(p, scoring, task, chunk, scratch, partials.numbers + at,
+                                partials.context + at * partials.width);
+        }
+        if (__atomic_sub_fetch(&partials.left[pair], 1, __ATOMIC_ACQ_REL) > 0) return;
+        for (int r = 0; r < task.count; r++)
+          merge_row<Element>(p, task, r, partials, scratch.strip, context, logsumexp);
+      });
+}
+
+}  // namespace regard::REGARD_SET
