@@ -60,10 +60,10 @@ struct KeyPanel {
 // The weights of a run: 2^(factor·score − shift), 0 where a key is hidden, though the shift be NaN.
 static void find_weights(const TaskRows &rows, const Run &run, float factor, float *scores) {
   for (int j = run.first; j < run.last; j++) {
-    const floats shift = rows.shift[j];
+    const floats shift = rows.shift[j], rest = rows.rest[j];
 #pragma GCC unroll 4
     for (int64_t at = j * LANES; at < run.keys * QUERIES; at += QUERIES) {
-      const floats score = load(scores + at), weight = exp2(score * factor - shift);
+      const floats score = load(scores + at), weight = exp2(score * factor - shift - rest);
       store(scores + at, score == all(HIDDEN) ? floats{} : weight);
     }
   }

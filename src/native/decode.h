@@ -247,8 +247,9 @@ static void merge_row(const regard_problem &p, const Task &task, int row, const 
   for (int64_t d = 0; d < p.dim_value; d += LANES)
     narrow_part(Element(), row_of<Element>(context, task, row) + d,
                 sees ? load(sums + d) * factor : floats{}, p.dim_value - d);
+  if (!logsumexp) return;
   logsumexp[(task.batch * p.heads + task.head[row]) * p.queries + task.query[row]] =
-      sees ? (peak + log2f(total)) * LN_2 : -INFINITY;
+      sees ? natural_log(peak, total) : -INFINITY;
 }
 
 // Chunks that a thread takes at a time: neighbours in memory, yet several turns for every thread.

@@ -219,7 +219,7 @@ static void finish(const regard_problem &p, const Scoring &scoring, const Task &
     for (int i = 0; i < LANES && j * LANES + i < task.count; i++) {
       const int r = j * LANES + i;
       logsumexp[(task.batch * p.heads + task.head[r]) * p.queries + task.query[r]] =
-          seeing[i] ? (peaks[i] + log2f(totals[i])) * LN_2 : -INFINITY;
+          seeing[i] ? natural_log(peaks[i], totals[i]) : -INFINITY;
     }
   }
   store_rows(typename Arithmetic::Element(), scratch.context, factors, task, p.dim_value, context);

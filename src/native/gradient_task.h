@@ -11,6 +11,7 @@ struct TaskRows {
   float *query_rows, *gradient_rows;  // (QUERIES, padded(dim)) and (QUERIES, padded(dim_value))
   // Log-sum-exp in units of log 2; ∞, which makes all weights 0, where a row sees nothing.
   floats shift[VECTORS] = {};
+  floats rest[VECTORS] = {};   // what rounding took from it: as much as from the logarithm itself
   floats delta[VECTORS] = {};  // context · its gradient, which the softmax's derivative subtracts
   bool finite = true;          // all numbers of query and gradient
   bool blind = false;          // some row sees nothing
@@ -20,15 +21,15 @@ struct TaskRows {
 template <class Element>
 static bool copy_rows(Element element, const regard_tensor &from, const Task &task,
                       const bool *sees, int64_t dim, float *to) {
-  floats stray = {};
+  ints stray = {};
   for (int r = 0; r < task.count; r++)
     for (int64_t d = 0; d < dim; d += LANES) {
       const floats part =
           sees[r] ? widen_part(element, row_of<Element>(from, task, r) + d, dim - d) : floats{};
-      stray += part * 0.0f;
+      stray |= is_stray(part);
       store(to + r * padded(dim) + d, part);
     }
-  return !any(stray != stray);
+  return !any(stray);
 }
 
 // (QUERIES, padded(dim)), times a factor, to (padded(dim), QUERIES); lanes not in use are 0.
@@ -68,7 +69,7 @@ static floats find_delta(Element element, const regard_tensor &context, const Ta
 template <class Element>
 static void load_task_rows(const regard_problem &p, const regard_gradients &g, float query_factor,
                            const Task &task, TaskRows &rows) {
-  alignas(64) float shift[QUERIES];
+  alignas(64) float shift[QUERIES], rest[QUERIES];
   bool sees[QUERIES];
   for (int r = 0; r < QUERIES; r++) {
     const float logsumexp =
@@ -76,7 +77,9 @@ static void load_task_rows(const regard_problem &p, const regard_gradients &g, f
             ? g.logsumexp[(task.batch * p.heads + task.head[r]) * p.queries + task.query[r]]
             : -INFINITY;
     sees[r] = logsumexp != -INFINITY;
-    shift[r] = sees[r] ? logsumexp * LOG2_E : INFINITY;
+    const double power = double(logsumexp) * 1.44269504088896340736;
+    shift[r] = sees[r] ? float(power) : INFINITY;
+    rest[r] = sees[r] ? float(power - shift[r]) : 0;
     rows.blind |= r < task.count && !sees[r];
   }
   rows.finite = copy_rows(Element(), p.query, task, sees, p.dim, rows.query_rows);
@@ -86,6 +89,7 @@ static void load_task_rows(const regard_problem &p, const regard_gradients &g, f
   transpose_rows(rows.gradient_rows, task, p.dim_value, 1, rows.gradient);
   for (int j = 0; j < task.vectors; j++) {
     rows.shift[j] = load(shift + j * LANES);
+    rows.rest[j] = load(rest + j * LANES);
     rows.delta[j] = find_delta(Element(), g.context, task, sees, j * LANES, p.dim_value,
                                rows.gradient_rows);
   }

@@ -13,8 +13,7 @@ REGARD_INLINE void gradient_tile(const float *weights, const float *rows, int64_
                                  int last, float *sums) {
   floats total[keys][columns];
   REGARD_UNROLL for (int k = 0; k < keys; k++)
-    REGARD_UNROLL for (int j = 0; j < columns; j++)
-      total[k][j] = load(sums + k * stride + j * LANES);
+    REGARD_UNROLL for (int j = 0; j < columns; j++) total[k][j] = floats{};
 #pragma GCC unroll 2
   for (int r = first; r < last; r++) {
     floats row[columns];
@@ -25,8 +24,10 @@ REGARD_INLINE void gradient_tile(const float *weights, const float *rows, int64_
     }
   }
   REGARD_UNROLL for (int k = 0; k < keys; k++)
-    REGARD_UNROLL for (int j = 0; j < columns; j++)
-      store(sums + k * stride + j * LANES, total[k][j]);
+    REGARD_UNROLL for (int j = 0; j < columns; j++) {
+      float *at = sums + k * stride + j * LANES;
+      store(at, load(at) + total[k][j]);
+    }
 }
 
 template <int columns>

@@ -61,14 +61,14 @@ __attribute__((noinline)) void score_rows(const Number *key, int64_t stride, int
   run(std::integral_constant<int, 1>());
 }
 
-// context[d] += Σ_k value[k][d] · weights[k].
+// context[d] += Σ_k value[k][d] · weights[k]. A block is summed up by itself before it is added: that
+// rounds less than one long sum.
 template <class Arithmetic, int live, int rows, class Number>
 REGARD_INLINE void context_tile(const Number *value, int64_t stride, int64_t steps,
                                 const float *weights, float *context) {
   floats sums[rows][live];
   REGARD_UNROLL for (int d = 0; d < rows; d++)
-    REGARD_UNROLL for (int j = 0; j < live; j++)
-      sums[d][j] = load(context + d * QUERIES + j * LANES);
+    REGARD_UNROLL for (int j = 0; j < live; j++) sums[d][j] = floats{};
 #pragma GCC unroll 2
   for (int64_t k = 0; k < steps; k++) {
     floats w[live];
@@ -80,8 +80,10 @@ REGARD_INLINE void context_tile(const Number *value, int64_t stride, int64_t ste
     }
   }
   REGARD_UNROLL for (int d = 0; d < rows; d++)
-    REGARD_UNROLL for (int j = 0; j < live; j++)
-      store(context + d * QUERIES + j * LANES, sums[d][j]);
+    REGARD_UNROLL for (int j = 0; j < live; j++) {
+      float *at = context + d * QUERIES + j * LANES;
+      store(at, load(at) + sums[d][j]);
+    }
 }
 
 template <class Arithmetic, int live, class Number>

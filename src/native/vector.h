@@ -1,6 +1,7 @@
 // Vectors of floats in the compilers' own extensions, as wide as the instruction set has them.
 #pragma once
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -98,7 +99,12 @@ REGARD_INLINE ints lane_numbers() {
   return numbers;
 }
 
-constexpr float LOG2_E = 1.44269504088896340736f, LN_2 = 0.69314718055994530942f;
+constexpr float LOG2_E = 1.44269504088896340736f;
+
+// ln(2^power · x), rounded but once more than log2f does.
+REGARD_INLINE float natural_log(float power, float x) {
+  return float((double(power) + log2f(x)) * 0.69314718055994530942);
+}
 
 REGARD_INLINE floats round_down(floats x) {
 #if defined(__AVX512F__)
