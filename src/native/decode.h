@@ -22,7 +22,7 @@ static_assert(MOST_ROWS <= QUERIES && CHUNK % DECODE_STRIP == 0 && DECODE_STRIP 
 // Whether this way is chosen. No more than these sizes may decide: results must not depend on the
 // threads or the batch.
 REGARD_INLINE bool has_few_rows(const regard_problem &p) {
-  return p.queries * group_size(p) <= MOST_ROWS && p.queries > 0 && p.keys > 0;
+  return p.queries * group_size(p) <= MOST_ROWS && p.keys > 0 && p.dim > 0 && p.dim_value > 0;
 }
 
 // What a row has seen in a chunk: its context is that of the weights 2^(logit − peak).
