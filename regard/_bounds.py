@@ -75,12 +75,15 @@ class Line:
 
 
 def line_through(
-    lines: list[tuple[int | None, int | None]],
-) -> tuple[int | None, int | None]:
-    """Intersect intervals that all move on by a key from query to query, given as query 0 has them.
+    lines: list[tuple[int | None, int | None] | None],
+) -> tuple[int | None, int | None] | None:
+    """Intersect intervals that move on by a key from query to query, given as query 0 has them.
 
-    None stands for an end that does not matter: 0 on the left, S on the right.
+    None stands for an end that does not matter: 0 on the left, S on the right; and for an interval
+    of another kind, and what comes of it.
     """
-    starts = [start for start, _ in lines if start is not None]
-    stops = [stop for _, stop in lines if stop is not None]
+    if None in lines:
+        return None
+    starts = [start for start, _ in filter(None, lines) if start is not None]
+    stops = [stop for _, stop in filter(None, lines) if stop is not None]
     return max(starts, default=None), min(stops, default=None)

@@ -273,38 +273,47 @@ def _check_floating(name: str, tensor: object) -> None:
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None) -> None:
-    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}"
-    shapes += "" if value is None else f", value {tuple(value.shape)}"
     if query.ndim < 2:
-        raise ValueError(f"query needs at least the axes (L, D), but the shapes are {shapes}")
-    _check_leading("key", query, key, shapes)
+        shape = tuple(query.shape)
+        raise ValueError(f"query needs at least the axes (L, D), but its shape is {shape}")
+    _check_leading("key", query, key)
     if key.shape[-1] != query.shape[-1]:
+        shapes = _shapes(query=query, key=key)
         raise ValueError(f"query and key must share their last axis D: {shapes}")
     if value is None:
         return
-    _check_leading("value", query, value, shapes)
+    _check_leading("value", query, value)
     if value.shape[-2] != key.shape[-2]:
+        shapes = _shapes(key=key, value=value)
         raise ValueError(f"key and value must hold the same number S of positions: {shapes}")
     if value.shape[-3:-2] != key.shape[-3:-2]:
+        shapes = _shapes(key=key, value=value)
         raise ValueError(f"key and value must have the same number G of heads: {shapes}")
 
 
-def _check_leading(name: str, query: Tensor, tensor: Tensor, shapes: str) -> None:
+def _check_leading(name: str, query: Tensor, tensor: Tensor) -> None:
     if tensor.ndim != query.ndim:
+        shapes = _shapes(query=query, **{name: tensor})
         raise ValueError(
             f"{name} has {tensor.ndim} axes and query {query.ndim}: {shapes}; "
             f"add leading axes with {name}[None]"
         )
     for have, want in zip(tensor.shape[:-3], query.shape[:-3], strict=True):
         if have not in (1, want):
+            shapes = _shapes(query=query, **{name: tensor})
             raise ValueError(f"{name}'s batch dimensions differ from the query's: {shapes}")
     if query.ndim > 2:
         heads, groups = query.shape[-3], tensor.shape[-3]
         if groups != heads and (groups == 0 or heads % groups):
+            shapes = _shapes(query=query, **{name: tensor})
             raise ValueError(
                 f"the query's heads H={heads} must be a multiple of the {name}'s G={groups}: "
                 f"{shapes}"
             )
+
+
+def _shapes(**tensors: Tensor) -> str:
+    return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
 
 
 def _number(name: str, given: object) -> float:

@@ -86,11 +86,11 @@ class Mask:
 
         None among the three stands for an end that does not matter, and for the offset S − L.
         """
-        lines = [line for term in self.terms if (line := term.line(0)) is not None]
+        line = line_through([term.line(0) for term in self.terms])
         dense = self.allowed is not None or self.bias is not None
-        if len(lines) < len(self.terms) or dense or isinstance(self.offset, torch.Tensor):
+        if line is None or dense or isinstance(self.offset, torch.Tensor):
             return None
-        return (*line_through(lines), self.offset)
+        return (*line, self.offset)
 
     def intervals(
         self, queries: int, keys: int, leading: tuple[int, ...] = ()
@@ -139,9 +139,9 @@ class Mask:
     ) -> Line | Table:
         offset: int | Tensor = keys - queries if self.offset is None else self.offset
         if isinstance(offset, int):
-            lines = [line for term in self.terms if (line := term.line(offset)) is not None]
-            if len(lines) == len(self.terms):
-                return Line(queries, keys, device, offset, *line_through(lines))
+            line = line_through([term.line(offset) for term in self.terms])
+            if line is not None:
+                return Line(queries, keys, device, offset, *line)
         else:
             offset = align(offset.to(device)[..., None], leading, "offset")
         positions = offset + torch.arange(queries, device=device).expand(1, 1, -1)

@@ -10,6 +10,8 @@ import struct
 import sys
 from pathlib import Path
 
+import torch
+
 _NAME = "libregard.dylib" if sys.platform == "darwin" else "libregard.so"
 _ABI = 1  # what this package expects of `regard_abi()`
 _VARIABLE = "REGARD_INSTRUCTIONS"
@@ -25,6 +27,7 @@ def load() -> ctypes.CDLL | None:
     return None if isinstance(opened, str) else opened
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no types for it
 def why_missing() -> str | None:
     """Why there is no library, in plain words; None where there is one."""
     opened = _open()

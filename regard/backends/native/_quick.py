@@ -45,6 +45,8 @@ def quick(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, scale: float | None
 ) -> Tensor | None:
     """Compute the context at once, or None where the call needs the checks and the dispatcher."""
+    if torch.compiler.is_compiling():  # the compiler has to see what runs
+        return None
     line = (None, None, None) if mask is None else mask.line
     if line is None or not (type(query) is type(key) is type(value) is torch.Tensor):
         return None
@@ -83,10 +85,9 @@ def quick(
 
 
 def _watched() -> bool:
-    """Whether someone has to see the operators that run: a compiler, a transform, a mode."""
+    """Whether someone has to see the operators that run: a mode, a transform."""
     return (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001 - torch has no public question
+        torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001 - torch has no public question
         or torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001
         or forward_ad._current_level >= 0  # noqa: SLF001
     )
