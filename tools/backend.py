@@ -99,15 +99,20 @@ def _knows_cxx20(compiler: str) -> bool:
 
 
 def _zig_compiler() -> str:
-    """A command that calls the compiler of the package ziglang.
+    """A command that calls the compiler of the package ziglang, in a folder for it and its cache.
 
-    It lies at the same place in every build, though the package does not: so a build that follows
-    need not start from nothing.
+    The cache can't serve a second build: it knows its files by the folder that ziglang lies in.
     """
-    command = Path("build/zig/c++").absolute()
-    command.parent.mkdir(parents=True, exist_ok=True)
-    python = shlex.quote(sys.executable)
-    command.write_text(f'#!/bin/sh\nexec {python} -m ziglang c++ -target {_target()} "$@"\n')
+    folder = Path("build/zig").absolute()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    command = folder / "c++"
+    command.write_text(
+        "#!/bin/sh\n"
+        f"export ZIG_GLOBAL_CACHE_DIR={shlex.quote(str(folder / 'cache'))}\n"
+        f'exec {shlex.quote(sys.executable)} -m ziglang c++ -target {_target()} "$@"\n',
+        encoding="utf-8",
+    )
     command.chmod(0o755)
     return str(command)
 
