@@ -8,7 +8,7 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int32_t GRADIENT_BLOCK = 96;  // keys whose weights and gradients stay in the first cache
+constexpr int32_t GRADIENT_BLOCK = 192;  // keys whose weights and gradients stay in the first cache
 constexpr int32_t MOST_PANEL_KEYS = 1024, LEAST_PANEL_KEYS = 256;
 
 // A function of the problem without its batch: so is, then, the order of every sum.
