@@ -154,16 +154,21 @@ struct Image : Readout {
                      const Sums &sums) {
     const double area = (double(p.queries) / double(asked.size)) *
                         (double(p.keys) / double(asked.columns));
-    for (int64_t row = 0; row < asked.size; row++)
+    for (int64_t row = 0; row < asked.size; row++) {
+      const double *parts[MOST_CHUNKS];  // of those chunks that have a share in it
+      int count = 0;
+      for (int64_t c = 0; c < sums.division.chunks; c++) {
+        const Band band(p, asked, sums.division.start(p, c), sums.division.start(p, c + 1));
+        if (row >= band.first && row < band.first + band.rows)
+          parts[count++] = sums.data + c * sums.step + (row - band.first) * width(asked);
+      }
+      float *pixels = asked.result + (head * asked.size + row) * asked.columns;
       for (int64_t column = 0; column < asked.columns; column++) {
         double total = 0;
-        for (int64_t c = 0; c < sums.division.chunks; c++) {
-          const Band band(p, asked, sums.division.start(p, c), sums.division.start(p, c + 1));
-          if (row >= band.first && row < band.first + band.rows)
-            total += sums.data[c * sums.step + (row - band.first) * width(asked) + column];
-        }
-        asked.result[(head * asked.size + row) * asked.columns + column] = float(total / area);
+        for (int i = 0; i < count; i++) total += parts[i][column];
+        pixels[column] = float(total / area);
       }
+    }
   }
 };
 
