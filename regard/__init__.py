@@ -8,7 +8,7 @@ from regard.attention import attention
 from regard.errors import Error
 from regard.mask import Mask, causal, dense, documents, padding, prefix, window
 from regard.pattern import Pattern
-from regard.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
+from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
 from regard.sdpa import scaled_dot_product_attention
 from regard.steps import Step, Steps, explain
 
@@ -19,6 +19,7 @@ __all__ = [
     "Image",
     "Mask",
     "Mass",
+    "Max",
     "Offsets",
     "Pattern",
     "Received",

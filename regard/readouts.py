@@ -1,7 +1,9 @@
 """Reductions of a pattern, any number of which are taken in one pass over its blocks.
 
-A readout is a small frozen description; `begin`, `add` and `finish` hold its computation. Sums over
-many rows are kept in float64, so that their error does not grow with the length.
+A readout is a small frozen description; `begin`, `add` and `finish` hold its computation in torch.
+Those of this module also say, in `order`, how the native kernels are to compute them, which they do
+on a CPU in every dtype but float64. Sums over many rows are kept in float64 either way, so that
+their error does not grow with the length.
 
 Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, C columns.
 """
@@ -10,12 +12,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 import torch
 
 from regard._stream import Block
 from regard._visible import weighted_sum
+from regard.backends.native import Order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +26,18 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-__all__ = ["Distance", "Entropy", "Image", "Mass", "Offsets", "Readout", "Received", "Top", "TopK"]
+__all__ = [
+    "Distance",
+    "Entropy",
+    "Image",
+    "Mass",
+    "Max",
+    "Offsets",
+    "Readout",
+    "Received",
+    "Top",
+    "TopK",
+]
 
 State = TypeVar("State")
 Result = TypeVar("Result")
@@ -69,6 +83,15 @@ class Readout(ABC, Generic[State, Result]):
     def finish(self, state: State, sizes: Sizes) -> Result:
         """Turn what was accumulated into the result."""
 
+    def order(self, sizes: Sizes) -> Order | None:  # noqa: ARG002 - what its parts need
+        """Say how the kernels compute it; None, as for readouts of your own, has it streamed."""
+        return None
+
+    def delivered(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Result:
+        """Turn what the kernels computed into the result."""
+        (result,) = tensors
+        return cast("Result", sizes.restore(result))
+
 
 class Top(NamedTuple):
     """The strongest keys of each query, strongest first."""
@@ -80,7 +103,11 @@ class Top(NamedTuple):
 
 @dataclass(frozen=True)
 class TopK(Readout[Top, Top]):
-    """The k strongest keys of each query: weights and positions ``(..., L, min(k, S))``."""
+    """The k strongest keys of each query: weights and positions ``(..., L, min(k, S))``.
+
+    Of two keys of equal weight the kernels put the lower index first; torch's own ranking, which
+    other devices and float64 go by, has no rule.
+    """
 
     k: int
 
@@ -110,6 +137,36 @@ class TopK(Readout[Top, Top]):
         """Shape the result."""
         return Top(*(sizes.restore(tensor) for tensor in state))
 
+    def order(self, sizes: Sizes) -> Order:
+        """Rank by scores."""
+        k = min(self.k, sizes.keys)
+        return Order(kind="top", shape=(sizes.queries, k), size=k)
+
+    def delivered(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Top:
+        """Shape the result."""
+        return Top(*(sizes.restore(tensor) for tensor in tensors))
+
+
+@dataclass(frozen=True)
+class Max(Readout["Tensor", "Tensor"]):
+    """The largest weight of each row: ``(..., L)``; 0 for a row that sees nothing."""
+
+    def begin(self, sizes: Sizes) -> Tensor:
+        """Start from nothing."""
+        return sizes.zeros(sizes.queries, dtype=sizes.dtype)
+
+    def add(self, state: Tensor, block: Block) -> None:
+        """Take the block's rows."""
+        state[block.heads, block.rows] = block.weights.amax(dim=-1)
+
+    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
+        """Shape the result."""
+        return sizes.restore(state)
+
+    def order(self, sizes: Sizes) -> Order:
+        """Find the largest."""
+        return Order(kind="max", shape=(sizes.queries,))
+
 
 @dataclass(frozen=True)
 class Received(Readout["Tensor", "Tensor"]):
@@ -126,6 +183,10 @@ class Received(Readout["Tensor", "Tensor"]):
     def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
         """Shape the result."""
         return sizes.restore(state)
+
+    def order(self, sizes: Sizes) -> Order:
+        """Sum the columns."""
+        return Order(kind="received", shape=(sizes.keys,))
 
 
 @dataclass(frozen=True)
@@ -147,6 +208,10 @@ class Entropy(Readout["Tensor", "Tensor"]):
     def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
         """Shape the result; a row on one key is 0, not −0 or a rounding error below it."""
         return sizes.restore(torch.where(state <= 0, 0, state))
+
+    def order(self, sizes: Sizes) -> Order:
+        """Sum the rows."""
+        return Order(kind="entropy", shape=(sizes.queries,))
 
 
 @dataclass(frozen=True)
@@ -172,6 +237,10 @@ class Distance(Readout["Tensor", "Tensor"]):
     def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
         """Shape the result."""
         return sizes.restore(state)
+
+    def order(self, sizes: Sizes) -> Order:
+        """Average over the rows."""
+        return Order(kind="distance", shape=(sizes.queries,))
 
 
 @dataclass(frozen=True)
@@ -211,6 +280,10 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         weight, count = state
         return sizes.restore(weight / count.clamp_min(1))
 
+    def order(self, sizes: Sizes) -> Order:  # noqa: ARG002 - Readout's signature
+        """Sum along the diagonals."""
+        return Order(kind="offsets", shape=(self.n,), size=self.n)
+
 
 @dataclass(frozen=True, eq=False)
 class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
@@ -236,6 +309,10 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     def finish(self, state: tuple[Tensor, Tensor], sizes: Sizes) -> Tensor:
         """Shape the result."""
         return sizes.restore(state[0])
+
+    def order(self, sizes: Sizes) -> Order:
+        """Sum over the marked keys."""
+        return Order(kind="mass", shape=(sizes.queries,), given=self._marked(sizes))
 
     def _marked(self, sizes: Sizes) -> Tensor:
         marked = torch.zeros(sizes.keys, dtype=sizes.dtype, device=sizes.device)
@@ -318,6 +395,11 @@ class Image(Readout[_ImageState, "Tensor"]):
         )
         return sizes.restore(state.pixels / area)
 
+    def order(self, sizes: Sizes) -> Order:
+        """Pool columns and rows."""
+        rows, columns = min(self.rows, sizes.queries), min(self.columns, sizes.keys)
+        return Order(kind="image", shape=(rows, columns), size=rows, columns=columns)
+
 
 def _cut_by_edges(
     tokens: slice, length: int, pixels: int, device: torch.device
@@ -351,6 +433,14 @@ class LogSumExp(Readout["Tensor", "Tensor"]):
         """Give it as it is kept."""
         return state
 
+    def order(self, sizes: Sizes) -> Order:
+        """Find the rows' own."""
+        return Order(kind="logsumexp", shape=(sizes.queries,))
+
+    def delivered(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:  # noqa: ARG002 - Readout's signature
+        """Give it as it is kept."""
+        return tensors[0]
+
 
 @dataclass(frozen=True, eq=False)
 class Weights(Readout["Tensor", "Tensor"]):
@@ -373,6 +463,17 @@ class Weights(Readout["Tensor", "Tensor"]):
         """Shape the result."""
         return sizes.restore(state)
 
+    def order(self, sizes: Sizes) -> Order:
+        """Copy the columns: keys in rising order, each with its place among those asked for."""
+        keys, places = self.keys.long().sort()
+        size = keys.numel()
+        return Order(
+            kind="weights",
+            shape=(sizes.queries, size),
+            size=size,
+            given=torch.stack((keys, places)).contiguous(),
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Collected(Readout["Tensor", "Tensor"]):
@@ -392,6 +493,16 @@ class Collected(Readout["Tensor", "Tensor"]):
     def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
         """Shape the result."""
         return sizes.restore(state)
+
+    def order(self, sizes: Sizes) -> Order:
+        """Multiply from the left."""
+        size = self.rows.shape[1]
+        return Order(
+            kind="collected",
+            shape=(size, sizes.keys),
+            size=size,
+            given=self.rows.to(sizes.dtype).contiguous(),
+        )
 
 
 def _row_dot(one: Float[Tensor, "n R C"], other: Float[Tensor, "n R C"]) -> Float[Tensor, "n R"]:

@@ -78,6 +78,40 @@ typedef struct {
 
 int regard_backward(const regard_problem *problem, const regard_gradients *gradients);
 
+// What can be read off the weights, and the shape of the result behind (B, H), floats unless said
+// otherwise; `size` and `given` in brackets.
+enum {
+  REGARD_LOGSUMEXP,  // (L)
+  REGARD_MAX,        // (L)
+  REGARD_ENTROPY,    // (L)
+  REGARD_DISTANCE,   // (L)
+  REGARD_MASS,       // (L) [given: floats (S), 1 for the keys that count, else 0]
+  REGARD_TOP,        // (L, k) and positions, int64 [size: k]
+  REGARD_WEIGHTS,    // (L, n), zeros before [size: n; given: int64 (2, n), see chosen.h]
+  REGARD_RECEIVED,   // (S)
+  REGARD_COLLECTED,  // (M, S) [size: M; given: floats (B, H, M, L)]
+  REGARD_OFFSETS,    // (n) [size: n]
+  REGARD_IMAGE,      // (rows, columns), no more than (L, S) [size: rows; columns]
+};
+
+typedef struct {
+  int64_t kind;
+  float *result;
+  int64_t *positions;
+  const void *given;
+  int64_t size, columns;
+} regard_readout;
+
+typedef struct {
+  const float *logsumexp;       // (B, H, L), or NULL to work it out on the way
+  int64_t first_key, last_key;  // keys [first, last) take part; other than all need logsumexp
+  int64_t count;
+  const regard_readout *list;
+} regard_readouts;
+
+// Takes any number of readouts in one pass over the pattern of query and key; needs no value.
+int regard_read(const regard_problem *problem, const regard_readouts *readouts);
+
 int regard_abi(void);
 // Instruction sets, comma separated, best first: those built, and those this processor can run.
 const char *regard_built(void);

@@ -9,6 +9,7 @@
 #include "decode.h"
 #include "forward.h"
 #include "pairs.h"
+#include "read.h"
 
 #define REGARD_TEXT_OF(name) #name
 #define REGARD_TEXT(name) REGARD_TEXT_OF(name)
@@ -42,6 +43,12 @@ int backward_of_any_dtype(const regard_problem &p, const regard_gradients &g) {
   return backward<Float32>(p, g);
 }
 
+int read_of_any_dtype(const regard_problem &p, const regard_readouts &readouts) {
+  if (p.dtype == REGARD_BFLOAT16) return read<BFloat16Arithmetic>(p, readouts);
+  if (p.dtype == REGARD_FLOAT16) return read<Widened<Float16>>(p, readouts);
+  return read<Widened<Float32>>(p, readouts);
+}
+
 }  // namespace
 
 const Kernels &kernels() {
@@ -49,6 +56,7 @@ const Kernels &kernels() {
       .set = REGARD_TEXT(REGARD_SET),
       .forward = forward_of_any_dtype,
       .backward = backward_of_any_dtype,
+      .read = read_of_any_dtype,
   };
   return table;
 }

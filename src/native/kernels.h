@@ -9,6 +9,7 @@ struct Kernels {
   const char *set;
   int (*forward)(const regard_problem &, const regard_tensor &context, float *logsumexp);
   int (*backward)(const regard_problem &, const regard_gradients &);
+  int (*read)(const regard_problem &, const regard_readouts &);
 };
 
 // Each defined by kernels.cpp, compiled for that set; CMakeLists.txt says which there are.

@@ -120,3 +120,7 @@ REGARD_EXPORT int regard_backward(const regard_problem *problem,
                                   const regard_gradients *gradients) {
   return kernels().backward(*problem, *gradients);
 }
+
+REGARD_EXPORT int regard_read(const regard_problem *problem, const regard_readouts *readouts) {
+  return kernels().read(*problem, *readouts);
+}

@@ -11,6 +11,7 @@ import torch
 
 from regard.backends.native import _library
 from regard.backends.native._arguments import CODES, Arguments
+from regard.backends.native._readouts import Order, read
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -18,12 +19,26 @@ if TYPE_CHECKING:
 
     from regard._problem import Problem
 
+__all__ = ["Order", "objection", "objection_to_reading", "read", "run"]
+
 _WIDEST = 256  # head dimension; the scratch memory of a task grows with it
 _LONGEST = 2**31 - 1  # queries or keys
 
 
 def objection(problem: Problem) -> str | None:
     """Say which argument can't be honoured and what to do, or None."""
+    why = objection_to_reading(problem)
+    if why is not None:
+        return why
+    if problem.value is None:
+        return "it computes no weights without a value"
+    if problem.value.shape[-1] > _WIDEST:
+        return f"it takes head dimensions of at most {_WIDEST}"
+    return None
+
+
+def objection_to_reading(problem: Problem) -> str | None:
+    """Say why `read` can't serve a problem, or None."""
     why = _library.why_missing()
     if why is not None:
         return why
@@ -31,9 +46,7 @@ def objection(problem: Problem) -> str | None:
         return f"query is on {problem.query.device}, and it computes on a CPU"
     if problem.query.dtype not in CODES:
         return f"query is {problem.query.dtype}, which only the written-out computation serves"
-    if problem.value is None:
-        return "it computes no weights without a value"
-    if max(problem.query.shape[-1], problem.value.shape[-1]) > _WIDEST:
+    if problem.query.shape[-1] > _WIDEST:
         return f"it takes head dimensions of at most {_WIDEST}"
     if max(problem.queries, problem.keys) > _LONGEST:
         return f"it takes at most {_LONGEST} queries and keys"

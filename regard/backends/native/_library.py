@@ -10,7 +10,6 @@ import struct
 import sys
 from pathlib import Path
 
-import torch
 
 _NAME = "libregard.dylib" if sys.platform == "darwin" else "libregard.so"
 _ABI = 1  # what this package expects of `regard_abi()`
@@ -27,11 +26,14 @@ def load() -> ctypes.CDLL | None:
     return None if isinstance(opened, str) else opened
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no types for it
 def why_missing() -> str | None:
     """Why there is no library, in plain words; None where there is one."""
     opened = _open()
     return opened if isinstance(opened, str) else None
+
+
+# As torch.compiler.assume_constant_result does, but without loading the compiler.
+why_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def call(name: str, *arguments: bytes | tuple[int, ...] | int | None) -> None:

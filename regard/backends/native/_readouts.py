@@ -1,0 +1,100 @@
+"""Readouts by the kernels: reductions of the weights, any number of them in one pass.
+
+Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.backends.native._arguments import Arguments
+from regard.backends.native._library import call
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard._problem import Problem
+
+# As numbered in src/native/abi.h.
+_KINDS = (
+    "logsumexp",
+    "max",
+    "entropy",
+    "distance",
+    "mass",
+    "top",
+    "weights",
+    "received",
+    "collected",
+    "offsets",
+    "image",
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Order:
+    """A reduction that the kernels know, as ``regard_readout`` in src/native/abi.h describes it."""
+
+    kind: str
+    shape: tuple[int, ...]
+    """Of the result, heads left out."""
+    size: int = 0
+    columns: int = 0
+    given: Tensor | None = None
+    """Numbers that it needs, contiguous."""
+
+    def __post_init__(self) -> None:
+        assert self.kind in _KINDS, f"{self.kind} is none of {_KINDS}"
+
+
+def read(
+    problem: Problem,
+    orders: Sequence[Order],
+    logsumexp: Float[Tensor, "N L"] | None,
+    columns: slice | None,
+) -> list[tuple[Tensor, ...]]:
+    """Compute what is ordered: a float32 tensor each, and the positions where keys are ranked.
+
+    Args:
+        problem: one that `objection_to_reading` has nothing against.
+        orders: the reductions.
+        logsumexp: of each row; None to work it out on the way.
+        columns: stay within these keys, for which the log-sum-exp must be given.
+    """
+    batch, heads = problem.heads
+    results: list[tuple[Tensor, ...]] = []
+    for order in orders:
+        shape = (batch * heads, *order.shape)
+        # Chosen weights are written where a key is visible, everything else in full.
+        make = problem.query.new_zeros if order.kind == "weights" else problem.query.new_empty
+        result = make(shape, dtype=torch.float32)
+        positions = (result.new_empty(shape, dtype=torch.int64),) if order.kind == "top" else ()
+        results.append((result, *positions))
+    table = torch.tensor([_described(*pair) for pair in zip(orders, results, strict=True)])
+    known = None if logsumexp is None else logsumexp.float().contiguous()
+    span = slice(0, problem.keys) if columns is None else columns
+    readouts = (
+        0 if known is None else known.data_ptr(),
+        *(span.start, span.stop),
+        *(len(orders), table.data_ptr()),
+    )
+    packed = Arguments.of(problem).pack()
+    call("regard_read", packed.numbers, readouts)
+    return results
+
+
+def _described(order: Order, result: tuple[Tensor, ...]) -> tuple[int, ...]:
+    """Lay an order out as ``regard_readout``."""
+    return (
+        _KINDS.index(order.kind),
+        result[0].data_ptr(),
+        result[1].data_ptr() if len(result) > 1 else 0,
+        0 if order.given is None else order.given.data_ptr(),
+        *(order.size, order.columns),
+    )

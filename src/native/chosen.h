@@ -1,0 +1,54 @@
+// The weights themselves, of chosen keys.
+#pragma once
+
+#include "readout.h"
+
+namespace regard::REGARD_SET {
+
+// `given` holds the chosen keys in rising order, and behind them the column of each in the result.
+struct Chosen : Readout {
+  static void weights(const At &at, const Block &block) {
+    const int64_t count = at.asked.size;
+    const int64_t *keys = (const int64_t *)at.asked.given, *columns = keys + count;
+    const int64_t stop = lower_bound(keys, count, block.key + block.keys);
+    for (int64_t i = lower_bound(keys, count, block.key); i < stop; i += LANES)
+      copy(at, block, keys + i, columns + i, int(least(int64_t(LANES), stop - i)));
+  }
+
+  static void copy(const At &at, const Block &block, const int64_t *keys, const int64_t *columns,
+                   int count) {
+    bool adjacent = true;
+    for (int i = 1; i < count; i++) adjacent &= columns[i] == columns[0] + i;
+    for (int j = 0; j < block.task.vectors; j++) {
+      floats tile[LANES] = {};
+      for (int i = 0; i < count; i++)
+        tile[i] = load(block.weights + (keys[i] - block.key) * QUERIES + j * LANES);
+      transpose(tile);
+      for (int i = 0; i < LANES && j * LANES + i < block.task.count; i++) {
+        float *row = at.asked.result +
+                     row_number(at.p, block.task, j * LANES + i) * at.asked.size;
+        if (adjacent) {
+          narrow_part(Float32(), row + columns[0], tile[i], count);
+        } else {
+          alignas(64) float weights[LANES];
+          store(weights, tile[i]);
+          for (int c = 0; c < count; c++) row[columns[c]] = weights[c];
+        }
+      }
+    }
+  }
+
+  static int64_t lower_bound(const int64_t *keys, int64_t count, int64_t key) {
+    int64_t low = 0;
+    while (low < count) {
+      const int64_t middle = (low + count) / 2;
+      if (keys[middle] < key)
+        low = middle + 1;
+      else
+        count = middle;
+    }
+    return low;
+  }
+};
+
+}  // namespace regard::REGARD_SET

@@ -1,0 +1,150 @@
+// Readouts that sum over rows, key by key.
+#pragma once
+
+#include "readout.h"
+
+namespace regard::REGARD_SET {
+
+// Sums the lanes of each of LANES vectors: vector i's sum comes in lane i.
+REGARD_INLINE floats sum_each(floats *x) {
+  using all_lanes = std::make_index_sequence<LANES>;
+  REGARD_UNROLL for (int half = LANES / 2; half > 0; half /= 2)
+    REGARD_UNROLL for (int i = 0; i < half; i++)
+      x[i] = zipped<0>(x[i], x[i + half], all_lanes()) + zipped<1>(x[i], x[i + half], all_lanes());
+  return x[0];
+}
+
+// Calls call(head, first, last) for each head of a task, whose rows are [first, last).
+template <class Call>
+REGARD_INLINE void for_each_head(const Task &task, Call call) {
+  for (int first = 0, last; first < task.count; first = last) {
+    for (last = first + 1; last < task.count && task.head[last] == task.head[first];) last++;
+    call(task.head[first], first, last);
+  }
+}
+
+struct Received : Readout {
+  static int64_t sums(const regard_problem &p, const regard_readout &) { return padded(p.keys); }
+
+  // Sums the vectors of rows; `own` says which lanes count.
+  template <int vectors, class Own>
+  REGARD_INLINE void add(const Block &block, double *received, Own own) {
+    for (int32_t first = 0; first < block.keys; first += LANES) {
+      const int keys = least(LANES, block.keys - first);
+      const float *weights = block.weights + first * QUERIES;
+      floats sums[LANES];
+      const auto column = [&](int k) {
+        sums[k] = own(0, load(weights + k * QUERIES));
+        REGARD_UNROLL for (int j = 1; j < vectors; j++)
+          sums[k] += own(j, load(weights + k * QUERIES + j * LANES));
+      };
+      if (keys == LANES) {
+        REGARD_UNROLL for (int k = 0; k < LANES; k++) column(k);
+      } else {
+        for (int k = 0; k < LANES; k++) sums[k] = floats{};
+        for (int k = 0; k < keys; k++) column(k);
+      }
+      add_to(received + block.key + first, sum_each(sums));
+    }
+  }
+
+  static void weights(const At &at, const Block &block) {
+    const Task &task = block.task;
+    with_live(task.vectors, [&](auto vectors) {
+      if (at.unit.heads == 1)
+        return add<vectors>(block, at.sums, [](int, floats weight) { return weight; });
+      for_each_head(task, [&](int64_t head, int first, int last) {
+        add<vectors>(block, at.sums_of(head), [&](int j, floats weight) {
+          const ints row = lane_numbers() + j * LANES;
+          return (row >= first) & (row < last) ? weight : floats{};
+        });
+      });
+    });
+  }
+
+  static void finish(const regard_problem &p, const regard_readout &asked, int64_t head,
+                     const Sums &sums) {
+    for (int64_t k = 0; k < p.keys; k++) asked.result[head * p.keys + k] = float(sums.total(k));
+  }
+};
+
+// rows @ pattern: a product whose factor, the weights, has to be transposed first.
+struct Collected : Readout {
+  struct Memory {
+    float *coefficients;  // (QUERIES, M)
+    float *transposed;    // (QUERIES, QUERIES): rows, keys
+    float *product;       // (M, QUERIES): rows of the result, keys
+
+    Memory(const regard_readout &asked, char *memory) {
+      coefficients = (float *)memory;
+      transposed = coefficients + QUERIES * padded(asked.size);
+      product = transposed + QUERIES * QUERIES;
+    }
+    static size_t size(int64_t rows) {
+      return size_t(QUERIES * (2 * padded(rows) + QUERIES)) * sizeof(float);
+    }
+  };
+
+  static size_t memory(const regard_problem &, const regard_readout &asked) {
+    return Memory::size(asked.size);
+  }
+  static int64_t sums(const regard_problem &p, const regard_readout &asked) {
+    return asked.size * padded(p.keys);
+  }
+
+  static void begin(const At &at, const Task &task) {
+    const Memory memory(at.asked, at.memory);
+    const int64_t size = at.asked.size;
+    for (int r = 0; r < task.count; r++) {
+      const int64_t head = task.batch * at.p.heads + task.head[r];
+      const float *from = (const float *)at.asked.given + head * size * at.p.queries;
+      for (int64_t m = 0; m < size; m++)
+        memory.coefficients[r * size + m] = from[m * at.p.queries + task.query[r]];
+    }
+  }
+
+  static void weights(const At &at, const Block &block) {
+    const Memory memory(at.asked, at.memory);
+    const int64_t size = at.asked.size, step = padded(at.p.keys);
+    for (int32_t first = 0; first < block.keys; first += QUERIES) {
+      const int keys = least(QUERIES, block.keys - first), live = (keys + LANES - 1) / LANES;
+      turn(block, first, keys, memory.transposed);
+      for_each_head(block.task, [&](int64_t head, int from, int to) {
+        memset(memory.product, 0, size_t(size) * QUERIES * sizeof(float));
+        with_live(live, [&](auto vectors) {
+          context_rows<Widened<Float32>, vectors>(memory.coefficients + from * size, size, to - from, size,
+                                memory.transposed + from * QUERIES, memory.product);
+        });
+        for (int64_t m = 0; m < size; m++)
+          for (int k = 0; k < keys; k += LANES)
+            add_to(at.sums_of(head) + m * step + block.key + first + k,
+                   load(memory.product + m * QUERIES + k), keys - k);
+      });
+    }
+  }
+
+  static void finish(const regard_problem &p, const regard_readout &asked, int64_t head,
+                     const Sums &sums) {
+    for (int64_t m = 0; m < asked.size; m++)
+      for (int64_t k = 0; k < p.keys; k++)
+        asked.result[(head * asked.size + m) * p.keys + k] =
+            float(sums.total(m * padded(p.keys) + k));
+  }
+
+  // The weights of up to QUERIES keys, a row of them for each row of the task.
+  static void turn(const Block &block, int32_t first, int keys, float *to) {
+    for (int j = 0; j < block.task.vectors; j++)
+      for (int k = 0; k < keys; k += LANES) {
+        floats tile[LANES];
+        for (int i = 0; i < LANES; i++)
+          tile[i] = k + i < keys
+                        ? load(block.weights + (first + k + i) * QUERIES + j * LANES)
+                        : floats{};
+        transpose(tile);
+        REGARD_UNROLL for (int i = 0; i < LANES; i++)
+          store(to + (j * LANES + i) * QUERIES + k, tile[i]);
+      }
+  }
+};
+
+}  // namespace regard::REGARD_SET

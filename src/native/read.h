@@ -1,0 +1,170 @@
+// Readouts: any number of reductions of the pattern, in one pass over scores that are recomputed.
+#pragma once
+
+#include <stdlib.h>
+
+#include "chosen.h"
+#include "image.h"
+#include "key_readouts.h"
+#include "offsets.h"
+#include "row_readouts.h"
+#include "threads.h"
+#include "top.h"
+
+namespace regard::REGARD_SET {
+
+// Bytes of sums over rows that are kept at a time: as many heads as fit are worked on together.
+constexpr int64_t SUMS_AT_A_TIME = 1 << 24;
+
+template <class Call>
+REGARD_INLINE void with_kind(int64_t kind, Call call) {
+  switch (kind) {
+    case REGARD_LOGSUMEXP: return call(LogSumExp());
+    case REGARD_MAX: return call(Max());
+    case REGARD_ENTROPY: return call(Entropy());
+    case REGARD_DISTANCE: return call(Distance());
+    case REGARD_MASS: return call(Mass());
+    case REGARD_TOP: return call(Top());
+    case REGARD_WEIGHTS: return call(Chosen());
+    case REGARD_RECEIVED: return call(Received());
+    case REGARD_COLLECTED: return call(Collected());
+    case REGARD_OFFSETS: return call(Offsets());
+    case REGARD_IMAGE: return call(Image());
+  }
+}
+
+struct Reading {
+  const regard_problem &p;
+  const regard_readouts &readouts;
+  const Scoring scoring;
+  const Division division;
+  int64_t sums_per_head = 0;  // numbers, for each chunk
+  size_t memory = 0;          // bytes that the readouts need on a thread
+  bool weights = false;       // whether more than the log-sum-exp is asked for
+  bool entropy = false;
+
+  Reading(const regard_problem &problem, const regard_readouts &asked)
+      : p(problem), readouts(asked), scoring(scoring_of(problem)), division(problem) {
+    for (int64_t i = 0; i < readouts.count; i++) {
+      const regard_readout &readout = readouts.list[i];
+      with_kind(readout.kind, [&](auto kind) {
+        sums_per_head += kind.sums(p, readout);
+        memory += aligned(kind.memory(p, readout));
+      });
+      weights |= readout.kind != REGARD_LOGSUMEXP;
+      entropy |= readout.kind == REGARD_ENTROPY;
+    }
+  }
+
+  static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+  // Calls call(kind, at) for every readout.
+  template <class Call>
+  void for_each(const Unit &unit, char *kept, double *sums, Call call) const {
+    const int64_t step = division.chunks * sums_per_head;
+    for (int64_t i = 0; i < readouts.count; i++) {
+      const regard_readout &readout = readouts.list[i];
+      with_kind(readout.kind, [&](auto kind) {
+        call(kind, At{p, readout, unit, kept, sums, step});
+        kept += aligned(kind.memory(p, readout));
+        sums += kind.sums(p, readout);
+      });
+    }
+  }
+};
+
+template <class Arithmetic>
+static void read_task(const Reading &reading, const Unit &unit, const Task &task,
+                      const ReadScratch &scratch, double *sums) {
+  const regard_problem &p = reading.p;
+  const auto each = [&](auto call) { reading.for_each(unit, scratch.readouts, sums, call); };
+  Arithmetic::load_queries(p.query, task, p.dim, reading.scoring.query_factor, scratch.query);
+
+  Norms norms;
+  norms.factor = reading.scoring.factor;
+  if (reading.readouts.logsumexp) {
+    for (int r = 0; r < QUERIES; r++)
+      norms.logsumexp[r] =
+          r < task.count ? reading.readouts.logsumexp[row_number(p, task, r)] : -INFINITY;
+  } else {
+    find_logsumexp<Arithmetic>(p, reading.scoring, task, scratch, norms.logsumexp);
+  }
+  norms.prepare(task);
+
+  each([&](auto kind, const At &at) { kind.begin(at, task); });
+  if (reading.weights)
+    for_each_block(task, [&](int32_t first, int32_t last, bool common) {
+      Block block = {.p = p, .task = task, .key = first, .keys = last - first,
+                     .weights = scratch.scores, .peak = {}, .entropy = {}};
+      ints ignored[VECTORS] = {};
+      score<Arithmetic>(reading.scoring, common, scratch, block, ignored);
+      each([&](auto kind, const At &at) { kind.scores(at, block); });
+      weigh(norms, reading.entropy, block);
+      each([&](auto kind, const At &at) { kind.weights(at, block); });
+    });
+  each([&](auto kind, const At &at) { kind.end(at, task, norms); });
+}
+
+template <class Arithmetic>
+static void read_unit(const Reading &reading, const Unit &unit, void *memory, double *sums) {
+  const regard_problem &p = reading.p;
+  const int64_t step = reading.division.chunks * reading.sums_per_head;
+  for (int64_t h = 0; h < unit.heads; h++)
+    memset(sums + h * step, 0, size_t(reading.sums_per_head) * sizeof(double));
+  const ReadScratch scratch(p, memory);
+  for (int64_t first = 0; first < unit.rows(); first += QUERIES) {
+    Task task;
+    begin(p, unit, first, reading.readouts.first_key, reading.readouts.last_key, task);
+    read_task<Arithmetic>(reading, unit, task, scratch, sums);
+  }
+}
+
+// Adds up what was summed over the rows of the unit's heads, chunk by chunk.
+static void finish_unit(const Reading &reading, const Unit &unit, const double *sums) {
+  const regard_problem &p = reading.p;
+  for (int64_t h = 0; h < unit.heads; h++) {
+    const double *own = sums + h * reading.division.chunks * reading.sums_per_head;
+    for (int64_t i = 0; i < reading.readouts.count; i++) {
+      const regard_readout &readout = reading.readouts.list[i];
+      with_kind(readout.kind, [&](auto kind) {
+        kind.finish(p, readout, unit.batch * p.heads + unit.head + h,
+                    Sums{own, reading.sums_per_head, reading.division});
+        own += kind.sums(p, readout);
+      });
+    }
+  }
+}
+
+template <class Arithmetic>
+static int read(const regard_problem &p, const regard_readouts &readouts) {
+  const Reading reading(p, readouts);
+  const Division &division = reading.division;
+  const int64_t sums_per_unit =
+      division.heads_together * division.chunks * reading.sums_per_head;
+  const int64_t fitting = SUMS_AT_A_TIME / (sums_per_unit * int64_t(sizeof(double)) + 1);
+  const int64_t together = most(int64_t(1), least(division.units, fitting));
+  double *all_sums = (double *)malloc(size_t(together * sums_per_unit) * sizeof(double) + 1);
+  if (!all_sums) return REGARD_OUT_OF_MEMORY;
+
+  int result = REGARD_DONE;
+  for (int64_t start = 0; start < division.units && result == REGARD_DONE; start += together) {
+    const int64_t units = least(together, division.units - start);
+    const auto sums_of = [&](int64_t unit) { return all_sums + unit * sums_per_unit; };
+    result = for_each_task(
+        int(p.threads), units * division.chunks, ReadScratch::size(p) + reading.memory,
+        [&](int64_t number, void *memory) {
+          // The last rows first, since those see the most when attention is causal.
+          const int64_t chunk = division.chunks - 1 - number / units, unit = number % units;
+          read_unit<Arithmetic>(reading, division.unit(p, start + unit, chunk), memory,
+                             sums_of(unit) + chunk * reading.sums_per_head);
+        });
+    if (result == REGARD_DONE && reading.sums_per_head)
+      result = for_each_task(int(p.threads), units, 0, [&](int64_t unit, void *) {
+        finish_unit(reading, division.unit(p, start + unit, 0), sums_of(unit));
+      });
+  }
+  free(all_sums);
+  return result;
+}
+
+}  // namespace regard::REGARD_SET

@@ -1,0 +1,109 @@
+// Readouts that reduce each row to a number.
+#pragma once
+
+#include "readout.h"
+
+namespace regard::REGARD_SET {
+
+// Sums of doubles, one a row.
+struct RowReadout : Readout {
+  static size_t memory(const regard_problem &, const regard_readout &) {
+    return QUERIES * sizeof(double);
+  }
+  static void begin(const At &at, const Task &) { memset(at.memory, 0, QUERIES * sizeof(double)); }
+
+  template <class Result>
+  REGARD_INLINE void write(const At &at, const Task &task, Result result) {
+    for (int r = 0; r < task.count; r++) at.asked.result[row_number(at.p, task, r)] = result(r);
+  }
+};
+
+struct LogSumExp : Readout {
+  static void end(const At &at, const Task &task, const Norms &norms) {
+    RowReadout::write(at, task, [&](int r) { return norms.logsumexp[r]; });
+  }
+};
+
+// The largest weight.
+struct Max : Readout {
+  static size_t memory(const regard_problem &, const regard_readout &) {
+    return QUERIES * sizeof(float);
+  }
+  static void begin(const At &at, const Task &) {
+    for (int j = 0; j < VECTORS; j++) store(at.kept<float>() + j * LANES, all(HIDDEN));
+  }
+  static void scores(const At &at, const Block &block) {
+    for (int j = 0; j < block.task.vectors; j++) {
+      float *peak = at.kept<float>() + j * LANES;
+      store(peak, larger(load(peak), block.peak[j]));
+    }
+  }
+  static void end(const At &at, const Task &task, const Norms &norms) {
+    alignas(64) float weights[QUERIES];
+    for (int j = 0; j < task.vectors; j++) {
+      const floats peak = load(at.kept<float>() + j * LANES);
+      store(weights + j * LANES, exp2(peak * norms.factor - norms.shift[j]));
+    }
+    RowReadout::write(at, task, [&](int r) { return weights[r]; });
+  }
+};
+
+// −Σ w·ln w.
+struct Entropy : RowReadout {
+  static void weights(const At &at, const Block &block) {
+    for (int j = 0; j < block.task.vectors; j++)
+      add_to(at.kept<double>() + j * LANES, block.entropy[j]);
+  }
+  static void end(const At &at, const Task &task, const Norms &) {
+    write(at, task, [&](int r) {
+      const double entropy = at.kept<double>()[r] * -double(LN_2);
+      return entropy <= 0 ? 0.0f : float(entropy);  // all on one key: neither −0 nor a rounding
+    });
+  }
+};
+
+// Σ w·|position − key| / Σ w.
+struct Distance : RowReadout {
+  static size_t memory(const regard_problem &, const regard_readout &) {
+    return 2 * QUERIES * sizeof(double);
+  }
+  static void begin(const At &at, const Task &) {
+    memset(at.memory, 0, 2 * QUERIES * sizeof(double));
+  }
+  static void weights(const At &at, const Block &block) {
+    for (int j = 0; j < block.task.vectors; j++) {
+      const ints position = load(block.task.position + j * LANES);
+      floats moment = {}, share = {};
+      for (int32_t k = 0; k < block.keys; k++) {
+        const floats weight = load(block.weights + k * QUERIES + j * LANES);
+        const ints ahead = position - (block.key + k);
+        moment += weight * magnitude(__builtin_convertvector(ahead, floats));
+        share += weight;
+      }
+      add_to(at.kept<double>() + j * LANES, moment);
+      add_to(at.kept<double>() + QUERIES + j * LANES, share);
+    }
+  }
+  static void end(const At &at, const Task &task, const Norms &) {
+    const double *moment = at.kept<double>(), *share = moment + QUERIES;
+    write(at, task, [&](int r) { return share[r] == 0 ? 0.0f : float(moment[r] / share[r]); });
+  }
+};
+
+// Σ of the weights of marked keys.
+struct Mass : RowReadout {
+  static void weights(const At &at, const Block &block) {
+    const float *marked = (const float *)at.asked.given + block.key;
+    for (int j = 0; j < block.task.vectors; j++) {
+      floats mass = {};
+      for (int32_t k = 0; k < block.keys; k++)
+        mass += load(block.weights + k * QUERIES + j * LANES) * marked[k];
+      add_to(at.kept<double>() + j * LANES, mass);
+    }
+  }
+  static void end(const At &at, const Task &task, const Norms &) {
+    write(at, task, [&](int r) { return float(at.kept<double>()[r]); });
+  }
+};
+
+}  // namespace regard::REGARD_SET

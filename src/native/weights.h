@@ -1,0 +1,204 @@
+// The weights of a task's rows, recomputed from their log-sum-exp a block of keys at a time.
+#pragma once
+
+#include "forward.h"
+#include "unit.h"
+
+namespace regard::REGARD_SET {
+
+// Keys whose weights stay in the nearest cache while one readout after the other goes over them.
+constexpr int32_t PIECE = 64;
+static_assert(PIECE <= BLOCK && PIECE % LANES == 0);
+
+struct Block {
+  const regard_problem &p;
+  const Task &task;
+  int32_t key;     // the first
+  int32_t keys;    // their number
+  float *weights;  // (keys, QUERIES), 0 where hidden; their scores before
+  floats peak[VECTORS];     // the largest score of each row
+  floats entropy[VECTORS];  // Σ w·log₂ w of each row, where a readout wants it
+};
+
+// What makes weights of scores: w = 2^(factor·score − shift).
+struct Norms {
+  alignas(64) float logsumexp[QUERIES];  // natural
+  floats shift[VECTORS];
+  float factor;
+  ints stray[VECTORS];  // rows whose weights are no numbers, as far as they see
+  bool any_stray;
+
+  // From the log-sum-exp.
+  void prepare(const Task &task) {
+    ints found = {};
+    for (int j = 0; j < task.vectors; j++) {
+      const floats given = load(logsumexp + j * LANES);
+      const ints sees = load(task.start + j * LANES) < load(task.stop + j * LANES);
+      stray[j] = sees & ~(given < all(INFINITY));
+      shift[j] = sees & (given != all(-INFINITY)) ? given * LOG2_E : floats{};
+      shift[j] = stray[j] ? all(NAN) : shift[j];
+      found |= stray[j];
+    }
+    any_stray = any(found);
+  }
+};
+
+struct ReadScratch {
+  float *query;    // (dim, QUERIES)
+  float *scores;   // (PIECE, QUERIES), then weights
+  float *panel;    // (PIECE, dim): keys as floats
+  char *readouts;  // what they keep
+
+  static size_t size(const regard_problem &p) {
+    return size_t(padded(p.dim) * (QUERIES + PIECE) + PIECE * QUERIES) * sizeof(float);
+  }
+  ReadScratch(const regard_problem &p, void *memory) {
+    query = (float *)memory;
+    scores = query + padded(p.dim) * QUERIES;
+    panel = scores + PIECE * QUERIES;
+    readouts = (char *)(panel + PIECE * padded(p.dim));
+  }
+};
+
+// Calls visit(first, last, common) for blocks of the keys that some row sees, in their order.
+// Readouts look at whole vectors, so a block is common only if every lane sees all of it.
+template <class Visit>
+REGARD_INLINE void for_each_block(const Task &task, Visit visit) {
+  if (task.first_key >= task.last_key) return;
+  const auto over = [&](int32_t from, int32_t to, bool common) {
+    for (int32_t key = from; key < to; key += PIECE) visit(key, least(key + PIECE, to), common);
+  };
+  ints blind = {};
+  for (int j = 0; j < task.vectors; j++)
+    blind |= load(task.start + j * LANES) >= load(task.stop + j * LANES);
+  if (any(blind) || task.common_start >= task.common_stop)
+    return over(task.first_key, task.last_key, false);
+  over(task.first_key, task.common_start, false);
+  over(task.common_start, task.common_stop, true);
+  over(task.common_stop, task.last_key, false);
+}
+
+// Fills a block with scores, −∞ where hidden, and notes the lanes that saw a key.
+template <class Arithmetic>
+static void score(const Scoring &scoring, bool common, const ReadScratch &scratch, Block &block,
+                  ints *seen) {
+  const regard_problem &p = block.p;
+  const Task &task = block.task;
+  Run runs[MOST_RUNS];
+  const int count = split(task, block.key, block.key + block.keys, common, runs);
+  if (!common)
+    for (int64_t i = 0; i < int64_t(block.keys) * QUERIES; i += LANES)
+      store(block.weights + i, all(HIDDEN));
+
+  floats ignored[VECTORS];
+  for (int j = 0; j < VECTORS; j++) block.peak[j] = all(HIDDEN), ignored[j] = floats{};
+  const bool plain = common && !scoring.adjusted;
+  constexpr int STEP = Arithmetic::STEP;
+  const auto keys = Arithmetic::keys(p.key, task, block.key, block.keys, p.dim, scratch.panel);
+  for (int n = 0; n < count; n++) {
+    const Run &run = runs[n];
+    float *scores = block.weights + (run.key - block.key) * QUERIES;
+    with_live(run.last - run.first, [&](auto live) {
+      score_rows<Arithmetic, live>(keys.data + (run.key - block.key) * keys.stride, keys.stride,
+                                   run.keys, (p.dim + STEP - 1) / STEP,
+                                   scratch.query + run.first * LANES, scores + run.first * LANES,
+                                   (plain ? block.peak : ignored) + run.first);
+    });
+    if (scoring.adjusted)
+      adjust(p, task, run, scores, block.peak, seen);
+    else if (!common)
+      hide(task, run, scores, block.peak);
+  }
+}
+
+// Sets the weights of hidden keys to 0, for rows that are no numbers.
+static void blank(const Norms &norms, Block &block) {
+  const regard_problem &p = block.p;
+  const bool dense = p.bias.data || p.allowed.data;
+  for (int j = 0; j < block.task.vectors; j++) {
+    if (!any(norms.stray[j])) continue;
+    const ints start = load(block.task.start + j * LANES), stop = load(block.task.stop + j * LANES);
+    for (int32_t first = 0; first < block.keys; first += LANES) {
+      const int keys = least(LANES, block.keys - first);
+      floats added[LANES];
+      if (dense) load_added(p, block.task, j * LANES, block.key + first, keys, added);
+      for (int k = 0; k < keys; k++) {
+        float *at = block.weights + (first + k) * QUERIES + j * LANES;
+        const ints key = all(block.key + first + k);
+        ints visible = (key >= start) & (key < stop);
+        if (dense) visible &= added[k] != all(HIDDEN);
+        store(at, visible ? load(at) : floats{});
+      }
+    }
+  }
+}
+
+template <bool entropy>
+REGARD_INLINE floats exponentiate(float *scores, int32_t keys, floats factor, floats shift) {
+  floats sums[4] = {};
+  const auto weigh = [&](int i) {
+    const floats log = load(scores + i * QUERIES) * factor - shift;
+    const floats weight = exp2(log);
+    store(scores + i * QUERIES, weight);
+    if (entropy) sums[i] += weight * larger(all(-127.0f), log);
+  };
+  int32_t k = 0;
+  for (; k + 4 <= keys; k += 4, scores += 4 * QUERIES)
+    REGARD_UNROLL for (int i = 0; i < 4; i++) weigh(i);
+  for (; k < keys; k++, scores += QUERIES) weigh(0);
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// Turns a block's scores into weights.
+REGARD_INLINE void weigh(const Norms &norms, bool entropy, Block &block) {
+  for (int j = 0; j < block.task.vectors; j++) {
+    float *scores = block.weights + j * LANES;
+    const floats factor = all(norms.factor);
+    block.entropy[j] = entropy ? exponentiate<true>(scores, block.keys, factor, norms.shift[j])
+                               : exponentiate<false>(scores, block.keys, factor, norms.shift[j]);
+  }
+  if (norms.any_stray) blank(norms, block);
+}
+
+// Works out the log-sum-exp of a task's rows, as the forward pass does.
+template <class Arithmetic>
+static void find_logsumexp(const regard_problem &p, const Scoring &scoring, const Task &task,
+                           const ReadScratch &scratch, float *logsumexp) {
+  floats peak[VECTORS], total[VECTORS];
+  ints seen[VECTORS];
+  for (int j = 0; j < VECTORS; j++) peak[j] = all(LOWEST), total[j] = floats{}, seen[j] = ints{};
+  const floats factor = all(scoring.factor);
+  for_each_block(task, [&](int32_t first, int32_t last, bool common) {
+    Block block = {.p = p, .task = task, .key = first, .keys = last - first,
+                   .weights = scratch.scores, .peak = {}, .entropy = {}};
+    score<Arithmetic>(scoring, common, scratch, block, seen);
+    for (int j = 0; j < task.vectors; j++) {
+      const floats higher = larger(peak[j], block.peak[j]);
+      total[j] *= exp2((peak[j] - higher) * factor);
+      peak[j] = higher;
+      total[j] += exponentials<Widened<Float32>>(block.weights + j * LANES, block.keys, factor,
+                                      shift_of(higher, factor));
+    }
+  });
+  for (int j = 0; j < task.vectors; j++) {
+    floats shift = shift_of(peak[j], factor);
+    if (p.sink.data) {
+      const floats sink = numbers_of(p.sink, task, j * LANES) * LOG2_E;
+      const floats higher = larger(shift, sink);
+      total[j] = total[j] * exp2(shift - higher) + exp2(sink - higher);
+      shift = higher;
+    }
+    const ints sees = scoring.adjusted
+                          ? seen[j]
+                          : load(task.start + j * LANES) < load(task.stop + j * LANES);
+    alignas(64) float shifts[LANES], totals[LANES];
+    alignas(64) int32_t seeing[LANES];
+    store(shifts, shift);
+    store(totals, total[j]);
+    store(seeing, sees);
+    for (int i = 0; i < LANES; i++)
+      logsumexp[j * LANES + i] = seeing[i] ? (shifts[i] + log2f(totals[i])) * LN_2 : -INFINITY;
+  }
+}
+
+}  // namespace regard::REGARD_SET
