@@ -1,5 +1,5 @@
-// Decode: few queries against many keys. The keys are split into chunks of a fixed size, so that even
-// a single query has work for all threads; the chunks' partial results are merged in order.
+// Decode: few queries against many keys. The keys are split into chunks of a fixed size, so that
+// even a single query has work for all threads; the chunks' partial results are merged in order.
 //
 // A chunk is one pass over its keys and one over its values for all rows of a group. What a chunk
 // comes to, and the order of merging, depend on the chunk alone, never on who computed it.
@@ -13,11 +13,10 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int MOST_ROWS = 16;        // of a group; for more, queries in the lanes are faster
-constexpr int32_t CHUNK = 512;       // keys of a partial result
-constexpr int32_t DECODE_STRIP = 32;        // keys whose rows stay in the nearest cache
-constexpr int64_t AHEAD = 4096;      // bytes that are fetched before they are needed
-static_assert(MOST_ROWS <= QUERIES && CHUNK % DECODE_STRIP == 0 && DECODE_STRIP % LANES == 0);
+constexpr int MOST_ROWS = 16;    // of a group; for more, queries in the lanes are faster
+constexpr int32_t BAND = 32;     // keys whose rows stay in the nearest cache
+constexpr int64_t AHEAD = 8192;  // bytes that are fetched before they are needed
+static_assert(MOST_ROWS <= QUERIES && CHUNK % BAND == 0 && BAND % LANES == 0);
 
 // Whether this way is chosen. No more than these sizes may decide: results must not depend on the
 // threads or the batch.
@@ -59,26 +58,19 @@ struct DecodeScratch {
   float *query;    // (rows, padded(dim))
   float *scores;   // (rows, CHUNK)
   float *weights;  // (rows, CHUNK)
-  float *strip;    // (DECODE_STRIP, padded(dim or dim_value))
+  float *band;    // (BAND, padded(dim or dim_value))
 
   static size_t size(const regard_problem &p) {
     const int64_t columns = padded(p.dim) + 2 * CHUNK;
-    return size_t(columns * MOST_ROWS + DECODE_STRIP * padded(most(p.dim, p.dim_value))) * sizeof(float);
+    return size_t(columns * MOST_ROWS + BAND * padded(most(p.dim, p.dim_value))) * sizeof(float);
   }
   DecodeScratch(const regard_problem &p, void *memory) {
     query = (float *)memory;
     scores = query + padded(p.dim) * MOST_ROWS;
     weights = scores + CHUNK * MOST_ROWS;
-    strip = weights + CHUNK * MOST_ROWS;
+    band = weights + CHUNK * MOST_ROWS;
   }
 };
-
-template <class Element>
-REGARD_INLINE const typename Element::type *rows_from(const regard_tensor &t, const Task &task,
-                                                      int64_t first) {
-  return (const typename Element::type *)t.data + task.batch * t.batch + task.group * t.head +
-         first * t.row;
-}
 
 template <class Element>
 static void widen_rows(Element element, const typename Element::type *from, int64_t stride,
@@ -88,26 +80,21 @@ static void widen_rows(Element element, const typename Element::type *from, int6
       store(to + k * padded(dim) + d, widen_part(element, from + k * stride + d, dim - d) * factor);
 }
 
-// Calls `use(element, rows, stride, first, count)` for strips of a chunk's keys or values; rows that
-// do not fill whole vectors are copied first.
+// Calls `use(stream, first, count)` for bands of a chunk's keys or values; rows that do not fill
+// whole vectors are copied first.
 template <class Element, class Use>
-REGARD_INLINE void for_each_strip(const regard_tensor &from, const Task &task, int32_t key,
-                                  int32_t keys, int64_t dim, float *strip, Use use) {
-  const int64_t bytes = dim * int64_t(sizeof(typename Element::type));
-  const int64_t ahead = AHEAD / bytes + 1;
-  const auto *rows = rows_from<Element>(from, task, key);
-  for (int32_t first = 0; first < keys; first += DECODE_STRIP) {
-    const int32_t count = least(DECODE_STRIP, keys - first);
-    for (int32_t k = 0; k < count; k++) {
-      const char *next = (const char *)(rows + (first + k + ahead) * from.row);
-      for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(next + b);
-    }
-    const auto *at = rows + first * from.row;
+REGARD_INLINE void for_each_band(const regard_tensor &from, const Task &task, int32_t key,
+                                 int32_t keys, int64_t dim, float *band, Use use) {
+  const int64_t bytes = most(int64_t(1), dim * int64_t(sizeof(typename Element::type)));
+  const int64_t ahead = (AHEAD / bytes + 1) * from.row;
+  for (int32_t first = 0; first < keys; first += BAND) {
+    const int32_t count = least(BAND, keys - first);
+    const auto *rows = first_row<Element>(from, task, key + first);
     if (dim % LANES == 0) {
-      use(Element(), at, from.row, first, count);
+      use(Stream<Element>{rows, from.row, ahead}, first, count);
     } else {
-      widen_rows(Element(), at, from.row, count, dim, 1, strip);
-      use(Float32(), (const float *)strip, padded(dim), first, count);
+      widen_rows(Element(), rows, from.row, count, dim, 1, band);
+      use(Stream<Float32>{band, padded(dim), 0}, first, count);
     }
   }
 }
@@ -125,14 +112,12 @@ template <class Element>
 static void scores_of(const regard_problem &p, const Task &task, int32_t key, int32_t keys,
                       const DecodeScratch &scratch) {
   const int64_t dim = padded(p.dim);
-  for_each_strip<Element>(
-      p.key, task, key, keys, p.dim, scratch.strip,
-      [&](auto element, auto *rows, int64_t stride, int32_t first, int32_t count) {
-        for (int32_t k = 0; k < count; k += LANES)
+  for_each_band<Element>(
+      p.key, task, key, keys, p.dim, scratch.band, [&](auto stream, int32_t first, int32_t count) {
+        for (int32_t k = 0; k < count; k += LANES, stream.data += LANES * stream.stride)
           for_each_tile(task.count, [&](int row, auto tile) {
-            score_lanes<tile>(element, rows + k * stride, stride, count - k, dim,
-                              scratch.query + row * dim, scratch.scores + row * CHUNK + first + k,
-                              CHUNK);
+            score_lanes<tile>(stream, count - k, dim, scratch.query + row * dim,
+                              scratch.scores + row * CHUNK + first + k);
           });
       });
 }
@@ -142,15 +127,15 @@ static void context_of(const regard_problem &p, const Task &task, int32_t key, i
                        const DecodeScratch &scratch, float *context) {
   const int64_t dim = padded(p.dim_value);
   memset(context, 0, size_t(task.count * dim) * sizeof(float));
-  for_each_strip<Element>(
-      p.value, task, key, keys, p.dim_value, scratch.strip,
-      [&](auto element, auto *rows, int64_t stride, int32_t first, int32_t count) {
+  for_each_band<Element>(
+      p.value, task, key, keys, p.dim_value, scratch.band,
+      [&](const auto &stream, int32_t first, int32_t count) {
         for_each_tile(task.count, [&](int row, auto tile) {
-          const float *weights = scratch.weights + row * CHUNK + first;
           for (int64_t d = 0; d < dim; d += 4 * LANES)
             with_live(int(least(int64_t(4), (dim - d) / LANES)), [&](auto vectors) {
-              context_lanes<tile, vectors>(element, rows + d, stride, count, weights, CHUNK,
-                                           context + row * dim + d, dim);
+              context_lanes<tile, vectors>(stream, count, d, dim,
+                                           scratch.weights + row * CHUNK + first,
+                                           context + row * dim);
             });
         });
       });
@@ -162,7 +147,7 @@ static void careful_context_of(const regard_problem &p, const Task &task, int32_
                                int32_t keys, const DecodeScratch &scratch, float *context) {
   const int64_t dim = padded(p.dim_value);
   memset(context, 0, size_t(task.count * dim) * sizeof(float));
-  const auto *rows = rows_from<Element>(p.value, task, key);
+  const auto *rows = first_row<Element>(p.value, task, key);
   for (int32_t k = 0; k < keys; k++)
     for (int r = 0; r < task.count; r++) {
       if (scratch.scores[r * CHUNK + k] == HIDDEN) continue;
@@ -175,9 +160,9 @@ static void careful_context_of(const regard_problem &p, const Task &task, int32_
     }
 }
 
-static bool holds_nan(const float *numbers, int64_t count) {
+static bool holds_stray(const float *numbers, int64_t count) {
   ints found = {};
-  for (int64_t i = 0; i < count; i += LANES) found |= load(numbers + i) != load(numbers + i);
+  for (int64_t i = 0; i < count; i += LANES) found |= is_stray(load(numbers + i));
   return any(found);
 }
 
@@ -200,8 +185,9 @@ static void decode_chunk(const regard_problem &p, const Scoring &scoring, const 
     if (p.dropout > 0) drop(p, task, stretch, weights);
   }
   context_of<Element>(p, task, key, keys, scratch, context);
-  const bool common = !scoring.adjusted && task.common_start <= key && key + keys <= task.common_stop;
-  if (!common && holds_nan(context, task.count * padded(p.dim_value)))
+  const bool common =
+      !scoring.adjusted && task.common_start <= key && key + keys <= task.common_stop;
+  if (!common && holds_stray(context, task.count * padded(p.dim_value)))
     careful_context_of<Element>(p, task, key, keys, scratch, context);
 }
 
@@ -284,7 +270,7 @@ static int decode(const regard_problem &p, const regard_tensor &context, float *
         }
         if (__atomic_sub_fetch(&partials.left[pair], 1, __ATOMIC_ACQ_REL) > 0) return;
         for (int r = 0; r < task.count; r++)
-          merge_row<Element>(p, task, r, partials, scratch.strip, context, logsumexp);
+          merge_row<Element>(p, task, r, partials, scratch.band, context, logsumexp);
       });
 }
 
