@@ -56,7 +56,7 @@ struct Entropy : RowReadout {
   }
   static void end(const At &at, const Task &task, const Norms &) {
     write(at, task, [&](int r) {
-      const double entropy = at.kept<double>()[r] * -double(LN_2);
+      const double entropy = at.kept<double>()[r] * -LN_2;
       return entropy <= 0 ? 0.0f : float(entropy);  // all on one key: neither −0 nor a rounding
     });
   }

@@ -100,10 +100,11 @@ REGARD_INLINE ints lane_numbers() {
 }
 
 constexpr float LOG2_E = 1.44269504088896340736f;
+constexpr double LN_2 = 0.69314718055994530942;
 
 // ln(2^power · x), rounded but once more than log2f does.
 REGARD_INLINE float natural_log(float power, float x) {
-  return float((double(power) + log2f(x)) * 0.69314718055994530942);
+  return float((double(power) + log2f(x)) * LN_2);
 }
 
 REGARD_INLINE floats round_down(floats x) {

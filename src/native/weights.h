@@ -197,7 +197,7 @@ static void find_logsumexp(const regard_problem &p, const Scoring &scoring, cons
     store(totals, total[j]);
     store(seeing, sees);
     for (int i = 0; i < LANES; i++)
-      logsumexp[j * LANES + i] = seeing[i] ? (shifts[i] + log2f(totals[i])) * LN_2 : -INFINITY;
+      logsumexp[j * LANES + i] = seeing[i] ? natural_log(shifts[i], totals[i]) : -INFINITY;
   }
 }
 

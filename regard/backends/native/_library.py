@@ -10,7 +10,6 @@ import struct
 import sys
 from pathlib import Path
 
-
 _NAME = "libregard.dylib" if sys.platform == "darwin" else "libregard.so"
 _ABI = 1  # what this package expects of `regard_abi()`
 _VARIABLE = "REGARD_INSTRUCTIONS"
@@ -33,7 +32,7 @@ def why_missing() -> str | None:
 
 
 # As torch.compiler.assume_constant_result does, but without loading the compiler.
-why_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]
+why_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001 - torch has no public way
 
 
 def call(name: str, *arguments: bytes | tuple[int, ...] | int | None) -> None:
