@@ -273,47 +273,47 @@ def _check_floating(name: str, tensor: object) -> None:
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None) -> None:
+    wrong = _misfit(query, key, value)
+    if wrong is not None:
+        what, cure = wrong
+        tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
+        shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
+        raise ValueError(f"{what}: {shapes}{cure}")
+
+
+def _misfit(query: Tensor, key: Tensor, value: Tensor | None) -> tuple[str, str] | None:
+    """Say what does not fit together, and the cure where there is a short one."""
     if query.ndim < 2:
-        shape = tuple(query.shape)
-        raise ValueError(f"query needs at least the axes (L, D), but its shape is {shape}")
-    _check_leading("key", query, key)
+        return "query needs at least the axes (L, D), but the shapes are", ""
+    wrong = _leading_misfit("key", query, key)
+    if wrong is not None:
+        return wrong
     if key.shape[-1] != query.shape[-1]:
-        shapes = _shapes(query=query, key=key)
-        raise ValueError(f"query and key must share their last axis D: {shapes}")
+        return "query and key must share their last axis D", ""
     if value is None:
-        return
-    _check_leading("value", query, value)
+        return None
+    wrong = _leading_misfit("value", query, value)
+    if wrong is not None:
+        return wrong
     if value.shape[-2] != key.shape[-2]:
-        shapes = _shapes(key=key, value=value)
-        raise ValueError(f"key and value must hold the same number S of positions: {shapes}")
+        return "key and value must hold the same number S of positions", ""
     if value.shape[-3:-2] != key.shape[-3:-2]:
-        shapes = _shapes(key=key, value=value)
-        raise ValueError(f"key and value must have the same number G of heads: {shapes}")
+        return "key and value must have the same number G of heads", ""
+    return None
 
 
-def _check_leading(name: str, query: Tensor, tensor: Tensor) -> None:
+def _leading_misfit(name: str, query: Tensor, tensor: Tensor) -> tuple[str, str] | None:
     if tensor.ndim != query.ndim:
-        shapes = _shapes(query=query, **{name: tensor})
-        raise ValueError(
-            f"{name} has {tensor.ndim} axes and query {query.ndim}: {shapes}; "
-            f"add leading axes with {name}[None]"
-        )
+        cure = f"; add leading axes with {name}[None]"
+        return f"{name} has {tensor.ndim} axes and query {query.ndim}", cure
     for have, want in zip(tensor.shape[:-3], query.shape[:-3], strict=True):
         if have not in (1, want):
-            shapes = _shapes(query=query, **{name: tensor})
-            raise ValueError(f"{name}'s batch dimensions differ from the query's: {shapes}")
+            return f"{name}'s batch dimensions differ from the query's", ""
     if query.ndim > 2:
         heads, groups = query.shape[-3], tensor.shape[-3]
         if groups != heads and (groups == 0 or heads % groups):
-            shapes = _shapes(query=query, **{name: tensor})
-            raise ValueError(
-                f"the query's heads H={heads} must be a multiple of the {name}'s G={groups}: "
-                f"{shapes}"
-            )
-
-
-def _shapes(**tensors: Tensor) -> str:
-    return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+            return f"the query's heads H={heads} must be a multiple of the {name}'s G={groups}", ""
+    return None
 
 
 def _number(name: str, given: object) -> float:

@@ -62,7 +62,7 @@ def test_a_result_of_the_wrong_shape_is_caught(monkeypatch):
     with pytest.raises(
         jaxtyping.TypeCheckError, match=r"return value of regard\.attention\.attention"
     ):
-        regard.attention(x, x, x)
+        regard.attention(x, x, x, backend="eager")
 
 
 def test_a_step_of_the_wrong_shape_is_caught(monkeypatch):

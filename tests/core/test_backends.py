@@ -32,14 +32,17 @@ def as_exact_as_torch(case, backend):
     assert not bool(context[case.blind].any())
 
     logsumexp, reference = pattern.logsumexp, torch.logsumexp(case.plain_logits(), -1)
-    close(logsumexp, case.exact.logsumexp, reference, case.blind, 4 * case.rounding)
+    # For half precisions the native exponential is good to 18 bits: enough for weights that are
+    # rounded to 8 or 11, and 1e-5 in the logarithm of their sum.
+    floor = 1e-5 if case.dtype in HALF else 4 * case.rounding
+    close(logsumexp, case.exact.logsumexp, reference, case.blind, floor)
     assert bool((logsumexp[case.blind] == -torch.inf).all())
 
 
 @settings(max_examples=200)
 @given(cases(), st.sampled_from(NAMES))
 def test_each_backend_is_as_exact_as_torch_s_own_kernel(case, backend):
-    served = case.dtype != torch.float64 and "softcap" not in case.options
+    served = case.dtype != torch.float64 and (backend == "native" or "softcap" not in case.options)
     assume(backend == "eager" or served)
     as_exact_as_torch(case, backend)
 

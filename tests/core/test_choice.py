@@ -1,11 +1,14 @@
 """Which backend is chosen, and what it says for itself."""
 
+import itertools
+
 import pytest
 import torch
 
 import regard
 from regard._problem import check
 from regard.backends import NAMES, choose
+from regard.backends.native import _library
 
 
 def problem(dtype=torch.float32, lead=(2, 4), dim=8, dim_value=3, **options):
@@ -13,22 +16,50 @@ def problem(dtype=torch.float32, lead=(2, 4), dim=8, dim_value=3, **options):
     return check(query, key, torch.randn(*lead, 7, dim_value).to(dtype), **options)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"mask": regard.causal()},
-        {"mask": regard.causal() & regard.window(2)},
-        {"mask": regard.dense(torch.rand(5, 7) < 0.5)},
-        {"bias": torch.zeros(5, 7)},
-        {"alibi": torch.ones(4)},
-        {"sink": torch.ones(4)},
-        {"scale": 3.0},
-    ],
-)
-def test_torch_is_used_wherever_it_applies(options, dtype):
-    assert str(choose(problem(dtype, **options))) == "torch_sdpa"
+OPTIONS = [
+    {},
+    {"mask": regard.causal()},
+    {"mask": regard.causal() & regard.window(2)},
+    {"mask": regard.dense(torch.rand(5, 7) < 0.5)},
+    {"bias": torch.zeros(5, 7)},
+    {"alibi": torch.ones(4)},
+    {"sink": torch.ones(4)},
+    {"scale": 3.0},
+]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.fixture
+def no_library(monkeypatch):
+    """A pure Python install, as `_library` describes it."""
+    monkeypatch.setattr(_library, "why_missing", lambda: "there is none")
+
+
+@pytest.mark.parametrize(("options", "dtype"), itertools.product(OPTIONS, DTYPES))
+def test_the_native_kernels_are_used_wherever_they_apply(options, dtype):
+    for more in ({}, {"softcap": 2.0}, {"dropout": 0.25}, {"dim": 0}, {"dim_value": 0}):
+        assert str(choose(problem(dtype, **options, **more))) == "native"
+
+
+NATIVE_OBJECTIONS = [
+    ({"dtype": torch.float64}, "query is torch.float64, which only the written-out"),
+    ({"dim": 257}, "it takes head dimensions of at most 256"),
+    ({"dim_value": 257}, "it takes head dimensions of at most 256"),
+]
+
+
+@pytest.mark.parametrize(("options", "why"), NATIVE_OBJECTIONS)
+def test_what_the_native_kernels_can_t_honour_they_say(options, why):
+    choice = choose(problem(**options))
+    assert choice.name != "native"
+    assert f"not native: {why}" in str(choice)
+    with pytest.raises(ValueError, match=f"backend='native' can't compute this: {why}"):
+        choose(problem(**options), "native")
+
+
+@pytest.mark.parametrize(("options", "dtype"), itertools.product(OPTIONS, DTYPES))
+def test_without_the_library_torch_is_used_wherever_it_applies(options, dtype, no_library):
+    assert str(choose(problem(dtype, **options))) == "torch_sdpa; not native: there is none"
 
 
 OBJECTIONS = [
@@ -51,12 +82,13 @@ OBJECTIONS = [
 
 
 @pytest.mark.parametrize(("options", "why"), OBJECTIONS)
-def test_what_torch_can_t_honour_goes_to_eager_and_says_why(options, why):
+def test_what_torch_can_t_honour_goes_to_eager_and_says_why(options, why, no_library):
     choice = choose(problem(**options))
     assert choice.name == "eager"
-    [(name, objection)] = choice.objections
+    [native, (name, objection)] = choice.objections
+    assert native == ("native", "there is none")
     assert name == "torch_sdpa"
-    assert str(choice) == f"eager; not torch_sdpa: {objection}"
+    assert str(choice) == f"eager; not native: there is none; not torch_sdpa: {objection}"
     with pytest.raises(
         ValueError, match=f"backend='torch_sdpa' can't compute this: .*{why}.*'eager'"
     ):
@@ -65,7 +97,7 @@ def test_what_torch_can_t_honour_goes_to_eager_and_says_why(options, why):
 
 @pytest.mark.parametrize("stray", [torch.nan, torch.inf, 1e30])
 @pytest.mark.parametrize("which", ["query", "key", "value"])
-def test_stray_numbers_go_to_eager(which, stray):
+def test_without_the_library_stray_numbers_go_to_eager(which, stray, no_library):
     tensors = {"query": torch.randn(5, 8), "key": torch.randn(7, 8), "value": torch.randn(7, 3)}
     tensors[which][2, 1] = stray
     choice = choose(check(**tensors))
@@ -73,7 +105,7 @@ def test_stray_numbers_go_to_eager(which, stray):
     assert "NaN, infinity" in str(choice)
 
 
-def test_gradients_are_an_objection_only_where_one_may_be_asked_for():
+def test_gradients_are_an_objection_only_where_one_may_be_asked_for(no_library):
     options = {"alibi": torch.ones(4, requires_grad=True), "sink": torch.ones(4)}
     asked = problem(**options)
     assert choose(asked).name == "eager"
@@ -89,7 +121,7 @@ def test_a_backend_by_name_is_that_one(backend):
 
 
 def test_an_unknown_name_is_refused():
-    message = r"backend is 'flash', but must be None or one of \('torch_sdpa', 'eager'\)"
+    message = r"backend is 'flash', but must be None or one of \('native', 'torch_sdpa', 'eager'\)"
     with pytest.raises(ValueError, match=message):
         choose(problem(), "flash")
     x = torch.randn(5, 3)

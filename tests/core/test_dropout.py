@@ -40,7 +40,9 @@ def test_the_same_generator_gives_the_same_everywhere(dtype):
     options = {"mask": regard.causal(), "dropout": 0.4}
     context = regard.attention(query, key, value, **options, generator=generator())
     steps = regard.explain(query, key, value, **options, generator=generator())
-    assert torch.equal(context, steps.context)
+    # The same weights fall; the rest is summed up by another kernel, which rounds in its own way.
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(context, steps.context, rtol=4 * eps, atol=4 * eps)
     again = regard.attention(query, key, value, **options, generator=generator())
     assert torch.equal(context, again)
     other = regard.attention(query, key, value, **options, generator=generator(4))
@@ -56,11 +58,12 @@ def test_the_same_generator_gives_the_same_gradients_everywhere(dtype):
         return torch.autograd.grad(context.square().sum(), tensors)
 
     once = gradients(regard.attention)
-    for again in (
-        gradients(regard.attention),
-        gradients(lambda *given, **options: regard.explain(*given, **options).context),
-    ):
-        assert all(map(torch.equal, once, again))
+    assert all(map(torch.equal, once, gradients(regard.attention)))
+    explained = gradients(lambda *given, **options: regard.explain(*given, **options).context)
+    # The same weights fall; another kernel rounds in its own way, here up to sums of 20 terms.
+    eps = torch.finfo(dtype).eps
+    for one, other in zip(once, explained, strict=True):
+        torch.testing.assert_close(one, other, rtol=20 * eps, atol=20 * eps)
     assert not any(map(torch.equal, once, gradients(regard.attention, seed=4)))
 
 

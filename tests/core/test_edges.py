@@ -87,7 +87,8 @@ def test_one_query_and_one_key(mask, backend):
     context, pattern = regard.attention(
         query, key, value, mask=mask, backend=backend, return_pattern=True
     )
-    assert torch.equal(context, value)
+    # The weight before it is divided by the denominator, and that division, are each rounded.
+    torch.testing.assert_close(context, value, rtol=2 * torch.finfo(value.dtype).eps, atol=0)
     torch.testing.assert_close(pattern.dense(), torch.ones(2, 3, 1, 1))
     torch.testing.assert_close(pattern.logsumexp, (query * key).sum(-1) * 8**-0.5)
 
@@ -148,7 +149,7 @@ HOW = ("transposed", "columns", "gaps", "expanded")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("how", HOW)
 def test_the_layout_in_memory_changes_nothing(how, dtype, backend):
-    if dtype == torch.float64 and backend == "torch_sdpa":
+    if dtype == torch.float64 and backend != "eager":
         backend = None
     tensors = normal(2, 4, 5, 8), normal(2, 2, 7, 8, seed=1), normal(2, 2, 7, 3, seed=2)
     laid_out = [strided(t.to(dtype), how) for t in tensors]

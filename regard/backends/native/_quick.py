@@ -10,7 +10,7 @@ key, Dv of value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -41,10 +41,11 @@ _PLANS: dict[object, _Plan | None] = {}
 _MOST_PLANS = 4096
 
 
-def quick(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, scale: float | None
-) -> Tensor | None:
-    """Compute the context at once, or None where the call needs the checks and the dispatcher."""
+def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Tensor | None:
+    """Compute the context at once, or None where the call needs the checks and the dispatcher.
+
+    Nothing is known yet of what it is handed.
+    """
     if torch.compiler.is_compiling():  # the compiler has to see what runs
         return None
     line = (None, None, None) if mask is None else mask.line
