@@ -58,8 +58,8 @@ static void add_numbers(const Backward &w, const Task &task, const TaskRows &row
   }
 }
 
-template <class Element>
-static void visit(const Backward &w, const KeyPanel &panel, int64_t panel_number, int64_t number,
+template <class Arithmetic>
+static void visit(const Backward &w, const KeyPanel<Arithmetic> &panel, int64_t panel_number, int64_t number,
                   const Task &task, const PanelScratch &scratch) {
   const regard_problem &p = w.p;
   const regard_gradients &g = w.g;
@@ -67,7 +67,7 @@ static void visit(const Backward &w, const KeyPanel &panel, int64_t panel_number
                    .gradient = scratch.gradient,
                    .query_rows = scratch.query_rows,
                    .gradient_rows = scratch.gradient_rows};
-  load_task_rows<Element>(p, g, w.scoring.query_factor, task, rows);
+  load_task_rows<Arithmetic>(p, g, w.scoring.query_factor, task, rows);
   floats alibi[VECTORS] = {};
   backward_task(p, g, w.scoring, panel, task, rows, scratch, alibi);
 
@@ -78,31 +78,35 @@ static void visit(const Backward &w, const KeyPanel &panel, int64_t panel_number
   add_numbers(w, task, rows, to.first, alibi, panel_number);
   if (!g.query.data) return;
   if (!to.first) wait_above(&w.passed[panel_number - 1], number);
-  add_query_gradient(Element(), scratch.query_share, task, p.dim, float(p.scale), to, g.query);
+  add_query_gradient(typename Arithmetic::Element(), scratch.query_share, task, p.dim, float(p.scale), to, g.query);
 }
 
-template <class Element>
-static KeyPanel open_panel(const regard_problem &p, int64_t group, int64_t index,
+template <class Arithmetic>
+static KeyPanel<Arithmetic> open_panel(const regard_problem &p, int64_t group, int64_t index,
                            const PanelScratch &scratch) {
   const int64_t first = index * panel_keys(p), last = least(p.keys, first + panel_keys(p));
-  KeyPanel opened = {.batch = group / p.groups,
+  KeyPanel<Arithmetic> opened = {.batch = group / p.groups,
                      .group = group % p.groups,
                      .first = int32_t(first),
                      .last = int32_t(last)};
   Task of_group;
   of_group.batch = opened.batch, of_group.group = opened.group;
-  opened.key = Widened<Element>::keys(p.key, of_group, first, last - first, p.dim, scratch.key);
-  opened.value =
-      Widened<Element>::keys(p.value, of_group, first, last - first, p.dim_value, scratch.value);
-  memset(scratch.key_gradient, 0, size_t((last - first) * padded(p.dim)) * sizeof(float));
-  memset(scratch.value_gradient, 0, size_t((last - first) * padded(p.dim_value)) * sizeof(float));
+  const int64_t count = last - first;
+  opened.keys = Arithmetic::keys(p.key, of_group, first, count, p.dim, scratch.key);
+  opened.values = Arithmetic::keys(p.value, of_group, first, count, p.dim_value, scratch.value);
+  opened.summed_keys =
+      Arithmetic::STEP == 1
+          ? opened.keys
+          : Arithmetic::values(p.key, of_group, first, count, p.dim, scratch.key_pairs);
+  memset(scratch.key_gradient, 0, size_t(count * padded(p.dim)) * sizeof(float));
+  memset(scratch.value_gradient, 0, size_t(count * padded(p.dim_value)) * sizeof(float));
   return opened;
 }
 
-template <class Element>
+template <class Arithmetic>
 static void backward_panel(const Backward &w, int64_t group, int64_t index, void *memory) {
   const PanelScratch scratch(w.p, memory);
-  const KeyPanel panel = open_panel<Element>(w.p, group, index, scratch);
+  const KeyPanel<Arithmetic> panel = open_panel<Arithmetic>(w.p, group, index, scratch);
   const int64_t panel_number = group * w.panels + index;
   const auto sees = [&](const Hull &hull) {
     return hull.empty() ? index == 0 : hull.first < panel.last && hull.last > panel.first;
@@ -113,14 +117,14 @@ static void backward_panel(const Backward &w, int64_t group, int64_t index, void
       Task task;
       begin(w.p, group * w.tasks + number, task);
       if (w.g.bias.data) clear_bias_gradient(w.g.bias, task, panel.first, panel.last);
-      if (seen) visit<Element>(w, panel, panel_number, number, task, scratch);
+      if (seen) visit(w, panel, panel_number, number, task, scratch);
     }
     __atomic_store_n(&w.passed[panel_number], number + 1, __ATOMIC_RELEASE);
   }
   if (w.g.key.data)
-    store_panel(Element(), scratch.key_gradient, panel, w.p.dim, float(w.p.scale), w.g.key);
+    store_panel(scratch.key_gradient, panel, w.p.dim, float(w.p.scale), w.g.key);
   if (w.g.value.data)
-    store_panel(Element(), scratch.value_gradient, panel, w.p.dim_value, spared_by_dropout(w.p),
+    store_panel(scratch.value_gradient, panel, w.p.dim_value, spared_by_dropout(w.p),
                 w.g.value);
 }
 
@@ -143,8 +147,9 @@ static void sum_numbers(const Backward &w, const double *shares, float *to) {
   }
 }
 
-template <class Element>
+template <class Arithmetic>
 static int backward(const regard_problem &p, const regard_gradients &g) {
+  using Element = typename Arithmetic::Element;
   if (p.batch == 0 || p.heads == 0) return REGARD_DONE;
   Backward w = {.p = p,
                 .g = g,
@@ -172,7 +177,7 @@ static int backward(const regard_problem &p, const regard_gradients &g) {
   if (result == REGARD_DONE)
     result = for_each_task(int(p.threads), w.groups * w.panels, PanelScratch::size(p),
                            [&](int64_t number, void *memory) {
-                             backward_panel<Element>(w, number % w.groups, number / w.groups,
+                             backward_panel<Arithmetic>(w, number % w.groups, number / w.groups,
                                                      memory);
                            });
   if (g.alibi) sum_numbers(w, w.alibi, g.alibi);

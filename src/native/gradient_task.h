@@ -1,14 +1,14 @@
 // What the backward pass reads of a task's rows, and the gradient of their queries that it writes.
 #pragma once
 
-#include "scores.h"
+#include "gradient_arithmetic.h"
 
 namespace regard::REGARD_SET {
 
-// A task's rows of query and of the context's gradient, both ways round.
+// A task's rows of query and of the context's gradient.
 struct TaskRows {
-  float *query, *gradient;            // (dim, QUERIES) and (dim_value, QUERIES), as in tiles.h
-  float *query_rows, *gradient_rows;  // (QUERIES, padded(dim)) and (QUERIES, padded(dim_value))
+  float *query, *gradient;            // in the lanes: (dim, QUERIES), (dim_value, QUERIES)
+  float *query_rows, *gradient_rows;  // side by side: (QUERIES, padded(dim)) and so on
   // Log-sum-exp in units of log 2; ∞, which makes all weights 0, where a row sees nothing.
   floats shift[VECTORS] = {};
   floats rest[VECTORS] = {};   // what rounding took from it: as much as from the logarithm itself
@@ -17,48 +17,19 @@ struct TaskRows {
   bool blind = false;          // some row sees nothing
 };
 
-// Copies rows as floats, zeros for those that see nothing and behind the last number of each.
+// Of LANES rows: the sum over d of the context times its gradient.
 template <class Element>
-static bool copy_rows(Element element, const regard_tensor &from, const Task &task,
-                      const bool *sees, int64_t dim, float *to) {
-  ints stray = {};
-  for (int r = 0; r < task.count; r++)
-    for (int64_t d = 0; d < dim; d += LANES) {
-      const floats part =
-          sees[r] ? widen_part(element, row_of<Element>(from, task, r) + d, dim - d) : floats{};
-      stray |= is_stray(part);
-      store(to + r * padded(dim) + d, part);
-    }
-  return !any(stray);
-}
-
-// (QUERIES, padded(dim)), times a factor, to (padded(dim), QUERIES); lanes not in use are 0.
-static void transpose_rows(const float *from, const Task &task, int64_t dim, float factor,
-                           float *to) {
-  for (int j = 0; j < task.vectors; j++)
-    for (int64_t d = 0; d < dim; d += LANES) {
-      floats rows[LANES];
-      REGARD_UNROLL for (int i = 0; i < LANES; i++) {
-        const int r = j * LANES + i;
-        rows[i] = r < task.count ? load(from + r * padded(dim) + d) * factor : floats{};
-      }
-      transpose(rows);
-      REGARD_UNROLL for (int i = 0; i < LANES; i++)
-        store(to + (d + i) * QUERIES + j * LANES, rows[i]);
-    }
-}
-
-template <class Element>
-static floats find_delta(Element element, const regard_tensor &context, const Task &task,
-                         const bool *sees, int first_row, int64_t dim, const float *gradients) {
+static floats find_delta(Element element, const regard_tensor &context,
+                         const regard_tensor &gradient, const Task &task, const bool *sees,
+                         int first_row, int64_t dim) {
   floats products[LANES];
   for (int i = 0; i < LANES; i++) {
     const int r = first_row + i;
     products[i] = floats{};
-    if (r >= task.count || !sees[r]) continue;
+    if (!sees[r]) continue;
     for (int64_t d = 0; d < dim; d += LANES)
       products[i] += widen_part(element, row_of<Element>(context, task, r) + d, dim - d) *
-                     load(gradients + r * padded(dim) + d);
+                     widen_part(element, row_of<Element>(gradient, task, r) + d, dim - d);
   }
   transpose(products);
   floats total = floats{};
@@ -66,9 +37,10 @@ static floats find_delta(Element element, const regard_tensor &context, const Ta
   return total;
 }
 
-template <class Element>
+template <class Arithmetic>
 static void load_task_rows(const regard_problem &p, const regard_gradients &g, float query_factor,
                            const Task &task, TaskRows &rows) {
+  using Element = typename Arithmetic::Element;
   alignas(64) float shift[QUERIES], rest[QUERIES];
   bool sees[QUERIES];
   for (int r = 0; r < QUERIES; r++) {
@@ -82,16 +54,16 @@ static void load_task_rows(const regard_problem &p, const regard_gradients &g, f
     rest[r] = sees[r] ? float(power - shift[r]) : 0;
     rows.blind |= r < task.count && !sees[r];
   }
-  rows.finite = copy_rows(Element(), p.query, task, sees, p.dim, rows.query_rows);
-  rows.finite &= copy_rows(Element(), g.context_gradient, task, sees, p.dim_value,
-                           rows.gradient_rows);
-  transpose_rows(rows.query_rows, task, p.dim, query_factor, rows.query);
-  transpose_rows(rows.gradient_rows, task, p.dim_value, 1, rows.gradient);
+  rows.finite = Arithmetic::load_rows_side_by_side(p.query, task, sees, p.dim, rows.query_rows);
+  rows.finite &= Arithmetic::load_rows_side_by_side(g.context_gradient, task, sees, p.dim_value,
+                                                    rows.gradient_rows);
+  Arithmetic::load_queries(p.query, task, p.dim, query_factor, rows.query);
+  Arithmetic::load_queries(g.context_gradient, task, p.dim_value, 1, rows.gradient);
   for (int j = 0; j < task.vectors; j++) {
     rows.shift[j] = load(shift + j * LANES);
     rows.rest[j] = load(rest + j * LANES);
-    rows.delta[j] = find_delta(Element(), g.context, task, sees, j * LANES, p.dim_value,
-                               rows.gradient_rows);
+    rows.delta[j] = find_delta(Element(), g.context, g.context_gradient, task, sees, j * LANES,
+                               p.dim_value);
   }
 }
 

@@ -1,16 +1,16 @@
 // The backward pass's third product, a sum over queries: sums[k] += Σ_r weights[k][r] · rows[r].
 //
-// Here the head dimension lies in the lanes. The rows of a task and the sums are (…, stride) with
-// stride a multiple of LANES, the weights (keys, QUERIES) as in tiles.h, read one number at a time.
+// Here the head dimension lies in the lanes. The sums are (keys, stride), stride a multiple of LANES;
+// of the rows, Arithmetic::STEP lie side by side; the weights, (keys, QUERIES), are broadcast.
 #pragma once
 
 #include "scores.h"
 
 namespace regard::REGARD_SET {
 
-template <int columns, int keys>
-REGARD_INLINE void gradient_tile(const float *weights, const float *rows, int64_t stride, int first,
-                                 int last, float *sums) {
+template <class Arithmetic, int columns, int keys>
+REGARD_INLINE void gradient_tile(const typename Arithmetic::Number *weights, const float *rows,
+                                 int64_t stride, int first, int last, float *sums) {
   floats total[keys][columns];
   REGARD_UNROLL for (int k = 0; k < keys; k++)
     REGARD_UNROLL for (int j = 0; j < columns; j++) total[k][j] = floats{};
@@ -19,8 +19,9 @@ REGARD_INLINE void gradient_tile(const float *weights, const float *rows, int64_
     floats row[columns];
     REGARD_UNROLL for (int j = 0; j < columns; j++) row[j] = load(rows + r * stride + j * LANES);
     REGARD_UNROLL for (int k = 0; k < keys; k++) {
-      const floats weight = all(weights[k * QUERIES + r]);
-      REGARD_UNROLL for (int j = 0; j < columns; j++) total[k][j] += weight * row[j];
+      const floats weight = Arithmetic::broadcast(weights + k * QUERIES + r * Arithmetic::STEP);
+      REGARD_UNROLL for (int j = 0; j < columns; j++)
+        total[k][j] = Arithmetic::multiply_add(weight, row[j], total[k][j]);
     }
   }
   REGARD_UNROLL for (int k = 0; k < keys; k++)
@@ -30,16 +31,16 @@ REGARD_INLINE void gradient_tile(const float *weights, const float *rows, int64_
     }
 }
 
-template <int columns>
-__attribute__((noinline)) void gradient_columns(const float *weights, const float *rows,
-                                                int64_t stride, int first, int last, int64_t keys,
-                                                float *sums) {
+template <class Arithmetic, int columns>
+__attribute__((noinline)) void gradient_columns(const typename Arithmetic::Number *weights,
+                                                const float *rows, int64_t stride, int first,
+                                                int last, int64_t keys, float *sums) {
   constexpr int most_keys = tile_rows(columns);
   int64_t k = 0;
   const auto run = [&](auto size) {
     for (; k + size <= keys; k += size)
-      gradient_tile<columns, size>(weights + k * QUERIES, rows, stride, first, last,
-                                   sums + k * stride);
+      gradient_tile<Arithmetic, columns, size>(weights + k * QUERIES, rows, stride, first, last,
+                                               sums + k * stride);
   };
   run(std::integral_constant<int, most_keys>());
   if constexpr (most_keys > 4) run(std::integral_constant<int, 4>());
@@ -48,37 +49,42 @@ __attribute__((noinline)) void gradient_columns(const float *weights, const floa
 }
 
 // Sums over the rows [first, last) of a task, for so many keys.
-static void gradient_rows(const float *weights, const float *rows, int64_t stride, int first,
-                          int last, int64_t keys, float *sums) {
+template <class Arithmetic>
+static void gradient_rows(const typename Arithmetic::Number *weights, const float *rows,
+                          int64_t stride, int first, int last, int64_t keys, float *sums) {
+  constexpr int STEP = Arithmetic::STEP;
   for (int64_t d = 0; d < stride; d += VECTORS * LANES)
     with_live(int(least(int64_t(VECTORS), (stride - d) / LANES)), [&](auto columns) {
-      gradient_columns<columns>(weights, rows + d, stride, first, last, keys, sums + d);
+      gradient_columns<Arithmetic, columns>(weights, rows + d, stride, first / STEP,
+                                            (last + STEP - 1) / STEP, keys, sums + d);
     });
 }
 
 // The same, but a weight of 0 takes no part, whatever stands in the row: 0 · NaN is NaN.
-static void careful_gradient_rows(const float *weights, const float *rows, int64_t stride,
-                                  int first, int last, int64_t keys, float *sums) {
+template <class Arithmetic>
+static void careful_gradient_rows(const typename Arithmetic::Number *weights, const float *rows,
+                                  int64_t stride, int first, int last, int64_t keys, float *sums) {
   for (int64_t k = 0; k < keys; k++)
     for (int r = first; r < last; r++) {
-      const float weight = weights[k * QUERIES + r];
+      const float weight = Arithmetic::row_weight(weights + k * QUERIES, r);
       if (weight == 0) continue;
       for (int64_t d = 0; d < stride; d += LANES) {
         float *at = sums + k * stride + d;
-        store(at, load(at) + weight * load(rows + r * stride + d));
+        store(at, load(at) + weight * Arithmetic::row_part(rows + d, stride, r));
       }
     }
 }
 
 // As context_rows for the keys of a run, but a gradient of 0 takes no part, whatever the key.
-static void careful_query_gradient(const Panel<float> &key, const Run &run, int64_t dim,
-                                   const float *gradients, float *sums) {
+template <class Arithmetic>
+static void careful_query_gradient(const Panel<typename Arithmetic::Number> &keys, const Run &run,
+                                   int64_t dim, const float *gradients, float *sums) {
   for (int32_t k = 0; k < run.keys; k++)
     for (int64_t d = 0; d < dim; d++)
       for (int j = run.first; j < run.last; j++) {
         float *at = sums + d * QUERIES + j * LANES;
-        const floats gradient = load(gradients + k * QUERIES + j * LANES);
-        const floats part = gradient * key.data[k * key.stride + d];
+        const floats gradient = Arithmetic::weight(gradients + j * LANES, k);
+        const floats part = gradient * Arithmetic::value(keys, k, d);
         store(at, load(at) + (gradient == 0.0f ? floats{} : part));
       }
 }

@@ -19,8 +19,10 @@ namespace {
 
 #if defined(__AVX512BF16__)
 using BFloat16Arithmetic = Pairs;
+using BFloat16Gradients = PairGradients;
 #else
 using BFloat16Arithmetic = Widened<BFloat16>;
+using BFloat16Gradients = WidenedGradients<BFloat16>;
 #endif
 
 template <class Arithmetic, class Element>
@@ -38,9 +40,9 @@ int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, 
 }
 
 int backward_of_any_dtype(const regard_problem &p, const regard_gradients &g) {
-  if (p.dtype == REGARD_BFLOAT16) return backward<BFloat16>(p, g);
-  if (p.dtype == REGARD_FLOAT16) return backward<Float16>(p, g);
-  return backward<Float32>(p, g);
+  if (p.dtype == REGARD_BFLOAT16) return backward<BFloat16Gradients>(p, g);
+  if (p.dtype == REGARD_FLOAT16) return backward<WidenedGradients<Float16>>(p, g);
+  return backward<WidenedGradients<Float32>>(p, g);
 }
 
 int read_of_any_dtype(const regard_problem &p, const regard_readouts &readouts) {

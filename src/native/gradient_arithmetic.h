@@ -1,0 +1,106 @@
+// What the backward pass asks of an arithmetic beyond the forward's: rows of a task to be summed
+// over, and weights and score gradients in the forms that the products want.
+#pragma once
+
+#include "pairs.h"
+#include "scores.h"
+
+namespace regard::REGARD_SET {
+
+// Of a run of keys: numbers to broadcast, (keys, QUERIES), and score gradients in the lanes as
+// context_rows takes its weights.
+template <class Number>
+struct RunGradients {
+  const Number *weights, *scores;
+  const float *lanes;
+};
+
+template <class T>
+struct WidenedGradients : Widened<T> {
+  using typename Widened<T>::Element;
+
+  // Copies a task's rows to (QUERIES, padded(dim)), zeros for those that see nothing; returns
+  // whether all is finite.
+  static bool load_rows_side_by_side(const regard_tensor &from, const Task &task, const bool *sees,
+                                     int64_t dim, float *to) {
+    ints stray = {};
+    for (int r = 0; r < task.count; r++)
+      for (int64_t d = 0; d < dim; d += LANES) {
+        const floats part =
+            sees[r] ? widen_part(Element(), row_of<Element>(from, task, r) + d, dim - d) : floats{};
+        stray |= is_stray(part);
+        store(to + r * padded(dim) + d, part);
+      }
+    return !any(stray);
+  }
+  REGARD_INLINE floats row_part(const float *rows, int64_t stride, int r) {
+    return load(rows + r * stride);
+  }
+  REGARD_INLINE float row_weight(const float *weights, int r) { return weights[r]; }
+
+  static RunGradients<float> pack(const Run &, const float *weights, const float *gradients,
+                                  float *) {
+    return {weights, gradients, gradients};
+  }
+};
+
+#if defined(__AVX512BF16__)
+
+struct PairGradients : Pairs {
+  // Rows r and r + 1 side by side: (QUERIES / 2, padded(dim)) pairs.
+  static bool load_rows_side_by_side(const regard_tensor &from, const Task &task, const bool *sees,
+                                     int64_t dim, float *to) {
+    ints stray = {};
+    const auto part = [&](int r, int64_t d) {
+      return sees[r] ? widen_part(BFloat16(), row_of<BFloat16>(from, task, r) + d, dim - d)
+                     : floats{};
+    };
+    for (int r = 0; r < task.count; r += 2)
+      for (int64_t d = 0; d < dim; d += LANES) {
+        const floats low = part(r, d), high = part(r + 1, d);
+        stray |= is_stray(low) | is_stray(high);
+        store(to + r / 2 * padded(dim) + d, (floats)((words)low >> 16 | (words)high));
+      }
+    return !any(stray);
+  }
+  REGARD_INLINE floats row_part(const float *rows, int64_t stride, int r) {
+    const ints pairs = (ints)load(rows + r / 2 * stride);
+    return r % 2 ? high_of(pairs) : low_of(pairs);
+  }
+  REGARD_INLINE float row_weight(const uint16_t *weights, int r) {
+    const uint32_t bits = uint32_t(weights[r]) << 16;
+    float number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+  }
+
+  // All of them rounded; behind the last key of an odd number there is a 0.
+  static RunGradients<uint16_t> pack(const Run &run, const float *weights, const float *gradients,
+                                     float *packed) {
+    uint16_t *const weight_rows = (uint16_t *)packed;
+    uint16_t *const gradient_rows = weight_rows + (run.keys + 1) * QUERIES;
+    float *const pairs = (float *)(gradient_rows + (run.keys + 1) * QUERIES);
+    const auto pack_rows = [](const float *from, uint16_t *to) {
+      *(unaligned::ints *)to = (ints)_mm512_cvtne2ps_pbh(load(from + LANES), load(from));
+    };
+    for (int j = run.first / 2 * 2; j < run.last; j += 2)
+      for (int32_t k = 0; k < run.keys; k += 2) {
+        const int64_t at = k * QUERIES + j * LANES, next = at + QUERIES;
+        const bool single = k + 1 == run.keys;
+        pack_rows(weights + at, weight_rows + at);
+        pack_rows(gradients + at, gradient_rows + at);
+        if (!single) pack_rows(weights + next, weight_rows + next);
+        if (!single) pack_rows(gradients + next, gradient_rows + next);
+        for (int i = 0; i < 2; i++) {
+          const floats low = load(gradients + at + i * LANES);
+          const floats high = single ? floats{} : load(gradients + next + i * LANES);
+          store(pairs + k / 2 * QUERIES + (j + i) * LANES, (floats)pairs_of(low, high));
+        }
+      }
+    return {weight_rows, gradient_rows, pairs};
+  }
+};
+
+#endif
+
+}  // namespace regard::REGARD_SET
