@@ -1,4 +1,4 @@
-"""The command line: `regard explain`, `regard train`, `regard generate`.
+"""The command line: `regard explain`, `regard train`, `regard generate`, `regard doctor`.
 
 It parses, calls and prints; what there is to compute is computed in the other rooms.
 """

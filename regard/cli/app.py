@@ -8,6 +8,7 @@ from typing import Annotated, cast
 
 import typer
 
+from regard.cli.doctor import doctor
 from regard.cli.errors import MisuseError
 from regard.cli.explain import explain
 from regard.cli.generate import generate
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(explain)
 app.command()(train)
 app.command()(generate)
+app.command()(doctor)
 
 
 def _show_version(*, asked: bool) -> None:

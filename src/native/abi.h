@@ -119,6 +119,8 @@ const char *regard_supported(void);
 // The one in use; choose before the first computation. NULL is the best; 0 is success.
 const char *regard_instructions(void);
 int regard_choose(const char *name);
+// The file of the OpenMP runtime whose threads do the work; empty where they are threads of our own.
+const char *regard_pool(void);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
 #include "abi.h"
 #include "kernels.h"
 #include "processor.h"
+#include "threads.h"
 
 #define REGARD_EXPORT __attribute__((visibility("default")))
 
@@ -96,6 +97,8 @@ REGARD_EXPORT int regard_choose(const char *name) {
   }
   return 1;
 }
+
+REGARD_EXPORT const char *regard_pool() { return pool(); }
 
 REGARD_EXPORT const char *regard_instructions() { return kernels().set; }
 

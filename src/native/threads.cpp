@@ -67,6 +67,12 @@ void wait_above(const int64_t *count, int64_t number) {
   }
 }
 
+const char *pool() {
+  Dl_info found;
+  const Parallel parallel = find_parallel();
+  return parallel && dladdr(reinterpret_cast<void *>(parallel), &found) ? found.dli_fname : "";
+}
+
 void *scratch(size_t bytes) {
   if (memory.size >= bytes && memory.data) return memory.data;
   free(memory.data);

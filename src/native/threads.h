@@ -13,6 +13,9 @@ namespace regard {
 // Runs body(context) once on each of so many threads, the calling one among them.
 void on_threads(int threads, void (*body)(void *), void *context);
 
+// The file of the OpenMP runtime that is used; empty if none is.
+const char *pool();
+
 // Memory of the calling thread, aligned to cache lines, kept for its next call; null if there is none.
 void *scratch(size_t bytes);
 

@@ -5,7 +5,7 @@ import pytest
 
 from regard.cli import main
 
-COMMANDS = ["explain", "train", "generate"]
+COMMANDS = ["explain", "train", "generate", "doctor"]
 
 
 def test_version(regard):

@@ -35,7 +35,7 @@ def no_library(monkeypatch):
     monkeypatch.setattr(_library, "why_missing", lambda: "there is none")
 
 
-@pytest.mark.parametrize(("options", "dtype"), itertools.product(OPTIONS, DTYPES))
+@pytest.mark.parametrize(("options", "dtype"), [*itertools.product(OPTIONS, DTYPES)])
 def test_the_native_kernels_are_used_wherever_they_apply(options, dtype):
     for more in ({}, {"softcap": 2.0}, {"dropout": 0.25}, {"dim": 0}, {"dim_value": 0}):
         assert str(choose(problem(dtype, **options, **more))) == "native"
@@ -57,7 +57,7 @@ def test_what_the_native_kernels_can_t_honour_they_say(options, why):
         choose(problem(**options), "native")
 
 
-@pytest.mark.parametrize(("options", "dtype"), itertools.product(OPTIONS, DTYPES))
+@pytest.mark.parametrize(("options", "dtype"), [*itertools.product(OPTIONS, DTYPES)])
 def test_without_the_library_torch_is_used_wherever_it_applies(options, dtype, no_library):
     assert str(choose(problem(dtype, **options))) == "torch_sdpa; not native: there is none"
 

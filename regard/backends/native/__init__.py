@@ -11,6 +11,7 @@ import torch
 
 from regard.backends.native import _library
 from regard.backends.native._arguments import CODES, Arguments
+from regard.backends.native._library import Description, describe, why_missing
 from regard.backends.native._readouts import Order, read
 
 if TYPE_CHECKING:
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
 
     from regard._problem import Problem
 
-__all__ = ["Order", "objection", "objection_to_reading", "read", "run"]
+__all__ = [
+    "Description",
+    "Order",
+    "describe",
+    "objection",
+    "objection_to_reading",
+    "read",
+    "run",
+    "why_missing",
+]
 
 _WIDEST = 256  # head dimension; the scratch memory of a task grows with it
 _LONGEST = 2**31 - 1  # queries or keys

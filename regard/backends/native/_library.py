@@ -9,6 +9,7 @@ import os
 import struct
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 _NAME = "libregard.dylib" if sys.platform == "darwin" else "libregard.so"
 _ABI = 1  # what this package expects of `regard_abi()`
@@ -33,6 +34,31 @@ def why_missing() -> str | None:
 
 # As torch.compiler.assume_constant_result does, but without loading the compiler.
 why_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001 - torch has no public way
+
+
+class Description(NamedTuple):
+    """What the library is and does on this machine."""
+
+    path: str
+    instructions: str
+    """The set in use; below those built and those the processor can run, the best first."""
+    built: tuple[str, ...]
+    supported: tuple[str, ...]
+    pool: str
+    """File of the OpenMP runtime whose threads do the work; empty where they are its own."""
+
+
+def describe() -> Description | None:
+    """Describe the library, or None where there is none."""
+    library = load()
+    if library is None:
+        return None
+
+    def ask(name: str) -> str:
+        return os.fsdecode(getattr(library, f"regard_{name}")())
+
+    built, supported = (tuple(ask(name).split(",")) for name in ("built", "supported"))
+    return Description(str(_path()), ask("instructions"), built, supported, ask("pool"))
 
 
 def call(name: str, *arguments: bytes | tuple[int, ...] | int | None) -> None:
@@ -93,8 +119,8 @@ def _declare(library: ctypes.CDLL) -> None:
     """Tell ctypes the functions' types where they are not int."""
     library.regard_choose.argtypes = [ctypes.c_char_p]
     library.regard_attend.argtypes = [ctypes.c_char_p, *[ctypes.c_void_p] * 4, ctypes.c_int64]
-    for function in (library.regard_built, library.regard_supported, library.regard_instructions):
-        function.restype = ctypes.c_char_p
+    for name in ("built", "supported", "instructions", "pool"):
+        getattr(library, f"regard_{name}").restype = ctypes.c_char_p
 
 
 def _choose(library: ctypes.CDLL) -> None:

@@ -1,0 +1,108 @@
+"""`regard doctor`."""
+
+import os
+import platform
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from regard import causal
+from regard._problem import Problem, check
+from regard.backends import choose
+from regard.backends.native import Description, describe, why_missing
+from regard.cli.errors import telling
+
+__all__ = ["doctor"]
+
+_EXPLAINED = {
+    "avx512bf16": "AVX-512 and its bfloat16 dot products",
+    "avx512": "AVX-512",
+    "avx2": "AVX2 and FMA",
+    "baseline": "what every processor of this kind has",
+}
+
+
+def doctor() -> None:
+    """Say what computes attention on this machine, and why.
+
+    Examples:
+    regard doctor
+
+    REGARD_INSTRUCTIONS=avx2 regard doctor
+    """
+    with telling(ValueError):
+        library = describe()
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(_facts(library))
+    console.print()
+    console.print(_choices())
+
+
+def _facts(library: Description | None) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("regard", version("regard"))
+    table.add_row("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
+    table.add_row("python", f"{platform.python_version()} on {platform.system()}")
+    table.add_row("processor", f"{_processor()}, {os.cpu_count()} cores")
+    if library is None:
+        table.add_row("kernels", f"torch's alone: {why_missing()}")
+        return table
+    table.add_row("kernels", library.path)
+    table.add_row("instructions", _instructions(library))
+    own = "of its own, since torch has loaded no OpenMP runtime"
+    table.add_row("threads", f"torch's, from {library.pool}" if library.pool else own)
+    return table
+
+
+def _instructions(library: Description) -> str:
+    named = os.environ.get("REGARD_INSTRUCTIONS")
+    reason = "named by REGARD_INSTRUCTIONS" if named else "the best that this processor runs"
+    lines = [f"{library.instructions}: {_EXPLAINED[library.instructions]}; {reason}"]
+    for name in library.built:
+        if name not in library.supported:
+            lines.append(f"{name}: not run by this processor")
+        elif name != library.instructions:
+            lines.append(f"{name}: can be had with REGARD_INSTRUCTIONS={name}")
+    return "\n".join(lines)
+
+
+def _choices() -> Table:
+    table = Table("attention of", "computed by", "because", box=None, pad_edge=False)
+    for name, problem in _problems():
+        choice = choose(problem)
+        why = [f"not {other}: {objection}" for other, objection in choice.objections]
+        table.add_row(name, choice.name, "\n".join(why) or "it honours every argument")
+    return table
+
+
+def _problems() -> list[tuple[str, Problem]]:
+    """Make small problems of the kinds that are told apart."""
+
+    def problem(dtype: torch.dtype, dim: int = 64, device: str = "cpu") -> Problem:
+        tensor = torch.zeros(1, 1, 1, dim, dtype=dtype, device=device)
+        return check(tensor, tensor, tensor, mask=causal())
+
+    problems = [
+        ("float32", problem(torch.float32)),
+        ("bfloat16", problem(torch.bfloat16)),
+        ("float16", problem(torch.float16)),
+        ("float64", problem(torch.float64)),
+        ("head dimension 512", problem(torch.float32, dim=512)),
+    ]
+    if torch.cuda.is_available():
+        problems.append(("float32 on CUDA", problem(torch.float32, device="cuda")))
+    return problems
+
+
+def _processor() -> str:
+    """Name the processor as the operating system does, or at least its kind."""
+    try:
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        told = ""
+    names = re.findall(r"^model name\s*: (.*)$", told, flags=re.MULTILINE)
+    return names[0] if names else platform.processor() or platform.machine()
