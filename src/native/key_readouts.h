@@ -56,7 +56,7 @@ struct Received : Readout {
       for_each_head(task, [&](int64_t head, int first, int last) {
         add<vectors>(block, at.sums_of(head), [&](int j, floats weight) {
           const ints row = lane_numbers() + j * LANES;
-          return (row >= first) & (row < last) ? weight : floats{};
+          return ((row >= first) & (row < last)) ? weight : floats{};
         });
       });
     });

@@ -12,8 +12,9 @@
 namespace regard::REGARD_SET {
 
 namespace unaligned {
-using pair = int32_t __attribute__((aligned(2), may_alias));
-using pairs = int32_t __attribute__((vector_size(LANES * 4), aligned(2), may_alias));
+typedef int32_t pair __attribute__((aligned(2), may_alias));
+typedef int32_t pairs __attribute__((vector_size(LANES * 4), aligned(2), may_alias));
+static_assert(alignof(pair) == 2 && alignof(pairs) == 2);
 }  // namespace unaligned
 
 // The first elements of a row as pairs, zeros behind them: nothing past the row's end is read.

@@ -39,7 +39,7 @@ static void hide(const Task &task, const Run &run, float *scores, floats *peak) 
     for (int32_t k = 0; k < run.keys; k++) {
       float *at = scores + k * QUERIES + j * LANES;
       const ints key = all(run.key + k);
-      const floats score = (key >= start) & (key < stop) ? load(at) : all(HIDDEN);
+      const floats score = ((key >= start) & (key < stop)) ? load(at) : all(HIDDEN);
       store(at, score);
       most_yet = larger(most_yet, score);
     }

@@ -35,10 +35,12 @@ using ints = int32_t __attribute__((vector_size(LANES * 4)));
 using words = uint32_t __attribute__((vector_size(LANES * 4)));
 using halves = uint16_t __attribute__((vector_size(LANES * 2)));
 
+// As typedef: an alias made by `using` has no such attributes with Clang, which does not say so.
 namespace unaligned {
-using floats = float __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
-using ints = int32_t __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
-using halves = uint16_t __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+typedef float floats __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef uint16_t halves __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+static_assert(alignof(floats) == 4 && alignof(ints) == 4 && alignof(halves) == 2);
 }  // namespace unaligned
 
 REGARD_INLINE floats load(const float *from) { return *(const unaligned::floats *)from; }

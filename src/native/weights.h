@@ -35,7 +35,7 @@ struct Norms {
       const floats given = load(logsumexp + j * LANES);
       const ints sees = load(task.start + j * LANES) < load(task.stop + j * LANES);
       stray[j] = sees & ~(given < all(INFINITY));
-      shift[j] = sees & (given != all(-INFINITY)) ? given * LOG2_E : floats{};
+      shift[j] = (sees & (given != all(-INFINITY))) ? given * LOG2_E : floats{};
       shift[j] = stray[j] ? all(NAN) : shift[j];
       found |= stray[j];
     }
