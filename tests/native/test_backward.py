@@ -1,0 +1,250 @@
+"""The backward pass: gradients of the definition, on every set of instructions, to the last bit."""
+
+import math
+
+import cases
+import pytest
+import torch
+from hypothesis import given, settings
+
+import regard
+from regard.backends.native import _library
+
+pytestmark = pytest.mark.skipif(_library.load() is None, reason="there is no native library")
+
+SETS = _library.load().regard_supported().decode().split(",") if _library.load() else []
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Of the largest gradient, in roundings of the dtype. In float32 sums of a thousand products round
+# some times; in the half precisions weights, score gradients and results are rounded once each.
+ROUNDINGS = {torch.float32: 128, torch.bfloat16: 4, torch.float16: 4}
+# Unequal primes; panels of 256 keys and blocks of 192 are crossed, and tasks of 64 rows.
+B, H, G, L, S, D, DV = 2, 6, 2, 149, 577, 37, 19
+
+
+@pytest.fixture(params=SETS)
+def instructions(request):
+    """Each set in turn, and the best one again afterwards."""
+    assert _library.load().regard_choose(request.param.encode()) == 0
+    yield request.param
+    assert _library.load().regard_choose(None) == 0
+
+
+@pytest.fixture
+def threads():
+    """Change the number of threads, for one test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def normal(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def tensors(dtype=torch.float32, batch=B, heads=H, groups=G, queries=L, keys=S):
+    return {
+        "query": normal(batch, heads, queries, D, seed=1, dtype=dtype),
+        "key": normal(batch, groups, keys, D, seed=2, dtype=dtype),
+        "value": normal(batch, groups, keys, DV, seed=3, dtype=dtype),
+    }
+
+
+def differentiate(call, arguments, weight, options):
+    """Gradients of Σ weight · context with respect to all tensors of the arguments."""
+    leaves = {name: t.detach().requires_grad_() for name, t in arguments.items()}
+    generator = torch.Generator().manual_seed(5)
+    context = call(**leaves, **options, generator=generator)
+    gradients = torch.autograd.grad(context, tuple(leaves.values()), weight.to(context.dtype))
+    return dict(zip(leaves, gradients, strict=True))
+
+
+def native(arguments, weight, **options):
+    def call(**given):
+        return regard.attention(**given, backend="native")
+
+    return differentiate(call, arguments, weight, options)
+
+
+def exact(arguments, weight, **options):
+    def call(**given):
+        return regard.explain(**given).context
+
+    doubled = {name: t.double() for name, t in arguments.items()}
+    return differentiate(call, doubled, weight, options)
+
+
+def agree(gradients, wanted, dtype, floor=0.0):
+    for name, gradient in gradients.items():
+        assert gradient.shape == wanted[name].shape
+        largest = float(wanted[name].abs().max()) if gradient.numel() else 0.0
+        bound = ROUNDINGS[dtype] * torch.finfo(dtype).eps * largest + floor
+        error = cases.error(gradient, wanted[name])
+        assert error <= bound, f"{name}: error {error:.3g}, but at most {bound:.3g}"
+
+
+POSITIONS = torch.arange(S)
+MASKS = {
+    "all": regard.Mask(),
+    "causal": regard.causal(),
+    "from the corner": regard.causal(offset=0),
+    "blind rows": regard.causal(offset=-50),
+    "window": regard.causal() & regard.window(101),
+    "documents": regard.documents(POSITIONS // 97) & regard.causal(),
+    "padding": regard.padding(torch.stack([POSITIONS >= 200, POSITIONS < 301])) & regard.causal(),
+    "prefix": regard.prefix(311),
+    "dense": regard.dense(normal(L, S, seed=9) > -0.5) & regard.causal(),
+}
+OPTIONS = {
+    "scale": {"scale": -0.3},
+    "no scale": {"scale": 0.0},
+    "softcap": {"softcap": 1.5, "scale": 1.0},
+    "bias": {"bias": normal(H, 1, S, seed=4)},
+    "bias that hides": {"bias": normal(L, S, seed=4).masked_fill(POSITIONS % 5 == 0, -math.inf)},
+    "alibi": {"alibi": 0.5 ** torch.arange(1, H + 1)},
+    "sink": {"sink": normal(H, seed=6)},
+    "dropout": {"dropout": 0.3},
+    "dropout of all": {"dropout": 1.0},
+    "everything": {
+        "softcap": 2.0,
+        "bias": normal(B, 1, L, S, seed=4),
+        "alibi": 0.1 ** torch.arange(1, H + 1),
+        "sink": normal(H, seed=6),
+        "dropout": 0.6,
+    },
+}
+
+
+def check(dtype, mask, options):
+    arguments = tensors(dtype)
+    arguments |= {n: options[n] for n in ("bias", "alibi", "sink") if n in options}
+    rest = {n: x for n, x in options.items() if n not in arguments} | {"mask": mask}
+    weight = normal(B, H, L, DV, seed=7, dtype=dtype)
+    agree(native(arguments, weight, **rest), exact(arguments, weight, **rest), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", MASKS)
+def test_every_mask(name, dtype, instructions):
+    check(dtype, MASKS[name], {})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option(name, dtype, instructions):
+    check(dtype, MASKS["window"], OPTIONS[name])
+
+
+@settings(max_examples=100)
+@given(cases.cases(dtypes=DTYPES))
+def test_masks_and_options_crossed(case):
+    options = dict(case.options)
+    arguments = {"query": case.query, "key": case.key, "value": case.value}
+    arguments |= {n: options.pop(n) for n in ("bias", "alibi", "sink") if n in options}
+    weight = normal(*case.query.shape[:-1], case.value.shape[-1], dtype=case.dtype)
+    # A weight's gradient is a value times the context's; it suffers in proportion to its score, and
+    # meets a query or key on its way on.
+    query, key, value, of_context = (
+        float(t.abs().max()) for t in (case.query, case.key, case.value, weight)
+    )
+    rounding = case.rounding + torch.finfo(case.dtype).eps
+    floor = 4 * rounding * value * of_context * max(1, query, key)
+    agree(
+        native(arguments, weight, **options), exact(arguments, weight, **options), case.dtype, floor
+    )
+
+
+@pytest.mark.parametrize("queries, keys", [(1, 1), (64, 15), (65, 16), (17, 257), (63, 1023)])
+def test_sizes_around_those_of_tasks_blocks_and_panels(queries, keys, instructions):
+    for dtype in (torch.float32, torch.bfloat16):
+        arguments = tensors(dtype, 1, 2, 1, queries, keys)
+        weight = normal(1, 2, queries, DV, dtype=dtype)
+        options = {"mask": regard.causal()}
+        # Where a row sees one key alone, its score has no gradient; what is left is rounding.
+        floor = 16 * torch.finfo(dtype).eps
+        got, wanted = native(arguments, weight, **options), exact(arguments, weight, **options)
+        agree(got, wanted, dtype, floor)
+
+
+@pytest.mark.parametrize("queries, keys", [(0, 7), (5, 0), (0, 0)])
+def test_nothing_to_see_gives_no_gradient(queries, keys):
+    arguments = tensors(queries=queries, keys=keys)
+    for gradient in native(arguments, normal(B, H, queries, DV)).values():
+        assert not gradient.any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("groups", [1, 6])
+def test_the_number_of_threads_does_not_matter(groups, dtype, threads, instructions):
+    arguments = tensors(dtype, 1, 6, groups, 331, 1301) | {"sink": normal(6), "alibi": normal(6)}
+    weight = normal(1, 6, 331, DV, dtype=dtype)
+    threads(1)
+    alone = native(arguments, weight, mask=MASKS["causal"])
+    for count in (2, 3):
+        threads(count)
+        for _ in range(3):
+            together = native(arguments, weight, mask=MASKS["causal"])
+            assert all(torch.equal(alone[name], together[name]) for name in alone)
+
+
+def test_what_else_is_in_the_batch_does_not_matter():
+    arguments, weight = tensors(), normal(B, H, L, DV)
+    together = native(arguments, weight, mask=MASKS["padding"])
+    for entry in range(B):
+        mask = regard.padding([POSITIONS >= 200, POSITIONS < 301][entry]) & regard.causal()
+        own = {name: t[entry : entry + 1] for name, t in arguments.items()}
+        alone = native(own, weight[entry : entry + 1], mask=mask)
+        assert all(torch.equal(alone[name][0], together[name][entry]) for name in alone)
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "bias", "alibi", "sink"])
+def test_a_gradient_does_not_depend_on_which_others_are_wanted(name):
+    arguments = tensors() | {"bias": normal(L, S), "alibi": normal(H), "sink": normal(H)}
+    weight = normal(B, H, L, DV)
+    wanted = native(arguments, weight, mask=MASKS["window"])[name]
+    others = {other: t for other, t in arguments.items() if other != name}
+    alone = native({name: arguments[name]}, weight, mask=MASKS["window"], **others)[name]
+    assert torch.equal(alone, wanted)
+
+
+@pytest.mark.parametrize("stray", [math.nan, math.inf])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("option", ["scale", "softcap", "bias", "sink", "dropout"])
+def test_what_is_hidden_reaches_no_gradient(option, dtype, stray, instructions):
+    hidden = torch.tensor([0, 3, S - 1])
+    blind = torch.arange(40)
+    mask = regard.causal(offset=-40 + 150) & regard.padding((POSITIONS >= 150) & (POSITIONS < 570))
+    clean, weight = tensors(dtype), normal(B, H, L, DV, dtype=dtype)
+    dirty = {name: t.clone() for name, t in clean.items()}
+    dirty["key"][:, :, hidden] = stray
+    dirty["value"][:, :, hidden + torch.tensor([1, 0, -1])] = stray
+    dirty["query"][:, :, blind] = stray
+    spoilt = weight.clone()
+    spoilt[:, :, blind] = stray
+    options = {"mask": mask, **OPTIONS[option]}
+    got, wanted = native(dirty, spoilt, **options), exact(clean, weight, **options)
+    agree(got, wanted, dtype)
+    assert not got["query"][:, :, blind].any()
+    for name in ("key", "value"):
+        assert not got[name][:, :, :150].any()
+        assert not got[name][:, :, 570:].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["query", "key", "value", "weight"])
+def test_nan_stays_with_those_who_see_it(name, dtype, instructions):
+    """A NaN at position 100 of 200 spoils rows from there on; or, in a row, keys up to there."""
+    arguments, weight = tensors(dtype, 1, 2, 2, 200, 200), normal(1, 2, 200, DV, dtype=dtype)
+    options = {"mask": regard.causal()}
+    wanted = exact(arguments, weight, **options)
+    (arguments | {"weight": weight})[name][:, :, 100] = math.nan
+    got = native(arguments, weight, **options)
+    if name in {"query", "weight"}:  # it reaches keys that the row sees, and no other row
+        untouched = {"key": slice(101, None), "value": slice(101, None)}
+        rows = torch.arange(200) != 100
+        assert cases.error(got["query"][:, :, rows], wanted["query"][:, :, rows]) < 0.1
+    else:  # no row before sees it
+        untouched = {"query": slice(0, 100)}
+        assert got["query"][:, :, 100:].isnan().any()
+    for other, where in untouched.items():
+        part = {other: got[other][:, :, where]}
+        agree(part, {other: wanted[other][:, :, where]}, dtype)
