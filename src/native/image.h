@@ -37,20 +37,14 @@ struct Image : Readout {
   static constexpr int MOST_BLOCKS = 16;  // of keys, after which floats would lose what is added
 
   struct Memory {
-    float *columns;  // (GATHERED, QUERIES)
-    int64_t *state;  // the first of them, and blocks since they were empty
-
-    explicit Memory(char *memory) {
-      columns = (float *)memory;
-      state = (int64_t *)(columns + GATHERED * QUERIES);
-    }
-    int64_t &first() const { return state[0]; }
-    int64_t &blocks() const { return state[1]; }
+    alignas(64) float columns[GATHERED][QUERIES];
+    int64_t first, stop;  // pixels [first, stop) are being summed up
+    int64_t blocks;       // that have been since then
+    int64_t band;         // the unit's first pixel row
+    Place rows[QUERIES];
   };
 
-  static size_t memory(const regard_problem &, const regard_readout &) {
-    return GATHERED * QUERIES * sizeof(float) + 2 * sizeof(int64_t);
-  }
+  static size_t memory(const regard_problem &, const regard_readout &) { return sizeof(Memory); }
   static int64_t width(const regard_readout &asked) { return padded(asked.columns); }
   static int64_t sums(const regard_problem &p, const regard_readout &asked) {
     const Division division(p);
@@ -60,41 +54,47 @@ struct Image : Readout {
     return rows * width(asked);
   }
 
-  static void clear(const Memory &memory, int64_t first) {
-    memset(memory.columns, 0, GATHERED * QUERIES * sizeof(float));
-    memory.first() = first;
-    memory.blocks() = 0;
+  static void begin(const At &at, const Task &task) {
+    Memory &memory = *at.kept<Memory>();
+    memory.first = memory.stop = memory.blocks = 0;
+    memory.band = Band(at.p, at.asked, at.unit.first, at.unit.last).first;
+    for (int r = 0; r < task.count; r++)
+      memory.rows[r] = place_of(task.query[r], at.asked.size, at.p.queries);
   }
-  static void begin(const At &at, const Task &) { clear(Memory(at.memory), 0); }
 
   static void weights(const At &at, const Block &block) {
+    if (++at.kept<Memory>()->blocks > MOST_BLOCKS) spill(at, block.task);
     with_live(block.task.vectors, [&](auto vectors) { gather<vectors>(at, block); });
   }
 
   template <int vectors>
   REGARD_INLINE void gather(const At &at, const Block &block) {
-    const Memory memory(at.memory);
     const int64_t pixels = at.asked.columns, length = at.p.keys, stop = block.key + block.keys;
-    if (++memory.blocks() > MOST_BLOCKS) spill(at, block.task, block.key * pixels / length);
-    for (int64_t key = block.key; key < stop;) {
-      const Place place = place_of(key, pixels, length);
-      if (place.pixel + 1 >= memory.first() + GATHERED) spill(at, block.task, place.pixel);
-      float *column = memory.columns + (place.pixel - memory.first()) * QUERIES;
+    int64_t key = block.key;
+    for (int64_t pixel = key * pixels / length; key < stop; pixel++) {
+      const int64_t edge = (pixel + 1) * length;
+      const int64_t whole = least(edge / pixels, stop) - key;  // keys of this pixel alone
       const float *weights = block.weights + (key - block.key) * QUERIES;
-      if (place.share == 1) {
-        const int64_t whole = least((place.pixel + 1) * length / pixels, stop) - key;
-        add_keys<vectors>(weights, whole, column);
-        key += whole;
-      } else {
-        REGARD_UNROLL for (int j = 0; j < vectors; j++) {
-          const floats weight = load(weights + j * LANES);
-          float *here = column + j * LANES, *next = here + QUERIES;
-          store(here, load(here) + weight * place.share);
-          store(next, load(next) + weight * (1 - place.share));
-        }
-        key++;
-      }
+      if (whole > 0) add_keys<vectors>(weights, whole, open(at, block.task, pixel));
+      key += whole;
+      const int64_t cut = edge - key * pixels;
+      if (key == stop || cut == 0) continue;
+      const float share = float(double(cut) / double(pixels));
+      weights += whole * QUERIES;
+      add_share<vectors>(weights, share, open(at, block.task, pixel));
+      add_share<vectors>(weights, 1 - share, open(at, block.task, pixel + 1));
+      key++;
     }
+  }
+
+  // Where the weights of a pixel column are summed up.
+  static float *open(const At &at, const Task &task, int64_t pixel) {
+    Memory &memory = *at.kept<Memory>();
+    if (pixel >= memory.first + GATHERED) spill(at, task);
+    if (memory.first == memory.stop) memory.first = memory.stop = pixel;
+    float *column = memory.columns[pixel - memory.first];
+    if (pixel == memory.stop) memset(column, 0, QUERIES * sizeof(float)), memory.stop++;
+    return column;
   }
 
   template <int vectors>
@@ -108,54 +108,56 @@ struct Image : Readout {
       store(column + j * LANES, load(column + j * LANES) + sums[j]);
   }
 
-  // Adds the columns gathered to the picture, and goes on from another.
-  static void spill(const At &at, const Task &task, int64_t next) {
-    const Memory memory(at.memory);
-    for (int c = 0; c < GATHERED && memory.first() + c < at.asked.columns; c += LANES)
-      add_rows(at, task, memory.columns + c * QUERIES, memory.first() + c);
-    clear(memory, next);
+  template <int vectors>
+  REGARD_INLINE void add_share(const float *weights, float share, float *column) {
+    REGARD_UNROLL for (int j = 0; j < vectors; j++) {
+      float *sum = column + j * LANES;
+      store(sum, load(sum) + load(weights + j * LANES) * share);
+    }
   }
 
-  static void add_rows(const At &at, const Task &task, const float *columns, int64_t first) {
-    const int64_t pixels = at.asked.size, length = at.p.queries;
-    const Band band(at.p, at.asked, at.unit.first, at.unit.last);
-    const int64_t count = at.asked.columns - first;
+  // Adds the columns gathered to the picture.
+  static void spill(const At &at, const Task &task) {
+    Memory &memory = *at.kept<Memory>();
+    for (int c = 0; memory.first + c < memory.stop; c += LANES) add_rows(at, task, memory, c);
+    memory.first = memory.stop;
+    memory.blocks = 0;
+  }
+
+  static void add_rows(const At &at, const Task &task, const Memory &memory, int first) {
+    const int64_t column = memory.first + first, count = memory.stop - column;
     alignas(64) float rows[QUERIES][LANES];
     for (int j = 0; j < task.vectors; j++) {
       floats tile[LANES];
-      REGARD_UNROLL for (int i = 0; i < LANES; i++) tile[i] = load(columns + i * QUERIES + j * LANES);
+      REGARD_UNROLL for (int i = 0; i < LANES; i++)
+        tile[i] = load(memory.columns[first + i] + j * LANES);
       transpose(tile);
       REGARD_UNROLL for (int i = 0; i < LANES; i++) store(rows[j * LANES + i], tile[i]);
     }
     for_each_head(task, [&](int64_t head, int r, int last) {
-      double *picture = at.sums_of(head) + first;
-      const auto row_of = [&](int64_t pixel) { return picture + (pixel - band.first) * width(at.asked); };
-      Place place = place_of(task.query[r], pixels, length);
+      double *picture = at.sums_of(head) - memory.band * width(at.asked) + column;
+      int64_t pixel = memory.rows[r].pixel;
       floats sum = {};
-      int64_t pixel = place.pixel;
+      const auto put = [&] { add_to(picture + pixel * width(at.asked), sum, count); };
       for (; r < last; r++) {
-        place = place_of(task.query[r], pixels, length);
-        if (place.pixel != pixel) add_to(row_of(pixel), sum, count), sum = floats{}, pixel = place.pixel;
+        const Place &place = memory.rows[r];
+        if (place.pixel != pixel) put(), sum = floats{}, pixel = place.pixel;
         sum += load(rows[r]) * place.share;
-        if (place.share < 1) {
-          add_to(row_of(pixel), sum, count);
-          sum = load(rows[r]) * (1 - place.share);
-          pixel++;
-        }
+        if (place.share < 1) put(), sum = load(rows[r]) * (1 - place.share), pixel++;
       }
-      add_to(row_of(pixel), sum, count);
+      put();
     });
   }
 
-  static void end(const At &at, const Task &task, const Norms &) { spill(at, task, 0); }
+  static void end(const At &at, const Task &task, const Norms &) { spill(at, task); }
 
   // Pixels are means: each covers L/rows × S/columns weights.
   static void finish(const regard_problem &p, const regard_readout &asked, int64_t head,
                      const Sums &sums) {
-    const double area = (double(p.queries) / double(asked.size)) *
-                        (double(p.keys) / double(asked.columns));
+    const double share = (double(asked.size) / double(p.queries)) *
+                         (double(asked.columns) / double(p.keys));
     for (int64_t row = 0; row < asked.size; row++) {
-      const double *parts[MOST_CHUNKS];  // of those chunks that have a share in it
+      double *parts[MOST_CHUNKS];  // of those chunks that have a share in it
       int count = 0;
       for (int64_t c = 0; c < sums.division.chunks; c++) {
         const Band band(p, asked, sums.division.start(p, c), sums.division.start(p, c + 1));
@@ -163,11 +165,11 @@ struct Image : Readout {
           parts[count++] = sums.data + c * sums.step + (row - band.first) * width(asked);
       }
       float *pixels = asked.result + (head * asked.size + row) * asked.columns;
-      for (int64_t column = 0; column < asked.columns; column++) {
-        double total = 0;
-        for (int i = 0; i < count; i++) total += parts[i][column];
-        pixels[column] = float(total / area);
-      }
+      double *total = parts[0];
+      for (int i = 1; i < count; i++)
+        for (int64_t column = 0; column < asked.columns; column++) total[column] += parts[i][column];
+      for (int64_t column = 0; column < asked.columns; column++)
+        pixels[column] = float(total[column] * share);
     }
   }
 };

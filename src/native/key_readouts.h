@@ -24,47 +24,41 @@ REGARD_INLINE void for_each_head(const Task &task, Call call) {
 }
 
 struct Received : Readout {
+  static constexpr bool of_columns = true;
+
   static int64_t sums(const regard_problem &p, const regard_readout &) { return padded(p.keys); }
 
-  // Sums the vectors of rows; `own` says which lanes count.
-  template <int vectors, class Own>
-  REGARD_INLINE void add(const Block &block, double *received, Own own) {
+  // `column(k)` is what the lanes hold of key k.
+  template <class Column>
+  REGARD_INLINE void add(const Block &block, double *received, Column column) {
     for (int32_t first = 0; first < block.keys; first += LANES) {
-      const int keys = least(LANES, block.keys - first);
-      const float *weights = block.weights + first * QUERIES;
       floats sums[LANES];
-      const auto column = [&](int k) {
-        sums[k] = own(0, load(weights + k * QUERIES));
-        REGARD_UNROLL for (int j = 1; j < vectors; j++)
-          sums[k] += own(j, load(weights + k * QUERIES + j * LANES));
-      };
-      if (keys == LANES) {
-        REGARD_UNROLL for (int k = 0; k < LANES; k++) column(k);
-      } else {
-        for (int k = 0; k < LANES; k++) sums[k] = floats{};
-        for (int k = 0; k < keys; k++) column(k);
-      }
-      add_to(received + block.key + first, sum_each(sums));
+      REGARD_UNROLL for (int k = 0; k < LANES; k++)
+        sums[k] = first + k < block.keys ? column(first + k) : floats{};
+      add_to(received + block.key + first, sum_each(sums), block.keys - first);
     }
   }
 
   static void weights(const At &at, const Block &block) {
-    const Task &task = block.task;
-    with_live(task.vectors, [&](auto vectors) {
-      if (at.unit.heads == 1)
-        return add<vectors>(block, at.sums, [](int, floats weight) { return weight; });
-      for_each_head(task, [&](int64_t head, int first, int last) {
-        add<vectors>(block, at.sums_of(head), [&](int j, floats weight) {
+    const auto column = [&](int32_t k) { return load(block.columns + k * LANES); };
+    if (at.unit.heads == 1) return add(block, at.sums, column);
+    for_each_head(block.task, [&](int64_t head, int first, int last) {
+      add(block, at.sums_of(head), [&](int32_t k) {
+        floats sum = {};
+        for (int j = first / LANES; j * LANES < last; j++) {
           const ints row = lane_numbers() + j * LANES;
-          return ((row >= first) & (row < last)) ? weight : floats{};
-        });
+          const floats weight = load(block.weights + k * QUERIES + j * LANES);
+          sum += ((row >= first) & (row < last)) ? weight : floats{};
+        }
+        return sum;
       });
     });
   }
 
   static void finish(const regard_problem &p, const regard_readout &asked, int64_t head,
                      const Sums &sums) {
-    for (int64_t k = 0; k < p.keys; k++) asked.result[head * p.keys + k] = float(sums.total(k));
+    const double *received = sums.total(p.keys);
+    for (int64_t k = 0; k < p.keys; k++) asked.result[head * p.keys + k] = float(received[k]);
   }
 };
 
@@ -125,10 +119,11 @@ struct Collected : Readout {
 
   static void finish(const regard_problem &p, const regard_readout &asked, int64_t head,
                      const Sums &sums) {
+    const int64_t step = padded(p.keys);
+    const double *collected = sums.total(asked.size * step);
     for (int64_t m = 0; m < asked.size; m++)
       for (int64_t k = 0; k < p.keys; k++)
-        asked.result[(head * asked.size + m) * p.keys + k] =
-            float(sums.total(m * padded(p.keys) + k));
+        asked.result[(head * asked.size + m) * p.keys + k] = float(collected[m * step + k]);
   }
 
   // The weights of up to QUERIES keys, a row of them for each row of the task.

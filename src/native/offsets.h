@@ -88,10 +88,11 @@ struct Offsets : Readout {
 
   static void finish(const regard_problem &, const regard_readout &asked, int64_t head,
                      const Sums &sums) {
+    const double *weights = sums.total(2 * width(asked)), *counts = weights + width(asked);
     double rows = 0;
     for (int64_t back = 0; back < asked.size; back++) {
-      rows += sums.total(width(asked) + back);
-      asked.result[head * asked.size + back] = float(sums.total(back) / most(rows, 1.0));
+      rows += counts[back];
+      asked.result[head * asked.size + back] = float(weights[back] / most(rows, 1.0));
     }
   }
 };

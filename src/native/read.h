@@ -13,8 +13,8 @@
 
 namespace regard::REGARD_SET {
 
-// Bytes of sums over rows that are kept at a time: as many heads as fit are worked on together.
-constexpr int64_t SUMS_AT_A_TIME = 1 << 24;
+// Bytes of sums over rows that are kept at a time.
+constexpr int64_t MOST_SUMS = 1 << 24;
 
 template <class Call>
 REGARD_INLINE void with_kind(int64_t kind, Call call) {
@@ -40,8 +40,9 @@ struct Reading {
   const Division division;
   int64_t sums_per_head = 0;  // numbers, for each chunk
   size_t memory = 0;          // bytes that the readouts need on a thread
-  bool weights = false;       // whether more than the log-sum-exp is asked for
-  bool entropy = false;
+  bool scores = false;        // whether more than the log-sum-exp is asked for
+  bool weights = false;       // whether more than scores tell
+  bool columns = false, entropy = false;  // see `Block`
 
   Reading(const regard_problem &problem, const regard_readouts &asked)
       : p(problem), readouts(asked), scoring(scoring_of(problem)), division(problem) {
@@ -50,10 +51,16 @@ struct Reading {
       with_kind(readout.kind, [&](auto kind) {
         sums_per_head += kind.sums(p, readout);
         memory += aligned(kind.memory(p, readout));
+        weights |= kind.of_weights;
+        columns |= kind.of_columns;
+        entropy |= kind.of_entropy;
       });
-      weights |= readout.kind != REGARD_LOGSUMEXP;
-      entropy |= readout.kind == REGARD_ENTROPY;
+      scores |= readout.kind != REGARD_LOGSUMEXP;
     }
+  }
+
+  int64_t sums_per_unit() const {
+    return division.heads_together * division.chunks * sums_per_head;
   }
 
   static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -92,14 +99,14 @@ static void read_task(const Reading &reading, const Unit &unit, const Task &task
   norms.prepare(task);
 
   each([&](auto kind, const At &at) { kind.begin(at, task); });
-  if (reading.weights)
+  if (reading.scores)
     for_each_block(task, [&](int32_t first, int32_t last, bool common) {
-      Block block = {.p = p, .task = task, .key = first, .keys = last - first,
-                     .weights = scratch.scores, .peak = {}, .entropy = {}};
+      Block block(p, task, first, last, scratch);
       ints ignored[VECTORS] = {};
       score<Arithmetic>(reading.scoring, common, scratch, block, ignored);
       each([&](auto kind, const At &at) { kind.scores(at, block); });
-      weigh(norms, reading.entropy, block);
+      if (!reading.weights) return;
+      weigh(norms, reading.columns, reading.entropy, block);
       each([&](auto kind, const At &at) { kind.weights(at, block); });
     });
   each([&](auto kind, const At &at) { kind.end(at, task, norms); });
@@ -120,10 +127,10 @@ static void read_unit(const Reading &reading, const Unit &unit, void *memory, do
 }
 
 // Adds up what was summed over the rows of the unit's heads, chunk by chunk.
-static void finish_unit(const Reading &reading, const Unit &unit, const double *sums) {
+static void finish_unit(const Reading &reading, const Unit &unit, double *sums) {
   const regard_problem &p = reading.p;
   for (int64_t h = 0; h < unit.heads; h++) {
-    const double *own = sums + h * reading.division.chunks * reading.sums_per_head;
+    double *own = sums + h * reading.division.chunks * reading.sums_per_head;
     for (int64_t i = 0; i < reading.readouts.count; i++) {
       const regard_readout &readout = reading.readouts.list[i];
       with_kind(readout.kind, [&](auto kind) {
@@ -135,36 +142,61 @@ static void finish_unit(const Reading &reading, const Unit &unit, const double *
   }
 }
 
+// A thread a unit: where there are many, each is done with before the next.
 template <class Arithmetic>
-static int read(const regard_problem &p, const regard_readouts &readouts) {
-  const Reading reading(p, readouts);
+static int read_one_by_one(const Reading &reading) {
+  const regard_problem &p = reading.p;
   const Division &division = reading.division;
-  const int64_t sums_per_unit =
-      division.heads_together * division.chunks * reading.sums_per_head;
-  const int64_t fitting = SUMS_AT_A_TIME / (sums_per_unit * int64_t(sizeof(double)) + 1);
-  const int64_t together = most(int64_t(1), least(division.units, fitting));
-  double *all_sums = (double *)malloc(size_t(together * sums_per_unit) * sizeof(double) + 1);
+  const size_t own = ReadScratch::size(p) + reading.memory;
+  return for_each_task(
+      int(p.threads), division.units, own + size_t(reading.sums_per_unit()) * sizeof(double),
+      [&](int64_t number, void *memory) {
+        double *sums = (double *)((char *)memory + own);
+        for (int64_t chunk = 0; chunk < division.chunks; chunk++)
+          read_unit<Arithmetic>(reading, division.unit(p, number, chunk), memory,
+                                sums + chunk * reading.sums_per_head);
+        finish_unit(reading, division.unit(p, number, 0), sums);
+      });
+}
+
+// A thread a chunk; as many units at a time as there is memory for their sums.
+template <class Arithmetic>
+static int read_by_chunks(const Reading &reading) {
+  const regard_problem &p = reading.p;
+  const Division &division = reading.division;
+  const int64_t size = reading.sums_per_unit() * int64_t(sizeof(double));
+  const int64_t together =
+      most(int64_t(1), least(division.units, MOST_SUMS / most(int64_t(1), size)));
+  double *all_sums = (double *)malloc(size_t(together * size) + 1);
   if (!all_sums) return REGARD_OUT_OF_MEMORY;
 
   int result = REGARD_DONE;
   for (int64_t start = 0; start < division.units && result == REGARD_DONE; start += together) {
     const int64_t units = least(together, division.units - start);
-    const auto sums_of = [&](int64_t unit) { return all_sums + unit * sums_per_unit; };
+    const auto sums_of = [&](int64_t unit) { return all_sums + unit * reading.sums_per_unit(); };
     result = for_each_task(
         int(p.threads), units * division.chunks, ReadScratch::size(p) + reading.memory,
         [&](int64_t number, void *memory) {
           // The last rows first, since those see the most when attention is causal.
           const int64_t chunk = division.chunks - 1 - number / units, unit = number % units;
           read_unit<Arithmetic>(reading, division.unit(p, start + unit, chunk), memory,
-                             sums_of(unit) + chunk * reading.sums_per_head);
+                                sums_of(unit) + chunk * reading.sums_per_head);
         });
-    if (result == REGARD_DONE && reading.sums_per_head)
+    if (result == REGARD_DONE && size)
       result = for_each_task(int(p.threads), units, 0, [&](int64_t unit, void *) {
         finish_unit(reading, division.unit(p, start + unit, 0), sums_of(unit));
       });
   }
   free(all_sums);
   return result;
+}
+
+template <class Arithmetic>
+static int read(const regard_problem &p, const regard_readouts &readouts) {
+  const Reading reading(p, readouts);
+  const bool many = reading.division.units >= 4 * p.threads;
+  const bool small = reading.sums_per_unit() * int64_t(sizeof(double)) <= MOST_SUMS;
+  return many && small ? read_one_by_one<Arithmetic>(reading) : read_by_chunks<Arithmetic>(reading);
 }
 
 }  // namespace regard::REGARD_SET

@@ -24,19 +24,23 @@ struct At {
 
 // The sums over rows of one head, chunk by chunk.
 struct Sums {
-  const double *data;
+  double *data;
   int64_t step;  // from one chunk's to the next
   const Division &division;
 
-  double total(int64_t i) const {
-    double all_chunks = 0;
-    for (int64_t c = 0; c < division.chunks; c++) all_chunks += data[c * step + i];
-    return all_chunks;
+  // Adds up all chunks, in their order.
+  double *total(int64_t count) const {
+    for (int64_t c = 1; c < division.chunks; c++)
+      for (int64_t i = 0; i < count; i++) data[i] += data[c * step + i];
+    return data;
   }
 };
 
 // Readouts are types without data; this is one that keeps nothing and does nothing.
 struct Readout {
+  // What it wants of a block.
+  static constexpr bool of_weights = true, of_columns = false, of_entropy = false;
+
   // Bytes that a thread needs for a task, and numbers that are summed up for a head and chunk.
   static size_t memory(const regard_problem &, const regard_readout &) { return 0; }
   static int64_t sums(const regard_problem &, const regard_readout &) { return 0; }

@@ -19,6 +19,8 @@ struct RowReadout : Readout {
 };
 
 struct LogSumExp : Readout {
+  static constexpr bool of_weights = false;
+
   static void end(const At &at, const Task &task, const Norms &norms) {
     RowReadout::write(at, task, [&](int r) { return norms.logsumexp[r]; });
   }
@@ -26,6 +28,8 @@ struct LogSumExp : Readout {
 
 // The largest weight.
 struct Max : Readout {
+  static constexpr bool of_weights = false;
+
   static size_t memory(const regard_problem &, const regard_readout &) {
     return QUERIES * sizeof(float);
   }
@@ -50,6 +54,8 @@ struct Max : Readout {
 
 // −Σ w·ln w.
 struct Entropy : RowReadout {
+  static constexpr bool of_entropy = true;
+
   static void weights(const At &at, const Block &block) {
     for (int j = 0; j < block.task.vectors; j++)
       add_to(at.kept<double>() + j * LANES, block.entropy[j]);

@@ -1,28 +1,35 @@
 // The strongest keys of each row.
 //
 // Each row keeps a list of its k best so far, in order. A score that beats the last of them is rare
-// once a few dozen keys are past; finding out is a comparison for LANES rows at a time.
+// once a few dozen keys are past: finding those is a comparison for LANES rows at a time. They are
+// gathered first and put into the lists after that, which leaves hardly a branch to be mispredicted.
 #pragma once
 
 #include "readout.h"
 
 namespace regard::REGARD_SET {
 
-REGARD_INLINE uint64_t bits(ints truth) {
+// Appends the numbers of those lanes whose score is above the threshold, and gives the list's end.
+REGARD_INLINE int32_t *append_above(floats score, floats threshold, int32_t first, int32_t *list) {
 #if defined(__AVX512F__)
-  return _mm512_movepi32_mask((__m512i)truth);
-#elif defined(__AVX2__)
-  return uint64_t(_mm256_movemask_ps((__m256)truth));
-#elif defined(__SSE2__)
-  return uint64_t(_mm_movemask_ps((__m128)truth));
+  const __mmask16 above = _mm512_cmp_ps_mask(score, threshold, _CMP_GT_OQ);
+  const ints numbers = lane_numbers() + first;
+  store(list, (ints)_mm512_maskz_compress_epi32(above, (__m512i)numbers));
+  return list + __builtin_popcount(above);
 #else
-  uint64_t found = 0;
-  REGARD_UNROLL for (int i = 0; i < LANES; i++) found |= uint64_t(truth[i] & 1) << i;
-  return found;
+  const ints above = score > threshold;
+  if (!any(above)) return list;
+  for (int i = 0; i < LANES; i++) {
+    *list = first + i;
+    list += above[i] & 1;
+  }
+  return list;
 #endif
 }
 
 struct Top : Readout {
+  static constexpr bool of_weights = false;
+
   // The lists of QUERIES rows, `width` apart. Entry 0 is +∞, which nothing beats: entries can be
   // moved up by vectors that reach over their row's end, since they leave the next row's as it is.
   struct Lists {
@@ -30,6 +37,7 @@ struct Top : Readout {
     float *thresholds;  // the last of each row
     float *scores;
     int32_t *keys;
+    int32_t *found;  // scores of a block that may belong into a list
 
     Lists(const regard_readout &asked, char *memory) {
       k = asked.size;
@@ -37,24 +45,29 @@ struct Top : Readout {
       thresholds = (float *)memory;
       scores = thresholds + QUERIES;
       keys = (int32_t *)(scores + QUERIES * width + LANES);
+      found = keys + QUERIES * width + LANES;
     }
     static size_t size(int64_t k) {
-      return size_t(QUERIES + 2 * (QUERIES * padded(k + 1) + LANES)) * sizeof(float);
+      return size_t(2 * (QUERIES * padded(k + 1) + LANES) + QUERIES * (PIECE + 1) + LANES) *
+             sizeof(float);
     }
     float *scores_of(int r) const { return scores + r * width + 1; }
     int32_t *keys_of(int r) const { return keys + r * width + 1; }
 
-    // Equals keep the order in which they come: of two equal scores the lower key's is first.
+    // A score that beats none changes nothing. Equals keep the order in which they come: of two
+    // equal scores the lower key's is first.
     void insert(int r, float score, int32_t key) const {
       float *own = scores_of(r);
       int32_t *own_keys = keys_of(r);
-      for (int64_t t = (k - 1) / LANES * LANES; t >= 0; t -= LANES) {
+      int64_t t = (k - 1) / LANES * LANES;
+      do {
         const floats old = load(own + t), before = load(own + t - 1);
         const ints old_key = load(own_keys + t), key_before = load(own_keys + t - 1);
         const ints moves = all(score) > old, moves_on = all(score) > before;
         store(own + t, moves ? (moves_on ? before : all(score)) : old);
         store(own_keys + t, moves ? (moves_on ? key_before : all(key)) : old_key);
-      }
+        t -= LANES;
+      } while (t >= 0 && score > own[t + LANES - 1]);
       thresholds[r] = own[k - 1];
     }
   };
@@ -75,21 +88,19 @@ struct Top : Readout {
 
   template <int vectors>
   REGARD_INLINE void find(const Lists &lists, const Block &block) {
-    constexpr int STRIDE = 8;  // keys between one look at the thresholds and the next
-    for (int32_t first = 0; first < block.keys; first += STRIDE) {
-      floats threshold[vectors];
+    for (int32_t first = 0, keys; first < block.keys; first += keys) {
+      // Thresholds rise fast at first and are looked at anew soon, later once a block.
+      const int32_t past = block.key + first - block.task.first_key;
+      keys = least(most(past / 8, 8), block.keys - first);
+      floats thresholds[vectors];
       REGARD_UNROLL for (int j = 0; j < vectors; j++)
-        threshold[j] = load(lists.thresholds + j * LANES);
-      for (int32_t k = first; k < least(first + STRIDE, block.keys); k++) {
-        const float *scores = block.weights + k * QUERIES;
-        uint64_t better = 0;
+        thresholds[j] = load(lists.thresholds + j * LANES);
+      int32_t *end = lists.found;
+      for (int32_t i = first * QUERIES; i < (first + keys) * QUERIES; i += QUERIES)
         REGARD_UNROLL for (int j = 0; j < vectors; j++)
-          better |= bits(load(scores + j * LANES) > threshold[j]) << (j * LANES);
-        for (; better; better &= better - 1) {
-          const int r = __builtin_ctzll(better);
-          if (scores[r] > lists.thresholds[r]) lists.insert(r, scores[r], block.key + k);
-        }
-      }
+          end = append_above(load(block.weights + i + j * LANES), thresholds[j], i + j * LANES, end);
+      for (const int32_t *found = lists.found; found < end; found++)
+        lists.insert(*found % QUERIES, block.weights[*found], block.key + *found / QUERIES);
     }
   }
   static void scores(const At &at, const Block &block) {

@@ -7,8 +7,27 @@
 namespace regard::REGARD_SET {
 
 // Keys whose weights stay in the nearest cache while one readout after the other goes over them.
-constexpr int32_t PIECE = 64;
+constexpr int32_t PIECE = 96;
 static_assert(PIECE <= BLOCK && PIECE % LANES == 0);
+
+struct ReadScratch {
+  float *query;    // (dim, QUERIES)
+  float *scores;   // (PIECE, QUERIES), then weights
+  float *columns;  // (PIECE, LANES)
+  float *panel;    // (PIECE, dim): keys as floats
+  char *readouts;  // what they keep
+
+  static size_t size(const regard_problem &p) {
+    return size_t(padded(p.dim) * (QUERIES + PIECE) + PIECE * (QUERIES + LANES)) * sizeof(float);
+  }
+  ReadScratch(const regard_problem &p, void *memory) {
+    query = (float *)memory;
+    scores = query + padded(p.dim) * QUERIES;
+    columns = scores + PIECE * QUERIES;
+    panel = columns + PIECE * LANES;
+    readouts = (char *)(panel + PIECE * padded(p.dim));
+  }
+};
 
 struct Block {
   const regard_problem &p;
@@ -16,8 +35,14 @@ struct Block {
   int32_t key;     // the first
   int32_t keys;    // their number
   float *weights;  // (keys, QUERIES), 0 where hidden; their scores before
+  float *columns;  // (keys, LANES): the sum of a key's vectors, where a readout wants it
   floats peak[VECTORS];     // the largest score of each row
   floats entropy[VECTORS];  // Σ w·log₂ w of each row, where a readout wants it
+
+  Block(const regard_problem &problem, const Task &rows, int32_t first, int32_t last,
+        const ReadScratch &scratch)
+      : p(problem), task(rows), key(first), keys(last - first), weights(scratch.scores),
+        columns(scratch.columns) {}
 };
 
 // What makes weights of scores: w = 2^(factor·score − shift).
@@ -40,23 +65,6 @@ struct Norms {
       found |= stray[j];
     }
     any_stray = any(found);
-  }
-};
-
-struct ReadScratch {
-  float *query;    // (dim, QUERIES)
-  float *scores;   // (PIECE, QUERIES), then weights
-  float *panel;    // (PIECE, dim): keys as floats
-  char *readouts;  // what they keep
-
-  static size_t size(const regard_problem &p) {
-    return size_t(padded(p.dim) * (QUERIES + PIECE) + PIECE * QUERIES) * sizeof(float);
-  }
-  ReadScratch(const regard_problem &p, void *memory) {
-    query = (float *)memory;
-    scores = query + padded(p.dim) * QUERIES;
-    panel = scores + PIECE * QUERIES;
-    readouts = (char *)(panel + PIECE * padded(p.dim));
   }
 };
 
@@ -133,31 +141,46 @@ static void blank(const Norms &norms, Block &block) {
   }
 }
 
-template <bool entropy>
-REGARD_INLINE floats exponentiate(float *scores, int32_t keys, floats factor, floats shift) {
-  floats sums[4] = {};
-  const auto weigh = [&](int i) {
-    const floats log = load(scores + i * QUERIES) * factor - shift;
-    const floats weight = exp2(log);
-    store(scores + i * QUERIES, weight);
-    if (entropy) sums[i] += weight * larger(all(-127.0f), log);
-  };
-  int32_t k = 0;
-  for (; k + 4 <= keys; k += 4, scores += 4 * QUERIES)
-    REGARD_UNROLL for (int i = 0; i < 4; i++) weigh(i);
-  for (; k < keys; k++, scores += QUERIES) weigh(0);
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+// Turns scores into weights. What else there is to know of each while it is at hand: the sum of a
+// key's vectors, and each row's Σ w·log₂ w.
+template <int vectors, bool columns, bool entropy>
+static void exponentiate(const Norms &norms, Block &block) {
+  const floats factor = all(norms.factor);
+  floats shift[vectors], sums[vectors];
+  REGARD_UNROLL for (int j = 0; j < vectors; j++) shift[j] = norms.shift[j], sums[j] = floats{};
+  float *scores = block.weights, *column = block.columns;
+  for (int32_t k = 0; k < block.keys; k++, scores += QUERIES, column += LANES) {
+    floats weights[vectors], total = {};
+    REGARD_UNROLL for (int j = 0; j < vectors; j++) {
+      const floats log = load(scores + j * LANES) * factor - shift[j];
+      weights[j] = exp2(log);
+      if (entropy) sums[j] += weights[j] * larger(all(-127.0f), log);
+    }
+    REGARD_UNROLL for (int j = 0; j < vectors; j++) {
+      store(scores + j * LANES, weights[j]);
+      if (columns) total += weights[j];
+    }
+    if (columns) store(column, total);
+  }
+  if (entropy)
+    REGARD_UNROLL for (int j = 0; j < vectors; j++) block.entropy[j] = sums[j];
 }
 
-// Turns a block's scores into weights.
-REGARD_INLINE void weigh(const Norms &norms, bool entropy, Block &block) {
-  for (int j = 0; j < block.task.vectors; j++) {
-    float *scores = block.weights + j * LANES;
-    const floats factor = all(norms.factor);
-    block.entropy[j] = entropy ? exponentiate<true>(scores, block.keys, factor, norms.shift[j])
-                               : exponentiate<false>(scores, block.keys, factor, norms.shift[j]);
+REGARD_INLINE void weigh(const Norms &norms, bool columns, bool entropy, Block &block) {
+  with_live(block.task.vectors, [&](auto vectors) {
+    if (columns && entropy) return exponentiate<vectors, true, true>(norms, block);
+    if (columns) return exponentiate<vectors, true, false>(norms, block);
+    if (entropy) return exponentiate<vectors, false, true>(norms, block);
+    exponentiate<vectors, false, false>(norms, block);
+  });
+  if (!norms.any_stray) return;
+  blank(norms, block);
+  for (int32_t k = 0; k < block.keys; k++) {
+    floats total = {};
+    for (int j = 0; j < block.task.vectors; j++)
+      total += load(block.weights + k * QUERIES + j * LANES);
+    store(block.columns + k * LANES, total);
   }
-  if (norms.any_stray) blank(norms, block);
 }
 
 // Works out the log-sum-exp of a task's rows, as the forward pass does.
@@ -169,8 +192,7 @@ static void find_logsumexp(const regard_problem &p, const Scoring &scoring, cons
   for (int j = 0; j < VECTORS; j++) peak[j] = all(LOWEST), total[j] = floats{}, seen[j] = ints{};
   const floats factor = all(scoring.factor);
   for_each_block(task, [&](int32_t first, int32_t last, bool common) {
-    Block block = {.p = p, .task = task, .key = first, .keys = last - first,
-                   .weights = scratch.scores, .peak = {}, .entropy = {}};
+    Block block(p, task, first, last, scratch);
     score<Arithmetic>(scoring, common, scratch, block, seen);
     for (int j = 0; j < task.vectors; j++) {
       const floats higher = larger(peak[j], block.peak[j]);

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 import regard
 from regard import _stream
+from regard.backends import native
 
 SHAPE = (2, 6, 5, 7)
 
 
-def pattern(shape=SHAPE, **options):
+def pattern(shape=SHAPE, dtype=torch.float32, **options):
     *lead, queries, keys = shape
-    query, key = torch.randn(*lead, queries, 4), torch.randn(*lead, keys, 4)
+    query, key = (torch.randn(*lead, count, 4, dtype=dtype) for count in (queries, keys))
     return regard.Pattern(query, key, **{"mask": regard.causal(), **options})
 
 
@@ -190,16 +191,19 @@ def test_what_it_says_of_itself():
 
 
 def test_the_log_sum_exp_is_worked_out_once(monkeypatch):
-    whole = pattern()
     passes = []
-    stream = _stream.stream
-    monkeypatch.setattr(
-        "regard.pattern.stream", lambda *given: passes.append(given[1]) or stream(*given)
-    )
-    whole.entropy()
-    whole.received()
-    assert passes[0] is None
-    assert passes[1] is not None
+
+    def noting(call, at):
+        return lambda *given: passes.append(given[at]) or call(*given)
+
+    monkeypatch.setattr("regard.pattern.stream", noting(_stream.stream, 1))
+    monkeypatch.setattr("regard.pattern.native.read", noting(native.read, 2))
+    for whole in (pattern(), pattern(dtype=torch.float64)):
+        passes.clear()
+        whole.entropy()
+        whole.received()
+        assert passes[0] is None
+        assert passes[1] is not None
 
 
 def test_a_log_sum_exp_that_is_given_is_used():
