@@ -82,8 +82,14 @@ def line_through(
     None stands for an end that does not matter: 0 on the left, S on the right; and for an interval
     of another kind, and what comes of it.
     """
-    if None in lines:
-        return None
-    starts = [start for start, _ in filter(None, lines) if start is not None]
-    stops = [stop for _, stop in filter(None, lines) if stop is not None]
-    return max(starts, default=None), min(stops, default=None)
+    latest: int | None = None
+    earliest: int | None = None
+    for line in lines:  # written out, since torch.compile knows no max and min of lengths it learns
+        if line is None:
+            return None
+        start, stop = line
+        if start is not None:
+            latest = start if latest is None else max(latest, start)
+        if stop is not None:
+            earliest = stop if earliest is None else min(earliest, stop)
+    return latest, earliest

@@ -326,6 +326,6 @@ def _number(name: str, given: object) -> float:
 def _checked_scale(scale: float | None, dim: int) -> float:
     if scale is None:
         return 1 / math.sqrt(dim) if dim else 1.0
-    if not math.isfinite(_number("scale", scale)):
+    if not -math.inf < _number("scale", scale) < math.inf:
         raise ValueError(f"scale must be finite, but is {scale}; None is 1/√D")
     return float(scale)

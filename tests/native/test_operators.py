@@ -1,0 +1,189 @@
+"""The kernels as torch operators: what autograd, compilers and modes see of them."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import regard
+from regard._problem import check
+from regard.backends.native import _operators  # noqa: F401 - registers the operators
+from regard.backends.native._arguments import Arguments
+from regard.backends.native._backward import DIFFERENTIABLE
+
+B, H, G, L, S, D, DV = 2, 6, 3, 5, 7, 11, 13
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def inputs(*, grad=False):
+    shapes = (B, H, L, D), (B, G, S, D), (B, G, S, DV)
+    return [normal(*s, seed=i).requires_grad_(grad) for i, s in enumerate(shapes)]
+
+
+OPTIONS = {
+    "plain": dict,
+    "causal": lambda: {"mask": regard.causal()},
+    "padded": lambda: {
+        "mask": regard.causal() & regard.padding(torch.arange(S)[None] >= torch.tensor([[0], [2]]))
+    },
+    "dense": lambda: {"mask": regard.dense(normal(L, S, seed=5) > -1), "softcap": 3.0},
+    "numbers": lambda: {
+        "bias": normal(H, 1, S, seed=6),
+        "alibi": torch.rand(H) + 0.1,
+        "sink": normal(H, seed=7),
+        "scale": -0.3,
+    },
+    "dropped": lambda: {"dropout": 0.3, "generator": torch.Generator().manual_seed(3)},
+}
+
+
+def arguments(name, *, grad):
+    given = Arguments.of(check(*inputs(), **OPTIONS[name]()))
+    return tuple(
+        tensor.detach().requires_grad_(grad)
+        if field in DIFFERENTIABLE and tensor is not None
+        else tensor
+        for field, tensor in zip(Arguments._fields, given, strict=True)
+    )
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_forward_operator_keeps_torch_s_rules(name, grad):
+    torch.library.opcheck(torch.ops.regard.attention.default, arguments(name, grad=grad))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_backward_operator_keeps_torch_s_rules(name):
+    given = arguments(name, grad=False)
+    context, logsumexp = torch.ops.regard.attention(*given)
+    wanted = [
+        field in DIFFERENTIABLE and tensor is not None
+        for field, tensor in zip(Arguments._fields, given, strict=True)
+    ]
+    torch.library.opcheck(
+        torch.ops.regard.attention_backward.default,
+        (torch.ones_like(context), context, logsumexp, wanted, *given),
+    )
+
+
+# In a process of its own: the compiler can't see through the type checks of the test run.
+COMPILED = """
+import torch, regard
+
+ids = torch.tensor([0, 0, 0, 1, 1, 1, 1])
+keep = torch.arange(7)[None] >= torch.tensor([[0], [2]])
+OPTIONS = [
+    {},
+    {"mask": regard.causal()},
+    {"mask": regard.causal() & regard.window(3), "scale": -0.3},
+    {"mask": regard.causal() & regard.padding(keep), "sink": torch.ones(6)},
+    {"mask": regard.documents(ids), "alibi": torch.ones(6)},
+    {"mask": regard.dense(torch.rand(5, 7) < 0.7), "softcap": 3.0, "bias": torch.rand(6, 1, 7)},
+]
+
+def inputs():
+    torch.manual_seed(0)
+    shapes = (2, 6, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)
+    return [torch.randn(shape, requires_grad=True) for shape in shapes]
+
+for options in OPTIONS:
+    for dynamic in (False, True):
+        def loss(query, key, value):
+            return regard.attention(2 * query, key, value, **options).square().sum()
+        torch.compiler.reset()
+        compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+        results = []
+        for call in (compiled, loss):
+            tensors = inputs()
+            result = call(*tensors)
+            results.append((result, *torch.autograd.grad(result, tensors)))
+        assert all(map(torch.equal, *results)), options
+"""
+
+
+def test_a_compiled_model_is_one_graph():
+    command = [sys.executable, "-c", COMPILED]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_second_derivative_is_refused_with_the_cure():
+    tensors = inputs(grad=True)
+    context = regard.attention(*tensors, mask=regard.causal())
+    (first,) = torch.autograd.grad(context.square().sum(), tensors[:1], create_graph=True)
+    with pytest.raises(regard.Error, match=r"first derivatives only; .* backend='eager'"):
+        first.sum().backward()
+
+
+class Seen(TorchDispatchMode):
+    """Notes the operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_the_operator():
+    with Seen() as seen:
+        regard.attention(*inputs(), mask=regard.causal())
+    assert "regard::attention" in seen.names
+
+
+def test_fake_tensors_get_fake_results():
+    with FakeTensorMode() as mode:
+        query, key, value = (mode.from_tensor(t) for t in inputs())
+        context = regard.attention(query, key, value, mask=regard.causal())
+    assert context.shape == (B, H, L, DV)
+
+
+# The short way that plain calls take.
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("mask", [None, regard.causal(), regard.window(3), regard.causal(offset=0)])
+def test_a_plain_call_is_the_operator_to_the_last_bit(mask, scale):
+    query, key, value = inputs()
+    expected, _ = torch.ops.regard.attention(
+        *Arguments.of(check(query, key, value, mask=mask, scale=scale))
+    )
+    for _ in range(2):  # the first call makes the plan, the second uses it
+        context = regard.attention(query, key, value, mask=mask, scale=scale)
+        assert torch.equal(context, expected)
+
+
+def test_a_plan_is_for_one_layout_only():
+    x = normal(2, 3, 5, 8)
+    other = x.transpose(1, 2).contiguous().transpose(1, 2)
+    wide = torch.full((2, 3, 5, 16), torch.nan)
+    wide[..., ::2] = x
+    expected = regard.attention(x, x, x, backend="eager")
+    for layout in (x, other, wide[..., ::2], x):
+        torch.testing.assert_close(regard.attention(layout, layout, layout), expected)
+
+
+def test_memory_that_holds_the_negative_numbers_is_read_as_them():
+    negative = torch.complex(normal(1, 2, 5, 8), normal(1, 2, 5, 8, seed=1)).conj().imag
+    assert negative.is_neg()
+    context = regard.attention(negative, negative, negative)
+    plain = negative.clone()
+    assert torch.equal(context, regard.attention(plain, plain, plain))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch's own rules
+def test_a_plain_call_under_a_transform_goes_the_long_way():
+    tensors = inputs()
+    with torch.autograd.forward_ad.dual_level():
+        tensors[0] = torch.autograd.forward_ad.make_dual(tensors[0], torch.ones_like(tensors[0]))
+        with pytest.raises((NotImplementedError, RuntimeError)):  # but no tangent is lost
+            regard.attention(*tensors)
