@@ -248,3 +248,14 @@ def test_nan_stays_with_those_who_see_it(name, dtype, instructions):
     for other, where in untouched.items():
         part = {other: got[other][:, :, where]}
         agree(part, {other: wanted[other][:, :, where]}, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_an_earlier_call_left_behind_does_not_matter(dtype, threads):
+    threads(1)  # one memory to work in
+    arguments, weight = tensors(dtype), normal(B, H, L, DV, dtype=dtype)
+    wanted = native(arguments, weight)
+    spoilt = {name: torch.full_like(t, math.nan) for name, t in arguments.items()}
+    assert all(gradient.isnan().all() for gradient in native(spoilt, weight).values())
+    again = native(arguments, weight)
+    assert all(torch.equal(again[name], wanted[name]) for name in wanted)
