@@ -161,7 +161,8 @@ static void backward_task(const regard_problem &p, const regard_gradients &g,
     from = most(from, panel.first), to = least(to, panel.last);
     for (int32_t key = from; key < to; key += GRADIENT_BLOCK) {
       Run runs[MOST_RUNS];
-      const int count = split(task, key, least(key + GRADIENT_BLOCK, to), common, runs);
+      const int32_t end = least(key + GRADIENT_BLOCK, to);
+      const int count = split(task, key, end, common ? Span{key, end} : Span{}, runs);
       for (int n = 0; n < count; n++)
         backward_run(p, g, scoring, panel, task, rows, runs[n], common, scratch, alibi);
     }

@@ -45,11 +45,15 @@ REGARD_INLINE void narrow(Float32, float *to, floats x) { store(to, x); }
 
 // Rounds to nearest, ties to even.
 REGARD_INLINE void narrow(BFloat16, uint16_t *to, floats x) {
+#if defined(__AVX512BF16__)
+  store(to, (halves)_mm512_cvtneps_pbh(x));
+#else
   const words bits = (words)x;
   const words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   const words quiet = bits >> 16 | 0x40;
   const ints is_nan = (ints)(bits & 0x7fffffff) > 0x7f800000;
   store(to, __builtin_convertvector(is_nan ? quiet : rounded, halves));
+#endif
 }
 
 REGARD_INLINE void narrow(Float16, uint16_t *to, floats x) {

@@ -1,8 +1,8 @@
 // The forward pass: softmax on line, a block of keys at a time (Dao et al. 2022, arXiv:2205.14135,
 // algorithm 1, with queries in the lanes).
 //
-// A task goes over the keys that any of its rows sees. Where all rows see a key, nothing is masked;
-// elsewhere, at the edges, only vectors with a row that may see it take part.
+// A task goes over the keys that any of its rows sees, in blocks. Where all rows see a block, nothing
+// is masked; elsewhere, at the edges, only vectors with a row that may see a key take part.
 #pragma once
 
 #include "dropout.h"
@@ -37,17 +37,25 @@ struct ForwardScratch {
   }
 };
 
+struct ForwardCall {
+  const regard_problem &problem;
+  const Scoring scoring;
+  const regard_tensor &context;
+  float *logsumexp;
+};
+
 // The softmax of a task's rows so far.
 struct Softmax {
   floats peak[VECTORS], total[VECTORS];
   ints seen[VECTORS];
+  bool empty = true;  // nothing was summed up yet
 };
 
-// Splits a block of keys into runs, each a multiple of STRIP after the block's first key; a common
-// block is a single run.
-REGARD_INLINE int split(const Task &task, int32_t first, int32_t last, bool common, Run *runs) {
-  if (common) {
-    runs[0] = {first, last - first, 0, task.vectors};
+// Splits a block of keys into runs, each a multiple of STRIP after the block's first key. The keys of
+// `common` are seen by all rows.
+static int split(const Task &task, int32_t first, int32_t last, Span common, Run *runs) {
+  if (first >= common.start && last <= common.stop) {
+    runs[0] = {first, last - first, 0, task.vectors, false};
     return 1;
   }
   int count = 0;
@@ -57,12 +65,13 @@ REGARD_INLINE int split(const Task &task, int32_t first, int32_t last, bool comm
     for (int j = 0; j < task.vectors; j++)
       if (task.vector_start[j] < end && task.vector_stop[j] > key) low = least(low, j), high = j + 1;
     if (low >= high) continue;
+    const bool edge = key < common.start || end > common.stop;
     Run *before = count ? &runs[count - 1] : nullptr;
-    if (before && before->first == low && before->last == high &&
-        before->key + before->keys == key)
+    if (before && before->key + before->keys == key && before->first == low &&
+        before->last == high && before->edge == edge)
       before->keys += end - key;
     else
-      runs[count++] = {key, end - key, low, high};
+      runs[count++] = {key, end - key, low, high, edge};
   }
   return count;
 }
@@ -95,21 +104,26 @@ REGARD_INLINE floats shift_of(floats peak, floats factor) {
   return larger(all(LOWEST), peak * factor);  // LOWEST · factor may be −∞
 }
 
-// Brings what was summed up before to a new peak.
+// Brings what was summed up before to a new peak. A peak that is but a little too low is left: weights
+// then exceed 1, by no more than 2^SLACK.
 static void rescale(const Task &task, const floats *peak, float factor, int64_t dim,
                     Softmax &softmax, float *context) {
-  ints changed = {};
-  for (int j = 0; j < task.vectors; j++) changed |= peak[j] != softmax.peak[j];
-  if (!any(changed)) return;
+  constexpr float SLACK = 8;
+  ints exceeds = {};
+  for (int j = 0; j < task.vectors; j++)
+    exceeds |= (peak[j] - softmax.peak[j]) * factor > all(SLACK);
+  if (!any(exceeds)) return;
   for (int j = 0; j < task.vectors; j++) {
     const floats ratio = exp2((softmax.peak[j] - peak[j]) * factor);
     softmax.peak[j] = peak[j];
+    if (softmax.empty) continue;
     softmax.total[j] *= ratio;
     for (int64_t d = 0; d < dim; d++) {
       float *at = context + d * QUERIES + j * LANES;
       store(at, load(at) * ratio);
     }
   }
+  softmax.empty = false;
 }
 
 // As context_rows, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
@@ -128,31 +142,39 @@ static void careful_context(const Values &values, const Run &run, int64_t dim,
 }
 
 template <class Arithmetic>
-static void forward_block(const regard_problem &p, const Scoring &scoring, const Task &task,
-                          int32_t first, int32_t last, bool common, const ForwardScratch &scratch,
+static void forward_block(const ForwardCall &call, const Task &task, const Task &next,
+                          int32_t first, int32_t last, const ForwardScratch &scratch,
                           Softmax &softmax) {
+  using Element = typename Arithmetic::Element;
   constexpr int STEP = Arithmetic::STEP;
+  const regard_problem &p = call.problem;
+  const Scoring &scoring = call.scoring;
+  const bool at_end = last == task.last_key;
   Run runs[MOST_RUNS];
+  const Span common = {task.common_start, task.common_stop};
   const int count = split(task, first, last, common, runs);
   const auto scores_of = [&](const Run &run) { return scratch.scores + (run.key - first) * QUERIES; };
 
   floats peak[VECTORS], ignored[VECTORS];
   for (int j = 0; j < VECTORS; j++) peak[j] = softmax.peak[j], ignored[j] = floats{};
-  const bool plain = common && !scoring.adjusted;
-  const auto keys =
-      Arithmetic::keys(p.key, task, first, last - first, p.dim, scratch.panels);
+  const auto keys = Arithmetic::keys(p.key, task, first, last - first, p.dim, scratch.panels);
   for (int n = 0; n < count; n++) {
     const Run &run = runs[n];
+    const bool plain = !run.edge && !scoring.adjusted;
+    const auto *soon = first_row<Element>(p.value, task, run.key);
+    const Ahead values = {soon, p.value.row * int64_t(sizeof *soon),
+                          p.dim_value * int64_t(sizeof *soon)};
+    if (at_end) fetch_part<Element>(p.query, next, p.dim, n, count);
     with_live(run.last - run.first, [&](auto live) {
       score_rows<Arithmetic, live>(keys.data + (run.key - first) * keys.stride, keys.stride,
                                    run.keys, (p.dim + STEP - 1) / STEP,
                                    scratch.query + run.first * LANES,
                                    scores_of(run) + run.first * LANES,
-                                   (plain ? peak : ignored) + run.first);
+                                   (plain ? peak : ignored) + run.first, values);
     });
     if (scoring.adjusted)
       adjust(p, task, run, scores_of(run), peak, softmax.seen);
-    else if (!common)
+    else if (run.edge)
       hide(task, run, scores_of(run), peak);
   }
   rescale(task, peak, scoring.factor, p.dim_value, softmax, scratch.context);
@@ -162,9 +184,11 @@ static void forward_block(const regard_problem &p, const Scoring &scoring, const
   for (int n = 0; n < count; n++) {
     const Run &run = runs[n];
     float *scores = scores_of(run);
+    if (at_end) fetch_part<Element>(call.context, task, p.dim_value, n, count);
     auto seen = values;
     seen.data += (run.key - first) / STEP * values.stride;
-    const bool careful = !plain && !Arithmetic::finite(seen, run.keys, p.dim_value);
+    const bool hiding = run.edge || scoring.adjusted;
+    const bool careful = hiding && !Arithmetic::finite(seen, run.keys, p.dim_value);
     if (careful) memcpy(scratch.kept, scores, size_t(run.keys) * QUERIES * sizeof(float));
     for (int j = run.first; j < run.last; j++)
       softmax.total[j] += exponentials<Arithmetic>(scores + j * LANES, run.keys,
@@ -185,9 +209,10 @@ static void forward_block(const regard_problem &p, const Scoring &scoring, const
 
 // Takes the sink in, divides by the denominator and writes the rows.
 template <class Arithmetic>
-static void finish(const regard_problem &p, const Scoring &scoring, const Task &task,
-                   const ForwardScratch &scratch, const Softmax &softmax,
-                   const regard_tensor &context, float *logsumexp) {
+static void finish(const ForwardCall &call, const Task &task, const ForwardScratch &scratch,
+                   const Softmax &softmax) {
+  const regard_problem &p = call.problem;
+  const Scoring &scoring = call.scoring;
   const float spared = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
   floats factors[VECTORS];
   for (int j = 0; j < task.vectors; j++) {
@@ -210,55 +235,49 @@ static void finish(const regard_problem &p, const Scoring &scoring, const Task &
         store(at, sees ? load(at) : floats{});
       }
     factors[j] = sees ? factors[j] : floats{};
-    if (!logsumexp) continue;
-    alignas(64) float peaks[LANES], totals[LANES];
+    if (!call.logsumexp) continue;
+    alignas(64) float peaks[LANES], logs[LANES];
     alignas(64) int32_t seeing[LANES];
     store(peaks, peak);
-    store(totals, total);
+    store(logs, log2(total));
     store(seeing, sees);
     for (int i = 0; i < LANES && j * LANES + i < task.count; i++) {
       const int r = j * LANES + i;
-      logsumexp[(task.batch * p.heads + task.head[r]) * p.queries + task.query[r]] =
-          seeing[i] ? natural_log(peaks[i], totals[i]) : -INFINITY;
+      const double power = double(peaks[i]) + logs[i];
+      call.logsumexp[(task.batch * p.heads + task.head[r]) * p.queries + task.query[r]] =
+          seeing[i] ? float(power * LN_2) : -INFINITY;
     }
   }
-  store_rows(typename Arithmetic::Element(), scratch.context, factors, task, p.dim_value, context);
+  store_rows(typename Arithmetic::Element(), scratch.context, factors, task, p.dim_value, call.context);
 }
 
 template <class Arithmetic>
-static void forward_task(const regard_problem &p, const Scoring &scoring, const Task &task,
-                         const ForwardScratch &scratch, const regard_tensor &context,
-                         float *logsumexp) {
+static void forward_task(const ForwardCall &call, const Task &task, const Task &next,
+                         const ForwardScratch &scratch) {
+  const regard_problem &p = call.problem;
   Softmax softmax;
   for (int j = 0; j < VECTORS; j++)
     softmax.peak[j] = all(LOWEST), softmax.total[j] = floats{}, softmax.seen[j] = ints{};
   memset(scratch.context, 0, size_t(padded(p.dim_value)) * QUERIES * sizeof(float));
-  Arithmetic::load_queries(p.query, task, p.dim, scoring.query_factor, scratch.query);
-  const auto over = [&](int32_t from, int32_t to, bool common) {
-    for (int32_t key = from; key < to; key += BLOCK)
-      forward_block<Arithmetic>(p, scoring, task, key, least(key + BLOCK, to), common, scratch,
-                             softmax);
-  };
-  if (task.common_start < task.common_stop) {
-    over(task.first_key, task.common_start, false);
-    over(task.common_start, task.common_stop, true);
-    over(task.common_stop, task.last_key, false);
-  } else {
-    over(task.first_key, task.last_key, false);
-  }
-  finish<Arithmetic>(p, scoring, task, scratch, softmax, context, logsumexp);
+  Arithmetic::load_queries(p.query, task, p.dim, call.scoring.query_factor, scratch.query);
+  for (int32_t key = task.first_key; key < task.last_key; key += BLOCK)
+    forward_block<Arithmetic>(call, task, next, key, least(key + BLOCK, task.last_key), scratch,
+                              softmax);
+  finish<Arithmetic>(call, task, scratch, softmax);
 }
 
 template <class Arithmetic>
 static int forward(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
-  const Scoring scoring = scoring_of(p);
-  return for_each_task(
-      int(p.threads), p.batch * p.groups * tasks_per_group(p), ForwardScratch::size(p),
-      [&](int64_t number, void *memory) {
-        Task task;
-        begin(p, number, task);
-        forward_task<Arithmetic>(p, scoring, task, ForwardScratch(p, memory), context, logsumexp);
-      });
+  const ForwardCall call = {p, scoring_of(p), context, logsumexp};
+  const int64_t tasks = p.batch * p.groups * tasks_per_group(p);
+  return for_each_task(int(p.threads), tasks, ForwardScratch::size(p),
+                       [&](int64_t number, void *memory) {
+                         Task task, next;  // this thread's next, in all likelihood
+                         begin(p, number, task);
+                         next.count = 0;
+                         if (number + p.threads < tasks) place(p, number + p.threads, next);
+                         forward_task<Arithmetic>(call, task, next, ForwardScratch(p, memory));
+                       });
 }
 
 }  // namespace regard::REGARD_SET

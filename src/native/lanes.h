@@ -74,12 +74,13 @@ static void find_hulls(const regard_problem &p, Task &task) {
   }
 }
 
-// Task number `number` of the problem: within a group from the last rows to the first, since those
-// see the most when attention is causal.
-static void begin(const regard_problem &p, int64_t number, Task &task) {
+// The rows of task number `number` of the problem: within a group from the last to the first, since
+// those see the most when attention is causal.
+static void place(const regard_problem &p, int64_t number, Task &task) {
   const int64_t heads = group_size(p), per_group = tasks_per_group(p);
-  task.batch = number / per_group / p.groups;
-  task.group = number / per_group % p.groups;
+  const int64_t group = number / per_group;
+  task.batch = group / p.groups;
+  task.group = group % p.groups;
   const int64_t first = (per_group - 1 - number % per_group) * QUERIES;
   task.count = int(least(int64_t(QUERIES), p.queries * heads - first));
   task.vectors = (task.count + LANES - 1) / LANES;
@@ -89,6 +90,10 @@ static void begin(const regard_problem &p, int64_t number, Task &task) {
     task.head[r] = task.group * heads + member;
     if (++member == heads) member = 0, query++;
   }
+}
+
+static void begin(const regard_problem &p, int64_t number, Task &task) {
+  place(p, number, task);
   find_bounds(p, task);
   find_hulls(p, task);
 }
@@ -107,40 +112,74 @@ REGARD_INLINE const typename Element::type *first_row(const regard_tensor &t, co
          row * t.row;
 }
 
+// Has part number `part` of so many parts of the task's rows brought to the cache. Inline, or GCC takes
+// it for a function without effect.
+template <class Element>
+REGARD_INLINE void fetch_part(const regard_tensor &t, const Task &task, int64_t dim, int part, int parts) {
+  constexpr int64_t line = 64 / sizeof(typename Element::type);
+  for (int r = task.count * part / parts; r < task.count * (part + 1) / parts; r++) {
+    const auto *row = row_of<Element>(t, task, r);
+    for (int64_t d = 0; d < dim; d += line) __builtin_prefetch(row + d);
+  }
+}
+
+// The task's rows, transposed, to columns of width QUERIES. `load_full` makes a vector of `width`
+// elements of a row, `load_part` of as many as there are left. Lanes not in use are 0. Writes up to
+// the next multiple of LANES rows.
+template <class Element, class Load, class LoadPart>
+REGARD_INLINE void load_transposed(const regard_tensor &from, const Task &task, int64_t dim,
+                                   int64_t width, float *to, Load load_full, LoadPart load_part) {
+  for (int j = 0; j < task.vectors; j++) {
+    const typename Element::type *row[LANES];
+    const int live = least(LANES, task.count - j * LANES);
+    for (int i = 0; i < live; i++) row[i] = row_of<Element>(from, task, j * LANES + i);
+    for (int64_t d = 0; d < dim; d += width) {
+      floats rows[LANES];
+      if (live == LANES && d + width <= dim) {
+        REGARD_UNROLL for (int i = 0; i < LANES; i++) rows[i] = load_full(row[i] + d);
+      } else {
+        for (int i = 0; i < LANES; i++)
+          rows[i] = i < live ? load_part(row[i] + d, dim - d) : floats{};
+      }
+      transpose(rows);
+      float *column = to + d / width * LANES * QUERIES + j * LANES;
+      REGARD_UNROLL for (int i = 0; i < LANES; i++) store(column + i * QUERIES, rows[i]);
+    }
+  }
+}
+
 // The task's rows of (B, H, L, dim), times a factor, to (dim, QUERIES); lanes not in use are 0.
 // Writes up to the next multiple of LANES rows.
 template <class Element>
 static void load_rows(Element element, const regard_tensor &from, const Task &task, int64_t dim,
                       float factor, float *to) {
-  for (int j = 0; j < task.vectors; j++)
-    for (int64_t d = 0; d < dim; d += LANES) {
-      floats rows[LANES];
-      for (int i = 0; i < LANES; i++) {
-        const int r = j * LANES + i;
-        rows[i] = r < task.count
-                      ? widen_part(element, row_of<Element>(from, task, r) + d, dim - d) * factor
-                      : floats{};
-      }
-      transpose(rows);
-      REGARD_UNROLL for (int i = 0; i < LANES; i++)
-        store(to + (d + i) * QUERIES + j * LANES, rows[i]);
-    }
+  using Number = typename Element::type;
+  load_transposed<Element>(
+      from, task, dim, LANES, to,
+      [&](const Number *row) REGARD_FLAT { return widen(element, row) * factor; },
+      [&](const Number *row, int64_t count) { return widen_part(element, row, count) * factor; });
 }
 
 // The reverse, each row times a factor of its own.
 template <class Element>
 static void store_rows(Element element, const float *from, const floats *factors, const Task &task,
                        int64_t dim, const regard_tensor &to) {
-  for (int j = 0; j < task.vectors; j++)
+  for (int j = 0; j < task.vectors; j++) {
+    typename Element::type *row[LANES];
+    const int live = least(LANES, task.count - j * LANES);
+    for (int i = 0; i < live; i++) row[i] = row_of<Element>(to, task, j * LANES + i);
+    const floats factor = factors[j];
     for (int64_t d = 0; d < dim; d += LANES) {
       floats rows[LANES];
       REGARD_UNROLL for (int i = 0; i < LANES; i++)
-        rows[i] = load(from + (d + i) * QUERIES + j * LANES) * factors[j];
+        rows[i] = load(from + (d + i) * QUERIES + j * LANES) * factor;
       transpose(rows);
-      const int live = least(LANES, task.count - j * LANES);
-      for (int i = 0; i < live; i++)
-        narrow_part(element, row_of<Element>(to, task, j * LANES + i) + d, rows[i], dim - d);
+      if (live == LANES && d + LANES <= dim)
+        REGARD_UNROLL for (int i = 0; i < LANES; i++) narrow(element, row[i] + d, rows[i]);
+      else
+        for (int i = 0; i < live; i++) narrow_part(element, row[i] + d, rows[i], dim - d);
     }
+  }
 }
 
 REGARD_INLINE int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }

@@ -17,21 +17,29 @@ typedef int32_t pairs __attribute__((vector_size(LANES * 4), aligned(2), may_ali
 static_assert(alignof(pair) == 2 && alignof(pairs) == 2);
 }  // namespace unaligned
 
-// The first elements of a row as pairs, zeros behind them: nothing past the row's end is read.
-REGARD_INLINE ints pairs_part(const uint16_t *from, int64_t count) {
-  if (count >= 2 * LANES) return *(const unaligned::pairs *)from;
-  alignas(64) uint16_t part[2 * LANES] = {};
+REGARD_INLINE ints load_pairs(const uint16_t *from) { return *(const unaligned::pairs *)from; }
+
+// The first elements of a row, zeros behind them: nothing past the row's end is read.
+REGARD_INLINE ints load_pairs_part(const uint16_t *from, int64_t count) {
+  if (count >= 2 * LANES) return load_pairs(from);
+  uint16_t part[2 * LANES] = {};
   memcpy(part, from, size_t(count) * sizeof *from);
-  return *(const unaligned::pairs *)part;
+  return load_pairs(part);
 }
+
+using numbers = uint16_t __attribute__((vector_size(LANES * 4)));
+
+// Elements from `first` on of two vectors, in turn; 32 is the second vector's first.
+template <int first, int second, size_t... i>
+REGARD_INLINE ints in_turn(numbers a, numbers b, std::index_sequence<i...>) {
+  return (ints)__builtin_shufflevector(a, b, (i % 2 ? second + i / 2 : first + i / 2)...);
+}
+using all_numbers = std::make_index_sequence<2 * LANES>;
 
 // Rounds to nearest, ties to even; NaN stays NaN.
 REGARD_INLINE ints pairs_of(floats low, floats high) {
-  using numbers = uint16_t __attribute__((vector_size(LANES * 4)));
-  const numbers order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                         8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh(high, low);
-  return (ints)_mm512_permutexvar_epi16((__m512i)order, halves);
+  const numbers both = (numbers)_mm512_cvtne2ps_pbh(high, low);
+  return in_turn<0, LANES>(both, both, all_numbers());
 }
 REGARD_INLINE floats low_of(ints pairs) { return (floats)(pairs << 16); }
 REGARD_INLINE floats high_of(ints pairs) { return (floats)(pairs & ~0xffff); }
@@ -52,19 +60,12 @@ struct Pairs {
   static void load_queries(const regard_tensor &from, const Task &task, int64_t dim, float factor,
                            float *to) {
     const ints signs = all(factor < 0 ? int32_t(0x80008000) : 0);
-    for (int j = 0; j < task.vectors; j++)
-      for (int64_t d = 0; d < dim; d += 2 * LANES) {
-        floats rows[LANES];
-        for (int i = 0; i < LANES; i++) {
-          const int r = j * LANES + i;
-          rows[i] = floats{};
-          if (r < task.count)
-            rows[i] = (floats)(pairs_part(row_of<BFloat16>(from, task, r) + d, dim - d) ^ signs);
-        }
-        transpose(rows);
-        REGARD_UNROLL for (int i = 0; i < LANES; i++)
-          store(to + (d / 2 + i) * QUERIES + j * LANES, rows[i]);
-      }
+    load_transposed<BFloat16>(
+        from, task, dim, 2 * LANES, to,
+        [&](const uint16_t *row) REGARD_FLAT { return (floats)(load_pairs(row) ^ signs); },
+        [&](const uint16_t *row, int64_t count) {
+          return (floats)(load_pairs_part(row, count) ^ signs);
+        });
   }
 
   // Where the rows lie, or with a 0 behind the last element where that has no partner.
@@ -84,16 +85,19 @@ struct Pairs {
   static Panel<uint16_t> values(const regard_tensor &from, const Task &task, int64_t first,
                                 int64_t count, int64_t dim, float *scratch) {
     const uint16_t *data = first_row<BFloat16>(from, task, first);
-    const int64_t stride = 2 * padded(dim);
+    const int64_t stride = (2 * dim + 4 * LANES - 1) / (4 * LANES) * (4 * LANES);
     uint16_t *rows = (uint16_t *)scratch;
-    for (int64_t k = 0; k < count; k += 2)
-      for (int64_t d = 0; d < dim; d += LANES) {
-        const uint16_t *at = data + k * from.row + d;
-        const words low = (words)widen_part(BFloat16(), at, dim - d) >> 16;
-        words high = {};
-        if (k + 1 < count) high = (words)widen_part(BFloat16(), at + from.row, dim - d);
-        store((int32_t *)(rows + k / 2 * stride + 2 * d), (ints)(low | high));
+    for (int64_t k = 0; k < count; k += 2) {
+      const uint16_t *low = data + k * from.row, *high = low + from.row;
+      for (int64_t d = 0; d < dim; d += 2 * LANES) {
+        const numbers a = (numbers)load_pairs_part(low + d, dim - d);
+        numbers b = {};
+        if (k + 1 < count) b = (numbers)load_pairs_part(high + d, dim - d);
+        int32_t *to = (int32_t *)(rows + k / 2 * stride + 2 * d);
+        store(to, in_turn<0, 2 * LANES>(a, b, all_numbers()));
+        store(to + LANES, in_turn<LANES, 3 * LANES>(a, b, all_numbers()));
       }
+    }
     return {rows, stride};
   }
   REGARD_INLINE float value(const Panel<uint16_t> &rows, int64_t k, int64_t d) {

@@ -25,10 +25,16 @@ REGARD_INLINE Scoring scoring_of(const regard_problem &p) {
   return {false, p.scale < 0 ? -1.0f : 1.0f, float(fabs(p.scale)) * LOG2_E};
 }
 
+// Keys from start up to stop.
+struct Span {
+  int32_t start = 0, stop = 0;
+};
+
 // A run of consecutive keys and the vectors of which some lane may see one of them.
 struct Run {
   int32_t key, keys;
   int first, last;  // vectors [first, last)
+  bool edge;        // not every row sees every key
 };
 
 // Hides what a row's interval leaves out.

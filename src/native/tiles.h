@@ -16,8 +16,20 @@ constexpr int VECTORS = 4, QUERIES = VECTORS * LANES;
 
 // Rows of a tile that fill the registers when so many vectors of queries are live.
 constexpr int tile_rows(int live) {
-  if (REGISTERS == 32) return live == 4 ? 6 : 8;
+  if (REGISTERS == 32) return live == 4 ? 6 : live == 1 ? 16 : 8;
   return live == 4 ? 3 : live == 3 ? 4 : live == 2 ? 6 : 8;
+}
+
+// Rows that are brought to the cache while others are computed with: row k at data + k · stride.
+struct Ahead {
+  const void *data = nullptr;
+  int64_t stride = 0, bytes = 0;  // bytes a row, strides in bytes
+};
+
+REGARD_INLINE void fetch(const Ahead &ahead, int64_t first, int64_t rows) {
+  for (int64_t k = first; k < first + rows; k++)
+    for (int64_t byte = 0; byte < ahead.bytes; byte += 64)
+      __builtin_prefetch((const char *)ahead.data + k * ahead.stride + byte);
 }
 
 // scores[k] = Σ_d key[k][d] · query[d], and peak the largest so far of each query.
@@ -27,7 +39,6 @@ REGARD_INLINE void score_tile(const Number *key, int64_t stride, int64_t steps, 
   floats sums[rows][live];
   REGARD_UNROLL for (int k = 0; k < rows; k++)
     REGARD_UNROLL for (int j = 0; j < live; j++) sums[k][j] = floats{};
-#pragma GCC unroll 2
   for (int64_t d = 0; d < steps; d++) {
     floats q[live];
     REGARD_UNROLL for (int j = 0; j < live; j++) q[j] = load(query + d * QUERIES + j * LANES);
@@ -37,28 +48,42 @@ REGARD_INLINE void score_tile(const Number *key, int64_t stride, int64_t steps, 
         sums[k][j] = Arithmetic::multiply_add(number, q[j], sums[k][j]);
     }
   }
+  REGARD_UNROLL for (int j = 0; j < live; j++) {
+    floats highest = peak[j];
+    REGARD_UNROLL for (int k = 0; k < rows; k++) highest = larger(highest, sums[k][j]);
+    peak[j] = highest;
+  }
   REGARD_UNROLL for (int k = 0; k < rows; k++)
-    REGARD_UNROLL for (int j = 0; j < live; j++) {
-      store(scores + k * QUERIES + j * LANES, sums[k][j]);
-      peak[j] = larger(peak[j], sums[k][j]);
-    }
+    REGARD_UNROLL for (int j = 0; j < live; j++) store(scores + k * QUERIES + j * LANES, sums[k][j]);
 }
 
+// Covers a number of rows by tiles, as large as they may be: calls tile(first row, constant size).
+template <int largest, class Tile>
+REGARD_INLINE void tile_over(int64_t rows, Tile tile) {
+  int64_t first = 0;
+  const auto of = [&](auto size) REGARD_FLAT {
+    for (; first + size <= rows; first += size) tile(first, size);
+  };
+  of(std::integral_constant<int, largest>());
+  if constexpr (largest > 8) of(std::integral_constant<int, 8>());
+  if constexpr (largest > 4) of(std::integral_constant<int, 4>());
+  if constexpr (largest > 2) of(std::integral_constant<int, 2>());
+  of(std::integral_constant<int, 1>());
+}
+
+// Meanwhile the next keys come to the cache, and of what is given the same rows.
 template <class Arithmetic, int live, class Number>
 __attribute__((noinline)) void score_rows(const Number *key, int64_t stride, int64_t keys,
                                           int64_t steps, const float *query, float *scores,
-                                          floats *peak) {
-  constexpr int rows = tile_rows(live);
-  int64_t k = 0;
-  const auto run = [&](auto size) {
-    for (; k + size <= keys; k += size)
-      score_tile<Arithmetic, live, size>(key + k * stride, stride, steps, query,
-                                         scores + k * QUERIES, peak);
-  };
-  run(std::integral_constant<int, rows>());
-  if constexpr (rows > 4) run(std::integral_constant<int, 4>());
-  if constexpr (rows > 2) run(std::integral_constant<int, 2>());
-  run(std::integral_constant<int, 1>());
+                                          floats *peak, const Ahead &ahead = {}) {
+  constexpr int64_t size = sizeof(Number);
+  const Ahead next = {key, stride * size, steps * Arithmetic::STEP * size};
+  tile_over<tile_rows(live)>(keys, [&](int64_t k, auto rows) REGARD_FLAT {
+    fetch(next, k + rows, rows);
+    fetch(ahead, k, rows);
+    score_tile<Arithmetic, live, rows>(key + k * stride, stride, steps, query, scores + k * QUERIES,
+                                       peak);
+  });
 }
 
 // context[d] += Σ_k value[k][d] · weights[k]. A block is summed up by itself before it is added: that
@@ -69,7 +94,6 @@ REGARD_INLINE void context_tile(const Number *value, int64_t stride, int64_t ste
   floats sums[rows][live];
   REGARD_UNROLL for (int d = 0; d < rows; d++)
     REGARD_UNROLL for (int j = 0; j < live; j++) sums[d][j] = floats{};
-#pragma GCC unroll 2
   for (int64_t k = 0; k < steps; k++) {
     floats w[live];
     REGARD_UNROLL for (int j = 0; j < live; j++) w[j] = load(weights + k * QUERIES + j * LANES);
@@ -89,17 +113,11 @@ REGARD_INLINE void context_tile(const Number *value, int64_t stride, int64_t ste
 template <class Arithmetic, int live, class Number>
 __attribute__((noinline)) void context_rows(const Number *value, int64_t stride, int64_t steps,
                                             int64_t dim, const float *weights, float *context) {
-  constexpr int rows = REGISTERS == 32 && live == 4 ? 4 : tile_rows(live);
-  int64_t d = 0;
-  const auto run = [&](auto size) {
-    for (; d + size <= dim; d += size)
-      context_tile<Arithmetic, live, size>(value + d * Arithmetic::STEP, stride, steps, weights,
-                                           context + d * QUERIES);
-  };
-  run(std::integral_constant<int, rows>());
-  if constexpr (rows > 4) run(std::integral_constant<int, 4>());
-  if constexpr (rows > 2) run(std::integral_constant<int, 2>());
-  run(std::integral_constant<int, 1>());
+  constexpr int rows = REGISTERS == 32 && live == 4 ? 4 : tile_rows(live);  // dims are even
+  tile_over<rows>(dim, [&](int64_t d, auto rows) REGARD_FLAT {
+    context_tile<Arithmetic, live, rows>(value + d * Arithmetic::STEP, stride, steps, weights,
+                                         context + d * QUERIES);
+  });
 }
 
 // Calls what is given with the number of live vectors as a constant.

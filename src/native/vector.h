@@ -12,6 +12,7 @@
 #endif
 
 #define REGARD_INLINE static inline __attribute__((always_inline))
+#define REGARD_FLAT __attribute__((always_inline))  // for lambdas
 #ifdef __clang__
 #define REGARD_UNROLL _Pragma("unroll")
 #else
@@ -151,6 +152,23 @@ REGARD_INLINE floats exp2(floats x) {
   const ints power = (__builtin_convertvector(whole, ints) << 23) + 0x3f800000;
   return p * (floats)power;
 #endif
+}
+
+// Good to some 1e-7, absolutely below 1 and relatively above; of positive normal numbers, 0, ∞ and NaN.
+REGARD_INLINE floats log2(floats x) {
+  const ints exponent = ((ints)x - 0x3f3504f3) >> 23;  // that leaves a fraction of √½ … √2
+  const floats f = (floats)((ints)x - (exponent << 23)) - 1.0f;
+  floats p = all(-0.14574450254440308f);
+  p = p * f + 0.23689042031764984f;
+  p = p * f - 0.2500690519809723f;
+  p = p * f + 0.28670746088027954f;
+  p = p * f - 0.36008721590042114f;
+  p = p * f + 0.48093944787979126f;
+  p = p * f - 0.7213571667671204f;
+  p = p * f + 1.4426947832107544f;
+  const floats whole = __builtin_convertvector(exponent, floats);
+  const floats special = x == 0.0f ? all(-INFINITY) : x;
+  return (x > 0.0f) & (x < all(INFINITY)) ? p * f + whole : special;
 }
 
 // Good to some 2e-7 of its size everywhere; the polynomial for small x is that of Cephes' tanhf.

@@ -93,7 +93,8 @@ static void score(const Scoring &scoring, bool common, const ReadScratch &scratc
   const regard_problem &p = block.p;
   const Task &task = block.task;
   Run runs[MOST_RUNS];
-  const int count = split(task, block.key, block.key + block.keys, common, runs);
+  const int32_t end = block.key + block.keys;
+  const int count = split(task, block.key, end, common ? Span{block.key, end} : Span{}, runs);
   if (!common)
     for (int64_t i = 0; i < int64_t(block.keys) * QUERIES; i += LANES)
       store(block.weights + i, all(HIDDEN));
