@@ -13,15 +13,19 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int MOST_ROWS = 16;    // of a group; for more, queries in the lanes are faster
+constexpr int MOST_ROWS = 16;    // of a group that are taken together
+constexpr int64_t MANY = 4096;   // keys from which on it counts that threads can share them
 constexpr int32_t BAND = 32;     // keys whose rows stay in the nearest cache
 constexpr int64_t AHEAD = 8192;  // bytes that are fetched before they are needed
 static_assert(MOST_ROWS <= QUERIES && CHUNK % BAND == 0 && BAND % LANES == 0);
 
-// Whether this way is chosen. No more than these sizes may decide: results must not depend on the
-// threads or the batch.
+// Whether this way is chosen: where queries in the lanes would leave more than half of them idle, or
+// one thread alone with many keys. Only these sizes may decide, not the threads or the batch, or
+// results would depend on them.
 REGARD_INLINE bool has_few_rows(const regard_problem &p) {
-  return p.queries * group_size(p) <= MOST_ROWS && p.keys > 0 && p.dim > 0 && p.dim_value > 0;
+  const int64_t rows = p.queries * group_size(p);
+  return p.keys > 0 && p.dim > 0 && p.dim_value > 0 && 0 < rows &&
+         rows <= (p.keys < MANY ? LANES / 2 : MOST_ROWS);
 }
 
 // What a row has seen in a chunk: its context is that of the weights 2^(logit − peak).
@@ -131,33 +135,31 @@ static void context_of(const regard_problem &p, const Task &task, int32_t key, i
       p.value, task, key, keys, p.dim_value, scratch.band,
       [&](const auto &stream, int32_t first, int32_t count) {
         for_each_tile(task.count, [&](int row, auto tile) {
-          for (int64_t d = 0; d < dim; d += 4 * LANES)
-            with_live(int(least(int64_t(4), (dim - d) / LANES)), [&](auto vectors) {
-              context_lanes<tile, vectors>(stream, count, d, dim,
-                                           scratch.weights + row * CHUNK + first,
-                                           context + row * dim);
-            });
+          add_context<tile>(stream, count, dim, scratch.weights + row * CHUNK + first,
+                            context + row * dim);
         });
       });
 }
 
-// As context_of, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
+// As context_of, and the same to the last bit, but what a row may not see is taken for 0, since
+// 0 · NaN is NaN.
 template <class Element>
 static void careful_context_of(const regard_problem &p, const Task &task, int32_t key,
                                int32_t keys, const DecodeScratch &scratch, float *context) {
   const int64_t dim = padded(p.dim_value);
   memset(context, 0, size_t(task.count * dim) * sizeof(float));
-  const auto *rows = first_row<Element>(p.value, task, key);
-  for (int32_t k = 0; k < keys; k++)
+  for (int32_t first = 0; first < keys; first += BAND) {
+    const int32_t count = least(BAND, keys - first);
     for (int r = 0; r < task.count; r++) {
-      if (scratch.scores[r * CHUNK + k] == HIDDEN) continue;
-      const floats weight = all(scratch.weights[r * CHUNK + k]);
-      for (int64_t d = 0; d < dim; d += LANES) {
-        float *at = context + r * dim + d;
-        store(at, load(at) + weight * widen_part(Element(), rows + k * p.value.row + d,
-                                                 p.dim_value - d));
-      }
+      widen_rows(Element(), first_row<Element>(p.value, task, key + first), p.value.row, count,
+                 p.dim_value, 1, scratch.band);
+      for (int32_t k = 0; k < count; k++)
+        if (scratch.scores[r * CHUNK + first + k] == HIDDEN)
+          memset(scratch.band + k * dim, 0, size_t(dim) * sizeof(float));
+      add_context<1>(Stream<Float32>{scratch.band, dim, 0}, count, dim,
+                     scratch.weights + r * CHUNK + first, context + r * dim);
     }
+  }
 }
 
 static bool holds_stray(const float *numbers, int64_t count) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "element.h"
+#include "tiles.h"
 
 namespace regard::REGARD_SET {
 
@@ -76,14 +77,14 @@ REGARD_INLINE void score_lanes(const Keys &key, int64_t keys, int64_t dim, const
     store(scores + r * CHUNK, folded<steps, together>(partly[r]));
 }
 
-// context[r] += Σ_k weights[r][k] · value[k], for `vectors` vectors of dimensions from d on.
+// context[r] += Σ_k weights[r][k] · value[k], for `vectors` vectors of dimensions from d on. These
+// keys are summed up by themselves before they are added: that rounds less than one long sum.
 template <int rows, int vectors, class Values>
 REGARD_INLINE void context_lanes(const Values &value, int64_t keys, int64_t d, int64_t dim,
                                  const float *weights, float *context) {
   floats sums[rows][vectors];
   REGARD_UNROLL for (int r = 0; r < rows; r++)
-    REGARD_UNROLL for (int j = 0; j < vectors; j++)
-      sums[r][j] = load(context + r * dim + d + j * LANES);
+    REGARD_UNROLL for (int j = 0; j < vectors; j++) sums[r][j] = floats{};
   for (int64_t k = 0; k < keys; k++) {
     floats w[rows];
     REGARD_UNROLL for (int r = 0; r < rows; r++) w[r] = all(weights[r * CHUNK + k]);
@@ -93,8 +94,20 @@ REGARD_INLINE void context_lanes(const Values &value, int64_t keys, int64_t d, i
     }
   }
   REGARD_UNROLL for (int r = 0; r < rows; r++)
-    REGARD_UNROLL for (int j = 0; j < vectors; j++)
-      store(context + r * dim + d + j * LANES, sums[r][j]);
+    REGARD_UNROLL for (int j = 0; j < vectors; j++) {
+      float *at = context + r * dim + d + j * LANES;
+      store(at, load(at) + sums[r][j]);
+    }
+}
+
+// The same for all dimensions.
+template <int rows, class Values>
+REGARD_INLINE void add_context(const Values &value, int64_t keys, int64_t dim,
+                               const float *weights, float *context) {
+  for (int64_t d = 0; d < dim; d += 4 * LANES)
+    with_live(int(least(int64_t(4), (dim - d) / LANES)), [&](auto vectors) {
+      context_lanes<rows, vectors>(value, keys, d, dim, weights, context);
+    });
 }
 
 }  // namespace regard::REGARD_SET
