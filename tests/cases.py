@@ -253,11 +253,11 @@ def strided(tensor, how):
 
 
 @st.composite
-def cases(draw, *, dtypes=DTYPES, kinds=KINDS, softcap=True):
+def cases(draw, *, dtypes=DTYPES, kinds=KINDS, softcap=True, lengths=(1, 2, 5, 7, 11)):
     dtype = draw(st.sampled_from(dtypes))
     batch = draw(st.sampled_from([1, 2, 3]))
     heads, groups = draw(st.sampled_from([(1, 1), (2, 1), (3, 3), (6, 2), (5, 5)]))
-    queries, keys = draw(st.sampled_from([1, 2, 5, 7, 11])), draw(st.sampled_from([1, 3, 7, 13]))
+    queries, keys = draw(st.sampled_from(lengths)), draw(st.sampled_from([1, 3, 7, 13]))
     dim, dim_value = draw(st.sampled_from([1, 3, 8, 17])), draw(st.sampled_from([1, 3, 5, 19]))
     source, size = draw(generators), draw(st.sampled_from([0.1, 1.0, 6.0]))
 

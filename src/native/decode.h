@@ -13,19 +13,19 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int MOST_ROWS = 16;    // of a group that are taken together
-constexpr int64_t MANY = 4096;   // keys from which on it counts that threads can share them
-constexpr int32_t BAND = 32;     // keys whose rows stay in the nearest cache
-constexpr int64_t AHEAD = 8192;  // bytes that are fetched before they are needed
+constexpr int MOST_ROWS = 16;     // of a group that are taken together
+constexpr int64_t MANY = 4096;    // keys from which on it counts that threads can share them
+constexpr int32_t BAND = 16;      // keys whose rows stay in the nearest cache
+constexpr int64_t AHEAD = 16384;  // bytes that are fetched before they are needed
 static_assert(MOST_ROWS <= QUERIES && CHUNK % BAND == 0 && BAND % LANES == 0);
 
-// Whether this way is chosen: where queries in the lanes would leave more than half of them idle, or
-// one thread alone with many keys. Only these sizes may decide, not the threads or the batch, or
+// Whether this way is chosen: where queries in the lanes would leave more than half of them idle,
+// or one thread alone with many keys. Only these sizes may decide, not the threads or the batch, or
 // results would depend on them.
 REGARD_INLINE bool has_few_rows(const regard_problem &p) {
   const int64_t rows = p.queries * group_size(p);
-  if (!p.keys || !p.dim || !p.dim_value) return false;
-  return 0 < rows && rows <= (p.keys < MANY ? LANES / 2 : MOST_ROWS);
+  return p.keys > 0 && p.dim > 0 && p.dim_value > 0 && 0 < rows &&
+         rows <= (p.keys < MANY ? LANES / 2 : MOST_ROWS);
 }
 
 // What a row has seen in a chunk: its context is that of the weights 2^(logit − peak).
@@ -44,7 +44,7 @@ struct Partials {
 
   explicit Partials(const regard_problem &p) {
     const int64_t pairs = p.batch * p.groups;
-    rows = p.queries * group_size(p), chunks = (p.keys + CHUNK - 1) / CHUNK;
+    rows = p.queries * group_size(p), chunks = parts(p.keys, CHUNK);
     width = padded(p.dim_value);
     const size_t count = size_t(pairs * chunks * rows);
     memory = malloc(count * (sizeof(float) * size_t(width) + sizeof(Partial)) +
@@ -62,7 +62,7 @@ struct DecodeScratch {
   float *query;    // (rows, padded(dim))
   float *scores;   // (rows, CHUNK)
   float *weights;  // (rows, CHUNK)
-  float *band;    // (BAND, padded(dim or dim_value))
+  float *band;     // (BAND, padded(dim or dim_value))
 
   static size_t size(const regard_problem &p) {
     const int64_t columns = padded(p.dim) + 2 * CHUNK;
@@ -84,21 +84,21 @@ static void widen_rows(Element element, const typename Element::type *from, int6
       store(to + k * padded(dim) + d, widen_part(element, from + k * stride + d, dim - d) * factor);
 }
 
-// Calls `use(stream, first, count)` for bands of a chunk's keys or values; rows that do not fill
-// whole vectors are copied first.
+// Calls `use(rows, first, count, ahead)` for bands of a chunk's keys or values; rows that do not
+// fill whole vectors are copied first.
 template <class Element, class Use>
 REGARD_INLINE void for_each_band(const regard_tensor &from, const Task &task, int32_t key,
                                  int32_t keys, int64_t dim, float *band, Use use) {
-  const int64_t bytes = most(int64_t(1), dim * int64_t(sizeof(typename Element::type)));
-  const int64_t ahead = (AHEAD / bytes + 1) * from.row;
-  for (int32_t first = 0; first < keys; first += BAND) {
+  constexpr int64_t size = sizeof(typename Element::type);
+  const auto *rows = first_row<Element>(from, task, key);
+  Ahead ahead(rows + (AHEAD / (dim * size) + 1) * from.row, from.row * size, dim * size);
+  for (int32_t first = 0; first < keys; first += BAND, rows += BAND * from.row) {
     const int32_t count = least(BAND, keys - first);
-    const auto *rows = first_row<Element>(from, task, key + first);
     if (dim % LANES == 0) {
-      use(Stream<Element>{rows, from.row, ahead}, first, count);
+      use(Rows<Element>{rows, from.row}, first, count, ahead);
     } else {
       widen_rows(Element(), rows, from.row, count, dim, 1, band);
-      use(Stream<Float32>{band, padded(dim), 0}, first, count);
+      use(Rows<Float32>{band, padded(dim)}, first, count, ahead);
     }
   }
 }
@@ -117,11 +117,13 @@ static void scores_of(const regard_problem &p, const Task &task, int32_t key, in
                       const DecodeScratch &scratch) {
   const int64_t dim = padded(p.dim);
   for_each_band<Element>(
-      p.key, task, key, keys, p.dim, scratch.band, [&](auto stream, int32_t first, int32_t count) {
-        for (int32_t k = 0; k < count; k += LANES, stream.data += LANES * stream.stride)
+      p.key, task, key, keys, p.dim, scratch.band,
+      [&](auto rows, int32_t first, int32_t count, Ahead &ahead) {
+        ahead.plan(count, parts(count, TOGETHER) * dim / LANES * parts(task.count, TILE));
+        for (int32_t k = 0; k < count; k += LANES, rows.data += LANES * rows.stride)
           for_each_tile(task.count, [&](int row, auto tile) {
-            score_lanes<tile>(stream, count - k, dim, scratch.query + row * dim,
-                              scratch.scores + row * CHUNK + first + k);
+            score_lanes<tile>(rows, count - k, dim, scratch.query + row * dim,
+                              scratch.scores + row * CHUNK + first + k, ahead);
           });
       });
 }
@@ -133,10 +135,11 @@ static void context_of(const regard_problem &p, const Task &task, int32_t key, i
   memset(context, 0, size_t(task.count * dim) * sizeof(float));
   for_each_band<Element>(
       p.value, task, key, keys, p.dim_value, scratch.band,
-      [&](const auto &stream, int32_t first, int32_t count) {
+      [&](const auto &rows, int32_t first, int32_t count, Ahead &ahead) {
+        ahead.plan(count, count * parts(dim, TOGETHER * LANES) * parts(task.count, TILE));
         for_each_tile(task.count, [&](int row, auto tile) {
-          add_context<tile>(stream, count, dim, scratch.weights + row * CHUNK + first,
-                            context + row * dim);
+          add_context<tile>(rows, count, dim, scratch.weights + row * CHUNK + first,
+                            context + row * dim, ahead);
         });
       });
 }
@@ -156,8 +159,9 @@ static void careful_context_of(const regard_problem &p, const Task &task, int32_
       for (int32_t k = 0; k < count; k++)
         if (scratch.scores[r * CHUNK + first + k] == HIDDEN)
           memset(scratch.band + k * dim, 0, size_t(dim) * sizeof(float));
-      add_context<1>(Stream<Float32>{scratch.band, dim, 0}, count, dim,
-                     scratch.weights + r * CHUNK + first, context + r * dim);
+      Ahead none(nullptr, 0, 0);
+      add_context<1>(Rows<Float32>{scratch.band, dim}, count, dim,
+                     scratch.weights + r * CHUNK + first, context + r * dim, none);
     }
   }
 }
@@ -199,7 +203,7 @@ struct Chunks {
 };
 REGARD_INLINE Chunks chunks_of(const Task &task) {
   if (task.first_key >= task.last_key) return {0, 0};
-  return {task.first_key / CHUNK, (task.last_key + CHUNK - 1) / CHUNK};
+  return {task.first_key / CHUNK, parts(task.last_key, CHUNK)};
 }
 
 // Adds up a row's chunks, takes the sink in, divides by the denominator and writes the row.
@@ -250,7 +254,7 @@ static int decode(const regard_problem &p, const regard_tensor &context, float *
   const Scoring scoring = scoring_of(p);
   const Partials partials(p);
   if (!partials.memory) return REGARD_OUT_OF_MEMORY;
-  const int64_t turn = turn_of(p, partials.chunks), turns = (partials.chunks + turn - 1) / turn;
+  const int64_t turn = turn_of(p, partials.chunks), turns = parts(partials.chunks, turn);
   for (int64_t pair = 0; pair < p.batch * p.groups; pair++) partials.left[pair] = int32_t(turns);
 
   return for_each_task(

@@ -9,21 +9,52 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int TILE = REGISTERS == 32 ? 4 : 2;  // rows of attention whose sums stay in registers
+// Rows of attention whose sums stay in registers, and keys, or vectors of dimensions, for each.
+constexpr int TILE = REGISTERS == 32 ? 4 : 2, TOGETHER = 4;
 constexpr int32_t CHUNK = 512;  // keys whose scores and weights lie side by side, (rows, CHUNK)
 
-// Rows of keys or values that are read one after the other, and how far ahead of each to fetch.
+// How many parts of a size hold so many.
+REGARD_INLINE int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+// Rows of keys or values.
 template <class E>
-struct Stream {
+struct Rows {
   using Element = E;
   const typename Element::type *data;
-  int64_t stride, ahead;
+  int64_t stride;
 
   __attribute__((always_inline)) floats at(int64_t row, int64_t d) const {
-    const auto *from = data + row * stride + d;
-    __builtin_prefetch(from + ahead);
-    return widen(Element(), from);
+    return widen(Element(), data + row * stride + d);
   }
+};
+
+// Rows that will be needed soon, fetched in the order in which they lie and a few lines at a time,
+// spread over what is computed meanwhile: the memory never waits, and never has too much to do.
+class Ahead {
+ public:
+  Ahead(const void *first, int64_t stride, int64_t width)
+      : row_(uintptr_t(first)), stride_(stride), width_(width), lines_(parts(width, LINE)) {}
+
+  // So many more rows are to be fetched in so many steps.
+  void plan(int64_t rows, int64_t steps) {
+    left_ += rows * lines_;
+    step_ = parts(left_, steps);
+  }
+  __attribute__((always_inline)) void step() {
+    int64_t lines = least(step_, left_);
+    left_ -= lines;
+    for (; lines > 0; lines--) {
+      __builtin_prefetch((const void *)(row_ + at_));
+      at_ += LINE;
+      if (at_ >= width_) at_ = 0, row_ += stride_;
+    }
+  }
+
+ private:
+  static constexpr int64_t LINE = 64;
+  uintptr_t row_;
+  int64_t stride_, width_, at_ = 0;      // bytes: from row to row, of a row, of it fetched so far
+  int64_t lines_, left_ = 0, step_ = 0;  // lines: of a row, to be fetched, in a step
 };
 
 // Of two vectors' halves, `grain` lanes of each in turn.
@@ -53,39 +84,41 @@ REGARD_INLINE floats folded(const floats *vectors) {
 // scores[r][k] = query[r] · key[k] for LANES keys; those from `keys` on repeat the last.
 template <int rows, class Keys>
 REGARD_INLINE void score_lanes(const Keys &key, int64_t keys, int64_t dim, const float *query,
-                               float *scores) {
-  constexpr int together = 4, steps = LANES / together;
+                               float *scores, Ahead &ahead) {
+  constexpr int steps = LANES / TOGETHER;
   floats partly[rows][steps];
   for (int step = 0; step < steps; step++) {
-    int64_t at[together];
-    floats sums[rows][together];
-    REGARD_UNROLL for (int k = 0; k < together; k++) {
-      at[k] = least(int64_t(step * together + k), keys - 1);
+    int64_t at[TOGETHER];
+    floats sums[rows][TOGETHER];
+    REGARD_UNROLL for (int k = 0; k < TOGETHER; k++) {
+      at[k] = least(int64_t(step * TOGETHER + k), keys - 1);
       REGARD_UNROLL for (int r = 0; r < rows; r++) sums[r][k] = floats{};
     }
     for (int64_t d = 0; d < dim; d += LANES) {
+      ahead.step();
       floats q[rows];
       REGARD_UNROLL for (int r = 0; r < rows; r++) q[r] = load(query + r * dim + d);
-      REGARD_UNROLL for (int k = 0; k < together; k++) {
+      REGARD_UNROLL for (int k = 0; k < TOGETHER; k++) {
         const floats numbers = key.at(at[k], d);
         REGARD_UNROLL for (int r = 0; r < rows; r++) sums[r][k] += numbers * q[r];
       }
     }
-    REGARD_UNROLL for (int r = 0; r < rows; r++) partly[r][step] = folded<together, 1>(sums[r]);
+    REGARD_UNROLL for (int r = 0; r < rows; r++) partly[r][step] = folded<TOGETHER, 1>(sums[r]);
   }
   REGARD_UNROLL for (int r = 0; r < rows; r++)
-    store(scores + r * CHUNK, folded<steps, together>(partly[r]));
+    store(scores + r * CHUNK, folded<steps, TOGETHER>(partly[r]));
 }
 
 // context[r] += Σ_k weights[r][k] · value[k], for `vectors` vectors of dimensions from d on. These
 // keys are summed up by themselves before they are added: that rounds less than one long sum.
 template <int rows, int vectors, class Values>
 REGARD_INLINE void context_lanes(const Values &value, int64_t keys, int64_t d, int64_t dim,
-                                 const float *weights, float *context) {
+                                 const float *weights, float *context, Ahead &ahead) {
   floats sums[rows][vectors];
   REGARD_UNROLL for (int r = 0; r < rows; r++)
     REGARD_UNROLL for (int j = 0; j < vectors; j++) sums[r][j] = floats{};
   for (int64_t k = 0; k < keys; k++) {
+    ahead.step();
     floats w[rows];
     REGARD_UNROLL for (int r = 0; r < rows; r++) w[r] = all(weights[r * CHUNK + k]);
     REGARD_UNROLL for (int j = 0; j < vectors; j++) {
@@ -103,10 +136,10 @@ REGARD_INLINE void context_lanes(const Values &value, int64_t keys, int64_t d, i
 // The same for all dimensions.
 template <int rows, class Values>
 REGARD_INLINE void add_context(const Values &value, int64_t keys, int64_t dim,
-                               const float *weights, float *context) {
-  for (int64_t d = 0; d < dim; d += 4 * LANES)
-    with_live(int(least(int64_t(4), (dim - d) / LANES)), [&](auto vectors) {
-      context_lanes<rows, vectors>(value, keys, d, dim, weights, context);
+                               const float *weights, float *context, Ahead &ahead) {
+  for (int64_t d = 0; d < dim; d += TOGETHER * LANES)
+    with_live(int(least(int64_t(TOGETHER), (dim - d) / LANES)), [&](auto vectors) {
+      context_lanes<rows, vectors>(value, keys, d, dim, weights, context, ahead);
     });
 }
 
