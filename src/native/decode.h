@@ -91,7 +91,7 @@ REGARD_INLINE void for_each_band(const regard_tensor &from, const Task &task, in
                                  int32_t keys, int64_t dim, float *band, Use use) {
   constexpr int64_t size = sizeof(typename Element::type);
   const auto *rows = first_row<Element>(from, task, key);
-  Ahead ahead(rows + (AHEAD / (dim * size) + 1) * from.row, from.row * size, dim * size);
+  Prefetch ahead(rows + (AHEAD / (dim * size) + 1) * from.row, from.row * size, dim * size);
   for (int32_t first = 0; first < keys; first += BAND, rows += BAND * from.row) {
     const int32_t count = least(BAND, keys - first);
     if (dim % LANES == 0) {
@@ -118,7 +118,7 @@ static void scores_of(const regard_problem &p, const Task &task, int32_t key, in
   const int64_t dim = padded(p.dim);
   for_each_band<Element>(
       p.key, task, key, keys, p.dim, scratch.band,
-      [&](auto rows, int32_t first, int32_t count, Ahead &ahead) {
+      [&](auto rows, int32_t first, int32_t count, Prefetch &ahead) {
         ahead.plan(count, parts(count, TOGETHER) * dim / LANES * parts(task.count, TILE));
         for (int32_t k = 0; k < count; k += LANES, rows.data += LANES * rows.stride)
           for_each_tile(task.count, [&](int row, auto tile) {
@@ -135,7 +135,7 @@ static void context_of(const regard_problem &p, const Task &task, int32_t key, i
   memset(context, 0, size_t(task.count * dim) * sizeof(float));
   for_each_band<Element>(
       p.value, task, key, keys, p.dim_value, scratch.band,
-      [&](const auto &rows, int32_t first, int32_t count, Ahead &ahead) {
+      [&](const auto &rows, int32_t first, int32_t count, Prefetch &ahead) {
         ahead.plan(count, count * parts(dim, TOGETHER * LANES) * parts(task.count, TILE));
         for_each_tile(task.count, [&](int row, auto tile) {
           add_context<tile>(rows, count, dim, scratch.weights + row * CHUNK + first,
@@ -159,7 +159,7 @@ static void careful_context_of(const regard_problem &p, const Task &task, int32_
       for (int32_t k = 0; k < count; k++)
         if (scratch.scores[r * CHUNK + first + k] == HIDDEN)
           memset(scratch.band + k * dim, 0, size_t(dim) * sizeof(float));
-      Ahead none(nullptr, 0, 0);
+      Prefetch none(nullptr, 0, 0);
       add_context<1>(Rows<Float32>{scratch.band, dim}, count, dim,
                      scratch.weights + r * CHUNK + first, context + r * dim, none);
     }

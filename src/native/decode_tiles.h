@@ -30,9 +30,9 @@ struct Rows {
 
 // Rows that will be needed soon, fetched in the order in which they lie and a few lines at a time,
 // spread over what is computed meanwhile: the memory never waits, and never has too much to do.
-class Ahead {
+class Prefetch {
  public:
-  Ahead(const void *first, int64_t stride, int64_t width)
+  Prefetch(const void *first, int64_t stride, int64_t width)
       : row_(uintptr_t(first)), stride_(stride), width_(width), lines_(parts(width, LINE)) {}
 
   // So many more rows are to be fetched in so many steps.
@@ -84,7 +84,7 @@ REGARD_INLINE floats folded(const floats *vectors) {
 // scores[r][k] = query[r] · key[k] for LANES keys; those from `keys` on repeat the last.
 template <int rows, class Keys>
 REGARD_INLINE void score_lanes(const Keys &key, int64_t keys, int64_t dim, const float *query,
-                               float *scores, Ahead &ahead) {
+                               float *scores, Prefetch &ahead) {
   constexpr int steps = LANES / TOGETHER;
   floats partly[rows][steps];
   for (int step = 0; step < steps; step++) {
@@ -113,7 +113,7 @@ REGARD_INLINE void score_lanes(const Keys &key, int64_t keys, int64_t dim, const
 // keys are summed up by themselves before they are added: that rounds less than one long sum.
 template <int rows, int vectors, class Values>
 REGARD_INLINE void context_lanes(const Values &value, int64_t keys, int64_t d, int64_t dim,
-                                 const float *weights, float *context, Ahead &ahead) {
+                                 const float *weights, float *context, Prefetch &ahead) {
   floats sums[rows][vectors];
   REGARD_UNROLL for (int r = 0; r < rows; r++)
     REGARD_UNROLL for (int j = 0; j < vectors; j++) sums[r][j] = floats{};
@@ -136,7 +136,7 @@ REGARD_INLINE void context_lanes(const Values &value, int64_t keys, int64_t d, i
 // The same for all dimensions.
 template <int rows, class Values>
 REGARD_INLINE void add_context(const Values &value, int64_t keys, int64_t dim,
-                               const float *weights, float *context, Ahead &ahead) {
+                               const float *weights, float *context, Prefetch &ahead) {
   for (int64_t d = 0; d < dim; d += TOGETHER * LANES)
     with_live(int(least(int64_t(TOGETHER), (dim - d) / LANES)), [&](auto vectors) {
       context_lanes<rows, vectors>(value, keys, d, dim, weights, context, ahead);
