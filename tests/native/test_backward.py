@@ -153,7 +153,7 @@ def test_masks_and_options_crossed(case):
     )
 
 
-@pytest.mark.parametrize("queries, keys", [(1, 1), (64, 15), (65, 16), (17, 257), (63, 1023)])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (64, 15), (65, 16), (17, 257), (63, 1023)])
 def test_sizes_around_those_of_tasks_blocks_and_panels(queries, keys, instructions):
     for dtype in (torch.float32, torch.bfloat16):
         arguments = tensors(dtype, 1, 2, 1, queries, keys)
@@ -165,7 +165,7 @@ def test_sizes_around_those_of_tasks_blocks_and_panels(queries, keys, instructio
         agree(got, wanted, dtype, floor)
 
 
-@pytest.mark.parametrize("queries, keys", [(0, 7), (5, 0), (0, 0)])
+@pytest.mark.parametrize(("queries", "keys"), [(0, 7), (5, 0), (0, 0)])
 def test_nothing_to_see_gives_no_gradient(queries, keys):
     arguments = tensors(queries=queries, keys=keys)
     for gradient in native(arguments, normal(B, H, queries, DV)).values():
@@ -248,3 +248,14 @@ def test_nan_stays_with_those_who_see_it(name, dtype, instructions):
     for other, where in untouched.items():
         part = {other: got[other][:, :, where]}
         agree(part, {other: wanted[other][:, :, where]}, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_an_earlier_call_left_behind_does_not_matter(dtype, threads):
+    threads(1)  # one memory to work in
+    spoilt = {name: torch.full_like(t, math.nan) for name, t in tensors(dtype).items()}
+    left = native(spoilt, normal(B, H, L, DV, dtype=dtype))
+    assert all(gradient.isnan().all() for gradient in left.values())
+    arguments, weight = tensors(dtype, keys=7), normal(B, H, L, DV, dtype=dtype)
+    options = {"mask": MASKS["from the corner"]}
+    agree(native(arguments, weight, **options), exact(arguments, weight, **options), dtype)
