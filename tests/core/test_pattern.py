@@ -7,10 +7,10 @@ import torch
 from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ways import way
 
 import regard
-from regard import _stream
-from regard.backends import native
+from regard import pattern as pattern_module
 
 SHAPE = (2, 6, 5, 7)
 
@@ -69,29 +69,31 @@ EXACT = [
 ]
 
 
-@pytest.mark.parametrize("block", [9, 2**20])
+@pytest.mark.parametrize("block", [None, 9, 2**20])
 @pytest.mark.parametrize("index", LAZY, ids=str)
-def test_batch_and_heads_alone_give_a_smaller_pattern(index, block, monkeypatch):
-    monkeypatch.setattr(_stream, "_BLOCK_SCORES", block)
-    whole = pattern()
-    part, expected = whole[index], whole.dense()[index]
-    assert isinstance(part, regard.Pattern)
-    assert part.shape == expected.shape
-    assert part.ndim == expected.ndim
-    torch.testing.assert_close(part.dense(), expected)
-    torch.testing.assert_close(part.entropy(), torch.special.entr(expected).sum(-1))
-    assert part.verify() < 1e-6
-    if part.ndim > 2 and part.shape[0]:
-        torch.testing.assert_close(part[0].dense(), expected[0])
+def test_batch_and_heads_alone_give_a_smaller_pattern(index, block):
+    with way(block):
+        whole = pattern()
+        part, expected = whole[index], whole.dense()[index]
+        assert isinstance(part, regard.Pattern)
+        assert part.shape == expected.shape
+        assert part.ndim == expected.ndim
+        torch.testing.assert_close(part.dense(), expected)
+        torch.testing.assert_close(part.entropy(), torch.special.entr(expected).sum(-1))
+        assert part.verify() < 1e-6
+        if part.ndim > 2 and part.shape[0]:
+            torch.testing.assert_close(part[0].dense(), expected[0])
 
 
+@pytest.mark.parametrize("block", [None, 2**20])
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("index", EXACT, ids=str)
-def test_queries_and_keys_give_exact_weights(index, known):
-    whole = pattern()
-    expected = whole.dense()[index]
-    whole = regard.Pattern.of(whole._problem, whole.logsumexp if known else None)
-    part = whole[index]
+def test_queries_and_keys_give_exact_weights(index, known, block):
+    with way(block):
+        whole = pattern()
+        expected = whole.dense()[index]
+        whole = regard.Pattern.of(whole._problem, whole.logsumexp if known else None)
+        part = whole[index]
     assert isinstance(part, torch.Tensor)
     assert part.shape == expected.shape
     torch.testing.assert_close(part, expected)
@@ -111,11 +113,10 @@ def test_any_number_of_leading_dimensions(shape):
 
 
 @settings(max_examples=40)
-@given(cases(), st.sampled_from([20, 100, 2**20]))
+@given(cases(), st.sampled_from([None, 20, 100, 2**20]))
 def test_parts_of_any_problem(case, block):
     batch, heads, queries, keys = case.visible.shape
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_stream, "_BLOCK_SCORES", block)
+    with way(block):
         whole = regard.Pattern(case.query, case.key, **case.options)
         tolerance = {"rtol": 0, "atol": 8 * case.rounding}
         exact = case.exact.weights
@@ -190,20 +191,21 @@ def test_what_it_says_of_itself():
     assert (double.dtype, half.dtype) == (torch.float64, torch.float32)
 
 
-def test_the_log_sum_exp_is_worked_out_once(monkeypatch):
+@pytest.mark.parametrize("block", [None, 2**20])
+def test_the_log_sum_exp_is_worked_out_once(block, monkeypatch):
     passes = []
-
-    def noting(call, at):
-        return lambda *given: passes.append(given[at]) or call(*given)
-
-    monkeypatch.setattr("regard.pattern.stream", noting(_stream.stream, 1))
-    monkeypatch.setattr("regard.pattern.native.read", noting(native.read, 2))
-    for whole in (pattern(), pattern(dtype=torch.float64)):
-        passes.clear()
+    for module, name in ((pattern_module, "stream"), (pattern_module.native, "read")):
+        function = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *given, f=function: passes.append(given[-2]) or f(*given)
+        )
+    with way(block):
+        whole = pattern()
         whole.entropy()
         whole.received()
-        assert passes[0] is None
-        assert passes[1] is not None
+    assert passes[0] is None
+    assert passes[1] is not None
+    assert len(passes) == 2
 
 
 def test_a_log_sum_exp_that_is_given_is_used():
@@ -219,15 +221,14 @@ def test_a_log_sum_exp_that_is_given_is_used():
 
 
 @settings(max_examples=40)
-@given(cases(), st.sampled_from([20, 100, 2**20]), st.data())
+@given(cases(), st.sampled_from([None, 20, 100, 2**20]), st.data())
 def test_products_from_both_sides(case, block, data):
     batch, heads, queries, keys = case.visible.shape
     lead = data.draw(st.sampled_from([(), (heads,), (1, heads), (batch, 1), (batch, heads)]))
     source = torch.Generator().manual_seed(1)
     x = torch.randn(*lead, keys, 3, generator=source)
     y = torch.randn(*lead, 2, queries, generator=source)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_stream, "_BLOCK_SCORES", block)
+    with way(block):
         whole = regard.Pattern(case.query, case.key, **case.options)
         right, left = whole @ x, y @ whole
         vector_right, vector_left = whole @ x[..., 0] if not lead else None, None

@@ -1,0 +1,86 @@
+"""What each readout is by definition: loops over one head's weights, in Python's own floats.
+
+Axes: B batch, H query heads, L queries, S keys.
+"""
+
+import math
+from fractions import Fraction
+
+import torch
+
+
+def largest(weights, positions):
+    return [max(row) for row in weights]
+
+
+def entropy(weights, positions):
+    return [-math.fsum(w * math.log(w) for w in row if w > 0) for row in weights]
+
+
+def received(weights, positions):
+    return [math.fsum(column) for column in zip(*weights, strict=True)]
+
+
+def distance(weights, positions):
+    means = []
+    for row, p in zip(weights, positions, strict=True):
+        share = math.fsum(row)
+        moment = math.fsum(w * abs(p - j) for j, w in enumerate(row))
+        means.append(moment / share if share else 0.0)
+    return means
+
+
+def offsets(weights, positions, visible, n):
+    means = []
+    for back in range(n):
+        found = [
+            row[p - back]
+            for row, p, seen in zip(weights, positions, visible, strict=True)
+            if 0 <= p - back < len(row) and seen[p - back]
+        ]
+        means.append(math.fsum(found) / max(len(found), 1))
+    return means
+
+
+def image(weights, rows, columns):
+    """The mean over rectangles of L/rows × S/columns, whose edges cut tokens in fractions."""
+    queries, keys = len(weights), len(weights[0])
+    rows, columns = min(rows, queries), min(columns, keys)
+
+    def shares(pixel, pixels, tokens):
+        low, high = Fraction(pixel * tokens, pixels), Fraction((pixel + 1) * tokens, pixels)
+        return [float(max(Fraction(0), min(high, t + 1) - max(low, t))) for t in range(tokens)]
+
+    area = Fraction(queries, rows) * Fraction(keys, columns)
+    return [
+        [
+            math.fsum(
+                a * b * weights[i][j]
+                for i, a in enumerate(shares(r, rows, queries))
+                for j, b in enumerate(shares(c, columns, keys))
+            )
+            / float(area)
+            for c in range(columns)
+        ]
+        for r in range(rows)
+    ]
+
+
+def of_each_head(function, case, *options, per_head=()):
+    """Apply a definition to every head's weights, as a tensor with leading dimensions (B, H)."""
+    batch, heads = case.query.shape[:2]
+    return torch.tensor(
+        [
+            [
+                function(
+                    case.exact.weights[b, h].tolist(),
+                    *([case.positions[b].tolist()] if function is not image else []),
+                    *(extra[b, h].tolist() for extra in per_head),
+                    *options,
+                )
+                for h in range(heads)
+            ]
+            for b in range(batch)
+        ],
+        dtype=torch.float64,
+    )

@@ -1,0 +1,374 @@
+"""The kernels' readouts: of each instruction set, at sizes about their blocks, against float64."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from cases import HALF, cases
+from definitions import distance, entropy, image, largest, of_each_head, offsets, received
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ways import SETS, forced, streamed
+
+import regard
+from regard import pattern as pattern_module
+from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+
+pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
+
+SUMMED = (Received(), Offsets(70), Image(13, 11), Image(1, 2), Image(1000, 1000))
+BY_ROW = (Max(), Entropy(), Distance(), Mass(slice(3, 40, 3)))
+READOUTS = (TopK(5), *BY_ROW, *SUMMED)
+# About the lanes of a vector, the rows of a task, the keys of a strip and of a block; single rows
+# and keys; more of one than of the other.
+LENGTHS = [(1, 1), (1, 193), (15, 16), (16, 17), (17, 15), (63, 65), (64, 64), (65, 63), (129, 96)]
+LENGTHS += [(191, 193), (193, 191), (331, 257), (67, 701)]
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def flat(results):
+    return [t for r in results for t in (r if isinstance(r, tuple) else (r,))]
+
+
+def everything(pattern, readouts=READOUTS):
+    """All results as tensors with leading dimensions, but for the positions of the strongest."""
+    top, *others = pattern.read(*readouts)
+    *_, queries, keys = pattern.shape
+    rows = normal(3, queries, seed=9).to(pattern.dtype)
+    chosen = [keys - 1, 0, keys // 2, keys // 3, keys // 3]
+    return {
+        "TopK": top.weights,
+        **{repr(r): result for r, result in zip(readouts[1:], others, strict=True)},
+        "logsumexp": pattern.logsumexp,
+        "weights": pattern.dense(),
+        "columns": pattern[..., :, chosen],
+        "a stretch": pattern[..., queries // 2, keys // 4 : keys // 2 + 1],
+        "rows @ pattern": rows @ pattern,
+    }
+
+
+# Against the definition
+
+
+@pytest.mark.parametrize("name", SETS)
+@settings(max_examples=30)
+@given(cases(dtypes=(torch.float32, *HALF)), st.integers(1, 9), st.booleans(), st.data())
+def test_every_readout_is_its_definition(name, case, size, known, data):
+    keys = case.key.shape[-2]
+    marked = data.draw(st.lists(st.integers(-keys, keys - 1), max_size=4))
+    readouts = (
+        *(Max(), Entropy(), Received(), Distance(), Offsets(size), Mass(marked)),
+        Image(size, 10 - size),
+    )
+    coefficients = normal(3, case.query.shape[-2])
+    with forced(name):
+        pattern = regard.Pattern(case.query, case.key, **case.options)
+        if known:
+            assert pattern.logsumexp.shape == case.blind.shape
+        results = list(pattern.read(*readouts))
+        logsumexp, dense, collected = pattern.logsumexp, pattern.dense(), coefficients @ pattern
+    exact = case.exact.weights
+    expected = [
+        of_each_head(largest, case),
+        of_each_head(entropy, case),
+        of_each_head(received, case),
+        of_each_head(distance, case),
+        of_each_head(offsets, case, size, per_head=[case.visible]),
+        exact[..., list({j % keys for j in marked})].sum(-1),
+        of_each_head(image, case, size, 10 - size),
+    ]
+    # A weight is off by the rounding of its score, relative to its size. Sums over a row or a
+    # column of weights multiply that by no more than the length, or by a logarithm or a distance.
+    tolerance = {"rtol": 0, "atol": 8 * case.rounding * max(case.visible.shape[-2:])}
+    # Where a sink leaves a row next to nothing, float32 has no weights to average distances with.
+    faint = exact.sum(-1) < 1e-30
+    expected[3] = torch.where(faint, results[3].double(), expected[3])
+    for readout, result, wanted in zip(readouts, results, expected, strict=True):
+        torch.testing.assert_close(
+            result.double(), wanted, msg=lambda m, r=readout: f"{r}: {m}", **tolerance
+        )
+    torch.testing.assert_close(dense.double(), exact, **tolerance)
+    assert not bool(dense[~case.visible].any())
+    torch.testing.assert_close(collected.double(), coefficients.double() @ exact, **tolerance)
+    assert (logsumexp[case.blind] == -math.inf).all()
+    torch.testing.assert_close(
+        logsumexp[~case.blind].double(), case.exact.logsumexp[~case.blind], **tolerance
+    )
+
+
+# At sizes about those of the kernels, against torch in float64
+
+
+def masks(queries, keys, entries=slice(None)):
+    """Masks of two entries: one that both share, or one each."""
+    index = torch.arange(keys)
+    keep = torch.stack([index >= keys // 3, index < keys - keys // 4])[entries]
+    ids = torch.stack([index // 50, index // (keys // 2 + 1)])[entries]
+    dense = normal(2, 1, queries, keys, seed=3) > -1
+    bias = normal(1, 6, queries, keys, seed=4).masked_fill(~dense[:1], -math.inf)
+    dense = dense[entries]
+    return {
+        "none": {},
+        "causal": {"mask": regard.causal()},
+        "window": {"mask": regard.causal() & regard.window(37)},
+        "padding": {"mask": regard.causal() & regard.padding(keep)},
+        "documents": {"mask": regard.documents(ids)},
+        "early": {"mask": regard.causal(offset=-20), "sink": normal(6, seed=5)},
+        "dense": {"mask": regard.causal() & regard.dense(dense)},
+        "bias": {"bias": bias, "scale": -0.3},
+        "alibi": {"alibi": 0.5 ** torch.arange(1, 7), "softcap": 3.0},
+    }
+
+
+NAMES = list(masks(1, 1))
+
+
+def inputs(queries, keys, dtype=torch.float32):
+    """Two entries of six heads, of which three share a key."""
+    return normal(2, 6, queries, 19).to(dtype), normal(2, 2, keys, 19, seed=1).to(dtype)
+
+
+PAIRS = [(lengths, name) for lengths in LENGTHS for name in ("none", "causal")]
+PAIRS += [(lengths, name) for lengths in ((5, 70), (193, 191)) for name in NAMES[2:]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize(("lengths", "name"), PAIRS)
+@pytest.mark.parametrize("instructions", SETS)
+def test_results_are_those_of_float64(instructions, lengths, name, dtype):
+    query, key = inputs(*lengths, dtype)
+    options = masks(*lengths)[name]
+    exact = everything(regard.Pattern(query.double(), key.double(), **options))
+    with forced(instructions):
+        results = everything(regard.Pattern(query, key, **options))
+    for what, result in results.items():
+        # Scores below 10 are off by some 1e-6, and weights by as much of their size.
+        torch.testing.assert_close(
+            result.double(), exact[what], rtol=1e-5, atol=2e-5, msg=lambda m, w=what: f"{w}: {m}"
+        )
+
+
+@pytest.mark.parametrize("instructions", SETS)
+def test_more_keys_than_16_bits_can_count(instructions):
+    query, key = normal(2, 3, 8), normal(2, 70_001, 8, seed=1)
+    exact = everything(regard.Pattern(query.double(), key.double()))
+    with forced(instructions):
+        results = everything(regard.Pattern(query, key))
+    for what, result in results.items():
+        # A distance is a mean of numbers up to 70,001.
+        torch.testing.assert_close(
+            result.double(), exact[what], rtol=1e-5, atol=1e-6, msg=lambda m, w=what: f"{w}: {m}"
+        )
+
+
+@pytest.mark.parametrize("instructions", SETS)
+def test_sums_over_many_rows_and_keys_keep_their_digits(instructions):
+    """Where all weights are alike, sums of floats would be off by more with every row."""
+    length, keys = 20_011, 10_007
+    with forced(instructions):
+        pattern = regard.Pattern(torch.zeros(length, 4), torch.zeros(keys, 4))
+        received, image, mass, entropy, distance = pattern.read(
+            Received(), Image(1, 2), Mass(slice(None)), Entropy(), Distance()
+        )
+        collected = torch.ones(length) @ pattern
+    # Every weight is off alike, by the rounding of a log-sum-exp near 9.
+    digits = {"rtol": 2e-6, "atol": 0}
+    for sums in (received, collected):
+        torch.testing.assert_close(sums, torch.full((keys,), length / keys), **digits)
+    torch.testing.assert_close(image, torch.full((1, 2), 1 / keys), **digits)
+    torch.testing.assert_close(mass, torch.ones(length), **digits)
+    torch.testing.assert_close(entropy, torch.full((length,), math.log(keys)), **digits)
+    first = keys - length  # the position of the first query, far before the first key
+    torch.testing.assert_close(distance[0], torch.tensor((keys - 1) / 2 - first), **digits)
+
+
+# The strongest keys
+
+
+@pytest.mark.parametrize("instructions", SETS)
+@pytest.mark.parametrize("k", [1, 3, 4, 5, 7, 8, 15, 16, 17, 33, 97, 200])
+@pytest.mark.parametrize("mask", [None, regard.causal(), regard.window(9)])
+def test_the_strongest_keys_are_found_and_ranked(instructions, k, mask):
+    query, key = normal(2, 67, 6), normal(2, 131, 6, seed=1)
+    with forced(instructions):
+        pattern = regard.Pattern(query, key, mask=mask)
+        top, dense = pattern.topk(k), pattern.dense()
+    k = min(k, 131)
+    expected = dense.sort(dim=-1, descending=True, stable=True)
+    visible = (regard.Mask() if mask is None else mask).visible(67, 131, (2,))
+    found = torch.arange(k) < visible.sum(-1, keepdim=True)
+    assert torch.equal(top.weights, expected.values[..., :k])
+    assert torch.equal(top.positions, expected.indices[..., :k].masked_fill(~found, -1))
+
+
+@pytest.mark.parametrize("instructions", SETS)
+@pytest.mark.parametrize("k", [3, 20])
+def test_of_equal_weights_the_lower_key_comes_first(instructions, k):
+    key = torch.tensor([0.0, 1.0, 0.0, 2.0]).repeat(60)[:, None]
+    with forced(instructions):
+        top = regard.Pattern(torch.ones(70, 1), key).topk(k)
+    order = [*range(3, 240, 4), *range(1, 240, 4)]
+    assert torch.equal(top.positions, torch.tensor(order[:k]).expand(70, -1))
+
+
+@pytest.mark.parametrize("instructions", SETS)
+def test_keys_of_weight_zero_are_named_as_long_as_they_are_visible(instructions):
+    query, key = torch.ones(70, 1), torch.zeros(90, 1)
+    key[7::2] = -math.inf
+    with forced(instructions):
+        top = regard.Pattern(query, key, mask=regard.window(4, offset=0)).topk(3)
+    assert top.positions[9].tolist() == [6, 8, 7]
+    assert top.weights[9].tolist() == [0.5, 0.5, 0]
+    assert top.positions[0].tolist() == [0, -1, -1]
+
+
+# What is no number
+
+
+@pytest.mark.parametrize("instructions", SETS)
+@pytest.mark.parametrize("stray", [math.nan, math.inf, -math.inf, 3e38])
+@pytest.mark.parametrize("name", ["causal", "padding", "dense", "early"])
+@pytest.mark.parametrize("lengths", [(5, 70), (131, 193)])
+def test_what_is_hidden_never_comes_out(instructions, stray, name, lengths):
+    query, key = inputs(*lengths)
+    hidden = torch.zeros(2, lengths[1], dtype=torch.bool)
+    hidden[:, lengths[1] // 2 :] = True  # from every query of that entry
+    hidden[1, 3] = True
+    options = masks(*lengths)[name]
+    mask = options["mask"] & regard.dense(~hidden[:, None, None])
+    clean = regard.Pattern(query, key, **options | {"mask": mask})
+    soiled = key.masked_fill(hidden[:, None, :, None], stray)
+    with forced(instructions):
+        expected = everything(clean)
+        results = everything(regard.Pattern(query, soiled, **options | {"mask": mask}))
+    for what, result in results.items():
+        assert torch.equal(result, expected[what]), what
+
+
+@pytest.mark.parametrize("instructions", SETS)
+@pytest.mark.parametrize("where", ["query", "key"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("lengths", "at"), [((37, 70), 12), ((131, 193), 80)])
+def test_a_visible_nan_fills_its_row_as_far_as_it_sees(instructions, where, name, lengths, at):
+    query, key = inputs(*lengths)
+    options = masks(*lengths)[name]
+    if where == "query":
+        query[1, 0, lengths[0] - 2] = math.nan
+    else:
+        key[1, 0, at] = (
+            math.nan
+        )  # which every mask shows to some queries, and most hide from others
+    with streamed():
+        expected = regard.Pattern(query, key, **options)
+        wanted = {what: t.isnan() for what, t in everything(expected).items()}
+        positions = expected.topk(5).positions
+    with forced(instructions):
+        pattern = regard.Pattern(query, key, **options)
+        results = everything(pattern)
+        found = pattern.topk(5).positions
+    assert bool(wanted["weights"].any())
+    for what, result in results.items():
+        if what not in {"rows @ pattern", "logsumexp"}:
+            assert torch.equal(result.isnan(), wanted[what]), what
+    assert torch.equal(results["rows @ pattern"].isnan()[..., 0, :], wanted["weights"].any(-2))
+    assert torch.equal(found >= 0, positions >= 0)
+    visible = pattern.dense() != 0
+    assert bool(visible.gather(-1, found.clamp_min(0))[found >= 0].all())
+
+
+# To the last bit
+
+
+@pytest.fixture
+def threads():
+    """Set the number of threads, and set it back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("instructions", SETS)
+@pytest.mark.parametrize(
+    ("lengths", "name"),
+    list(itertools.product([(5, 70), (700, 331)], ["causal", "padding", "bias"])),
+)
+def test_neither_threads_nor_the_rest_of_the_batch_change_a_bit(
+    instructions, lengths, name, threads
+):
+    query, key = inputs(*lengths)
+    with forced(instructions):
+        threads(1)
+        whole = everything(regard.Pattern(query, key, **masks(*lengths)[name]))
+        for number in (2, 3):
+            threads(number)
+            again = everything(regard.Pattern(query, key, **masks(*lengths)[name]))
+            for what, result in again.items():
+                assert torch.equal(result, whole[what]), (what, number)
+            for entry in range(2):
+                one = slice(entry, entry + 1)
+                options = masks(*lengths, one)[name]
+                alone = everything(regard.Pattern(query[one], key[one], **options))
+                for what, result in alone.items():
+                    assert torch.equal(result[0], whole[what][entry]), (what, entry, number)
+
+
+@pytest.mark.parametrize("instructions", SETS)
+def test_what_else_is_read_changes_no_bit(instructions):
+    pattern = regard.Pattern(*inputs(131, 193), mask=regard.causal())
+    readouts = (*READOUTS, TopK(40), Mass(0), Mass([5, 3]), Offsets(3), Image(7, 200))
+    with forced(instructions):
+        together = pattern.read(*readouts)
+        alone = [pattern.read(readout)[0] for readout in readouts]
+    for one, other in zip(flat(together), flat(alone), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_all_are_taken_in_one_pass_and_none_is_streamed(monkeypatch):
+    passes = []
+    read = pattern_module.native.read
+    monkeypatch.setattr(
+        pattern_module.native, "read", lambda *given: passes.append(given[1]) or read(*given)
+    )
+    monkeypatch.setattr(pattern_module, "stream", lambda *_: pytest.fail("it was streamed"))
+    regard.Pattern(*inputs(5, 7)).read(*READOUTS)
+    assert [len(orders) for orders in passes] == [len(READOUTS) + 1]  # and the log-sum-exp
+
+
+# Inputs as they come
+
+
+@pytest.mark.parametrize("instructions", SETS)
+def test_strides_of_the_inputs_change_nothing(instructions):
+    query, key = inputs(67, 131)
+    ways = {
+        "transposed": [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (query, key)],
+        "columns": [t.mT.contiguous().mT for t in (query, key)],
+        "gaps": [torch.stack([t, t * math.nan], -1).flatten(-2)[..., ::2] for t in (query, key)],
+    }
+    with forced(instructions):
+        plain = everything(regard.Pattern(query, key, mask=regard.causal()))
+        for how, tensors in ways.items():
+            results = everything(regard.Pattern(*tensors, mask=regard.causal()))
+            for what, result in results.items():
+                assert torch.equal(result, plain[what]), (how, what)
+
+
+def test_a_log_sum_exp_of_any_layout_is_taken():
+    query, key = inputs(5, 7)
+    right = regard.Pattern(query, key)
+    apart = torch.stack([right.logsumexp, right.logsumexp], -1)[..., 0]
+    for known in (apart, right.logsumexp.double(), right.logsumexp[:, :1].expand(-1, 6, -1)):
+        pattern = regard.Pattern(query, key, logsumexp=known)
+        assert torch.equal(pattern.dense()[:, 0], right.dense()[:, 0])
+
+
+def test_inputs_without_rows_or_keys():
+    for queries, keys in ((0, 7), (5, 0), (0, 0)):
+        pattern = regard.Pattern(torch.ones(2, queries, 3), torch.ones(2, keys, 3))
+        assert all(bool(t.isfinite().all()) for t in flat(pattern.read(*READOUTS)))
+        assert pattern.received().shape == (2, keys)
+        assert not bool(pattern.received().any())
