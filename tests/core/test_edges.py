@@ -10,6 +10,8 @@ import regard
 from regard.backends import NAMES
 from regard.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
 
+pytestmark = pytest.mark.usefixtures("instructions")
+
 
 def normal(*shape, seed=0, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)

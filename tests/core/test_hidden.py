@@ -9,6 +9,8 @@ import regard
 from regard.backends import NAMES
 from regard.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
 
+pytestmark = pytest.mark.usefixtures("instructions")
+
 B, H, G, L, S, D, DV = 2, 4, 2, 5, 11, 7, 3
 READOUTS = (TopK(3), Entropy(), Received(), Distance(), Offsets(4), Mass(slice(2, 6)), Image(2, 3))
 # NaN, the infinities, and what memory that was never written may hold: a product of two of the

@@ -1,0 +1,30 @@
+"""Fixtures that tests of several folders use."""
+
+import pytest
+from instructions import SETS
+
+from regard.backends.native import _library
+
+
+@pytest.fixture(params=SETS or ["none"])
+def instructions(request):
+    """Compute with each set of instructions in turn."""
+    library = _library.load()
+    if library is None:
+        yield None
+        return
+    before = library.regard_instructions()
+    assert library.regard_choose(request.param.encode()) == 0
+    yield request.param
+    library.regard_choose(before)
+
+
+def pytest_collection_modifyitems(items):
+    """Leave out what no set of instructions makes a difference to: other backends, all but once."""
+
+    def repeated(item):
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        other = given.get("backend") in {"torch_sdpa", "eager"}
+        return other and given.get("instructions", "none") not in {"none", *SETS[:1]}
+
+    items[:] = [item for item in items if not repeated(item)]

@@ -1,0 +1,31 @@
+"""No byte before or behind a tensor is read or written, whatever the computation and its sizes."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from instructions import SETS
+
+pytestmark = pytest.mark.skipif(not SETS, reason="there is no native library")
+
+
+def fenced(*arguments, instructions=""):
+    environment = os.environ | {"REGARD_INSTRUCTIONS": instructions}
+    command = [sys.executable, "-X", "faulthandler", Path(__file__).with_name("fenced.py")]
+    return subprocess.run(
+        [*command, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("instructions", SETS)
+def test_nothing_beside_a_tensor_is_touched(instructions):
+    run = fenced(instructions=instructions)
+    done = run.stdout.splitlines()[-1:]
+    assert done == ["done"], f"{done}: {run.stderr}"
+
+
+def test_a_read_too_far_would_be_noticed():
+    assert -fenced("overrun").returncode in {signal.SIGSEGV, signal.SIGBUS}
