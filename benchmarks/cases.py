@@ -89,8 +89,8 @@ class Case:
         if self.window is None and self.documents is None:
             grouped = self.groups is not None
             return {
-                "is_causal": lambda query, key, value: F.scaled_dot_product_attention(
-                    query, key, value, is_causal=True, enable_gqa=grouped
+                "is_causal": partial(
+                    F.scaled_dot_product_attention, is_causal=True, enable_gqa=grouped
                 )
             }
         hidden = ~self.mask.visible(self.length, self.length)
@@ -105,7 +105,8 @@ class Case:
 
 def _each_document(documents: tuple[int, ...], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     parts = zip(*(t.split(documents, dim=-2) for t in (query, key, value)), strict=True)
-    return torch.cat([F.scaled_dot_product_attention(*p, is_causal=True) for p in parts], dim=-2)
+    contexts = [F.scaled_dot_product_attention(q, k, v, is_causal=True) for q, k, v in parts]
+    return torch.cat(contexts, dim=-2)
 
 
 WINDOWED = Case(1, 12, 8192, 64, window=512)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -112,6 +113,8 @@ def _jax(query: Tensor, key: Tensor, value: Tensor) -> Ready:
 
 
 def _openvino(query: Tensor, key: Tensor, value: Tensor) -> Ready:
+    # Without this, importing it reports to its maker, from a process that it forks.
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
     import openvino
     from openvino import opset13
 

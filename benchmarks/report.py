@@ -19,7 +19,7 @@ class Report:
 
     def table(self, title: str, *columns: tuple[str, int]) -> None:
         """Begin a table; all columns but the first are flush right."""
-        self._title = title.split(":")[0]
+        self._title = title.split(":", maxsplit=1)[0]
         self._widths = [width for _, width in columns]
         print(f"\n{title}")
         self.row(*(name for name, _ in columns))
