@@ -77,7 +77,7 @@ def _rows(report: Report, length: int) -> None:
     }
     tasks |= {name: partial(pattern.read, *asked) for name, asked in TOGETHER.items()}
     if length <= STORABLE:
-        tasks["eager: the weights stored, then four"] = lambda: _eager(query, key, value)
+        tasks["eager, weights stored, those four"] = lambda: _eager(query, key, value)
     with torch.no_grad():
         seconds = interleaved(tasks).seconds
     for name, taken in seconds.items():

@@ -42,6 +42,7 @@ __attribute__((noinline)) void multiply_and_add() {
   REGARD_UNROLL for (int i = 0; i < SUMS; i++) hold(sums[i]);
   for (int64_t round = 0; round < ROUNDS; round++)
     REGARD_UNROLL for (int i = 0; i < SUMS; i++) {
+      hold(lanes);  // or one product would do for all sums
       sums[i] = Arithmetic::multiply_add(number, lanes, sums[i]);
       hold(sums[i]);
     }
