@@ -2,7 +2,33 @@
 
 from __future__ import annotations
 
-from benchmarks import readouts
+import sys
+
+import torch
+
+from benchmarks.compared import compared
+from benchmarks.decode import decode
+from benchmarks.growth import growth
+from benchmarks.machine import describe
+from benchmarks.overhead import overhead
+from benchmarks.readouts import readouts
+from benchmarks.report import Report
+from benchmarks.training import backward, forward
+from regard.backends.native._library import why_missing
+
+
+def main() -> None:
+    """Print the tables, and which targets were met."""
+    missing = why_missing()
+    if missing is not None:
+        sys.exit(f"the kernels are what is measured, but {missing}")
+    torch.manual_seed(0)
+    describe()
+    report = Report()
+    for measure in (forward, backward, decode, readouts, overhead, growth, compared):
+        measure(report)
+    report.summary()
+
 
 if __name__ == "__main__":
-    readouts.main()
+    main()

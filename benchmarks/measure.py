@@ -1,40 +1,74 @@
-"""How anything is measured here: interleaved, medians, with the machine's own peak beside it."""
+"""How anything is measured here: interleaved, medians, with the machine's own limit beside it."""
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+_ENOUGH = 0.02  # seconds of a task in a round: what is quicker is called many times
+_SECONDS = 5.0  # of all rounds, where between the fewest and the most of them take that long
+_FEWEST, _MOST = 3, 15
 
-def medians(tasks: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Run the tasks in turn, round after round, and give each one's median seconds.
 
-    Interleaving lets whatever slows the machine down for a while slow all of them down. The first
-    round warms up and is not counted.
+@dataclass(frozen=True)
+class Measured:
+    """Medians over the rounds."""
+
+    seconds: dict[str, float]
+    """Of one call of each task."""
+    limit: float
+    """What the machine can do at most, measured in the same rounds."""
+
+
+def interleaved(
+    tasks: Mapping[str, Callable[[], object]], limit: Callable[[], float] | None = None
+) -> Measured:
+    """Run the tasks in turn, round after round.
+
+    Interleaving lets whatever slows the machine down for a while slow all of them down. Two calls
+    of each come before and are not counted: the first compiles and warms up, the second tells how
+    many calls fill a round.
+
+    Args:
+        tasks: what to time, by name.
+        limit: measures what the machine can do, once a round.
     """
+    for task in tasks.values():
+        task()
+    once = {name: _seconds(task, 1) for name, task in tasks.items()}
+    calls = {name: math.ceil(_ENOUGH / max(taken, 1e-7)) for name, taken in once.items()}
+    round_takes = sum(max(_ENOUGH, taken) for taken in once.values())
+    rounds = max(_FEWEST, min(_MOST, int(_SECONDS / round_takes)))
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
-    for count in range(rounds + 1):
+    limits: list[float] = []
+    for _ in range(rounds):
         for name, task in tasks.items():
-            start = time.perf_counter()
-            task()
-            if count:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
+            if calls[name] > 1:
+                task()  # wakes the threads, which the task before may have left asleep
+            seconds[name].append(_seconds(task, calls[name]))
+        if limit is not None:
+            limits.append(limit())
+    return Measured(
+        {name: statistics.median(times) for name, times in seconds.items()},
+        statistics.median(limits) if limits else math.nan,
+    )
 
 
-def peak_flops(size: int = 2048, rounds: int = 7) -> float:
-    """Measure what a float32 matrix product reaches on this machine, in operations a second."""
-    one, other = torch.randn(2, size, size)
-    return 2 * size**3 / medians({"product": lambda: one @ other}, rounds)["product"]
+def _seconds(task: Callable[[], object], calls: int) -> float:
+    """Time one of so many calls."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        task()
+    return (time.perf_counter() - start) / calls
 
 
 def extra_memory(module: str, *arguments: str) -> int:

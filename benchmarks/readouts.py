@@ -1,79 +1,96 @@
 """What it costs to look at a pattern: readouts in one pass, beside the forward and beside eager.
 
-``python -m benchmarks.readouts`` prints the table; ``--memory LENGTH`` prints the extra bytes that
-one pass takes.
+``python -m benchmarks.readouts LENGTH`` prints the extra bytes that one pass with all readouts
+takes.
 """
 
 from __future__ import annotations
 
-import platform
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
 import regard
-from benchmarks.measure import extra_memory, high_water, medians, peak_flops
+from benchmarks.measure import extra_memory, high_water, interleaved
+from benchmarks.report import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
+    from benchmarks.report import Report
+    from regard.readouts import Readout
+
 HEADS, DIM = 12, 64
-READOUTS = (
-    regard.TopK(8),
-    regard.Entropy(),
-    regard.Received(),
-    regard.Image(512, 512),
+LENGTHS = (4096, 16384)
+STORABLE = 4096  # at 16384, each step of eager would take 13 GB
+
+RECEIVED, IMAGE = regard.Received(), regard.Image(512, 512)
+ENTROPY, TOP = regard.Entropy(), regard.TopK(8)
+ALL = (
+    *(RECEIVED, IMAGE, ENTROPY, TOP),
+    *(regard.Max(), regard.Distance(), regard.Offsets(64), regard.Mass(slice(0, 4))),
 )
+TOGETHER: dict[str, tuple[Readout[Any, Any], ...]] = {
+    "received": (RECEIVED,),
+    "entropy": (ENTROPY,),
+    "top 8": (TOP,),
+    "image 512 × 512": (IMAGE,),
+    "received, image": (RECEIVED, IMAGE),
+    "received, image, entropy, top 8": (RECEIVED, IMAGE, ENTROPY, TOP),
+    "all eight kinds": ALL,
+}
+# At most so many times the forward's time, by the length.
+TARGETS = {
+    "received, image": {4096: 0.6},
+    "received, image, entropy, top 8": {4096: 0.95, 16384: 0.7},
+    "all eight kinds": {4096: 0.95, 16384: 0.7},
+}
 
 
-def main() -> None:
-    """Print the table."""
-    torch.manual_seed(0)
-    peak = peak_flops()
-    print(
-        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; "
-        f"float32 matrix product: {peak / 1e9:.0f} GFLOP/s"
+def readouts(report: Report, lengths: Sequence[int] = LENGTHS) -> None:
+    """Print the tables."""
+    for length in lengths:
+        report.table(
+            f"readouts at {length}: causal, {HEADS} heads of {DIM}, float32, one pass each",
+            *(("what", 34), ("ms", 9), ("of our forward", 16)),
+        )
+        _rows(report, length)
+    report.table(
+        "memory: what one pass with all eight kinds takes, their results included",
+        *(("L", 34), ("MiB", 9), ("weights, MiB", 16)),
     )
-    print(f"causal, {HEADS} heads of {DIM}, float32; medians, seconds")
-    print(f"{'L = S':>6} {'what':<46} {'seconds':>8} {'× forward':>9} {'of peak':>8}")
-    for length, rounds in ((4096, 5), (16384, 3)):
-        _rows(length, rounds, peak)
-    extra = extra_memory("benchmarks.readouts", "--memory", "16384")
-    stored = HEADS * 16384**2 * 4
-    print(
-        f"extra memory of the one pass at 16384: {extra / 2**20:.0f} MiB; "
-        f"the weights would take {stored / 2**20:.0f} MiB"
-    )
+    for length in (max(lengths) // 2, max(lengths)):
+        extra = extra_memory("benchmarks.readouts", str(length))
+        stored = HEADS * length**2 * 4
+        report.row(f"{length}", f"{extra / 2**20:.0f}", f"{stored / 2**20:.0f}")
 
 
-def _rows(length: int, rounds: int, peak: float) -> None:
-    query, key, value = torch.randn(3, HEADS, length, DIM).unbind()
-    mask = regard.causal()
-    _, pattern = regard.attention(query, key, value, mask=mask, return_pattern=True)
+def _rows(report: Report, length: int) -> None:
+    query, key, value, pattern = _given(length)
     tasks: dict[str, Callable[[], object]] = {
-        "torch SDPA, no readout": lambda: F.scaled_dot_product_attention(
-            query[None], key[None], value[None], is_causal=True
-        ),
-        "regard.attention": lambda: regard.attention(query, key, value, mask=mask),
-        "pattern.read(TopK, Entropy, Received, Image)": lambda: pattern.read(*READOUTS),
+        "our forward": lambda: regard.attention(query, key, value, mask=regard.causal()),
     }
-    tasks |= {
-        f"pattern.read({type(readout).__name__})": partial(pattern.read, readout)
-        for readout in READOUTS
-    }
-    if length <= 4096:  # eager would take 13 GB for each L×S step at 16384
-        tasks["eager: weights stored, then the same readouts"] = lambda: _eager(query, key, value)
-    seconds = medians(tasks, rounds)
-    forward = seconds["regard.attention"]
-    operations = 2 * HEADS * length**2 * DIM  # a causal half of two products of 2·H·L²·D each
+    tasks |= {name: partial(pattern.read, *asked) for name, asked in TOGETHER.items()}
+    if length <= STORABLE:
+        tasks["eager, weights stored, those four"] = lambda: _eager(query, key, value)
+    with torch.no_grad():
+        seconds = interleaved(tasks).seconds
     for name, taken in seconds.items():
-        share = f"{operations / taken / peak:8.0%}" if "no readout" in name else " " * 8
-        print(f"{length:>6} {name:<46} {taken:8.3f} {taken / forward:9.2f} {share}")
+        row = f"L = {length}, {name}"
+        target = TARGETS.get(name, {}).get(length)
+        ratio = report.at_most(row, taken / seconds["our forward"], target)
+        report.row(name, milliseconds(taken), ratio)
+
+
+def _given(length: int) -> tuple[Tensor, Tensor, Tensor, regard.Pattern]:
+    query, key, value = torch.randn(3, HEADS, length, DIM).unbind()
+    _, pattern = regard.attention(query, key, value, mask=regard.causal(), return_pattern=True)
+    return query, key, value, pattern
 
 
 def _eager(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
@@ -92,15 +109,11 @@ def _eager(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
 
 
 def _print_extra_memory(length: int) -> None:
-    query, key, value = torch.randn(3, HEADS, length, DIM).unbind()
-    _, pattern = regard.attention(query, key, value, mask=regard.causal(), return_pattern=True)
+    pattern = _given(length)[-1]
     before = high_water()
-    pattern.read(*READOUTS)
+    pattern.read(*ALL)
     print(high_water() - before)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--memory"]:
-        _print_extra_memory(int(sys.argv[2]))
-    else:
-        main()
+    _print_extra_memory(int(sys.argv[1]))

@@ -112,6 +112,12 @@ typedef struct {
 // Takes any number of readouts in one pass over the pattern of query and key; needs no value.
 int regard_read(const regard_problem *problem, const regard_readouts *readouts);
 
+// Measures what the threads can do at most, in some hundredths to tenths of a second: operations a second on numbers
+// of a dtype, as the instruction set in use multiplies them, and bytes a second read from memory.
+// 0: no memory to measure in.
+double regard_peak_flops(int dtype, int64_t threads);
+double regard_peak_bandwidth(int64_t threads);
+
 int regard_abi(void);
 // Instruction sets, comma separated, best first: those built, and those this processor can run.
 const char *regard_built(void);

@@ -9,6 +9,7 @@
 #include "decode.h"
 #include "forward.h"
 #include "pairs.h"
+#include "peak.h"
 #include "read.h"
 
 #define REGARD_TEXT_OF(name) #name
@@ -51,6 +52,11 @@ int read_of_any_dtype(const regard_problem &p, const regard_readouts &readouts) 
   return read<Widened<Float32>>(p, readouts);
 }
 
+double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {
+  return dtype == REGARD_BFLOAT16 ? peak_flops<BFloat16Arithmetic>(threads)
+                                  : peak_flops<Widened<Float32>>(threads);
+}
+
 }  // namespace
 
 const Kernels &kernels() {
@@ -59,6 +65,8 @@ const Kernels &kernels() {
       .forward = forward_of_any_dtype,
       .backward = backward_of_any_dtype,
       .read = read_of_any_dtype,
+      .peak_flops = peak_flops_of_any_dtype,
+      .peak_bandwidth = peak_bandwidth,
   };
   return table;
 }

@@ -10,6 +10,8 @@ struct Kernels {
   int (*forward)(const regard_problem &, const regard_tensor &context, float *logsumexp);
   int (*backward)(const regard_problem &, const regard_gradients &);
   int (*read)(const regard_problem &, const regard_readouts &);
+  double (*peak_flops)(int64_t dtype, int64_t threads);
+  double (*peak_bandwidth)(int64_t threads);
 };
 
 // Each defined by kernels.cpp, compiled for that set; CMakeLists.txt says which there are.

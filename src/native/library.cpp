@@ -127,3 +127,11 @@ REGARD_EXPORT int regard_backward(const regard_problem *problem,
 REGARD_EXPORT int regard_read(const regard_problem *problem, const regard_readouts *readouts) {
   return kernels().read(*problem, *readouts);
 }
+
+REGARD_EXPORT double regard_peak_flops(int dtype, int64_t threads) {
+  return kernels().peak_flops(dtype, threads);
+}
+
+REGARD_EXPORT double regard_peak_bandwidth(int64_t threads) {
+  return kernels().peak_bandwidth(threads);
+}

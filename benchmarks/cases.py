@@ -1,0 +1,129 @@
+"""What is measured: the shapes, their masks, and how torch computes the same.
+
+Axes: B batch, H query heads, G key/value heads, L queries and keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+import regard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from regard import Mask
+
+    Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+DTYPES = (torch.float32, torch.bfloat16)
+# Tokens of the documents in a packed row of 8192.
+DOCUMENTS = (1789, 607, 1321, 512, 2048, 941, 974)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Causal attention of one shape, perhaps within a window or within documents."""
+
+    batch: int
+    heads: int
+    length: int
+    dim: int
+    groups: int | None = None
+    """None: as many as heads."""
+    window: int | None = None
+    documents: tuple[int, ...] | None = None
+    """How long each is."""
+
+    def __str__(self) -> str:
+        heads = f"{self.heads}" if self.groups is None else f"{self.heads}/{self.groups}"
+        shape = f"({self.batch},{heads},{self.length},{self.dim})"
+        if self.window is not None:
+            return f"{shape} window {self.window}"
+        return shape if self.documents is None else f"{shape} {len(self.documents)} documents"
+
+    @cached_property
+    def mask(self) -> Mask:
+        """What each query sees."""
+        mask = regard.causal()
+        if self.window is not None:
+            mask &= regard.window(self.window)
+        if self.documents is not None:
+            ids = torch.arange(len(self.documents))
+            mask &= regard.documents(ids.repeat_interleave(torch.tensor(self.documents)))
+        return mask
+
+    @cached_property
+    def visible(self) -> int:
+        """Entries of all patterns that are not hidden."""
+        start, stop = self.mask.intervals(self.length, self.length)
+        return self.batch * self.heads * int((stop - start).sum())
+
+    @property
+    def operations(self) -> int:
+        """Of the forward: a multiplication and an addition in each of two products."""
+        return 4 * self.dim * self.visible
+
+    def tensors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Make query, key and value."""
+        groups = self.heads if self.groups is None else self.groups
+        query, key, value = (
+            torch.randn(self.batch, heads, self.length, self.dim, dtype=dtype)
+            for heads in (self.heads, groups, groups)
+        )
+        return query, key, value
+
+    def ours(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Compute the context by this package."""
+        return regard.attention(query, key, value, mask=self.mask)
+
+    def by_torch(self, dtype: torch.dtype) -> dict[str, Attention]:
+        """Every way to have torch compute just this; what it needs besides is made beforehand."""
+        if self.window is None and self.documents is None:
+            grouped = self.groups is not None
+            return {
+                "is_causal": partial(
+                    F.scaled_dot_product_attention, is_causal=True, enable_gqa=grouped
+                )
+            }
+        hidden = ~self.mask.visible(self.length, self.length)
+        dense = torch.zeros(hidden.shape, dtype=dtype).masked_fill(hidden, -torch.inf)
+        ways: dict[str, Attention] = {
+            "dense mask": partial(F.scaled_dot_product_attention, attn_mask=dense)
+        }
+        if self.documents is not None:
+            ways["a call a document"] = partial(_each_document, self.documents)
+        return ways
+
+
+def _each_document(documents: tuple[int, ...], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    parts = zip(*(t.split(documents, dim=-2) for t in (query, key, value)), strict=True)
+    contexts = [F.scaled_dot_product_attention(q, k, v, is_causal=True) for q, k, v in parts]
+    return torch.cat(contexts, dim=-2)
+
+
+WINDOWED = Case(1, 12, 8192, 64, window=512)
+PACKED = Case(1, 12, 8192, 64, documents=DOCUMENTS)
+CASES = (
+    Case(64, 6, 64, 32),
+    Case(8, 12, 256, 64),
+    Case(1, 12, 1024, 64),
+    Case(1, 16, 2048, 128),
+    Case(1, 32, 2048, 128, groups=8),
+    Case(1, 12, 4096, 64),
+    WINDOWED,
+    PACKED,
+    Case(1, 12, 16384, 64),
+)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """The dtype without its module."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,57 @@
+"""One token against a long cache, beside torch's SDPA and beside the memory's bandwidth."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+import regard
+from benchmarks.cases import name_of
+from benchmarks.measure import interleaved
+from benchmarks.report import milliseconds
+from regard.backends.native._peak import peak_bandwidth
+
+if TYPE_CHECKING:
+    from benchmarks.report import Report
+
+KEYS = 32_768
+# Heads, key/value heads, head dimension, dtype; how many times faster than torch.
+ROWS = (
+    (12, 12, 64, torch.float32, 1.25),
+    (12, 12, 64, torch.bfloat16, 8.0),
+    (32, 8, 128, torch.float32, 3.0),
+    (32, 8, 128, torch.bfloat16, 3.0),
+)
+SHARE = 0.95
+
+
+def decode(report: Report, keys: int = KEYS) -> None:
+    """Print the table."""
+    report.table(
+        f"decode: one query against {keys} keys; GB/s of keys and values",
+        *(("(B,H,L,D)", 28), ("ms", 9), ("GB/s", 8), ("of bandwidth", 15)),
+        *(("torch ms", 9), ("× torch", 15)),
+    )
+    for heads, groups, dim, dtype, target in ROWS:
+        query = torch.randn(1, heads, 1, dim, dtype=dtype)
+        key, value = torch.randn(2, 1, groups, keys, dim, dtype=dtype).unbind()
+        attend = partial(F.scaled_dot_product_attention, enable_gqa=heads != groups)
+        tasks = {
+            "torch": partial(attend, query, key, value),
+            "ours": partial(regard.attention, query, key, value, mask=regard.causal()),
+        }
+        with torch.no_grad():
+            measured = interleaved(tasks, peak_bandwidth)
+        ours, theirs = measured.seconds["ours"], measured.seconds["torch"]
+        rate = (key.nbytes + value.nbytes) / ours
+        shape = f"(1,{heads}{'' if heads == groups else f'/{groups}'},1,{dim}) {name_of(dtype)}"
+        report.row(
+            shape,
+            *(milliseconds(ours), f"{rate / 1e9:.1f}"),
+            report.at_least(shape, rate / measured.limit, SHARE, ".0%"),
+            milliseconds(theirs),
+            report.at_least(shape, theirs / ours, target),
+        )

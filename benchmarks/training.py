@@ -1,0 +1,101 @@
+"""Forward and backward at every shape, beside torch's SDPA and beside the processor's peak."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from benchmarks.cases import CASES, DTYPES, name_of
+from benchmarks.measure import interleaved
+from benchmarks.report import milliseconds
+from regard.backends.native._peak import peak_flops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from benchmarks.cases import Attention, Case
+    from benchmarks.report import Report
+
+
+class Targets(NamedTuple):
+    """How many times faster than torch, and which share of the peak from 2048 tokens on."""
+
+    below_1024: float
+    above: float
+    share: float
+
+
+FORWARD = {
+    torch.float32: Targets(below_1024=3.0, above=2.8, share=0.85),
+    torch.bfloat16: Targets(below_1024=6.0, above=5.2, share=0.78),
+}
+BACKWARD = {
+    torch.float32: Targets(below_1024=2.8, above=2.8, share=0.80),
+    torch.bfloat16: Targets(below_1024=5.0, above=5.0, share=0.60),
+}
+
+
+def forward(report: Report, cases: Sequence[Case] = CASES) -> None:
+    """Print the tables of the forward pass."""
+    for dtype in DTYPES:
+        _table(report, f"forward {name_of(dtype)}")
+        for case in cases:
+            with torch.no_grad():
+                _row(report, case, dtype, FORWARD[dtype], case.operations, _forward)
+
+
+def backward(report: Report, cases: Sequence[Case] = CASES) -> None:
+    """Print the tables of the backward pass: five products to the forward's two."""
+    for dtype in DTYPES:
+        _table(report, f"backward {name_of(dtype)}")
+        for case in cases:
+            _row(report, case, dtype, BACKWARD[dtype], case.operations * 5 // 2, _backward)
+
+
+def _table(report: Report, title: str) -> None:
+    report.table(
+        f"{title}: causal, outputs allocated inside",
+        *(("(B,H,L,D)", 28), ("ms", 9), ("GFLOP/s", 8), ("of peak", 15)),
+        *(("torch ms", 9), ("× torch", 15), ("torch computes by", 18)),
+    )
+
+
+def _row(
+    report: Report,
+    case: Case,
+    dtype: torch.dtype,
+    targets: Targets,
+    operations: int,
+    task: Callable[[Case, torch.dtype, Attention], Callable[[], object]],
+) -> None:
+    ways = case.by_torch(dtype)
+    tasks = {name: task(case, dtype, way) for name, way in ways.items()}
+    tasks["ours"] = task(case, dtype, case.ours)
+    measured = interleaved(tasks, partial(peak_flops, dtype))
+    ours = measured.seconds.pop("ours")
+    fastest = min(measured.seconds, key=measured.seconds.__getitem__)
+    theirs = measured.seconds[fastest]
+    share = operations / ours / measured.limit
+    ratio_target = targets.below_1024 if case.length < 1024 else targets.above
+    share_target = targets.share if case.length >= 2048 else None
+    report.row(
+        str(case),
+        *(milliseconds(ours), f"{operations / ours / 1e9:.0f}"),
+        report.at_least(str(case), share, share_target, ".0%"),
+        milliseconds(theirs),
+        report.at_least(str(case), theirs / ours, ratio_target),
+        fastest,
+    )
+
+
+def _forward(case: Case, dtype: torch.dtype, attend: Attention) -> Callable[[], object]:
+    return partial(attend, *case.tensors(dtype))
+
+
+def _backward(case: Case, dtype: torch.dtype, attend: Attention) -> Callable[[], object]:
+    inputs = [tensor.requires_grad_() for tensor in case.tensors(dtype)]
+    context = attend(*inputs)
+    gradient = torch.randn_like(context)
+    return partial(torch.autograd.grad, context, inputs, gradient, retain_graph=True)

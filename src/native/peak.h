@@ -1,0 +1,90 @@
+// What the machine can do at most: the limits that the kernels' speed is measured against.
+#pragma once
+
+#include <stdlib.h>
+
+#include <chrono>
+
+#include "arithmetic.h"
+#include "threads.h"
+
+namespace regard::REGARD_SET {
+
+// Keeps a vector in a register, and the compiler from knowing what it holds.
+REGARD_INLINE void hold(floats &x) {
+#if defined(__x86_64__)
+  asm volatile("" : "+v"(x));
+#elif defined(__aarch64__)
+  asm volatile("" : "+w"(x));
+#else
+  asm volatile("" : "+m"(x));
+#endif
+}
+
+template <class Work>
+double seconds_of(Work work) {
+  using clock = std::chrono::steady_clock;
+  const clock::time_point start = clock::now();
+  work();
+  return std::chrono::duration<double>(clock::now() - start).count();
+}
+
+// So many sums grow independently of each other that no multiplication waits for one before it.
+constexpr int SUMS = REGISTERS == 32 ? 24 : 12;
+constexpr int64_t ROUNDS = 1 << 14;
+
+template <class Arithmetic>
+__attribute__((noinline)) void multiply_and_add() {
+  floats number = (floats)all(int32_t(0x3f803f80)), lanes = number;  // near 1; as pairs, 1 and 1
+  floats sums[SUMS] = {};
+  hold(number);
+  hold(lanes);
+  REGARD_UNROLL for (int i = 0; i < SUMS; i++) hold(sums[i]);
+  for (int64_t round = 0; round < ROUNDS; round++)
+    REGARD_UNROLL for (int i = 0; i < SUMS; i++) {
+      hold(lanes);  // or one product would do for all sums
+      sums[i] = Arithmetic::multiply_add(number, lanes, sums[i]);
+      hold(sums[i]);
+    }
+}
+
+// Operations a second in the registers, as the arithmetic multiplies; 0 without memory.
+template <class Arithmetic>
+double peak_flops(int64_t threads) {
+  const int64_t tasks = 512 * threads;  // some 20 ms, many times what starting the threads takes
+  constexpr double operations = double(ROUNDS) * SUMS * LANES * Arithmetic::STEP * 2;
+  int result = REGARD_DONE;
+  const double seconds = seconds_of([&] {
+    result = for_each_task(int(threads), tasks, 0,
+                           [](int64_t, void *) { multiply_and_add<Arithmetic>(); });
+  });
+  return result == REGARD_DONE ? operations * double(tasks) / seconds : 0;
+}
+
+__attribute__((noinline)) static void read_all(const float *from, int64_t count) {
+  floats sums[8] = {};
+  for (int64_t i = 0; i < count; i += 8 * LANES)
+    REGARD_UNROLL for (int j = 0; j < 8; j++) sums[j] += load(from + i + j * LANES);
+  REGARD_UNROLL for (int j = 0; j < 8; j++) hold(sums[j]);
+}
+
+// Bytes a second read from memory, more of it than caches hold; 0 where there is not so much.
+static double peak_bandwidth(int64_t threads) {
+  constexpr int64_t bytes = int64_t(512) << 20, piece = int64_t(1) << 20, times = 4;
+  constexpr int64_t pieces = bytes / piece, floats_of_piece = piece / int64_t(sizeof(float));
+  float *memory = (float *)aligned_alloc(4096, size_t(bytes));
+  if (!memory) return 0;
+  const auto for_each_piece = [&](int64_t count, auto task) {
+    return for_each_task(int(threads), count, 0, [&](int64_t number, void *) {
+      task(memory + number % pieces * floats_of_piece);
+    });
+  };
+  int result = for_each_piece(pieces, [](float *at) { memset(at, 0, size_t(piece)); });
+  const double seconds = seconds_of([&] {
+    result |= for_each_piece(times * pieces, [](float *at) { read_all(at, floats_of_piece); });
+  });
+  free(memory);
+  return result == REGARD_DONE ? double(times * bytes) / seconds : 0;
+}
+
+}  // namespace regard::REGARD_SET
