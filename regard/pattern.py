@@ -15,26 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard._index import spelled_out
+from regard._parts import Collected, LogSumExp, Weights
 from regard._problem import Problem, check
-from regard._stream import stream
-from regard._visible import unrounded
-from regard.backends import choose, native, run
-from regard.readouts import (
-    Collected,
-    Distance,
-    Entropy,
-    Image,
-    LogSumExp,
-    Mass,
-    Max,
-    Offsets,
-    Readout,
-    Received,
-    Sizes,
-    Top,
-    TopK,
-    Weights,
-)
+from regard._reading import take
+from regard._readout import Readout, Sizes
+from regard.backends import choose, run
+from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, Top, TopK
 from regard.steps import written_out
 
 if TYPE_CHECKING:
@@ -44,7 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard._index import Index
-    from regard.backends.native import Order
     from regard.mask import Mask
 
 __all__ = ["Pattern"]
@@ -257,36 +242,14 @@ class Pattern:
     def _read(
         self, readouts: tuple[Readout[Any, Any], ...], columns: slice | None
     ) -> tuple[Any, ...]:
-        """Have the kernels compute what they know, and stream the pattern for the rest."""
-        problem = self._problem
-        sizes = Sizes(problem.leading, problem.queries, problem.keys, self.dtype, self.device)
-        orders = self._orders(readouts, sizes)
-        delivered = iter(
-            native.read(problem, list(orders.values()), self._logsumexp, columns) if orders else ()
+        sizes = Sizes(
+            self._problem.leading,
+            self._problem.queries,
+            self._problem.keys,
+            self.dtype,
+            self.device,
         )
-        rest = [readout for i, readout in enumerate(readouts) if i not in orders]
-        streamed = iter(self._stream(rest, sizes, columns) if rest else ())
-        return tuple(
-            readout.delivered(next(delivered), sizes) if i in orders else next(streamed)
-            for i, readout in enumerate(readouts)
-        )
-
-    def _orders(self, readouts: tuple[Readout[Any, Any], ...], sizes: Sizes) -> dict[int, Order]:
-        """Find out which readouts the kernels can compute, by their index, and how."""
-        if native.objection_to_reading(self._problem) or 0 in self.shape:
-            return {}
-        orders = ((i, readout.order(sizes)) for i, readout in enumerate(readouts))
-        return {i: order for i, order in orders if order is not None}
-
-    def _stream(
-        self, readouts: Sequence[Readout[Any, Any]], sizes: Sizes, columns: slice | None
-    ) -> list[Any]:
-        states = [readout.begin(sizes) for readout in readouts]
-        with torch.no_grad(), unrounded(self.device):
-            for block in stream(self._problem, self._logsumexp, columns):
-                for readout, state in zip(readouts, states, strict=True):
-                    readout.add(state, block)
-        return [r.finish(state, sizes) for r, state in zip(readouts, states, strict=True)]
+        return take(readouts, self._problem, sizes, self._logsumexp, columns)
 
     def topk(self, k: int) -> Top:
         """Find the k strongest keys of each query: weights and positions ``(..., L, k)``."""

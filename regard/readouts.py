@@ -10,12 +10,12 @@ Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from regard._readout import Readout, Sizes
 from regard._stream import Block
 from regard._visible import weighted_sum
 from regard.backends.native import Order
@@ -35,62 +35,10 @@ __all__ = [
     "Offsets",
     "Readout",
     "Received",
+    "Sizes",
     "Top",
     "TopK",
 ]
-
-State = TypeVar("State")
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What a readout needs to know of the pattern before the first block."""
-
-    leading: tuple[int, ...]
-    queries: int
-    keys: int
-    dtype: torch.dtype
-    device: torch.device
-
-    @property
-    def heads(self) -> int:
-        """Number of heads, batch entries counted apart."""
-        return torch.Size(self.leading).numel()
-
-    def zeros(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Make a result's worth of zeros, ``(N, *shape)``, in float64 unless asked otherwise."""
-        return torch.zeros(self.heads, *shape, dtype=dtype or torch.float64, device=self.device)
-
-    def restore(self, result: Tensor) -> Tensor:
-        """Give ``(N, ...)`` its leading dimensions back; fractions come in the pattern's dtype."""
-        dtype = self.dtype if result.is_floating_point() else result.dtype
-        return result.to(dtype).reshape(*self.leading, *result.shape[1:])
-
-
-class Readout(ABC, Generic[State, Result]):
-    """One reduction of a pattern, for `Pattern.read`."""
-
-    @abstractmethod
-    def begin(self, sizes: Sizes) -> State:
-        """Make what is accumulated into; what no block touches keeps these values."""
-
-    @abstractmethod
-    def add(self, state: State, block: Block) -> None:
-        """Take one block in."""
-
-    @abstractmethod
-    def finish(self, state: State, sizes: Sizes) -> Result:
-        """Turn what was accumulated into the result."""
-
-    def order(self, sizes: Sizes) -> Order | None:  # noqa: ARG002 - what its parts need
-        """Say how the kernels compute it; None, as for readouts of your own, has it streamed."""
-        return None
-
-    def delivered(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Result:
-        """Turn what the kernels computed into the result."""
-        (result,) = tensors
-        return cast("Result", sizes.restore(result))
 
 
 class Top(NamedTuple):
@@ -415,94 +363,6 @@ def _cut_by_edges(
     last = (start + pixels - 1) // length
     edge = torch.minimum((first + 1) * length, start + pixels)
     return first, last, (edge - start).double() / pixels
-
-
-@dataclass(frozen=True)
-class LogSumExp(Readout["Tensor", "Tensor"]):
-    """Log-sum-exp of each row, −inf where it sees nothing: ``(N, L)``, heads numbered through."""
-
-    def begin(self, sizes: Sizes) -> Tensor:
-        """Start from rows that see nothing."""
-        return sizes.zeros(sizes.queries, dtype=sizes.dtype).fill_(-torch.inf)
-
-    def add(self, state: Tensor, block: Block) -> None:
-        """Keep what the block found."""
-        state[block.heads, block.rows] = block.logsumexp
-
-    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:  # noqa: ARG002 - Readout's signature
-        """Give it as it is kept."""
-        return state
-
-    def order(self, sizes: Sizes) -> Order:
-        """Find the rows' own."""
-        return Order(kind="logsumexp", shape=(sizes.queries,))
-
-    def delivered(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:  # noqa: ARG002 - Readout's signature
-        """Give it as it is kept."""
-        return tensors[0]
-
-
-@dataclass(frozen=True, eq=False)
-class Weights(Readout["Tensor", "Tensor"]):
-    """The weights themselves, of some keys: ``(..., L, number of keys)``."""
-
-    keys: Int[Tensor, "c"]
-
-    def begin(self, sizes: Sizes) -> Tensor:
-        """Start from hidden keys."""
-        return sizes.zeros(sizes.queries, self.keys.numel(), dtype=sizes.dtype)
-
-    def add(self, state: Tensor, block: Block) -> None:
-        """Copy the columns asked for."""
-        keys = self.keys.to(state.device)
-        inside = ((keys >= block.columns.start) & (keys < block.columns.stop)).nonzero()[:, 0]
-        columns = keys[inside] - block.columns.start
-        state[block.heads, block.rows, inside] = block.weights[..., columns]
-
-    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
-        """Shape the result."""
-        return sizes.restore(state)
-
-    def order(self, sizes: Sizes) -> Order:
-        """Copy the columns: keys in rising order, each with its place among those asked for."""
-        keys, places = self.keys.long().sort()
-        size = keys.numel()
-        return Order(
-            kind="weights",
-            shape=(sizes.queries, size),
-            size=size,
-            given=torch.stack((keys, places)).contiguous(),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Collected(Readout["Tensor", "Tensor"]):
-    """What each key collects of given rows, ``rows @ pattern``: ``(..., M, S)``."""
-
-    rows: Float[Tensor, "N M L"]
-
-    def begin(self, sizes: Sizes) -> Tensor:
-        """Start from nothing."""
-        return sizes.zeros(self.rows.shape[1], sizes.keys)
-
-    def add(self, state: Tensor, block: Block) -> None:
-        """Multiply by the block."""
-        rows = self.rows[block.heads, :, block.rows].to(block.weights.dtype)
-        state[block.heads, :, block.columns] += rows @ block.weights
-
-    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
-        """Shape the result."""
-        return sizes.restore(state)
-
-    def order(self, sizes: Sizes) -> Order:
-        """Multiply from the left."""
-        size = self.rows.shape[1]
-        return Order(
-            kind="collected",
-            shape=(size, sizes.keys),
-            size=size,
-            given=self.rows.to(sizes.dtype).contiguous(),
-        )
 
 
 def _row_dot(one: Float[Tensor, "n R C"], other: Float[Tensor, "n R C"]) -> Float[Tensor, "n R"]:

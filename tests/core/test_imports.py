@@ -18,7 +18,7 @@ ROOMS = {
     "mask": ["mask", "_bounds", "_layout", "_rows", "_terms"],
     "steps": ["steps", "_problem", "_dropout", "_visible"],
     "backends": ["backends"],
-    "pattern": ["pattern", "readouts", "_stream", "_index"],
+    "pattern": ["pattern", "readouts", "_stream", "_readout", "_parts", "_reading", "_index"],
     "attention": ["attention", "sdpa"],
     "the face": ["__init__"],
     "nn": ["nn"],

@@ -1,0 +1,73 @@
+"""Taking readouts of a pattern: by the kernels what they know, by streaming blocks the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard._stream import stream
+from regard._visible import unrounded
+from regard.backends import native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from regard._problem import Problem
+    from regard._readout import Readout, Sizes
+    from regard.backends.native import Order
+
+
+def take(
+    readouts: Sequence[Readout[Any, Any]],
+    problem: Problem,
+    sizes: Sizes,
+    logsumexp: Tensor | None,
+    columns: slice | None,
+) -> tuple[Any, ...]:
+    """Take several readouts, each in its place; within some keys, if columns are given.
+
+    Args:
+        readouts: what is asked for.
+        problem: query, key, mask and the rest.
+        sizes: of the pattern.
+        logsumexp: of each row, heads numbered through; None to work it out on the way.
+        columns: the keys to stay within, for which the log-sum-exp must be given.
+    """
+    orders = _orders(readouts, problem, sizes)
+    delivered = iter(
+        native.read(problem, list(orders.values()), logsumexp, columns) if orders else ()
+    )
+    rest = [readout for i, readout in enumerate(readouts) if i not in orders]
+    streamed = iter(_streamed(rest, problem, sizes, logsumexp, columns) if rest else ())
+    return tuple(
+        readout.delivered(next(delivered), sizes) if i in orders else next(streamed)
+        for i, readout in enumerate(readouts)
+    )
+
+
+def _orders(
+    readouts: Sequence[Readout[Any, Any]], problem: Problem, sizes: Sizes
+) -> dict[int, Order]:
+    """Find out which readouts the kernels can compute, by their index, and how."""
+    if native.objection_to_reading(problem) or 0 in (*sizes.leading, sizes.queries, sizes.keys):
+        return {}
+    orders = ((i, readout.order(sizes)) for i, readout in enumerate(readouts))
+    return {i: order for i, order in orders if order is not None}
+
+
+def _streamed(
+    readouts: Sequence[Readout[Any, Any]],
+    problem: Problem,
+    sizes: Sizes,
+    logsumexp: Tensor | None,
+    columns: slice | None,
+) -> list[Any]:
+    states = [readout.begin(sizes) for readout in readouts]
+    with torch.no_grad(), unrounded(sizes.device):
+        for block in stream(problem, logsumexp, columns):
+            for readout, state in zip(readouts, states, strict=True):
+                readout.add(state, block)
+    return [r.finish(state, sizes) for r, state in zip(readouts, states, strict=True)]
