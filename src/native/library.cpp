@@ -56,8 +56,10 @@ std::string names(bool (*listed)(const InstructionSet &)) {
   return text;
 }
 
+bool has_no_heads(const regard_problem &p) { return !p.batch || !p.groups; }
+
 // Whether there are no rows; without keys there are, and they see nothing.
-bool is_empty(const regard_problem &p) { return !p.batch || !p.groups || !p.queries; }
+bool has_no_rows(const regard_problem &p) { return has_no_heads(p) || !p.queries; }
 
 }  // namespace
 
@@ -104,7 +106,7 @@ REGARD_EXPORT const char *regard_instructions() { return kernels().set; }
 
 REGARD_EXPORT int regard_forward(const regard_problem *problem, const regard_tensor *context,
                                  float *logsumexp) {
-  return is_empty(*problem) ? REGARD_DONE : kernels().forward(*problem, *context, logsumexp);
+  return has_no_rows(*problem) ? REGARD_DONE : kernels().forward(*problem, *context, logsumexp);
 }
 
 REGARD_EXPORT int regard_attend(const regard_problem *kind, void *query, void *key, void *value,
@@ -125,7 +127,7 @@ REGARD_EXPORT int regard_backward(const regard_problem *problem,
 }
 
 REGARD_EXPORT int regard_read(const regard_problem *problem, const regard_readouts *readouts) {
-  return kernels().read(*problem, *readouts);
+  return has_no_heads(*problem) ? REGARD_DONE : kernels().read(*problem, *readouts);
 }
 
 REGARD_EXPORT double regard_peak_flops(int dtype, int64_t threads) {

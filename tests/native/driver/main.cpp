@@ -1,0 +1,79 @@
+// Runs the kernels on random problems and holds all results to the definition.
+//
+// usage: driver [SAMPLES [CALLERS]]: so many problems on every set of instructions that the
+// processor runs; or by so many threads at once, on the best of them.
+
+#include <atomic>
+#include <cstdlib>
+#include <iostream>
+#include <sstream>
+#include <thread>
+
+#include "judge.h"
+
+namespace driver {
+namespace {
+
+// What is wrong with a sample on the set of instructions in use; empty if nothing is.
+std::string check(const Sample &sample, const Reference &reference) {
+  const Results results = Results::of(sample, 1);
+  const std::string wrong = verdict(sample, reference, results);
+  if (!wrong.empty()) return wrong;
+  const std::string difference = results.difference(Results::of(sample, 3));
+  return difference.empty() ? "" : difference + ": not the same bits with three threads";
+}
+
+void report(const Sample &sample, const std::string &wrong) {
+  std::ostringstream line;
+  line << regard_instructions() << ", " << sample.text() << ": " << wrong << "\n";
+  std::cerr << line.str();
+}
+
+std::vector<std::string> supported() {
+  std::istringstream names(regard_supported());
+  std::vector<std::string> sets;
+  for (std::string name; std::getline(names, name, ',');) sets.push_back(name);
+  return sets;
+}
+
+int64_t on_every_set(int64_t samples) {
+  int64_t wrong_ones = 0;
+  for (int64_t seed = 0; seed < samples; seed++) {
+    const Sample sample = Sample::random(uint64_t(seed));
+    const Reference reference(sample);
+    for (const std::string &set : supported()) {
+      regard_choose(set.c_str());
+      const std::string wrong = check(sample, reference);
+      if (!wrong.empty()) report(sample, wrong), wrong_ones++;
+    }
+  }
+  return wrong_ones;
+}
+
+int64_t at_once(int64_t samples, int64_t callers) {
+  std::atomic<int64_t> next = 0, wrong_ones = 0;
+  const auto call = [&] {
+    for (int64_t seed; (seed = next++) < samples;) {
+      const Sample sample = Sample::random(uint64_t(seed));
+      const std::string wrong = check(sample, Reference(sample));
+      if (!wrong.empty()) report(sample, wrong), wrong_ones++;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int64_t i = 0; i < callers; i++) threads.emplace_back(call);
+  for (std::thread &thread : threads) thread.join();
+  return wrong_ones;
+}
+
+}  // namespace
+}  // namespace driver
+
+int main(int count, char **arguments) {
+  const int64_t samples = count > 1 ? std::atoll(arguments[1]) : 300;
+  const int64_t callers = count > 2 ? std::atoll(arguments[2]) : 0;
+  const int64_t wrong = callers ? driver::at_once(samples, callers) : driver::on_every_set(samples);
+  std::cout << samples << " problems, "
+            << (callers ? std::to_string(callers) + " callers at once, " : "")
+            << "sets " << regard_supported() << ": " << wrong << " wrong\n";
+  return wrong > 0;
+}

@@ -1,0 +1,194 @@
+// What readouts are by definition: reductions of the matrix of weights, one head at a time.
+
+#include <algorithm>
+
+#include "judge.h"
+
+namespace driver {
+namespace {
+
+class Head {
+ public:
+  Head(Judge &judge, const Reading &reading, int64_t first, int64_t last, int64_t b, int64_t h)
+      : judge(judge), sample(judge.sample), s(sample.sizes), reading(reading),
+        first(first), last(last), b(b), h(h) {}
+
+  void hold() {
+    switch (reading.kind) {
+      case REGARD_LOGSUMEXP: return hold_logsumexp();
+      case REGARD_TOP: return hold_top();
+      case REGARD_RECEIVED: return hold_received();
+      case REGARD_COLLECTED: return hold_collected();
+      case REGARD_OFFSETS: return hold_offsets();
+      case REGARD_IMAGE: return hold_image();
+    }
+    for (int64_t i = 0; i < s.queries; i++) switch (reading.kind) {
+        case REGARD_MAX: hold_max(i); break;
+        case REGARD_ENTROPY: hold_entropy(i); break;
+        case REGARD_DISTANCE: hold_distance(i); break;
+        case REGARD_MASS: hold_mass(i); break;
+        case REGARD_WEIGHTS: hold_weights(i); break;
+      }
+  }
+
+ private:
+  bool sees(int64_t i, int64_t j) const {
+    return j >= first && j < last && sample.sees(b, h, i, j);
+  }
+  double weight(int64_t i, int64_t j) const {
+    return sees(i, j) ? judge.reference.weights.at(b, h, i, j) : 0;
+  }
+  int64_t pair() const { return b * s.heads + h; }
+
+  // Number `at` of this head, a sum of weights.
+  void hold(const char *what, int64_t at, const Sum &sum) {
+    const int64_t place = pair() * reading.length + at;
+    judge.hold(what, place, double(reading.result[place]), sum.value,
+               judge.weights_error * sum.size + Judge::TINY);
+  }
+
+  void hold_logsumexp() {
+    for (int64_t i = 0; i < s.queries; i++) {
+      const double wanted = judge.reference.logsumexp.at(b, h, i, 0);
+      const int64_t place = pair() * s.queries + i;
+      judge.hold("logsumexp read", place, double(reading.result[place]), wanted,
+                 std::isinf(wanted) ? 0 : judge.weights_error + std::fabs(wanted) * 0x1p-23);
+    }
+  }
+
+  void hold_max(int64_t i) {
+    double largest = 0;
+    for (int64_t j = first; j < last; j++) largest = std::max(largest, weight(i, j));
+    hold("max", i, plain(largest));
+  }
+
+  void hold_entropy(int64_t i) {
+    Sum sum;
+    for (int64_t j = first; j < last; j++) {
+      const double w = weight(i, j);
+      if (w > 0) sum.add(w, {-std::log(w), 1 + std::fabs(std::log(w))});
+    }
+    hold("entropy", i, sum);
+  }
+
+  void hold_distance(int64_t i) {
+    Sum moment, share;
+    for (int64_t j = first; j < last; j++) {
+      moment.add(weight(i, j), plain(std::fabs(double(sample.position(b, h, i) - j))));
+      share.add(weight(i, j), plain(1));
+    }
+    // Where all that is seen weighs next to nothing, so do the errors: there is no telling.
+    if (share.value > 0 && share.value < 1e-20) return;
+    hold("distance", i, plain(share.value == 0 ? 0 : moment.value / share.value));
+  }
+
+  void hold_mass(int64_t i) {
+    Sum sum;
+    for (int64_t j = first; j < last; j++) sum.add(weight(i, j), plain(double(reading.given[j])));
+    hold("mass", i, sum);
+  }
+
+  void hold_weights(int64_t i) {
+    for (int64_t n = 0; n < reading.size; n++)
+      hold("chosen weight", i * reading.size + reading.keys[reading.size + n],
+           plain(weight(i, reading.keys[n])));
+  }
+
+  void hold_top() {
+    for (int64_t i = 0; i < s.queries; i++) {
+      std::vector<double> ranked;
+      for (int64_t j = first; j < last; j++)
+        if (sees(i, j)) ranked.push_back(weight(i, j));
+      std::sort(ranked.rbegin(), ranked.rend());
+      std::vector<int64_t> known;
+      for (int64_t n = 0; n < reading.size; n++) {
+        const int64_t at = i * reading.size + n;
+        const int64_t key = reading.positions[pair() * reading.length + at];
+        const bool there = n < int64_t(ranked.size());
+        hold("top weight", at, plain(there ? ranked[size_t(n)] : 0));
+        if (there ? !sees(i, key) : key != -1) return judge.reject("a top key that is not seen");
+        if (!there) continue;
+        hold("weight of a top key", at, plain(weight(i, key)));
+        if (std::find(known.begin(), known.end(), key) != known.end())
+          return judge.reject("a top key that is named twice");
+        known.push_back(key);
+      }
+    }
+  }
+
+  void hold_received() {
+    for (int64_t j = 0; j < s.keys; j++) {
+      Sum sum;
+      for (int64_t i = 0; i < s.queries; i++) sum.add(weight(i, j), plain(1));
+      hold("received", j, sum);
+    }
+  }
+
+  void hold_collected() {
+    for (int64_t m = 0; m < reading.size; m++)
+      for (int64_t j = 0; j < s.keys; j++) {
+        Sum sum;
+        for (int64_t i = 0; i < s.queries; i++) {
+          const int64_t place = (pair() * reading.size + m) * s.queries + i;
+          sum.add(weight(i, j), plain(double(reading.given[place])));
+        }
+        hold("collected", m * s.keys + j, sum);
+      }
+  }
+
+  void hold_offsets() {
+    for (int64_t back = 0; back < reading.size; back++) {
+      Sum sum;
+      double rows = 0;
+      for (int64_t i = 0; i < s.queries; i++) {
+        const int64_t j = sample.position(b, h, i) - back;
+        if (j < 0 || j >= s.keys || !sees(i, j)) continue;
+        sum.add(weight(i, j), plain(1));
+        rows++;
+      }
+      hold("offset", back, plain(rows ? sum.value / rows : 0));
+    }
+  }
+
+  // How much of a pixel, in tokens, a token covers.
+  static double overlap(int64_t token, int64_t pixel, int64_t pixels, int64_t length) {
+    const double size = double(length) / double(pixels);
+    const double start = std::max(double(token), double(pixel) * size);
+    const double stop = std::min(double(token + 1), double(pixel + 1) * size);
+    return std::max(0.0, stop - start);
+  }
+
+  void hold_image() {
+    const double area = double(s.queries) / double(reading.size) *
+                        (double(s.keys) / double(reading.columns));
+    std::vector<double> picture(size_t(reading.length));
+    for (int64_t i = 0; i < s.queries; i++)
+      for (int64_t row = i * reading.size / s.queries; row < reading.size; row++) {
+        const double height = overlap(i, row, reading.size, s.queries);
+        if (height == 0) break;
+        for (int64_t j = first; j < last; j++)
+          for (int64_t column = j * reading.columns / s.keys; column < reading.columns; column++) {
+            const double width = overlap(j, column, reading.columns, s.keys);
+            if (width == 0) break;
+            picture[size_t(row * reading.columns + column)] += weight(i, j) * height * width / area;
+          }
+      }
+    for (int64_t at = 0; at < reading.length; at++) hold("pixel", at, plain(picture[size_t(at)]));
+  }
+
+  Judge &judge;
+  const Sample &sample;
+  const Sizes &s;
+  const Reading &reading;
+  const int64_t first, last, b, h;
+};
+
+}  // namespace
+
+void judge_reading(Judge &judge, const Reading &reading, int64_t first, int64_t last) {
+  for (int64_t b = 0; b < judge.sample.sizes.batch; b++)
+    for (int64_t h = 0; h < judge.sample.sizes.heads; h++)
+      Head(judge, reading, first, last, b, h).hold();
+}
+
+}  // namespace driver

@@ -1,0 +1,178 @@
+#include "results.h"
+
+#include <algorithm>
+
+namespace driver {
+namespace {
+
+// So many of the keys in rising order, then where each goes in the result.
+Numbers<int64_t> choose_keys(Random &random, int64_t keys, int64_t count) {
+  Numbers<int64_t> chosen(2 * count);
+  for (int64_t n = 0; n < count; n++) {
+    chosen[n] = random.below(keys);
+    chosen[count + n] = n;
+  }
+  std::sort(chosen.data(), chosen.data() + count);
+  for (int64_t n = 0; n < count; n++)
+    if (random.chance(0.2)) std::swap(chosen[count + n], chosen[count + random.below(count)]);
+  return chosen;
+}
+
+Reading order(Random &random, const Sample &sample, int64_t kind) {
+  const Sizes &s = sample.sizes;
+  const int64_t pairs = s.batch * s.heads;
+  Reading reading = {.kind = kind, .size = 0, .columns = 0, .length = s.queries,
+                     .result = {}, .given = {}, .positions = {}, .keys = {}};
+  const auto numbers = [&](int64_t count) {
+    Numbers<float> given(count);
+    for (int64_t n = 0; n < count; n++) given[n] = float(random.normal());
+    return given;
+  };
+  switch (kind) {
+    case REGARD_MASS:
+      reading.given = Numbers<float>(s.keys);
+      for (int64_t j = 0; j < s.keys; j++) reading.given[j] = float(random.below(2));
+      break;
+    case REGARD_TOP:
+      reading.size = std::min(s.keys, random.pick({1, 2, 5, 8, 17, 40}));
+      reading.length = s.queries * reading.size;
+      reading.positions = Numbers<int64_t>(pairs * reading.length);
+      break;
+    case REGARD_WEIGHTS:
+      reading.size = s.keys ? random.pick({1, 3, 16, 33}) : 0;
+      reading.length = s.queries * reading.size;
+      reading.keys = choose_keys(random, s.keys, reading.size);
+      break;
+    case REGARD_RECEIVED:
+      reading.length = s.keys;
+      break;
+    case REGARD_COLLECTED:
+      reading.size = random.pick({1, 2, 7, 33});
+      reading.length = reading.size * s.keys;
+      reading.given = numbers(pairs * reading.size * s.queries);
+      break;
+    case REGARD_OFFSETS:
+      reading.size = reading.length = random.pick({1, 2, 16, 33, 300});
+      break;
+    case REGARD_IMAGE:
+      reading.size = std::min(s.queries, random.pick({1, 2, 7, 64}));
+      reading.columns = std::min(s.keys, random.pick({1, 3, 16, 50}));
+      reading.length = reading.size * reading.columns;
+      break;
+  }
+  reading.result = Numbers<float>(pairs * reading.length);
+  return reading;
+}
+
+void succeed(int result) {
+  if (result != REGARD_DONE) throw std::runtime_error("a computation ran out of memory");
+}
+
+std::vector<Reading> read(Random &random, const Sample &sample, const regard_problem &problem,
+                          const float *logsumexp, int64_t first_key, int64_t last_key) {
+  std::vector<Reading> readings;
+  for (int64_t kind = REGARD_LOGSUMEXP; kind <= REGARD_IMAGE; kind++)
+    if (random.chance(0.6)) readings.push_back(order(random, sample, kind));
+  std::vector<regard_readout> list;
+  for (const Reading &r : readings)
+    list.push_back({r.kind, r.result.data(), r.positions.data(), r.given_data(), r.size, r.columns});
+  const regard_readouts readouts = {logsumexp, first_key, last_key, int64_t(list.size()),
+                                    list.data()};
+  succeed(regard_read(&problem, &readouts));
+  return readings;
+}
+
+void differentiate(const regard_problem &problem, const Sample &sample, const Results &results) {
+  const Sizes &s = sample.sizes;
+  const auto wanted = [](bool wants, const Tensor &tensor) {
+    return wants ? tensor.view() : regard_tensor{};
+  };
+  const regard_gradients gradients = {
+      .context = results.context.view(),
+      .context_gradient = sample.context_gradient.view(),
+      .logsumexp = results.logsumexp.data(),
+      .query = wanted(results.wants_query, results.query),
+      .key = wanted(results.wants_key, results.key),
+      .value = wanted(results.wants_value, results.value),
+      .bias = {results.bias.data(), s.heads * s.queries * s.keys, s.queries * s.keys, s.keys, 1},
+      .alibi = results.alibi.data(),
+      .sink = results.sink.data(),
+  };
+  succeed(regard_backward(&problem, &gradients));
+}
+
+template <class T>
+bool same(const Numbers<T> &one, const Numbers<T> &other) {
+  return std::memcmp(one.data(), other.data(), size_t(one.size()) * sizeof(T)) == 0;
+}
+bool same(const Tensor &one, const Tensor &other) {
+  return std::memcmp(one.data(), other.data(), size_t(one.size())) == 0;
+}
+
+bool same(const std::vector<Reading> &one, const std::vector<Reading> &other) {
+  for (size_t i = 0; i < one.size(); i++)
+    if (!same(one[i].result, other[i].result) || !same(one[i].positions, other[i].positions))
+      return false;
+  return true;
+}
+
+}  // namespace
+
+Results Results::of(const Sample &sample, int64_t threads) {
+  Random random(sample.seed);
+  const Sizes &s = sample.sizes;
+  const auto tensor = [&](int64_t heads, int64_t rows, int64_t dim) {
+    const auto layout = Layout(random.below(3));  // nothing that is written is shared
+    return Tensor(sample.dtype, s.batch, heads, rows, dim, layout);
+  };
+  const auto numbers = [&](bool there, int64_t count) {
+    return there && random.chance(0.8) ? Numbers<float>(count) : Numbers<float>();
+  };
+  const int64_t first = random.below(s.keys + 1), last = random.between(first, s.keys);
+  Results results = {
+      .context = tensor(s.heads, s.queries, s.dim_value),
+      .attended = Tensor(sample.dtype, s.batch, s.heads, s.queries, s.dim_value, Layout::plain),
+      .logsumexp = Numbers<float>(s.batch * s.heads * s.queries),
+      .query = tensor(s.heads, s.queries, s.dim),
+      .key = tensor(s.groups, s.keys, s.dim),
+      .value = tensor(s.groups, s.keys, s.dim_value),
+      .bias = numbers(bool(sample.bias.numbers), s.batch * s.heads * s.queries * s.keys),
+      .alibi = numbers(bool(sample.alibi), s.batch * s.heads),
+      .sink = numbers(bool(sample.sink), s.batch * s.heads),
+      .wants_query = random.chance(0.8),
+      .wants_key = random.chance(0.8),
+      .wants_value = random.chance(0.8),
+      .all = {}, .part = {},
+      .first_key = first, .last_key = last,
+  };
+  const regard_problem problem = sample.problem(threads);
+  const regard_tensor context = results.context.view();
+  succeed(regard_forward(&problem, &context, results.logsumexp.data()));
+  succeed(regard_attend(&problem, problem.query.data, problem.key.data, problem.value.data,
+                        results.attended.view().data, threads));
+  differentiate(problem, sample, results);
+  results.all = read(random, sample, problem, nullptr, 0, s.keys);
+  results.part = read(random, sample, problem, results.logsumexp.data(), first, last);
+  return results;
+}
+
+std::string Results::difference(const Results &other) const {
+  const std::pair<const char *, bool> checks[] = {
+      {"context", same(context, other.context)},
+      {"context by regard_attend", same(attended, other.attended)},
+      {"logsumexp", same(logsumexp, other.logsumexp)},
+      {"gradient of query", same(query, other.query)},
+      {"gradient of key", same(key, other.key)},
+      {"gradient of value", same(value, other.value)},
+      {"gradient of bias", same(bias, other.bias)},
+      {"gradient of alibi", same(alibi, other.alibi)},
+      {"gradient of sink", same(sink, other.sink)},
+      {"readouts", same(all, other.all)},
+      {"readouts of some keys", same(part, other.part)},
+  };
+  for (const auto &[what, holds] : checks)
+    if (!holds) return what;
+  return "";
+}
+
+}  // namespace driver

@@ -1,0 +1,38 @@
+// All that the kernels make of a sample.
+#pragma once
+
+#include <string>
+
+#include "sample.h"
+
+namespace driver {
+
+// A readout's order and result, (B, H, ...).
+struct Reading {
+  int64_t kind, size, columns, length;  // length: numbers of a head
+  Numbers<float> result, given;
+  Numbers<int64_t> positions, keys;  // keys: given, where they are what is asked for
+
+  const void *given_data() const {
+    return keys ? static_cast<const void *>(keys.data()) : given.data();
+  }
+};
+
+struct Results {
+  // Computes everything on so many threads; what is asked for depends on the sample alone.
+  static Results of(const Sample &sample, int64_t threads);
+  // What differs from others in any bit; empty if nothing does.
+  std::string difference(const Results &other) const;
+
+  Tensor context, attended;  // the second by regard_attend, contiguous
+  Numbers<float> logsumexp;
+  // Gradients; those that are not wanted stay as they are made.
+  Tensor query, key, value;
+  Numbers<float> bias, alibi, sink;
+  bool wants_query, wants_key, wants_value;
+  // Readouts of all keys without a log-sum-exp, and of keys [first_key, last_key) with it.
+  std::vector<Reading> all, part;
+  int64_t first_key, last_key;
+};
+
+}  // namespace driver
