@@ -26,10 +26,11 @@ REGARD_INLINE Place place_of(int64_t token, int64_t pixels, int64_t length) {
 struct Image : Readout {
   // The pixel rows that queries [first, last) lie in.
   struct Band {
-    int64_t first, rows;
+    int64_t first = 0, rows = 0;
     Band(const regard_problem &p, const regard_readout &asked, int64_t start, int64_t stop) {
+      if (start == stop) return;  // perhaps for want of queries
       first = start * asked.size / p.queries;
-      rows = stop > start ? (stop * asked.size - 1) / p.queries - first + 1 : 0;
+      rows = (stop * asked.size - 1) / p.queries - first + 1;
     }
   };
 

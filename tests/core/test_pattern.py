@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ways import way
 
 import regard
-from regard import pattern as pattern_module
+from regard import _reading
 
 SHAPE = (2, 6, 5, 7)
 
@@ -194,7 +194,7 @@ def test_what_it_says_of_itself():
 @pytest.mark.parametrize("block", [None, 2**20])
 def test_the_log_sum_exp_is_worked_out_once(block, monkeypatch):
     passes = []
-    for module, name in ((pattern_module, "stream"), (pattern_module.native, "read")):
+    for module, name in ((_reading, "stream"), (_reading.native, "read")):
         function = getattr(module, name)
         monkeypatch.setattr(
             module, name, lambda *given, f=function: passes.append(given[-2]) or f(*given)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ways import SETS, forced, streamed
 
 import regard
-from regard import pattern as pattern_module
+from regard import _reading
 from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
 
 pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
@@ -329,11 +329,11 @@ def test_what_else_is_read_changes_no_bit(instructions):
 
 def test_all_are_taken_in_one_pass_and_none_is_streamed(monkeypatch):
     passes = []
-    read = pattern_module.native.read
+    read = _reading.native.read
     monkeypatch.setattr(
-        pattern_module.native, "read", lambda *given: passes.append(given[1]) or read(*given)
+        _reading.native, "read", lambda *given: passes.append(given[1]) or read(*given)
     )
-    monkeypatch.setattr(pattern_module, "stream", lambda *_: pytest.fail("it was streamed"))
+    monkeypatch.setattr(_reading, "stream", lambda *_: pytest.fail("it was streamed"))
     regard.Pattern(*inputs(5, 7)).read(*READOUTS)
     assert [len(orders) for orders in passes] == [len(READOUTS) + 1]  # and the log-sum-exp
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
 #include "numbers.h"
@@ -46,8 +47,7 @@ class Tensor {
     return decode(dtype, place(b, h, i, d));
   }
   regard_tensor view() const { return {memory.get(), strides[0], strides[1], strides[2]}; }
-  int64_t size() const { return count * bytes_of(dtype); }
-  const char *data() const { return memory.get(); }
+  std::string_view bytes() const { return {memory.get(), size_t(size())}; }
 
   // Whether what lies between the rows is as it was.
   bool gaps_untouched() const {
@@ -67,6 +67,8 @@ class Tensor {
     return memory.get() + (b * strides[0] + h * strides[1] + i * strides[2] + d) * bytes_of(dtype);
   }
 
+  int64_t size() const { return count * bytes_of(dtype); }
+
   int64_t dtype, shape[4], count;
   std::vector<int64_t> strides;
   std::unique_ptr<char[]> memory;
@@ -85,6 +87,7 @@ class Numbers {
   }
   explicit operator bool() const { return bool(memory); }
   int64_t size() const { return count; }
+  std::string_view bytes() const { return {(const char *)data(), size_t(count) * sizeof(T)}; }
 
  private:
   int64_t count = 0;
