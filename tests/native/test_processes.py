@@ -1,0 +1,105 @@
+"""Threads, forks and large addresses: what surrounds the kernels, rather than what they compute."""
+
+import concurrent.futures
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import regard
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def everything(seed):
+    """A forward, a backward, a decoding step and readouts."""
+    query, key, value = (normal(2, 3, 131, 17, seed=seed + i).requires_grad_() for i in range(3))
+    context = regard.attention(query, key, value, mask=regard.causal())
+    gradients = torch.autograd.grad(context.square().sum(), (query, key, value))
+    with torch.no_grad():
+        step = regard.attention(query[..., :1, :], key, value)
+        readouts = regard.Pattern(query, key).read(regard.TopK(3), regard.Received())
+    return context.detach(), *gradients, step, *readouts[0], readouts[1]
+
+
+def test_several_threads_may_call_at_once(two_threads):
+    wanted = [everything(seed) for seed in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(everything, [0, 1, 2, 3] * 8))
+    for number, results in enumerate(got):
+        assert all(map(torch.equal, results, wanted[number % 4]))
+
+
+# A pool that has worked does not survive a fork; whoever waits for it, waits for ever.
+FORKED = """
+import os, sys, warnings
+import torch, regard
+
+warnings.simplefilter("ignore")
+torch.set_num_threads(2)
+x = torch.randn(2, 3, 131, 17, generator=torch.Generator().manual_seed(0))
+before = regard.attention(x, x, x, mask=regard.causal())
+child = os.fork()
+again = torch.equal(before, regard.attention(x, x, x, mask=regard.causal()))
+if child == 0:
+    os._exit(0 if again else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or not again)
+"""
+
+
+def test_a_process_may_fork_after_use():
+    command = [sys.executable, "-c", FORKED]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("layout", ["rows", "heads"])
+def test_addresses_beyond_two_to_the_31st_element(layout):
+    """Of memory that is reserved, only the pages in use are ever touched."""
+    far = 2**29 + 17 * 31
+    keys = 7
+    shape = (1, 1, keys, 16) if layout == "rows" else (1, keys, 3, 16)
+    strides = (0, 0, far, 1) if layout == "rows" else (0, far, 16, 1)
+    reserved = torch.empty(keys * far)
+    assert strides[1 if layout == "heads" else 2] * (keys - 1) > 2**31
+    key = reserved.as_strided(shape, strides)
+    key.copy_(normal(*shape))
+    query = normal(shape[0], shape[1], 5, 16, seed=1)
+    context = regard.attention(query, key, key)
+    torch.testing.assert_close(context, regard.attention(query, key.clone(), key.clone()))
+    read = regard.Pattern(query, key).received()
+    torch.testing.assert_close(read, regard.Pattern(query, key.clone()).received())
+
+
+def test_more_keys_than_sixteen_bits_count():
+    keys = 2**16 + 67
+    query, key, value = normal(1, 1, 19, 8), normal(1, 1, keys, 8, seed=1), normal(1, 1, keys, 3)
+    mask = regard.causal() & regard.window(keys - 5)
+    context, pattern = regard.attention(query, key, value, mask=mask, return_pattern=True)
+    steps = regard.explain(query.double(), key.double(), value.double(), mask=mask)
+    torch.testing.assert_close(context.double(), steps.context, rtol=0, atol=1e-6)
+    torch.testing.assert_close(pattern.logsumexp.double(), steps.logsumexp, rtol=0, atol=1e-5)
+
+
+def test_explain_shows_which_weights_the_kernel_drops():
+    """With a value of one number a key, the context is the sum of the weights that survive."""
+    query, key = normal(2, 4, 67, 8), normal(2, 4, 71, 8, seed=1)
+    value = torch.eye(71).expand(2, 4, 71, 71)
+    options = {"mask": regard.causal(), "dropout": 0.3}
+    context = regard.attention(
+        query, key, value, **options, generator=torch.Generator().manual_seed(5)
+    )
+    steps = regard.explain(query, key, value, **options, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(context == 0, steps.dropped == 0)
+    torch.testing.assert_close(context, steps.dropped, rtol=1e-5, atol=1e-6)
