@@ -9,7 +9,7 @@ TEXT := "The with statement is used to wrap the execution of a block. The with s
 allows common patterns to be reused: a block that is used again is a block of the with statement."
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint sanitize bench pictures model clean
+.PHONY: help demo test lint sanitize neon bench pictures model clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,7 +20,7 @@ demo: $(INSTALLED) ## show what each token of a text attends to, and write regar
 # A process a core, each with one thread: they do not wait for each other.
 test: lint ## lint, check types, run all tests, then the kernels under sanitizers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
-	@$(MAKE) --no-print-directory sanitize
+	@$(MAKE) --no-print-directory sanitize neon
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -32,6 +32,9 @@ lint: $(INSTALLED)
 sanitize: $(INSTALLED) ## run the kernels under the sanitizers of memory, arithmetic and threads
 	@$(BIN)/python tools/sanitize.py address,undefined 200
 	@$(BIN)/python tools/sanitize.py thread 200 4
+
+neon: $(INSTALLED) ## cross-compile the kernels for NEON and run them in an emulator
+	@$(BIN)/python tools/neon.py 40
 
 bench: $(PEERS) ## measure against peers, a quarter of an hour; keep the machine idle meanwhile
 	$(BIN)/python -m benchmarks

@@ -1,4 +1,4 @@
-"""Build the kernels and their driver with sanitizers, and run it.
+"""Run the kernels' driver under sanitizers.
 
 ``python tools/sanitize.py SANITIZERS SAMPLES [CALLERS]``, sanitizers as compilers call them. Where
 there is no compiler that has them, it says so and does nothing.
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from driver import build
 
 
 def main(sanitizers: str, *arguments: str) -> int:
@@ -22,19 +22,10 @@ def main(sanitizers: str, *arguments: str) -> int:
     if compiler is None or not _has(compiler, sanitizers):
         print(f"no compiler here builds with -fsanitize={sanitizers}: the kernels go unchecked")
         return 0
-    build = ROOT / "build" / f"sanitize-{sanitizers}"
-    cmake = [
-        "cmake",
-        *("-G", "Ninja", "-S", str(ROOT / "tests/native/driver"), "-B", str(build)),
-        *(f"-DSANITIZE={sanitizers}", f"-DCMAKE_CXX_COMPILER={compiler}"),
-    ]
-    for command in (cmake, ["ninja", "-C", str(build)]):
-        done = subprocess.run(_here(command), capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(done.stdout, done.stderr, file=sys.stderr)
-            return done.returncode
+    options = f"-DSANITIZE={sanitizers}", f"-DCMAKE_CXX_COMPILER={compiler}"
+    program = build(f"sanitize-{sanitizers}", *options)
     print(f"{sanitizers}: ", end="", flush=True)
-    return subprocess.run([str(build / "driver"), *arguments], check=False).returncode
+    return subprocess.run([str(program), *arguments], check=False).returncode
 
 
 def _has(compiler: str, sanitizers: str) -> bool:
@@ -44,12 +35,6 @@ def _has(compiler: str, sanitizers: str) -> bool:
         command = [compiler, f"-fsanitize={sanitizers}", "-x", "c++", "-", "-o", str(program)]
         built = subprocess.run(command, input=b"int main() {}", capture_output=True, check=False)
         return built.returncode == 0 and subprocess.run([program], check=False).returncode == 0
-
-
-def _here(command: list[str]) -> list[str]:
-    """Find a program beside Python first: the environment brings its own."""
-    beside = Path(sys.executable).with_name(command[0])
-    return [str(beside) if beside.exists() else command[0], *command[1:]]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,35 @@
+"""Cross-compile the kernels for NEON and run their driver in an emulator.
+
+``python tools/neon.py SAMPLES``. It needs aarch64-linux-gnu-g++ and qemu-aarch64 (Debian's packages
+g++-aarch64-linux-gnu and qemu-user); where they are missing, it says so and does nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+from driver import build
+
+
+def main(*arguments: str) -> int:
+    """Build and run; the exit status is the driver's."""
+    needed = "aarch64-linux-gnu-g++", "qemu-aarch64"
+    missing = [program for program in needed if shutil.which(program) is None]
+    if missing:
+        print(f"{' and '.join(missing)} not found: the NEON kernels go untried")
+        return 0
+    program = build(
+        "neon",
+        "-DCMAKE_SYSTEM_NAME=Linux",
+        "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
+        f"-DCMAKE_CXX_COMPILER={needed[0]}",
+    )
+    command = [needed[1], "-L", "/usr/aarch64-linux-gnu", str(program), *arguments]
+    print("NEON: ", end="", flush=True)
+    return subprocess.run(command, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
