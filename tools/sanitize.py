@@ -23,7 +23,8 @@ def main(sanitizers: str, *arguments: str) -> int:
         print(f"no compiler here builds with -fsanitize={sanitizers}: the kernels go unchecked")
         return 0
     options = f"-DSANITIZE={sanitizers}", f"-DCMAKE_CXX_COMPILER={compiler}"
-    program = build(f"sanitize-{sanitizers}", *options)
+    name = sanitizers.replace(",", "-")  # commas mean something to linkers
+    program = build(f"sanitize-{name}", *options)
     print(f"{sanitizers}: ", end="", flush=True)
     return subprocess.run([str(program), *arguments], check=False).returncode
 
