@@ -15,6 +15,7 @@ from pathlib import Path
 
 import hypothesis
 import jaxtyping
+import pandas as pd  # noqa: F401 - likewise
 import rich.console  # noqa: F401 - the core's annotations name it; it must not see TYPE_CHECKING
 import torch  # noqa: F401 - likewise
 
@@ -38,7 +39,9 @@ CORE = (
     "regard.pattern",
     "regard.attention",
     "regard.sdpa",
+    "regard.record",
     "regard.nn",
+    "regard.circuits",
 )
 
 

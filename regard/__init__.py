@@ -6,9 +6,10 @@ stored, and exact wherever you look.
 
 from regard.attention import attention
 from regard.errors import Error
-from regard.mask import Mask, causal, dense, documents, padding, prefix, window
+from regard.mask import Mask, causal, dense, documents, intervals, padding, prefix, window
 from regard.pattern import Pattern
 from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+from regard.record import Recording, load, record, use_in_transformers
 from regard.sdpa import scaled_dot_product_attention
 from regard.steps import Step, Steps, explain
 
@@ -23,6 +24,7 @@ __all__ = [
     "Offsets",
     "Pattern",
     "Received",
+    "Recording",
     "Step",
     "Steps",
     "TopK",
@@ -31,8 +33,12 @@ __all__ = [
     "dense",
     "documents",
     "explain",
+    "intervals",
+    "load",
     "padding",
     "prefix",
+    "record",
     "scaled_dot_product_attention",
+    "use_in_transformers",
     "window",
 ]

@@ -127,6 +127,29 @@ class Padding:
     def line(self, position: int) -> None: ...
 
 
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Each query sees the keys from its start to its stop."""
+
+    start: Tensor
+    stop: Tensor
+
+    def __repr__(self) -> str:
+        return f"intervals({tuple(self.start.shape)})"
+
+    def bounds(self, positions: Tensor, keys: int, lead: tuple[int, ...]) -> Bounds:  # noqa: ARG002 - Term's signature
+        queries = positions.shape[-1]
+        if self.start.shape[-1] != queries:
+            raise ValueError(
+                f"intervals covers {self.start.shape[-1]} queries, but there are {queries}; give "
+                "one start and one stop a query"
+            )
+        start, stop = self.start.to(positions.device), self.stop.to(positions.device)
+        return align(start, lead, "start"), align(stop, lead, "stop")
+
+    def line(self, position: int) -> None: ...
+
+
 def runs(changes: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Start and stop of the run of equal ids that each position lies in, ``(..., S)``."""
     keys = ids.shape[-1]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, overload
 
+from torch.overrides import handle_torch_function, has_torch_function
+
 from regard._problem import check
 from regard.backends import choose, quick, run
 from regard.mask import Mask
@@ -113,6 +115,24 @@ def attention(
         >>> context.shape, pattern.shape
         (torch.Size([2, 5, 7]), torch.Size([2, 5, 5]))
     """
+    if has_torch_function((query, key, value)):  # such as a recording, which looks on
+        return handle_torch_function(
+            attention,  # type: ignore[arg-type] # which knows no overloads
+            (query, key, value),
+            query,
+            key,
+            value,
+            mask=mask,
+            scale=scale,
+            softcap=softcap,
+            bias=bias,
+            alibi=alibi,
+            sink=sink,
+            dropout=dropout,
+            generator=generator,
+            backend=backend,
+            return_pattern=return_pattern,
+        )
     if (
         (softcap is None and bias is None and alibi is None and sink is None)
         and (dropout == 0 and generator is None and backend is None and not return_pattern)

@@ -24,7 +24,7 @@ import torch
 from regard._bounds import Line, Table, line_through
 from regard._layout import align, flat, matrix
 from regard._rows import Rows
-from regard._terms import Causal, Documents, Padding, Prefix, Term, Window, runs
+from regard._terms import Causal, Documents, Intervals, Padding, Prefix, Term, Window, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
 
-__all__ = ["Mask", "causal", "dense", "documents", "padding", "prefix", "window"]
+__all__ = ["Mask", "causal", "dense", "documents", "intervals", "padding", "prefix", "window"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,6 +275,40 @@ def padding(keep: Bool[Tensor, "*b S"] | Int[Tensor, "*b S"]) -> Mask:
             "pass dense(keep[..., None, :].bool())"
         )
     return Mask((Padding(start, stop, kept.shape[-1]),))
+
+
+def intervals(
+    start: Int[Tensor, "*b L"],
+    stop: Int[Tensor, "*b L"],
+    *,
+    offset: int | Int[Tensor, "*b"] | None = None,
+) -> Mask:
+    """Let each query see the keys from its start to just before its stop.
+
+    Args:
+        start: the first visible key of each query, ``(L,)``, ``(B, L)`` or ``(B, H, L)``.
+        stop: the key behind the last visible one, of the same shape; where it is not above start,
+            the query sees nothing.
+        offset: as for `causal`; it says where the queries sit, and hides nothing.
+
+    Raises:
+        ValueError: if the shapes differ.
+
+    Example:
+        >>> import regard, torch
+        >>> mask = regard.intervals(torch.tensor([0, 1]), torch.tensor([1, 3]))
+        >>> mask.visible(2, 3).int().tolist()
+        [[1, 0, 0], [0, 1, 1]]
+    """
+    for name, bound in (("start", start), ("stop", stop)):
+        _check_positions(bound, name)
+        _check_integers(bound, name)
+    if start.shape != stop.shape:
+        raise ValueError(
+            f"start has shape {tuple(start.shape)} and stop {tuple(stop.shape)}; give one of each "
+            "a query"
+        )
+    return Mask((Intervals(start, stop),), _checked_offset(offset))
 
 
 def dense(mask: Bool[Tensor, "..."] | Float[Tensor, "..."]) -> Mask:

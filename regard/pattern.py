@@ -98,6 +98,10 @@ class Pattern:
         pattern._keep(problem, logsumexp)  # noqa: SLF001 - its own class
         return pattern
 
+    def parts(self) -> tuple[Problem, Tensor | None]:
+        """What it is made of: the arguments, laid out, and log-sum-exps ``(B·H, L)`` if known."""
+        return self._problem, self._logsumexp
+
     def _keep(self, problem: Problem, logsumexp: Tensor | None) -> None:
         self._problem = problem.detached()
         batch, heads = problem.heads

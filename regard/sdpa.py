@@ -61,11 +61,11 @@ def scaled_dot_product_attention(
     mask: Mask | None = causal(offset=0) if is_causal else None
     if attn_mask is not None:
         mask = dense(attn_mask) if mask is None else mask & dense(attn_mask)
-    query, key, value = _broadcast(query, key, value, grouped=enable_gqa)
+    query, key, value = broadcast(query, key, value, grouped=enable_gqa)
     return attention(query, key, value, mask=mask, scale=scale, dropout=dropout_p)
 
 
-def _broadcast(
+def broadcast(
     query: Tensor, key: Tensor, value: Tensor, *, grouped: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Spread the leading dimensions over each other; grouped heads keep theirs."""

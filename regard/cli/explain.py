@@ -7,11 +7,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from regard._files import replace_file
 from regard.cli.errors import MisuseError, telling
 from regard.cli.model import describe, head_steps, read
 from regard.cli.text import read_text
 from regard.gpt import CheckpointError, load
-from regard.gpt.files import replace_file
 from regard.view.page import PageSizeError, page
 from regard.view.report import all_heads, one_head
 

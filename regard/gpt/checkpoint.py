@@ -11,10 +11,10 @@ import safetensors
 import safetensors.torch
 import torch
 
+from regard._files import replace_files
 from regard.errors import Error
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.config import GPTConfig
-from regard.gpt.files import replace_files
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer

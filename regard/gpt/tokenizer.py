@@ -10,7 +10,7 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
-from regard.gpt.files import replace_file
+from regard._files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from regard._files import require_writable
 from regard.errors import Error
 from regard.gpt.batches import batches, require_window
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.checkpoint import CheckpointError, holds_model, save
 from regard.gpt.config import GPTConfig, TrainConfig
 from regard.gpt.corpus import python_texts, split_texts
-from regard.gpt.files import require_writable
 from regard.gpt.generate import evaluating
 from regard.gpt.model import GPT
 from regard.gpt.schedule import learning_rate, window

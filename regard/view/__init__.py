@@ -4,7 +4,7 @@ What to look at is read off the patterns here (`read_heads`); how it is shown is
 `regard.view.terminal` and `regard.view.summary`, which need rich, and `regard.view.page`.
 """
 
+from regard.record.roles import Figures, Role, role_of
 from regard.view.reading import HeadReading, Reading, read_heads
-from regard.view.roles import Figures, Role, role_of
 
 __all__ = ["Figures", "HeadReading", "Reading", "Role", "read_heads", "role_of"]

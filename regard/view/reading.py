@@ -12,12 +12,11 @@ import torch
 
 from regard.mask import causal
 from regard.pattern import Pattern
-from regard.readouts import Distance, Entropy, Mass, Offsets
-from regard.view.repeats import Copies, Successors, targets
-from regard.view.roles import Figures, Role, role_of
+from regard.record.heads import figures, with_targets
+from regard.record.roles import Figures, Role, role_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -135,18 +134,18 @@ def read_heads(
         if pattern.ndim != 3 or pattern.shape[1:] != (length, length):
             raise ValueError(f"{pattern!r} is not (heads, {length}, {length}): one text's heads")
     blank = torch.zeros(1, length, 1, device=ids.device)
-    (even,) = _figures(Pattern(blank, blank, mask=causal()), ids)
+    (even,) = figures(Pattern(blank, blank, mask=causal()), ids)
     return Reading(
         tokens=tuple(name(ids.tolist())),
         patterns=tuple(patterns),
         following=_following(logits, name),
         heads=tuple(
-            HeadReading(layer=layer, head=head, role=role_of(figures, even), figures=figures)
+            HeadReading(layer=layer, head=head, role=role_of(measured, even), figures=measured)
             for layer, pattern in enumerate(patterns)
-            for head, figures in enumerate(_figures(pattern, ids))
+            for head, measured in enumerate(figures(pattern, ids))
         ),
         even=even,
-        repeating=int(_with_targets(ids, after=True).sum()),
+        repeating=int(with_targets(ids, after=True).sum()),
     )
 
 
@@ -158,43 +157,6 @@ def _following(
         tuple(zip(name(ids), probabilities, strict=True))
         for ids, probabilities in zip(top.indices.tolist(), top.values.tolist(), strict=True)
     )
-
-
-def _figures(pattern: Pattern, ids: Int[Tensor, " T"]) -> Iterator[Figures | None]:
-    """The figures of each head."""
-    heads, length, _ = pattern.shape
-    if length == 1:
-        yield from [None] * heads
-        return
-    first, entropy, distance, offsets, copies, successors = pattern.read(
-        Mass(0), Entropy(), Distance(), Offsets(2), Copies(ids), Successors(ids)
-    )
-    highest = torch.arange(2, length + 1, device=entropy.device).log()  # of rows 1 … T−1
-    spread = (entropy[:, 1:] / highest).mean(dim=-1)
-    # Offset 0 averages over all T rows, the first of which has no choice.
-    itself = (offsets[:, 0] * length - 1) / (length - 1)
-    has_copy, has_successor = _with_targets(ids, after=False), _with_targets(ids, after=True)
-    for head in range(heads):
-        yield Figures(
-            previous=float(offsets[head, 1]),
-            first=float(first[head, 1:].mean()),
-            itself=max(0.0, float(itself[head])),
-            induction=_mean(successors[head], has_successor),
-            same=_mean(copies[head], has_copy),
-            spread=float(spread[head]),
-            distance=float(distance[head, 1:].mean()),
-        )
-
-
-def _with_targets(ids: Int[Tensor, " T"], *, after: bool) -> Tensor:
-    """Which queries have anything that `Copies` or `Successors` counts."""
-    whole = slice(0, len(ids))
-    rows = [targets(ids, slice(i, i + 1), whole, after=after).any() for i in range(len(ids))]
-    return torch.stack(rows)
-
-
-def _mean(shares: Tensor, counted: Tensor) -> float | None:
-    return float(shares[counted].mean()) if counted.any() else None
 
 
 def _strength(head: HeadReading) -> float:

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from regard.view.roles import Role
+from regard.record.roles import Role
 from regard.view.shade import shade
 from regard.view.terminal import figure_format, label
 from regard.view.tokens import readable, visible
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
+    from regard.record.roles import Figures
     from regard.steps import Steps
     from regard.view.reading import HeadReading, Reading
-    from regard.view.roles import Figures
 
 __all__ = ["TokenStrip", "every_query", "head_table", "next_tokens", "strongest_keys", "walk"]
 

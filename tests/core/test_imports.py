@@ -14,23 +14,23 @@ PACKAGE = Path(regard.__file__).parent
 # From the top down; each may use those above it. `attention` stands below `pattern` since it
 # returns one.
 ROOMS = {
-    "errors": ["errors"],
+    "errors": ["errors", "_files"],
     "mask": ["mask", "_bounds", "_layout", "_rows", "_terms"],
     "steps": ["steps", "_problem", "_dropout", "_visible"],
     "backends": ["backends"],
     "pattern": ["pattern", "readouts", "_stream", "_readout", "_parts", "_reading", "_index"],
     "attention": ["attention", "sdpa"],
+    "record": ["record"],
     "the face": ["__init__"],
     "nn": ["nn"],
     "gpt": ["gpt"],
-    "record": ["record"],
     "circuits": ["circuits"],
     "view": ["view"],
     "explorer": ["explorer"],
     "cli": ["cli", "__main__"],
 }
 ORDER = {module: place for place, modules in enumerate(ROOMS.values()) for module in modules}
-CORE = [module for room in list(ROOMS)[:7] for module in ROOMS[room]]
+CORE = [module for room in list(ROOMS)[:8] for module in ROOMS[room]]
 
 # Printing the steps as tables is the view's business, which is looked for when they are printed.
 EXCEPTIONS = {("steps", "view")}

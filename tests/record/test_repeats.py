@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard.view.repeats import Copies, Successors
+from regard.record.repeats import Copies, Successors
 
 
 def by_definition(weights, ids, *, after):

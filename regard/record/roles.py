@@ -76,6 +76,8 @@ class Figures:
     """Share on earlier copies of the token, over the queries that have any; None where none has."""
     spread: float
     """Entropy of a row, as a share of the highest that its number of keys allows."""
+    entropy: float
+    """Entropy of a row, in nats."""
     distance: float
     """How far back the weight lies, in tokens."""
 

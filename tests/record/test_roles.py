@@ -2,10 +2,17 @@ from dataclasses import replace
 
 import pytest
 
-from regard.view.roles import LEAD, NEAR, WIDE, Figures, Role, lead, role_of
+from regard.record.roles import LEAD, NEAR, WIDE, Figures, Role, lead, role_of
 
 EVEN = Figures(
-    previous=0.1, first=0.1, itself=0.1, induction=0.05, same=0.05, spread=1.0, distance=20.0
+    previous=0.1,
+    first=0.1,
+    itself=0.1,
+    induction=0.05,
+    same=0.05,
+    spread=1.0,
+    entropy=2.0,
+    distance=20.0,
 )
 PLAIN = replace(EVEN, spread=0.5)  # no lead anywhere, neither spread nor near
 

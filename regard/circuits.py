@@ -1,0 +1,384 @@
+"""What a head compares and what it copies: its QK and OV maps, as low-rank factors.
+
+A head's four matrices act on the residual stream in two pairs. Each pair is an E × E matrix of rank
+D, kept as its two factors and never multiplied out. Vectors are rows, as in ``x @ weight``: the
+paper, which writes columns, has the transposes of these maps.
+
+Axes: E model dimension, H query heads, G key/value heads, D head dimension, V vocabulary.
+
+Source: Elhage et al., "A Mathematical Framework for Transformer Circuits" (2021),
+https://transformer-circuits.pub/2021/framework, section "Summarizing OV/QK Matrices".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Complex, Float
+
+__all__ = ["LowRank", "copying", "ov", "qk"]
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_ROWS = 4096  # of the vocabulary that are held in float64 at once
+_SUPPORTED = (
+    "supported are regard.gpt's GPT, and of transformers GPT-2 (h[i].attn.c_attn, c_proj) and "
+    "Llama-like models (layers[i].self_attn.q_proj, k_proj, v_proj, o_proj)"
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LowRank:
+    """The E × E matrix ``left @ right`` of rank D at most, never formed; a linear operator.
+
+    Args:
+        left: ``(E, D)``.
+        right: ``(D, E)``, of the same dtype, on the same device.
+
+    Raises:
+        TypeError: if a factor is no tensor of floating point.
+        ValueError: if the factors do not fit together.
+
+    Example:
+        >>> circuit = LowRank(torch.tensor([[3.0], [4.0]]), torch.tensor([[1.0, 0.0]]))
+        >>> circuit
+        LowRank(2 × 2, rank at most 1, float32, cpu)
+        >>> torch.tensor([1.0, 1.0]) @ circuit
+        tensor([7., 0.])
+        >>> circuit.singular_values(), circuit.eigenvalues()
+        (tensor([5.], dtype=torch.float64), tensor([3.+0.j], dtype=torch.complex128))
+    """
+
+    left: Float[Tensor, "E D"]
+    right: Float[Tensor, "D E"]
+
+    def __post_init__(self) -> None:
+        left, right = self.left, self.right
+        for name, factor in (("left", left), ("right", right)):
+            if not isinstance(factor, Tensor) or factor.dtype not in _DTYPES:
+                kind = getattr(factor, "dtype", type(factor).__name__)
+                raise TypeError(f"{name} must be a tensor of floating point, but is {kind}")
+        if left.ndim != 2 or right.shape != left.shape[::-1]:
+            raise ValueError(
+                f"left has shape {tuple(left.shape)} and right {tuple(right.shape)}, but they must "
+                "be (E, D) and (D, E); transpose the one that lies the other way"
+            )
+        if (left.dtype, left.device) != (right.dtype, right.device):
+            raise ValueError(
+                f"left is {left.dtype} on {left.device} and right {right.dtype} on {right.device}, "
+                "but they must agree; take right.to(left)"
+            )
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(E, E)``."""
+        return torch.Size((self.left.shape[0], self.right.shape[1]))
+
+    def __repr__(self) -> str:
+        (width, rank), dtype = self.left.shape, str(self.left.dtype).removeprefix("torch.")
+        return f"LowRank({width} × {width}, rank at most {rank}, {dtype}, {self.left.device})"
+
+    def singular_values(self) -> Float[Tensor, "D"]:
+        """Work out the D largest singular values, falling; the other E − D are zero.
+
+        In float64: the triangles of two QR decompositions, O(E·D²), and an SVD of D × D.
+
+        Raises:
+            ValueError: if a factor holds NaN or infinite values.
+        """
+        first, second = (
+            torch.linalg.qr(f, mode="r").R for f in (self._exact[0], self._exact[1].mT)
+        )
+        return torch.linalg.svdvals(first @ second.mT)
+
+    def eigenvalues(self) -> Complex[Tensor, "D"]:
+        """Work out the D eigenvalues that need not be zero, in no order; the other E − D are zero.
+
+        In complex128. Those of ``left @ right`` are those of ``right @ left``, which is D × D.
+
+        Raises:
+            ValueError: if a factor holds NaN or infinite values.
+        """
+        left, right = self._exact
+        return torch.linalg.eigvals(right @ left)
+
+    @property
+    def _exact(self) -> tuple[Tensor, Tensor]:
+        """Both factors in float64; on the CPU if the device has no float64."""
+        for name, factor in (("left", self.left), ("right", self.right)):
+            if not bool(factor.isfinite().all()):
+                raise ValueError(f"{name} holds NaN or infinite values; mend the model's weights")
+        device = "cpu" if self.left.device.type == "mps" else self.left.device
+        return self.left.to(device).double(), self.right.to(device).double()
+
+    def __matmul__(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Apply to columns: y is ``(E,)`` or ``(..., E, N)``."""
+        if not isinstance(y, Tensor):
+            return NotImplemented
+        self._check_operand(y, y.shape[-2:][:1], "(E,) or (..., E, N)")
+        return self.left @ (self.right @ y)
+
+    def __rmatmul__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Apply to rows: x is ``(..., E)``."""
+        if not isinstance(x, Tensor):
+            return NotImplemented
+        self._check_operand(x, x.shape[-1:], "(..., E)")
+        return (x @ self.left) @ self.right
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Let ``tensor @ circuit`` come here; no other torch function takes a circuit."""
+        if function in (Tensor.__matmul__, Tensor.matmul, torch.matmul):
+            left, right = args
+            return left @ right if isinstance(left, cls) else right.__rmatmul__(left)
+        return NotImplemented
+
+    def _check_operand(self, x: Tensor, width: torch.Size, want: str) -> None:
+        if width != self.shape[:1] or (x.dtype, x.device) != (self.left.dtype, self.left.device):
+            raise ValueError(
+                f"an operand {tuple(x.shape)} of {x.dtype} on {x.device} does not fit {self!r}: it "
+                f"must be {want} with E={self.shape[0]}, of this dtype and device; see Tensor.to"
+            )
+
+
+def qk(model: nn.Module, layer: int, head: int) -> LowRank:
+    """What a head compares: ``x @ qk @ y`` is its score of destination x for source y.
+
+    The score is q·k before scaling: 1/√D is not in the map. Nor are biases, nor a normalisation and
+    its gains: x and y are what the projections are given. Nor are rotary positions: it is the map
+    at equal positions, where the two rotations cancel.
+
+    Args:
+        model: regard's GPT, or one of transformers: GPT-2, or Llama-like (Llama, Mistral, Qwen2,
+            Gemma, ...), with or without a head for language.
+        layer: which block, from 0.
+        head: which query head, from 0; where heads share keys and values, with the shared ones.
+
+    Returns:
+        Left is the query matrix ``(E, D)``, right the transposed key matrix ``(D, E)``. Both are
+        views of the model's weights, without gradients: change those, and it changes.
+
+    Raises:
+        TypeError: if the model is of another kind, normalises queries or keys inside its attention
+            (there is no such map then), or has quantised or adapted matrices; or for an index that
+            is no integer.
+        IndexError: if there is no such layer or head.
+        ValueError: if the sizes of the matrices do not fit together, or they hold no values.
+
+    Example:
+        >>> from regard.gpt import GPT, GPTConfig
+        >>> qk(GPT(GPTConfig(layers=2, heads=3, dim=12)), layer=1, head=2)
+        LowRank(12 × 12, rank at most 4, float32, cpu)
+    """
+    found = _find(model, layer, head)
+    _refuse(found.layer.extras, "use ov, or a model that does not normalise queries and keys")
+    return found.qk
+
+
+def ov(model: nn.Module, layer: int, head: int) -> LowRank:
+    """What a head copies: ``x @ ov`` is what it adds where its whole weight is on a source x.
+
+    As in `qk`, x is what the value matrix is given, and biases are left out; so is what a model may
+    do to the sum of its heads before it adds it to the residual stream: normalise it, or scale it.
+
+    Args:
+        model: as for `qk`.
+        layer: as for `qk`.
+        head: as for `qk`.
+
+    Returns:
+        Left is the value matrix ``(E, D)``, right the head's share of the output matrix ``(D, E)``;
+        D is the width of a value. Both are views, as for `qk`.
+
+    Raises:
+        TypeError, IndexError, ValueError: as for `qk`; normalised queries and keys do no harm here.
+
+    Example:
+        >>> from regard.gpt import GPT, GPTConfig
+        >>> model = GPT(GPTConfig(layers=2, heads=3, dim=12))
+        >>> (torch.randn(5, 12) @ ov(model, layer=1, head=2)).shape
+        torch.Size([5, 12])
+    """
+    found = _find(model, layer, head)
+    others = [name for name in found.layer.extras if not name.startswith(("q", "k"))]
+    _refuse(others, "use a model whose attention has its four matrices alone")
+    return found.ov
+
+
+def copying(model: nn.Module, layer: int, head: int) -> float:
+    """How far a head makes the tokens it attends to likelier: its copying score, −1 to 1.
+
+    Σλ / Σ|λ| over the eigenvalues λ of the full OV circuit, embedding · ov · unembedding, V × V.
+    The nonzero ones are those of a D × D matrix, which alone is formed, in float64. It is 1 if
+    every direction raises the logits of its own tokens, −1 if every one lowers them, and 0 for a
+    head that writes nothing. Normalisations, biases and positions have no part in it.
+
+    Args:
+        model: as for `qk`, but it must end in an unembedding.
+        layer: as for `qk`.
+        head: as for `qk`.
+
+    Raises:
+        TypeError, IndexError, ValueError: as for `ov`; also TypeError for a model without an
+            unembedding, ValueError for one of another vocabulary or weights that are not finite.
+
+    Example:
+        >>> from regard.gpt import GPT, GPTConfig
+        >>> -1 <= copying(GPT(GPTConfig(layers=2, heads=3, dim=12)), layer=1, head=2) <= 1
+        True
+    """
+    left, right = ov(model, layer, head)._exact  # noqa: SLF001 - of this module
+    embedding, unembedding = _vocabulary(model, tied=_find(model, layer, head).layer.tied)
+    core = left.new_zeros(right.shape[0], left.shape[1])  # (D, D)
+    for into, out in zip(embedding.split(_ROWS), unembedding.split(_ROWS, dim=1), strict=True):
+        core += (right @ out.to(left)) @ (into.to(left) @ left)
+    if not bool(core.isfinite().all()):
+        raise ValueError("model has NaN or infinite values in its embeddings; mend its weights")
+    values = torch.linalg.eigvals(core)
+    size = float(values.abs().sum())
+    return min(1.0, max(-1.0, float(values.real.sum()) / size)) if size else 0.0
+
+
+# Where the matrices lie in a model: one function a family
+
+
+class _Layer(NamedTuple):
+    matrices: tuple[Tensor, ...]  # for rows: (E, H·D), (E, G·D), (E, G·Dv), (H·Dv, E)
+    dim: int  # D
+    tied: bool = False  # the unembedding is the embedding, transposed
+    extras: tuple[str, ...] = ()  # what else acts inside the attention
+
+
+class _Head(NamedTuple):
+    qk: LowRank
+    ov: LowRank
+    layer: _Layer
+
+
+def _gpt(block: nn.Module) -> _Layer | None:
+    """Our GPT: one `nn.Linear` for queries, keys and values; its forward ties the embedding."""
+    made, heads = _get(block, "attn.c_attn"), _get(block, "attn.heads")
+    if not isinstance(made, nn.Linear) or not isinstance(heads, int):
+        return None
+    parts = _matrix("c_attn", made).chunk(3, dim=1)
+    output = _matrix("c_proj", _get(block, "attn.c_proj"))
+    return _Layer((*parts, output), parts[0].shape[1] // heads, tied=True)
+
+
+def _gpt2(block: nn.Module) -> _Layer | None:
+    """GPT-2 of transformers: the same as a `Conv1D`, which holds its weight the other way round."""
+    made, dim = _get(block, "attn.c_attn"), _get(block, "attn.head_dim")
+    if made is None or isinstance(made, nn.Linear) or not isinstance(dim, int):
+        return None
+    output = _matrix("c_proj", _get(block, "attn.c_proj"))
+    return _Layer((*_matrix("c_attn", made).chunk(3, dim=1), output), dim)
+
+
+def _llama(block: nn.Module) -> _Layer | None:
+    """Llama and its like: four `nn.Linear`; keys and values may be shared by several heads."""
+    attention, dim = _get(block, "self_attn"), _get(block, "self_attn.head_dim")
+    names = ("q_proj", "k_proj", "v_proj", "o_proj")
+    if not isinstance(dim, int) or any(_get(attention, name) is None for name in names):
+        return None
+    extras = tuple(
+        name
+        for name, child in attention.named_children()
+        if name not in names and ("norm" in name or any(True for _ in child.parameters()))
+    )
+    return _Layer(tuple(_matrix(n, _get(attention, n)) for n in names), dim, extras=extras)
+
+
+def _find(model: nn.Module, layer: int, head: int) -> _Head:
+    blocks = _first(model, "h", "transformer.h", "layers", "model.layers")
+    if not isinstance(blocks, nn.ModuleList):
+        raise TypeError(f"model is {type(model).__name__}, where no blocks are found; {_SUPPORTED}")
+    _check_index("layer", layer, len(blocks))
+    known = (read(blocks[layer]) for read in (_gpt, _gpt2, _llama))
+    if (read := next((one for one in known if one is not None), None)) is None:
+        raise TypeError(
+            f"model is {type(model).__name__}, and no attention that is known is in its layer "
+            f"{layer}, {type(blocks[layer]).__name__}; {_SUPPORTED}"
+        )
+    query, key, value, output = read.matrices
+    heads, groups = query.shape[1] // read.dim, key.shape[1] // read.dim
+    wide = output.shape[0] // max(heads, 1)  # Dv
+    want = [(output.shape[1], n) for n in (heads * read.dim, groups * read.dim, groups * wide)]
+    fits = groups > 0 and heads % groups == 0 and output.shape[0] == heads * wide
+    if not fits or [tuple(m.shape) for m in (query, key, value)] != want:
+        raise ValueError(
+            f"model has an attention of {[tuple(m.shape) for m in read.matrices]} with head "
+            f"dimension {read.dim}, but (E, H·D), (E, G·D), (E, G·D), (H·D, E) are expected, H a "
+            f"multiple of G: its heads are of another kind; {_SUPPORTED}"
+        )
+    _check_index("head", head, heads)
+    shared = head // (heads // groups)
+    query, key = query.split(read.dim, dim=1)[head], key.split(read.dim, dim=1)[shared]
+    value, output = value.split(wide, dim=1)[shared], output.split(wide)[head]
+    return _Head(LowRank(query, key.mT), LowRank(value, output), read)
+
+
+def _vocabulary(model: nn.Module, *, tied: bool) -> tuple[Tensor, Tensor]:
+    """The embedding ``(V, E)`` and the unembedding ``(E, V)``."""
+    paths = ("wte", "transformer.wte", "embed_tokens", "model.embed_tokens")
+    embedding = _matrix("embedding", _first(model, *paths))
+    if tied:
+        return embedding, embedding.mT
+    if (last := _get(model, "lm_head")) is None:
+        raise TypeError(
+            f"model is {type(model).__name__}, which has no unembedding (lm_head); take the one "
+            "with a language head, such as GPT2LMHeadModel or LlamaForCausalLM"
+        )
+    unembedding = _matrix("lm_head", last)
+    if unembedding.shape != embedding.shape[::-1]:
+        raise ValueError(
+            f"model has an embedding {tuple(embedding.shape)} and an unembedding "
+            f"{tuple(unembedding.shape)}, but (V, E) and (E, V) are expected; resize one"
+        )
+    return embedding, unembedding
+
+
+def _matrix(name: str, module: Any) -> Tensor:
+    """A module's weight such that rows are multiplied from the left: ``x @ weight``."""
+    weight = getattr(module, "weight", None)
+    plain = isinstance(module, nn.Linear | nn.Embedding) or type(module).__name__ == "Conv1D"
+    dtype = getattr(weight, "dtype", "no weight")
+    if not plain or not isinstance(weight, Tensor) or dtype not in _DTYPES:
+        raise TypeError(
+            f"model has a {name} of {type(module).__name__}, {dtype}; expected a plain matrix "
+            "of floating point: merge adapters, load without quantisation"
+        )
+    if weight.is_meta:
+        raise ValueError(f"model has a {name} without values (device meta); load it whole")
+    return weight.detach().mT if isinstance(module, nn.Linear) else weight.detach()
+
+
+def _refuse(extras: Sequence[str], cure: str) -> None:
+    if extras:
+        raise TypeError(
+            f"model has {', '.join(extras)} inside its attention, but a map is a product of two "
+            f"matrices with nothing between; {cure}"
+        )
+
+
+def _check_index(name: str, index: int, count: int) -> None:
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise TypeError(f"{name} must be an integer from 0 to {count - 1}, but is {index!r}")
+    if not 0 <= index < count:
+        raise IndexError(f"{name} {index} is asked for, but there are {name}s 0 to {count - 1}")
+
+
+def _get(thing: Any, path: str) -> Any:
+    return reduce(lambda owner, name: getattr(owner, name, None), path.split("."), thing)
+
+
+def _first(thing: Any, *paths: str) -> Any:
+    return next((found for path in paths if (found := _get(thing, path)) is not None), None)

@@ -1,0 +1,20 @@
+"""Recording a run: what a model's attention did, from its own kernels, without its weights."""
+
+from regard.record._calls import RecordError
+from regard.record._files import load
+from regard.record._layer import Layer
+from regard.record._readings import Labelled, Readings
+from regard.record._record import record
+from regard.record._recording import Recording
+from regard.record._transformers import use_in_transformers
+
+__all__ = [
+    "Labelled",
+    "Layer",
+    "Readings",
+    "RecordError",
+    "Recording",
+    "load",
+    "record",
+    "use_in_transformers",
+]

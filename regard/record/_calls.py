@@ -1,0 +1,146 @@
+"""One attention call as a model made it, by whichever of torch's ways.
+
+Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard._problem import Problem, check
+from regard.errors import Error
+from regard.mask import Mask, causal
+from regard.sdpa import broadcast
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from regard.record._masks import Reducer
+
+
+class RecordError(Error):
+    """A model or a call that can't be recorded, or a recording that can't give what is asked."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Call:
+    """What a pattern needs to know of one call."""
+
+    modules: tuple[nn.Module, ...] = ()
+    """Those being called, outermost first."""
+    run: int = 0
+    """How many calls of outermost modules came before."""
+    query: Tensor
+    key: Tensor
+    mask: Mask | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    bias: Tensor | None = None
+    alibi: Tensor | None = None
+    sink: Tensor | None = None
+
+    def problem(self) -> Problem:
+        """Check the call and lay it out, without gradients."""
+        problem = check(
+            self.query,
+            self.key,
+            mask=self.mask,
+            scale=self.scale,
+            softcap=self.softcap,
+            bias=self.bias,
+            alibi=self.alibi,
+            sink=self.sink,
+        )
+        return problem.detached()
+
+
+def of_sdpa(
+    reducer: Reducer,
+    module: nn.Module | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,  # noqa: ARG001 - a pattern is what it was before dropout
+    is_causal: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Call:
+    """Read a call of ``torch.nn.functional.scaled_dot_product_attention``."""
+    if query.is_nested or key.is_nested:
+        raise RecordError(
+            "the model attends over nested tensors, which are not recorded; pad the batch and hide "
+            "the padding with a mask"
+        )
+    query, key, value = (_as_computed(tensor) for tensor in (query, key, value))
+    query, key, attn_mask = _grouped(module, query, key, attn_mask)
+    grouped = enable_gqa or query.shape[-3:-2] != key.shape[-3:-2]
+    value = value if value.shape[:-1] == key.shape[:-1] else key
+    query, key, _ = broadcast(query, key, value, grouped=grouped)
+    mask = causal(offset=0) if is_causal else None
+    if attn_mask is not None:
+        given = reducer.reduce(attn_mask, query.shape[:-2], query.shape[-2], key.shape[-2])
+        mask = given if mask is None else replace(mask & replace(given, offset=None), offset=0)
+    return Call(query=query, key=key, mask=mask, scale=scale)
+
+
+def _as_computed(tensor: Tensor) -> Tensor:
+    """Convert as autocast does, behind the function's back."""
+    kind = tensor.device.type
+    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))
+
+
+def _grouped(
+    module: nn.Module | None, query: Tensor, key: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Undo what `transformers` does to grouped heads before it calls SDPA.
+
+    It repeats the keys for each query head, or, where there is one query, takes the heads of a
+    group for queries of one head.
+    """
+    share = getattr(module, "num_key_value_groups", 1)
+    groups = getattr(getattr(module, "config", None), "num_key_value_heads", None)
+    if not isinstance(share, int) or share < 2 or groups is None or query.ndim != 4:
+        return query, key, mask
+    if query.shape[1] == groups and query.shape[2] == share:
+        if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
+            mask = mask.reshape(mask.shape[0], -1, 1, mask.shape[-1])
+        return query.reshape(query.shape[0], -1, 1, query.shape[-1]), key, mask
+    if key.shape[1] == groups * share:
+        each = key.unflatten(1, (groups, share))
+        first = each[:, :, :1]
+        if torch.equal(each, first.expand_as(each)):
+            return query, first[:, :, 0], mask
+    return query, key, mask
+
+
+def of_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,  # noqa: ARG001 - attention's signature
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
+    alibi: Tensor | None = None,
+    sink: Tensor | None = None,
+    **others: Any,  # noqa: ARG001 - dropout and how it is computed
+) -> Call:
+    """Read a call of `regard.attention`."""
+    return Call(
+        query=query,
+        key=key,
+        mask=mask,
+        scale=scale,
+        softcap=softcap,
+        bias=bias,
+        alibi=alibi,
+        sink=sink,
+    )

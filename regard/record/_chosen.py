@@ -1,0 +1,171 @@
+"""What of a run is kept: which layers, heads and rows, and where.
+
+Axes: B batch, H query heads, G key/value heads, L queries, S keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard._bounds import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+    from regard._problem import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The part of a run that is kept; None is all of it."""
+
+    layers: tuple[int, ...] | slice | None = None
+    heads: tuple[int, ...] | slice | None = None
+    rows: tuple[int, ...] | slice | None = None
+    offload: bool = False
+
+    def has_layer(self, layer: int) -> bool:
+        """Tell whether a layer is kept."""
+        if isinstance(self.layers, slice):
+            stop = layer + 1 if self.layers.stop is None else self.layers.stop
+            return layer in range(self.layers.start or 0, stop, self.layers.step or 1)
+        return self.layers is None or layer in self.layers
+
+    def head_numbers(self, heads: int) -> tuple[int, ...]:
+        """Name the heads that are kept of so many.
+
+        Raises:
+            IndexError: if one is asked for that is not there.
+        """
+        return _picked(self.heads, heads, "heads")
+
+    def row_numbers(self, first: int, rows: int) -> list[int]:
+        """Name the rows that are kept of a call, of which there were ``first`` before it.
+
+        Those given by a number from 0 are counted over all calls, those by a negative one from the
+        end of each.
+        """
+        everything = range(first, first + rows)
+        if self.rows is None:
+            return list(everything)
+        if isinstance(self.rows, slice):
+            start, stop, step = self.rows.start, self.rows.stop, self.rows.step or 1
+            start = _counted(0 if start is None else start, everything.stop)
+            stop = everything.stop if stop is None else _counted(stop, everything.stop)
+            return [row for row in everything if row in range(start, stop, step)]
+        wanted = {_counted(row, everything.stop) for row in self.rows}
+        return [row for row in everything if row in wanted]
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Detach a tensor from what it was cut out of, and from the accelerator if asked."""
+        if self.offload:
+            return tensor.to("cpu", copy=True)
+        own = tensor.numel() * tensor.itemsize >= tensor.untyped_storage().nbytes()
+        return tensor if own else tensor.clone(memory_format=torch.contiguous_format)
+
+
+def chosen(layers: Any, heads: Any, rows: Any, offload: str | None) -> Chosen:
+    """Check what `record` was given.
+
+    Raises:
+        TypeError: for anything but an integer, a slice or integers.
+        ValueError: for a negative layer or step, or a place other than "cpu".
+    """
+    if offload not in (None, "cpu"):
+        raise ValueError(f"offload may be 'cpu' or None, but is {offload!r}")
+    kept = Chosen(
+        layers=_numbers("layers", layers),
+        heads=_numbers("heads", heads),
+        rows=_numbers("rows", rows),
+        offload=offload == "cpu",
+    )
+    if _has_negative(kept.layers):
+        raise ValueError(
+            f"layers={layers!r} counts from the end, which is not known while a model runs; count "
+            "from 0"
+        )
+    return kept
+
+
+def only_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
+    """Keep some heads of a problem, each with its own key head."""
+    heads, groups = problem.heads[1], problem.key.shape[1]
+    if numbers == tuple(range(heads)):
+        return problem
+    index = torch.tensor(numbers, dtype=torch.int64, device=problem.query.device)
+
+    def pick(tensor: Tensor | None) -> Tensor | None:
+        return tensor if tensor is None or tensor.shape[1] == 1 else tensor[:, index]
+
+    bounds = problem.rows.bounds
+    if isinstance(bounds, Table):
+        parts = (pick(bounds.positions), pick(bounds.start), pick(bounds.stop))
+        bounds = Table(*(part for part in parts if part is not None))
+    rows = replace(
+        problem.rows,
+        lead=(problem.heads[0], len(numbers)),
+        bounds=bounds,
+        allowed=pick(problem.rows.allowed),
+        bias=pick(problem.rows.bias),
+    )
+    return replace(
+        problem,
+        leading=(*problem.leading[:-1], len(numbers)),
+        query=problem.query[:, index],
+        key=problem.key[:, index * groups // heads],
+        rows=rows,
+        alibi=pick(problem.alibi),
+        sink=pick(problem.sink),
+    )
+
+
+def _numbers(name: str, given: Any) -> tuple[int, ...] | slice | None:
+    if given is None:
+        return None
+    if isinstance(given, slice):
+        ends = (given.start, given.stop, given.step)
+        if any(end is not None and not _is_whole(end) for end in ends):
+            raise TypeError(f"{name}={given!r} must be a slice of integers")
+        if given.step is not None and given.step < 1:
+            raise ValueError(f"{name}={given!r} must go forward; give a step of at least 1")
+        return given
+    numbers: Iterable[Any] = [given] if _is_whole(given) else given
+    try:
+        listed = tuple(numbers)
+    except TypeError:
+        listed = (None,)
+    if isinstance(given, str) or not all(_is_whole(number) for number in listed):
+        raise TypeError(f"{name} must be an integer, a slice or integers, but is {given!r}")
+    return listed
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
+def _has_negative(numbers: tuple[int, ...] | slice | None) -> bool:
+    if numbers is None:
+        return False
+    if isinstance(numbers, slice):
+        return any(end is not None and end < 0 for end in (numbers.start, numbers.stop))
+    return any(number < 0 for number in numbers)
+
+
+def _counted(number: int, end: int) -> int:
+    return number + end if number < 0 else number
+
+
+def _picked(given: tuple[int, ...] | slice | None, size: int, name: str) -> tuple[int, ...]:
+    if given is None:
+        return tuple(range(size))
+    if isinstance(given, slice):
+        return tuple(range(size))[given]
+    for number in given:
+        if not -size <= number < size:
+            raise IndexError(f"{name} asks for {number}, but there are only 0 to {size - 1}")
+    return tuple(_counted(number, size) for number in given)

@@ -1,0 +1,234 @@
+"""A recording in a folder: `recording.json` and `recording.safetensors`.
+
+Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard._bounds import Line, Table
+from regard._files import replace_file
+from regard._problem import Problem, check
+from regard.mask import dense
+from regard.pattern import Pattern
+from regard.record._calls import RecordError
+from regard.record._layer import Labels, Layer
+from regard.record._names import KINDS
+from regard.record._recording import Recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+    from torch import Tensor
+
+_INDEX, _TENSORS = "recording.json", "recording.safetensors"
+_FORMAT, _VERSION = "regard recording", 1
+_NUMBERS = ("position", "first", "behind")
+
+
+def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
+    """Write a recording; `Recording.save` documents it.
+
+    Both files bear the same random mark, so that halves of two recordings are never taken for one.
+    """
+    import safetensors.torch
+
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not (folder / _INDEX).is_file():
+            raise FileExistsError(f"{folder} holds something else; name a new or empty folder")
+        if not overwrite:
+            raise FileExistsError(f"{folder} holds a recording; pass overwrite=True to replace it")
+    tensors = _Tensors()
+    mark = secrets.token_hex(16)
+    index = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "mark": mark,
+        "tokens": recording.tokens,
+        "source_tokens": recording.source_tokens,
+        "layers": [_described(layer, tensors) for layer in recording.layers],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{_TENSORS}.{os.getpid()}.tmp"
+    try:
+        safetensors.torch.save_file(tensors.named, temporary, metadata={"mark": mark})
+        temporary.replace(folder / _TENSORS)
+    finally:
+        temporary.unlink(missing_ok=True)
+    replace_file(folder / _INDEX, (json.dumps(index) + "\n").encode())
+
+
+def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording:
+    """Read a recording that `Recording.save` wrote; nothing in it is executed.
+
+    Args:
+        folder: where it is.
+        device: where its tensors go, whatever machine they come from.
+
+    Raises:
+        RecordError: if the folder holds no recording, or a damaged one.
+        ImportError: without safetensors: ``pip install 'regard[record]'``.
+
+    Example:
+        >>> import regard, tempfile, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.record() as recording:
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     recording.save(folder)
+        ...     regard.load(folder)
+        Recording(1 layer)
+    """
+    from safetensors import SafetensorError, safe_open
+
+    folder = Path(folder)
+    try:
+        index = json.loads((folder / _INDEX).read_bytes())
+        if index["format"] != _FORMAT or index["version"] != _VERSION:
+            raise RecordError(
+                f"{folder / _INDEX} is {index['format']!r}, version {index['version']!r}, but this "
+                f"regard reads {_FORMAT!r}, version {_VERSION}"
+            )
+        with safe_open(folder / _TENSORS, framework="pt", device=str(device)) as file:
+            if (file.metadata() or {}).get("mark") != index["mark"]:
+                raise RecordError(
+                    f"the two files in {folder} belong to different recordings; saving was broken "
+                    "off; save again"
+                )
+            layers = [_restored(entry, file.get_tensor) for entry in index["layers"]]
+        labels = Labels(_tokens(index["tokens"]), _tokens(index["source_tokens"]))
+    except FileNotFoundError as error:
+        raise RecordError(
+            f"{folder} holds no recording: {Path(error.filename or '').name} is not there"
+        ) from error
+    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        raise RecordError(f"the recording in {folder} is damaged: {error}") from error
+    return Recording(lambda: layers, lambda: labels)
+
+
+class _Tensors:
+    """Tensors to be written, each once: layers share masks and position biases."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Tensor] = {}
+        self._known: dict[tuple[object, ...], str] = {}
+
+    def add(self, tensor: Tensor | None) -> str | None:
+        """Take a tensor in, and say by what name it is found."""
+        if tensor is None:
+            return None
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if place not in self._known:
+            name = str(len(self.named))
+            self._known[place] = name
+            self.named[name] = tensor.detach().cpu().contiguous().clone()
+        return self._known[place]
+
+
+def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
+    problem, logsumexp = layer.pattern.parts()
+    bounds = problem.rows.bounds
+    entry: dict[str, Any] = {
+        "name": layer.name,
+        "kind": layer.kind,
+        "index": layer.index,
+        "heads": layer.heads,
+        "rows": layer.rows,
+        "leading": problem.leading,
+        "scale": problem.scale,
+        "softcap": problem.softcap,
+        "query": tensors.add(problem.query),
+        "key": tensors.add(problem.key),
+        "alibi": tensors.add(problem.alibi),
+        "sink": tensors.add(problem.sink),
+        "allowed": tensors.add(problem.rows.allowed),
+        "bias": tensors.add(problem.rows.bias),
+        "logsumexp": tensors.add(logsumexp),
+    }
+    if isinstance(bounds, Line):
+        return entry | {"line": {name: getattr(bounds, name) for name in _NUMBERS}}
+    table = (bounds.positions, bounds.start, bounds.stop)
+    return entry | {"table": [tensors.add(tensor) for tensor in table]}
+
+
+def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
+    def tensor(name: str) -> Tensor | None:
+        return None if entry[name] is None else read(entry[name])
+
+    leading = tuple(_whole(size) for size in entry["leading"])
+    query, key = read(entry["query"]), read(entry["key"])
+    groups = () if not leading else (key.shape[1],)
+    allowed = tensor("allowed")
+    problem = check(
+        query.reshape(*leading, *query.shape[-2:]),
+        key.reshape(*leading[:-1], *groups, *key.shape[-2:]),
+        mask=None if allowed is None else dense(allowed),
+        scale=entry["scale"],
+        softcap=entry["softcap"],
+        bias=tensor("bias"),
+        alibi=tensor("alibi"),
+        sink=tensor("sink"),
+    )
+    bounds = _bounds(entry, problem, read)
+    problem = replace(problem, rows=replace(problem.rows, bounds=bounds))
+    logsumexp = tensor("logsumexp")
+    if logsumexp is not None and logsumexp.numel() != query.shape[:-1].numel():
+        raise ValueError(f"logsumexp has shape {tuple(logsumexp.shape)}")
+    if entry["kind"] not in KINDS:
+        raise ValueError(f"kind {entry['kind']!r}")
+    return Layer(
+        name=str(entry["name"]),
+        kind=entry["kind"],
+        index=_whole(entry["index"]),
+        heads=tuple(_whole(head) for head in entry["heads"]),
+        rows=tuple(_whole(row) for row in entry["rows"]),
+        pattern=Pattern.of(problem, logsumexp),
+    )
+
+
+def _bounds(
+    entry: Mapping[str, Any], problem: Problem, read: Callable[[str], Tensor]
+) -> Line | Table:
+    """Restore where rows start and stop, cut to the keys that there are."""
+    if "line" in entry:
+        position, first, behind = (entry["line"][name] for name in _NUMBERS)
+        return Line(
+            problem.queries,
+            problem.keys,
+            problem.query.device,
+            _whole(position),
+            None if first is None else _whole(first),
+            None if behind is None else _whole(behind),
+        )
+    positions, start, stop = (read(name) for name in entry["table"])
+    batch, heads = problem.heads
+    for bound in (positions, start, stop):
+        fits = bound.ndim == 3 and bound.shape[-1] == problem.queries
+        if not fits or bound.shape[0] not in (1, batch) or bound.shape[1] not in (1, heads):
+            raise ValueError(f"a table of shape {tuple(bound.shape)}")
+        if bound.is_floating_point():
+            raise ValueError(f"a table of {bound.dtype}")
+    start = start.long().clamp(0, problem.keys)
+    stop = stop.long().clamp(0, problem.keys)
+    return Table(positions.long(), start, start.maximum(stop))
+
+
+def _whole(number: Any) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or abs(number) > 2**48:
+        raise ValueError(f"{number!r} where an integer belongs")
+    return number
+
+
+def _tokens(given: Any) -> tuple[tuple[str, ...], ...] | None:
+    if given is None:
+        return None
+    return tuple(tuple(str(name) for name in names) for names in given)

@@ -1,0 +1,37 @@
+"""One layer of a recording, and what the positions it attends over are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from regard.pattern import Pattern
+    from regard.record._names import Kind
+
+Tokens = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Layer:
+    """One attention layer of a run."""
+
+    name: str
+    """Path of the module that attends, such as ``transformer.h.0.attn``."""
+    kind: Kind
+    """``self``, ``cross`` (of a decoder to its source) or ``encoder``."""
+    index: int
+    """Its number among the model's layers of this kind."""
+    heads: tuple[int, ...]
+    """Numbers of the query heads that were kept."""
+    rows: tuple[int, ...]
+    """Numbers of the queries that were kept."""
+    pattern: Pattern
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the positions are called."""
+
+    target: Tokens | None
+    source: Tokens | None = None

@@ -1,0 +1,115 @@
+"""Bringing a mask that is written down back to two integers a row, where its rows allow it.
+
+Axes: B batch, H query heads, L queries, S keys; b, h, l and s are 1 or those.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.mask import Mask, dense, intervals
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+    from torch import Tensor
+
+_KEPT = 4  # masks that a model's layers take turns with
+
+
+class Reducer:
+    """Reduces masks, and remembers the last few: the layers of a model share theirs."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[tuple[object, ...], Tensor, Mask]] = []
+
+    def reduce(self, mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> Mask:
+        """Give the mask as row intervals where its rows are contiguous, else as it is.
+
+        Args:
+            mask: as torch's SDPA takes it: boolean or additive, broadcastable to
+                ``(*leading, L, S)``.
+            leading: leading dimensions of the weights that it is for.
+            queries: L.
+            keys: S.
+        """
+        if mask.is_inference():  # it may change without a trace
+            return reduced(mask, leading, queries, keys)
+        place = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, version(mask), leading)
+        for known, _, result in self._known:
+            if known == place:
+                return result
+        result = reduced(mask, leading, queries, keys)
+        # Holding the tensor keeps its address from being given to another one.
+        self._known = [*self._known[1 - _KEPT :], (place, mask, result)]
+        return result
+
+
+def version(tensor: Tensor) -> int:
+    """How often a tensor was written to, which tensors made in inference mode do not tell."""
+    return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - its only name
+
+
+def reduced(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> Mask:
+    """Give a mask as row intervals where its rows are contiguous, else as it is; see `Reducer`."""
+    missing = (1,) * (len(leading) + 2 - mask.ndim)
+    full = _without_copies(mask.detach().reshape(missing + mask.shape))
+    visible = _visible(full)
+    if visible is None:
+        return dense(mask.detach())
+    visible = visible.expand(*visible.shape[:-1], keys)
+    start, stop, contiguous = _runs(visible)
+    if full.dtype != torch.bool and bool((start == stop).any()) and not _minus_infinity(full):
+        # A row of nothing but the lowest number is no hidden row: softmax spreads it evenly.
+        return dense(mask.detach())
+    if not contiguous:
+        return dense(visible)
+    start, stop = (bound.expand(*bound.shape[:-1], queries) for bound in (start, stop))
+    return intervals(start, stop, offset=_offset(stop))
+
+
+def _without_copies(mask: Tensor) -> Tensor:
+    """Undo `expand` along the leading axes, so that heads that share a mask are looked at once."""
+    for axis in range(mask.ndim - 2):
+        if mask.stride(axis) == 0 and mask.shape[axis] > 1:
+            mask = mask.narrow(axis, 0, 1)
+    return mask
+
+
+def _visible(mask: Tensor) -> Bool[Tensor, "*b l s"] | None:
+    """Tell which keys are visible; None if the mask adds numbers to the scores."""
+    if mask.dtype == torch.bool:
+        return mask
+    hidden = mask <= torch.finfo(mask.dtype).min  # what many write in place of −inf
+    return None if bool((mask.masked_fill(hidden, 0) != 0).any()) else ~hidden
+
+
+def _minus_infinity(mask: Tensor) -> bool:
+    """Tell whether the rows of an additive mask that hide everything hide it with −inf."""
+    highest = mask.amax(-1)
+    return not bool((highest == torch.finfo(mask.dtype).min).any())
+
+
+def _runs(
+    visible: Bool[Tensor, "*b l S"],
+) -> tuple[Int[Tensor, "*b l"], Int[Tensor, "*b l"], bool]:
+    """Find where the visible keys of each row start and stop, and whether they have no gaps."""
+    if visible.shape[-1] == 0:
+        nothing = visible.sum(-1)
+        return nothing, nothing, True
+    start = visible.byte().argmax(-1)
+    stop = start + visible.sum(-1)
+    edges = (visible[..., 1:] > visible[..., :-1]).sum(-1) + visible[..., 0]
+    return start, stop, bool((edges <= 1).all())
+
+
+def _offset(stop: Int[Tensor, "*b L"]) -> int | None:
+    """Find where query 0 sits, if each query sees one key more than the one before.
+
+    A key/value cache of fixed size is longer than what it holds, so that S − L would say nothing.
+    """
+    latest = stop.reshape(-1, stop.shape[-1]).amax(0) if stop.numel() else stop.new_zeros(0)
+    if latest.numel() == 0 or latest[0] < 1 or not bool((latest.diff() == 1).all()):
+        return None
+    return int(latest[0]) - 1

@@ -1,0 +1,61 @@
+"""What a call is named, and whether it attends to its own sequence or to another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Kind = Literal["self", "cross", "encoder"]
+KINDS: tuple[Kind, ...] = ("self", "cross", "encoder")
+
+# How the field calls the attention of a decoder to an encoder's output.
+_CROSS = ("cross", "encoder_attn", "encdec", "enc_dec")
+
+
+class Names:
+    """Paths of modules, as the outermost module that holds them tells them."""
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self._paths: dict[int, dict[int, str]] = {}
+        self._roots: list[nn.Module] = []
+        if model is not None:
+            self.learn(model)
+
+    def learn(self, root: nn.Module) -> None:
+        """Take in the paths below a module that was called."""
+        if id(root) not in self._paths:
+            self._roots.append(root)  # held, so that its id stays its own
+            self._paths[id(root)] = {id(m): path for path, m in root.named_modules()}
+
+    def path(self, module: nn.Module | None) -> str:
+        """The longest path that is known of a module; its class where there is none."""
+        if module is None:
+            return ""
+        paths = [paths[id(module)] for paths in self._paths.values() if id(module) in paths]
+        return max(paths, key=len, default="") or type(module).__name__
+
+    def kind(self, modules: Sequence[nn.Module]) -> Kind:
+        """Tell what the innermost of these modules attends to."""
+        if not modules:
+            return "self"
+        module, path = modules[-1], self.path(modules[-1])
+        parent = modules[-2] if len(modules) > 1 else None
+        named = any(word in path.lower() for word in _CROSS)
+        if getattr(module, "is_cross_attention", False) is True or named:
+            return "cross"
+        if isinstance(parent, nn.TransformerDecoderLayer) and module is parent.multihead_attn:
+            return "cross"
+        parts = path.split(".")
+        return "encoder" if "encoder" in parts and self._has_decoder(module) else "self"
+
+    def _has_decoder(self, module: nn.Module) -> bool:
+        return any(
+            "decoder" in path.split(".")
+            for paths in self._paths.values()
+            if id(module) in paths
+            for path in paths.values()
+        )

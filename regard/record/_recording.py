@@ -1,0 +1,273 @@
+"""What a model's run leaves behind: a pattern for each of its attention layers.
+
+Axes: B batch, H query heads, L queries, S keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from regard.record._calls import RecordError
+from regard.record._names import KINDS
+from regard.record._readings import read_all
+from regard.record._rollout import rolled_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard.pattern import Pattern
+    from regard.readouts import Readout
+    from regard.record._layer import Labels, Layer, Tokens
+    from regard.record._names import Kind
+    from regard.record._readings import Readings
+    from regard.record.heads import Heads
+
+
+class Recording:
+    """The patterns of a run, layer by layer; made by `record` or `load`.
+
+    It is a sequence of the model's own layers: of the self-attention where a model also has an
+    encoder and cross-attention, which `patterns` gives by name.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.record() as recording:
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> recording
+        Recording(1 layer)
+        >>> recording[0].shape
+        torch.Size([1, 2, 5, 5])
+    """
+
+    def __init__(
+        self, layers: Callable[[], list[Layer]], labels: Callable[[], Labels] | None = None
+    ) -> None:
+        self._layers: Callable[[], list[Layer]] | None = layers
+        self._labels = labels
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All layers with what is known of them, in the order of their first calls.
+
+        Raises:
+            RecordError: if the recording, or a tensor that it stands on, was freed.
+        """
+        if self._layers is None:
+            raise RecordError(
+                "this recording was freed; record again, or save(...) it before free()"
+            )
+        return tuple(self._layers())
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of attention there are, of ``self``, ``cross`` and ``encoder``."""
+        present = {layer.kind for layer in self.layers}
+        return tuple(kind for kind in KINDS if kind in present)
+
+    def of_kind(self, kind: Kind | None = None) -> tuple[Layer, ...]:
+        """The layers of a kind; None is self-attention, or what there is if there is none.
+
+        Raises:
+            ValueError: for a kind that was not recorded.
+        """
+        layers, kinds = self.layers, self.kinds
+        if kind is None:
+            kind = kinds[0] if kinds else "self"
+        elif kind not in kinds:
+            raise ValueError(f"kind={kind!r} was not recorded; there is {_listed(kinds)}")
+        return tuple(layer for layer in layers if layer.kind == kind)
+
+    def patterns(self, kind: Kind | None = None) -> tuple[Pattern, ...]:
+        """The patterns of a kind of attention, or all of them in the order of their calls."""
+        if kind is None:
+            return tuple(layer.pattern for layer in self.layers)
+        return tuple(layer.pattern for layer in self.of_kind(kind))
+
+    @property
+    def attentions(self) -> tuple[Pattern, ...]:
+        """What `transformers` calls ``outputs.attentions``, lazily.
+
+        ``attentions[layer][b, h, rows, columns]`` are exact weights; for tensors of all weights
+        call `dense`.
+        """
+        return tuple(layer.pattern for layer in self.of_kind())
+
+    def dense(
+        self, kind: Kind | None = None, *, limit: int | None = 2**30
+    ) -> tuple[Float[Tensor, "B H L S"], ...]:
+        """Write the weights of all layers down, for tools that need tensors.
+
+        Args:
+            kind: ``self``, ``cross`` or ``encoder``; None as for indexing.
+            limit: refuse above so many bytes for all layers together; None for no limit.
+
+        Raises:
+            ValueError: if the weights take more than that.
+        """
+        patterns = [layer.pattern for layer in self.of_kind(kind)]
+        size = sum(p.shape.numel() * p.dtype.itemsize for p in patterns)
+        if limit is not None and size > limit:
+            raise ValueError(
+                f"the weights of these {len(patterns)} layers take {size / 2**30:.1f} GiB, above "
+                f"the limit of {limit / 2**30:.1f} GiB; take slices of recording.attentions, "
+                "read(...) a reduction, or dense(limit=None)"
+            )
+        return tuple(pattern.dense(limit=None) for pattern in patterns)
+
+    def __len__(self) -> int:
+        return len(self.of_kind())
+
+    def __iter__(self) -> Iterator[Pattern]:
+        return (layer.pattern for layer in self.of_kind())
+
+    def __getitem__(self, layer: int | str) -> Pattern:
+        """Take a layer's pattern, by its place in the order of calls or by its module's path."""
+        if isinstance(layer, str):
+            named = [entry for entry in self.layers if entry.name == layer]
+            if not named:
+                names = _listed(list(dict.fromkeys(entry.name for entry in self.layers)))
+                raise KeyError(f"no layer is named {layer!r}; there is {names}")
+            if len(named) > 1:
+                raise KeyError(
+                    f"{layer!r} attended {len(named)} times in this recording; tell them apart by "
+                    "number, or record one run at a time"
+                )
+            return named[0].pattern
+        if isinstance(layer, bool) or not isinstance(layer, int):
+            raise TypeError(
+                f"a recording is indexed by a layer's number or name, but got {layer!r}; index the "
+                "pattern for heads and weights: recording[layer][b, h, rows, columns]"
+            )
+        layers = self.of_kind()
+        if not -len(layers) <= layer < len(layers):
+            raise IndexError(f"layer {layer} is asked for, but {len(layers)} were recorded")
+        return layers[layer].pattern
+
+    def __repr__(self) -> str:
+        if self._layers is None:
+            return "Recording(freed)"
+        counts = [(kind, len(self.of_kind(kind))) for kind in self.kinds]
+        if len(counts) == 1:
+            return f"Recording({_plural(counts[0][1], 'layer')})"
+        return "Recording(" + ", ".join(f"{count} × {kind}" for kind, count in counts) + ")"
+
+    # What the positions are
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The tokens that self-attention goes over, ``[batch][position]``; None if not known.
+
+        Raises:
+            RecordError: if they do not fit the positions that were recorded.
+        """
+        return None if self._labels is None else self._labels().target
+
+    @property
+    def source_tokens(self) -> Tokens | None:
+        """The tokens that a decoder's cross-attention and an encoder go over; None if not known."""
+        return None if self._labels is None else self._labels().source
+
+    # Readouts over the whole model
+
+    def read(
+        self, *readouts: Readout[Any, Any], kind: Kind | None = None, progress: bool | None = None
+    ) -> Readings:
+        """Take readouts of every layer and head, one pass over each layer.
+
+        Args:
+            readouts: what to take, from `regard.readouts`.
+            kind: ``self``, ``cross`` or ``encoder``; None as for indexing.
+            progress: show a bar on the terminal (needs rich); None shows it where there is one.
+
+        Returns:
+            One labelled array a readout, with axes (layer, batch, head, ...).
+
+        Example:
+            >>> import regard, torch
+            >>> from regard.nn import MultiHeadAttention
+            >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+            >>> with regard.record() as recording:
+            ...     _ = layer(torch.randn(1, 5, 6))
+            >>> recording.read(regard.Entropy())["entropy"]
+            Labelled(entropy: layer 1 × batch 1 × head 2 × query 5)
+        """
+        return read_all(self.of_kind(kind), readouts, progress=progress)
+
+    def heads(self, *, progress: bool | None = None) -> Heads:
+        """Find what each head does: a row of scores a head, and a name; see `regard.Heads`."""
+        from regard.record.heads import read_heads
+
+        return read_heads(self.of_kind(), self.tokens, progress=progress)
+
+    def rollout(
+        self,
+        query: int | None = None,
+        *,
+        source: int | None = None,
+        residual: float = 0.5,
+    ) -> Float[Tensor, "B S"]:
+        """Follow attention through all layers: attention rollout.
+
+        Each layer's weights, averaged over heads, are mixed with the identity, which stands for the
+        residual stream: ``A' = residual·I + (1 − residual)·A``. Rollout is the product
+        ``A'_n ··· A'_1`` (Abnar and Zuidema 2020, arXiv:2005.00928, equation 1, with residual 0.5).
+        One row or column of it takes a vector through the layers; no L × L product is made.
+
+        Args:
+            query: a target position, negative from the end: how much of each source position
+                reaches it, a row.
+            source: in its place, a source position: how much of it reaches each target, a column.
+            residual: share of the residual stream, in [0, 1].
+
+        Returns:
+            ``(B, S)``; a row sums to 1 where every query sees something.
+
+        Raises:
+            ValueError: unless exactly one position is given, and for layers that are not square.
+
+        Example:
+            >>> import regard, torch
+            >>> from regard.nn import MultiHeadAttention
+            >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+            >>> with regard.record() as recording:
+            ...     _ = layer(layer(torch.randn(1, 5, 6)))
+            >>> recording.rollout(query=-1).sum().round(decimals=4)
+            tensor(1.)
+        """
+        patterns = [layer.pattern for layer in self.of_kind()]
+        return rolled_out(patterns, query=query, source=source, residual=residual)
+
+    # Keeping it
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write the recording to a folder: safetensors and JSON; read it by `regard.load`.
+
+        Args:
+            folder: where to; made if need be.
+            overwrite: replace a recording that is there.
+
+        Raises:
+            FileExistsError: if there is one, or anything else in the folder.
+            ImportError: without safetensors: ``pip install 'regard[record]'``.
+        """
+        from regard.record._files import write
+
+        write(folder, self, overwrite=overwrite)
+
+    def free(self) -> None:
+        """Let go of all tensors; the recording can't be used after that."""
+        self._layers = self._labels = None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+def _plural(count: int, thing: str) -> str:
+    return f"{count} {thing}" + ("" if count == 1 else "s")

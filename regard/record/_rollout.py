@@ -1,0 +1,73 @@
+"""Attention rollout for one position: a vector taken through all layers.
+
+Axes: B batch, H heads, L = S positions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard.pattern import Pattern
+
+
+def rolled_out(
+    patterns: Sequence[Pattern], *, query: int | None, source: int | None, residual: float
+) -> Float[Tensor, "B S"]:
+    """Take one row or one column of the rollout; `Recording.rollout` documents it."""
+    if (query is None) == (source is None):
+        raise ValueError(
+            f"rollout follows one position: give query=, a target, or source=, but got "
+            f"query={query}, source={source}"
+        )
+    if isinstance(residual, bool) or not isinstance(residual, (int, float)):
+        raise TypeError(f"residual must be a number, but is {residual!r}")
+    if not 0 <= residual <= 1:
+        raise ValueError(f"residual must lie in [0, 1], but is {residual}")
+    _check_square(patterns)
+    first = patterns[0]
+    vector = torch.zeros(len(first), first.shape[-1], dtype=first.dtype, device=first.device)
+    vector[:, _place("query" if source is None else "source", query, source, first)] = 1
+    for pattern in reversed(patterns) if source is None else patterns:
+        mixed = _through(vector, pattern, rows=source is None)
+        vector = residual * vector + (1 - residual) * mixed
+    return vector
+
+
+def _through(vector: Tensor, pattern: Pattern, *, rows: bool) -> Float[Tensor, "B S"]:
+    """Multiply by a layer's weights, averaged over its heads."""
+    if rows:
+        result: Tensor = vector[:, None, None] @ pattern  # (B, H, 1, S)
+    else:
+        result = (pattern @ vector[:, None, :, None]).transpose(-1, -2)  # (B, H, 1, L)
+    return result[..., 0, :].mean(1)
+
+
+def _check_square(patterns: Sequence[Pattern]) -> None:
+    if not patterns:
+        raise ValueError("there is no layer to follow attention through")
+    for pattern in patterns:
+        square = pattern.ndim == 4 and pattern.shape[-2] == pattern.shape[-1]
+        if not square or pattern.shape[::3] != patterns[0].shape[::3]:
+            shapes = sorted({tuple(p.shape) for p in patterns})
+            raise ValueError(
+                f"rollout needs layers of (B, H, L, L) over the same positions, but they are "
+                f"{shapes}; record all rows, from the prompt on"
+            )
+
+
+def _place(name: str, query: int | None, source: int | None, pattern: Pattern) -> int:
+    position = query if source is None else source
+    if isinstance(position, bool) or not isinstance(position, int):
+        raise TypeError(f"{name} must be an integer, but is {position!r}")
+    size = pattern.shape[-1]
+    if not -size <= position < size:
+        raise IndexError(f"{name}={position} is out of range: there are {size} positions")
+    return position

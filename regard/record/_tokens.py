@@ -1,0 +1,140 @@
+"""What the positions of a recording are called.
+
+Axes: B batch, L positions of self-attention, S positions of the source.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.record._layer import Labels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor, nn
+
+    from regard.record._layer import Tokens
+    from regard.record._recording import Recording
+
+
+class Labeller:
+    """Names positions: by strings that were given, or by a tokenizer and the ids it sees."""
+
+    def __init__(self, model: nn.Module | None, tokens: Any) -> None:
+        self._model = model
+        self._given = _strings(tokens)
+        self._tokenizer = None if self._given is not None else tokens
+        self._ids: dict[str, Tensor] = {}
+        if self._tokenizer is not None:
+            _namer(self._tokenizer)
+            if model is None:
+                raise ValueError(
+                    "a tokenizer names the ids that a model is called with, so give the model too: "
+                    "record(model, tokens=tokenizer); or give the strings"
+                )
+
+    @contextmanager
+    def looking_on(self) -> Iterator[None]:
+        """Look at the ids that the model is called with."""
+        with ExitStack() as stack:
+            for place, module, argument in self._places():
+                see = partial(self._see, place, argument)
+                handle = module.register_forward_pre_hook(see, with_kwargs=True)
+                stack.callback(handle.remove)
+            yield
+
+    def _places(self) -> list[tuple[str, nn.Module, str]]:
+        """Where ids come in: of what, which module, by which argument."""
+        if self._tokenizer is None or self._model is None:
+            return []
+        if getattr(getattr(self._model, "config", None), "is_encoder_decoder", False):
+            encoder = self._model.get_encoder()  # type: ignore[operator] # it has one
+            return [
+                ("target", self._model, "decoder_input_ids"),
+                ("source", encoder, "input_ids"),
+            ]
+        return [("target", self._model, "input_ids")]
+
+    def labels(self) -> Labels:
+        """The names, as far as they are known."""
+        if self._given is not None:
+            return Labels(self._given)
+        if self._tokenizer is None or not self._ids:
+            return Labels(None)
+        names = {place: _named(self._tokenizer, ids) for place, ids in self._ids.items()}
+        return Labels(names.get("target"), names.get("source"))
+
+    def check(self, recording: Recording) -> None:
+        """Raise `ValueError` if strings that were given do not fit the positions recorded."""
+        if self._given is None:
+            return
+        for layer in recording.of_kind():
+            keys = layer.pattern.shape[-1]
+            batch = layer.pattern.shape[0] if layer.pattern.ndim > 3 else 1
+            lengths = sorted({len(names) for names in self._given})
+            if lengths != [keys] or len(self._given) not in (1, batch):
+                raise ValueError(
+                    f"tokens names {len(self._given)} sequence(s) of {lengths} positions, but "
+                    f"{layer.name or 'the model'} attended over {batch} of {keys}; give one string "
+                    "a position, special tokens and padding included"
+                )
+
+    def _see(
+        self,
+        place: str,
+        argument: str,
+        module: nn.Module,  # noqa: ARG002 - the signature of torch's hooks
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        ids = kwargs.get(argument)
+        if ids is None and args and argument == "input_ids":
+            ids = args[0]
+        if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.ndim > 2:
+            return
+        ids = ids.detach().cpu().reshape(-1, ids.shape[-1])
+        known = self._ids.get(place)
+        # A step of a generation brings the new token alone.
+        grows = known is not None and ids.shape[-1] == 1 and len(ids) == len(known)
+        self._ids[place] = torch.cat([known, ids], dim=-1) if grows and known is not None else ids
+
+
+def _strings(tokens: Any) -> Tokens | None:
+    """Give strings one list a sequence; None for anything else."""
+    if isinstance(tokens, str) or not isinstance(tokens, (list, tuple)) or not tokens:
+        if isinstance(tokens, (str, list, tuple)):
+            raise TypeError(
+                "tokens must be a list of strings, lists of them, or a tokenizer, but is "
+                f"{tokens!r}"
+            )
+        return None
+    if all(isinstance(name, str) for name in tokens):
+        return (tuple(tokens),)
+    lists = all(isinstance(names, (list, tuple)) for names in tokens)
+    if lists and all(isinstance(name, str) for names in tokens for name in names):
+        return tuple(tuple(names) for names in tokens)
+    raise TypeError("tokens must be a list of strings, lists of them, or a tokenizer")
+
+
+def _namer(tokenizer: Any) -> Any:
+    """The function of a tokenizer that names ids."""
+    for name in ("convert_ids_to_tokens", "tokens"):
+        if callable(getattr(tokenizer, name, None)):
+            return getattr(tokenizer, name)
+    if callable(getattr(tokenizer, "id_to_token", None)):
+        return lambda ids: [tokenizer.id_to_token(i) for i in ids]
+    raise TypeError(
+        f"tokens must be a list of strings, lists of them, or a tokenizer, but "
+        f"{type(tokenizer).__name__} can't name ids: it has no convert_ids_to_tokens, id_to_token "
+        "or tokens"
+    )
+
+
+def _named(tokenizer: Any, ids: Tensor) -> Tokens:
+    name = _namer(tokenizer)
+    return tuple(tuple(name(sequence.tolist())) for sequence in ids)

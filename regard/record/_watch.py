@@ -1,0 +1,225 @@
+"""Watching the attention calls that are made on this thread.
+
+A torch function mode sees the calls and lets them through; hooks that torch runs around every
+module tell who makes them. Both are there only while someone listens.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from regard.attention import attention
+from regard.record._calls import RecordError, of_attention, of_sdpa
+from regard.record._fused import FusedLayers, may_fuse
+from regard.record._masks import Reducer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from regard.record._calls import Call
+
+    Listener = Callable[[Call], None]
+
+_this_thread = threading.local()
+
+
+@contextmanager
+def listen(listener: Listener) -> Iterator[None]:
+    """Have every attention call of this thread told to the listener."""
+    watch: _Watch | None = getattr(_this_thread, "watch", None)
+    if watch is None:
+        watch = _this_thread.watch = _Watch()
+        watch.start()
+    watch.listeners.append(listener)
+    try:
+        yield
+    finally:
+        watch.listeners.remove(listener)
+        if not watch.listeners:
+            del _this_thread.watch
+            watch.stop()
+
+
+class _Watch:
+    """What is being called on one thread, and who wants to know."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Listener] = []
+        self.reducer = Reducer()
+        self._thread = threading.get_ident()
+        self._modules: list[tuple[nn.Module, int]] = []
+        """Those being called, and how many attention calls had been seen before."""
+        self._runs = -1
+        self._seen = 0
+        self._mode = _Functions(self)
+        self._installed = ExitStack()
+        self._aside = ExitStack()
+        self._aside_for: nn.Module | None = None
+
+    def start(self) -> None:
+        for handle in (
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
+        ):
+            self._installed.callback(handle.remove)
+        self._installed.enter_context(self._mode)
+
+    def stop(self) -> None:
+        self._aside.close()
+        self._installed.close()
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The innermost module being called."""
+        return self._modules[-1][0] if self._modules else None
+
+    def tell(self, call: Call) -> None:
+        """Hand a call to all listeners, with the modules that led to it."""
+        self._seen += 1
+        modules = tuple(module for module, _ in self._modules)
+        if modules and isinstance(modules[-1], nn.TransformerEncoderLayer):  # fused
+            modules = (*modules, modules[-1].self_attn)
+        call = replace(call, modules=modules, run=self._runs)
+        for listener in self.listeners:
+            listener(call)
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - torch's signature
+        if threading.get_ident() != self._thread:
+            return
+        require_eager(module)
+        if not self._modules:
+            self._runs += 1
+        self._modules.append((module, self._seen))
+        if self._aside_for is None and may_fuse(module, self._mode):
+            self._step_aside(module)
+
+    def _leave(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        if threading.get_ident() != self._thread or all(m is not module for m, _ in self._modules):
+            return
+        entered, before = self._modules[-1]
+        while entered is not module:  # those whose call was broken off
+            self._modules.pop()
+            entered, before = self._modules[-1]
+        if self._aside_for is not None:
+            missed = isinstance(module, nn.MultiheadAttention) and self._seen == before
+            if missed and output is not None:
+                self._look_again(module, args, kwargs)
+            if self._aside_for is module:
+                self._aside.close()
+                self._aside_for = None
+        self._modules.pop()
+
+    def _step_aside(self, module: nn.Module) -> None:
+        """Let a module of torch's take its fused path, which it avoids where a mode looks on."""
+        self._aside_for = module
+        self._aside.enter_context(torch._C.DisableTorchFunction())  # noqa: SLF001 - there is no other
+        self._aside.enter_context(FusedLayers(self.tell))
+
+    def _look_again(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Call a layer once more that took no fused path after all; its first result stands."""
+        aside_for = self._aside_for
+        assert aside_for is not None, "it is called only then"
+        self._aside.close()
+        with torch.no_grad():
+            module.forward(*args, **kwargs)
+        self._step_aside(aside_for)
+
+
+class _Functions(TorchFunctionMode):
+    """Sees every torch function that is called, and acts on those that attend."""
+
+    def __init__(self, watch: _Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            require_eager(None)
+            return self._sdpa(*args, **given)
+        if func is attention:
+            require_eager(None)
+            result = func(*args, **given)
+            self._watch.tell(of_attention(*args, **given))
+            return result
+        if func is F.multi_head_attention_forward:
+            require_eager(None)
+            return self._multi_head(*args, **given)
+        return func(*args, **given)
+
+    def _sdpa(self, *args: Any, **kwargs: Any) -> Any:
+        result = F.scaled_dot_product_attention(*args, **kwargs)
+        self._watch.tell(of_sdpa(self._watch.reducer, self._watch.module, *args, **kwargs))
+        return result
+
+    def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
+        """Run torch's multi-head attention so that the SDPA call in it is seen.
+
+        Where weights are wanted, it makes none; then it is run again without, up to that call.
+        """
+        own = F.multi_head_attention_forward
+        given = inspect.signature(own).bind(*args, **kwargs)
+        given.apply_defaults()
+        if not given.arguments["need_weights"]:
+            return _with_sdpa(self._sdpa)(*given.args, **given.kwargs)
+        result = own(*args, **kwargs)
+        given.arguments["need_weights"] = False
+        try:
+            with torch.no_grad():
+                _with_sdpa(self._sdpa_reached)(*given.args, **given.kwargs)
+        except _Reached:
+            return result
+        raise AssertionError("multi_head_attention_forward ends in an SDPA call")
+
+    def _sdpa_reached(self, *args: Any, **kwargs: Any) -> Any:
+        self._watch.tell(of_sdpa(self._watch.reducer, self._watch.module, *args, **kwargs))
+        raise _Reached
+
+
+class _Reached(Exception):  # noqa: N818 - no error: the way out of a function that has told enough
+    pass
+
+
+def _with_sdpa(sdpa: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's own code of multi-head attention, calling another SDPA and no mode."""
+    own = F.multi_head_attention_forward
+    names = vars(F) | {
+        "scaled_dot_product_attention": sdpa,
+        "has_torch_function": lambda tensors: False,  # noqa: ARG005 - torch's signature
+    }
+    return FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
+
+
+def require_eager(module: nn.Module | None) -> None:
+    """Refuse a module that runs as a graph, out of sight.
+
+    Raises:
+        RecordError: if the module, or what runs now, is compiled.
+    """
+    compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None)
+    if compiled or torch.compiler.is_compiling():
+        model = getattr(module, "_orig_mod", module)
+        raise RecordError(
+            f"{'the model' if model is None else type(model).__name__} runs under torch.compile, "
+            "whose graph makes its calls out of sight; recording needs eager mode: call the model "
+            "as it was before, compiled._orig_mod, or make it without model.compile()"
+        )
