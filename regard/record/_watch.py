@@ -104,9 +104,9 @@ class _Watch:
         if self._aside_for is None and may_fuse(module, self._mode):
             self._step_aside(module)
 
-    def _leave(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        # Of a call that was broken off, torch tells no keyword arguments.
+        kwargs, output = rest if len(rest) == 2 else ({}, None)
         if threading.get_ident() != self._thread or all(m is not module for m, _ in self._modules):
             return
         entered, before = self._modules[-1]
