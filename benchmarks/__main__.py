@@ -12,6 +12,7 @@ from benchmarks.growth import growth
 from benchmarks.machine import describe
 from benchmarks.overhead import overhead
 from benchmarks.readouts import readouts
+from benchmarks.recording import recording
 from benchmarks.report import Report
 from benchmarks.training import backward, forward
 from regard.backends.native._library import why_missing
@@ -25,7 +26,7 @@ def main() -> None:
     torch.manual_seed(0)
     describe()
     report = Report()
-    for measure in (forward, backward, decode, readouts, overhead, growth, compared):
+    for measure in (forward, backward, decode, readouts, overhead, growth, recording, compared):
         measure(report)
     report.summary()
 

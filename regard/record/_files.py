@@ -142,7 +142,7 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
         "kind": layer.kind,
         "index": layer.index,
         "heads": layer.heads,
-        "rows": layer.rows,
+        "rows": len(layer.rows) if isinstance(layer.rows, range) else layer.rows,
         "leading": problem.leading,
         "scale": problem.scale,
         "softcap": problem.softcap,
@@ -185,13 +185,14 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
         raise ValueError(f"logsumexp has shape {tuple(logsumexp.shape)}")
     if entry["kind"] not in KINDS:
         raise ValueError(f"kind {entry['kind']!r}")
+    pattern, rows = Pattern.of(problem, logsumexp), entry["rows"]
     return Layer(
         name=str(entry["name"]),
         kind=entry["kind"],
         index=_whole(entry["index"]),
         heads=tuple(_whole(head) for head in entry["heads"]),
-        rows=tuple(_whole(row) for row in entry["rows"]),
-        pattern=Pattern.of(problem, logsumexp),
+        rows=range(_whole(rows)) if isinstance(rows, int) else tuple(map(_whole, rows)),
+        look=lambda: pattern,
     )
 
 

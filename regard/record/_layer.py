@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from regard.pattern import Pattern
     from regard.record._names import Kind
 
@@ -24,9 +26,19 @@ class Layer:
     """Its number among the model's layers of this kind."""
     heads: tuple[int, ...]
     """Numbers of the query heads that were kept."""
-    rows: tuple[int, ...]
+    rows: Sequence[int]
     """Numbers of the queries that were kept."""
-    pattern: Pattern
+    look: Callable[[], Pattern]
+    """Gives the pattern, if what it stands on is still there."""
+
+    @property
+    def pattern(self) -> Pattern:
+        """The layer's weights.
+
+        Raises:
+            RecordError: if the tensors it stands on were changed or freed.
+        """
+        return self.look()
 
 
 @dataclass(frozen=True)

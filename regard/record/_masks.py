@@ -40,10 +40,24 @@ class Reducer:
         for known, _, result in self._known:
             if known == place:
                 return result
-        result = reduced(mask, leading, queries, keys)
+        result = self._shared(reduced(mask, leading, queries, keys))
         # Holding the tensor keeps its address from being given to another one.
         self._known = [*self._known[1 - _KEPT :], (place, mask, result)]
         return result
+
+    def _shared(self, new: Mask) -> Mask:
+        """Keep equal matrices once: a model may write one down anew for each layer."""
+        for _, _, known in self._known:
+            matrices = _equal(known.allowed, new.allowed) and _equal(known.bias, new.bias)
+            if matrices and not new.terms and not known.terms:
+                return known
+        return new
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.dtype == other.dtype and torch.equal(one, other)
 
 
 def version(tensor: Tensor) -> int:

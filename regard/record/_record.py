@@ -86,19 +86,22 @@ def record(
                 kind=place.kind,
                 index=place.layer,
                 heads=place.track.heads,
-                rows=tuple(place.track.rows),
-                pattern=place.track.pattern(),
+                rows=place.track.rows,
+                look=place.track.pattern,
             )
             for place in recorder.places()
         ]
 
     recording = Recording(found, labeller.labels)
-    with ExitStack() as stack:
-        stack.enter_context(labeller.looking_on())
-        if model is not None:
-            stack.enter_context(switched(model))
-        stack.enter_context(listen(recorder))
-        yield recording
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(labeller.looking_on())
+            if model is not None:
+                stack.enter_context(switched(model))
+            stack.enter_context(listen(recorder))
+            yield recording
+    finally:
+        recording.settle()
     if recorder.calls == 0:
         raise RecordError(_nothing_seen(model))
     labeller.check(recording)

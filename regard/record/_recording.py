@@ -51,6 +51,12 @@ class Recording:
         self._layers: Callable[[], list[Layer]] | None = layers
         self._labels = labels
 
+    def settle(self) -> None:
+        """Take stock once and for all: nothing more is going to be recorded."""
+        if self._layers is not None:
+            layers = self._layers()
+            self._layers = lambda: layers
+
     @property
     def layers(self) -> tuple[Layer, ...]:
         """All layers with what is known of them, in the order of their first calls.

@@ -22,6 +22,8 @@ from regard.record._chosen import only_heads
 from regard.record._masks import version
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from regard._problem import Problem
@@ -46,8 +48,7 @@ class Track:
 
     def __init__(self, problem: Problem, kept: Chosen, kind: str) -> None:
         self.heads = kept.head_numbers(problem.heads[1])
-        self.rows: list[int] = []
-        """Numbers of the queries that are kept."""
+        self._rows: list[int] = []
         self._kept = kept
         self._kind = kind
         self._seen = 0
@@ -60,6 +61,12 @@ class Track:
         self._add(problem, shift=0, width=self._keys)
         self._problem = replace(problem, query=self._pieces[0].query, key=self._key)
         self._watched = [(t, version(t)) for t in (self._problem.query, self._key)]
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Numbers of the queries that are kept."""
+        everything = range(self._seen)
+        return everything if len(self._rows) == self._seen else tuple(self._rows)
 
     def extend(self, problem: Problem) -> bool:
         """Take another call in, if it continues this track."""
@@ -155,7 +162,7 @@ class Track:
             rows, query = problem.rows, problem.query
         query = self._kept.keep(query)
         self._pieces.append(_Piece(query, _moved(rows, query.device), shift, width))
-        self.rows += numbers
+        self._rows += numbers
         self._seen += problem.queries
         self._pattern = None
 
