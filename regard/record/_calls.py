@@ -43,7 +43,15 @@ class Call:
     sink: Tensor | None = None
 
     def problem(self) -> Problem:
-        """Check the call and lay it out, without gradients."""
+        """Check the call and lay it out, without gradients.
+
+        Raises:
+            RecordError: if the call was made with tensors that hold no numbers.
+        """
+        if self.query.device.type == "meta":
+            raise RecordError(
+                "the model runs on the meta device, where tensors hold no numbers; load its weights"
+            )
         problem = check(
             self.query,
             self.key,

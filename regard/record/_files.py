@@ -186,12 +186,15 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
     if entry["kind"] not in KINDS:
         raise ValueError(f"kind {entry['kind']!r}")
     pattern, rows = Pattern.of(problem, logsumexp), entry["rows"]
+    rows = range(_whole(rows)) if isinstance(rows, int) else tuple(_whole(row) for row in rows)
+    if len(rows) != problem.queries or len(entry["heads"]) != problem.heads[1]:
+        raise ValueError("rows or heads are not as many as the query has")
     return Layer(
         name=str(entry["name"]),
         kind=entry["kind"],
         index=_whole(entry["index"]),
         heads=tuple(_whole(head) for head in entry["heads"]),
-        rows=range(_whole(rows)) if isinstance(rows, int) else tuple(map(_whole, rows)),
+        rows=rows,
         look=lambda: pattern,
     )
 
