@@ -46,3 +46,11 @@ def _checked(entry: Any, *, matrix_axis: bool) -> Any:
     where = "queries and keys" if matrix_axis else "batch and heads"
     kinds = "an integer, a slice or a list of them" if matrix_axis else "an integer or a slice"
     raise TypeError(f"{where} are indexed by {kinds}, but got {entry!r}")
+
+
+def span(name: str, given: tuple[int, int] | None, size: int) -> slice:
+    """Check the first of a range and the one behind its last; None is all of it."""
+    first, behind = (0, size) if given is None else given
+    if not 0 <= first < behind <= size:
+        raise ValueError(f"{name}={given} is no range within 0 … {size}")
+    return slice(first, behind)

@@ -107,6 +107,17 @@ class Problem:
         self._assert_no_dropout()
         return replace(self, query=self.query[..., index, :], rows=self.rows.take(index))
 
+    def window(self, queries: slice, keys: slice) -> Problem:
+        """Keep only a range of queries and a range of keys; what a row sees outside is lost."""
+        self._assert_no_dropout()
+        return replace(
+            self,
+            query=self.query[..., queries, :],
+            key=self.key[..., keys, :],
+            value=None if self.value is None else self.value[..., keys, :],
+            rows=self.rows.window(queries, keys),
+        )
+
     def select(self, pairs: Int[Tensor, "*n"]) -> Problem:
         """Keep only some heads, named by their number b·H + h; their shape becomes the leading."""
         self._assert_no_dropout()

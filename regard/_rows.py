@@ -115,6 +115,31 @@ class Rows:
             bias=_take(self.bias, index),
         )
 
+    def window(self, queries: slice, keys: slice) -> Rows:
+        """Keep only a range of queries and a range of keys, counted from the range's first."""
+        size, shift = keys.stop - keys.start, queries.start - keys.start
+        bounds = self.bounds
+        if isinstance(bounds, Line):
+            bounds = Line(
+                queries.stop - queries.start,
+                size,
+                bounds.device,
+                bounds.position + shift,
+                None if bounds.first is None else bounds.first + shift,
+                None if bounds.behind is None else bounds.behind + shift,
+            )
+        else:
+            table = (bounds.positions, bounds.start, bounds.stop)
+            positions, start, stop = (bound[..., queries] - keys.start for bound in table)
+            bounds = Table(positions, start.clamp(0, size), stop.clamp(0, size))
+        return replace(
+            self,
+            keys=size,
+            bounds=bounds,
+            allowed=None if self.allowed is None else _cut(self.allowed, queries, keys),
+            bias=None if self.bias is None else _cut(self.bias, queries, keys),
+        )
+
     def select(self, batch: Int[Tensor, "n"], head: Int[Tensor, "n"]) -> Rows:
         """Keep only some (batch, head) pairs, as n batch entries of one head."""
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard._index import spelled_out
+from regard._index import span, spelled_out
 from regard._parts import Collected, LogSumExp, Weights
 from regard._problem import Problem, check
 from regard._reading import take
 from regard._readout import Readout, Sizes
 from regard.backends import choose, run
 from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, Top, TopK
-from regard.steps import written_out
+from regard.steps import worst_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,8 +111,6 @@ class Pattern:
             else logsumexp.detach().reshape(batch * heads, problem.queries)
         )
 
-    # What it is
-
     @property
     def shape(self) -> torch.Size:
         """``(B, H, L, S)``, with the leading dimensions of the query."""
@@ -147,8 +145,6 @@ class Pattern:
         dtype = str(self.dtype).removeprefix("torch.")
         return f"Pattern({prefix}{queries} queries × {keys} keys, {dtype}, {self.device})"
 
-    # Parts of it
-
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
         """Take a part: a Pattern if only batch and heads are picked, else exact weights.
 
@@ -161,8 +157,7 @@ class Pattern:
             ValueError: if the weights asked for take more than 1 GiB.
         """
         *leading, rows, columns = spelled_out(index, self.ndim)
-        heads = torch.arange(torch.Size(self._problem.leading).numel())
-        pairs = heads.reshape(self._problem.leading)[tuple(leading)]
+        pairs = self._pairs()[tuple(leading)]
         whole = slice(None)
         if isinstance(rows, slice) and isinstance(columns, slice) and rows == columns == whole:
             return self._sub(pairs)
@@ -177,9 +172,12 @@ class Pattern:
         Raises:
             ValueError: if the weights take more than that.
         """
-        heads = torch.arange(torch.Size(self._problem.leading).numel())
-        pairs = heads.reshape(self._problem.leading)
-        return self._weights(pairs, slice(None), slice(None), limit)
+        return self._weights(self._pairs(), slice(None), slice(None), limit)
+
+    def _pairs(self) -> Tensor:
+        """Number batch entries and heads through."""
+        leading = self._problem.leading
+        return torch.arange(torch.Size(leading).numel()).reshape(leading)
 
     def _sub(self, pairs: Tensor) -> Pattern:
         known = self._logsumexp
@@ -257,8 +255,7 @@ class Pattern:
 
     def topk(self, k: int) -> Top:
         """Find the k strongest keys of each query: weights and positions ``(..., L, k)``."""
-        top: Top = self.read(TopK(k))[0]
-        return top
+        return self.read(TopK(k))[0]
 
     def received(self) -> Float[Tensor, "*b S"]:
         """Sum what each key receives over the queries."""
@@ -284,9 +281,30 @@ class Pattern:
         """Work out the share of each row on a set of keys: an index, slice, indices or booleans."""
         return self._tensor(Mass(keys))
 
-    def image(self, rows: int = 512, columns: int = 512) -> Float[Tensor, "*b r c"]:
-        """Average the pattern down to a picture; see `readouts.Image`."""
-        return self._tensor(Image(rows, columns))
+    def image(
+        self,
+        rows: int = 512,
+        columns: int = 512,
+        *,
+        queries: tuple[int, int] | None = None,
+        keys: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "*b r c"]:
+        """Average the pattern, or a window of it, down to a picture; see `readouts.Image`.
+
+        Args:
+            rows: height of the picture, at most the number of queries shown.
+            columns: its width, at most the number of keys shown.
+            queries: the first and the one behind the last that are shown; None is all.
+            keys: likewise.
+
+        Raises:
+            ValueError: for a window that is empty or not within the pattern.
+        """
+        if queries is None and keys is None:
+            return self._tensor(Image(rows, columns))
+        shown = span("queries", queries, self.shape[-2]), span("keys", keys, self.shape[-1])
+        window = Pattern.of(self._problem.window(*shown), self._row_logsumexp()[:, shown[0]])
+        return window.image(rows, columns)
 
     def _tensor(self, readout: Readout[Any, Tensor]) -> Tensor:
         result: Tensor = self.read(readout)[0]
@@ -357,8 +375,6 @@ class Pattern:
         if given.device != self.device:
             raise ValueError(f"the operand is on {given.device}, the pattern on {self.device}")
 
-    # Whether it is right
-
     def verify(self, rows: int = 64) -> float:
         """Compare sampled rows of every head with the written-out computation in float64.
 
@@ -376,15 +392,10 @@ class Pattern:
         """
         if rows < 1:
             raise ValueError(f"rows must be at least 1, but is {rows}")
-        queries = self._problem.queries
-        index = torch.linspace(0, max(queries - 1, 0), min(rows, queries)).round().long()
         self._row_logsumexp()
-        worst = 0.0
-        for head in range(torch.Size(self._problem.leading).numel()):
-            part = self._sub(torch.tensor([head]))._at(index)  # noqa: SLF001 - its own class
-            oracle = dict(written_out(part._problem.cast(torch.float64)))["weights"]  # noqa: SLF001
-            weights, exact = part.dense(limit=None).double(), oracle[:, 0]
-            error = (weights - exact).abs().masked_fill(weights.isnan() & exact.isnan(), 0)
-            error = error.masked_fill(error.isnan(), torch.inf)  # NaN where there should be none
-            worst = max(worst, float(error.max())) if error.numel() else worst
-        return worst
+        index = torch.linspace(0, max(self._problem.queries - 1, 0), min(rows, self.shape[-2]))
+        index = index.round().long()
+        parts = (self._sub(head[None]) for head in self._pairs().flatten())
+        sampled = (part._at(index) for part in parts)  # noqa: SLF001 - its own class
+        errors = (worst_error(part._problem, part.dense(limit=None)) for part in sampled)  # noqa: SLF001
+        return max(errors, default=0.0)

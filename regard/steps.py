@@ -238,3 +238,15 @@ def total_bias(problem: Problem, rows: slice, columns: slice) -> Tensor | None:
     distance = (problem.rows.positions[..., rows, None] - key).abs()
     slope = problem.alibi.to(exact)[..., None, None]
     return -slope * distance if bias is None else bias.to(exact) - slope * distance
+
+
+def worst_error(problem: Problem, weights: Float[Tensor, "B L S"]) -> float:
+    """Compare weights of one head with the written-out ones in float64.
+
+    Returns:
+        The largest absolute error; infinity if one of the two is NaN and not both.
+    """
+    given, exact = weights.double(), dict(written_out(problem.cast(torch.float64)))["weights"][:, 0]
+    error = (given - exact).abs().masked_fill(given.isnan() & exact.isnan(), 0)
+    error = error.masked_fill(error.isnan(), torch.inf)
+    return float(error.max()) if error.numel() else 0.0

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
-from regard._bounds import Table
 from regard.pattern import Pattern
 from regard.readouts import Distance, Entropy, Mass, Offsets
 from regard.record._calls import RecordError
@@ -192,17 +191,8 @@ def _cut(pattern: Pattern, start: int, stop: int) -> Pattern:
     problem, _ = pattern.parts()
     if (start, stop) == (0, problem.queries):
         return pattern
-    rows, size = problem.rows, stop - start
-    table = (rows.positions, rows.start, rows.stop)
-    positions, first, behind = (bound[..., start:stop] - start for bound in table)
-    bounds = Table(positions, first.clamp(0, size), behind.clamp(0, size))
-    cut = replace(
-        problem,
-        query=problem.query[..., start:stop, :],
-        key=problem.key[..., start:stop, :],
-        rows=replace(rows, keys=size, bounds=bounds),
-    )
-    return Pattern.of(cut, None)
+    part = slice(start, stop)
+    return Pattern.of(problem.window(part, part), None)
 
 
 def _share(shares: Tensor, counted: Tensor) -> float | None:

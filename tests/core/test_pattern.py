@@ -314,3 +314,36 @@ def test_verify_tells_one_wrong_row_of_one_head():
 def test_verify_needs_a_row():
     with pytest.raises(ValueError, match="rows must be at least 1, but is 0"):
         pattern().verify(rows=0)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        regard.causal(),
+        regard.window(7) & regard.causal(),
+        regard.window(3, ahead=5, offset=-2),
+        regard.padding(torch.arange(31) > 3) & regard.causal(),
+        regard.dense(torch.arange(31) % 3 > 0),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("keys", [None, (5, 24)], ids=["all keys", "some keys"])
+def test_an_image_of_a_window_is_cut_out_of_the_pattern(mask, keys):
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 3, 29, 7, generator=generator)
+    key = torch.randn(2, 1, 31, 7, generator=generator)
+    pattern = regard.Pattern(query, key, mask=mask)
+    first, behind = keys or (0, 31)
+    shown = pattern.dense()[..., 11:23, first:behind]
+    pixels = pattern.image(100, 100, queries=(11, 23), keys=keys)
+    # One pixel a weight; both are float32 exponentials of the same scores.
+    torch.testing.assert_close(pixels, shown, rtol=0, atol=1e-6)
+    mean = pattern.image(1, 1, queries=(11, 23), keys=keys)
+    torch.testing.assert_close(mean[..., 0, 0], shown.mean((-2, -1)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [(3, 3), (-1, 2), (0, 30), (5, 2)])
+def test_an_image_shows_only_what_is_there(window):
+    pattern = regard.Pattern(torch.randn(29, 7), torch.randn(31, 7))
+    with pytest.raises(ValueError, match=r"queries=\(.*\) is no range within 0 … 29"):
+        pattern.image(5, 5, queries=window)
