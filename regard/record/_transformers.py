@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 
 NAME = "regard"
 
+# By these a class says that its attention is what an interface can compute.
+_FLAGS = (
+    "_supports_attention_backend",
+    "_supports_sdpa",
+    "_supports_flex_attn",
+    "_supports_flash_attn",
+)
 # Arguments that change the weights in some model and have no place in `attention`.
 _UNKNOWN = ("cache", "head_mask", "layer_head_mask", "sinks", "block_indices")
 
@@ -183,7 +190,7 @@ def _require_choice(module: nn.Module, config: Any) -> None:
             "recorded; call model.set_attn_implementation('sdpa')"
         )
     can_choose = kind._can_set_attn_implementation()  # noqa: SLF001 - its only name
-    if not can_choose or not getattr(kind, "_supports_attention_backend", False):
+    if not can_choose or not any(getattr(kind, flag, False) for flag in _FLAGS):
         cure = "it supports 'sdpa': call model.set_attn_implementation('sdpa')"
         if not getattr(kind, "_supports_sdpa", False):
             cure = "its attention is its own; take its weights with output_attentions=True"
