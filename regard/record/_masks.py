@@ -5,6 +5,7 @@ Axes: B batch, H query heads, L queries, S keys; b, h, l and s are 1 or those.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -48,9 +49,8 @@ class Reducer:
     def _shared(self, new: Mask) -> Mask:
         """Keep equal matrices once: a model may write one down anew for each layer."""
         for _, _, known in self._known:
-            matrices = _equal(known.allowed, new.allowed) and _equal(known.bias, new.bias)
-            if matrices and not new.terms and not known.terms:
-                return known
+            if _equal(known.allowed, new.allowed) and _equal(known.bias, new.bias):
+                return replace(new, allowed=known.allowed, bias=known.bias)
         return new
 
 
@@ -69,18 +69,16 @@ def reduced(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> 
     """Give a mask as row intervals where its rows are contiguous, else as it is; see `Reducer`."""
     missing = (1,) * (len(leading) + 2 - mask.ndim)
     full = _without_copies(mask.detach().reshape(missing + mask.shape))
-    visible = _visible(full)
-    if visible is None:
-        return dense(mask.detach())
-    visible = visible.expand(*visible.shape[:-1], keys)
-    start, stop, contiguous = _runs(visible)
+    visible, adds = _visible(full)
+    start, stop, contiguous = _runs(visible.expand(*visible.shape[:-1], keys))
     if full.dtype != torch.bool and bool((start == stop).any()) and not _minus_infinity(full):
         # A row of nothing but the lowest number is no hidden row: softmax spreads it evenly.
         return dense(mask.detach())
     if not contiguous:
-        return dense(visible)
+        return dense(mask.detach() if adds else visible)
     start, stop = (bound.expand(*bound.shape[:-1], queries) for bound in (start, stop))
-    return intervals(start, stop, offset=_offset(stop))
+    seen = intervals(start, stop, offset=_offset(stop))
+    return seen & dense(mask.detach()) if adds else seen
 
 
 def _without_copies(mask: Tensor) -> Tensor:
@@ -91,12 +89,12 @@ def _without_copies(mask: Tensor) -> Tensor:
     return mask
 
 
-def _visible(mask: Tensor) -> Bool[Tensor, "*b l s"] | None:
-    """Tell which keys are visible; None if the mask adds numbers to the scores."""
+def _visible(mask: Tensor) -> tuple[Bool[Tensor, "*b l s"], bool]:
+    """Tell which keys are visible, and whether the mask adds anything to the scores of those."""
     if mask.dtype == torch.bool:
-        return mask
+        return mask, False
     hidden = mask <= torch.finfo(mask.dtype).min  # what many write in place of −inf
-    return None if bool((mask.masked_fill(hidden, 0) != 0).any()) else ~hidden
+    return ~hidden, bool((mask.masked_fill(hidden, 0) != 0).any())
 
 
 def _minus_infinity(mask: Tensor) -> bool:

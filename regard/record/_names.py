@@ -49,13 +49,15 @@ class Names:
             return "cross"
         if isinstance(parent, nn.TransformerDecoderLayer) and module is parent.multihead_attn:
             return "cross"
-        parts = path.split(".")
-        return "encoder" if "encoder" in parts and self._has_decoder(module) else "self"
+        return "encoder" if self._beside_decoder(module) else "self"
 
-    def _has_decoder(self, module: nn.Module) -> bool:
-        return any(
-            "decoder" in path.split(".")
-            for paths in self._paths.values()
-            if id(module) in paths
-            for path in paths.values()
-        )
+    def _beside_decoder(self, module: nn.Module) -> bool:
+        """Tell whether a module lies in an ``encoder`` that has a ``decoder`` beside it."""
+        for paths in self._paths.values():
+            parts = paths.get(id(module), "").split(".")
+            if "encoder" in parts:
+                place = parts.index("encoder")
+                beside = ".".join([*parts[:place], "decoder"])
+                if beside in paths.values():
+                    return True
+        return False

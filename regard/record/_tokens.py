@@ -99,9 +99,10 @@ class Labeller:
             return
         ids = ids.detach().cpu().reshape(-1, ids.shape[-1])
         known = self._ids.get(place)
-        # A step of a generation brings the new token alone.
-        grows = known is not None and ids.shape[-1] == 1 and len(ids) == len(known)
-        self._ids[place] = torch.cat([known, ids], dim=-1) if grows and known is not None else ids
+        cache = kwargs.get("past_key_values")
+        if known is not None and cache is not None and int(cache.get_seq_length()) > 0:
+            ids = torch.cat([known, ids], dim=-1)  # it goes on from those before
+        self._ids[place] = ids
 
 
 def _strings(tokens: Any) -> Tokens | None:
