@@ -85,14 +85,16 @@ def of_sdpa(
             "the padding with a mask"
         )
     query, key, value = (_as_computed(tensor) for tensor in (query, key, value))
-    query, key, attn_mask = _grouped(module, query, key, attn_mask)
-    grouped = enable_gqa or query.shape[-3:-2] != key.shape[-3:-2]
-    value = value if value.shape[:-1] == key.shape[:-1] else key
-    query, key, _ = broadcast(query, key, value, grouped=grouped)
+    grouped_query, grouped_key, attn_mask = _grouped(module, query, key, attn_mask)
+    if grouped_query is not query or grouped_key is not key:
+        query, key, value, enable_gqa = grouped_query, grouped_key, grouped_key, True
+    query, key, _ = broadcast(query, key, value, grouped=enable_gqa)
     mask = causal(offset=0) if is_causal else None
     if attn_mask is not None:
         given = reducer.reduce(attn_mask, query.shape[:-2], query.shape[-2], key.shape[-2])
-        mask = given if mask is None else replace(mask & replace(given, offset=None), offset=0)
+        if given.level is not None:
+            query = query.masked_fill(given.level[..., None], 0)
+        mask = given.mask if mask is None else mask & replace(given.mask, offset=0)
     return Call(query=query, key=key, mask=mask, scale=scale)
 
 

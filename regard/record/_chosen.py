@@ -65,6 +65,8 @@ class Chosen:
         """Detach a tensor from what it was cut out of, and from the accelerator if asked."""
         if self.offload:
             return tensor.to("cpu", copy=True)
+        if tensor.is_inference():  # what is written into it later leaves no trace
+            return tensor.clone()
         own = tensor.numel() * tensor.itemsize >= tensor.untyped_storage().nbytes()
         return tensor if own else tensor.clone(memory_format=torch.contiguous_format)
 

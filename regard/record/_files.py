@@ -1,4 +1,4 @@
-"""A recording in a folder: `recording.json` and `recording.safetensors`.
+"""A recording in a folder: `recording.json` and a file of tensors that it names.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """
@@ -6,14 +6,16 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimen
 from __future__ import annotations
 
 import json
-import os
+import re
 import secrets
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard._bounds import Line, Table
 from regard._files import replace_file
+from regard._layout import flat
 from regard._problem import Problem, check
 from regard.mask import dense
 from regard.pattern import Pattern
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_INDEX, _TENSORS = "recording.json", "recording.safetensors"
+_INDEX, _TENSORS = "recording.json", "recording-{}.safetensors"
 _FORMAT, _VERSION = "regard recording", 1
 _NUMBERS = ("position", "first", "behind")
 
@@ -36,16 +38,14 @@ _NUMBERS = ("position", "first", "behind")
 def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
     """Write a recording; `Recording.save` documents it.
 
-    Both files bear the same random mark, so that halves of two recordings are never taken for one.
+    The tensors go to a file of a new name each time, and the index that names it is renamed into
+    place last. So the folder holds the old recording or the new one, whole, at any moment.
     """
     import safetensors.torch
 
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        if not (folder / _INDEX).is_file():
-            raise FileExistsError(f"{folder} holds something else; name a new or empty folder")
-        if not overwrite:
-            raise FileExistsError(f"{folder} holds a recording; pass overwrite=True to replace it")
+    if folder.exists():
+        _require_ours(folder, overwrite=overwrite)
     tensors = _Tensors()
     mark = secrets.token_hex(16)
     index = {
@@ -57,13 +57,29 @@ def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
         "layers": [_described(layer, tensors) for layer in recording.layers],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{_TENSORS}.{os.getpid()}.tmp"
+    path = folder / _TENSORS.format(mark)
     try:
-        safetensors.torch.save_file(tensors.named, temporary, metadata={"mark": mark})
-        temporary.replace(folder / _TENSORS)
-    finally:
-        temporary.unlink(missing_ok=True)
-    replace_file(folder / _INDEX, (json.dumps(index) + "\n").encode())
+        safetensors.torch.save_file(tensors.named, path, metadata={"mark": mark})
+        replace_file(folder / _INDEX, (json.dumps(index) + "\n").encode())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    for old in folder.glob(_TENSORS.format("*")):
+        if old != path:
+            old.unlink()
+
+
+def _require_ours(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that holds anything but a recording, or one that must not be replaced."""
+    if not folder.is_dir() or any(not _is_ours(path.name) for path in folder.iterdir()):
+        raise FileExistsError(f"{folder} holds something else; name a new or empty folder")
+    if (folder / _INDEX).exists() and not overwrite:
+        raise FileExistsError(f"{folder} holds a recording; pass overwrite=True to replace it")
+
+
+def _is_ours(name: str) -> bool:
+    """Tell whether a file is a recording's, or what a broken-off saving left behind."""
+    return fnmatch(name, _TENSORS.format("*")) or fnmatch(name, f"*{_INDEX}*")
 
 
 def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording:
@@ -98,12 +114,10 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording
                 f"{folder / _INDEX} is {index['format']!r}, version {index['version']!r}, but this "
                 f"regard reads {_FORMAT!r}, version {_VERSION}"
             )
-        with safe_open(folder / _TENSORS, framework="pt", device=str(device)) as file:
+        tensors = folder / _TENSORS.format(_mark(index["mark"]))
+        with safe_open(tensors, framework="pt", device=str(device)) as file:
             if (file.metadata() or {}).get("mark") != index["mark"]:
-                raise RecordError(
-                    f"the two files in {folder} belong to different recordings; saving was broken "
-                    "off; save again"
-                )
+                raise RecordError(f"{tensors} belongs to another recording; save again")
             layers = [_restored(entry, file.get_tensor) for entry in index["layers"]]
         labels = Labels(_tokens(index["tokens"]), _tokens(index["source_tokens"]))
     except FileNotFoundError as error:
@@ -166,11 +180,12 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
 
     leading = tuple(_whole(size) for size in entry["leading"])
     query, key = read(entry["query"]), read(entry["key"])
-    groups = () if not leading else (key.shape[1],)
+    if query.ndim != 4 or min(leading, default=0) < 0 or flat(leading) != query.shape[:2]:
+        raise ValueError(f"a query of shape {tuple(query.shape)} for heads of {leading}")
     allowed = tensor("allowed")
     problem = check(
-        query.reshape(*leading, *query.shape[-2:]),
-        key.reshape(*leading[:-1], *groups, *key.shape[-2:]),
+        query,
+        key,
         mask=None if allowed is None else dense(allowed),
         scale=entry["scale"],
         softcap=entry["softcap"],
@@ -179,7 +194,7 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
         sink=tensor("sink"),
     )
     bounds = _bounds(entry, problem, read)
-    problem = replace(problem, rows=replace(problem.rows, bounds=bounds))
+    problem = replace(problem, leading=leading, rows=replace(problem.rows, bounds=bounds))
     logsumexp = tensor("logsumexp")
     if logsumexp is not None and logsumexp.numel() != query.shape[:-1].numel():
         raise ValueError(f"logsumexp has shape {tuple(logsumexp.shape)}")
@@ -224,6 +239,13 @@ def _bounds(
     start = start.long().clamp(0, problem.keys)
     stop = stop.long().clamp(0, problem.keys)
     return Table(positions.long(), start, start.maximum(stop))
+
+
+def _mark(mark: Any) -> str:
+    """Check what becomes a part of a file's name."""
+    if not isinstance(mark, str) or not re.fullmatch("[0-9a-f]{32}", mark):
+        raise ValueError(f"mark {mark!r}")
+    return mark
 
 
 def _whole(number: Any) -> int:

@@ -140,5 +140,5 @@ def _call(
     return Call(
         query=query,
         key=key,
-        mask=None if visible is None else reduced(visible, shape, length, length),
+        mask=None if visible is None else reduced(visible, shape, length, length).mask,
     )

@@ -162,7 +162,7 @@ def _evaluated(
     bounds = []
     for start in range(0, queries, height):
         count = min(height, queries - start)
-        found = reduced(rows(start, count), (batch, 1), count, keys)
+        found = reduced(rows(start, count), (batch, 1), count, keys).mask
         if found.allowed is not None:
             return replace(dense(rows(0, queries)), offset=offset)
         bounds.append(found.intervals(count, keys, (batch, 1)))

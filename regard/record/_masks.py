@@ -5,7 +5,7 @@ Axes: B batch, H query heads, L queries, S keys; b, h, l and s are 1 or those.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,13 +19,26 @@ if TYPE_CHECKING:
 _KEPT = 4  # masks that a model's layers take turns with
 
 
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """A mask, and which queries it leaves without a choice.
+
+    A row of nothing but the lowest number hides no key: beside it every score vanishes, and softmax
+    spreads the row evenly, as it would for a query of zeros.
+    """
+
+    mask: Mask
+    level: Bool[Tensor, "*b l"] | None = None
+    """Queries whose rows are even, whatever they look for."""
+
+
 class Reducer:
     """Reduces masks, and remembers the last few: the layers of a model share theirs."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[tuple[object, ...], Tensor, Mask]] = []
+        self._known: list[tuple[tuple[object, ...], Tensor, Reduced]] = []
 
-    def reduce(self, mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> Mask:
+    def reduce(self, mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> Reduced:
         """Give the mask as row intervals where its rows are contiguous, else as it is.
 
         Args:
@@ -36,7 +49,7 @@ class Reducer:
             keys: S.
         """
         if mask.is_inference():  # it may change without a trace
-            return reduced(mask, leading, queries, keys)
+            return self._shared(reduced(mask.clone(), leading, queries, keys))
         place = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, version(mask), leading)
         for known, _, result in self._known:
             if known == place:
@@ -46,11 +59,12 @@ class Reducer:
         self._known = [*self._known[1 - _KEPT :], (place, mask, result)]
         return result
 
-    def _shared(self, new: Mask) -> Mask:
+    def _shared(self, new: Reduced) -> Reduced:
         """Keep equal matrices once: a model may write one down anew for each layer."""
-        for _, _, known in self._known:
-            if _equal(known.allowed, new.allowed) and _equal(known.bias, new.bias):
-                return replace(new, allowed=known.allowed, bias=known.bias)
+        for _, _, old in self._known:
+            known, mask = old.mask, new.mask
+            if _equal(known.allowed, mask.allowed) and _equal(known.bias, mask.bias):
+                return replace(new, mask=replace(mask, allowed=known.allowed, bias=known.bias))
         return new
 
 
@@ -65,20 +79,44 @@ def version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - its only name
 
 
-def reduced(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> Mask:
+def reduced(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> Reduced:
     """Give a mask as row intervals where its rows are contiguous, else as it is; see `Reducer`."""
-    missing = (1,) * (len(leading) + 2 - mask.ndim)
-    full = _without_copies(mask.detach().reshape(missing + mask.shape))
-    visible, adds = _visible(full)
+    mask = mask.detach()
+    full = _without_copies(mask.reshape((1,) * (len(leading) + 2 - mask.ndim) + mask.shape))
+    if full.dtype == torch.bool:
+        return Reduced(_of_visible(full, full, queries, keys))
+    lowest = torch.finfo(full.dtype).min  # what many write in place of −inf
+    visible = full > lowest
+    low = (~visible).all(-1) & (full.amax(-1) == lowest)
+    level = None
+    if bool(low.any()):
+        visible = visible | low[..., None]
+        full = mask = full.masked_fill(low[..., None], 0)
+        # float16's lowest number is so near that scores do not vanish beside it; all are shifted.
+        level = low if lowest < torch.finfo(torch.float16).min else None
+    adds = bool((full.masked_fill(~visible, 0) != 0).any())
+    return Reduced(_of_visible(visible, mask if adds else None, queries, keys), level)
+
+
+def _of_visible(
+    visible: Bool[Tensor, "*b l s"], matrix: Tensor | None, queries: int, keys: int
+) -> Mask:
+    """Find the intervals of what is visible.
+
+    Args:
+        visible: which keys are, ``(..., l, s)``.
+        matrix: what else the mask says: a bias, or ``visible`` itself if it is boolean; None if it
+            says nothing else.
+        queries: L.
+        keys: S.
+    """
     start, stop, contiguous = _runs(visible.expand(*visible.shape[:-1], keys))
-    if full.dtype != torch.bool and bool((start == stop).any()) and not _minus_infinity(full):
-        # A row of nothing but the lowest number is no hidden row: softmax spreads it evenly.
-        return dense(mask.detach())
     if not contiguous:
-        return dense(mask.detach() if adds else visible)
+        return dense(visible if matrix is None else matrix)
     start, stop = (bound.expand(*bound.shape[:-1], queries) for bound in (start, stop))
     seen = intervals(start, stop, offset=_offset(stop))
-    return seen & dense(mask.detach()) if adds else seen
+    adds = matrix is not None and matrix.dtype != torch.bool
+    return seen & dense(matrix) if adds and matrix is not None else seen
 
 
 def _without_copies(mask: Tensor) -> Tensor:
@@ -87,20 +125,6 @@ def _without_copies(mask: Tensor) -> Tensor:
         if mask.stride(axis) == 0 and mask.shape[axis] > 1:
             mask = mask.narrow(axis, 0, 1)
     return mask
-
-
-def _visible(mask: Tensor) -> tuple[Bool[Tensor, "*b l s"], bool]:
-    """Tell which keys are visible, and whether the mask adds anything to the scores of those."""
-    if mask.dtype == torch.bool:
-        return mask, False
-    hidden = mask <= torch.finfo(mask.dtype).min  # what many write in place of −inf
-    return ~hidden, bool((mask.masked_fill(hidden, 0) != 0).any())
-
-
-def _minus_infinity(mask: Tensor) -> bool:
-    """Tell whether the rows of an additive mask that hide everything hide it with −inf."""
-    highest = mask.amax(-1)
-    return not bool((highest == torch.finfo(mask.dtype).min).any())
 
 
 def _runs(

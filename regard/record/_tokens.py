@@ -100,8 +100,10 @@ class Labeller:
         ids = ids.detach().cpu().reshape(-1, ids.shape[-1])
         known = self._ids.get(place)
         cache = kwargs.get("past_key_values")
-        if known is not None and cache is not None and int(cache.get_seq_length()) > 0:
-            ids = torch.cat([known, ids], dim=-1)  # it goes on from those before
+        if known is not None and len(known) == len(ids):
+            length = ids.shape[-1] == 1 if cache is None else int(cache.get_seq_length())
+            if length:  # it goes on from those before
+                ids = torch.cat([known, ids], dim=-1)
         self._ids[place] = ids
 
 

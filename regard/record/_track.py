@@ -53,6 +53,7 @@ class Track:
         self._kind = kind
         self._seen = 0
         self._pieces: list[_Piece] = []
+        self._watched: list[tuple[Tensor, int]] = []
         self._pattern: Pattern | None = None
         problem = only_heads(problem, self.heads)
         self._keys = problem.keys if kind == "cross" else _filled(problem)
@@ -60,7 +61,7 @@ class Track:
         self._grown = False
         self._add(problem, shift=0, width=self._keys)
         self._problem = replace(problem, query=self._pieces[0].query, key=self._key)
-        self._watched = [(t, version(t)) for t in (self._problem.query, self._key)]
+        self._watch(self._key)
 
     @property
     def rows(self) -> Sequence[int]:
@@ -162,9 +163,16 @@ class Track:
             rows, query = problem.rows, problem.query
         query = self._kept.keep(query)
         self._pieces.append(_Piece(query, _moved(rows, query.device), shift, width))
+        for tensor in (query, rows.allowed, rows.bias):
+            self._watch(tensor)
         self._rows += numbers
         self._seen += problem.queries
         self._pattern = None
+
+    def _watch(self, tensor: Tensor | None) -> None:
+        """Remember how often a tensor was written to, unless it is a copy that no one else has."""
+        if tensor is not None and not tensor.is_inference():
+            self._watched.append((tensor, version(tensor)))
 
     def _joined(self) -> Problem:
         query, rows = self._pieces[0].query, self._pieces[0].rows

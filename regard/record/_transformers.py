@@ -9,6 +9,7 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimen
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,9 @@ def attention_forward(
     queries = query.shape[-2]
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
-    mask = _mask(attention_mask, query, key)
+    mask, level = _mask(attention_mask, query, key)
+    if level is not None:
+        query = query.masked_fill(level[..., None], 0)
     if attention_mask is None and is_causal and queries > 1:
         mask = causal(offset=0)
     if position_bias is not None:
@@ -122,13 +125,15 @@ def attention_forward(
     return context.transpose(1, 2).contiguous(), None
 
 
-def _mask(given: Tensor | None, query: Tensor, key: Tensor) -> Mask | None:
+def _mask(given: Tensor | None, query: Tensor, key: Tensor) -> tuple[Mask | None, Tensor | None]:
+    """Read the model's mask, and which queries it leaves without a choice."""
     if given is None:
-        return None
+        return None, None
     if isinstance(given, LazyMask) and given.shape[-2:] == (query.shape[-2], key.shape[-2]):
-        return given.mask
+        return given.mask, None
     plain = given[..., : key.shape[-2]]
-    return reduced(plain, query.shape[:-2], query.shape[-2], key.shape[-2])
+    found = reduced(plain, query.shape[:-2], query.shape[-2], key.shape[-2])
+    return found.mask, found.level
 
 
 @contextmanager
@@ -158,9 +163,7 @@ def _configs(model: nn.Module) -> list[Any]:
     found: dict[int, Any] = {}
     for module in model.modules():
         config = getattr(module, "config", None)
-        if not hasattr(config, "_attn_implementation_internal"):
-            continue
-        if not _is_of_transformers(module):
+        if not hasattr(config, "_attn_implementation_internal") or not _asks(module):
             continue
         for part in _with_parts(config):
             if part._attn_implementation not in (None, "sdpa", NAME):  # noqa: SLF001
@@ -169,8 +172,12 @@ def _configs(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
-def _is_of_transformers(module: nn.Module) -> bool:
-    return hasattr(type(module), "_can_set_attn_implementation")
+def _asks(module: nn.Module) -> bool:
+    """Tell whether a module, or the file that it is from, knows of attention implementations."""
+    kind = type(module)
+    return hasattr(kind, "_can_set_attn_implementation") or hasattr(
+        sys.modules.get(kind.__module__), "ALL_ATTENTION_FUNCTIONS"
+    )
 
 
 def _with_parts(config: Any) -> Iterator[Any]:
@@ -189,6 +196,8 @@ def _require_choice(module: nn.Module, config: Any) -> None:
             f"{kind.__name__} attends over a paged cache ({implementation!r}), which is not "
             "recorded; call model.set_attn_implementation('sdpa')"
         )
+    if not hasattr(kind, "_can_set_attn_implementation"):  # a part of a model; its file asks
+        return
     can_choose = kind._can_set_attn_implementation()  # noqa: SLF001 - its only name
     if not can_choose or not any(getattr(kind, flag, False) for flag in _FLAGS):
         cure = "it supports 'sdpa': call model.set_attn_implementation('sdpa')"

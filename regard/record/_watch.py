@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import threading
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from regard.record._masks import Reducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from regard.record._calls import Call
 
@@ -51,6 +52,16 @@ def listen(listener: Listener) -> Iterator[None]:
             watch.stop()
 
 
+@dataclass(frozen=True, eq=False)
+class _Entered:
+    """A module that is being called."""
+
+    module: nn.Module
+    seen: int
+    """How many attention calls had been seen before."""
+    frame: FrameType | None
+
+
 class _Watch:
     """What is being called on one thread, and who wants to know."""
 
@@ -58,8 +69,7 @@ class _Watch:
         self.listeners: list[Listener] = []
         self.reducer = Reducer()
         self._thread = threading.get_ident()
-        self._modules: list[tuple[nn.Module, int]] = []
-        """Those being called, and how many attention calls had been seen before."""
+        self._modules: list[_Entered] = []
         self._runs = -1
         self._seen = 0
         self._mode = _Functions(self)
@@ -82,12 +92,12 @@ class _Watch:
     @property
     def module(self) -> nn.Module | None:
         """The innermost module being called."""
-        return self._modules[-1][0] if self._modules else None
+        return self._modules[-1].module if self._modules else None
 
     def tell(self, call: Call) -> None:
         """Hand a call to all listeners, with the modules that led to it."""
         self._seen += 1
-        modules = tuple(module for module, _ in self._modules)
+        modules = self._called()
         if modules and isinstance(modules[-1], nn.TransformerEncoderLayer):  # fused
             modules = (*modules, modules[-1].self_attn)
         call = replace(call, modules=modules, run=self._runs)
@@ -98,35 +108,44 @@ class _Watch:
         if threading.get_ident() != self._thread:
             return
         require_eager(module)
+        frame = _calling_frame()
+        while self._modules and not _is_below(frame, self._modules[-1].frame):
+            self._forget()  # an interrupt broke it off, of which torch tells no hook
         if not self._modules:
             self._runs += 1
-        self._modules.append((module, self._seen))
+        self._modules.append(_Entered(module, self._seen, frame))
         if self._aside_for is None and may_fuse(module, self._mode):
             self._step_aside(module)
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
         # Of a call that was broken off, torch tells no keyword arguments.
         kwargs, output = rest if len(rest) == 2 else ({}, None)
-        if threading.get_ident() != self._thread or all(m is not module for m, _ in self._modules):
+        if threading.get_ident() != self._thread or all(m is not module for m in self._called()):
             return
-        entered, before = self._modules[-1]
-        while entered is not module:  # those whose call was broken off
-            self._modules.pop()
-            entered, before = self._modules[-1]
-        if self._aside_for is not None:
-            missed = isinstance(module, nn.MultiheadAttention) and self._seen == before
-            if missed and output is not None:
+        while self._modules[-1].module is not module:
+            self._forget()
+        if self._aside_for is not None and output is not None:
+            may_attend = isinstance(module, nn.MultiheadAttention) or module is self._aside_for
+            if may_attend and self._seen == self._modules[-1].seen:
                 self._look_again(module, args, kwargs)
-            if self._aside_for is module:
-                self._aside.close()
-                self._aside_for = None
-        self._modules.pop()
+        self._forget()
+
+    def _called(self) -> tuple[nn.Module, ...]:
+        return tuple(entered.module for entered in self._modules)
+
+    def _forget(self) -> None:
+        """Take note that the innermost module is called no more."""
+        if self._modules.pop().module is self._aside_for:
+            self._aside.close()
+            self._aside_for = None
 
     def _step_aside(self, module: nn.Module) -> None:
         """Let a module of torch's take its fused path, which it avoids where a mode looks on."""
         self._aside_for = module
         self._aside.enter_context(torch._C.DisableTorchFunction())  # noqa: SLF001 - there is no other
-        self._aside.enter_context(FusedLayers(self.tell))
+        if not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda"):
+            # Below autocast, where these look on, the operator would compute without it.
+            self._aside.enter_context(FusedLayers(self.tell))
 
     def _look_again(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Call a layer once more that took no fused path after all; its first result stands."""
@@ -136,6 +155,21 @@ class _Watch:
         with torch.no_grad():
             module.forward(*args, **kwargs)
         self._step_aside(aside_for)
+
+
+def _calling_frame() -> FrameType | None:
+    """The frame of torch's that calls the module whose hook this is."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__") != nn.Module.__module__:
+        frame = frame.f_back
+    return frame
+
+
+def _is_below(frame: FrameType | None, above: FrameType | None) -> bool:
+    """Tell whether a frame was called, by whatever ways, from another one."""
+    while frame is not None and frame is not above:
+        frame = frame.f_back
+    return frame is above
 
 
 class _Functions(TorchFunctionMode):
