@@ -88,7 +88,8 @@ def of_sdpa(
     grouped_query, grouped_key, attn_mask = _grouped(module, query, key, attn_mask)
     if grouped_query is not query or grouped_key is not key:
         query, key, value, enable_gqa = grouped_query, grouped_key, grouped_key, True
-    query, key, _ = broadcast(query, key, value, grouped=enable_gqa)
+    shared = query.ndim > 2 and key.shape[-3:-2] == value.shape[-3:-2] == (1,)
+    query, key, _ = broadcast(query, key, value, grouped=enable_gqa or shared)
     mask = causal(offset=0) if is_causal else None
     if attn_mask is not None:
         given = reducer.reduce(attn_mask, query.shape[:-2], query.shape[-2], key.shape[-2])

@@ -86,12 +86,13 @@ def reduced(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> 
     if full.dtype == torch.bool:
         return Reduced(_of_visible(full, full, queries, keys))
     lowest = torch.finfo(full.dtype).min  # what many write in place of −inf
-    visible = full > lowest
+    visible = ~(full <= lowest)  # NaN is
     low = (~visible).all(-1) & (full.amax(-1) == lowest)
     level = None
     if bool(low.any()):
-        visible = visible | low[..., None]
-        full = mask = full.masked_fill(low[..., None], 0)
+        even = low[..., None] & (full == lowest)
+        visible = visible | even
+        full = mask = full.masked_fill(even, 0)
         # float16's lowest number is so near that scores do not vanish beside it; all are shifted.
         level = low if lowest < torch.finfo(torch.float16).min else None
     adds = bool((full.masked_fill(~visible, 0) != 0).any())

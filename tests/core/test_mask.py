@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard import causal, dense, documents, padding, prefix, window
+from regard import causal, dense, documents, intervals, padding, prefix, window
 
 SIZES = st.sampled_from([1, 2, 3, 5, 7, 11])
 INTERVALS = tuple(kind for kind in KINDS if kind != "dense")
@@ -56,6 +56,7 @@ def shown(mask, queries, keys):
         (padding(torch.zeros(5, dtype=torch.bool)), ["....."] * 3),
         (dense(torch.tensor([[True], [False], [True]])), ["xxxxx", ".....", "xxxxx"]),
         (dense(torch.tensor([0.0, -torch.inf, 5.0, -9.0, 0.0])), ["x.xxx"] * 3),
+        (intervals(torch.tensor([0, 4, 2]), torch.tensor([2, 1, 9])), ["xx...", ".....", "..xxx"]),
         (regard.Mask(), ["xxxxx"] * 3),
     ],
 )
@@ -80,6 +81,51 @@ def test_per_sequence_masks_of_more_than_one_batch_dimension(lead):
     keep = torch.rand(7, 2, 1, generator=torch.Generator().manual_seed(3)) < torch.tensor([2, 0.5])
     full = padding(keep).visible(3, 2, lead)
     assert torch.equal(full, keep[:, :, None, None].expand(*lead, 3, 2))
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_intervals_that_are_given_are_the_mask(data):
+    batch, heads, queries, keys = (data.draw(SIZES) for _ in range(4))
+    shape = data.draw(
+        st.sampled_from([(queries,), (batch, queries), (1, queries), (batch, heads, queries)])
+    )
+    seed = torch.Generator().manual_seed(data.draw(st.integers(0, 999)))
+    start, stop = torch.randint(-2, keys + 3, (2, *shape), generator=seed)
+    mask, key = intervals(start, stop), torch.arange(keys)
+    expected = (key >= start[..., None]) & (key < stop[..., None])
+    for _ in range(3 - len(shape)):
+        expected = expected[:, None] if len(shape) == 2 else expected[None]
+    expected = expected.expand(batch, heads, queries, keys)
+    assert torch.equal(mask.visible(queries, keys, (batch, heads)), expected)
+    # and with others, which it leaves where the queries sit
+    both = mask & causal()
+    inside = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    assert torch.equal(both.visible(queries, keys, (batch, heads)), expected & inside)
+
+
+def test_intervals_come_back_as_given():
+    mask = padding(torch.tensor([0, 1, 1, 1, 0])) & causal()
+    start, stop = mask.intervals(3, 5, (2,))
+    assert start.shape == (2, 3)
+    again = intervals(start, stop)
+    assert torch.equal(again.visible(3, 5, (2,)), mask.visible(3, 5, (2,)))
+    query, key = torch.randn(2, 2, 5, 3, generator=torch.Generator().manual_seed(2))
+    one, other = (regard.Pattern(query[:, :3], key, mask=m).dense() for m in (mask, again))
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
+
+
+def test_intervals_hide_nothing_by_their_offset():
+    start, stop = torch.tensor([0, 1, 2]), torch.tensor([2, 5, 3])
+    placed = intervals(start, stop, offset=-1)
+    assert torch.equal(placed.visible(3, 5), intervals(start, stop).visible(3, 5))
+    weights = torch.eye(5)[[1, 3, 2]][None]
+    distances = [
+        regard.Pattern(weights, torch.eye(5)[None], scale=99.0, mask=m).distance()[0].tolist()
+        for m in (placed, intervals(start, stop))
+    ]
+    # |position − key|, of weights that lie on one key but for e⁻⁹⁹
+    assert distances == [pytest.approx([2.0, 3.0, 1.0]), pytest.approx([1.0, 0.0, 2.0])]
 
 
 def test_dense_masks_line_up_from_the_right():
@@ -118,6 +164,8 @@ def test_repr_names_the_parts():
     assert repr(dense(torch.zeros(2, 1, 3))) == "dense(torch.float32 (2, 1, 3))"
     assert repr(dense(torch.ones(3, dtype=torch.bool))) == "dense(bool (3,))"
     assert repr(regard.Mask()) == "everything"
+    bounds = torch.zeros(2, 5, dtype=torch.int64)
+    assert repr(intervals(bounds, bounds, offset=1)) == "intervals((2, 5)) at offset 1"
 
 
 REFUSED = [
@@ -146,6 +194,16 @@ REFUSED = [
         TypeError,
         r"mask must be bool or floating.*int64.*bool\(\)",
     ),
+    (lambda: intervals(torch.tensor([0.0]), torch.tensor([1])), TypeError, "start must hold int"),
+    (lambda: intervals(torch.tensor([0]), torch.tensor([True])), TypeError, "stop must hold int"),
+    (lambda: intervals(torch.tensor(0), torch.tensor(1)), ValueError, "start needs an axis"),
+    (lambda: intervals([0], [1]), TypeError, "start must be a tensor, but is list"),
+    (
+        lambda: intervals(torch.tensor([0, 1]), torch.tensor([1])),
+        ValueError,
+        r"start has shape \(2,\) and stop \(1,\)",
+    ),
+    (lambda: intervals(torch.tensor([0]), torch.tensor([1]), offset=0.5), TypeError, "offset must"),
     (lambda: dense([[True]]), TypeError, "mask must be a tensor, but is list"),
     (
         lambda: dense(torch.ones(2, 3)) & dense(torch.ones(2, 5)),
@@ -166,6 +224,8 @@ def test_what_is_no_mask_is_refused(make, kind, message):
     ("mask", "message"),
     [
         (documents(torch.zeros(5, dtype=torch.int64)), "ids covers 5 keys, but there are 7"),
+        (intervals(*torch.zeros(2, 7).long()), "intervals covers 7 queries, but there are 5"),
+        (intervals(*torch.zeros(2, 3, 5).long()), r"start has leading dimensions \(3,\)"),
         (padding(torch.ones(2, 5, dtype=torch.bool)), "keep covers 5 keys, but there are 7"),
         (padding(torch.ones(3, 7, dtype=torch.bool)), r"keep has leading dimensions \(3,\)"),
         (prefix(torch.tensor([1, 2, 3])), r"length has leading dimensions \(3,\).*\(2, 11\)"),
