@@ -11,6 +11,7 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D and Dv hea
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -94,16 +95,17 @@ def _together(problem: Problem) -> tuple[Tensor, Tensor | None]:
     kernel = _flash_on_cpu if problem.query.device.type == "cpu" else _any_kernel
     # The kernel wants D = Dv.
     width = aligned(max(problem.query.shape[-1], problem.value.shape[-1]))
-    query, key = widened(problem.query, width), widened(problem.repeated(problem.key), width)
+    query, scale = _scaled_in_part(problem.query, problem.scale)
+    query, key = widened(query, width), widened(problem.repeated(problem.key), width)
     value = widened(problem.repeated(problem.value), width)
 
     plain = problem.alibi is None and (not problem.rows.hides or problem.rows.causal_from_zero)
     if plain:
         context, logsumexp = kernel(
-            query, key, value, problem.scale, None, is_causal=problem.rows.hides
+            query, key, value, scale, None, is_causal=problem.rows.hides
         )
     else:
-        context, logsumexp = _in_blocks(problem, kernel, query, key, value)
+        context, logsumexp = _in_blocks(problem, kernel, query, key, value, scale)
 
     context = context[..., : problem.value.shape[-1]]
     if problem.sink is not None:
@@ -113,8 +115,20 @@ def _together(problem: Problem) -> tuple[Tensor, Tensor | None]:
     return context, logsumexp if problem.query.dtype == torch.float32 else None
 
 
+def _scaled_in_part(query: Tensor, scale: float) -> tuple[Tensor, float]:
+    """Multiply the query by what keeps the scale from being a power of two.
+
+    Matrix libraries multiply by it before the sum or behind it, by how many threads they have; with
+    a power of two that rounds alike. In half precision the query would lose digits by it.
+    """
+    part, exponent = math.frexp(scale)
+    if query.dtype != torch.float32 or abs(part) in (0.0, 0.5):
+        return query, scale
+    return query * part, 2.0**exponent
+
+
 def _in_blocks(
-    problem: Problem, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor
+    problem: Problem, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> tuple[Tensor, Tensor | None]:
     """Go over the queries in blocks, each with the keys it can see and a mask of that size."""
     contexts, logsumexps = [], []
@@ -127,7 +141,7 @@ def _in_blocks(
             query[..., rows, :],
             key[..., columns, :],
             value[..., columns, :],
-            problem.scale,
+            scale,
             mask,
             is_causal=False,
         )

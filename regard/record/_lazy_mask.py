@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-_ENTRIES = 2**24  # of the mask that are looked at at a time
+_ENTRIES = 2**22  # of the mask that are looked at at a time
 
 
 class LazyMask(torch.Tensor):
