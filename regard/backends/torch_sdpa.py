@@ -101,9 +101,7 @@ def _together(problem: Problem) -> tuple[Tensor, Tensor | None]:
 
     plain = problem.alibi is None and (not problem.rows.hides or problem.rows.causal_from_zero)
     if plain:
-        context, logsumexp = kernel(
-            query, key, value, scale, None, is_causal=problem.rows.hides
-        )
+        context, logsumexp = kernel(query, key, value, scale, None, is_causal=problem.rows.hides)
     else:
         context, logsumexp = _in_blocks(problem, kernel, query, key, value, scale)
 
