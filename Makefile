@@ -42,6 +42,7 @@ bench: $(PEERS) ## measure against peers, a quarter of an hour; keep the machine
 pictures: $(INSTALLED) ## make the pictures of README and docs anew
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/demo.py
+	$(BIN)/python docs/explorer.py
 
 model: $(INSTALLED) ## train the shipped model again, into runs/shipped
 	$(BIN)/regard train --out runs/shipped

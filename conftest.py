@@ -31,6 +31,7 @@ CORE = (
     "regard.steps",
     "regard.backends",
     "regard._index",
+    "regard._operand",
     "regard._stream",
     "regard._readout",
     "regard.readouts",

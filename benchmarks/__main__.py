@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.compared import compared
 from benchmarks.decode import decode
+from benchmarks.exploring import exploring
 from benchmarks.growth import growth
 from benchmarks.machine import describe
 from benchmarks.overhead import overhead
@@ -26,7 +27,8 @@ def main() -> None:
     torch.manual_seed(0)
     describe()
     report = Report()
-    for measure in (forward, backward, decode, readouts, overhead, growth, recording, compared):
+    kernels = (forward, backward, decode, readouts, overhead, growth)
+    for measure in (*kernels, recording, exploring, compared):
         measure(report)
     report.summary()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+
+from regard.view.plot_style import ACCENT, FAINT, INK, LINE, STYLE, canvas, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -14,44 +15,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
-INK = "#24292f"
-FAINT = "#6e7781"
-LINE = "#d0d7de"
-ACCENT = "#b64a00"  # on white its contrast is above 5:1
+__all__ = [
+    "ACCENT",
+    "CELL_HEIGHT",
+    "CELL_WIDTH",
+    "FAINT",
+    "INK",
+    "LINE",
+    "SHADES",
+    "STYLE",
+    "arrow",
+    "box",
+    "canvas",
+    "square",
+    "table",
+    "write",
+]
+
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#fbc79b", "#f57c1f"])
 
-STYLE = {
-    "figure.facecolor": "white",  # paper: the same on a light page and on a dark one
-    "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 11,
-    "text.color": INK,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "svg.fonttype": "path",  # letters look the same where the font is missing
-    "svg.hashsalt": "regard",  # the same picture gives the same file
-}
-
 CELL_WIDTH, CELL_HEIGHT = 0.68, 0.44
-
-
-def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Make a figure to draw on, x to the right and y down from the top left."""
-    figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, width), ylim=(height, 0))
-    axes.axis("off")
-    return figure, axes
-
-
-def write(axes: Axes, x: float, y: float, text: str, align: str = "center", **style: Any) -> None:
-    """Write a text, centred in height."""
-    axes.text(x, y, text, ha=align, va="center", **style)
 
 
 def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:

@@ -4,6 +4,8 @@ The attention weights of a model are a lazy matrix: computed at the speed of a f
 stored, and exact wherever you look.
 """
 
+from typing import Any
+
 from regard.attention import attention
 from regard.errors import Error
 from regard.mask import Mask, causal, dense, documents, intervals, padding, prefix, window
@@ -43,3 +45,12 @@ __all__ = [
     "use_in_transformers",
     "window",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Bring `explore` when it is asked for: its server needs more than torch."""
+    if name == "explore":
+        from regard.explorer import explore
+
+        return explore
+    raise AttributeError(f"module 'regard' has no attribute {name!r}")

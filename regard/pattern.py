@@ -10,11 +10,12 @@ dimension is optional.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from regard._index import span, spelled_out
+from regard._operand import check_operand
 from regard._parts import Collected, LogSumExp, Weights
 from regard._problem import Problem, check
 from regard._reading import take
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxtyping import Float
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     from regard._index import Index
@@ -306,6 +309,33 @@ class Pattern:
         window = Pattern.of(self._problem.window(*shown), self._row_logsumexp()[:, shown[0]])
         return window.image(rows, columns)
 
+    def plot(
+        self,
+        tokens: Sequence[str] | None = None,
+        *,
+        scale: Literal["log", "linear"] = "log",
+        rows: int | None = None,
+        columns: int | None = None,
+        queries: tuple[int, int] | None = None,
+        keys: tuple[int, int] | None = None,
+        figsize: tuple[float, float] | None = None,
+        ax: Axes | None = None,
+    ) -> Figure:
+        """Draw one head, or the heads of one sequence; `view.plot.plot_pattern` has the arguments.
+
+        Raises:
+            ImportError: without matplotlib: ``pip install 'regard[plot]'``.
+        """
+        from regard.view.plot import plot_pattern
+
+        shown: Any = {"rows": rows, "columns": columns, "queries": queries, "keys": keys}
+        return plot_pattern(self, tokens, scale=scale, figsize=figsize, ax=ax, **shown)
+
+    def _repr_html_(self) -> str:
+        from regard.view.notebook import pattern_html
+
+        return pattern_html(self)
+
     def _tensor(self, readout: Readout[Any, Tensor]) -> Tensor:
         result: Tensor = self.read(readout)[0]
         return result
@@ -327,7 +357,7 @@ class Pattern:
         if not isinstance(x, torch.Tensor):
             return NotImplemented
         columns = x[:, None] if x.ndim == 1 else x
-        self._check_operand(columns, -2, self.shape[-1], "S", x)
+        check_operand(repr(self), self.shape, self.device, columns, -2, x)
         batch, heads = self._problem.heads
         leading = self._problem.leading
         spread = columns.expand(*leading, *columns.shape[-2:]).to(self.dtype)
@@ -346,7 +376,7 @@ class Pattern:
         if not isinstance(y, torch.Tensor):
             return NotImplemented
         rows = y[None] if y.ndim == 1 else y
-        self._check_operand(rows, -1, self.shape[-2], "L", y)
+        check_operand(repr(self), self.shape, self.device, rows, -1, y)
         spread = rows.expand(*self._problem.leading, *rows.shape[-2:]).to(self.dtype)
         batch, heads = self._problem.heads
         collected = self._tensor(Collected(spread.reshape(batch * heads, *rows.shape[-2:])))
@@ -361,19 +391,6 @@ class Pattern:
             left, right = args
             return left @ right if isinstance(left, cls) else right.__rmatmul__(left)
         return NotImplemented
-
-    def _check_operand(self, x: Tensor, axis: int, want: int, letter: str, given: Tensor) -> None:
-        try:
-            fits = torch.broadcast_shapes(x.shape[:-2], self._problem.leading) == self.shape[:-2]
-        except RuntimeError:
-            fits = False
-        if x.ndim < 2 or x.shape[axis] != want or not fits:
-            raise ValueError(
-                f"an operand of shape {tuple(given.shape)} does not fit {self!r}: it needs "
-                f"{letter}={want} and leading dimensions that broadcast to {self._problem.leading}"
-            )
-        if given.device != self.device:
-            raise ValueError(f"the operand is on {given.device}, the pattern on {self.device}")
 
     def verify(self, rows: int = 64) -> float:
         """Compare sampled rows of every head with the written-out computation in float64.

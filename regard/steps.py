@@ -21,9 +21,10 @@ from regard._problem import Problem, check
 from regard._visible import dot_products, softcapped, weighted_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from jaxtyping import Float
+    from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
     from torch import Tensor
 
@@ -105,6 +106,32 @@ class Steps:
         from regard.view.terminal import step_tables
 
         yield from step_tables(self)
+
+    def _repr_html_(self) -> str:
+        from regard.view.notebook import steps_html
+
+        return steps_html(self)
+
+    def plot(self, query: int = -1, tokens: Sequence[str] | None = None) -> Figure:
+        """Draw how one query comes to its context: a row of bars for each step, aligned by key.
+
+        Of several batch entries and heads the first is drawn, and the figure says so.
+
+        Args:
+            query: its position, negative from the end.
+            tokens: one for each key.
+
+        Returns:
+            A matplotlib figure, made without pyplot.
+
+        Raises:
+            IndexError: for a query out of range.
+            ValueError: if there is not one token for each key, or nothing to draw.
+            ImportError: without matplotlib: ``pip install 'regard[plot]'``.
+        """
+        from regard.view.plot import plot_steps
+
+        return plot_steps(self, query, tokens)
 
 
 def explain(

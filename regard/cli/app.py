@@ -11,6 +11,7 @@ import typer
 from regard.cli.doctor import doctor
 from regard.cli.errors import MisuseError
 from regard.cli.explain import explain
+from regard.cli.explore import explore
 from regard.cli.generate import generate
 from regard.cli.train import train
 
@@ -28,6 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(explain)
+app.command()(explore)
 app.command()(train)
 app.command()(generate)
 app.command()(doctor)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jaxtyping import Float
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     from regard.pattern import Pattern
@@ -163,6 +164,11 @@ class Recording:
             return f"Recording({_plural(counts[0][1], 'layer')})"
         return "Recording(" + ", ".join(f"{count} × {kind}" for kind, count in counts) + ")"
 
+    def _repr_html_(self) -> str:
+        from regard.view.notebook import recording_html
+
+        return recording_html(self)
+
     # What the positions are
 
     @property
@@ -210,6 +216,27 @@ class Recording:
         from regard.record.heads import read_heads
 
         return read_heads(self.of_kind(), self.tokens, progress=progress)
+
+    def plot_heads(self, kind: Kind | None = None, size: int = 64) -> Figure:
+        """Draw all heads: a thumbnail each, layers down, heads across, and what each does.
+
+        Names are those of `heads`; where heads can't be scored they have their numbers alone, and
+        the figure says why. Of several sequences the first is drawn.
+
+        Args:
+            kind: ``self``, ``cross`` or ``encoder``; None as for indexing.
+            size: most pixels of a thumbnail's side.
+
+        Returns:
+            A matplotlib figure, made without pyplot.
+
+        Raises:
+            ValueError: for a kind that was not recorded, or if nothing was.
+            ImportError: without matplotlib: ``pip install 'regard[plot]'``.
+        """
+        from regard.view.plot import plot_heads
+
+        return plot_heads(self, kind, size)
 
     def rollout(
         self,

@@ -1,0 +1,6 @@
+"""The explorer: a page where attention can be looked at, at any length."""
+
+from regard.explorer._explore import Explorer, explore
+from regard.explorer._subjects import ExplorerError, ModelSubject, RecordingSubject
+
+__all__ = ["Explorer", "ExplorerError", "ModelSubject", "RecordingSubject", "explore"]

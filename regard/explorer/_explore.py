@@ -1,0 +1,109 @@
+"""Serving the explorer's page: from the command, from Python and from a notebook."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import webbrowser
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from regard.explorer._server import application
+from regard.explorer._subjects import RecordingSubject
+
+if TYPE_CHECKING:
+    from regard.explorer._subjects import Subject
+    from regard.record import Recording
+
+
+class Explorer:
+    """A server that is running; stop it with `stop`, or leave it until Python ends.
+
+    Args:
+        subject: what it shows.
+        host: where it listens; the loopback, unless other machines are to see it.
+        port: 0 takes one that is free.
+
+    Raises:
+        OSError: if the port is taken.
+    """
+
+    def __init__(self, subject: Subject, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((host, port))
+        except OSError as error:
+            self._socket.close()
+            raise OSError(
+                f"{host}, port {port}, can't be listened on: {error.strerror}; give another, or "
+                "port 0 for one that is free"
+            ) from error
+        self._socket.listen()  # whoever opens the page at once waits, and is not turned away
+        self.host, self.port = host, self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            application(subject, host), log_level="warning", access_log=False, ws="none"
+        )
+        self._server = uvicorn.Server(config)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.port}/"
+
+    def serve(self) -> None:
+        """Serve until interrupted."""
+        self._server.run(sockets=[self._socket])
+
+    def start(self) -> None:
+        """Serve in the background."""
+        self._thread = threading.Thread(target=self.serve, name="regard explore", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the server."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+        self._socket.close()
+
+    def __repr__(self) -> str:
+        return f"Explorer({self.url})"
+
+    def _repr_html_(self) -> str:
+        return f'<iframe src="{self.url}" width="100%" height="900" style="border:0"></iframe>'
+
+
+def explore(
+    recording: Recording,
+    *,
+    title: str = "recording",
+    host: str = "127.0.0.1",
+    port: int = 0,
+    open_browser: bool = False,
+) -> Explorer:
+    """Show a recording as a page, from Python; in a notebook, below the cell.
+
+    Args:
+        recording: what was recorded.
+        title: what the page calls it.
+        host: where to listen; the loopback, unless other machines are to see it.
+        port: 0 takes one that is free.
+        open_browser: open the page in the system's browser.
+
+    Returns:
+        The running server, whose `url` is the page's address.
+
+    Raises:
+        ExplorerError: if the recording holds nothing that a page could show.
+        OSError: if the port is taken.
+    """
+    explorer = Explorer(RecordingSubject(recording, title=title), host=host, port=port)
+    explorer.start()
+    if open_browser:
+        webbrowser.open(explorer.url)
+    return explorer

@@ -1,0 +1,86 @@
+"""Who may ask: this machine's own pages, and no other.
+
+A page of another site can send requests to a server on this machine. It can't choose their Host
+and Origin: a name that was rebound to 127.0.0.1 stays in the Host, and another site in the Origin.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self'"
+)
+_HEADERS = {
+    b"content-security-policy": POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cache-control": b"no-store",
+}
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class Guard:
+    """Refuses foreign hosts and origins, and puts a strict policy on every answer.
+
+    Args:
+        app: the application behind it.
+        host: the name that the server was bound to; asked for beside those of the loopback.
+    """
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app = app
+        self._hosts = _LOOPBACK | {host}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refused = self._refusal(scope)
+        if refused is not None:
+            await _refuse(send, refused)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                names = {name.lower() for name, _ in message["headers"]}
+                added = [(name, value) for name, value in _HEADERS.items() if name not in names]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        await self._app(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> str | None:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get(b"host", "")
+        if _name(f"//{host}") not in self._hosts:
+            return f"the host {host!r} is not this server's; open the address that it printed"
+        origin = headers.get(b"origin")
+        if origin is not None and origin != f"{scope['scheme']}://{host}":
+            return f"requests from {origin!r} are refused; open the page of this server"
+        if headers.get(b"sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return "requests from other sites are refused; open the page of this server"
+        return None
+
+
+def _name(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
+
+
+async def _refuse(send: Send, why: str) -> None:
+    body = why.encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), *_HEADERS.items()]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

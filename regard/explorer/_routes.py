@@ -1,0 +1,325 @@
+"""The explorer's interface: what the page asks for, and the answers.
+
+Numbers in bulk travel as little-endian float32, everything else as JSON.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from threading import Event
+from typing import Annotated, Any, TypeVar
+
+import torch
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, Field
+
+from regard.explorer._run import MEAN, Run
+from regard.explorer._subjects import CHARACTERS, GENERATED, ExplorerError, ModelSubject, Subject
+from regard.explorer._work import BusyError, ReplacedError, Work
+from regard.record import RecordError
+
+__all__ = ["MissingError", "router"]
+
+PIXELS = 2048
+"""Largest side of a picture."""
+
+Result = TypeVar("Result")
+Name = Annotated[str | None, Header(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+Whole = Annotated[int, Query(ge=0, le=2**31)]
+Place = Annotated[str, Query(pattern=rf"^(\d{{1,9}}|{MEAN})$")]
+Range = Annotated[str, Query(pattern=r"^\d{1,10},\d{1,10}$")]
+Side = Annotated[int, Query(ge=1, le=PIXELS)]
+
+
+class MissingError(LookupError):
+    """What is asked for is not there; the message says so."""
+
+
+class Numbers(Response):
+    """Numbers in bulk."""
+
+    media_type = "application/octet-stream"
+
+
+class Lines(StreamingResponse):
+    """JSON, line by line."""
+
+    media_type = "application/x-ndjson"
+
+
+class Refusal(BaseModel):
+    """Why there is no answer, and what to do."""
+
+    error: str
+
+
+class Text(BaseModel):
+    """A text to run the model over."""
+
+    text: str = Field(max_length=CHARACTERS)
+
+
+class Token(BaseModel):
+    """A token to append."""
+
+    token: int = Field(ge=0, le=2**31)
+
+
+class Drawing(BaseModel):
+    """How to go on."""
+
+    tokens: int = Field(default=40, ge=1, le=GENERATED)
+    temperature: float = Field(default=0.8, ge=0, le=100, allow_inf_nan=False)
+    seed: int | None = Field(default=None, ge=0, le=2**63 - 1)
+
+
+def _subject(request: Request) -> Subject:
+    subject: Subject = request.app.state.subject
+    return subject
+
+
+class Asked:
+    """Work for one request: called off when whoever asked hangs up."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.work: Work = request.app.state.work
+
+    async def run(self, view: str | None, compute: Callable[[Event], Result]) -> Result:
+        """Compute something; see `Work.run`."""
+        doing = asyncio.ensure_future(self.work.run(view, compute))
+        leaving = asyncio.ensure_future(self._left())
+        try:
+            await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                raise ReplacedError("replaced")  # nobody reads it
+            return await doing
+        finally:
+            leaving.cancel()
+            doing.cancel()
+
+    async def _left(self) -> None:
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+
+
+def _run(request: Request, name: str) -> Run:
+    try:
+        return _subject(request).run(name)
+    except KeyError:
+        raise MissingError("this text is not open any more; open it again") from None
+
+
+def _view(x_client: Name = None, x_view: Name = None) -> str | None:
+    return None if x_client is None or x_view is None else f"{x_client}/{x_view}"
+
+
+Open = Annotated[Run, Depends(_run)]
+Doing = Annotated[Asked, Depends(Asked)]
+View = Annotated[str | None, Depends(_view)]
+router = APIRouter(
+    prefix="/api",
+    responses={
+        status: {
+            "description": "Why there is no answer",
+            "content": {"application/json": {"schema": Refusal.model_json_schema()}},
+        }
+        for status in (400, 404, 409, 410, 413, 422, 503)
+    },
+)
+
+
+@router.get("/health")
+async def health() -> dict[str, bool]:
+    """Tell that the server is there."""
+    return {"ok": True}
+
+
+@router.get("/about")
+async def about(request: Request) -> dict[str, Any]:
+    """Tell what is served."""
+    return _subject(request).about()
+
+
+@router.post("/runs")
+async def read(request: Request, work: Doing, view: View, text: Text) -> dict[str, Any]:
+    """Run the model over a text."""
+    model = _model(request)
+    return await work.run(view, lambda off: model.read(text.text).described())  # noqa: ARG005 - it is not called off midway
+
+
+@router.get("/runs/{name}")
+async def described(run: Open) -> dict[str, Any]:
+    """Describe an open run."""
+    return run.described()
+
+
+@router.post("/runs/{name}/append")
+async def append(
+    request: Request, run: Open, work: Doing, view: View, token: Token
+) -> dict[str, Any]:
+    """Run over one token more."""
+    model = _model(request)
+    return await work.run(view, lambda off: model.append(run, token.token).described())  # noqa: ARG005
+
+
+@router.post("/runs/{name}/generate", response_class=Lines)
+async def generate(request: Request, run: Open, work: Doing, drawing: Drawing) -> Lines:
+    """Draw tokens, and send each as soon as it is there."""
+    steps = _model(request).generate(
+        run, tokens=drawing.tokens, temperature=drawing.temperature, seed=drawing.seed
+    )
+    return Lines(_lines(work.work, map(_told, steps)))
+
+
+@router.get("/runs/{name}/heads", response_class=Lines)
+async def heads(run: Open, work: Doing) -> Lines:
+    """Score all heads, a line a layer."""
+    scores = (run.scores(layer) for layer in range(len(run.layers)))
+    return Lines(_lines(work.work, scores))
+
+
+@router.get("/runs/{name}/thumbnails", response_class=Numbers)
+async def thumbnails(run: Open, work: Doing, view: View, layer: Whole, size: Side = 64) -> Numbers:
+    """Small pictures of a layer's heads."""
+    _require_head(run, layer)
+    pictures = await work.run(view, lambda off: run.thumbnails(layer, size))  # noqa: ARG005
+    return _numbers(pictures, "X-Heads", "X-Rows", "X-Columns")
+
+
+@router.get("/runs/{name}/map", response_class=Numbers)
+async def window(
+    run: Open,
+    work: Doing,
+    view: View,
+    layer: Whole,
+    head: Whole,
+    queries: Range,
+    keys: Range,
+    rows: Side,
+    columns: Side,
+) -> Numbers:
+    """A window of a head's pattern, averaged down to the screen."""
+    _require_head(run, layer, head)
+    shown = [
+        _range(name, given, len(run.tokens))
+        for name, given in (("queries", queries), ("keys", keys))
+    ]
+    pixels = await work.run(
+        view, lambda off: run.map(layer, head, shown[0], shown[1], (rows, columns), off)
+    )
+    return _numbers(pixels, "X-Rows", "X-Columns")
+
+
+@router.get("/runs/{name}/row", response_class=Numbers)
+async def row(
+    run: Open, work: Doing, view: View, layer: Place, head: Place, query: Whole
+) -> Numbers:
+    """What a query attends to."""
+    at = _require_heads(run, layer, head)
+    _require("query", query, len(run.tokens))
+    return _numbers(await work.run(view, lambda off: run.row(*at, query)))  # noqa: ARG005
+
+
+@router.get("/runs/{name}/column", response_class=Numbers)
+async def column(
+    run: Open, work: Doing, view: View, layer: Place, head: Place, key: Whole
+) -> Numbers:
+    """What attends to a key."""
+    at = _require_heads(run, layer, head)
+    _require("key", key, len(run.tokens))
+    return _numbers(await work.run(view, lambda off: run.column(*at, key)))  # noqa: ARG005
+
+
+@router.get("/runs/{name}/cell")
+async def cell(
+    run: Open, work: Doing, view: View, layer: Whole, head: Whole, query: Whole, key: Whole
+) -> dict[str, Any]:
+    """One weight and its score."""
+    _require_head(run, layer, head)
+    _require("query", query, len(run.tokens))
+    _require("key", key, len(run.tokens))
+    return await work.run(view, lambda off: run.cell(layer, head, query, key))  # noqa: ARG005
+
+
+@router.get("/runs/{name}/readouts", response_class=Numbers)
+async def readouts(run: Open, work: Doing, view: View, layer: Whole, head: Whole) -> Numbers:
+    """Entropy, distance, weight on the first token and weight received, along the text."""
+    _require_head(run, layer, head)
+    return _numbers(await work.run(view, lambda off: run.readouts(layer, head)))  # noqa: ARG005
+
+
+@router.get("/runs/{name}/steps")
+async def steps(
+    run: Open, work: Doing, view: View, layer: Whole, head: Whole, query: Whole
+) -> dict[str, Any]:
+    """One query's attention, number by number."""
+    _require_head(run, layer, head)
+    _require("query", query, len(run.tokens))
+    return await work.run(view, lambda off: run.steps(layer, head, query))  # noqa: ARG005
+
+
+def _model(request: Request) -> ModelSubject:
+    subject = _subject(request)
+    if not isinstance(subject, ModelSubject):
+        raise ExplorerError("this is a recording, which can't be run over another text")
+    return subject
+
+
+def _require(name: str, given: int, count: int) -> None:
+    if given >= count:
+        raise MissingError(f"there is no {name} {given}; there are 0 … {count - 1}")
+
+
+def _require_head(run: Run, layer: int, head: int | None = None) -> None:
+    _require("layer", layer, len(run.layers))
+    if head is not None:
+        _require("head", head, len(run.layers[layer].heads))
+
+
+def _require_heads(run: Run, layer: str, head: str) -> tuple[int | str, int | str]:
+    """Check numbers that may stand for a mean."""
+    if layer == MEAN:
+        if head != MEAN:
+            raise ExplorerError("a mean over layers is one over heads too; ask for head=mean")
+        return MEAN, MEAN
+    _require_head(run, int(layer), None if head == MEAN else int(head))
+    return int(layer), MEAN if head == MEAN else int(head)
+
+
+def _range(name: str, given: str, size: int) -> tuple[int, int]:
+    first, behind = map(int, given.split(","))
+    if not first < behind <= size:
+        raise ExplorerError(f"{name}={given} is no range within 0,{size}")
+    return first, behind
+
+
+def _numbers(tensor: torch.Tensor, *names: str) -> Numbers:
+    """Send numbers, with their shape in headers."""
+    data = tensor.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes()
+    headers = {name: str(size) for name, size in zip(names, tensor.shape, strict=len(names) > 0)}
+    return Numbers(data, headers=headers)
+
+
+def _told(step: dict[str, Any]) -> dict[str, Any]:
+    from regard.view.tokens import readable, visible
+
+    if "run" in step:
+        return {"run": step["run"].described()}
+    piece = step["piece"]
+    return {"token": step["token"], "text": readable(piece), "shown": visible(piece)}
+
+
+async def _lines(work: Work, entries: Iterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    """Send entries as they are computed, each a line of JSON; an error is the last of them."""
+    done = object()
+    while True:
+        try:
+            entry = await work.run(None, lambda off: next(entries, done))  # noqa: ARG005
+        except (ExplorerError, RecordError, BusyError, ValueError) as error:
+            yield json.dumps({"error": str(error)}).encode() + b"\n"
+            return
+        if entry is done:
+            return
+        yield json.dumps(entry).encode() + b"\n"

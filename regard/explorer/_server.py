@@ -1,0 +1,120 @@
+"""The server: one page and what it asks for, on this machine alone."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from regard.explorer._guard import Guard
+from regard.explorer._routes import MissingError, router
+from regard.explorer._subjects import ExplorerError
+from regard.explorer._work import BusyError, ReplacedError, Work
+from regard.record import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from regard.explorer._subjects import Subject
+
+STATIC = Path(str(files("regard.explorer").joinpath("static")))
+BODY = 2**21
+"""Most bytes of a request."""
+
+_STATUS: dict[type[Exception], int] = {
+    ExplorerError: 422,
+    MissingError: 404,
+    ReplacedError: 409,
+    BusyError: 503,
+    RecordError: 410,
+}
+
+
+def application(subject: Subject, host: str = "127.0.0.1") -> ASGIApp:
+    """Make the server for a model or a recording.
+
+    Args:
+        subject: what is explored.
+        host: the address it will be bound to.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        app.state.work.close()
+
+    app = FastAPI(
+        title="regard explore",
+        summary="What every token attends to, at any length.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.subject, app.state.work = subject, Work()
+    app.include_router(router)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(STATIC / "index.html")
+
+    for kind in _STATUS:
+        app.add_exception_handler(kind, _refused)
+    app.add_exception_handler(RequestValidationError, _misread)
+    app.add_exception_handler(HTTPException, _missed)
+    return Guard(_Limited(app), host)
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the handler's signature
+    return JSONResponse({"error": str(error)}, status_code=_STATUS[type(error)])
+
+
+async def _missed(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException), "it is registered for those"
+    sentence = f"{request.method} {request.url.path}: {error.detail}"
+    return JSONResponse({"error": sentence}, status_code=error.status_code, headers=error.headers)
+
+
+async def _misread(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the handler's signature
+    assert isinstance(error, RequestValidationError), "it is registered for those"
+    problems = (
+        f"{'.'.join(map(str, entry['loc'][1:]))}: {entry['msg']}" for entry in error.errors()
+    )
+    return JSONResponse({"error": "; ".join(problems)}, status_code=422)
+
+
+class _Limited:
+    """Refuses bodies that are larger than any text may be, before they are read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        sentence = f"the request is larger than {BODY:,} bytes"
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > BODY:
+            await JSONResponse({"error": sentence}, status_code=413)(scope, receive, send)
+            return
+        left = BODY
+
+        async def counted() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:  # its length was not told before
+                raise HTTPException(413, sentence)
+            return message
+
+        await self._app(scope, counted, send)

@@ -1,0 +1,139 @@
+/** Talking to the server: one view asks for one thing at a time, and a newer question ends the older. */
+
+const client = Array.from(crypto.getRandomValues(new Uint8Array(9)), (byte) => byte.toString(36)).join("");
+/** @type {Map<string, AbortController>} */
+const asking = new Map();
+/** Answers that will be wanted again: hovering back and forth asks for the same rows. */
+const kept = new Map();
+const KEPT = 400;
+const KEPT_NUMBERS = 8e6;
+let numbers = 0;
+
+/** The server said no, and why; or it did not answer at all (`offline`). */
+export class ServerError extends Error {
+  constructor(message, { status = 0, offline = false } = {}) {
+    super(message);
+    this.status = status;
+    this.offline = offline;
+  }
+}
+
+/** Nobody waits for the answer any more. */
+export class Replaced extends Error {}
+
+let heardOffline = () => {};
+/** @param {() => void} heard called when the server does not answer */
+export const onOffline = (heard) => {
+  heardOffline = heard;
+};
+
+async function ask(path, { view, method = "GET", body, signal } = {}) {
+  let control = null;
+  if (view) {
+    asking.get(view)?.abort();
+    control = new AbortController();
+    asking.set(view, control);
+    signal = control.signal;
+  }
+  const headers = { "X-Client": client };
+  if (view) headers["X-View"] = view;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method,
+      headers,
+      signal,
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw new Replaced();
+    heardOffline();
+    throw new ServerError("The server does not answer.", { offline: true });
+  }
+  if (answer.ok) return answer;
+  if (answer.status === 409) throw new Replaced();
+  let sentence = `The server answered ${answer.status}.`;
+  try {
+    sentence = (await answer.json()).error ?? sentence;
+  } catch {
+    /* not JSON: the status must do */
+  }
+  throw new ServerError(sentence, { status: answer.status });
+}
+
+/** Reading a body fails like asking does when the connection breaks, or is ended, half-way. */
+async function reading(read) {
+  try {
+    return await read();
+  } catch (error) {
+    if (error.name === "AbortError") throw new Replaced();
+    throw new ServerError("The server stopped half-way through its answer.", { offline: true });
+  }
+}
+
+export async function json(path, options) {
+  const answer = await ask(path, options);
+  return reading(() => answer.json());
+}
+
+/** @returns {Promise<{values: Float32Array, rows: number, columns: number, heads: number}>} */
+export async function floats(path, options = {}) {
+  const found = kept.get(path);
+  if (found) {
+    if (options.view) asking.get(options.view)?.abort();
+    return found;
+  }
+  const answer = await ask(path, options);
+  const values = new Float32Array(await reading(() => answer.arrayBuffer()));
+  const number = (name) => Number(answer.headers.get(name) ?? 0);
+  const result = { values, rows: number("X-Rows"), columns: number("X-Columns"), heads: number("X-Heads") };
+  kept.set(path, result);
+  numbers += values.length;
+  for (const [old, { values: gone }] of kept) {
+    if (kept.size <= KEPT && numbers <= KEPT_NUMBERS) break;
+    kept.delete(old);
+    numbers -= gone.length;
+  }
+  return result;
+}
+
+/** Calls `each` with every line of a stream of JSON lines, as it comes. */
+export async function lines(path, each, options) {
+  const answer = await ask(path, options);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reading(() => reader.read());
+    if (done) break;
+    const parts = (rest + value).split("\n");
+    rest = parts.pop() ?? "";
+    for (const part of parts) if (part.trim()) each(JSON.parse(part));
+  }
+  if (rest.trim()) each(JSON.parse(rest));
+}
+
+const of = (run) => `/api/runs/${encodeURIComponent(run)}`;
+const query = (fields) => new URLSearchParams(fields).toString();
+
+export const health = () => json("/api/health");
+export const about = () => json("/api/about");
+export const open = (text, view = "open") => json("/api/runs", { method: "POST", body: { text }, view });
+export const fetchRun = (run) => json(of(run), { view: "open" });
+export const append = (run, token) =>
+  json(`${of(run)}/append`, { method: "POST", body: { token }, view: "open" });
+export const heads = (run, each, view = "heads") => lines(`${of(run)}/heads`, each, { view });
+export const thumbnails = (run, layer, size) => floats(`${of(run)}/thumbnails?${query({ layer, size })}`);
+export const map = (run, window, view) => floats(`${of(run)}/map?${query(window)}`, { view });
+export const row = (run, layer, head, at, view = "row") =>
+  floats(`${of(run)}/row?${query({ layer, head, query: at })}`, { view });
+export const column = (run, layer, head, at, view = "column") =>
+  floats(`${of(run)}/column?${query({ layer, head, key: at })}`, { view });
+export const cell = (run, layer, head, at, key) =>
+  json(`${of(run)}/cell?${query({ layer, head, query: at, key })}`, { view: "cell" });
+export const readouts = (run, layer, head, view) =>
+  floats(`${of(run)}/readouts?${query({ layer, head })}`, { view });
+export const steps = (run, layer, head, at) =>
+  json(`${of(run)}/steps?${query({ layer, head, query: at })}`, { view: "steps" });
+export const generate = (run, options, each, signal) =>
+  lines(`${of(run)}/generate`, each, { method: "POST", body: options, signal });

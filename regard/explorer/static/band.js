@@ -1,0 +1,80 @@
+/** The band below: its tabs, its height, and what it is about. */
+import { byId } from "./dom.js";
+import { named } from "./format.js";
+import { activeColumn } from "./map.js";
+import { clamp, get, queryRead, set, subscribe } from "./store.js";
+
+const TABS = ["steps", "readouts"];
+const STEP = 24; // pixels an arrow moves the splitter
+
+export function startBand() {
+  for (const tab of TABS) {
+    byId(`tab-${tab}`).onclick = () => set({ tab: /** @type {any} */ (tab), folded: false });
+    byId(`tab-${tab}`).addEventListener("keydown", (event) => {
+      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+      event.preventDefault();
+      event.stopPropagation();
+      const other = TABS[(TABS.indexOf(tab) + 1) % TABS.length];
+      set({ tab: /** @type {any} */ (other) });
+      byId(`tab-${other}`).focus();
+    });
+  }
+  byId("fold").onclick = () => set({ folded: !get().folded });
+  subscribe("tab folded", show);
+  subscribe("run second layer head other active compare query hover", title);
+  split();
+  show(get());
+}
+
+function show({ tab, folded }) {
+  byId("page").classList.toggle("folded", folded);
+  for (const name of TABS) {
+    byId(name).hidden = folded || name !== tab;
+    byId(`tab-${name}`).setAttribute("aria-selected", String(name === tab));
+    byId(`tab-${name}`).tabIndex = name === tab ? 0 : -1;
+  }
+  byId("fold").textContent = folded ? "Unfold" : "Fold";
+  byId("fold").setAttribute("aria-expanded", String(!folded));
+}
+
+function title() {
+  const { run, layer, head } = activeColumn().source();
+  if (!run) return byId("band-title").replaceChildren();
+  const query = clamp(queryRead(), run.length);
+  const token = document.createElement("samp");
+  token.textContent = named(run.labels, query, 40);
+  byId("band-title").replaceChildren(
+    "of query ",
+    token,
+    ` under layer ${run.layers[layer].index}, head ${run.layers[layer].heads[head]}${get().query == null ? "" : " · kept, Escape lets go"}`,
+  );
+}
+
+/** The edge above the band can be dragged, or moved by arrows. */
+function split() {
+  const splitter = byId("splitter");
+  const main = byId("page");
+  const resize = (height) => {
+    const room = main.getBoundingClientRect().height;
+    const fits = Math.round(Math.max(120, Math.min(room - 260, height)));
+    document.documentElement.style.setProperty("--band", `${fits}px`);
+    splitter.setAttribute("aria-valuenow", String(Math.round((100 * fits) / room)));
+  };
+  splitter.setAttribute("aria-valuemin", "0");
+  splitter.setAttribute("aria-valuemax", "100");
+  splitter.addEventListener("pointerdown", (event) => {
+    event.preventDefault();
+    splitter.setPointerCapture(event.pointerId);
+  });
+  splitter.addEventListener("pointermove", (event) => {
+    if (splitter.hasPointerCapture(event.pointerId))
+      resize(main.getBoundingClientRect().bottom - event.clientY);
+  });
+  splitter.addEventListener("keydown", (event) => {
+    const by = { ArrowUp: STEP, ArrowDown: -STEP }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    event.stopPropagation();
+    resize(byId("band").getBoundingClientRect().height + by);
+  });
+}

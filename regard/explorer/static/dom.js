@@ -1,0 +1,82 @@
+/** Making elements. Text goes in as text only: tokens are their author's, never markup. */
+
+export const byId = (name) => document.getElementById(name);
+
+/**
+ * @param {string} tag
+ * @param {Record<string, any>} [properties] those with a dash are attributes; `on…` listen
+ * @param {...(Node|string|null)} children
+ */
+export function make(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value == null) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name.includes("-") || name === "role") element.setAttribute(name, value);
+    else element[name] = value;
+  }
+  element.append(...children.filter((child) => child != null));
+  return element;
+}
+
+/** A few answers of which one holds; arrows move between them, as in any radio group. */
+export function segments(group, answers, chosen, choose) {
+  group.classList.add("segments");
+  const buttons = answers.map(([value, text, title]) =>
+    make("button", {
+      type: "button",
+      role: "radio",
+      textContent: text,
+      title: title ?? "",
+      value,
+      onclick: () => choose(value),
+      onkeydown: (event) => {
+        const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+        if (!by) return;
+        event.preventDefault();
+        event.stopPropagation();
+        const next = buttons[(buttons.indexOf(event.currentTarget) + by + buttons.length) % buttons.length];
+        next.focus();
+        next.click();
+      },
+    }),
+  );
+  group.replaceChildren(...buttons);
+  const mark = (value) => {
+    for (const button of buttons) {
+      button.setAttribute("aria-checked", String(button.value === value));
+      button.tabIndex = button.value === value ? 0 : -1;
+    }
+  };
+  mark(chosen);
+  return mark;
+}
+
+/** Runs at most once a frame, however often it is asked for. */
+export function framed(draw) {
+  let waiting = false;
+  return () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      draw();
+    });
+  };
+}
+
+/** Waits for an event of the document; where it does not come, no longer than so. */
+export const event = (name, most = 20_000) =>
+  new Promise((done) => {
+    document.addEventListener(name, done, { once: true });
+    setTimeout(done, most);
+  });
+
+/** Runs when nobody has asked for it again for so long. */
+export function settled(milliseconds, run) {
+  let timer = 0;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => run(...given), milliseconds);
+  };
+}

@@ -1,0 +1,75 @@
+/** Small figures as marks: vectors as strips of signed bars, readouts as lines along the text. */
+
+/**
+ * A vector: a bar for each number, up for positive and down for negative.
+ * @param {CanvasRenderingContext2D} surface or an SvgSurface
+ * @param {{values: number[], width: number, height: number, most: number, inks: any, chosen?: number|null}} data
+ *   most: the greatest size that the strip has room for, so that strips can share a scale
+ */
+export function paintStrip(surface, { values, width, height, most, inks, chosen = null }) {
+  const step = width / values.length;
+  const zero = height / 2;
+  surface.fillStyle = inks.line;
+  surface.fillRect(0, zero - 0.5, width, 1);
+  values.forEach((value, k) => {
+    const size = Math.min(1, Math.abs(value) / (most || 1)) * (height / 2 - 1);
+    surface.fillStyle = k === chosen ? inks.accent : value < 0 ? inks.soft : inks.ink;
+    surface.fillRect(
+      k * step,
+      value < 0 ? zero : zero - size,
+      Math.max(step - (step > 3 ? 1 : 0), 0.5),
+      Math.max(size, 0.5),
+    );
+  });
+}
+
+/**
+ * One readout along the text, with its ends in numbers; the mean of a pixel as a line, its least and
+ * greatest as a band.
+ * @param {CanvasRenderingContext2D} surface or an SvgSurface
+ * @param {{values: Float32Array, x: number, y: number, width: number, height: number, most: number,
+ *   inks: any, at: number|null}} data
+ */
+export function paintAlong(surface, { values, x, y, width, height, most, inks, at }) {
+  const length = values.length;
+  surface.fillStyle = inks.line;
+  surface.fillRect(x, y + height - 0.5, width, 1);
+  const level = (value) => y + height - (Math.max(0, value) / (most || 1)) * (height - 2);
+  const cell = width / length;
+  if (cell >= 2) {
+    surface.fillStyle = inks.soft;
+    for (let k = 0; k < length; k++) {
+      if (!Number.isFinite(values[k])) continue;
+      surface.fillStyle = k === at ? inks.accent : inks.soft;
+      surface.fillRect(
+        x + k * cell,
+        level(values[k]),
+        Math.max(cell - (cell > 4 ? 1 : 0), 0.5),
+        y + height - level(values[k]),
+      );
+    }
+    return;
+  }
+  const points = [];
+  for (let column = 0; column < width; column++) {
+    const first = Math.floor((column / width) * length);
+    const behind = Math.max(first + 1, Math.floor(((column + 1) / width) * length));
+    let [least, sum, greatest] = [Infinity, 0, -Infinity];
+    for (let k = first; k < behind; k++) {
+      least = Math.min(least, values[k]);
+      greatest = Math.max(greatest, values[k]);
+      sum += values[k];
+    }
+    surface.fillStyle = inks.line;
+    surface.fillRect(x + column, level(greatest), 1, Math.max(1, level(least) - level(greatest)));
+    points.push([x + column + 0.5, level(sum / (behind - first))]);
+  }
+  surface.strokeStyle = inks.ink;
+  surface.lineWidth = 1;
+  surface.beginPath();
+  points.forEach(([px, py], k) => (k ? surface.lineTo(px, py) : surface.moveTo(px, py)));
+  surface.stroke();
+  if (at == null) return;
+  surface.fillStyle = inks.accent;
+  surface.fillRect(x + (at + 0.5) * cell - 0.75, y, 1.5, height);
+}

@@ -1,0 +1,305 @@
+/**
+ * The picture of a pattern with its axes and margins, on a canvas or an SvgSurface. It is given all
+ * that it shows and asks for nothing.
+ *
+ * @typedef {{paper: string, panel: string, ink: string, soft: string, line: string, accent: string,
+ *   mono: string, sans: string, theme: "light"|"dark"}} Inks
+ * @typedef {{left: number, top: number, side: number, right: number, bottom: number, bar: number,
+ *   width: number, height: number}} Place
+ * @typedef {{canvas: HTMLCanvasElement, queries: number[], keys: number[], exact: boolean}} Picture
+ */
+import { fitted, skipped, tickText, ticks } from "./axes.js";
+import { place as placed, rampPicture } from "./colour.js";
+import { end } from "./format.js";
+import { whole } from "./zoom.js";
+
+const GAP = 6;
+const LABEL = 11;
+/** Widest and tallest cell: one token alone should not fill a screen. */
+const CELL = 88;
+const SLANT = Math.PI / 3.4;
+
+/**
+ * Where the parts lie in so much room: labels left and below, entropy right, received below.
+ * @param {number} width @param {number} height @param {number} length tokens there are
+ * @param {number} [letters] of the longest label
+ * @returns {Place}
+ */
+export function layout(width, height, length, letters = 14) {
+  const narrow = width < 440;
+  const left = Math.max(62, Math.min(narrow ? 70 : 104, letters * 6.7 + 16));
+  const right = narrow ? 46 : 56;
+  const bar = narrow ? 30 : 40;
+  const bottom = bar + GAP * 2 + (narrow ? 62 : 84);
+  const top = 6;
+  const side = Math.max(
+    60,
+    Math.min(width - left - right, height - top - bottom, Math.max(length, 1) * CELL),
+  );
+  return { left, top, side, right, bottom, bar, width: left + side + right, height: top + side + bottom };
+}
+
+/** Token and cell under a point, or null beside the map. */
+export function hit(place, zoom, length, x, y) {
+  const now = zoom ?? whole(length);
+  const cell = place.side / now.span;
+  const [dx, dy] = [x - place.left, y - place.top];
+  if (dx < 0 || dy < 0 || dx >= place.side || dy >= place.side) return null;
+  const at = (first, d) => Math.min(length - 1, Math.floor(first + d / cell));
+  return { query: at(now.queries, dy), key: at(now.keys, dx) };
+}
+
+/**
+ * @param {CanvasRenderingContext2D} surface or an SvgSurface
+ * @param {{place: Place, inks: Inks, zoom: any, length: number, causal: boolean, pictures: Picture[],
+ *   labels: string[], margins: {entropy: Float32Array, received: Float32Array}|null,
+ *   query: number|null, key: number|null}} data pictures: the coarse first, the sharp over it
+ */
+export function paintMap(surface, data) {
+  const { place, inks, pictures, length } = data;
+  const { left, top, side } = place;
+  const now = data.zoom ?? whole(length);
+  const cell = side / now.span;
+  surface.fillStyle = inks.paper;
+  surface.fillRect(0, 0, place.width, place.height);
+  surface.save();
+  surface.beginPath();
+  surface.rect(left, top, side, side);
+  surface.clip();
+  for (const picture of pictures) paintPicture(surface, picture, place, now, cell);
+  surface.restore();
+  surface.strokeStyle = inks.line;
+  surface.lineWidth = 1;
+  surface.strokeRect(left - 0.5, top - 0.5, side + 1, side + 1);
+  if (data.margins) paintMargins(surface, data, now, cell);
+  paintLabels(surface, data, now, cell);
+  paintCross(surface, data, now, cell);
+}
+
+function paintPicture(surface, { canvas, queries, keys }, { left, top, side }, now, cell) {
+  const rows = canvas.height / (queries[1] - queries[0]); // pixels of the picture a token
+  const columns = canvas.width / (keys[1] - keys[0]);
+  const y0 = Math.max(queries[0], now.queries);
+  const y1 = Math.min(queries[1], now.queries + now.span);
+  const x0 = Math.max(keys[0], now.keys);
+  const x1 = Math.min(keys[1], now.keys + now.span);
+  if (y1 <= y0 || x1 <= x0) return;
+  surface.imageSmoothingEnabled = columns * (x1 - x0) > side; // larger than it is shown
+  surface.drawImage(
+    canvas,
+    (x0 - keys[0]) * columns,
+    (y0 - queries[0]) * rows,
+    (x1 - x0) * columns,
+    (y1 - y0) * rows,
+    left + (x0 - now.keys) * cell,
+    top + (y0 - now.queries) * cell,
+    (x1 - x0) * cell,
+    (y1 - y0) * cell,
+  );
+}
+
+function paintMargins(surface, { place, inks, margins, query, key }, now, cell) {
+  const { left, top, side, bar } = place;
+  const highest = Math.max(greatest(margins.entropy), 1e-9);
+  const most = Math.max(greatest(margins.received), 1e-9);
+  const under = top + side + GAP;
+  surface.fillStyle = inks.line;
+  surface.fillRect(left + side + GAP - 1, top, 1, side);
+  surface.fillRect(left, under - 1, side, 1);
+  bins(now.queries, now.span, margins.entropy, cell, mean, (k, at, size, value) => {
+    surface.fillStyle = k === query ? inks.accent : inks.soft;
+    surface.fillRect(left + side + GAP, top + at, (value / highest) * bar, size);
+  });
+  // The greatest of a pixel, not the mean: one key that takes much must not vanish among many.
+  bins(
+    now.keys,
+    now.span,
+    margins.received,
+    cell,
+    (before, value) => Math.max(before, value),
+    (k, at, size, value) => {
+      surface.fillStyle = k === key ? inks.accent : inks.soft;
+      surface.fillRect(left + at, under, size, Math.sqrt(value / most) * bar);
+    },
+  );
+  surface.fillStyle = inks.soft;
+  surface.textBaseline = "alphabetic";
+  surface.font = `10px ${inks.sans}`;
+  surface.textAlign = "right";
+  ["received", `0 … ${end(most > 1e-6 ? round(most) : 0)}`, "root scale"].forEach((line, i) =>
+    surface.fillText(line, left - GAP, under + 9 + 12 * i),
+  );
+  surface.textAlign = "left";
+  ["entropy", `0 … ${end(highest > 1e-6 ? round(highest) : 0)}`, "nats"].forEach((line, i) =>
+    surface.fillText(line, left + side + GAP, under + 9 + 12 * i),
+  );
+}
+
+/** Bars of whole tokens, or of whole pixels where a token is thinner. */
+function bins(first, span, values, cell, merge, draw) {
+  const behind = Math.min(values.length, Math.ceil(first + span));
+  if (cell >= 1) {
+    for (let k = Math.floor(first); k < behind; k++) {
+      const start = Math.max(0, (k - first) * cell);
+      const stop = Math.min(span * cell, (k + 1 - first) * cell);
+      if (stop > start) draw(k, start, Math.max(stop - start - (cell > 4 ? 1 : 0), 0.5), values[k]);
+    }
+    return;
+  }
+  for (let pixel = 0; pixel < span * cell; pixel++) {
+    const from = Math.floor(first + pixel / cell);
+    const to = Math.min(behind, Math.max(from + 1, Math.floor(first + (pixel + 1) / cell)));
+    let value = values[from];
+    for (let k = from + 1; k < to; k++) value = merge(value, values[k], k - from);
+    if (from < behind) draw(from, pixel, 1, value);
+  }
+}
+
+const mean = (before, value, n) => before + (value - before) / (n + 1);
+const round = (value) => Number(value.toPrecision(2));
+
+function greatest(values) {
+  let most = 0;
+  for (const value of values) if (value > most) most = value;
+  return most;
+}
+
+function paintLabels(surface, { place, inks, labels, length, query, key }, now, cell) {
+  const { left, top, side, bar, bottom } = place;
+  // A little smaller where that shows every token instead of every second.
+  const size = Math.max(9, Math.min(LABEL, cell - 0.5));
+  surface.font = `${size}px ${inks.mono}`;
+  surface.textBaseline = "middle";
+  const room = cell >= 9.5 ? 9.5 : LABEL + 1;
+  const middle = (first, k) => (k + 0.5 - first) * cell;
+  const inside = (at) => at >= 0 && at <= side;
+
+  const rows = ticks(now.queries, now.span, side, length, room);
+  const write = (k, chosen) => {
+    const y = middle(now.queries, k);
+    if (!inside(y)) return;
+    surface.fillStyle = chosen ? inks.accent : inks.soft;
+    surface.textAlign = "right";
+    surface.fillText(fitted(surface, tickText(labels, k, rows.step), left - GAP - 8), left - GAP, top + y);
+    if (cell < room) surface.fillRect(left - 4, top + y - 0.5, 3, 1);
+  };
+  for (const k of rows.at) {
+    if (query == null || k === query || Math.abs(k - query) * cell >= room) write(k, k === query);
+  }
+  if (query != null && !rows.at.includes(query)) write(query, true);
+
+  const columns = ticks(now.keys, now.span, side, length, cell >= 9.5 ? room : room + 3);
+  // Slanted reads more easily; upright has room for more.
+  const turn = cell * columns.step < 15 ? Math.PI / 2 : SLANT;
+  const base = top + side + GAP + bar + 8;
+  const slanted = (k, chosen) => {
+    const x = middle(now.keys, k);
+    if (!inside(x)) return;
+    surface.fillStyle = chosen ? inks.accent : inks.soft;
+    surface.textAlign = "left";
+    surface.save();
+    surface.translate(left + x + (turn === SLANT ? -2 : 0), base);
+    surface.rotate(turn);
+    // What is left of the height, along the slant, and of the width at the right end.
+    const most = Math.min(
+      (bottom - bar - 26) / Math.sin(turn),
+      turn === SLANT ? (place.width - left - x) / Math.cos(turn) : Infinity,
+    );
+    surface.fillText(fitted(surface, tickText(labels, k, columns.step), most), 0, 0);
+    surface.restore();
+  };
+  for (const k of columns.at) {
+    if (key == null || k === key || Math.abs(k - key) * cell >= room) slanted(k, k === key);
+  }
+  if (key != null && !columns.at.includes(key)) slanted(key, true);
+
+  const { step: down } = rows;
+  const { step: along } = columns;
+  if (down === 1 && along === 1) return;
+  surface.font = `10px ${inks.sans}`;
+  surface.fillStyle = inks.soft;
+  surface.textAlign = "left";
+  surface.textBaseline = "alphabetic";
+  surface.fillText(
+    down === along ? `labels: ${skipped(down)}` : `labels: ${skipped(down)} down, ${skipped(along)} across`,
+    4,
+    place.height - 5,
+  );
+}
+
+function paintCross(surface, { place, inks, query, key }, now, cell) {
+  const { left, top, side } = place;
+  surface.save();
+  surface.beginPath();
+  surface.rect(left - 1, top - 1, side + 2, side + 2);
+  surface.clip();
+  surface.strokeStyle = inks.accent;
+  surface.lineWidth = 1.25;
+  const thick = Math.max(cell, 2);
+  const y = query == null ? null : top + (query + 0.5 - now.queries) * cell - thick / 2;
+  const x = key == null ? null : left + (key + 0.5 - now.keys) * cell - thick / 2;
+  if (y != null) surface.strokeRect(left - 2, y - 0.5, side + 4, thick + 1);
+  surface.globalAlpha = 0.55;
+  if (x != null) surface.strokeRect(x - 0.5, top - 2, thick + 1, side + 4);
+  surface.globalAlpha = 1;
+  if (x != null && y != null) {
+    const grown = Math.max(0, 7 - thick) / 2; // a cell of one pixel would not be found
+    surface.lineWidth = 2;
+    surface.strokeRect(x - 1 - grown, y - 1 - grown, thick + 2 + 2 * grown, thick + 2 + 2 * grown);
+  }
+  surface.restore();
+}
+
+/** The whole pattern, small, with the visible window on it. */
+export function paintOverview(surface, { size, picture, zoom, length, inks }) {
+  surface.fillStyle = inks.paper;
+  surface.fillRect(0, 0, size, size);
+  surface.imageSmoothingEnabled = picture ? picture.canvas.width > size : false;
+  if (picture) surface.drawImage(picture.canvas, 1, 1, size - 2, size - 2);
+  surface.strokeStyle = inks.line;
+  surface.lineWidth = 1;
+  surface.strokeRect(0.5, 0.5, size - 1, size - 1);
+  if (!zoom) return;
+  const unit = (size - 2) / length;
+  const grown = Math.max(0, 5 - zoom.span * unit); // it stays visible at 100,000 tokens
+  surface.strokeStyle = inks.accent;
+  surface.lineWidth = 1.5;
+  surface.strokeRect(
+    1 + zoom.keys * unit - grown / 2,
+    1 + zoom.queries * unit - grown / 2,
+    zoom.span * unit + grown,
+    zoom.span * unit + grown,
+  );
+}
+
+/** The colour scale, its ends in numbers, and the weight under the crosshair on it. */
+export function paintScale(surface, { x = 0, y = 0, width, scale, inks, value = null }) {
+  const height = 10;
+  surface.imageSmoothingEnabled = true;
+  surface.drawImage(rampPicture(inks.theme), x, y + 7, width, height);
+  surface.strokeStyle = inks.line;
+  surface.lineWidth = 1;
+  surface.strokeRect(x + 0.5, y + 6.5, width - 1, height + 1);
+  surface.font = `10.5px ${inks.sans}`;
+  surface.fillStyle = inks.soft;
+  surface.textBaseline = "alphabetic";
+  surface.textAlign = "left";
+  const [low, high] = [scale.kind === "log" ? `≤ ${end(scale.low)}` : "0", end(scale.high)];
+  const between = width - surface.measureText(low).width - surface.measureText(high).width;
+  surface.fillText(low, x, y + 31);
+  surface.textAlign = "right";
+  surface.fillText(high, x + width, y + 31);
+  const caption = scale.kind === "log" ? "weight, log" : "weight";
+  surface.textAlign = "center";
+  const middle = x + surface.measureText(low).width + between / 2;
+  if (surface.measureText(caption).width < between - 12) surface.fillText(caption, middle, y + 31);
+  if (value == null || !Number.isFinite(value)) return;
+  const at = x + placed(scale, value) * width;
+  surface.fillStyle = inks.accent;
+  surface.beginPath();
+  surface.moveTo(at, y + 6);
+  surface.lineTo(at - 4, y);
+  surface.lineTo(at + 4, y);
+  surface.closePath();
+  surface.fill();
+}

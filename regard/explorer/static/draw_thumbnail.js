@@ -1,0 +1,63 @@
+/** Heads as small pictures, and the grid of them as one drawing. */
+import { picture, scaleFor } from "./colour.js";
+import { fitted } from "./axes.js";
+
+/**
+ * One head's thumbnail. The scale is that of its own picture: a glance compares shapes, not weights.
+ * @param {HTMLCanvasElement} canvas
+ * @param {{values: Float32Array, rows: number, columns: number}} data of the layer
+ * @param {number} head place in the layer
+ * @param {{theme: "light"|"dark", causal: boolean, kind?: "log"|"linear", exact?: boolean}} look
+ */
+export function paintThumbnail(canvas, data, head, look) {
+  const made = thumbnail(data, head, look);
+  canvas.width = made.width;
+  canvas.height = made.height;
+  canvas.getContext("2d").drawImage(made, 0, 0);
+}
+
+/** The picture of a thumbnail, a pixel a value. */
+export function thumbnail({ values, rows, columns }, head, { theme, causal, kind = "log", exact = false }) {
+  const offset = head * rows * columns;
+  let most = 0;
+  for (let k = offset; k < offset + rows * columns; k++) most = Math.max(most, values[k]);
+  const hidden = causal ? (i, j) => j > i : undefined;
+  return picture({ values, rows, columns, offset }, scaleFor(kind, most, exact), theme, hidden);
+}
+
+/**
+ * All heads as one drawing: what is exported.
+ * @param {CanvasRenderingContext2D} surface or an SvgSurface
+ * @param {{cells: {picture: HTMLCanvasElement|null, name: string, role: string, chosen: boolean}[],
+ *   across: number, cell: number, inks: any, title: string}} data
+ */
+export function paintGrid(surface, { cells, across, cell, inks, title }) {
+  const { width, height } = gridSize(cells.length, across, cell);
+  surface.fillStyle = inks.paper;
+  surface.fillRect(0, 0, width, height);
+  surface.font = `bold 13px ${inks.sans}`;
+  surface.fillStyle = inks.ink;
+  surface.textAlign = "left";
+  surface.textBaseline = "alphabetic";
+  surface.fillText(fitted(surface, title, width - 24), 12, 22);
+  cells.forEach(({ picture: image, name, role, chosen }, k) => {
+    const x = 12 + (k % across) * (cell + 10);
+    const y = 36 + Math.floor(k / across) * (cell + 36);
+    surface.imageSmoothingEnabled = false;
+    if (image) surface.drawImage(image, x, y, cell, cell);
+    surface.strokeStyle = chosen ? inks.accent : inks.line;
+    surface.lineWidth = chosen ? 2 : 1;
+    surface.strokeRect(x - 0.5, y - 0.5, cell + 1, cell + 1);
+    surface.textAlign = "left";
+    surface.font = `10px ${inks.sans}`;
+    surface.fillStyle = inks.ink;
+    surface.fillText(fitted(surface, role, cell + 6), x, y + cell + 13);
+    surface.fillStyle = inks.soft;
+    surface.fillText(name, x, y + cell + 25);
+  });
+}
+
+export const gridSize = (count, across, cell) => ({
+  width: 24 + across * (cell + 10) - 10,
+  height: 36 + Math.ceil(count / across) * (cell + 36),
+});

@@ -1,0 +1,80 @@
+/** Numbers and tokens as they are written; knows nothing of the page. */
+
+const MINUS = "−";
+
+/** A weight: enough figures to compare, never a 0 that is not one. */
+export function weight(value) {
+  if (value == null) return "–";
+  if (value === 0 || value === 1) return String(value);
+  if (value >= 0.9995 && value < 1) return "0.999+";
+  if (value >= 0.001) return value.toFixed(3);
+  return power(value);
+}
+
+/** 3.1·10⁻⁵ */
+export function power(value) {
+  const [digits, exponent] = value.toExponential(1).split("e");
+  const raised = [...String(Number(exponent))]
+    .map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)])
+    .join("");
+  return digits === "1.0" ? `10${raised}` : `${digits.replace("-", MINUS).replace(/\.0$/, "")}·10${raised}`;
+}
+
+/** A signed number with so many decimals, with a true minus, and no −0. */
+export function signed(value, decimals = 2) {
+  if (value == null) return "–";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : value < 0 ? `${MINUS}∞` : "NaN";
+  const text = Math.abs(value) >= 1e6 ? value.toExponential(2) : value.toFixed(decimals);
+  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", MINUS);
+}
+
+/** The end of a scale: 1, 0.2, 10⁻⁴. */
+export function end(value) {
+  if (value === 0 || value === 1) return String(value);
+  return value >= 0.01 && value < 1e4 ? String(Number(value.toPrecision(2))) : power(value);
+}
+
+export const count = (value) => value.toLocaleString("en").replaceAll(",", " ");
+
+export const plural = (many, one, more = `${one}s`) => `${count(many)} ${many === 1 ? one : more}`;
+
+/** What the server says, as a sentence. */
+export const sentence = (text) =>
+  `${text[0].toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}`;
+
+/** A token cut to so many characters; what is left out is shown by an ellipsis in its middle. */
+export function short(text, most) {
+  const characters = Array.from(text);
+  if (characters.length <= most) return text;
+  const tail = Math.floor((most - 1) / 3);
+  const lead = most - 1 - tail;
+  return `${characters.slice(0, lead).join("")}…${characters.slice(characters.length - tail).join("")}`;
+}
+
+/** A token with its place; the place alone where the tokens have no names of their own. */
+export const named = (labels, k, most = 24) =>
+  labels[k] === String(k) ? String(k) : `${k} ${short(labels[k], most)}`;
+
+/**
+ * Keeps a token from turning the text around it: it is in whatever script its author used. These
+ * isolate it where no element can, on a canvas or in a label.
+ */
+export const isolated = (text) => `\u2068${text}\u2069`;
+
+/** A step of 1, 2 or 5 times a power of ten, at least so large. */
+export function niceStep(least) {
+  const base = 10 ** Math.floor(Math.log10(Math.max(least, 1e-12)));
+  return [1, 2, 5, 10].map((factor) => factor * base).find((step) => step >= least * 0.999999) ?? base * 10;
+}
+
+/** A row of a CSV file: quoted where it must be, and no token taken for a formula. */
+export function csvRow(cells) {
+  return cells
+    .map((cell) => {
+      if (cell == null) return "";
+      if (typeof cell === "number") return Number.isFinite(cell) ? String(cell) : "";
+      const text = /^[=+\-@\t\r]/.test(cell) ? `'${cell}` : cell;
+      return /[",\n\r']/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    })
+    .join(",");
+}

@@ -1,0 +1,77 @@
+/** Pointers on a map: hover, click, drag to pan, wheel, pinch and double click to zoom. */
+
+const STILL = 4; // pixels that a click may move
+
+/**
+ * @param {HTMLElement} element
+ * @param {{
+ *   hover: (x: number, y: number) => void, leave: () => void, click: (x: number, y: number) => void,
+ *   pan: (dx: number, dy: number) => void, zoom: (factor: number, x: number, y: number) => void,
+ * }} on in CSS pixels of the element
+ */
+export function listen(element, on) {
+  /** @type {Map<number, {x: number, y: number}>} */
+  const down = new Map();
+  let travelled = 0;
+  let pinch = 0;
+  const at = (event) => {
+    const box = element.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  };
+  const spread = () => {
+    const [a, b] = [...down.values()];
+    return { apart: Math.hypot(a.x - b.x, a.y - b.y), x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 };
+  };
+
+  element.addEventListener("pointerdown", (event) => {
+    if (event.button) return;
+    element.setPointerCapture(event.pointerId);
+    down.set(event.pointerId, at(event));
+    travelled = down.size > 1 ? STILL + 1 : 0;
+    if (down.size === 2) pinch = spread().apart;
+  });
+  element.addEventListener("pointermove", (event) => {
+    const now = at(event);
+    const before = down.get(event.pointerId);
+    if (!before) return on.hover(now.x, now.y);
+    down.set(event.pointerId, now);
+    if (down.size === 2) {
+      const { apart, x, y } = spread();
+      if (pinch > 0 && apart > 0) on.zoom(apart / pinch, x, y);
+      pinch = apart;
+      return;
+    }
+    travelled += Math.hypot(now.x - before.x, now.y - before.y);
+    if (travelled <= STILL) return;
+    element.classList.add("panning");
+    on.pan(now.x - before.x, now.y - before.y);
+  });
+  const up = (event) => {
+    if (!down.delete(event.pointerId)) return;
+    element.classList.remove("panning");
+    if (event.type === "pointerup" && travelled <= STILL) {
+      const { x, y } = at(event);
+      on.click(x, y);
+    }
+  };
+  element.addEventListener("pointerup", up);
+  element.addEventListener("pointercancel", up);
+  element.addEventListener("pointerleave", () => on.leave());
+  element.addEventListener("dblclick", (event) => {
+    const { x, y } = at(event);
+    on.zoom(event.shiftKey ? 1 / 2 : 2, x, y);
+  });
+  element.addEventListener(
+    "wheel",
+    (event) => {
+      event.preventDefault();
+      const { x, y } = at(event);
+      if (event.shiftKey && !event.ctrlKey) return on.pan(-(event.deltaX || event.deltaY), 0);
+      const lines = event.deltaMode === 1 ? 16 : 1;
+      // A trackpad's pinch arrives as a wheel with ctrl, in much smaller numbers.
+      const speed = event.ctrlKey ? 0.01 : 0.0016;
+      on.zoom(Math.exp(-Math.max(-300, Math.min(300, event.deltaY * lines)) * speed), x, y);
+    },
+    { passive: false },
+  );
+}

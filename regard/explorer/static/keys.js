@@ -1,0 +1,141 @@
+/** The keyboard, for all of it, and the dialog that says which keys there are. */
+import { byId, make } from "./dom.js";
+import { activeColumn } from "./map.js";
+import { chooseHead, clamp, get, headActive, keyNow, queryNow, release, set } from "./store.js";
+import { showing } from "./zoom.js";
+
+const KEYS = [
+  ["↑ ↓", "the query before, after"],
+  ["← →", "the key before, after (in the text: the token)"],
+  ["[ ]", "the head before, after"],
+  [", .", "the layer before, after"],
+  ["Shift with arrows", "move the zoomed map"],
+  ["+ − 0", "closer, farther, the whole map"],
+  ["Home End", "the first, the last query"],
+  ["Escape", "let go of the query and the key"],
+  ["l", "logarithmic or linear colour"],
+  ["a", "this head, its layer’s mean, the model’s mean"],
+  ["t", "steps or readouts"],
+  ["h", "heads wide, or back to the map"],
+  ["Tab", "from control to control; Enter presses"],
+  ["?", "these keys"],
+];
+const POINTER = [
+  ["hover, click", "looks at a token, a cell or a head; a click keeps it"],
+  ["Shift + click on a token", "takes it as the key"],
+  ["wheel, pinch, double click", "zoom the map where the pointer is"],
+  ["drag", "moves the zoomed map"],
+];
+
+export function startKeys() {
+  const dialog = byId("keys");
+  const list = (pairs, wrap) =>
+    make(
+      "dl",
+      {},
+      ...pairs.flatMap(([keys, words]) => [
+        make(
+          "dt",
+          {},
+          ...(wrap
+            ? keys
+                .split(" ")
+                .flatMap((key) =>
+                  ["with", "arrows"].includes(key) ? [`${key} `] : [make("kbd", { textContent: key }), " "],
+                )
+            : [keys]),
+        ),
+        make("dd", { textContent: words }),
+      ]),
+    );
+  dialog.append(
+    make("h2", { id: "keys-title", textContent: "Keys" }),
+    list(KEYS, true),
+    make("h2", { textContent: "Pointer" }),
+    list(POINTER, false),
+    make("form", { method: "dialog" }, make("button", { className: "main", textContent: "Close" })),
+  );
+  byId("help").onclick = () => dialog.showModal();
+  document.addEventListener("keydown", pressed);
+}
+
+const typing = (target) => target.matches?.("input, textarea, select, [contenteditable]");
+
+function pressed(event) {
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || byId("keys").open) return;
+  if (typing(event.target)) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const act = event.shiftKey && event.key.startsWith("Arrow") ? pans[event.key] : acts[event.key];
+  if (!act || (event.key !== "?" && !get().run)) return;
+  event.preventDefault();
+  act();
+}
+
+/** Moves the locked query or key, and the map with it. */
+function step(queries, keys) {
+  const column = activeColumn();
+  const { run, zoom } = column.source();
+  if (!run) return;
+  const query = clamp(queryNow() + queries, run.length);
+  const key = keys ? clamp((keyNow() ?? query) + keys, run.length) : keyNow();
+  set({ query, key, hover: {} });
+  if (zoom) column.zoomTo(showing(zoom, run.length, query, key));
+}
+
+function turn(heads, layers) {
+  const { run } = get();
+  const now = headActive();
+  const layer = (now.layer + layers + run.layers.length) % run.layers.length;
+  const among = run.layers[layer].heads.length;
+  const head = layers ? Math.min(now.head, among - 1) : (now.head + heads + among) % among;
+  chooseHead(layer, head);
+  set({ spoken: `layer ${run.layers[layer].index}, head ${run.layers[layer].heads[head]}` });
+}
+
+const next = (all, now) => all[(all.indexOf(now) + 1) % all.length];
+const pan = (x, y) => () => activeColumn().panBy(x, y);
+const pans = {
+  ArrowLeft: pan(-0.2, 0),
+  ArrowRight: pan(0.2, 0),
+  ArrowUp: pan(0, -0.2),
+  ArrowDown: pan(0, 0.2),
+};
+const closer = () => zoomAtQuery(1.5);
+const farther = () => zoomAtQuery(1 / 1.5);
+
+/** Zooms around what is looked at, where that is on the map. */
+function zoomAtQuery(factor) {
+  const column = activeColumn();
+  const { run, zoom } = column.source();
+  if (!run) return;
+  const { queries, keys, span } = zoom ?? { queries: 0, keys: 0, span: run.length };
+  const within = (at, first) =>
+    at == null || at < first || at > first + span ? 0.5 : (at + 0.5 - first) / span;
+  column.zoomBy(factor, { x: within(keyNow() ?? queryNow(), keys), y: within(queryNow(), queries) });
+}
+
+const acts = {
+  ArrowUp: () => step(-1, 0),
+  ArrowDown: () => step(1, 0),
+  ArrowLeft: () => step(0, -1),
+  ArrowRight: () => step(0, 1),
+  Home: () => step(-Infinity, 0),
+  End: () => step(Infinity, 0),
+  "[": () => turn(-1, 0),
+  "]": () => turn(1, 0),
+  ",": () => turn(0, -1),
+  ".": () => turn(0, 1),
+  "+": closer,
+  "=": closer,
+  "-": farther,
+  "−": farther,
+  0: () => activeColumn().zoomTo(null),
+  Escape: () => (get().wide ? set({ wide: false }) : release()),
+  l: () => set({ colour: get().colour === "log" ? "linear" : "log" }),
+  a: () => set({ average: next(["head", "layer", "model"], get().average) }),
+  t: () => set({ tab: get().tab === "steps" ? "readouts" : "steps", folded: false }),
+  h: () => set({ wide: !get().wide }),
+  "?": () => byId("keys").showModal(),
+};

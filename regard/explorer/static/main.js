@@ -1,0 +1,167 @@
+/** The page of `regard explore`: starts its parts, finds the server, opens what is asked for. */
+import { apply, parsed, sizeFor, startAddress } from "./address.js";
+import * as api from "./api.js";
+import { startBand } from "./band.js";
+import { startCompare } from "./compare.js";
+import { byId, settled } from "./dom.js";
+import { startEntry } from "./entry.js";
+import { startExports } from "./exports.js";
+import { plural, sentence } from "./format.js";
+import { startHeads } from "./heads.js";
+import { startKeys } from "./keys.js";
+import { startMaps } from "./map.js";
+import { startNext } from "./next.js";
+import { startRail } from "./rail.js";
+import { startReadouts } from "./readouts.js";
+import { openRun, openSecond, openText, reopen } from "./session.js";
+import { startSteps } from "./steps.js";
+import { get, set, subscribe } from "./store.js";
+import { startText } from "./text.js";
+import { startTheme } from "./theme.js";
+
+const RETRY = 2000; // milliseconds
+const PATIENCE = 5000; // milliseconds in which the page may still choose by itself
+
+async function begin() {
+  const about = await api.about().catch(() => null);
+  if (!about) return; // the banner says so, and the retry begins again
+  set({ about });
+  await openAddress();
+}
+
+/** Opens what the address says, else what the server has open. */
+async function openAddress() {
+  const { about } = get();
+  const asked = parsed(location.hash);
+  let opened = false;
+  if (asked.text && about.writes) opened = get().run?.text === asked.text || (await openText(asked.text));
+  else if (asked.run && about.runs.includes(asked.run)) opened = await openRun(asked.run);
+  else if (asked.long)
+    set({
+      problem: `The text of this address is too long to travel with it: open the text of ${plural(Number(asked.long) || 0, "token")} again.`,
+    });
+  if (!opened && !(asked.long && about.writes)) {
+    // What was open at first may have been put away meanwhile; then the example is.
+    const there = about.runs.length > 0 && (await openRun(about.runs[0]));
+    if (!there && about.example) await openText(about.example);
+  }
+  if (!get().run) {
+    set({ about: { ...about } }); // empty: the entry shows itself
+    if (asked.long) later(asked);
+    return;
+  }
+  if (asked.second && about.writes) await openSecond(asked.second);
+  if (asked.empty || (!opened && (asked.text || asked.run))) set({ size: sizeFor(get().run) });
+  else apply(asked.fields);
+}
+
+/** The rest of an address whose text was too long for it, once a text of that length is open. */
+function later({ long, fields }) {
+  let applied = false;
+  subscribe("run", ({ run }) => {
+    if (applied || !run) return;
+    applied = true;
+    set({ size: sizeFor(run) });
+    if (run.length === Number(long)) apply(fields);
+  });
+}
+
+/** The first view shows a head that does something, as soon as one is known, unless one was chosen. */
+function welcome() {
+  const done = parsed(location.hash).fields.has("l");
+  let chosen = done;
+  const since = performance.now();
+  subscribe("heads", ({ heads, run, layer, head, query }) => {
+    if (chosen || !run || heads.size < run.layers.length) return;
+    chosen = true;
+    if (layer || head || query != null || performance.now() - since > PATIENCE) return; // it is being looked at
+    const all = [...heads].flatMap(([at, found]) => found.map((figures) => ({ layer: at, ...figures })));
+    const best = all
+      .filter(({ induction }) => induction != null)
+      .sort((a, b) => b.induction - a.induction)[0];
+    if (best?.induction > 0.3) set({ layer: best.layer, head: best.head });
+  });
+}
+
+function watch() {
+  let timer = 0;
+  const again = async () => {
+    clearTimeout(timer);
+    try {
+      await api.health();
+    } catch {
+      timer = setTimeout(again, RETRY);
+      return;
+    }
+    set({ offline: false });
+    if (!get().about || !get().run) await begin();
+    else await reopen();
+  };
+  // The server keeps only so many texts open; what it put away is opened again, but not in a circle.
+  let last = -Infinity;
+  document.addEventListener("gone", () => {
+    if (performance.now() - last < 5 * RETRY) return;
+    last = performance.now();
+    reopen();
+  });
+  api.onOffline(() => {
+    if (get().offline) return;
+    set({ offline: true, busy: "" });
+    timer = setTimeout(again, RETRY);
+  });
+}
+
+function status() {
+  byId("problem").querySelector("button").onclick = () => set({ problem: "" });
+  subscribe("problem offline busy", ({ problem, offline, busy }) => {
+    byId("problem").hidden = !problem;
+    byId("problem").querySelector("span").textContent = problem && sentence(problem);
+    byId("offline").hidden = !offline;
+    byId("busy").textContent = busy;
+  });
+  subscribe("about run busy offline", ({ about, run, busy, offline }) => {
+    byId("welcome").textContent = offline
+      ? ""
+      : busy || !about
+        ? busy || "Loading …"
+        : "Type a text at the left, paste one or open a file: what every token attends to, under every head, appears here.";
+    if (!about) return;
+    byId("about").textContent = [
+      about.title,
+      about.shape,
+      run && plural(run.length, "token"),
+      run?.title !== about.title && run?.title,
+    ]
+      .filter(Boolean)
+      .join(" · ");
+    byId("about").title = byId("about").textContent;
+    document.title = `${about.title} · regard explore`;
+  });
+  // Only what has come to rest is said: a voice can't follow a pointer.
+  subscribe(
+    "spoken",
+    settled(400, () => {
+      byId("live").textContent = get().spoken;
+    }),
+  );
+}
+
+startTheme();
+startMaps();
+startRail();
+startText();
+startEntry();
+startNext();
+startHeads();
+startBand();
+startSteps();
+startReadouts();
+startCompare();
+startExports();
+startKeys();
+startAddress();
+status();
+welcome();
+watch();
+window.addEventListener("hashchange", () => get().about && openAddress());
+begin();

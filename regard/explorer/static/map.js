@@ -1,0 +1,337 @@
+/** A column of the map panel: which head, its picture, and what the pointer does to it. */
+import * as api from "./api.js";
+import { picture, scaleFor } from "./colour.js";
+import { byId, framed, make, settled } from "./dom.js";
+import { hit, layout, paintMap } from "./draw_map.js";
+import { count } from "./format.js";
+import { listen } from "./gestures.js";
+import { heard } from "./quiet.js";
+import { clamp, figuresOf, get, keyNow, queryNow, set, subscribe } from "./store.js";
+import { prepared } from "./surface.js";
+import { inks } from "./theme.js";
+import { asked, isWhole, moved, scaled, whole } from "./zoom.js";
+
+/** Side of the picture of the whole that stands in for what has not come yet. */
+const COARSE = 256;
+const PIXELS = 2048; // most that the server draws
+
+export class MapColumn {
+  /** @param {"first"|"second"} which @param {HTMLElement} root */
+  constructor(which, root) {
+    this.which = which;
+    this.root = root;
+    this.place = layout(300, 300, 1);
+    /** The window's data and the whole's, as the server sent them. */
+    this.sharp = null;
+    this.coarse = null;
+    this.margins = null;
+    this.made = new Map();
+    this.asking = { sharp: "", coarse: "" };
+    this.wanted = ""; // run, layer and head
+    this.shape = ""; // layer and head
+    this.#build();
+    this.redraw = framed(() => this.#draw());
+    this.#ask = settled(12, () => this.#load());
+    new ResizeObserver(() => this.#resized()).observe(this.field);
+    document.addEventListener("inks", () => this.#recolour());
+    subscribe("hover query key", () => this.redraw());
+    subscribe("colour", () => this.#recolour());
+    subscribe("run second layer head other compare wide zoom zoomSecond", () => this.#changed());
+    subscribe("heads headsSecond layer head other compare active run second", () => this.#titled());
+  }
+
+  #ask;
+
+  /** What this column shows. */
+  source() {
+    const now = get();
+    const apart = this.which === "second" && now.compare === "text";
+    const { layer, head } = this.which === "second" && now.compare === "head" ? now.other : now;
+    return { run: apart ? now.second : now.run, layer, head, zoom: apart ? now.zoomSecond : now.zoom };
+  }
+
+  /** Changes the window, here and where it is linked. */
+  zoomTo(zoom) {
+    set(this.which === "second" && get().compare === "text" ? { zoomSecond: zoom } : { zoom });
+  }
+
+  zoomBy(factor, at) {
+    const { run, zoom } = this.source();
+    if (run) this.zoomTo(scaled(zoom, run.length, factor, at));
+  }
+
+  panBy(x, y) {
+    const { run, zoom } = this.source();
+    if (run && zoom) this.zoomTo(moved(zoom, run.length, x, y));
+  }
+
+  #build() {
+    const choose = (what) => (event) => {
+      const value = Number(event.target.value);
+      const now = this.source();
+      const name = { layer: now.layer, head: now.head, [what]: value };
+      if (what === "layer") name.head = clamp(name.head, now.run.layers[value].heads.length);
+      set(this.which === "second" && get().compare === "head" ? { other: name } : name);
+    };
+    const side = this.which === "second" ? " on the right" : "";
+    this.layerSelect = make("select", { "aria-label": `Layer${side}`, onchange: choose("layer") });
+    this.headSelect = make("select", { "aria-label": `Head${side}`, onchange: choose("head") });
+    this.chip = make("span", { className: "chip" });
+    this.told = make("span", { className: "about" });
+    this.stale = make("span", { className: "stale", textContent: "drawing …", hidden: true });
+    this.title = make(
+      "div",
+      { className: "title" },
+      make("label", {}, "Layer ", this.layerSelect),
+      make("label", {}, "Head ", this.headSelect),
+      this.chip,
+      this.told,
+      this.stale,
+    );
+    this.extra = make("div");
+    this.canvas = make("canvas", { tabIndex: 0, role: "img" });
+    this.field = make("div", { className: "field" }, this.canvas);
+    this.root.append(this.title, this.extra, this.field);
+    this.root.addEventListener("pointerdown", () => set({ active: this.which }));
+    this.root.addEventListener("focusin", () => set({ active: this.which }));
+
+    const spot = (x, y) => {
+      const { run, zoom } = this.source();
+      return run ? hit(this.place, zoom, run.length, x, y) : null;
+    };
+    const inside = (x, y) => ({
+      x: (x - this.place.left) / this.place.side,
+      y: (y - this.place.top) / this.place.side,
+    });
+    listen(this.canvas, {
+      hover: (x, y) => {
+        const at = spot(x, y);
+        set({ hover: at ?? {} });
+      },
+      leave: () => set({ hover: {} }),
+      click: (x, y) => {
+        const at = spot(x, y);
+        if (at) set({ query: at.query, key: at.key, hover: at });
+      },
+      pan: (dx, dy) => this.panBy(-dx / this.place.side, -dy / this.place.side),
+      zoom: (factor, x, y) => this.zoomBy(factor, inside(x, y)),
+    });
+  }
+
+  #titled() {
+    const { run, layer, head } = this.source();
+    this.title.hidden = !run;
+    if (!run) return;
+    fill(
+      this.layerSelect,
+      run.layers.map(({ index, name }) => [String(index), name]),
+      layer,
+    );
+    fill(
+      this.headSelect,
+      run.layers[layer].heads.map((name) => [String(name), ""]),
+      head,
+    );
+    const figures = figuresOf(layer, head, run === get().run ? get().heads : get().headsSecond);
+    this.chip.hidden = !figures;
+    this.chip.textContent = figures?.name ?? "";
+    this.told.textContent = figures?.meaning ?? "";
+    this.told.title = figures?.meaning ?? "";
+    this.root.classList.toggle("active", get().active === this.which);
+  }
+
+  #resized() {
+    const { run } = this.source();
+    const { width, height } = this.field.getBoundingClientRect();
+    if (width < 40 || height < 40) return;
+    this.place = layout(width, height, run?.length ?? 1, run?.letters);
+    this.redraw();
+    this.#ask();
+  }
+
+  #changed() {
+    if (this.root.hidden) return;
+    const { run, layer, head } = this.source();
+    const wanted = run ? `${run.id}/${layer}/${head}` : "";
+    if (wanted !== this.wanted) {
+      // Of a text that grew the old picture is still true: it stays until the larger one comes.
+      const grew = get().grown && this.which === "first" && this.shape === `${layer}/${head}`;
+      this.wanted = wanted;
+      this.shape = `${layer}/${head}`;
+      if (!grew) {
+        this.sharp = this.coarse = this.margins = null;
+        this.made.clear();
+      }
+      this.#resized();
+      if (run) {
+        this.#load(); // at once: the map is what is looked at first
+        this.#begin(wanted);
+      }
+    }
+    this.redraw();
+    this.#ask();
+  }
+
+  async #begin(wanted) {
+    const { run, layer, head } = this.source();
+    const margins = await heard(api.readouts(run.id, layer, head, `readouts-${this.which}`));
+    if (!margins || wanted !== this.wanted) return;
+    const { length } = run;
+    this.margins = {
+      entropy: margins.values.subarray(0, length),
+      received: margins.values.subarray(3 * length, 4 * length),
+    };
+    this.redraw();
+  }
+
+  /** Asks for the window at the screen's resolution, and once for the whole. */
+  async #load() {
+    const { run, layer, head, zoom } = this.source();
+    if (!run || this.root.hidden || get().wide || get().offline) return;
+    const most = Math.min(PIXELS, Math.round(this.place.side * (window.devicePixelRatio || 1)));
+    const all = isWhole(zoom, run.length);
+    const jobs = [{ name: "sharp", range: asked(zoom, run.length), most }];
+    if (!all && !this.coarse?.key.startsWith(`${this.wanted}/`))
+      jobs.push({ name: "coarse", range: asked(null, run.length), most: COARSE });
+    await Promise.all(jobs.map((job) => this.#fetch(job, { run, layer, head, all })));
+  }
+
+  async #fetch({ name, range, most }, { run, layer, head, all }) {
+    const { queries, keys } = range;
+    const size = [queries, keys].map(([first, behind]) => Math.min(most, behind - first));
+    const key = `${this.wanted}/${queries}/${keys}/${size}`;
+    if (this[name]?.key === key || this.asking[name] === key) return;
+    this.asking[name] = key;
+    const wanted = this.wanted;
+    const timer = setTimeout(() => {
+      this.stale.hidden = false;
+    }, 350);
+    const window = {
+      layer,
+      head,
+      queries: queries.join(),
+      keys: keys.join(),
+      rows: size[0],
+      columns: size[1],
+    };
+    const data = await heard(api.map(run.id, window, `${name}-${this.which}`));
+    clearTimeout(timer);
+    if (this.asking[name] === key) this.asking[name] = "";
+    if (!data || wanted !== this.wanted) return;
+    this.stale.hidden = true;
+    let greatest = 0;
+    for (const value of data.values) if (value > greatest) greatest = value;
+    const exact = data.rows === queries[1] - queries[0] && data.columns === keys[1] - keys[0];
+    this[name] = { ...data, queries, keys, key, exact, greatest };
+    if (name === "sharp" && all) this.coarse = this.sharp;
+    this.made.clear();
+    document.dispatchEvent(new CustomEvent("pictures"));
+    this.redraw();
+  }
+
+  #recolour() {
+    this.made.clear();
+    this.redraw();
+  }
+
+  /** The picture of some data in the colours of now. */
+  pictureOf(data, scale) {
+    const key = `${data.key}/${scale.kind}/${scale.high}/${inks().theme}`;
+    if (!this.made.has(key)) {
+      const { queries, keys, rows, columns } = data;
+      const [tall, wide] = [(queries[1] - queries[0]) / rows, (keys[1] - keys[0]) / columns];
+      const causal = this.source().run?.causal;
+      // Hidden is what lies wholly above the diagonal: no query of the pixel sees any of its keys.
+      const hidden = causal
+        ? (i, j) => keys[0] + Math.floor(j * wide) > queries[0] + Math.ceil((i + 1) * tall) - 1
+        : undefined;
+      this.made.set(key, picture(data, scale, inks().theme, hidden));
+    }
+    return { canvas: this.made.get(key), queries: data.queries, keys: data.keys, exact: data.exact };
+  }
+
+  /** All that the drawing needs; also what is exported. */
+  drawing() {
+    const { run, zoom } = this.source();
+    const scale = scaleNow();
+    const pictures = [this.coarse, this.sharp]
+      .filter((data, k, both) => data && (k === 1 || data !== both[1]))
+      .map((data) => this.pictureOf(data, scale));
+    const [query, key] = [queryNow(), keyNow()];
+    return {
+      place: this.place,
+      inks: inks(),
+      zoom: isWhole(zoom, run.length) ? null : zoom,
+      length: run.length,
+      causal: run.causal,
+      pictures,
+      labels: run.labels,
+      margins: this.margins,
+      query: query < run.length ? query : null,
+      key: key != null && key < run.length ? key : null,
+    };
+  }
+
+  #draw() {
+    const { run } = this.source();
+    if (this.root.hidden || !run) {
+      this.canvas.width = this.canvas.width; // clears it
+      return;
+    }
+    const { place } = this;
+    paintMap(prepared(this.canvas, place.width, place.height), this.drawing());
+    const { queries, keys, span } = this.source().zoom ?? whole(run.length);
+    const seen = (first) =>
+      `${count(Math.floor(first))} to ${count(Math.min(run.length, Math.ceil(first + span)) - 1)}`;
+    this.canvas.setAttribute(
+      "aria-label",
+      `Pattern of layer ${run.layers[this.source().layer].index}, head ${this.headSelect.selectedOptions[0]?.text}: queries ${seen(queries)}, keys ${seen(keys)}. Arrows move the query and the key.`,
+    );
+  }
+}
+
+function fill(select, names, chosen) {
+  const key = names.map(([text]) => text).join();
+  if (select.dataset.names !== key) {
+    select.dataset.names = key;
+    select.replaceChildren(
+      ...names.map(([text, title], value) =>
+        make("option", { value: String(value), textContent: text, title }),
+      ),
+    );
+  }
+  select.value = String(chosen);
+}
+
+/** @type {{first: MapColumn, second: MapColumn}} */
+export const columns = /** @type {any} */ ({});
+
+/** One scale for what is compared. */
+export function scaleNow() {
+  const shown = [columns.first, columns.second].filter(
+    (column) => column && !column.root.hidden && column.sharp,
+  );
+  const most = Math.max(0, ...shown.map(({ sharp }) => sharp.greatest));
+  return scaleFor(
+    get().colour,
+    most,
+    shown.every(({ sharp }) => sharp.exact),
+  );
+}
+
+/** The column that zoom buttons and keys mean. */
+export const activeColumn = () =>
+  get().compare !== "off" && get().active === "second" ? columns.second : columns.first;
+
+export function startMaps() {
+  // Before the columns listen: they look at whether they are hidden, and how large they are.
+  subscribe("run compare wide", ({ run, compare, wide }) => {
+    byId("page").classList.toggle("empty", !run);
+    byId("map-second").hidden = compare === "off";
+    byId("page").classList.toggle("comparing", compare !== "off");
+    byId("page").classList.toggle("wide", wide);
+  });
+  columns.first = new MapColumn("first", byId("map-first"));
+  columns.second = new MapColumn("second", byId("map-second"));
+  document.addEventListener("pictures", () => Object.values(columns).forEach((column) => column.redraw()));
+}

@@ -1,0 +1,67 @@
+/** What the model expects after the last token; a click appends it, a button goes on by itself. */
+import { byId, make } from "./dom.js";
+import { weight } from "./format.js";
+import { append, generate, stop } from "./session.js";
+import { get, subscribe } from "./store.js";
+
+export function startNext() {
+  const button = byId("generate");
+  const tokens = byId("generate-tokens");
+  const heat = byId("generate-heat");
+  for (const field of [tokens, heat]) field.addEventListener("keydown", (event) => event.stopPropagation());
+  button.onclick = () => {
+    if (get().generating) return stop();
+    const between = (value, least, most, otherwise) =>
+      Number.isFinite(value) ? Math.max(least, Math.min(most, value)) : otherwise;
+    const most = get().about.limits?.generate ?? 200;
+    tokens.value = String(between(Math.round(tokens.valueAsNumber), 1, most, 20));
+    heat.value = String(between(heat.valueAsNumber, 0, 5, 0.8));
+    generate({ tokens: tokens.valueAsNumber, temperature: heat.valueAsNumber }, ghosts);
+  };
+  subscribe("run about generating", ({ run, about, generating }) => {
+    byId("next-panel").hidden = !run?.next;
+    byId("generate-row").hidden = !about?.generates;
+    button.textContent = generating ? "Stop" : "Generate";
+    if (about?.limits?.generate) tokens.max = about.limits.generate;
+    if (run?.next) list(run.next, generating);
+  });
+}
+
+function list(next, busy) {
+  const most = next[0]?.probability || 1;
+  const focused = document.activeElement?.closest?.("#next")
+    ? [...byId("next").querySelectorAll("button")].indexOf(document.activeElement)
+    : -1;
+  byId("next").replaceChildren(
+    ...next.map(({ token, shown, probability }) => {
+      const bar = make("span", { className: "bar" });
+      bar.style.width = `${(100 * probability) / most}%`;
+      return make(
+        "li",
+        {},
+        make(
+          "button",
+          {
+            type: "button",
+            disabled: busy,
+            title: `Append ${shown}`,
+            "aria-label": `Append ${shown}, probability ${weight(probability)}`,
+            onclick: () => append(token),
+          },
+          make("span", { className: "name", textContent: shown }),
+          make("span", {}, bar),
+          make("b", { textContent: weight(probability) }),
+        ),
+      );
+    }),
+  );
+  if (focused >= 0) byId("next").querySelectorAll("button")[0]?.focus(); // Enter, Enter, Enter writes on
+}
+
+/** Tokens that were drawn and have no pattern yet. */
+function ghosts(drawn) {
+  const root = byId("tokens");
+  root.querySelectorAll(".ghost").forEach((old) => old.remove());
+  for (const { text } of drawn)
+    root.append(make("span", { className: "token new ghost", textContent: text }));
+}

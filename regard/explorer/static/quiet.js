@@ -1,0 +1,21 @@
+/** What goes wrong while asking: the server's own sentence is shown; what nobody waits for is not. */
+import { Replaced, ServerError } from "./api.js";
+import { set } from "./store.js";
+
+/**
+ * Waits for an answer.
+ * @template T
+ * @param {Promise<T>} answer
+ * @returns {Promise<T|null>} null where it was replaced or failed
+ */
+export async function heard(answer) {
+  try {
+    return await answer;
+  } catch (error) {
+    if (error instanceof Replaced) return null;
+    if (!(error instanceof ServerError)) throw error;
+    if (error.status === 404 && /open/.test(error.message)) document.dispatchEvent(new CustomEvent("gone"));
+    else if (!error.offline) set({ problem: error.message }); // the banner of its own says when it is
+    return null;
+  }
+}

@@ -1,0 +1,184 @@
+/**
+ * The few calls of a canvas context that our drawings use, written down as SVG instead: one drawing
+ * serves the screen, the PNG and the SVG, and they can't differ.
+ */
+export class SvgSurface {
+  constructor(width, height) {
+    this.width = width;
+    this.height = height;
+    this.fillStyle = "#000";
+    this.strokeStyle = "#000";
+    this.lineWidth = 1;
+    this.globalAlpha = 1;
+    this.font = "10px sans-serif";
+    this.textAlign = "left";
+    this.textBaseline = "alphabetic";
+    this.imageSmoothingEnabled = true;
+    /** @type {string[]} */
+    this.parts = [];
+    this.path = "";
+    this.saved = [];
+    this.open = 0; // groups to close before the next restore
+    this.clips = 0;
+    this.ruler = document.createElement("canvas").getContext("2d");
+  }
+
+  fillRect(x, y, width, height) {
+    this.parts.push(
+      `<rect x="${n(x)}" y="${n(y)}" width="${n(width)}" height="${n(height)}" fill="${escaped(this.fillStyle)}"${this.#faint()}/>`,
+    );
+  }
+
+  strokeRect(x, y, width, height) {
+    this.parts.push(
+      `<rect x="${n(x)}" y="${n(y)}" width="${n(width)}" height="${n(height)}" fill="none" stroke="${escaped(this.strokeStyle)}" stroke-width="${n(this.lineWidth)}"${this.#faint()}/>`,
+    );
+  }
+
+  clearRect() {
+    /* an SVG starts clear */
+  }
+
+  beginPath() {
+    this.path = "";
+  }
+  moveTo(x, y) {
+    this.path += `M${n(x)} ${n(y)}`;
+  }
+  lineTo(x, y) {
+    this.path += `L${n(x)} ${n(y)}`;
+  }
+  closePath() {
+    this.path += "Z";
+  }
+  rect(x, y, width, height) {
+    this.path += `M${n(x)} ${n(y)}h${n(width)}v${n(height)}h${n(-width)}Z`;
+  }
+
+  stroke() {
+    this.parts.push(
+      `<path d="${this.path}" fill="none" stroke="${escaped(this.strokeStyle)}" stroke-width="${n(this.lineWidth)}"${this.#faint()}/>`,
+    );
+  }
+
+  fill() {
+    this.parts.push(`<path d="${this.path}" fill="${escaped(this.fillStyle)}"${this.#faint()}/>`);
+  }
+
+  clip() {
+    const name = `clip${++this.clips}`;
+    this.#group(`<clipPath id="${name}"><path d="${this.path}"/></clipPath><g clip-path="url(#${name})">`);
+  }
+
+  fillText(text, x, y) {
+    const [, weight = "", size, family] = /^(?:(\d+|bold) )?([\d.]+)px(?:\/[\d.]+)? (.*)$/.exec(
+      this.font,
+    ) ?? [null, "", "10", "sans-serif"];
+    const anchor = { left: "start", start: "start", center: "middle", right: "end", end: "end" }[
+      this.textAlign
+    ];
+    // Not dominant-baseline: half of the programs that read SVG ignore it.
+    const down = { middle: 0.35, top: 0.8, bottom: -0.2 }[this.textBaseline] ?? 0;
+    this.parts.push(
+      `<text x="${n(x)}" y="${n(y + down * Number(size))}" font-family="${escaped(family)}" font-size="${size}"${weight ? ` font-weight="${weight}"` : ""} text-anchor="${anchor}" fill="${escaped(this.fillStyle)}"${this.#faint()} xml:space="preserve">${escaped(text)}</text>`,
+    );
+  }
+
+  measureText(text) {
+    this.ruler.font = this.font;
+    return this.ruler.measureText(text);
+  }
+
+  drawImage(source, ...places) {
+    const [sx, sy, sw, sh, x, y, width, height] =
+      places.length === 8 ? places : [0, 0, source.width, source.height, ...places];
+    const cut = document.createElement("canvas");
+    // Whole source pixels, then moved: a cut through a pixel would draw it thinner.
+    const [left, top] = [Math.floor(sx), Math.floor(sy)];
+    cut.width = Math.max(1, Math.ceil(sx + sw) - left);
+    cut.height = Math.max(1, Math.ceil(sy + sh) - top);
+    cut.getContext("2d").drawImage(source, -left, -top);
+    const [scaleX, scaleY] = [width / sw, height / sh];
+    const crisp = this.imageSmoothingEnabled ? "" : ' style="image-rendering:pixelated"';
+    this.parts.push(
+      `<image x="${n(x - (sx - left) * scaleX)}" y="${n(y - (sy - top) * scaleY)}" width="${n(cut.width * scaleX)}" height="${n(cut.height * scaleY)}" preserveAspectRatio="none"${crisp} href="${cut.toDataURL()}"/>`,
+    );
+  }
+
+  save() {
+    this.saved.push([this.open, { ...this.#pens() }]);
+    this.open = 0;
+  }
+
+  restore() {
+    this.parts.push("</g>".repeat(this.open));
+    const [open, pens] = this.saved.pop();
+    this.open = open;
+    Object.assign(this, pens);
+  }
+
+  translate(x, y) {
+    this.#group(`<g transform="translate(${n(x)} ${n(y)})">`);
+  }
+  rotate(angle) {
+    this.#group(`<g transform="rotate(${n((angle * 180) / Math.PI)})">`);
+  }
+
+  /** The whole file. */
+  toString() {
+    return `<svg xmlns="http://www.w3.org/2000/svg" width="${n(this.width)}" height="${n(this.height)}" viewBox="0 0 ${n(this.width)} ${n(this.height)}">${this.parts.join("")}${"</g>".repeat(this.open)}</svg>\n`;
+  }
+
+  #group(start) {
+    this.parts.push(start);
+    this.open++;
+  }
+
+  #faint() {
+    return this.globalAlpha < 1 ? ` opacity="${n(this.globalAlpha)}"` : "";
+  }
+
+  #pens() {
+    const {
+      fillStyle,
+      strokeStyle,
+      lineWidth,
+      globalAlpha,
+      font,
+      textAlign,
+      textBaseline,
+      imageSmoothingEnabled,
+    } = this;
+    return {
+      fillStyle,
+      strokeStyle,
+      lineWidth,
+      globalAlpha,
+      font,
+      textAlign,
+      textBaseline,
+      imageSmoothingEnabled,
+    };
+  }
+}
+
+const n = (value) => String(Math.round(value * 100) / 100);
+
+// Characters that XML has no way to hold are left out: a file that does not open helps nobody.
+const escaped = (text) =>
+  String(text)
+    .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "")
+    .replace(/[<>&"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
+
+/** A canvas sized for the screen's pixels, scaled so that drawings use CSS pixels. */
+export function prepared(canvas, width, height, ratio = window.devicePixelRatio || 1) {
+  const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
+  if (canvas.width !== w) canvas.width = w;
+  if (canvas.height !== h) canvas.height = h;
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return context;
+}

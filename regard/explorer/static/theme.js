@@ -1,0 +1,51 @@
+/** Light or dark: as the system has it, unless a person says otherwise. */
+import { get, set, subscribe } from "./store.js";
+
+const system = matchMedia("(prefers-color-scheme: dark)");
+const ORDER = ["auto", "light", "dark"];
+/** @type {import("./draw_map.js").Inks|null} */
+let read = null;
+
+/** The page's colours for drawing, read from its style once a theme. */
+export function inks() {
+  if (read) return read;
+  const style = getComputedStyle(document.documentElement);
+  const of = (name) => style.getPropertyValue(`--${name}`).trim();
+  const names = ["paper", "panel", "ink", "soft", "line", "accent", "mono", "sans"];
+  read = /** @type {any} */ ({
+    ...Object.fromEntries(names.map((name) => [name, of(name)])),
+    theme: themeNow(),
+  });
+  return read;
+}
+
+export const themeNow = () => (get().theme === "auto" ? (system.matches ? "dark" : "light") : get().theme);
+
+export function startTheme() {
+  const button = document.getElementById("theme");
+  const apply = () => {
+    read = null;
+    document.documentElement.dataset.theme = themeNow();
+    button.textContent = { auto: "◐ Auto", light: "○ Light", dark: "● Dark" }[get().theme];
+    button.setAttribute("aria-label", `Colours: ${get().theme}. Press to change.`);
+    document.dispatchEvent(new CustomEvent("inks"));
+  };
+  button.addEventListener("click", () => {
+    const theme = ORDER[(ORDER.indexOf(get().theme) + 1) % 3];
+    try {
+      localStorage.setItem("regard-theme", theme);
+    } catch {
+      /* a page without storage forgets it */
+    }
+    set({ theme: /** @type {any} */ (theme) });
+  });
+  try {
+    const kept = localStorage.getItem("regard-theme");
+    if (ORDER.includes(kept)) set({ theme: /** @type {any} */ (kept) });
+  } catch {
+    /* as above */
+  }
+  system.addEventListener("change", apply);
+  subscribe("theme", apply);
+  apply();
+}

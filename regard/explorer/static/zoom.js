@@ -1,0 +1,61 @@
+/**
+ * The square window of a pattern that is seen: pure sums, in tokens.
+ *
+ * @typedef {{queries: number, keys: number, span: number}} Zoom
+ */
+
+/** Fewest tokens a window shows. */
+const LEAST = 4;
+
+/** @returns {Zoom} the whole pattern */
+export const whole = (length) => ({ queries: 0, keys: 0, span: Math.max(length, 1) });
+
+export const isWhole = (zoom, length) => !zoom || zoom.span >= length;
+
+/** A window within the pattern, or null where that is all of it. */
+export function bounded({ queries, keys, span }, length) {
+  const fits = Math.max(Math.min(LEAST, length), Math.min(span, length));
+  if (fits >= length) return null;
+  const inside = (first) => Math.max(0, Math.min(length - fits, first));
+  return { queries: inside(queries), keys: inside(keys), span: fits };
+}
+
+/**
+ * Zooms by a factor (above 1: closer) around a place, so that what lies there stays there.
+ * @param {Zoom|null} zoom @param {number} length @param {number} factor
+ * @param {{x: number, y: number}} at 0 … 1 within the window
+ */
+export function scaled(zoom, length, factor, at = { x: 0.5, y: 0.5 }) {
+  const now = zoom ?? whole(length);
+  const span = Math.max(Math.min(LEAST, length), Math.min(length, now.span / factor));
+  return bounded(
+    { queries: now.queries + at.y * (now.span - span), keys: now.keys + at.x * (now.span - span), span },
+    length,
+  );
+}
+
+/** Moves by parts of the window. */
+export const moved = (zoom, length, x, y) =>
+  zoom &&
+  bounded({ ...zoom, queries: zoom.queries + y * zoom.span, keys: zoom.keys + x * zoom.span }, length);
+
+/** The window moved as little as it takes to show a query and a key. */
+export function showing(zoom, length, query, key) {
+  if (isWhole(zoom, length)) return null;
+  const near = (first, at) => {
+    if (at == null) return first;
+    const room = Math.min(2, zoom.span / 8);
+    return Math.min(Math.max(first, at + 1 + room - zoom.span), at - room);
+  };
+  return bounded({ queries: near(zoom.queries, query), keys: near(zoom.keys, key), span: zoom.span }, length);
+}
+
+/** The window in whole tokens: what is asked of the server, `[first, behind]` of each. */
+export function asked(zoom, length) {
+  const now = zoom ?? whole(length);
+  const range = (first) => [
+    Math.max(0, Math.floor(first)),
+    Math.min(length, Math.ceil(first + now.span - 1e-9)),
+  ];
+  return { queries: range(now.queries), keys: range(now.keys) };
+}

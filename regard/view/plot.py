@@ -1,0 +1,19 @@
+"""Figures for papers and notebooks, drawn with matplotlib (``pip install 'regard[plot]'``).
+
+`Pattern.plot`, `Recording.plot_heads` and `Steps.plot` are the ways in. Each gives a
+`matplotlib.figure.Figure` made without pyplot, so it needs no display and leaves no state behind.
+"""
+
+from __future__ import annotations
+
+try:
+    import matplotlib  # noqa: F401, ICN001 - only whether it is there
+except ModuleNotFoundError as missing:
+    message = f"drawing needs {missing.name}: pip install 'regard[plot]'"
+    raise ImportError(message, name=missing.name) from missing
+
+from regard.view.plot_heads import plot_heads
+from regard.view.plot_pattern import plot_pattern
+from regard.view.plot_steps import plot_steps
+
+__all__ = ["plot_heads", "plot_pattern", "plot_steps"]
