@@ -47,9 +47,7 @@ def explore(
     try:
         from regard.explorer import Explorer, ExplorerError, ModelSubject, RecordingSubject
     except ModuleNotFoundError as missing:
-        raise MisuseError(
-            f"the page needs {missing.name}: pip install 'regard[explore]'"
-        ) from missing
+        raise MisuseError(str(missing)) from missing
     content = read_text(text, file)
     with telling(CheckpointError, RecordError, ExplorerError, OSError):
         if folder is not None and _is_recording(folder):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard._bounds import Line, Table
+from regard._extras import needing
 from regard._files import replace_file
 from regard._layout import flat
 from regard._problem import Problem, check
@@ -41,7 +42,8 @@ def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
     The tensors go to a file of a new name each time, and the index that names it is renamed into
     place last. So the folder holds the old recording or the new one, whole, at any moment.
     """
-    import safetensors.torch
+    with needing("record"):
+        import safetensors.torch
 
     folder = Path(folder)
     if folder.exists():
@@ -104,7 +106,8 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording
         ...     regard.load(folder)
         Recording(1 layer)
     """
-    from safetensors import SafetensorError, safe_open
+    with needing("record"):
+        from safetensors import SafetensorError, safe_open
 
     folder = Path(folder)
     try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard._extras import needing
 from regard.readouts import Readout, Top
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Labelled:
         Raises:
             ImportError: without pandas: ``pip install 'regard[record]'``.
         """
-        import pandas as pd
+        with needing("record"):
+            import pandas as pd
 
         frames = []
         for part, labels in zip(self.parts, self.labels, strict=True):

@@ -13,6 +13,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from regard._extras import needing
 from regard.attention import attention
 from regard.mask import Mask, causal
 from regard.record._calls import RecordError
@@ -46,7 +47,8 @@ def use_in_transformers() -> None:
     Raises:
         ImportError: without transformers: ``pip install 'regard[transformers]'``.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface
+    with needing("transformers"):
+        from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, structured)

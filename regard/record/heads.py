@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
+from regard._extras import needing
 from regard.pattern import Pattern
 from regard.readouts import Distance, Entropy, Mass, Offsets
 from regard.record._calls import RecordError
@@ -84,7 +85,8 @@ class Heads(Sequence[HeadScores]):
         Raises:
             ImportError: without pandas: ``pip install 'regard[record]'``.
         """
-        import pandas as pd
+        with needing("record"):
+            import pandas as pd
 
         return pd.DataFrame([asdict(scores) for scores in self._scores])
 

@@ -14,7 +14,7 @@ PACKAGE = Path(regard.__file__).parent
 # From the top down; each may use those above it. `attention` stands below `pattern` since it
 # returns one.
 ROOMS = {
-    "errors": ["errors", "_files"],
+    "errors": ["errors", "_extras", "_files"],
     "mask": ["mask", "_bounds", "_layout", "_rows", "_terms"],
     "steps": ["steps", "_problem", "_dropout", "_visible"],
     "backends": ["backends"],
