@@ -11,6 +11,7 @@ import uvicorn
 
 from regard.explorer._server import application
 from regard.explorer._subjects import RecordingSubject
+from regard.explorer._work import Work
 
 if TYPE_CHECKING:
     from regard.explorer._subjects import Subject
@@ -43,8 +44,13 @@ class Explorer:
             ) from error
         self._socket.listen()  # whoever opens the page at once waits, and is not turned away
         self.host, self.port = host, self._socket.getsockname()[1]
+        self._work = Work()
         config = uvicorn.Config(
-            application(subject, host), log_level="warning", access_log=False, ws="none"
+            application(subject, host, self._work),
+            log_level="warning",
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=2,  # a computation that can't be called off is not waited for
         )
         self._server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None
@@ -52,7 +58,8 @@ class Explorer:
     @property
     def url(self) -> str:
         """Where the page is."""
-        name = f"[{self.host}]" if ":" in self.host else self.host
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - it is not bound here
+        name = f"[{host}]" if ":" in host else host
         return f"http://{name}:{self.port}/"
 
     def serve(self) -> None:
@@ -66,6 +73,7 @@ class Explorer:
 
     def stop(self) -> None:
         """End the server."""
+        self._work.close()
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join()

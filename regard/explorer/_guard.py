@@ -6,6 +6,7 @@ and Origin: a name that was rebound to 127.0.0.1 stays in the Host, and another 
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'self'"
+    "frame-ancestors 'self' http://127.0.0.1:* http://localhost:*"  # a notebook's page
 )
 _HEADERS = {
     b"content-security-policy": POLICY.encode(),
@@ -25,6 +26,7 @@ _HEADERS = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cache-control": b"no-store",
 }
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what the user may ask for
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -38,7 +40,9 @@ class Guard:
 
     def __init__(self, app: ASGIApp, host: str) -> None:
         self._app = app
-        self._hosts = _LOOPBACK | {host}
+        self._hosts = _LOOPBACK | {host.lower()}
+        # Bound to all addresses, it is called by any: a number can not be rebound as a name can.
+        self._any_number = host in _EVERYWHERE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
@@ -62,14 +66,29 @@ class Guard:
     def _refusal(self, scope: Scope) -> str | None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "")
-        if _name(f"//{host}") not in self._hosts:
+        if not self._is_own(_name(f"//{host}")):
             return f"the host {host!r} is not this server's; open the address that it printed"
         origin = headers.get(b"origin")
         if origin is not None and origin != f"{scope['scheme']}://{host}":
             return f"requests from {origin!r} are refused; open the page of this server"
-        if headers.get(b"sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        site = headers.get(b"sec-fetch-site", "same-origin")
+        opened = headers.get(b"sec-fetch-mode") == "navigate" and scope["path"] == "/"
+        if site not in ("same-origin", "none") and not opened:
             return "requests from other sites are refused; open the page of this server"
         return None
+
+    def _is_own(self, name: str | None) -> bool:
+        if name is None or name in self._hosts:
+            return name is not None
+        return self._any_number and _is_number(name)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _name(address: str) -> str | None:

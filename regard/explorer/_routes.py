@@ -104,19 +104,27 @@ class Asked:
             pass
 
 
-def _run(request: Request, name: str) -> Run:
+# These are coroutines though none waits: in threads, requests would overtake each other, and the
+# older of a view would replace the newer.
+
+
+async def _run(request: Request, name: str) -> Run:
     try:
         return _subject(request).run(name)
     except KeyError:
         raise MissingError("this text is not open any more; open it again") from None
 
 
-def _view(x_client: Name = None, x_view: Name = None) -> str | None:
+async def _view(x_client: Name = None, x_view: Name = None) -> str | None:
     return None if x_client is None or x_view is None else f"{x_client}/{x_view}"
 
 
+async def _work(request: Request) -> Asked:
+    return Asked(request)
+
+
 Open = Annotated[Run, Depends(_run)]
-Doing = Annotated[Asked, Depends(Asked)]
+Doing = Annotated[Asked, Depends(_work)]
 View = Annotated[str | None, Depends(_view)]
 router = APIRouter(
     prefix="/api",

@@ -39,12 +39,13 @@ _STATUS: dict[type[Exception], int] = {
 }
 
 
-def application(subject: Subject, host: str = "127.0.0.1") -> ASGIApp:
+def application(subject: Subject, host: str = "127.0.0.1", work: Work | None = None) -> ASGIApp:
     """Make the server for a model or a recording.
 
     Args:
         subject: what is explored.
         host: the address it will be bound to.
+        work: what computes; None makes it.
     """
 
     @asynccontextmanager
@@ -59,7 +60,7 @@ def application(subject: Subject, host: str = "127.0.0.1") -> ASGIApp:
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.subject, app.state.work = subject, Work()
+    app.state.subject, app.state.work = subject, work or Work()
     app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 

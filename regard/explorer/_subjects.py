@@ -169,7 +169,11 @@ class ModelSubject:
         yield {"run": self._grown(grown)}
 
     def _ids(self, run: Run) -> list[int]:
-        return self._runs[run.id][1]
+        with self._lock:
+            known = self._runs.get(run.id)
+        if known is None:
+            raise ExplorerError("this text is not open any more; open it again")
+        return known[1]
 
     def _grown(self, ids: list[int]) -> Run:
         context = self._model.config.context

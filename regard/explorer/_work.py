@@ -35,6 +35,7 @@ class Work:
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="regard")
         self._current: dict[str, Event] = {}
         self._waiting = 0
+        self._closed = False
 
     async def run(self, view: str | None, compute: Callable[[Event], Result]) -> Result:
         """Compute something in a thread.
@@ -49,6 +50,8 @@ class Work:
             ReplacedError: a newer one took its place.
             BusyError: `WAITING` computations wait already.
         """
+        if self._closed:
+            raise ReplacedError("the server is ending")
         if self._waiting >= WAITING:
             raise BusyError("too many computations wait already; try again in a moment")
         off = Event()
@@ -75,7 +78,8 @@ class Work:
                 del self._current[view]
 
     def close(self) -> None:
-        """Call everything off."""
+        """Call everything off, and take nothing more."""
+        self._closed = True
         for off in self._current.values():
             off.set()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,387 @@
+"""The parts of the page: text, heads, map, steps, readouts, next; their numbers are exact."""
+
+import re
+import urllib.request
+
+import pytest
+import torch
+
+QUERY = 9
+
+
+def row(explorer, run, what="row", **fields):
+    address = "&".join(f"{name}={value}" for name, value in fields.items())
+    with urllib.request.urlopen(f"{explorer.url}api/runs/{run}/{what}?{address}") as answer:
+        return torch.frombuffer(bytearray(answer.read()), dtype=torch.float32)
+
+
+def written(weight):
+    """As format.js writes a weight."""
+    if weight in {0, 1}:
+        return f"{weight:.0f}"
+    if weight >= 0.9995:
+        return "0.999+"
+    return f"{weight:.3f}" if weight >= 0.001 else None
+
+
+def fact(page, name):
+    return page.locator("#cross dt", has_text=re.compile(f"^{name}$")).locator("+ dd")
+
+
+def shaded(page):
+    """How dark each token's background is, in percent."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll("#tokens .token")].map((token) => {
+          const colour = token.style.backgroundColor;
+          const found = /([\\d.]+)%/.exec(colour) ?? /([\\d.]+)\\)$/.exec(colour);
+          return found ? Number(found[1]) : 0;
+        })"""
+    )
+
+
+@pytest.fixture
+def page(show, model):
+    return show(model, "#l=1&h=1")
+
+
+@pytest.fixture
+def run(model):
+    return model.run(model.about()["runs"][0])
+
+
+def test_hovering_a_token_shades_what_it_attends_to(page, run):
+    page.locator(f"#tokens .token[data-at='{QUERY}']").hover()
+    weights = run.row(1, 1, QUERY)
+    most = float(weights.max())
+    text = written(most)
+    page.locator("#legend-gives", has_text=text).wait_for()
+    page.wait_for_function(
+        "(at) => document.querySelector(`#tokens [data-at='${at}']`).style.backgroundColor !== ''",
+        arg=int(weights.argmax()),
+    )
+    depths = shaded(page)
+    assert depths.index(max(depths)) == int(weights.argmax())
+    assert all(depth == 0 for depth in depths[QUERY + 1 :])
+    assert "query" in page.locator(f"#tokens [data-at='{QUERY}']").get_attribute("class")
+
+
+def test_focus_on_a_token_does_as_hovering(page, run):
+    page.locator(f"#tokens .token[data-at='{QUERY + 1}']").focus()
+    page.keyboard.press("ArrowLeft")
+    page.locator(f"#tokens .token.query[data-at='{QUERY}']").wait_for()
+    page.locator("#legend-gives", has_text=written(float(run.row(1, 1, QUERY).max()))).wait_for()
+    page.keyboard.press("Enter")
+    page.locator("#band-title", has_text=f"of query {QUERY}").wait_for()
+    page.locator("#band-title", has_text="kept").wait_for()
+
+
+@pytest.mark.parametrize(
+    ("choice", "layer", "head"), [("layer", 1, "mean"), ("model", "mean", "mean")]
+)
+def test_means_are_shown_in_the_text(page, run, choice, layer, head):
+    page.locator(f"#average [value='{choice}']").click()
+    page.locator(f"#tokens .token[data-at='{QUERY}']").hover()
+    most = float(run.row(layer, head, QUERY).max())
+    page.locator("#legend-gives", has_text=written(most)).wait_for()
+
+
+def test_the_pair_under_the_crosshair_has_its_weight_and_score(page, run):
+    page.locator(f"#tokens .token[data-at='{QUERY}']").click()
+    page.locator("#tokens .token[data-at='5']").click(modifiers=["Shift"])
+    cell = run.cell(1, 1, QUERY, 5)
+    score = f"{cell['score']:.3f}".replace("-", "−")
+    page.locator("#cross", has_text=score).wait_for()
+    assert fact(page, "weight").text_content() in {
+        written(cell["weight"]),
+        fact(page, "weight").text_content() if cell["weight"] < 0.001 else None,
+    }
+    assert float(fact(page, "weight").get_attribute("title")) == pytest.approx(
+        cell["weight"], abs=1e-6
+    )
+
+
+def test_the_grid_fills_with_all_heads_and_their_names(page, run):
+    layers = len(run.layers)
+    heads = len(run.layers[0].heads)
+    assert page.locator("#grid .cell").count() == layers * heads
+    names = [entry["name"] for layer in range(layers) for entry in run.scores(layer)["heads"]]
+    page.wait_for_function(
+        """(many) => many === [...document.querySelectorAll('#grid .cell')]
+          .filter((cell) => /: /.test(cell.title)).length""",
+        arg=layers * heads,
+    )
+    titles = page.locator("#grid .cell").evaluate_all("(all) => all.map((one) => one.title)")
+    assert [title.split(": ")[1] for title in titles] == names
+    drawn = page.locator("#grid .cell canvas").evaluate_all(
+        """(all) => all.map((one) => {
+          const { data } = one.getContext("2d").getImageData(0, 0, one.width, one.height);
+          return new Set(data).size;
+        })"""
+    )
+    assert min(drawn) > 2
+
+
+def test_heads_are_sorted_and_a_click_takes_one(page, run):
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('#grid .cell')].every((c) => /: /.test(c.title))"
+    )
+    page.locator("#sort").select_option("entropy")
+    scores = {
+        (layer, entry["head"]): entry["entropy"]
+        for layer in range(len(run.layers))
+        for entry in run.scores(layer)["heads"]
+    }
+    order = sorted(scores, key=lambda name: -scores[name])
+    page.wait_for_function(
+        """([layer, head]) => {
+          const { dataset } = document.querySelector('#grid .cell');
+          return dataset.layer == layer && dataset.head == head;
+        }""",
+        arg=list(order[0]),
+    )
+    shown = page.locator("#grid .cell").evaluate_all(
+        "(all) => all.map((c) => [Number(c.dataset.layer), Number(c.dataset.head)])"
+    )
+    assert [tuple(one) for one in shown] == order
+    page.locator("#grid .cell").first.click()
+    layer, head = order[0]
+    page.locator("#band-title", has_text=f"layer {layer}, head {head}").wait_for()
+    assert page.locator("#grid .cell").first.get_attribute("aria-pressed") == "true"
+
+
+def test_the_steps_add_up(page, run):
+    page.locator(f"#tokens .token[data-at='{QUERY}']").click()
+    page.locator("#steps .sum", has_text=f"sum over {QUERY + 1} visible keys").wait_for()
+    steps = run.steps(1, 1, QUERY)
+    rows = page.locator("#steps tr[data-key]")
+    assert rows.count() == len(steps["keys"]) == QUERY + 1
+    for at, one in enumerate(steps["keys"]):
+        cells = rows.nth(at).locator("td").all_text_contents()
+        assert cells[0].startswith(f"{one['position']} ")
+        assert float(cells[1].replace("−", "-")) == pytest.approx(one["score"], abs=0.006)
+        assert float(cells[2].replace("−", "-")) == pytest.approx(one["scaled"], abs=0.0006)
+        assert float(rows.nth(at).locator("td").last.get_attribute("title")) == pytest.approx(
+            one["weight"], abs=1e-7
+        )
+    assert page.locator("#steps .sum td").last.text_content() == "1.000"
+    hidden = len(run.tokens) - QUERY - 1
+    page.locator("#steps .rest", has_text=f"{hidden} keys hidden by the mask").wait_for()
+    told = page.locator("#steps p", has_text="context[").text_content()
+    terms, result = told.split(" = ")[1:]
+    assert "×" in terms
+    assert any(f"{abs(number):.3f}" == result.strip("−") for number in steps["context"])
+
+
+def test_the_readouts_list_the_strongest_keys(page, run):
+    page.keyboard.press("t")
+    page.locator(f"#tokens .token[data-at='{QUERY}']").click()
+    page.locator(f"#readouts table[aria-label='Strongest keys of query {QUERY}']").wait_for()
+    top = run.row(1, 1, QUERY).topk(5)
+    rows = page.locator("#readouts tr[data-key]")
+    keys = rows.evaluate_all("(all) => all.map((one) => Number(one.dataset.key))")
+    assert keys[:5] == top.indices.tolist()
+    first = rows.first.locator("td").last.text_content()
+    assert first == written(float(top.values[0]))
+
+
+def test_a_click_on_a_next_token_appends_it(page, run):
+    following = run.described()["next"]
+    buttons = page.locator("#next button")
+    assert buttons.count() == len(following)
+    name = following[2]["shown"]
+    assert name in buttons.nth(2).text_content()
+    length = len(run.tokens)
+    buttons.nth(2).click()
+    page.locator("#about", has_text=f"{length + 1} tokens").wait_for()
+    assert page.locator("#tokens .token").count() == length + 1
+    last = page.locator("#tokens .token").last
+    assert name in last.get_attribute("aria-label")
+
+
+def test_generation_streams_and_grows_the_text(page, run):
+    length = len(run.tokens)
+    page.locator("#generate-tokens").fill("9")
+    page.locator("#generate").click()
+    page.locator("#about", has_text=f"{length + 9} tokens").wait_for()
+    page.locator("#generate", has_text="Generate").wait_for()
+    assert page.locator("#tokens .token").count() == length + 9
+    assert page.locator("#tokens .ghost").count() == 0
+
+
+def test_generation_can_be_stopped(page, run):
+    page.locator("#generate-tokens").fill("200")
+    page.locator("#generate").click()
+    page.locator("#generate", has_text="Stop").click()
+    page.locator("#generate", has_text="Generate").wait_for()
+    count = page.locator("#tokens .token").count()
+    assert count < len(run.tokens) + 200
+    page.wait_for_timeout(500)
+    assert page.locator("#tokens .token:not(.ghost)").count() == count
+
+
+def test_a_new_text_is_read(page):
+    page.locator("#edit").click()
+    page.locator("#entry-text").fill("for i in range(3):\n    print(i)")
+    page.locator("#entry-run").click()
+    page.locator("#entry").wait_for(state="hidden")
+    shown = "".join(page.locator("#tokens .token").all_text_contents()).replace("↵", "")
+    assert "print(i)" in shown
+
+
+# A recording of 16,384 tokens: the map
+
+
+def oracle(query, key, at):
+    scores = key[: at + 1].double() @ query[at].double() / query.shape[-1] ** 0.5
+    return scores.softmax(0)
+
+
+def test_the_map_of_a_long_recording_goes_down_to_a_single_weight(show, long):
+    subject, query, key = long
+    page = show(subject)
+    assert "16 384 tokens" in page.locator("#about").text_content()
+    at, to = 12007, 5003
+    page.goto(page.url.split("#")[0] + f"#r=0&l=0&h=0&q={at}&k={to}")
+    page.locator("#cross", has_text=str(at)).wait_for()
+    weight = float(oracle(query, key, at)[to])
+    page.locator("#cross .strong[title^='0.'], #cross .strong[title*='e-']").wait_for()
+    assert float(page.locator("#cross .strong").get_attribute("title")) == pytest.approx(
+        weight, rel=1e-4
+    )
+    for _ in range(25):
+        page.keyboard.press("+")
+    page.locator("#zoom-note", has_text="queries 12 0").wait_for()
+    page.locator(".stale").first.wait_for(state="hidden")
+    page.wait_for_timeout(400)
+    box = page.locator("#map-first canvas").bounding_box()
+    found = {}
+    for x, y in ((0.45, 0.3), (0.3, 0.5), (0.55, 0.6)):
+        page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+        page.wait_for_timeout(500)
+        facts = page.locator("#cross dd").all_text_contents()
+        q, k = int(facts[0].split()[0]), int(facts[1].split()[0])
+        assert abs(q - at) <= 4
+        assert abs(k - to) <= 4
+        shown = float(page.locator("#cross .strong").get_attribute("title"))
+        assert shown == pytest.approx(float(oracle(query, key, q)[k]), rel=1e-4)
+        found[q, k] = shown
+    assert len(found) == 3
+
+
+def test_the_map_is_dragged_and_zoomed_by_the_wheel(show, long):
+    page = show(long[0])
+    canvas = page.locator("#map-first canvas")
+    note = page.locator("#zoom-note")
+    assert "all 16 384" in note.text_content()
+    box = canvas.bounding_box()
+    x, y = box["x"] + 0.4 * box["width"], box["y"] + 0.5 * box["height"]
+    page.mouse.move(x, y)
+    for _ in range(12):
+        page.mouse.wheel(0, -300)
+    page.locator("#zoom-note", has_text="queries").wait_for()
+    before = note.text_content()
+    page.mouse.down()
+    page.mouse.move(x - 90, y - 60, steps=5)
+    page.mouse.up()
+    page.wait_for_function(
+        "(old) => document.querySelector('#zoom-note').textContent !== old", arg=before
+    )
+    page.keyboard.press("0")
+    page.locator("#zoom-note", has_text="all 16 384").wait_for()
+
+
+def test_a_hidden_cell_is_called_hidden(show, long):
+    page = show(long[0], "#r=0&q=100&k=9000")
+    page.locator("#cross .strong", has_text="hidden").wait_for()
+
+
+def test_all_is_done_by_the_keyboard(show, model):
+    page = show(model, "#l=0&h=0&q=5&k=3")
+    press = page.keyboard.press
+
+    def state():
+        return dict(part.split("=", 1) for part in page.url.split("#")[1].split("&"))
+
+    def until(reached):
+        """The address follows a moment after."""
+        for _ in range(100):
+            if reached():
+                return
+            page.wait_for_timeout(100)
+        pytest.fail(f"the address came to be {page.url}")
+
+    until(lambda: (state().get("q"), state().get("k")) == ("5", "3"))
+    press("ArrowDown")
+    press("ArrowRight")
+    until(lambda: (state().get("q"), state().get("k")) == ("6", "4"))
+    press("]")
+    press(".")
+    until(lambda: (state().get("l"), state().get("h")) == ("1", "1"))
+    press("[")
+    press(",")
+    until(lambda: (state().get("l"), state().get("h")) == ("0", "0"))
+    press("l")
+    until(lambda: state().get("c") == "linear")
+    press("a")
+    until(lambda: state().get("a") == "layer")
+    press("t")
+    until(lambda: state().get("b") == "readouts")
+    press("h")
+    until(lambda: state().get("w") == "1")
+    press("h")
+    press("+")
+    until(lambda: "z" in state())
+    press("Shift+ArrowRight")
+    press("0")
+    until(lambda: "z" not in state())
+    press("Home")
+    until(lambda: state().get("q") == "0")
+    press("End")
+    until(lambda: state().get("q") == str(page.locator("#tokens .token").count() - 1))
+    press("Escape")
+    until(lambda: not {"q", "k"} & set(state()))
+    press("?")
+    page.locator("dialog#keys[open]").wait_for()
+    press("Escape")
+    page.locator("dialog#keys").wait_for(state="hidden")
+
+
+def test_everything_is_reached_by_tab_and_shows_that_it_has_the_focus(show, model):
+    page = show(model)
+    reached = set()
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        page.wait_for_timeout(20)
+        found = page.evaluate(
+            """() => {
+              const one = document.activeElement;
+              if (!one || one === document.body) return null;
+              const style = getComputedStyle(one);
+              const line = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
+              const seen = one.getBoundingClientRect().width > 0;
+              const name = one.id || one.className || one.tagName;
+              return [name, line || style.boxShadow !== "none", seen];
+            }"""
+        )
+        if found is None:
+            continue
+        name, ring, seen = found
+        assert ring, f"{name} shows no focus"
+        assert seen, f"{name} is not seen"
+        reached.add(name)
+    assert {
+        "compare",
+        "theme",
+        "help",
+        "edit",
+        "generate",
+        "sort",
+        "size",
+        "wide",
+        "splitter",
+        "tab-steps",
+        "fold",
+        "zoom-in",
+    } <= reached
+    assert any("token" in name for name in reached)
+    assert any("cell" in name for name in reached)

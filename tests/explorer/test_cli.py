@@ -1,0 +1,165 @@
+"""`regard explore` as a process: it says where it is, serves, and ends when it is told to."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from regard.gpt import save
+
+LIMIT = 60
+
+
+@pytest.fixture(scope="module")
+def folder(network, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    save(path, *network)
+    return path
+
+
+@pytest.fixture(scope="module")
+def kept(padded, tmp_path_factory):
+    path = tmp_path_factory.mktemp("kept") / "recording"
+    padded.recording.save(path)
+    return path
+
+
+@pytest.fixture
+def start():
+    running = []
+
+    def begin(*arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "regard", "explore", "--no-open", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
+        )
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def opened(process):
+    """The port of the address that it printed."""
+    line = process.stdout.readline()
+    found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/  \(Ctrl-C ends\)\n", line)
+    assert found, line + process.stderr.read()
+    return int(found[1])
+
+
+@contextlib.contextmanager
+def asking(port, path, body=None):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)) as one:
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        one.request("GET" if body is None else "POST", path, body, headers)
+        with one.getresponse() as answer:
+            yield answer
+
+
+def ask(port, path):
+    with asking(port, path) as answer:
+        return json.load(answer)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_it_serves_a_model_until_it_is_interrupted(start, folder):
+    process = start("--port", 0, folder, "--text", "the dog sat")
+    port = opened(process)
+    about = ask(port, "/api/about")
+    assert about["title"] == folder.name
+    (name,) = about["runs"]
+    assert ask(port, f"/api/runs/{name}")["text"] == "the dog sat"
+    with asking(port, f"/api/runs/{name}/generate", '{"tokens": 500}') as drawing:
+        assert drawing.readline()
+        process.send_signal(signal.SIGINT)  # in the middle of an answer
+        out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode in {0, 130}
+    assert (out, err) == ("", "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_it_serves_a_recording_until_it_is_told_to_end(start, kept, name):
+    process = start("--port", 0, kept)
+    port = opened(process)
+    assert ask(port, "/api/about")["runs"] == ["0", "1"]
+    process.send_signal(getattr(signal, name))
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode in {0, 130, -signal.SIGTERM}
+    assert (out, err) == ("", "")
+
+
+@pytest.fixture
+def misused():
+    """Run in process; it must fail before it serves."""
+
+    def call(capfd, *arguments):
+        from regard.cli.app import run
+
+        assert run(["explore", "--no-open", *map(str, arguments)]) == 2
+        captured = capfd.readouterr()
+        assert captured.out == ""
+        assert captured.err.startswith("regard: ")
+        assert captured.err.count("\n") == 1
+        return captured.err
+
+    return call
+
+
+def test_a_folder_that_holds_neither_is_refused(misused, capfd, tmp_path):
+    assert str(tmp_path / "none") in misused(capfd, tmp_path / "none")
+    assert str(tmp_path) in misused(capfd, tmp_path)
+    (tmp_path / "recording.json").write_text('{"format": "regard recording", "version": 99}')
+    misused(capfd, tmp_path)
+    (tmp_path / "recording.json").write_text("[]")
+    misused(capfd, tmp_path)
+    (tmp_path / "recording.json").write_text("7")
+    misused(capfd, tmp_path)
+
+
+def test_a_port_that_is_taken_is_named(misused, capfd, folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = misused(capfd, folder, "--port", port)
+    assert "already in use" in said
+    assert str(port) in said
+
+
+def test_an_address_of_another_machine_is_refused(misused, capfd, folder):
+    assert "192.0.2.1" in misused(capfd, folder, "--host", "192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--text", "a"), "a recording takes no text"),
+        (("--file", __file__), "a recording takes no text"),
+        (("--port", 70000), "--port"),
+        (("--port", "x"), "--port"),
+        (("--text", "a", "--file", __file__), "given twice"),
+        (("--text", ""), "empty"),
+    ],
+)
+def test_what_can_not_be_is_refused_in_one_line(misused, capfd, kept, arguments, said):
+    assert said in misused(capfd, kept, *arguments)
+
+
+def test_a_recording_that_can_not_be_shown_is_refused(misused, capfd, make_recording, tmp_path):
+    both = torch.ones(1, 1, 5, 7, dtype=torch.bool)
+    given = [(torch.randn(1, 1, 5, 3), torch.randn(1, 1, 7, 3))]
+    make_recording(given, [both]).save(tmp_path / "cross")
+    assert "record all rows" in misused(capfd, tmp_path / "cross")

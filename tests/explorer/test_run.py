@@ -1,0 +1,456 @@
+"""A run gives the numbers of its patterns: against dense weights in float64, by the definition."""
+
+import json
+import math
+from threading import Event
+
+import pytest
+import torch
+
+import regard
+from regard.explorer._run import Run
+from regard.explorer._subjects import ExplorerError, ModelSubject, RecordingSubject
+from regard.explorer._work import ReplacedError
+from regard.record import load
+
+N, H, L, D = 2, 6, 13, 5
+PADDING = 4
+CLOSE = {"rtol": 1e-5, "atol": 2e-6}
+
+
+def near(given, expected):
+    torch.testing.assert_close(given.double(), expected.double(), **CLOSE)
+
+
+def means(weights, rows, columns):
+    """Pixels by the definition: each the mean of the weights that it covers, by area."""
+
+    def shares(size, pixels):
+        edges = [size * p / pixels for p in range(pixels + 1)]
+        return torch.tensor(
+            [
+                [
+                    max(0.0, min(edges[p + 1], k + 1) - max(edges[p], k)) * pixels / size
+                    for k in range(size)
+                ]
+                for p in range(pixels)
+            ],
+            dtype=torch.float64,
+        )
+
+    return shares(weights.shape[-2], rows) @ weights @ shares(weights.shape[-1], columns).mT
+
+
+@pytest.fixture(params=range(N))
+def run(recorded, request):
+    return recorded.run(str(request.param))
+
+
+def test_each_sequence_has_its_own_tokens(recorded, padded):
+    assert recorded.about()["runs"] == ["0", "1"]
+    for n in range(N):
+        described = recorded.run(str(n)).described()
+        assert [token["shown"] for token in described["tokens"]] == padded.names[n]
+        assert described["length"] == L
+        assert described["title"] == f"a recording, sequence {n}"
+        assert [layer["heads"] for layer in described["layers"]] == [list(range(H))] * 2
+        assert [layer["name"] for layer in described["layers"]] == ["h.0", "h.1"]
+        assert described["text"] is described["next"] is None
+        assert described["values"] is False
+
+
+@pytest.mark.parametrize("layer", range(2))
+def test_rows_columns_and_cells(run, padded, layer):
+    weights, masked = padded.weights[layer][run.sequence], padded.masked[layer][run.sequence]
+    for head in range(H):
+        for query in range(L):
+            near(run.row(layer, head, query), weights[head, query])
+            near(run.column(layer, head, query), weights[head, :, query])
+    for head, query, key in [(0, 12, 5), (5, 7, 7), (3, 4, 9), (2, 1, 0), (4, 12, 2)]:
+        cell = run.cell(layer, head, query, key)
+        score = masked[head, query, key]
+        assert cell["visible"] == bool(score > -torch.inf)
+        assert cell["weight"] == pytest.approx(float(weights[head, query, key]), abs=2e-6)
+        if cell["visible"]:
+            assert cell["score"] == pytest.approx(float(score), rel=1e-5, abs=1e-5)
+            expected = float(masked[head, query].logsumexp(0))
+            assert cell["logsumexp"] == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        else:
+            assert cell["score"] is None
+
+
+def test_means_over_heads_and_layers(run, padded):
+    of_layer = [weights[run.sequence].mean(0) for weights in padded.weights]
+    over_all = torch.stack(of_layer).mean(0)
+    for at in range(L):
+        near(run.row(1, "mean", at), of_layer[1][at])
+        near(run.column(0, "mean", at), of_layer[0][:, at])
+        near(run.row("mean", "mean", at), over_all[at])
+        near(run.column("mean", "mean", at), over_all[:, at])
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "size"),
+    [
+        ((0, 13), (0, 13), (13, 13)),
+        ((0, 13), (0, 13), (5, 3)),
+        ((3, 11), (2, 13), (8, 11)),
+        ((3, 11), (2, 13), (3, 7)),
+        ((5, 6), (4, 5), (400, 400)),
+        ((12, 13), (0, 13), (2048, 7)),
+    ],
+)
+def test_a_map_is_the_mean_of_each_pixel(run, padded, queries, keys, size):
+    window = padded.weights[1][run.sequence, 4, slice(*queries), slice(*keys)]
+    pixels = run.map(1, 4, queries, keys, size, Event())
+    rows, columns = min(size[0], window.shape[0]), min(size[1], window.shape[1])
+    near(pixels, means(window, rows, columns))
+
+
+@pytest.mark.parametrize("size", [1, 7, 13, 64])
+def test_thumbnails_are_the_mean_of_each_pixel(run, padded, size):
+    pictures = run.thumbnails(0, size)
+    side = min(size, L)
+    assert pictures.shape == (H, side, side)
+    near(pictures, means(padded.weights[0][run.sequence], side, side))
+
+
+def test_readouts(run, padded):
+    for layer, head in [(0, 0), (1, 5)]:
+        weights = padded.weights[layer][run.sequence, head]
+        entropy, distance, first, received = run.readouts(layer, head)
+        near(entropy, -torch.special.xlogy(weights, weights).sum(-1))
+        away = (torch.arange(L)[:, None] - torch.arange(L)).abs()
+        near(distance, (weights * away).sum(-1))
+        near(first, weights[:, 0])
+        near(received, weights.sum(0))
+
+
+def test_scores_are_those_of_the_recording(make_recording, padded):
+    """One sequence's, not the mean over the batch that the recording gives."""
+    subject = RecordingSubject(padded.recording, title="x")
+    for n in range(N):
+        given = [(query[n : n + 1], key[n : n + 1]) for query, key in padded.given]
+        masks = [padded.visible[n : n + 1]] * 2
+        alone = make_recording(given, masks, tokens=[padded.names[n]]).heads(progress=False)
+        run = subject.run(str(n))
+        for layer in range(2):
+            scored = run.scores(layer)
+            assert scored["layer"] == layer
+            for found, expected in zip(scored["heads"], alone[layer * H :][:H], strict=True):
+                assert found["head"] == expected.head
+                assert found["name"] == expected.name
+                assert found["meaning"]
+                for name in ("previous_token", "first_token", "same_token", "entropy", "distance"):
+                    assert found[name] == pytest.approx(getattr(expected, name), abs=1e-6)
+                assert found["induction"] == expected.induction is None  # no token repeats
+
+
+@pytest.mark.parametrize("query", [12, 9, 4, 0])
+def test_steps_add_up_to_the_weights(run, padded, query):
+    n, layer, head = run.sequence, 1, 3
+    weights, masked = padded.weights[layer][n, head, query], padded.masked[layer][n, head, query]
+    steps = run.steps(layer, head, query)
+    count = int(padded.visible[n, 0, query].sum())
+    assert steps["count"] == count
+    assert steps["hidden"] == L - count
+    assert steps["scale"] == pytest.approx(D**-0.5)
+    near(torch.tensor(steps["query"]), padded.given[layer][0][n, head, query])
+    assert [one["position"] for one in steps["keys"]] == weights.argsort(descending=True)[
+        :count
+    ].tolist()
+    for one in steps["keys"]:
+        key = padded.given[layer][1][n, head // 2, one["position"]]
+        near(torch.tensor(one["key"]), key)
+        assert one["scaled"] == pytest.approx(float(masked[one["position"]]), abs=1e-5)
+        assert one["score"] == pytest.approx(one["scaled"] * D**0.5, abs=1e-4)
+        assert one["weight"] == pytest.approx(float(weights[one["position"]]), abs=2e-6)
+        assert one["weight"] == pytest.approx(math.exp(one["scaled"] - steps["logsumexp"]), 1e-4)
+        assert one["value"] is None
+    assert steps["rest"]["count"] == 0
+    assert steps["context"] is None
+    json.dumps(steps, allow_nan=False)
+
+
+def test_steps_of_a_long_row_keep_the_strongest(make_recording, dense):
+    length = 61
+    generator = torch.Generator().manual_seed(2)
+    query, key = torch.randn(2, 1, 1, length, D, generator=generator)
+    run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
+    visible = torch.ones(length, length, dtype=torch.bool).tril()
+    weights = dense(query, key, visible)[1][0, 0, 53]
+    steps = run.steps(0, 0, 53)
+    assert len(steps["keys"]) == 24
+    top = weights.topk(24)
+    assert [one["position"] for one in steps["keys"]] == top.indices.tolist()
+    assert steps["rest"]["count"] == 54 - 24
+    assert steps["rest"]["weight"] == pytest.approx(1 - float(top.values.sum()), abs=1e-5)
+    assert steps["hidden"] == 7
+    assert run.described()["tokens"][7] == {"text": "7", "shown": "7"}
+    assert run.described()["causal"] is True
+
+
+@pytest.fixture(scope="module")
+def empty(make_recording):
+    """A sequence in which queries 0 … 3 see nothing, and one with numbers that are none."""
+    generator = torch.Generator().manual_seed(3)
+    query, key = torch.randn(2, 2, 1, 7, D, generator=generator)
+    visible = torch.ones(7, 7, dtype=torch.bool).tril().repeat(2, 1, 1, 1)
+    visible[0, ..., :4] = False
+    query[1, 0, 5, 2] = torch.nan
+    return RecordingSubject(make_recording([(query, key)], [visible]), title="x")
+
+
+def test_a_row_that_sees_nothing_is_zeros_and_can_be_told(empty):
+    run = empty.run("0")
+    assert run.row(0, 0, 2).tolist() == [0.0] * 7
+    steps, cell = run.steps(0, 0, 2), run.cell(0, 0, 2, 1)
+    json.dumps([steps, cell, run.scores(0)], allow_nan=False)
+    assert (steps["count"], steps["hidden"], steps["keys"]) == (0, 7, [])
+    assert (cell["visible"], cell["weight"], cell["score"]) == (False, 0.0, None)
+    assert cell["logsumexp"] is None
+
+
+def test_numbers_that_are_none_can_be_told(empty):
+    run = empty.run("1")
+    assert run.row(0, 0, 5)[:6].isnan().all()
+    json.dumps([run.steps(0, 0, 5), run.cell(0, 0, 5, 1), run.scores(0)], allow_nan=False)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_whether_it_is_causal(make_recording, causal):
+    query, key = torch.randn(2, 1, 1, 7, D, generator=torch.Generator().manual_seed(4))
+    masks = None if causal else [torch.ones(1, 1, 7, 7, dtype=torch.bool)]
+    subject = RecordingSubject(make_recording([(query, key)], masks), title="x")
+    assert subject.run("0").described()["causal"] is causal
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_it_is_causal_where_all_layers_are(make_recording, first):
+    given = torch.randn(2, 2, 1, 1, 7, D, generator=torch.Generator().manual_seed(4))
+    both = torch.ones(1, 1, 7, 7, dtype=torch.bool)
+    masks = [None, both] if first else [both, None]
+    subject = RecordingSubject(make_recording(given, masks), title="x")
+    assert subject.run("0").described()["causal"] is False
+
+
+def test_a_head_that_was_kept_is_called_by_its_number(make_recording, padded):
+    kept = make_recording(padded.given, [padded.visible] * 2, heads=[1, 4], tokens=padded.names)
+    subject = RecordingSubject(kept, title="x")
+    run = subject.run("1")
+    assert [layer["heads"] for layer in run.described()["layers"]] == [[1, 4]] * 2
+    for place, head in enumerate([1, 4]):
+        near(run.row(1, place, 12), padded.weights[1][1, head, 12])
+        near(run.thumbnails(0, L)[place], padded.weights[0][1, head])
+        assert run.scores(0)["heads"][place]["head"] == place
+        near(torch.tensor(run.steps(0, place, 11)["query"]), padded.given[0][0][1, head, 11])
+
+
+def test_rows_that_were_left_out_can_not_be_shown(make_recording, padded):
+    kept = make_recording(padded.given, [padded.visible] * 2, rows=slice(5), tokens=padded.names)
+    with pytest.raises(ExplorerError, match="record all rows"):
+        RecordingSubject(kept, title="x")
+
+
+def test_a_saved_recording_shows_the_same(recorded, padded, tmp_path):
+    padded.recording.save(tmp_path / "kept")
+    subject = RecordingSubject(load(tmp_path / "kept"), title="kept")
+    for n in "01":
+        run, before = subject.run(n), recorded.run(n)
+        assert run.described()["tokens"] == before.described()["tokens"]
+        assert torch.equal(run.row(1, 5, 12), before.row(1, 5, 12))
+        assert run.steps(0, 2, 7) == before.steps(0, 2, 7)
+        assert run.cell(0, 2, 7, 5) == before.cell(0, 2, 7, 5)
+
+
+def test_everything_before_the_mask_is_in_the_scores():
+    """A soft cap, a bias by distance and a sink."""
+    length = 11
+    generator = torch.Generator().manual_seed(5)
+    query, key = 3 * torch.randn(2, 1, 2, length, D, generator=generator)
+    slopes, sink = torch.tensor([0.3, 0.05]), torch.tensor([0.5, -1.0])
+    options = {"mask": regard.causal(), "softcap": 4.0, "alibi": slopes, "sink": sink}
+    with regard.record() as recording:
+        regard.attention(query, key, key, **options)
+    run = RecordingSubject(recording, title="x").run("0")
+    head, at = 1, 8
+    scaled = 4.0 * (query[0, head, at].double() @ key[0, head].double().mT / D**0.5 / 4.0).tanh()
+    scaled -= slopes[head].double() * (at - torch.arange(length)).abs()
+    scaled = scaled[: at + 1]
+    total = torch.cat([scaled, sink[head].double()[None]]).logsumexp(0)
+    weights = (scaled - total).exp()
+    near(run.row(0, head, at)[: at + 1], weights)
+    steps = run.steps(0, head, at)
+    assert steps["logsumexp"] == pytest.approx(float(total), abs=1e-5)
+    for one in steps["keys"]:
+        assert one["weight"] == pytest.approx(float(weights[one["position"]]), abs=2e-6)
+    for key_at in range(at + 1):
+        cell = run.cell(0, head, at, key_at)
+        assert cell["score"] == pytest.approx(float(scaled[key_at]), abs=1e-5)
+        assert cell["weight"] == pytest.approx(float(weights[key_at]), abs=2e-6)
+
+
+def test_a_large_map_comes_in_bands_that_fit_together(make_recording, dense):
+    length = 2310  # above 2²² weights, with many divisors
+    generator = torch.Generator().manual_seed(6)
+    query, key = torch.randn(2, 1, 1, length, D, generator=generator)
+    run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
+    pixels = run.map(0, 0, (0, length), (0, length), (110, 70), Event())
+    assert pixels.shape == (110, 70)
+    visible = torch.ones(length, length, dtype=torch.bool).tril()
+    weights = dense(query, key, visible)[1][0, 0]
+    near(pixels, weights.view(110, length // 110, 70, length // 70).mean((1, 3)))
+    prime = run.map(0, 0, (1, 2310), (3, 2310), (101, 103), Event())
+    near(prime, means(weights[1:2310, 3:2310], 101, 103))
+
+
+class Once:
+    """An event that is set after it was looked at so often."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    def is_set(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+def test_a_large_map_can_be_called_off_in_between(make_recording):
+    query, key = torch.randn(2, 1, 1, 2310, D, generator=torch.Generator().manual_seed(7))
+    run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
+    off = Once(3)
+    with pytest.raises(ReplacedError):
+        run.map(0, 0, (0, 2310), (0, 2310), (110, 70), off)
+    assert off.looks == -1
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda x: [(x[:, :, :5], x)], "record all rows"),
+        (lambda x: [(x, x), (x[:, :, :5], x[:, :, :5])], "whole sequences"),
+    ],
+)
+def test_a_recording_without_whole_sequences_is_refused(make_recording, build, said):
+    given = build(torch.randn(1, 2, 7, D))
+    masks = [torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool) for q, k in given]
+    with pytest.raises(ExplorerError, match=said):
+        RecordingSubject(make_recording(given, masks), title="x")
+
+
+# A model
+
+
+def projections(model, ids):
+    """What each head of each layer is given, taken from the model's own modules."""
+    outputs = []
+    hooks = [
+        block.attn.c_attn.register_forward_hook(lambda _, __, out: outputs.append(out))
+        for block in model.h
+    ]
+    with torch.no_grad():
+        logits, patterns = model(torch.tensor(ids), return_patterns=True)
+    for hook in hooks:
+        hook.remove()
+    split = [
+        [part.unflatten(-1, (3, -1)).transpose(0, 1) for part in out.squeeze(0).chunk(3, -1)]
+        for out in outputs
+    ]
+    return logits[-1], patterns, split
+
+
+def test_a_model_gives_its_own_weights_values_and_context(subject, network):
+    model, tokenizer = network
+    (name,) = subject.about()["runs"]
+    run = subject.run(name)
+    ids = tokenizer.encode(run.text)
+    logits, patterns, split = projections(model, ids)
+    length = len(ids)
+    assert run.described()["length"] == length
+    for layer in range(2):
+        query, key, value = split[layer]
+        for head in range(3):
+            weights = patterns[layer][head].dense().double()
+            for at in (0, 4, length - 1):
+                near(run.row(layer, head, at), weights[at])
+                steps = run.steps(layer, head, at)
+                near(torch.tensor(steps["query"]), query[head, at])
+                for one in steps["keys"]:
+                    near(torch.tensor(one["key"]), key[head, one["position"]])
+                    near(torch.tensor(one["value"]), value[head, one["position"]])
+                near(torch.tensor(steps["context"]), weights[at] @ value[head].double())
+    following = run.described()["next"]
+    assert len(following) == 10
+    top = logits.softmax(-1).topk(10)
+    assert [entry["token"] for entry in following] == top.indices.tolist()
+    assert [entry["probability"] for entry in following] == pytest.approx(top.values.tolist())
+    assert run.described()["causal"] is True
+    assert run.described()["values"] is True
+
+
+def test_the_contexts_are_those_that_the_layer_projects(subject, network):
+    model, tokenizer = network
+    run = subject.run(subject.about()["runs"][0])
+    outputs = []
+    hook = model.h[1].attn.register_forward_hook(lambda _, __, out: outputs.append(out))
+    with torch.no_grad():
+        model(torch.tensor(tokenizer.encode(run.text)))
+        hook.remove()
+        contexts = torch.tensor([run.steps(1, head, 9)["context"] for head in range(3)])
+        projected = model.h[1].attn.c_proj(contexts.flatten())
+    near(projected, outputs[0].squeeze(0)[9])
+
+
+def test_a_model_is_left_without_hooks(subject, network):
+    subject.read("the cat")
+    assert not any(module._forward_hooks for module in network[0].modules())
+
+
+def test_runs_that_are_made_at_the_same_time_do_not_mix(network):
+    """While one text is read in a thread, another may be in a second one, or be generated."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    texts = [f"the {a} {b}" for a in ("cat", "dog", "mat") for b in ("sat", "on", "the")]
+    alone = [ModelSubject(*network, title="x", text=text) for text in texts]
+    subject = ModelSubject(*network, title="x", text="the")
+    first = subject.run(subject.about()["runs"][0])
+    with ThreadPoolExecutor(3) as threads:
+        drawn = threads.submit(
+            lambda: list(subject.generate(first, tokens=25, temperature=1.0, seed=0))
+        )
+        runs = list(threads.map(subject.read, texts))
+        drawn.result()
+    for run, other in zip(runs, alone, strict=True):
+        expected = other.run(other.about()["runs"][0])
+        assert len(run.values) == 2
+        for given, value in zip(run.values, expected.values, strict=True):
+            near(given, value)
+
+
+def test_a_text_beyond_the_context_is_cut_and_it_is_said(subject):
+    run = subject.read("cat" * 50)
+    described = run.described()
+    assert described["length"] == 31
+    assert "the first 31" in described["notes"][0]
+
+
+@pytest.mark.parametrize("text", ["", "x" * 200_001])
+def test_texts_that_are_refused(subject, text):
+    with pytest.raises(ExplorerError):
+        subject.read(text)
+
+
+def test_a_run_is_what_it_was_made_of(subject):
+    first, again = subject.read("the cat"), subject.read("the cat")
+    assert first is again
+    assert isinstance(first, Run)
+    assert subject.read("the dog").id != first.id
+
+
+def test_the_oldest_runs_are_put_away(subject):
+    first = subject.read("the cat")
+    for n in range(16):
+        subject.read(f"the cat {n}")
+    with pytest.raises(KeyError):
+        subject.run(first.id)
+    assert subject.read("the cat").id == first.id
