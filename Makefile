@@ -9,7 +9,7 @@ TEXT := "The with statement is used to wrap the execution of a block. The with s
 allows common patterns to be reused: a block that is used again is a block of the with statement."
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint sanitize neon bench pictures model clean
+.PHONY: help demo test lint sanitize sanitize-memory sanitize-threads neon bench pictures model clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,7 +30,12 @@ lint: $(INSTALLED)
 # Random problems, compared with the definition: with every access and overflow checked, and with
 # several callers at once whose accesses must not race.
 sanitize: $(INSTALLED) ## run the kernels under the sanitizers of memory, arithmetic and threads
+	@$(MAKE) --no-print-directory --jobs=2 sanitize-memory sanitize-threads
+
+sanitize-memory: $(INSTALLED)
 	@$(BIN)/python tools/sanitize.py address,undefined 200
+
+sanitize-threads: $(INSTALLED)
 	@$(BIN)/python tools/sanitize.py thread 200 4
 
 neon: $(INSTALLED) ## cross-compile the kernels for NEON and run them in an emulator
