@@ -42,8 +42,7 @@ class HeadScores:
     name: str
     """What the head does, in a word: the rule of `roles.role_of`."""
     previous_token: float | None
-    """Share on the token before (Voita et al. 2019, arXiv:1905.09418, section 5.2: positional
-    heads)."""
+    """Share on the token before: a positional head (Voita et al. 2019, arXiv:1905.09418)."""
     first_token: float | None
     """Share on the first token, a sink (Xiao et al. 2023, arXiv:2309.17453, section 3.1)."""
     same_token: float | None
@@ -54,7 +53,7 @@ class HeadScores:
     are not known or none repeats. The position before the query's counts as previous only."""
     duplicate_token: float | None
     """Share on earlier copies of the query's token, over the queries that have any (Wang et al.
-    2022, arXiv:2211.00593, section 3.1: duplicate token heads); None as for induction."""
+    2022, arXiv:2211.00593: duplicate token heads); None as for induction."""
     entropy: float | None
     """Entropy of a row, in nats."""
     distance: float | None
