@@ -7,7 +7,7 @@ the `gpt` extra: `pip install 'regard[gpt]'`.
 try:
     from regard.gpt.bpe import BPETokenizer
     from regard.gpt.checkpoint import CheckpointError, load, load_training, save
-    from regard.gpt.config import GPTConfig, TrainConfig
+    from regard.gpt.config import GPTConfig
     from regard.gpt.corpus import CorpusError, python_texts, read_texts, split_texts
     from regard.gpt.counts import ParameterCounts, parameter_counts
     from regard.gpt.generate import generate, stream, stream_text
@@ -15,6 +15,7 @@ try:
     from regard.gpt.schedule import learning_rate
     from regard.gpt.tokenizer import CharTokenizer, Tokenizer
     from regard.gpt.train import Report, Training, evaluate, train
+    from regard.gpt.train_config import TrainConfig
 except ModuleNotFoundError as error:
     library = (error.name or "").partition(".")[0]
     if library not in {"rich", "safetensors", "tokenizers"}:

@@ -6,7 +6,7 @@ from math import cos, pi
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from regard.gpt.config import TrainConfig
+    from regard.gpt.train_config import TrainConfig
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:

@@ -21,12 +21,13 @@ from regard.errors import Error
 from regard.gpt.batches import batches, require_window
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.checkpoint import CheckpointError, holds_model, save
-from regard.gpt.config import GPTConfig, TrainConfig
+from regard.gpt.config import GPTConfig
 from regard.gpt.corpus import python_texts, split_texts
 from regard.gpt.generate import evaluating
 from regard.gpt.model import GPT
 from regard.gpt.schedule import learning_rate, window
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
+from regard.gpt.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

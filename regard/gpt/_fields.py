@@ -1,0 +1,51 @@
+"""Fields of configurations: a default, a line of help, a range."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from math import isfinite
+from typing import Any
+
+
+def option(default: Any, text: str) -> Any:
+    """A field with its default and the help text that the command line shows."""
+    return field(default=default, metadata={"help": text})
+
+
+def require_count(config: object, name: str, *, least: int, most: int | None = None) -> None:
+    """Raise ValueError unless a field is a whole number in a range."""
+    value = getattr(config, name)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        bounds = f">= {least}" + ("" if most is None else f" and <= {most}")
+        raise ValueError(
+            f"{type(config).__name__}.{name} is {value!r}; expected a whole number {bounds}"
+        )
+
+
+def require_number(
+    config: object,
+    name: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> None:
+    """Raise ValueError unless a field is a finite number in a range."""
+    value = getattr(config, name)
+    bounds = [
+        (f">= {least}", least is None or (_real(value) and value >= least)),
+        (f"> {above}", above is None or (_real(value) and value > above)),
+        (f"<= {most}", most is None or (_real(value) and value <= most)),
+        (f"< {below}", below is None or (_real(value) and value < below)),
+    ]
+    if not all(held for _, held in bounds):
+        asked = [text for text, _ in bounds if not text.endswith("None")]
+        raise ValueError(
+            f"{type(config).__name__}.{name} is {value!r}; expected a number {' and '.join(asked)}"
+        )
+
+
+def _real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

@@ -1,0 +1,65 @@
+"""How a model is trained: a frozen dataclass that every place which needs a recipe shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.gpt._fields import option, require_count, require_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How a GPT is trained. Every field's `metadata["help"]` holds its one-line description.
+
+    Raises:
+        ValueError: a field is out of its range.
+
+    >>> TrainConfig(steps=10, warmup=2).batch
+    8
+    """
+
+    tokenizer: Literal["bpe", "char"] = option(
+        "bpe", "bpe: byte-level BPE trained on the text; char: one token a character"
+    )
+    steps: int = option(4000, "number of updates")
+    batch: int = option(8, "sequences in an update, each of the model's context")
+    learning_rate: float = option(3e-3, "highest learning rate, reached after the warm-up")
+    final: float = option(0.05, "learning rate at the end, as a share of the highest")
+    warmup: int = option(100, "updates over which the learning rate rises linearly")
+    weight_decay: float = option(0.1, "AdamW's decay, on weights of two dimensions only")
+    beta1: float = option(0.9, "AdamW's decay of the gradient's running mean")
+    beta2: float = option(0.95, "AdamW's decay of the squared gradient's running mean")
+    clip: float = option(1.0, "largest norm of the gradient; longer ones are scaled down to it")
+    repeats: float = option(
+        0.3, "share of the sequences that are a random run of tokens, repeated (induction heads)"
+    )
+    ramp: float = option(
+        0.45, "share of the updates over which windows double thrice, from an eighth of the context"
+    )
+    validation: float = option(
+        0.05, "share of the text held out, to measure the loss on 65,536 tokens of it at most"
+    )
+    evaluate_every: int = option(200, "updates between two validations, each with a checkpoint")
+    seed: int = option(0, "fixes the split, the first weights, the batches and the dropout")
+
+    def __post_init__(self) -> None:
+        if self.tokenizer not in {"bpe", "char"}:
+            raise ValueError(f"TrainConfig.tokenizer is {self.tokenizer!r}; expected bpe or char")
+        for name in ("steps", "batch", "evaluate_every"):
+            require_count(self, name, least=1)
+        require_count(self, "warmup", least=0)
+        require_count(self, "seed", least=0, most=2**63 - 1)  # what torch's generators take
+        for name in ("learning_rate", "clip"):
+            require_number(self, name, above=0.0)
+        require_number(self, "weight_decay", least=0.0)
+        for name in ("final", "ramp"):
+            require_number(self, name, least=0.0, most=1.0)
+        for name in ("beta1", "beta2", "repeats"):
+            require_number(self, name, least=0.0, below=1.0)
+        require_number(self, "validation", above=0.0, below=1.0)
+        if self.warmup > self.steps:
+            raise ValueError(
+                f"TrainConfig.warmup is {self.warmup} of steps={self.steps} updates; "
+                "expected at most as many"
+            )
