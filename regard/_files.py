@@ -18,6 +18,16 @@ def require_writable(folder: Path) -> None:
         pass
 
 
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder survive a loss of power, where the system can promise it."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Write `data` beside `path` under a temporary name, then rename it onto `path`.
 

@@ -269,9 +269,10 @@ def _gpt(block: nn.Module) -> _Layer | None:
     made, heads = _get(block, "attn.c_attn"), _get(block, "attn.heads")
     if not isinstance(made, nn.Linear) or not isinstance(heads, int):
         return None
-    parts = _matrix("c_attn", made).chunk(3, dim=1)
+    parts = _matrix("c_attn", made).split(_get(block, "attn.widths"), dim=1)
     output = _matrix("c_proj", _get(block, "attn.c_proj"))
-    return _Layer((*parts, output), parts[0].shape[1] // heads, tied=True)
+    extras = tuple(name for name in ("q_norm", "k_norm") if _get(block, f"attn.{name}") is not None)
+    return _Layer((*parts, output), parts[0].shape[1] // heads, tied=True, extras=extras)
 
 
 def _gpt2(block: nn.Module) -> _Layer | None:

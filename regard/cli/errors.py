@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from regard.errors import Error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["MisuseError", "telling"]
 
@@ -18,12 +18,16 @@ class MisuseError(Error):
 
 
 @contextmanager
-def telling(*kinds: type[Exception]) -> Iterator[None]:
+def telling(*kinds: type[Exception], tell: Callable[[str], str] = str) -> Iterator[None]:
     """Tell errors of these kinds to the user instead of showing a traceback.
 
     Only calls whose errors are about what the user gave belong inside.
+
+    Args:
+        kinds: the errors.
+        tell: puts their message in the user's words.
     """
     try:
         yield
     except kinds as error:
-        raise MisuseError(str(error)) from error
+        raise MisuseError(tell(str(error))) from error

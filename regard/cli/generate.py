@@ -1,64 +1,91 @@
 """`regard generate`."""
 
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
-import torch
 import typer
 
 from regard.cli.errors import MisuseError, telling
+from regard.cli.options import Given, takes
 from regard.cli.text import read_text
-from regard.gpt import CheckpointError, load, stream_text
+from regard.gpt import CheckpointError, Sampling, load, stream_texts
+
+if TYPE_CHECKING:
+    from regard.gpt.generate import Past
 
 __all__ = ["generate"]
 
 
+@takes(sampling=Sampling)
 def generate(
+    *,
     prompt: Annotated[
-        str | None, typer.Argument(help="Text to continue; - reads standard input.")
+        list[str] | None,
+        typer.Argument(help="Texts to continue, each on its own; - reads standard input."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option(help="Continue the text of this file.", metavar="FILE")
     ] = None,
-    tokens: Annotated[int, typer.Option(help="How many tokens to add.")] = 100,
-    temperature: Annotated[
-        float, typer.Option(help="Below 1 sharper, above 1 flatter, 0 the likeliest token.")
-    ] = 1.0,
-    top_k: Annotated[
-        int | None, typer.Option(help="Draw from this many likeliest tokens only.", metavar="K")
+    tokens: Annotated[int, typer.Option(help="How many tokens to add at most.")] = 100,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="End a text before this string; may be given often.", metavar="TEXT"),
     ] = None,
-    seed: Annotated[
-        int, typer.Option(help="The same seed draws the same text.", min=0, max=2**63 - 1)
-    ] = 0,
+    past: Annotated[
+        str,
+        typer.Option(
+            help="Past the model's context: let the oldest tokens go, or refuse.",
+            metavar="slide|refuse",
+        ),
+    ] = "slide",
     model: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a model; without it, the one that comes with regard.", metavar="DIR"
+            help="Folder of a model, a GPT-2 of transformers included; without it, the one that "
+            "comes with regard.",
+            metavar="DIR",
         ),
     ] = None,
+    sampling: Given[Sampling],
 ) -> None:
-    """Continue a text, one token after another.
+    """Continue texts, one token after another.
+
+    Several texts are drawn together and shown one below the other, a blank line between.
 
     Example: regard generate "The with statement" --tokens 50 --temperature 0.8
     """
-    text = read_text(prompt, file)
-    if text is None:
+    asked_for: list[str | None] = [*prompt] if prompt else [None]
+    given = [text for one in asked_for if (text := read_text(one, file)) is not None]
+    if not given:
         raise MisuseError("there is no text to continue: give some, or --file FILE, or - for stdin")
+    drawing = sampling.over()
     with telling(CheckpointError, OSError):
         network, tokenizer = load(model)
     with telling(ValueError):
-        pieces = stream_text(
+        pieces = stream_texts(
             network,
             tokenizer,
-            text,
+            given,
             tokens=tokens,
-            temperature=temperature,
-            top_k=top_k,
-            generator=torch.Generator().manual_seed(seed),
+            sampling=drawing,
+            past=cast("Past", past),  # a word that is neither is refused
+            stop=stop or [],
         )
-        first = next(pieces, "")  # a model whose logits are no numbers is told before any output
-    typer.echo(text + first, nl=False)
+        first = next(pieces, None)  # a model whose logits are no numbers is told before any output
     with telling(ValueError):
-        for piece in pieces:
+        _show(given, pieces if first is None else chain([first], pieces))
+
+
+def _show(prompts: list[str], pieces: Iterator[tuple[int, str]]) -> None:
+    """The first text as it is drawn; the others, which grow beside it, when it has ended."""
+    texts = list(prompts)
+    typer.echo(prompts[0], nl=False)
+    for row, piece in pieces:
+        texts[row] += piece
+        if row == 0:
             typer.echo(piece, nl=False)
     typer.echo()
+    for text in texts[1:]:
+        typer.echo(f"\n{text}")

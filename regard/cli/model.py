@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -12,7 +12,6 @@ from regard.view import read_heads
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxtyping import Float
     from torch import Tensor
 
     from regard.gpt import GPT, GPTConfig, Tokenizer
@@ -33,19 +32,21 @@ def read(model: GPT, tokenizer: Tokenizer, ids: Sequence[int]) -> Reading:
 def head_steps(model: GPT, ids: Sequence[int], layer: int, head: int) -> regard.Steps:
     """Write out one head's attention on a text, step by step.
 
-    The query, key and value are taken where the layer's one matrix has made all three.
+    The query, key and value are what the layer makes of what it is given.
     """
     attention = cast("Attention", model.h[layer].attn)
-    made: list[Float[Tensor, "T 3E"]] = []
-    hook = attention.c_attn.register_forward_hook(lambda _, __, output: made.append(output))
+    made: list[tuple[Tensor, ...]] = []
+
+    def project(_: object, given: tuple[Tensor, ...], named: dict[str, Any]) -> None:
+        made.append(attention.project(given[0], named["rotation"]))
+
+    hook = attention.register_forward_pre_hook(project, with_kwargs=True)
     with torch.inference_mode():
         model(torch.tensor(ids))
     hook.remove()
-    query, key, value = (
-        part.unflatten(-1, (attention.heads, -1))[:, head]  # (T, D)
-        for part in made[0].chunk(3, dim=-1)  # (T, E) each
-    )
-    return regard.explain(query, key, value, mask=regard.causal())
+    query, key, value = made[0]  # (H, T, D), (G, T, D), (G, T, D)
+    shared = head // (attention.heads // attention.groups)
+    return regard.explain(query[head], key[shared], value[shared], mask=attention.mask)
 
 
 def describe(config: GPTConfig) -> str:

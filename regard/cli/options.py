@@ -1,45 +1,109 @@
-"""The fields of configuration dataclasses as command-line options.
+"""The fields of configuration dataclasses as command-line options, and as keys of a TOML file.
 
-Names, types, defaults and help texts are the fields' own: nothing is said twice.
+Names, types, defaults and help texts are the fields' own: nothing is said twice. The command line
+wins over the file, and the file over the defaults.
 """
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import MISSING, Field, fields
+import re
+import tomllib
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from difflib import get_close_matches
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 
-from regard.cli.errors import telling
+from regard.cli.errors import MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-__all__ = ["takes"]
+__all__ = ["Given", "takes"]
+
+Config = TypeVar("Config")
+
+_GIVEN = {"COMMANDLINE", "ENVIRONMENT"}  # click's names of where a value may come from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given(Generic[Config]):
+    """What the user said of a dataclass: the fields named, and by which name."""
+
+    kind: type[Config]
+    values: Mapping[str, Any]
+    names: Mapping[str, str]
+    """What the user calls each field of any of the command's dataclasses."""
+
+    def over(self, base: Config | None = None) -> Config:
+        """The dataclass with what was said put over some instance, or over the defaults.
+
+        Raises:
+            MisuseError: it doesn't take that; fields are called what the user calls them.
+        """
+        try:
+            made = self.kind() if base is None else base
+            return replace(made, **self.values)  # type: ignore[type-var]  # it is a dataclass
+        except (TypeError, ValueError) as error:
+            raise MisuseError(self.told(str(error))) from error
+
+    def told(self, message: str) -> str:
+        """A message in which fields are called what the user calls them."""
+        return _in_words_of_the_user(message, self.names)
 
 
 def takes(**configs: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for every field of some dataclasses, and hand it the instances.
+    """Give a command an option for every field of some dataclasses, and hand it what was said.
+
+    The command also gets the option ``--config FILE``, a TOML file with the same fields: at its top
+    level, or each dataclass's in a section named after the command's argument.
 
     Args:
-        configs: for each argument of the command that is such a dataclass, its type. Every field
-            has a default and its description in ``metadata["help"]``; the first line of the
-            dataclass's docstring heads its options in the help text.
+        configs: for each argument of the command that is a `Given` of such a dataclass, its type.
+            Every field has a default and its description in ``metadata["help"]``; the first line of
+            the dataclass's docstring heads its options in the help text.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def wrapper(**given: Any) -> None:
+        def wrapper(_context: typer.Context, **given: Any) -> None:
+            file: Path | None = given.pop("config")
+            names = {
+                field.name: _option(field.name)
+                for config in configs.values()
+                for field in fields(config)
+            }
+            read = {} if file is None else _read(file, configs)
             for argument, config in configs.items():
-                values = {field.name: given.pop(field.name) for field in fields(config)}
-                with telling(ValueError):
-                    given[argument] = config(**values)
+                values = {name: value for name, value in read.items() if name in _names(config)}
+                names |= {name: f"{name} in {file}" for name in values}
+                for field in fields(config):
+                    value = given.pop(field.name)
+                    source = _context.get_parameter_source(field.name)
+                    if source is not None and source.name in _GIVEN:
+                        values[field.name] = value
+                        names[field.name] = _option(field.name)
+                given[argument] = Given(kind=config, values=values, names=names)
             command(**given)
 
         own = inspect.signature(command).parameters
-        parameters = [own[name] for name in own if name not in configs]
+        context = inspect.Parameter(
+            "_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+        )
+        parameters = [context, *(own[name] for name in own if name not in configs), _file()]
         for config in configs.values():
             parameters += _parameters(config)
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect and typer read
@@ -47,6 +111,66 @@ def takes(**configs: type[Any]) -> Callable[[Callable[..., None]], Callable[...,
         return wrapper
 
     return decorate
+
+
+def _read(file: Path, configs: Mapping[str, type[Any]]) -> dict[str, Any]:
+    """The fields that a TOML file sets."""
+    try:
+        content = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise MisuseError(f"{file} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise MisuseError(f"{file} is no TOML file: {error}") from None
+    found: dict[str, Any] = {}
+    everything = [name for config in configs.values() for name in _names(config)]
+    for name, value in content.items():
+        if isinstance(value, dict) and name in configs:
+            known = _names(configs[name])
+            for inner, setting in value.items():
+                _require_known(f"{file}, section [{name}]", inner, known)
+                found[inner] = setting
+        else:
+            kind = "section" if isinstance(value, dict) else "field"
+            sections = list(configs) if kind == "section" else []
+            _require_known(str(file), name, sections or everything, kind)
+            found[name] = value
+    return found
+
+
+def _require_known(where: str, name: str, known: list[str], kind: str = "field") -> None:
+    if name not in known:
+        near = get_close_matches(name, known, n=1, cutoff=0.0)
+        raise MisuseError(f"{where} has no {kind} {name!r}; the nearest there is is {near[0]!r}")
+
+
+def _in_words_of_the_user(message: str, names: Mapping[str, str]) -> str:
+    """Put what the user calls a field in place of ``Config.field`` and of ``field=value``."""
+    message = re.sub(r"\b[A-Z]\w*\.(\w+)", lambda m: names.get(m[1], m[0]), message)
+    options = {name: told for name, told in names.items() if told.startswith("--")}
+    return re.sub(
+        r"\b(\w+)=(?=\S)", lambda m: f"{options[m[1]]} " if m[1] in options else m[0], message
+    )
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _names(config: type[Any]) -> list[str]:
+    return [field.name for field in fields(config)]
+
+
+def _file() -> inspect.Parameter:
+    option = typer.Option(
+        help="TOML file that sets any of the fields below; the command line wins over it.",
+        metavar="FILE",
+    )
+    return inspect.Parameter(
+        "config",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[Path | None, option],
+    )
 
 
 def _parameters(config: type[Any]) -> list[inspect.Parameter]:

@@ -6,20 +6,20 @@ from typing import Annotated
 import typer
 
 from regard.cli.errors import MisuseError, telling
-from regard.cli.options import takes
+from regard.cli.options import Given, takes
 from regard.errors import Error
-from regard.gpt import GPTConfig, TrainConfig, parameter_counts, read_texts
+from regard.gpt import Callback, GPTConfig, TensorBoard, TrainConfig, parameter_counts, recipe_of
 from regard.gpt import train as train_model
 from regard.gpt.checkpoint import holds_model
 
 __all__ = ["train"]
 
 
-@takes(gpt=GPTConfig, config=TrainConfig)
+@takes(gpt=GPTConfig, train=TrainConfig)
 def train(
     *,
-    gpt: GPTConfig,
-    config: TrainConfig,
+    gpt: Given[GPTConfig],
+    train: Given[TrainConfig],
     out: Annotated[Path, typer.Option(help="Folder to keep the model in.", metavar="DIR")],
     text: Annotated[
         Path | None,
@@ -28,23 +28,61 @@ def train(
             metavar="PATH",
         ),
     ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of --text: a folder that regard prepare made.", metavar="CORPUS_DIR"
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on from the latest checkpoint in DIR, by the recipe it has."
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the model that DIR holds.")
+    ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write for TensorBoard too, to DIR/tensorboard.")
     ] = False,
 ) -> None:
     """Train a GPT on text and keep it in a folder.
 
     Ctrl-C ends it early and keeps the latest model; before the first update it changes nothing.
+    Whatever ends it, --resume goes on from the latest checkpoint.
 
-    Example: regard train --out runs/mine --text book.txt --steps 1000
+    Examples:
+    regard train --out runs/mine --text book.txt --steps 1000
+
+    regard train --out runs/mine --config recipe.toml
+
+    regard train --out runs/mine --resume
     """
     if out.exists() and not out.is_dir():
         raise MisuseError(f"{out} is a file: give --out a folder")
-    if holds_model(out) and not overwrite:
-        raise MisuseError(f"{out} already holds a model: choose another --out, or add --overwrite")
-    with telling(Error, OSError, ValueError):
-        texts = None if text is None else read_texts(text)
-        training = train_model(out, texts=texts, gpt=gpt, config=config, overwrite=overwrite)
+    if text is not None and corpus is not None:
+        raise MisuseError("the text is given twice: leave out --text, or --corpus")
+    if resume and overwrite:
+        raise MisuseError("--resume goes on and --overwrite begins anew: leave out one of them")
+    if holds_model(out) and not overwrite and not resume:
+        raise MisuseError(
+            f"{out} already holds a model: choose another --out, or add --overwrite, or go on with "
+            "its run by --resume"
+        )
+    with telling(Error, OSError, ValueError, ModuleNotFoundError, tell=train.told):
+        before = recipe_of(out) if resume else (None, None)
+        callbacks: list[Callback] = [TensorBoard(out / "tensorboard")] if tensorboard else []
+        training = train_model(
+            out,
+            texts=text,
+            corpus=corpus,
+            gpt=gpt.over(before[0]),
+            config=train.over(before[1]),
+            resume=resume,
+            overwrite=overwrite,
+            callbacks=callbacks,
+        )
     loss = training.record["validation_loss"]
     measured = "" if loss is None else f", validation loss {loss:.4f}"
     total = parameter_counts(training.model.config).total

@@ -1,20 +1,32 @@
-"""A GPT to look into: model, tokenizers, corpus, training, checkpoints, sampling.
+"""A GPT to look into: model, tokenizers, corpus, training, checkpoints, generation.
 
 `load()` gives the trained model that comes with the package. This room needs the libraries of
 the `gpt` extra: `pip install 'regard[gpt]'`.
 """
 
 try:
+    from regard.gpt._resume import recipe_of
     from regard.gpt.bpe import BPETokenizer
+    from regard.gpt.cache import GPTCache
     from regard.gpt.checkpoint import CheckpointError, load, load_training, save
     from regard.gpt.config import GPTConfig
     from regard.gpt.corpus import CorpusError, python_texts, read_texts, split_texts
     from regard.gpt.counts import ParameterCounts, parameter_counts
-    from regard.gpt.generate import generate, stream, stream_text
+    from regard.gpt.generate import (
+        generate,
+        generate_texts,
+        stream,
+        stream_text,
+        stream_texts,
+    )
+    from regard.gpt.history import History, history
     from regard.gpt.model import GPT
+    from regard.gpt.prepared import Corpus, open_corpus, prepare
+    from regard.gpt.sampling import Sampling
     from regard.gpt.schedule import learning_rate
+    from regard.gpt.tensorboard import TensorBoard
     from regard.gpt.tokenizer import CharTokenizer, Tokenizer
-    from regard.gpt.train import Report, Training, evaluate, train
+    from regard.gpt.train import Callback, DivergedError, Report, Training, evaluate, train
     from regard.gpt.train_config import TrainConfig
 except ModuleNotFoundError as error:
     library = (error.name or "").partition(".")[0]
@@ -26,26 +38,39 @@ except ModuleNotFoundError as error:
 __all__ = [
     "GPT",
     "BPETokenizer",
+    "Callback",
     "CharTokenizer",
     "CheckpointError",
+    "Corpus",
     "CorpusError",
+    "DivergedError",
+    "GPTCache",
     "GPTConfig",
+    "History",
     "ParameterCounts",
     "Report",
+    "Sampling",
+    "TensorBoard",
     "Tokenizer",
     "TrainConfig",
     "Training",
     "evaluate",
     "generate",
+    "generate_texts",
+    "history",
     "learning_rate",
     "load",
     "load_training",
+    "open_corpus",
     "parameter_counts",
+    "prepare",
     "python_texts",
     "read_texts",
+    "recipe_of",
     "save",
     "split_texts",
     "stream",
     "stream_text",
+    "stream_texts",
     "train",
 ]

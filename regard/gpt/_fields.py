@@ -49,3 +49,18 @@ def require_number(
 
 def _real(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def require_flag(config: object, name: str) -> None:
+    """Raise ValueError unless a field is True or False."""
+    value = getattr(config, name)
+    if type(value) is not bool:
+        raise ValueError(f"{type(config).__name__}.{name} is {value!r}; expected True or False")
+
+
+def require_choice(config: object, name: str, *choices: str) -> None:
+    """Raise ValueError unless a field is one of some words."""
+    value = getattr(config, name)
+    if value not in choices:
+        expected = f"{', '.join(choices[:-1])} or {choices[-1]}"
+        raise ValueError(f"{type(config).__name__}.{name} is {value!r}; expected {expected}")

@@ -5,13 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from regard.gpt.tokenizer import FILE, checked, save_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+END = "<|endoftext|>"
+"""The token that ends a document, by GPT-2's name for it."""
 
 _BYTES = 256
 
@@ -50,29 +56,35 @@ class BPETokenizer:
         ]
 
     @classmethod
-    def train(cls, texts: Iterable[str], *, vocab_size: int) -> Self:
+    def train(cls, texts: Iterable[str], *, vocab_size: int, end: bool = False) -> Self:
         """Learn a vocabulary from texts.
 
         Args:
             texts: the texts, each one whole or in pieces.
             vocab_size: V, 256 or more. Training stops below it where no pair is left to join.
+            end: whether the last token is `END`, which ends a document. As with GPT-2, a text that
+                holds these very signs encodes them as that token.
 
         Raises:
-            ValueError: `vocab_size` is below 256.
+            ValueError: `vocab_size` is below 256, or 257 with `end`.
         """
-        if vocab_size < _BYTES:
+        least = _BYTES + end
+        if vocab_size < least:
             raise ValueError(
-                f"vocab_size is {vocab_size}; expected at least {_BYTES}, one token a byte"
+                f"vocab_size is {vocab_size}; expected at least {least}, one token a byte"
+                f"{' and one that ends a document' if end else ''}"
             )
         inner = tokenizers.Tokenizer(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         inner.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size,
+            vocab_size=vocab_size - end,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
         inner.train_from_iterator(texts, trainer)
+        if end:
+            inner.add_special_tokens([END])
         return cls(inner)
 
     @property
@@ -80,20 +92,27 @@ class BPETokenizer:
         """V: the number of tokens."""
         return len(self._data)
 
+    @property
+    def end(self) -> int | None:
+        """The id of `END`; None where the vocabulary has no such token."""
+        found: int | None = self._inner.token_to_id(END)
+        return found
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text.
 
         Raises:
             ValueError: `text` holds half of a surrogate pair, which UTF-8 cannot express.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"text holds a lone surrogate, U+{ord(text[error.start]):04X}, at index "
-                f"{error.start}; it has no UTF-8 form: leave it out"
-            ) from None
+        _require_utf8(text)
         return list(self._inner.encode(text).ids)
+
+    def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """The ids of each of some texts, by all threads; `ValueError` as for `encode`."""
+        for text in texts:
+            _require_utf8(text)
+        found = self._inner.encode_batch_fast(list(texts))
+        return [np.array(encoding.ids, dtype=np.int64) for encoding in found]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; `ValueError` for an id outside the vocabulary.
@@ -132,8 +151,56 @@ class BPETokenizer:
         """The tokenizer kept in `folder`; `ValueError` if it is of another kind."""
         return cls.from_json(Path(folder, FILE).read_text("utf-8"))
 
+    @classmethod
+    def from_files(cls, vocabulary: str | Path, merges: str | Path) -> Self:
+        """GPT-2's tokenizer from its two original files.
+
+        Args:
+            vocabulary: `vocab.json`: the id of each token.
+            merges: `merges.txt`: the pairs to join, one a line.
+
+        Raises:
+            ValueError: a file is not what it should be.
+        """
+        try:
+            model = models.BPE.from_file(str(vocabulary), str(merges))
+        except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
+            raise ValueError(f"{vocabulary} and {merges} make no BPE: {error}") from None
+        inner = tokenizers.Tokenizer(model)
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = decoders.ByteLevel()
+        if inner.token_to_id(END) is not None:  # one token of its own, whatever stands around it
+            inner.add_special_tokens([END])
+        return cls(inner)
+
+    @classmethod
+    def from_pretrained(cls, path_or_name: str | Path) -> Self:
+        """The tokenizer of a GPT-2 as `transformers` keeps it.
+
+        Args:
+            path_or_name: as for `GPT.from_pretrained`. The folder holds `tokenizer.json`, or
+                `vocab.json` and `merges.txt`.
+
+        Raises:
+            CheckpointError: as for `GPT.from_pretrained`; or there is no tokenizer, or one of
+                another kind.
+        """
+        from regard.gpt.pretrained import read_tokenizer
+
+        return read_tokenizer(path_or_name, cls)
+
     def _bytes(self, ids: Iterable[int]) -> bytes:
         return b"".join(self._data[i] for i in checked(ids, self.vocab_size))
+
+
+def _require_utf8(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"text holds a lone surrogate, U+{ord(text[error.start]):04X}, at index "
+            f"{error.start}; it has no UTF-8 form: leave it out"
+        ) from None
 
 
 def _displayable(data: bytes) -> str:

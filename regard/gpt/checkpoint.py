@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import safetensors
-import safetensors.torch
 import torch
 
 from regard._files import replace_files
 from regard.errors import Error
+from regard.gpt._tensors import DamagedError, dump, read
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.config import GPTConfig
 from regard.gpt.model import GPT
@@ -70,10 +70,7 @@ def save(
     if not overwrite:
         _require_same(folder, contents)
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {
-        name: weight.detach().cpu().contiguous() for name, weight in model.state_dict().items()
-    }
-    contents[folder / WEIGHTS] = safetensors.torch.save(weights)
+    contents[folder / WEIGHTS] = dump(model.state_dict())
     if training is not None:
         contents[folder / TRAINING] = (json.dumps(training, indent=2) + "\n").encode()
     replace_files(contents)
@@ -84,7 +81,7 @@ def save(
 def load(
     folder: str | Path | None = None, *, device: torch.device | str = "cpu"
 ) -> tuple[GPT, Tokenizer]:
-    """The model and the tokenizer kept in a folder.
+    """The model and the tokenizer kept in a folder, by `save` or as GPT-2 by `transformers`.
 
     Args:
         folder: where from; None is the model that comes with the package.
@@ -103,16 +100,18 @@ def load(
     'A statement.'
     """
     folder = SHIPPED if folder is None else Path(folder)
+    if holds_pretrained(folder):
+        return _load_pretrained(folder, device)
     _require_files(folder)
     config = _load_config(folder / CONFIG)
-    tokenizer = _load_tokenizer(folder / TOKENIZER)
+    tokenizer = load_tokenizer(folder / TOKENIZER)
     if tokenizer.vocab_size != config.vocab_size:
         raise CheckpointError(
             f"{folder / TOKENIZER} has {tokenizer.vocab_size} tokens and {CONFIG} says "
             f"vocab_size={config.vocab_size}: the files belong to different models"
         )
     _require_fit(folder / WEIGHTS, config)
-    with torch.random.fork_rng(devices=[]):  # the first weights are drawn and thrown away
+    with torch.device("meta"):  # no first weights are drawn, to be thrown away
         model = GPT(config)
     model.load_state_dict(_load_weights(folder / WEIGHTS, model, device), assign=True)
     return model.eval(), tokenizer
@@ -132,7 +131,22 @@ def load_training(folder: str | Path | None = None) -> dict[str, Any]:
     path = (SHIPPED if folder is None else Path(folder)) / TRAINING
     if not path.is_file():
         raise CheckpointError(f"{path.parent} has no {TRAINING}: nothing is known of its training")
-    return _load_json(path)
+    return load_json(path)
+
+
+def holds_pretrained(folder: Path) -> bool:
+    """Whether a folder's `config.json` is one of `transformers`, which names a type of model."""
+    return (folder / CONFIG).is_file() and "model_type" in load_json(folder / CONFIG)
+
+
+def _load_pretrained(folder: Path, device: torch.device | str) -> tuple[GPT, Tokenizer]:
+    model, tokenizer = GPT.from_pretrained(folder), BPETokenizer.from_pretrained(folder)
+    if tokenizer.vocab_size != model.config.vocab_size:
+        raise CheckpointError(
+            f"{folder} has a tokenizer of {tokenizer.vocab_size} tokens and its {CONFIG} says "
+            f"vocab_size={model.config.vocab_size}: the files belong to different models"
+        )
+    return model.to(device), tokenizer
 
 
 def _require_same(folder: Path, identity: Mapping[Path, bytes]) -> None:
@@ -160,7 +174,8 @@ def _require_files(folder: Path) -> None:
         )
 
 
-def _load_json(path: Path) -> dict[str, Any]:
+def load_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; `CheckpointError` where it is damaged."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except ValueError as error:  # not JSON, or not UTF-8
@@ -174,15 +189,16 @@ def _load_json(path: Path) -> dict[str, Any]:
 
 def _load_config(path: Path) -> GPTConfig:
     try:
-        return GPTConfig(**_load_json(path))
+        return GPTConfig(**load_json(path))
     except (TypeError, ValueError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path} does not describe a GPT: {error}") from None
 
 
-def _load_tokenizer(path: Path) -> Tokenizer:
-    kind = CharTokenizer if _load_json(path).get("type") == "characters" else BPETokenizer
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer in a file, of whichever kind; `CheckpointError` where it is damaged."""
+    kind = CharTokenizer if load_json(path).get("type") == "characters" else BPETokenizer
     try:
         return kind.from_json(path.read_text("utf-8"))
     except ValueError as error:
@@ -201,21 +217,22 @@ def _require_fit(path: Path, config: GPTConfig) -> None:
         raise CheckpointError(
             f"{path} does not fit {CONFIG}: it has {layers} layers, expected {config.layers}"
         )
+    learned = config.positions == "learned"
     _require_shapes(
         path,
         {name: found[name] for name in ("wpe.weight", "wte.weight") if name in found},
         {
-            "wpe.weight": (config.context, config.dim),
             "wte.weight": (config.vocab_size, config.dim),
+            **({"wpe.weight": (config.context, config.dim)} if learned else {}),
         },
     )
 
 
 def _load_weights(path: Path, model: GPT, device: torch.device | str) -> dict[str, torch.Tensor]:
     try:
-        weights = safetensors.torch.load_file(path, device=str(device))
-    except safetensors.SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from None
+        weights = read(path, device=device)
+    except DamagedError as error:
+        raise CheckpointError(str(error)) from None
     expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
     _require_shapes(path, found, expected)

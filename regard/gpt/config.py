@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from regard.gpt._fields import option, require_count, require_number
+from regard.gpt._fields import option, require_choice, require_count, require_flag, require_number
 
 GPT2Size = Literal["small", "medium", "large", "xl"]
 
@@ -26,15 +26,25 @@ _GPT2_SIZES: dict[str, tuple[int, int, int]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
-    """The shape of a GPT, in the layout of GPT-2.
+    """The shape of a GPT. By default it is GPT-2's; the options are those of later models.
 
     Every field's `metadata["help"]` holds its one-line description.
 
     Raises:
-        ValueError: a field is out of its range, or `dim` is not a multiple of `heads`.
+        ValueError: a field is out of its range, or does not go with another: `dim` is not a
+            multiple of `heads`, `heads` not of `groups`, rotary positions meet an odd head
+            dimension, or `global_every` is set without a `window`.
+
+    Source: rotary positions: Su et al. 2021, arXiv:2104.09864. RMSNorm: Zhang and Sennrich 2019,
+    arXiv:1910.07467. SwiGLU: Shazeer 2020, arXiv:2002.05202. Groups: Ainslie et al. 2023,
+    arXiv:2305.13245. Windows: Beltagy et al. 2020, arXiv:2004.05150. QK-norm: Henry et al. 2020,
+    arXiv:2010.04245; here with an RMSNorm and its gains in place of their one scale.
 
     >>> GPTConfig(layers=2, heads=2, dim=64).head_dim
     32
+    >>> later = GPTConfig(positions="rotary", norm="rms", mlp="swiglu", groups=2, bias=False)
+    >>> later.hidden_dim, later.group_count
+    (344, 2)
     """
 
     vocab_size: int = option(1024, "V: number of different tokens")
@@ -46,24 +56,98 @@ class GPTConfig:
         0.0, "share of embeddings, attention weights and what a block adds, dropped in training"
     )
     bias: bool = option(default=True, text="biases in the linear layers and the layer norms")
+    positions: Literal["learned", "rotary"] = option(
+        "learned", "learned: a vector a position, as in GPT-2; rotary: turn queries and keys"
+    )
+    rotary_base: float = option(
+        10_000.0, "with rotary positions: the larger, the slower the slowest channels turn"
+    )
+    groups: int | None = option(
+        None, "G: key/value heads that the heads share evenly; none: one for each head"
+    )
+    qk_norm: bool = option(
+        default=False, text="normalise each head's queries and keys before their product"
+    )
+    window: int | None = option(
+        None, "W: a position sees only the last so many, its own included; none: all before it"
+    )
+    global_every: int | None = option(
+        None, "with a window: the last of each so many layers sees the whole context; none: none"
+    )
+    norm: Literal["layer", "rms"] = option("layer", "layer: LayerNorm; rms: RMSNorm, without bias")
+    norm_eps: float = option(1e-5, "added to the variance by which a norm divides")
+    mlp: Literal["gelu", "swiglu"] = option("gelu", "gelu: GPT-2's, in its tanh form; swiglu")
+    hidden: int | None = option(
+        None, "width inside the MLP; none: 4 dim for gelu, 8/3 dim rounded up to eights for swiglu"
+    )
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "context", "layers", "heads", "dim"):
             require_count(self, name, least=1)
+        for name in ("groups", "window", "global_every", "hidden"):
+            if getattr(self, name) is not None:
+                require_count(self, name, least=1)
         require_number(self, "dropout", least=0.0, below=1.0)
-        if type(self.bias) is not bool:
-            raise ValueError(f"GPTConfig.bias is {self.bias!r}; expected True or False")
+        for name in ("rotary_base", "norm_eps"):
+            require_number(self, name, above=0.0)
+        for name in ("bias", "qk_norm"):
+            require_flag(self, name)
+        require_choice(self, "positions", "learned", "rotary")
+        require_choice(self, "norm", "layer", "rms")
+        require_choice(self, "mlp", "gelu", "swiglu")
+        self._require_fit()
+
+    def _require_fit(self) -> None:
         if self.dim % self.heads:
             raise ValueError(
                 f"GPTConfig.dim is {self.dim} and does not divide by heads={self.heads}: every "
                 f"head takes an equal share; choose dim={self.dim // self.heads * self.heads} or "
                 f"dim={(self.dim // self.heads + 1) * self.heads}, or other heads"
             )
+        if self.heads % self.group_count:
+            raise ValueError(
+                f"GPTConfig.groups is {self.groups} and does not divide heads={self.heads}: every "
+                "key/value head serves equally many heads; choose a divisor of heads"
+            )
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise ValueError(
+                f"GPTConfig.positions is 'rotary' and a head has {self.head_dim} channels "
+                f"(dim={self.dim} / heads={self.heads}), which make no pairs; choose an even share"
+            )
+        if self.global_every is not None and self.window is None:
+            raise ValueError(
+                f"GPTConfig.global_every is {self.global_every} without a window, so every layer "
+                "sees the whole context anyway; give a window too, or leave it out"
+            )
 
     @property
     def head_dim(self) -> int:
         """D: the width of one head's query, key and value."""
         return self.dim // self.heads
+
+    @property
+    def group_count(self) -> int:
+        """G: the number of key/value heads, whether `groups` is given or not."""
+        return self.heads if self.groups is None else self.groups
+
+    @property
+    def hidden_dim(self) -> int:
+        """The width inside the MLP, whether `hidden` is given or not.
+
+        Two thirds of it with SwiGLU, whose three matrices then are as large as GELU's two.
+        """
+        if self.hidden is not None:
+            return self.hidden
+        return 4 * self.dim if self.mlp == "gelu" else -(-self.dim // 3) * 8
+
+    def layer_window(self, layer: int) -> int | None:
+        """W of a layer, counted from 0; None where it sees the whole context.
+
+        >>> [GPTConfig(window=64, global_every=2).layer_window(layer) for layer in range(4)]
+        [64, None, 64, None]
+        """
+        every = self.global_every
+        return None if every is not None and (layer + 1) % every == 0 else self.window
 
     @classmethod
     def gpt2(cls, size: GPT2Size = "small") -> Self:

@@ -70,19 +70,27 @@ def read_texts(path: str | Path) -> list[str]:
     Raises:
         CorpusError: `path` is missing, holds no text, or a file in it is not UTF-8.
     """
-    path = Path(path)
-    if path.is_dir():
-        files = [file for file in sorted(path.rglob("*")) if _is_visible_file(file, path)]
-        if not files:
-            raise CorpusError(f"{path} holds no file; expected text files (UTF-8)")
-    elif path.exists():
-        files = [path]
-    else:
-        raise CorpusError(f"{path} does not exist; expected a text file or a folder of them")
+    files = text_files(Path(path))
     texts = [text for text in map(_read, files) if text.strip()]
     if not texts:
         raise CorpusError(f"{path} holds no text: {len(files)} file(s), all empty or blank")
     return texts
+
+
+def text_files(path: Path) -> list[Path]:
+    """A file itself, or every file below a folder, in order of path; see `read_texts`.
+
+    Raises:
+        CorpusError: `path` is missing, or a folder without files.
+    """
+    if path.is_dir():
+        files = [file for file in sorted(path.rglob("*")) if _is_visible_file(file, path)]
+        if not files:
+            raise CorpusError(f"{path} holds no file; expected text files (UTF-8)")
+        return files
+    if not path.exists():
+        raise CorpusError(f"{path} does not exist; expected a text file or a folder of them")
+    return [path]
 
 
 def split_texts(
@@ -112,22 +120,22 @@ def split_texts(
     size = sum(map(len, texts))
     if size < 3:
         raise CorpusError("the texts hold fewer than three characters; expected text to train on")
-    sections = [list(_sections(text, max(1, min(4000, size // 40)))) for text in texts if text]
-    flat = [(t, s) for t, text in enumerate(sections) for s in range(len(text))]
+    cuts = [list(sections(text, max(1, min(4000, size // 40)))) for text in texts if text]
+    flat = [(t, s) for t, text in enumerate(cuts) for s in range(len(text))]
     order = torch.randperm(len(flat), generator=torch.Generator().manual_seed(seed)).tolist()
     held: set[tuple[int, int]] = set()
     taken = 0
     for i in order[:-1]:  # one section at least stays in training
         text, section = flat[i]
         held.add(flat[i])
-        taken += len(sections[text][section])
+        taken += len(cuts[text][section])
         if taken >= validation * size:
             break
-    return _joined(sections, flat, held, inside=False), _joined(sections, flat, held, inside=True)
+    return _joined(cuts, flat, held, inside=False), _joined(cuts, flat, held, inside=True)
 
 
 def _joined(
-    sections: list[list[str]],
+    cuts: list[list[str]],
     flat: list[tuple[int, int]],
     held: set[tuple[int, int]],
     *,
@@ -140,14 +148,14 @@ def _joined(
         if ((text, section) in held) is not inside:
             continue
         if before == (text, section - 1):
-            texts[-1] += sections[text][section]
+            texts[-1] += cuts[text][section]
         else:
-            texts.append(sections[text][section])
+            texts.append(cuts[text][section])
         before = (text, section)
     return texts
 
 
-def _sections(text: str, size: int) -> Iterator[str]:
+def sections(text: str, size: int) -> Iterator[str]:
     """Cut after the first line end that follows `size` characters, or after twice as many."""
     start = 0
     while start < len(text):

@@ -15,13 +15,14 @@ class ParameterCounts:
 
     Attributes:
         token_embedding: V x E; it also makes the logits, so it counts once.
-        position_embedding: T x E.
-        query_key: what makes queries and keys, of all heads of all layers.
+        position_embedding: T x E, or none with rotary positions.
+        query_key: what makes queries and keys, of all heads of all layers, QK-norms included.
         value_output: what makes values and carries them back to the residual stream.
-        mlp: the two matrices of every MLP and their biases.
-        norms: two layer norms a block and the last one.
+        mlp: the matrices of every MLP and their biases.
+        norms: two norms a block and the last one.
         head: one head of one layer: its query, key, value and output matrices and the first
-            three's biases. The output bias belongs to a layer, not to a head.
+            three's biases, with keys and values that it shares with other heads counted whole. The
+            output bias and the QK-norms belong to a layer, not to a head.
     """
 
     token_embedding: int
@@ -52,14 +53,19 @@ def parameter_counts(config: GPTConfig) -> ParameterCounts:
     124439808
     """
     e, d, bias = config.dim, config.head_dim, int(config.bias)
-    head_query_key = 2 * (e + bias) * d
-    head_value_output = (e + bias) * d + d * e
+    heads, groups = config.heads, config.group_count
+    made = (e + bias) * d  # one head's queries, or keys, or values
+    query_key = (heads + groups) * made + 2 * d * config.qk_norm
+    value_output = groups * made + heads * d * e + bias * e
+    wide = config.hidden_dim
+    into = wide if config.mlp == "gelu" else 2 * wide
+    norm = e if config.norm == "rms" else (1 + bias) * e
     return ParameterCounts(
         token_embedding=config.vocab_size * e,
-        position_embedding=config.context * e,
-        query_key=config.layers * config.heads * head_query_key,
-        value_output=config.layers * (config.heads * head_value_output + bias * e),
-        mlp=config.layers * ((e + bias) * 4 * e + (4 * e + bias) * e),
-        norms=(2 * config.layers + 1) * (1 + bias) * e,
-        head=head_query_key + head_value_output,
+        position_embedding=config.context * e if config.positions == "learned" else 0,
+        query_key=config.layers * query_key,
+        value_output=config.layers * value_output,
+        mlp=config.layers * ((e + bias) * into + (wide + bias) * e),
+        norms=(2 * config.layers + 1) * norm,
+        head=3 * made + d * e,
     )

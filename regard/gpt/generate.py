@@ -1,74 +1,110 @@
-"""Sampling: one token after another, each drawn from what the model gives the next."""
+"""Generation: one token after another, each drawn from what the model gives the next.
+
+The prompts are read once, into a cache of keys and values; then a step costs one token.
+
+Axis letters: B batch, N tokens of a prompt, V vocabulary.
+"""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
+from torch import Tensor
+
+from regard.gpt._growing import Growing
+from regard.gpt._spelling import Spelling
+from regard.gpt.model import check_ids
+from regard.gpt.sampling import Sampler, Sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor, nn
+    from collections.abc import Iterator, Sequence
 
     from regard.gpt.model import GPT
     from regard.gpt.tokenizer import Tokenizer
 
+    Prompts = Tensor | Sequence[Tensor | Sequence[int]]
 
+Past = Literal["slide", "refuse"]
+
+
+@overload
 def generate(
     model: GPT,
     ids: Tensor,
     *,
     tokens: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """Continue a sequence.
+    sampling: Sampling | None = ...,
+    past: Past = ...,
+) -> Tensor: ...
+@overload
+def generate(
+    model: GPT,
+    ids: Sequence[Tensor | Sequence[int]],
+    *,
+    tokens: int,
+    sampling: Sampling | None = ...,
+    past: Past = ...,
+) -> list[Tensor]: ...
+def generate(
+    model: GPT,
+    ids: Prompts,
+    *,
+    tokens: int,
+    sampling: Sampling | None = None,
+    past: Past = "slide",
+) -> Tensor | list[Tensor]:
+    """Continue one sequence or several.
 
-    The model sees at most its context: where the sequence grows longer, the last T tokens, whose
-    positions then count from the first of them.
+    Each comes out as if it were alone, to the rounding of the logits: shorter prompts are padded on
+    the left, and the padding is hidden.
+
+    Past the context: the model sees at most its context, T tokens. With ``past="slide"`` a sequence
+    that has more lets its oldest quarter go, and the rest is read anew, its positions counted from
+    0; so the model sees 3/4 T tokens or more. Of a prompt longer than T it sees the last T.
 
     Args:
         model: the model; it runs in evaluation mode, without dropout, and is left as it was.
-        ids: ``(B, N)`` or ``(N,)`` token ids, N of at least 1 and as long as one likes.
+        ids: ``(B, N)`` or ``(N,)`` token ids; or a list of sequences of unequal lengths, tensors
+            ``(N,)`` or lists of integers. Each holds at least one token.
         tokens: how many to append.
-        temperature: what the logits are divided by; below 1 sharper, above 1 flatter, 0 takes the
-            likeliest token.
-        top_k: draw from this many likeliest tokens only; None, or V and more, from all.
-        generator: where the randomness comes from; None is torch's global one.
+        sampling: how they are drawn; None is `Sampling()`.
+        past: whether what does not fit in the context is refused, or the oldest tokens let go.
 
     Returns:
-        `ids` with `tokens` more at the end, ``(B, N + tokens)`` or ``(N + tokens,)``.
+        `ids` with `tokens` more at the end, ``(B, N + tokens)`` or ``(N + tokens,)``; for a list,
+        the list of such ``(N + tokens,)``.
 
     Raises:
-        ValueError: `ids` is empty, an argument is out of its range, or the model's logits are
-            not finite.
+        ValueError: `ids` is empty or holds an id outside the vocabulary, `tokens` is negative,
+            `past` is none of the two or refuses, or the model's logits are not finite.
         TypeError: `ids` is not of an integer dtype.
 
     >>> from regard.gpt import load
     >>> model, tokenizer = load()
-    >>> ids = torch.tensor(tokenizer.encode("The"))
-    >>> len(generate(model, ids, tokens=5, temperature=0.0)) - len(ids)
-    5
+    >>> prompts = [tokenizer.encode(text) for text in ("The", "A statement")]
+    >>> greedy = Sampling(temperature=0.0)
+    >>> [len(out) for out in generate(model, prompts, tokens=5, sampling=greedy)]
+    [6, 7]
     """
-    drawn = stream(
-        model, ids, tokens=tokens, temperature=temperature, top_k=top_k, generator=generator
-    )
-    new = [token.to(ids) for token in drawn]
-    return torch.cat([ids, torch.stack(new, dim=-1)], dim=-1) if new else ids.clone()
+    drawn = stream(model, ids, tokens=tokens, sampling=sampling, past=past)
+    new = list(drawn)
+    if isinstance(ids, Tensor):
+        added = torch.stack(new, dim=-1).to(ids) if new else ids[..., :0]  # (B, tokens)
+        return torch.cat([ids, added], dim=-1)
+    prompts = [torch.as_tensor(prompt) for prompt in ids]
+    columns = torch.stack(new, dim=-1) if new else torch.empty(len(prompts), 0)  # (B, tokens)
+    pairs = zip(prompts, columns, strict=True)
+    return [torch.cat([prompt, added.to(prompt)]) for prompt, added in pairs]
 
 
 def stream(
     model: GPT,
-    ids: Tensor,
+    ids: Prompts,
     *,
     tokens: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    generator: torch.Generator | None = None,
+    sampling: Sampling | None = None,
+    past: Past = "slide",
 ) -> Iterator[Tensor]:
     """The tokens that `generate` appends, each as soon as it is drawn.
 
@@ -76,19 +112,22 @@ def stream(
     at the call.
 
     Returns:
-        An iterator over `tokens` tensors of shape ``(B,)`` or ``()``.
+        An iterator over `tokens` tensors of shape ``(B,)``, or ``()`` for `ids` of shape ``(N,)``.
     """
-    if ids.shape[-1:] in ((), (0,)):
-        raise ValueError(
-            f"ids has shape {tuple(ids.shape)}; expected at least one token to continue from"
-        )
+    prompts = _prompts(model, ids)
     if tokens < 0:
         raise ValueError(f"tokens is {tokens}; expected 0 or more")
-    if not (isfinite(temperature) and temperature >= 0):
-        raise ValueError(f"temperature is {temperature}; expected 0 (greedy) or above, finite")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k is {top_k}; expected 1 or more, or None for all tokens")
-    return _stream(model, ids, tokens, temperature, top_k, generator)
+    if past not in {"slide", "refuse"}:
+        raise ValueError(f"past is {past!r}; expected slide or refuse")
+    longest, context = max(map(len, prompts), default=0), model.config.context
+    if past == "refuse" and longest + tokens > context:
+        raise ValueError(
+            f"the prompt has {longest} tokens and tokens={tokens} more are asked for, which is "
+            f"past the model's context of {context}; ask for {max(0, context - longest)} or "
+            'fewer, or let the oldest go with past="slide"'
+        )
+    single = isinstance(ids, Tensor) and ids.ndim == 1
+    return _stream(model, prompts, tokens, sampling or Sampling(), single=single)
 
 
 def stream_text(
@@ -97,9 +136,9 @@ def stream_text(
     prompt: str,
     *,
     tokens: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    generator: torch.Generator | None = None,
+    sampling: Sampling | None = None,
+    past: Past = "slide",
+    stop: Sequence[str] = (),
 ) -> Iterator[str]:
     """The text that follows a prompt, in pieces, each as soon as its characters are whole.
 
@@ -107,82 +146,119 @@ def stream_text(
         model: the model.
         tokenizer: its tokenizer.
         prompt: the text to continue, at least one token of it.
-        tokens: how many tokens to draw.
-        temperature: as in `generate`.
-        top_k: as in `generate`.
-        generator: as in `generate`.
+        tokens: how many tokens to draw at most.
+        sampling: as in `generate`.
+        past: as in `generate`.
+        stop: as soon as one of these strings is complete, the text ends before it.
 
     Returns:
         An iterator over the pieces, without the prompt. Bytes left over at the end that make no
         whole character read as U+FFFD.
 
     Raises:
-        ValueError: as in `generate`; or `prompt` is empty.
+        ValueError: as in `generate`; or `prompt` or a stop string is empty.
     """
-    if not prompt:
-        raise ValueError("prompt is empty; expected some text to continue from")
-    ids = torch.tensor(tokenizer.encode(prompt), device=model.wte.weight.device)
-    drawn = stream(
-        model, ids, tokens=tokens, temperature=temperature, top_k=top_k, generator=generator
+    pieces = stream_texts(
+        model, tokenizer, [prompt], tokens=tokens, sampling=sampling, past=past, stop=stop
     )
-    return _pieces(drawn, tokenizer)
+    return (piece for _, piece in pieces)
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout and without gradients; afterwards the model is as it was."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
+def stream_texts(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    *,
+    tokens: int,
+    sampling: Sampling | None = None,
+    past: Past = "slide",
+    stop: Sequence[str] = (),
+) -> Iterator[tuple[int, str]]:
+    """The texts that follow several prompts, drawn together, as `stream_text` does for one.
+
+    Returns:
+        An iterator over pairs: which prompt, counted from 0, and the next piece of its text. It
+        ends when all texts have.
+    """
+    if isinstance(stop, str) or not all(stop):
+        raise ValueError(f"stop is {stop!r}; expected a list of strings, none of them empty")
+    if not all(prompts):
+        raise ValueError("prompt is empty; expected some text to continue from")
+    ids = [tokenizer.encode(prompt) for prompt in prompts]
+    drawn = stream(model, ids, tokens=tokens, sampling=sampling, past=past)
+    return _pieces(drawn, [Spelling(tokenizer, stop) for _ in prompts])
+
+
+def generate_texts(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    *,
+    tokens: int,
+    sampling: Sampling | None = None,
+    past: Past = "slide",
+    stop: Sequence[str] = (),
+) -> list[str]:
+    """The texts that follow several prompts, without the prompts; arguments as in `stream_text`.
+
+    >>> from regard.gpt import load
+    >>> greedy = Sampling(temperature=0.0)
+    >>> texts = generate_texts(*load(), ["The with", "A"], tokens=9, sampling=greedy, stop=["."])
+    >>> len(texts)
+    2
+    """
+    texts = [""] * len(prompts)
+    for row, piece in stream_texts(
+        model, tokenizer, prompts, tokens=tokens, sampling=sampling, past=past, stop=stop
+    ):
+        texts[row] += piece
+    return texts
+
+
+def _prompts(model: GPT, ids: Prompts) -> list[Tensor]:
+    """The prompts one by one, on the model's device, of ids that it knows."""
+    device = model.wte.weight.device
+    if isinstance(ids, Tensor):
+        if ids.ndim not in {1, 2} or ids.shape[-1] == 0:
+            raise ValueError(
+                f"ids has shape {tuple(ids.shape)}; expected (B, N) or (N,), at least one token to "
+                "continue from"
+            )
+        check_ids(ids, model.config)
+        return list(ids.to(device).reshape(-1, ids.shape[-1]))
+    prompts = [torch.as_tensor(row, device=device) for row in ids]
+    for row, prompt in enumerate(prompts):
+        if prompt.ndim != 1 or len(prompt) == 0:
+            raise ValueError(
+                f"sequence {row} of ids has shape {tuple(prompt.shape)}; expected (N,), at least "
+                "one token to continue from"
+            )
+        check_ids(prompt, model.config)
+    return prompts
 
 
 def _stream(
-    model: GPT,
-    ids: Tensor,
-    tokens: int,
-    temperature: float,
-    top_k: int | None,
-    generator: torch.Generator | None,
+    model: GPT, prompts: list[Tensor], tokens: int, sampling: Sampling, *, single: bool
 ) -> Iterator[Tensor]:
+    if not prompts or tokens == 0:
+        return
+    sequences = Growing(model, prompts, tokens)
+    sampler = Sampler(sampling, prompts, model.config.vocab_size, prompts[0].device)
     for _ in range(tokens):
-        with evaluating(model):
-            logits = model(ids[..., -model.config.context :])[..., -1, :]  # (B, V)
-        chosen = _draw(logits, temperature, top_k, generator)  # (B,)
-        yield chosen
-        ids = torch.cat([ids, chosen[..., None].to(ids)], dim=-1)  # (B, N + 1)
+        token = sampler.draw(sequences.next_logits())  # (B,)
+        sequences.append(token)
+        yield token[0] if single else token
 
 
-def _draw(
-    logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None
-) -> Tensor:
-    if not logits.amax(dim=-1).isfinite().all():
-        raise ValueError(
-            "the model's logits are not finite, so there is no likeliest token: its weights are "
-            "damaged or its training diverged; take another model"
-        )
-    if temperature == 0:
-        return logits.argmax(dim=-1)
-    kept = min(top_k or logits.shape[-1], logits.shape[-1])
-    best, candidates = logits.topk(kept, dim=-1)  # (B, K): the first is the greatest
-    divisor = max(temperature, torch.finfo(torch.float32).tiny)  # what is less would round to 0
-    weights = torch.softmax((best - best[..., :1]).float() / divisor, dim=-1)
-    choice = torch.multinomial(weights, 1, generator=generator)  # (B, 1)
-    return candidates.gather(-1, choice)[..., 0]
-
-
-def _pieces(drawn: Iterator[Tensor], tokenizer: Tokenizer) -> Iterator[str]:
-    ids: list[int] = []
-    text, told = "", 0
-    for token in drawn:
-        ids.append(int(token))
-        text = tokenizer.decode(ids)
-        whole = len(text.rstrip("\ufffd"))  # what follows may still become a character
-        if whole > told:
-            yield text[told:whole]
-            told = whole
-    if len(text) > told:
-        yield text[told:]
+def _pieces(drawn: Iterator[Tensor], texts: list[Spelling]) -> Iterator[tuple[int, str]]:
+    for chosen in drawn:
+        for row, (text, token) in enumerate(zip(texts, chosen.tolist(), strict=True)):
+            piece = text.add(token)
+            if piece:
+                yield row, piece
+        if all(text.stopped for text in texts):
+            return
+    for row, text in enumerate(texts):
+        piece = text.end()
+        if piece:
+            yield row, piece

@@ -1,83 +1,169 @@
-"""A GPT in the layout of GPT-2: pre-norm blocks, learned positions, GELU, tied embeddings.
+"""A GPT in the layout of GPT-2, with the options of later models.
 
-Axis letters: B batch, T tokens, E model dimension, H heads, D head dimension, V vocabulary.
-Every leading dimension is optional: ``(T,)`` ids work as ``(B, T)`` ids do. The parameters carry
-GPT-2's own names (`wte`, `h.0.attn.c_attn.weight`, ...).
+By default: pre-norm blocks, learned positions, GELU, tied embeddings. The options are the fields of
+`GPTConfig`; without them nothing of what they bring is there.
+
+Axis letters: B batch, T tokens, E model dimension, H heads, G key/value heads, D head dimension, V
+vocabulary. Every leading dimension is optional: ``(T,)`` ids work as ``(B, T)`` ids do. The
+parameters carry GPT-2's own names (`wte`, `h.0.attn.c_attn.weight`, ...).
 """
 
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING, Literal, cast, overload
+from typing import TYPE_CHECKING, Literal, Self, cast, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard import attention, causal
+from regard import attention, causal, window
+from regard.nn import Rotation
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jaxtyping import Float, Int
 
-    from regard import Pattern
+    from regard import Mask, Pattern
+    from regard.gpt.cache import GPTCache
     from regard.gpt.config import GPTConfig
+    from regard.gpt.tokenizer import Tokenizer
+    from regard.nn import KVCache
 
 
 class Attention(nn.Module):
-    """Causal self-attention with H heads; one matrix makes all queries, keys and values."""
+    """Causal self-attention with H heads; one matrix makes all queries, keys and values.
 
-    def __init__(self, config: GPTConfig) -> None:
+    Its rows are those of the H queries, then of the G keys, then of the G values.
+    """
+
+    def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
         self.heads = config.heads
+        self.groups = config.group_count
+        self.widths = [n * config.head_dim for n in (self.heads, self.groups, self.groups)]
         self.dropout = config.dropout
-        self.c_attn = nn.Linear(config.dim, 3 * config.dim, bias=config.bias)
+        size = config.layer_window(layer)
+        self.mask = causal() if size is None else causal() & window(size)
+        self.c_attn = nn.Linear(config.dim, sum(self.widths), bias=config.bias)
         self.c_proj = nn.Linear(config.dim, config.dim, bias=config.bias)
+        self.q_norm: nn.RMSNorm | None = None
+        self.k_norm: nn.RMSNorm | None = None
+        if config.qk_norm:
+            self.q_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps)
+            self.k_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps)
 
-    def forward(self, x: Tensor, patterns: list[Pattern] | None = None) -> Tensor:
-        """Attend; where `patterns` is a list, this layer's lazy pattern is appended to it."""
+    def project(
+        self, x: Tensor, rotation: Rotation | None = None
+    ) -> tuple[Float[Tensor, "*b H T D"], Float[Tensor, "*b G T D"], Float[Tensor, "*b G T D"]]:
+        """Query, key and value as they meet in attention: normalised and turned where asked."""
         query, key, value = (
-            part.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # (B, H, T, D)
-            for part in self.c_attn(x).chunk(3, dim=-1)  # (B, T, E) each
+            part.unflatten(-1, (heads, -1)).transpose(-3, -2)  # (B, H or G, T, D)
+            for part, heads in zip(
+                self.c_attn(x).split(self.widths, dim=-1),  # (B, T, H·D or G·D) each
+                (self.heads, self.groups, self.groups),
+                strict=True,
+            )
         )
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = _normed(self.q_norm, query), _normed(self.k_norm, key)
+        if rotation is not None:
+            query, key = rotation(query), rotation(key)
+        return query, key, value
+
+    def forward(
+        self,
+        x: Tensor,
+        patterns: list[Pattern] | None = None,
+        *,
+        rotation: Rotation | None = None,
+        cache: KVCache | None = None,
+        mask: Mask | None = None,
+    ) -> Tensor:
+        """Attend; where `patterns` is a list, this layer's lazy pattern is appended to it."""
+        query, key, value = self.project(x, rotation)
+        mask = self.mask if mask is None else self.mask & mask
+        if cache is not None:
+            key, value = cache.append(key, value)  # (B, G, S, D)
+            mask = cache.masked(mask, query.shape[-2], key.shape[-2])
         dropout = self.dropout if self.training else 0.0
         if patterns is None:
-            context = attention(query, key, value, mask=causal(), dropout=dropout)
+            context = attention(query, key, value, mask=mask, dropout=dropout)
         else:
             context, pattern = attention(
-                query, key, value, mask=causal(), dropout=dropout, return_pattern=True
+                query, key, value, mask=mask, dropout=dropout, return_pattern=True
             )
             patterns.append(pattern)
         return cast("Tensor", self.c_proj(context.transpose(-3, -2).flatten(-2)))  # (B, T, E)
 
 
 class MLP(nn.Module):
-    """Widen four times, bend, narrow again: each token by itself."""
+    """Widen, bend, narrow again: each token by itself."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(config.dim, 4 * config.dim, bias=config.bias)
-        self.c_proj = nn.Linear(4 * config.dim, config.dim, bias=config.bias)
+        self.c_fc = nn.Linear(config.dim, config.hidden_dim, bias=config.bias)
+        self.c_proj = nn.Linear(config.hidden_dim, config.dim, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, T, E)`` to ``(B, T, E)``; GPT-2's GELU is the tanh form."""
         return cast("Tensor", self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")))
 
 
-class Block(nn.Module):
-    """One layer: attention and MLP, each reading a normalised copy and adding to the stream."""
+class SwiGLU(nn.Module):
+    """An MLP whose hidden channels are gated: silu(gate) · up, made by one matrix, gate first."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.ln_1 = nn.LayerNorm(config.dim, bias=config.bias)
-        self.attn = Attention(config)
-        self.ln_2 = nn.LayerNorm(config.dim, bias=config.bias)
-        self.mlp = MLP(config)
+        self.c_fc = nn.Linear(config.dim, 2 * config.hidden_dim, bias=config.bias)
+        self.c_proj = nn.Linear(config.hidden_dim, config.dim, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, T, E)`` to ``(B, T, E)``."""
+        gate, up = self.c_fc(x).chunk(2, dim=-1)
+        return cast("Tensor", self.c_proj(F.silu(gate) * up))
+
+
+def _normed(norm: nn.RMSNorm, x: Tensor) -> Tensor:
+    """Normalise in the precision of the gains, which under autocast is not that of x."""
+    return cast("Tensor", norm(x.to(norm.weight.dtype))).to(x.dtype)
+
+
+def _norm(config: GPTConfig) -> nn.Module:
+    if config.norm == "rms":
+        return nn.RMSNorm(config.dim, eps=config.norm_eps)
+    return nn.LayerNorm(config.dim, eps=config.norm_eps, bias=config.bias)
+
+
+class Block(nn.Module):
+    """One layer: attention and MLP, each reading a normalised copy and adding to the stream."""
+
+    def __init__(self, config: GPTConfig, layer: int) -> None:
+        super().__init__()
+        self.ln_1 = _norm(config)
+        self.attn = Attention(config, layer)
+        self.ln_2 = _norm(config)
+        self.mlp = MLP(config) if config.mlp == "gelu" else SwiGLU(config)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, patterns: list[Pattern] | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        patterns: list[Pattern] | None = None,
+        *,
+        rotation: Rotation | None = None,
+        cache: KVCache | None = None,
+        mask: Mask | None = None,
+    ) -> Tensor:
         """``(B, T, E)`` to ``(B, T, E)``."""
-        x = x + self.drop(self.attn(self.ln_1(x), patterns))
-        return x + self.drop(self.mlp(self.ln_2(x)))
+        attended = self.attn(self.ln_1(x), patterns, rotation=rotation, cache=cache, mask=mask)
+        x = x + self._dropped(attended)
+        return x + self._dropped(self.mlp(self.ln_2(x)))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        """Dropout, without a call that does nothing: a step of generation is all short calls."""
+        return cast("Tensor", self.drop(x)) if self.training else x
 
 
 class GPT(nn.Module):
@@ -103,10 +189,11 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.dim)
-        self.wpe = nn.Embedding(config.context, config.dim)
+        learned = config.positions == "learned"
+        self.wpe = nn.Embedding(config.context, config.dim) if learned else None
         self.drop = nn.Dropout(config.dropout)
-        self.h = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.ln_f = nn.LayerNorm(config.dim, bias=config.bias)
+        self.h = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
+        self.ln_f = _norm(config)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -118,7 +205,7 @@ class GPT(nn.Module):
         """
         for name, parameter in self.named_parameters():
             if parameter.ndim < 2:
-                nn.init.constant_(parameter, float(".ln_" in f".{name}" and "weight" in name))
+                nn.init.constant_(parameter, float(name.endswith("weight")))
             elif name == "wpe.weight":
                 nn.init.normal_(parameter, std=0.01)
             elif name.endswith("c_proj.weight"):
@@ -127,41 +214,147 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     @overload
-    def forward(self, ids: Tensor, *, return_patterns: Literal[False] = ...) -> Tensor: ...
+    def forward(
+        self,
+        ids: Tensor,
+        *,
+        cache: GPTCache | None = ...,
+        mask: Mask | None = ...,
+        return_patterns: Literal[False] = ...,
+    ) -> Tensor: ...
     @overload
     def forward(
-        self, ids: Tensor, *, return_patterns: Literal[True]
+        self,
+        ids: Tensor,
+        *,
+        cache: GPTCache | None = ...,
+        mask: Mask | None = ...,
+        return_patterns: Literal[True],
     ) -> tuple[Tensor, tuple[Pattern, ...]]: ...
     def forward(
-        self, ids: Int[Tensor, "*b T"], *, return_patterns: bool = False
+        self,
+        ids: Int[Tensor, "*b T"],
+        *,
+        cache: GPTCache | None = None,
+        mask: Mask | None = None,
+        return_patterns: bool = False,
     ) -> Float[Tensor, "*b T V"] | tuple[Float[Tensor, "*b T V"], tuple[Pattern, ...]]:
         """Run the model.
 
         Args:
             ids: ``(B, T)`` or ``(T,)`` token ids, int64 or int32, T at most `config.context`.
-            return_patterns: also return one lazy `Pattern` of shape ``(B, H, T, T)`` a layer.
+            cache: what was read before these tokens, which are added to it; with it, T and what it
+                holds are at most its capacity.
+            mask: which keys a token may see, besides what it may see anyway; such as
+                `regard.documents`, where a row holds several texts.
+            return_patterns: also return one lazy `Pattern` of shape ``(B, H, T, S)`` a layer, S the
+                tokens in the cache, these included: T without one.
 
         Returns:
             Logits ``(B, T, V)``; with `return_patterns`, the pair of them and the patterns.
 
         Raises:
             TypeError: `ids` is not a tensor of int64 or int32.
-            ValueError: `ids` has another number of dimensions, more tokens than the context, or
-                an id outside the vocabulary.
+            ValueError: `ids` has another number of dimensions, more tokens than the context or the
+                cache have room for, or an id outside the vocabulary.
         """
         self._check(ids)
-        positions = torch.arange(ids.shape[-1], device=ids.device)
-        x = self.drop(self.wte(ids) + self.wpe(positions))  # (B, T, E)
         patterns: list[Pattern] | None = [] if return_patterns else None
-        for block in self.h:
-            x = block(x, patterns)
-        logits = F.linear(self.ln_f(x), self.wte.weight)  # (B, T, V): the embedding, transposed
+        x = self._run(ids, patterns, cache, mask)  # (B, T, E)
+        logits = F.linear(x, self.wte.weight)  # (B, T, V): the embedding, transposed
         return logits if patterns is None else (logits, tuple(patterns))
 
+    def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
+        """What comes after `ids`: the logits of `forward` at the last token alone.
+
+        For generation: no other position's logits are computed, and a single token, which as a rule
+        the model itself has drawn, is not compared with the vocabulary beforehand.
+
+        Args:
+            ids: as for `forward`, at least one token.
+            cache: likewise.
+
+        Raises:
+            TypeError: as for `forward`.
+            ValueError: likewise.
+            IndexError: a single token lies outside the vocabulary.
+        """
+        if ids.shape[-1] != 1:
+            self._check(ids)
+        x = self._run(ids, None, cache, None)[..., -1, :]  # (B, E)
+        return F.linear(x, self.wte.weight)  # (B, V)
+
+    def _run(
+        self,
+        ids: Tensor,
+        patterns: list[Pattern] | None,
+        cache: GPTCache | None,
+        mask: Mask | None,
+    ) -> Float[Tensor, "*b T E"]:
+        """The residual stream after the last norm."""
+        if cache is None:
+            positions = torch.arange(ids.shape[-1], device=ids.device)  # (T,)
+        else:
+            positions = cache.positions(ids)  # (T,) or (B, T)
+        x = self.wte(ids)
+        rotation = None
+        if self.wpe is not None:
+            x = x + self.wpe(positions)
+        else:
+            config = self.config
+            dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+            rotation = Rotation.of(positions, config.head_dim, base=config.rotary_base, dtype=dtype)
+        x = self.drop(x)  # (B, T, E)
+        for layer, block in enumerate(self.h):
+            kept = None if cache is None else cache.layers[layer]
+            x = block(x, patterns, rotation=rotation, cache=kept, mask=mask)
+        return cast("Tensor", self.ln_f(x))
+
+    @classmethod
+    def from_pretrained(cls, path_or_name: str | Path) -> Self:
+        """Read GPT-2's weights as `transformers` keeps them: `config.json` and safetensors.
+
+        The weights may lie in one file or in several with an index. Their names may begin with
+        `transformer.`; a `Conv1D` keeps its matrix the other way round than `nn.Linear`, and so all
+        of these are transposed; an `lm_head` must be the embedding again, since the two are tied.
+        Nothing pickled is ever read. The tokenizer: `BPETokenizer.from_pretrained`; both at once
+        from a folder: `regard.gpt.load`.
+
+        Args:
+            path_or_name: a folder; or, where there is none of that name, the name of a model on the
+                Hugging Face hub, such as ``"openai-community/gpt2"``. It is fetched through
+                `huggingface_hub` (`pip install 'regard[hub]'`), and kept in that library's cache.
+
+        Returns:
+            The model, in evaluation mode and in float32 whatever precision the file keeps.
+
+        Raises:
+            CheckpointError: there is no such folder or model, no network, or a file that is missing
+                or damaged; or the model is no GPT-2, or one with options that are not supported:
+                the message names the field or the weight.
+        """
+        from regard.gpt.pretrained import read_model
+
+        return read_model(path_or_name, cls)
+
+    def save_pretrained(self, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
+        """Keep the model so that `GPT2LMHeadModel.from_pretrained` of `transformers` reads it.
+
+        Args:
+            folder: where to; made if need be. Files there are replaced, the weights last.
+            tokenizer: kept beside it, for `AutoTokenizer.from_pretrained`; a `BPETokenizer`.
+
+        Raises:
+            ValueError: GPT-2 has not what this model has, or the tokenizer is another model's; the
+                message names the field.
+            TypeError: the tokenizer is of a kind that `transformers` does not know.
+        """
+        from regard.gpt.pretrained import write_model
+
+        write_model(self, folder, tokenizer)
+
     def _check(self, ids: Tensor) -> None:
-        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
-            kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-            raise TypeError(f"ids is {kind}; expected a tensor of int64 (torch.long) token ids")
+        check_ids(ids, self.config)
         if ids.ndim not in (1, 2):
             raise ValueError(f"ids has shape {tuple(ids.shape)}; expected (B, T) or (T,)")
         if ids.shape[-1] > self.config.context:
@@ -170,10 +363,19 @@ class GPT(nn.Module):
                 f"{self.config.context}; pass a piece of it, such as ids[..., "
                 f"-{self.config.context}:]"
             )
-        if ids.numel() and not ids.is_meta:
-            low, high = (int(bound) for bound in ids.aminmax())
-            if low < 0 or high >= self.config.vocab_size:
-                raise ValueError(
-                    f"ids runs from {low} to {high} and the vocabulary from 0 to "
-                    f"{self.config.vocab_size - 1}; encode the text with this model's tokenizer"
-                )
+
+
+def check_ids(ids: Tensor, config: GPTConfig) -> None:
+    """Raise TypeError or ValueError unless `ids` holds integers of the vocabulary."""
+    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
+        kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+        raise TypeError(f"ids is {kind}; expected a tensor of int64 (torch.long) token ids")
+    if torch.compiler.is_compiling():  # reading numbers would cut the graph in two
+        return
+    if ids.numel() and not ids.is_meta:
+        low, high = (int(bound) for bound in ids.aminmax())
+        if low < 0 or high >= config.vocab_size:
+            raise ValueError(
+                f"ids runs from {low} to {high} and the vocabulary from 0 to "
+                f"{config.vocab_size - 1}; encode the text with this model's tokenizer"
+            )

@@ -10,10 +10,14 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
+import numpy as np
+
 from regard._files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
 
 FILE = "tokenizer.json"
 
@@ -26,8 +30,15 @@ class Tokenizer(Protocol):
     def vocab_size(self) -> int:
         """V: ids run from 0 to V - 1."""
 
+    @property
+    def end(self) -> int | None:
+        """The id of the token that ends a document; None where there is none."""
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
+
+    def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """The ids of each of some texts, as `encode` gives them."""
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids."""
@@ -67,6 +78,11 @@ class CharTokenizer:
         """V: the number of different characters."""
         return len(self.characters)
 
+    @property
+    def end(self) -> None:
+        """Characters alone: no token ends a document."""
+        return
+
     def encode(self, text: str) -> list[int]:
         """The id of each character.
 
@@ -82,6 +98,18 @@ class CharTokenizer:
                 f"{text.index(character)}, which is not among the {self.vocab_size} characters "
                 "of this tokenizer; leave it out, or train on text that holds it"
             ) from None
+
+    def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """The ids of each of some texts; `ValueError` as for `encode`."""
+        known = _code_points(self.characters)  # in order
+        found = []
+        for text in texts:
+            signs = _code_points(text)
+            ids = np.searchsorted(known, signs).clip(max=len(known) - 1)
+            if (known[ids] != signs).any():
+                self.encode(text)  # which names the character
+            found.append(ids.astype(np.int64))
+        return found
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; `ValueError` for an id outside the vocabulary."""
@@ -114,6 +142,10 @@ class CharTokenizer:
     def load(cls, folder: str | Path) -> Self:
         """The tokenizer kept in `folder`; `ValueError` if it is of another kind."""
         return cls.from_json(Path(folder, FILE).read_text("utf-8"))
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: str | Path) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.gpt._fields import option, require_count, require_number
+from regard.gpt._fields import (
+    option,
+    require_choice,
+    require_count,
+    require_flag,
+    require_number,
+)
+
+Precision = Literal["auto", "float32", "bfloat16"]
+Compile = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +32,16 @@ class TrainConfig:
         "bpe", "bpe: byte-level BPE trained on the text; char: one token a character"
     )
     steps: int = option(4000, "number of updates")
-    batch: int = option(8, "sequences in an update, each of the model's context")
+    batch: int = option(
+        8, "sequences that pass through the model at once, each of the model's context"
+    )
+    accumulate: int = option(1, "passes whose gradients are added up for one update")
     learning_rate: float = option(3e-3, "highest learning rate, reached after the warm-up")
+    schedule: Literal["cosine", "wsd"] = option(
+        "cosine",
+        "how the learning rate falls: half a cosine; wsd: it stays, then falls in a straight line",
+    )
+    decay: float = option(0.2, "of schedule wsd: share of the updates, the last, in which it falls")
     final: float = option(0.05, "learning rate at the end, as a share of the highest")
     warmup: int = option(100, "updates over which the learning rate rises linearly")
     weight_decay: float = option(0.1, "AdamW's decay, on weights of two dimensions only")
@@ -37,29 +54,58 @@ class TrainConfig:
     ramp: float = option(
         0.45, "share of the updates over which windows double thrice, from an eighth of the context"
     )
+    document_mask: bool = option(
+        default=False, text="keep attention within a document, where a window holds more than one"
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = option(
+        "auto", "of the matrix products; auto: bfloat16 where this processor gains from it"
+    )
+    compile: Literal["auto", "on", "off"] = option(
+        "auto", "torch.compile; auto: where it is known to gain"
+    )
     validation: float = option(
         0.05, "share of the text held out, to measure the loss on 65,536 tokens of it at most"
     )
     evaluate_every: int = option(200, "updates between two validations, each with a checkpoint")
+    keep_every: int = option(
+        0, "keep the checkpoint of every update that this divides; 0: the latest checkpoint alone"
+    )
+    record_every: int = option(
+        0, "updates between two recordings of what the heads do on a probe text; 0: none"
+    )
+    probe: str = option(
+        "", "that text; without it, the start of what is held out, twice over for induction heads"
+    )
     seed: int = option(0, "fixes the split, the first weights, the batches and the dropout")
 
     def __post_init__(self) -> None:
-        if self.tokenizer not in {"bpe", "char"}:
-            raise ValueError(f"TrainConfig.tokenizer is {self.tokenizer!r}; expected bpe or char")
-        for name in ("steps", "batch", "evaluate_every"):
+        require_choice(self, "tokenizer", "bpe", "char")
+        require_choice(self, "schedule", "cosine", "wsd")
+        require_choice(self, "precision", "auto", "float32", "bfloat16")
+        require_choice(self, "compile", "auto", "on", "off")
+        require_flag(self, "document_mask")
+        for name in ("steps", "batch", "accumulate", "evaluate_every"):
             require_count(self, name, least=1)
-        require_count(self, "warmup", least=0)
+        for name in ("warmup", "keep_every", "record_every"):
+            require_count(self, name, least=0)
         require_count(self, "seed", least=0, most=2**63 - 1)  # what torch's generators take
         for name in ("learning_rate", "clip"):
             require_number(self, name, above=0.0)
         require_number(self, "weight_decay", least=0.0)
-        for name in ("final", "ramp"):
+        for name in ("final", "ramp", "decay"):
             require_number(self, name, least=0.0, most=1.0)
         for name in ("beta1", "beta2", "repeats"):
             require_number(self, name, least=0.0, below=1.0)
         require_number(self, "validation", above=0.0, below=1.0)
+        if type(self.probe) is not str:
+            raise ValueError(f"TrainConfig.probe is {self.probe!r}; expected a text")
         if self.warmup > self.steps:
             raise ValueError(
                 f"TrainConfig.warmup is {self.warmup} of steps={self.steps} updates; "
                 "expected at most as many"
+            )
+        if self.keep_every % self.evaluate_every:
+            raise ValueError(
+                f"TrainConfig.keep_every is {self.keep_every} and checkpoints come every "
+                f"evaluate_every={self.evaluate_every} updates; expected a multiple of that, or 0"
             )

@@ -1,6 +1,16 @@
-"""Attention as layers: one head in its tutorial form, and many heads."""
+"""Attention as layers: one head in its tutorial form, many heads, a cache, rotary positions."""
 
+from regard.nn.cache import KVCache
 from regard.nn.head import Head
 from regard.nn.multi_head import MultiHeadAttention, merge_heads, split_heads
+from regard.nn.rotary import Rotation, rotary
 
-__all__ = ["Head", "MultiHeadAttention", "merge_heads", "split_heads"]
+__all__ = [
+    "Head",
+    "KVCache",
+    "MultiHeadAttention",
+    "Rotation",
+    "merge_heads",
+    "rotary",
+    "split_heads",
+]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.mask import Mask
+    from regard.nn.cache import KVCache
     from regard.pattern import Pattern
 
 __all__ = ["MultiHeadAttention", "merge_heads", "split_heads"]
@@ -143,17 +144,28 @@ class MultiHeadAttention(nn.Module):
 
     @overload
     def forward(
-        self, x: Tensor, source: Tensor | None = ..., *, return_pattern: Literal[False] = ...
+        self,
+        x: Tensor,
+        source: Tensor | None = ...,
+        *,
+        cache: KVCache | None = ...,
+        return_pattern: Literal[False] = ...,
     ) -> Tensor: ...
     @overload
     def forward(
-        self, x: Tensor, source: Tensor | None = ..., *, return_pattern: Literal[True]
+        self,
+        x: Tensor,
+        source: Tensor | None = ...,
+        *,
+        cache: KVCache | None = ...,
+        return_pattern: Literal[True],
     ) -> tuple[Tensor, Pattern]: ...
     def forward(
         self,
         x: Float[Tensor, "*b T E"],
         source: Float[Tensor, "*b S C"] | None = None,
         *,
+        cache: KVCache | None = None,
         return_pattern: bool = False,
     ) -> Float[Tensor, "*b T E"] | tuple[Float[Tensor, "*b T E"], Pattern]:
         """Attend from x to source, which is x itself unless another sequence is given.
@@ -161,11 +173,19 @@ class MultiHeadAttention(nn.Module):
         Args:
             x: ``(T, E)`` or ``(B, T, E)``: where the queries come from.
             source: ``(S, C)`` or ``(B, S, C)``: where keys and values come from, C = source_dim.
+            cache: keys and values of the positions before x, which are attended to as well; those
+                of x are added. For self-attention whose mask is causal, `regard.window` or not.
             return_pattern: also return the weights of all heads, a lazy ``(B, H, T, S)``.
 
         Raises:
-            ValueError: if the channels are not those the layer was made for.
+            ValueError: if the channels are not those the layer was made for; with a cache, if there
+                is a source or no mask, or the cache is full.
         """
+        if cache is not None and (source is not None or self.mask is None):
+            what = "another source" if source is not None else "a layer without a causal mask"
+            raise ValueError(
+                f"cache is given with {what}; it serves self-attention with mask=regard.causal()"
+            )
         source = x if source is None else source
         for name, tensor, layer in (("x", x, self.query), ("source", source, self.key)):
             if tensor.ndim < 2 or tensor.shape[-1] != layer.in_features:
@@ -173,11 +193,18 @@ class MultiHeadAttention(nn.Module):
                     f"{name} has shape {tuple(tensor.shape)}, but this layer takes "
                     f"(T, {layer.in_features}) or (B, T, {layer.in_features})"
                 )
+        query = split_heads(self.query(x), self.heads)  # (B, H, T, D)
+        key = split_heads(self.key(source), self.groups)  # (B, G, S, D)
+        value = split_heads(self.value(source), self.groups)  # (B, G, S, D)
+        mask = self.mask
+        if cache is not None and mask is not None:
+            key, value = cache.append(key, value)
+            mask = cache.masked(mask, query.shape[-2], key.shape[-2])
         context, pattern = attention(
-            split_heads(self.query(x), self.heads),  # (B, H, T, D)
-            split_heads(self.key(source), self.groups),  # (B, G, S, D)
-            split_heads(self.value(source), self.groups),  # (B, G, S, D)
-            mask=self.mask,
+            query,
+            key,
+            value,
+            mask=mask,
             dropout=self.dropout if self.training else 0.0,
             return_pattern=True,
         )

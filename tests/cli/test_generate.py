@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from regard.gpt import generate, load
+from regard.gpt import Sampling, generate, generate_texts, load
 
 
 def test_it_continues_the_text(regard, model):
@@ -9,8 +9,7 @@ def test_it_continues_the_text(regard, model):
     assert (done.status, done.err) == (0, "")
     network, tokenizer = load(model)
     ids = torch.tensor(tokenizer.encode("the cat"))
-    generator = torch.Generator().manual_seed(3)
-    drawn = generate(network, ids, tokens=12, generator=generator)
+    drawn = generate(network, ids, tokens=12, sampling=Sampling(seed=3))
     assert done.out == tokenizer.decode(drawn.tolist()) + "\n"
 
 
@@ -40,12 +39,55 @@ def test_a_prompt_longer_than_the_context_is_continued(regard, model):
     ("arguments", "said"),
     [
         (("--tokens", -1), "tokens is -1"),
-        (("--temperature", -1), "temperature is -1"),
-        (("--temperature", "nan"), "temperature is nan"),
-        (("--top-k", 0), "top_k is 0"),
-        (("--seed", 2**64), "Invalid value for '--seed'"),
-        (("--seed", -1), "Invalid value for '--seed'"),
+        (("--temperature", -1), "--temperature is -1"),
+        (("--temperature", "nan"), "--temperature is nan"),
+        (("--top-k", 0), "--top-k is 0"),
+        (("--top-p", 0), "--top-p is 0"),
+        (("--min-p", 2), "--min-p is 2"),
+        (("--repetition-penalty", 0), "--repetition-penalty is 0"),
+        (("--seed", 2**64), "--seed is 18446744073709551616"),
+        (("--seed", -1), "--seed is -1"),
+        (("--past", "wrap"), "past is 'wrap'; expected slide or refuse"),
+        (("--tokens", 10_000, "--past", "refuse"), "past the model's context"),
+        (("--stop", ""), "expected a list of strings, none of them empty"),
+        (("",), "the text is empty"),
     ],
 )
 def test_numbers_out_of_range_are_refused_in_one_line(misused, model, arguments, said):
     assert said in misused("generate", "the", "--model", model, *arguments)
+
+
+def test_every_option_reaches_the_sampling(regard, model):
+    done = regard(
+        *("generate", "the cat", "--tokens", 20, "--seed", 3, "--temperature", 3, "--top-k", 50),
+        *("--top-p", 0.9, "--min-p", 0.01, "--repetition-penalty", 1.5, "--model", model),
+    )
+    sampling = Sampling(
+        seed=3, temperature=3.0, top_k=50, top_p=0.9, min_p=0.01, repetition_penalty=1.5
+    )
+    (text,) = generate_texts(*load(model), ["the cat"], tokens=20, sampling=sampling)
+    assert done.out == f"the cat{text}\n"
+
+
+def test_several_texts_are_each_continued_as_if_alone(regard, model):
+    def drawn(*prompts):
+        return regard("generate", *prompts, "--tokens", 9, "--seed", 1, "--model", model).out
+
+    prompts = ("the cat sat", "a", "the dog")
+    assert drawn(*prompts) == "\n".join(drawn(prompt) for prompt in prompts)
+
+
+def test_a_text_ends_before_a_stop_string(regard, model):
+    def drawn(*arguments):
+        return regard("generate", "the", "--tokens", 30, "--seed", 5, "--model", model, *arguments)
+
+    whole = drawn().out
+    stop, other = whole[9], whole[12:14]
+    assert drawn("--stop", stop, "--stop", other).out == whole[: 3 + whole[3:].find(stop)] + "\n"
+
+
+def test_a_gpt2_in_the_layout_of_transformers_is_taken(regard, model, tmp_path):
+    network, tokenizer = load(model)
+    network.save_pretrained(tmp_path, tokenizer)
+    asked = ("generate", "the cat", "--tokens", 9, "--seed", 1, "--model")
+    assert regard(*asked, tmp_path) == regard(*asked, model)

@@ -1,14 +1,15 @@
 import inspect
+import subprocess
 import sys
 from dataclasses import fields
 
 import pytest
 
 from regard.cli.train import train
-from regard.gpt import GPTConfig, TrainConfig, load, load_training
+from regard.gpt import GPTConfig, TrainConfig, load, load_training, open_corpus, recipe_of
 
 SMALL = [
-    "--vocab-size", "256", "--context", "8", "--layers", "1", "--heads", "2", "--dim", "6",
+    "--vocab-size", "257", "--context", "8", "--layers", "1", "--heads", "2", "--dim", "6",
     "--steps", "2", "--batch", "2", "--warmup", "0", "--evaluate-every", "1",
 ]  # fmt: skip
 
@@ -85,7 +86,7 @@ def test_an_interruption_keeps_the_model_and_ends_with_130(regard, corpus, tmp_p
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["regard.gpt.train"], "evaluate", interrupted)
+    monkeypatch.setattr("regard.gpt._loop.evaluate", interrupted)
     done = regard("train", "--out", tmp_path / "out", "--text", corpus, *SMALL)
     assert done.status == 130
     assert "1 updates" in done.out
@@ -95,10 +96,10 @@ def test_an_interruption_keeps_the_model_and_ends_with_130(regard, corpus, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--dim", 7), "GPTConfig.dim is 7"),
-        (("--layers", 0), "GPTConfig.layers is 0"),
-        (("--tokenizer", "word"), "TrainConfig.tokenizer is 'word'; expected bpe or char"),
-        (("--warmup", 9), "TrainConfig.warmup is 9"),
+        (("--dim", 7), "--dim is 7 and does not divide by --heads 2"),
+        (("--layers", 0), "regard: --layers is 0; expected a whole number"),
+        (("--tokenizer", "word"), "--tokenizer is 'word'; expected bpe or char"),
+        (("--warmup", 9), "--warmup is 9 of --steps 2 updates"),
         (("--vocab-size", 3), "vocab_size is 3"),
         (("--context", 5000), "text"),
         (("--steps", "many"), "Invalid value for '--steps'"),
@@ -147,3 +148,126 @@ def test_an_out_that_cannot_be_written_is_refused_before_training(
 
 def test_an_out_that_is_a_file(misused, corpus):
     assert f"{corpus} is a file" in misused("train", "--out", corpus, "--text", corpus, *SMALL)
+
+
+def recipe(tmp_path, content):
+    file = tmp_path / "recipe.toml"
+    file.write_text(content, "utf-8")
+    return file
+
+
+def test_a_file_sets_the_same_fields_and_the_command_line_wins(regard, corpus, tmp_path):
+    file = recipe(
+        tmp_path,
+        "steps = 2\nwarmup = 0\n[gpt]\nlayers = 1\nheads = 2\ndim = 6\ncontext = 8\n"
+        '[train]\ntokenizer = "char"\nbatch = 5\nlearning_rate = 1\nevaluate_every = 1\n',
+    )
+    out = tmp_path / "out"
+    done = regard("train", "--out", out, "--text", corpus, "--config", file, "--batch", 3)
+    assert done.status == 0
+    gpt, train_config = recipe_of(out)
+    assert (gpt.layers, gpt.heads, gpt.dim, gpt.context) == (1, 2, 6, 8)
+    assert (train_config.tokenizer, train_config.steps) == ("char", 2)
+    assert (train_config.batch, train_config.learning_rate) == (3, 1)
+    assert train_config.clip == TrainConfig().clip
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("stepz = 3", "has no field 'stepz'; the nearest there is is 'steps'"),
+        (
+            "[gpt]\nlayer = 3",
+            "section [gpt] has no field 'layer'; the nearest there is is 'lay",
+        ),
+        ("[train]\nlayers = 3", "section [train] has no field 'layers'; the nearest"),
+        ("[trains]\nsteps = 3", "has no section 'trains'; the nearest there is is 'train'"),
+        ("steps = 0", "steps in {file} is 0; expected a whole number >= 1"),
+        ('steps = "many"', "steps in {file} is 'many'; expected a whole number"),
+        ("[gpt]\ndim = 7\nheads = 2", "dim in {file} is 7 and does not divide by heads=2"),
+        ("steps = ", "{file} is no TOML file"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_told_in_one_line(misused, corpus, tmp_path, content, said):
+    file = tmp_path / "none.toml" if content is None else recipe(tmp_path, content)
+    line = misused("train", "--out", tmp_path / "out", "--text", corpus, "--config", file)
+    assert said.format(file=file) in line
+
+
+def test_it_goes_on_with_what_the_run_has(regard, misused, corpus, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    line = misused("train", "--out", out, "--resume")
+    assert "holds no checkpoint to resume from" in line
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    arguments = ("train", "--out", out, "--text", corpus, *SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr("regard.gpt._loop.evaluate", interrupted)
+        assert regard(*arguments).status == 130
+    assert load_training(out)["step"] == 1
+    assert "add --overwrite, or go on with its run by --resume" in misused(*arguments)
+    line = misused(*arguments, "--resume", "--layers", 2)
+    assert "--layers is 2 and the run that is to be resumed has 1" in line
+    file = recipe(tmp_path, "clip = 0.5")
+    line = misused("train", "--out", out, "--resume", "--config", file)
+    assert f"clip in {file} is 0.5 and the run that is to be resumed has 1.0" in line
+    assert "leave out one of them" in misused("train", "--out", out, "--resume", "--overwrite")
+    done = regard("train", "--out", out, "--resume")
+    assert done.status == 0
+    assert "2 updates" in done.out
+    assert "going on after update 1" in done.err
+
+
+def test_a_prepared_corpus_is_made_once_and_trained_on(regard, misused, corpus, tmp_path):
+    folder = tmp_path / "prepared"
+    done = regard("prepare", "--text", corpus, "--out", folder, "--vocab-size", 260)
+    assert done.status == 0
+    opened = open_corpus(folder)
+    assert done.out == (
+        f"{folder}: {len(opened.training):,} tokens to train on and {len(opened.validation):,} "
+        "held out, of 260 kinds\n"
+    )
+    assert regard("train", "--out", tmp_path / "a", "--corpus", folder, *SMALL).status == 0
+    assert load(tmp_path / "a")[0].config.vocab_size == 260
+    assert "already exists" in misused("prepare", "--text", corpus, "--out", folder)
+    again = regard("prepare", "--text", corpus, "--out", tmp_path / "b", "--tokenizer", folder)
+    assert again.status == 0
+    assert open_corpus(tmp_path / "b").tokenizer.to_json() == opened.tokenizer.to_json()
+    assert "--tokenizer is words; expected bpe, char, or a folder" in misused(
+        "prepare", "--text", corpus, "--out", tmp_path / "c", "--tokenizer", "words"
+    )
+    assert "--validation is 1.0" in misused(
+        "prepare", "--text", corpus, "--out", tmp_path / "c", "--validation", 1
+    )
+    both = ("train", "--out", tmp_path / "d", "--corpus", folder, "--text", corpus)
+    assert "the text is given twice" in misused(*both)
+
+
+def test_a_missing_tensorboard_is_named(misused, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.gpt.tensorboard.find_spec", lambda name: None)
+    arguments = ("train", "--out", tmp_path / "out", "--text", corpus, *SMALL, "--tensorboard")
+    assert "needs the library tensorboard: pip install 'regard[tensorboard]'" in misused(*arguments)
+
+
+def test_the_function_and_the_module_of_one_name_live_together():
+    program = """
+import regard, runpy, sys
+assert regard.train is regard.gpt.train
+from regard import train
+try:
+    import regard.train
+except ImportError as error:
+    print(error)
+assert regard.train is train
+sys.argv = ["train", "--out"]
+runpy.run_module("regard.train", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("regard.train is a function: `from regard import train`")
+    assert done.returncode == 2
+    assert done.stderr == "regard: Option '--out' requires an argument (see regard --help)\n"

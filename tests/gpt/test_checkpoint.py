@@ -160,6 +160,13 @@ def configure(**sizes):
     return spoil("config.json", json.dumps(asdict(replace(CONFIG, **sizes))).encode())
 
 
+def flip_a_bit(folder):
+    path = folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+
+
 def rewrite_weights(folder, change):
     path = folder / "model.safetensors"
     weights = safetensors.torch.load_file(path)
@@ -189,6 +196,7 @@ def rewrite_weights(folder, change):
             r"has 2 tokens and config\.json says vocab_size=7: the files belong to different",
         ),
         (spoil("model.safetensors", b"\0" * 20), r"model\.safetensors is damaged"),
+        (flip_a_bit, r"model\.safetensors is damaged: its tensors were changed after it was"),
         (
             lambda f: rewrite_weights(f, lambda w: w.pop("wpe.weight")),
             r"does not fit config\.json: wpe\.weight has shape none, expected \(5, 6\)",

@@ -22,6 +22,18 @@ from regard.gpt import GPT, GPTConfig, TrainConfig, parameter_counts
         ({"dropout": -0.1}, r"GPTConfig\.dropout is -0\.1"),
         ({"dropout": float("nan")}, r"GPTConfig\.dropout is nan"),
         ({"bias": 1}, r"GPTConfig\.bias is 1; expected True or False"),
+        ({"qk_norm": None}, r"GPTConfig\.qk_norm is None; expected True or False"),
+        ({"positions": "sine"}, r"positions is 'sine'; expected learned or rotary"),
+        ({"norm": "batch"}, r"GPTConfig\.norm is 'batch'; expected layer or rms"),
+        ({"mlp": "relu"}, r"GPTConfig\.mlp is 'relu'; expected gelu or swiglu"),
+        ({"groups": 3}, r"groups is 3 and does not divide heads=4"),
+        ({"groups": 0}, r"GPTConfig\.groups is 0; expected a whole number >= 1"),
+        ({"window": 0}, r"GPTConfig\.window is 0; expected a whole number >= 1"),
+        ({"hidden": 1.5}, r"GPTConfig\.hidden is 1\.5"),
+        ({"norm_eps": 0.0}, r"norm_eps is 0\.0; expected a number > 0\.0"),
+        ({"rotary_base": -1.0}, r"rotary_base is -1\.0; expected a number > 0\.0"),
+        ({"positions": "rotary", "dim": 12}, r"'rotary' and a head has 3 channels"),
+        ({"global_every": 2}, r"global_every is 2 without a window"),
     ],
 )
 def test_a_gpt_config_says_which_field_is_wrong(change, message):

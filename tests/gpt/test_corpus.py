@@ -1,14 +1,12 @@
-"""Where text comes from, how it is split, and what a batch is made of."""
+"""Where text comes from, and how it is split."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from regard.gpt import CorpusError, corpus, python_texts, read_texts, split_texts
-from regard.gpt.batches import IGNORED, TooShortError, batches
 
 
 def test_python_carries_its_language_reference():
@@ -102,52 +100,3 @@ def test_a_split_holds_out_the_share_asked_for():
 def test_a_text_of_two_characters_cannot_be_split():
     with pytest.raises(CorpusError, match="fewer than three characters"):
         split_texts(["xy"], validation=0.5, seed=0)
-
-
-def draw(tokens, *, repeats, batch=64, context=16, vocab_size=1000, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return next(
-        batches(
-            tokens,
-            context=context,
-            batch=batch,
-            vocab_size=vocab_size,
-            repeats=repeats,
-            generator=generator,
-        )
-    )
-
-
-def test_windows_are_pieces_of_the_text_and_targets_the_next_tokens():
-    ids, targets = draw(torch.arange(17, 117), repeats=0.0, batch=999)
-    assert ids.shape == targets.shape == (999, 16)
-    assert ids.diff(dim=-1).eq(1).all()
-    assert targets.equal(ids + 1)
-    assert ids.min() == 17  # the first window there is
-    assert targets.max() == 116  # and the last
-    again, _ = draw(torch.arange(17, 117), repeats=0.0, batch=999)
-    assert again.equal(ids)
-
-
-def test_repeated_rows_are_predicted_from_their_second_copy_on():
-    text = torch.zeros(100, dtype=torch.long)
-    ids, targets = draw(text, repeats=0.5, batch=400)
-    random = ids.ne(0).any(dim=-1)
-    assert 140 < random.sum() < 260  # 200 expected, standard deviation 10
-    lengths = set()
-    for row, target in zip(ids[random], targets[random], strict=True):
-        length = int(target.eq(IGNORED).sum())
-        lengths.add(length)
-        assert target[:length].eq(IGNORED).all()
-        assert target[:-1][length:].equal(row[1:][length:])
-        assert target[length:].equal(row[1 : len(row) - length + 1])  # what came a run earlier
-    assert min(lengths) == 2
-    assert max(lengths) == 8
-    assert targets[~random].eq(0).all()
-
-
-def test_a_text_shorter_than_a_window_is_refused():
-    with pytest.raises(TooShortError, match=r"16 tokens .* context=16 needs 17"):
-        draw(torch.arange(16), repeats=0.0)
-    ids, _ = draw(torch.arange(17), repeats=0.0, batch=3)
-    assert ids.equal(torch.arange(16).expand(3, -1))

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from regard.gpt import (
     BPETokenizer,
     GPTConfig,
+    Sampling,
     TrainConfig,
     evaluate,
     generate,
@@ -116,8 +117,7 @@ def test_there_is_a_previous_token_head(model, tokenizer):
 def test_it_continues_text_with_words_it_has_read(model, tokenizer):
     words = set(" ".join(python_texts("topics")).split())
     ids = torch.tensor(tokenizer.encode("If the object has no"))
-    generator = torch.Generator().manual_seed(0)
-    out = generate(model, ids, tokens=100, temperature=0.7, top_k=20, generator=generator)
+    out = generate(model, ids, tokens=100, sampling=Sampling(temperature=0.7, top_k=20, seed=0))
     written = tokenizer.decode(out.tolist()).split()[5:-1]
     assert len(set(written)) > 10
     assert sum(word in words for word in written) > 0.6 * len(written)

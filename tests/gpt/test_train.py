@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-import sys
+import signal
 from itertools import pairwise
 
 import pytest
@@ -18,18 +18,21 @@ from regard.gpt import (
     BPETokenizer,
     CheckpointError,
     GPTConfig,
+    Sampling,
     TrainConfig,
     evaluate,
     generate,
     learning_rate,
     load,
     load_training,
+    open_corpus,
+    recipe_of,
     split_texts,
     train,
 )
-from regard.gpt.batches import TooShortError
+from regard.gpt._update import DivergedError, make_optimizer
+from regard.gpt.batches import Batches, TooShortError
 from regard.gpt.schedule import window
-from regard.gpt.train import DivergedError, make_optimizer
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 TINY = GPTConfig(context=16, layers=2, heads=2, dim=32, dropout=0.0)
@@ -45,15 +48,21 @@ def brief(**changes):
         "evaluate_every": 3,
         "ramp": 0.0,
     }
-    return TrainConfig(**({"ramp": 0.0} | options | changes))
+    return TrainConfig(**(options | changes))
+
+
+def files_in(folder):
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_tiny_run_learns_its_text_by_heart(tmp_path):
-    config = brief(steps=150, warmup=10, batch=16, learning_rate=1e-2, repeats=0.0)
+    config = brief(
+        steps=150, warmup=10, batch=16, learning_rate=1e-2, repeats=0.0, evaluate_every=75
+    )
     result = train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=config, console=QUIET)
     assert result.record["validation_loss"] < 0.35  # guessing: ln 29 = 3.4
     ids = torch.tensor(result.tokenizer.encode("the quick "))
-    more = generate(result.model, ids, tokens=57, temperature=0.0).tolist()
+    more = generate(result.model, ids, tokens=57, sampling=Sampling(temperature=0.0)).tolist()
     assert result.tokenizer.decode(more) == TEXT[:67]
 
 
@@ -143,7 +152,10 @@ def test_evaluation_predicts_every_token_once():
 def test_what_training_keeps(tmp_path):
     result = train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
     names = sorted(path.name for path in (tmp_path / "m").iterdir())
-    assert names == ["config.json", "model.safetensors", "tokenizer.json", "training.json"]
+    model = ["config.json", "model.safetensors", "run", "run.json", "tokenizer.json"]
+    assert names == [*model, "training.json"]
+    inner = sorted(path.name for path in (tmp_path / "m" / "run").iterdir())
+    assert inner == ["checkpoints", "corpus", "metrics.jsonl"]
     record = load_training(tmp_path / "m")
     assert record == json.loads(json.dumps(result.record))
     assert record["step"] == 6
@@ -164,7 +176,9 @@ def test_a_bpe_is_trained_on_the_training_text_alone(tmp_path):
     result = train(tmp_path / "m", texts=[TEXT], gpt=gpt, config=config, console=QUIET)
     assert result.model.config.vocab_size == result.tokenizer.vocab_size == 270
     alone = BPETokenizer.train(
-        split_texts([TEXT], validation=config.validation, seed=config.seed)[0], vocab_size=270
+        split_texts([TEXT], validation=config.validation, seed=config.seed)[0],
+        vocab_size=270,
+        end=True,
     )
     assert result.tokenizer.to_json() == alone.to_json()
 
@@ -184,7 +198,7 @@ def test_ctrl_c_keeps_what_was_learnt(tmp_path, monkeypatch, where):
             monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", interrupt)
 
     result = train(
-        tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET, watch=watch
+        tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET, callbacks=[watch]
     )
     assert result.interrupted
     assert not result.model.training
@@ -194,10 +208,31 @@ def test_ctrl_c_keeps_what_was_learnt(tmp_path, monkeypatch, where):
     assert all(w.equal(result.model.state_dict()[n]) for n, w in model.state_dict().items())
 
 
+def test_a_signal_waits_for_the_update_that_is_under_way(tmp_path, monkeypatch):
+    original = torch.nn.utils.clip_grad_norm_
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(None)
+        if len(calls) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return original(*arguments)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", interrupted)
+    try:
+        done = train(tmp_path, texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.interrupted
+    assert done.record["step"] == 4
+
+
 @pytest.mark.parametrize("ends", ["too short", "no number", "Ctrl-C"])
 def test_the_old_model_stays_until_the_new_one_is_kept(tmp_path, monkeypatch, ends):
     train(tmp_path, texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = files_in(tmp_path)
     wider = GPTConfig(context=8, layers=1, heads=1, dim=24)
     text, error = TEXT, {"no number": DivergedError, "Ctrl-C": KeyboardInterrupt}.get(ends)
 
@@ -209,16 +244,21 @@ def test_the_old_model_stays_until_the_new_one_is_kept(tmp_path, monkeypatch, en
     if ends == "too short":
         text, error = "abcdef", TooShortError
     elif ends == "no number":
-        monkeypatch.setattr(sys.modules["regard.gpt.train"], "evaluate", end)
+        monkeypatch.setattr("regard.gpt._loop.evaluate", end)
     else:
         monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", end)
     options = {"gpt": wider, "config": brief(), "console": QUIET, "overwrite": True}
     with pytest.raises(error):
         train(tmp_path, texts=[text], **options)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    after = files_in(tmp_path)
+    assert {name: data for name, data in after.items() if name in before} == before
+    # A run that had begun leaves its metrics; one that had not, nothing.
+    assert (after == before) is (ends != "no number")
     monkeypatch.undo()
     train(tmp_path, texts=[TEXT], **options)
     assert load(tmp_path)[0].config.dim == 24
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["run-2"]
+    assert recipe_of(tmp_path)[0].dim == 24
 
 
 def test_progress_shows_loss_speed_and_time_left(tmp_path):
@@ -230,10 +270,11 @@ def test_progress_shows_loss_speed_and_time_left(tmp_path):
         gpt=TINY,
         config=brief(),
         console=console,
-        watch=reports.append,
+        callbacks=[reports.append],
     )
     shown = console.file.getvalue()
-    for part in ("training", "6/6", "loss", "tokens/s", "0:00:00", "validation loss"):
+    shown_by = ("training", "6/6", "loss", "tokens/s", "0:00:00", "validation loss", "bits/byte")
+    for part in (*shown_by, "perplexity", "bfloat16: no"):
         assert part in shown
     assert [report.step for report in reports] == [1, 2, 3, 4, 5, 6]
     assert [report.validation_loss is None for report in reports] == [1, 1, 0, 1, 1, 0]
@@ -259,9 +300,24 @@ def test_a_run_that_diverges_says_so_and_keeps_the_checkpoint(tmp_path, monkeypa
         return original(self, mode)
 
     monkeypatch.setattr(GPT, "train", train_mode)
-    with pytest.raises(DivergedError, match=r"the loss is nan at update 5; .* lower learning_rate"):
-        train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET, watch=spoil)
+    config = brief(repeats=0.3)
+    with pytest.raises(
+        DivergedError, match=r"loss is nan at update 5, on .* learning_rate"
+    ) as told:
+        train(
+            tmp_path / "m", texts=[TEXT], gpt=TINY, config=config, console=QUIET, callbacks=[spoil]
+        )
     assert issubclass(DivergedError, Error)
+    assert told.value.step == 5
+    corpus = open_corpus(tmp_path / "m" / "run" / "corpus")
+    made = Batches(
+        tokens=corpus.training, context=16, vocab_size=corpus.tokenizer.vocab_size, config=config
+    )
+    starts = [start for start in made.batch(4).starts.tolist() if start >= 0]
+    assert told.value.starts == tuple(starts)
+    assert f"{len(starts)} windows of 16 tokens that begin at token {starts[0]}, " in str(
+        told.value
+    )
     model, _ = load(tmp_path / "m")
     assert load_training(tmp_path / "m")["step"] == 3
     assert all(weight.isfinite().all() for weight in model.state_dict().values())
@@ -287,10 +343,10 @@ def test_windows_grow_by_doubling_and_batches_keep_their_size(tmp_path, monkeypa
     shapes = []
     original = GPT.forward
 
-    def spy(self, ids):
+    def spy(self, ids, **options):
         if self.training:
             shapes.append(tuple(ids.shape))
-        return original(self, ids)
+        return original(self, ids, **options)
 
     monkeypatch.setattr(GPT, "forward", spy)
     config = brief(steps=10, ramp=0.6)

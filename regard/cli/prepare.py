@@ -1,0 +1,68 @@
+"""`regard prepare`."""
+
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+
+from regard.cli.errors import MisuseError, telling
+from regard.errors import Error
+from regard.gpt import GPTConfig, Tokenizer, TrainConfig
+from regard.gpt import prepare as prepare_corpus
+from regard.gpt.checkpoint import load_tokenizer
+from regard.gpt.tokenizer import FILE
+
+__all__ = ["prepare"]
+
+_USUAL = TrainConfig()
+
+
+def prepare(
+    *,
+    text: Annotated[
+        Path,
+        typer.Option(help="UTF-8 text file, or a folder of them, each a document.", metavar="PATH"),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to make.", metavar="CORPUS_DIR")],
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            help="bpe: learned from the text; char: one token a character; or a folder with a "
+            "tokenizer.json, such as a model's.",
+            metavar="bpe|char|DIR",
+        ),
+    ] = _USUAL.tokenizer,
+    vocab_size: Annotated[
+        int, typer.Option(help="With bpe: number of different tokens.")
+    ] = GPTConfig().vocab_size,
+    validation: Annotated[
+        float, typer.Option(help="Share of the text to hold out.")
+    ] = _USUAL.validation,
+    seed: Annotated[
+        int, typer.Option(help="Fixes what is held out.", min=0, max=2**63 - 1)
+    ] = _USUAL.seed,
+) -> None:
+    """Turn text of any size into tokens on disk, once, for any number of trainings.
+
+    Example: regard prepare --text books/ --out corpus --vocab-size 8192
+    """
+    if not 0 < validation < 1:
+        raise MisuseError(f"--validation is {validation}; expected a share above 0 and below 1")
+    with telling(Error, OSError, ValueError):
+        kind: Literal["bpe", "char"] | Tokenizer
+        if tokenizer in {"bpe", "char"}:
+            kind = cast("Literal['bpe', 'char']", tokenizer)
+        elif (Path(tokenizer) / FILE).is_file():
+            kind = load_tokenizer(Path(tokenizer) / FILE)
+        else:
+            raise MisuseError(
+                f"--tokenizer is {tokenizer}; expected bpe, char, or a folder with a {FILE}"
+            )
+        corpus = prepare_corpus(
+            out, text, tokenizer=kind, vocab_size=vocab_size, validation=validation, seed=seed
+        )
+    parts = corpus.manifest["parts"]
+    typer.echo(
+        f"{out}: {parts['training']['tokens']:,} tokens to train on and "
+        f"{parts['validation']['tokens']:,} held out, of {corpus.tokenizer.vocab_size:,} kinds"
+    )

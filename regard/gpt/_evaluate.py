@@ -1,0 +1,54 @@
+"""How well a model predicts a text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch.nn.functional as F
+
+from regard.gpt._growing import evaluating
+from regard.gpt._update import document_mask
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard.gpt.model import GPT
+
+
+def evaluate(model: GPT, tokens: Tensor, *, batch: int = 16, end: int | None = None) -> float:
+    """The mean loss of a model on a text, in nats a token.
+
+    The text is cut into windows of the model's context; every token but the first is predicted
+    once, from those before it in its window.
+
+    Args:
+        model: the model; it runs in evaluation mode and is left as it was.
+        tokens: ``(N,)`` ids on the model's device, at least two.
+        batch: windows at a time.
+        end: the token that ends a document, beyond which attention is not to look; None: it looks
+            at the whole window.
+
+    Raises:
+        ValueError: `tokens` has fewer than two.
+    """
+    if len(tokens) < 2:
+        raise ValueError(f"tokens holds {len(tokens)}; expected at least two, one to predict")
+    context = model.config.context
+    whole = (len(tokens) - 1) // context * context
+    pieces = list(
+        zip(
+            tokens[:whole].view(-1, context).split(batch),
+            tokens[1 : whole + 1].view(-1, context).split(batch),
+            strict=True,
+        )
+    )
+    if whole < len(tokens) - 1:
+        pieces.append((tokens[whole:-1][None], tokens[whole + 1 :][None]))
+
+    def loss(ids: Tensor, targets: Tensor) -> float:
+        logits = model(ids, mask=document_mask(ids, end))  # (B, T, V)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum").item()
+
+    with evaluating(model):
+        total = sum(loss(ids, targets) for ids, targets in pieces)
+    return total / (len(tokens) - 1)

@@ -1,0 +1,104 @@
+"""GPT-2's `config.json`, as `transformers` writes it, and our configuration of the same model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from regard.gpt.checkpoint import CheckpointError, load_json
+from regard.gpt.config import GPTConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Ours, theirs, and the value that theirs has where the file leaves it out.
+_FIELDS: tuple[tuple[str, str, Any], ...] = (
+    ("vocab_size", "vocab_size", 50257),
+    ("context", "n_positions", 1024),
+    ("layers", "n_layer", 12),
+    ("heads", "n_head", 12),
+    ("dim", "n_embd", 768),
+    ("hidden", "n_inner", None),
+    ("norm_eps", "layer_norm_epsilon", 1e-5),
+)
+_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+_DROPPED = 0.1  # by each of them where the file leaves it out
+# What else changes the computation: the one value that is supported, which is also the default.
+_FIXED: dict[str, Any] = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "reorder_and_upcast_attn": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+    "quantization_config": None,
+}
+_ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")  # two names of the tanh form
+# What a GPT-2 has not, and so can't be said in its file.
+_GPT2: dict[str, Any] = {
+    "bias": True,
+    "positions": "learned",
+    "groups": None,
+    "qk_norm": False,
+    "window": None,
+    "norm": "layer",
+    "mlp": "gelu",
+}
+
+
+def config_of(path: Path) -> GPTConfig:
+    """Read a `config.json`; what GPT-2 of `transformers` does not read is not looked at either.
+
+    Raises:
+        CheckpointError: it is not GPT-2's, damaged, or has a value that is not supported.
+    """
+    given = load_json(path)
+    kind = given.get("model_type")
+    if kind != "gpt2":
+        raise CheckpointError(f"{path} has model_type {kind!r}; only gpt2 is supported")
+    for name, supported in _FIXED.items():
+        if given.get(name, supported) != supported:
+            raise CheckpointError(
+                f"{path} has {name}={given[name]!r}, which is not supported; only {supported!r} is"
+            )
+    activation = given.get("activation_function", _ACTIVATIONS[0])
+    if activation not in _ACTIVATIONS:
+        raise CheckpointError(
+            f"{path} has activation_function={activation!r}, which is not supported; only "
+            f"{' and '.join(_ACTIVATIONS)} are"
+        )
+    dropouts = {name: given.get(name, _DROPPED) for name in _DROPOUTS}
+    if len(set(map(repr, dropouts.values()))) > 1:
+        told = ", ".join(f"{name}={value!r}" for name, value in dropouts.items())
+        raise CheckpointError(
+            f"{path} has {told}, but this model drops one share everywhere, in training only; "
+            "make the three equal"
+        )
+    values = {ours: given.get(theirs, default) for ours, theirs, default in _FIELDS}
+    try:
+        return GPTConfig(**values, dropout=dropouts[_DROPOUTS[0]])
+    except ValueError as error:
+        raise CheckpointError(f"{path} does not describe a GPT-2: {error}") from None
+
+
+def gpt2_config(config: GPTConfig) -> dict[str, Any]:
+    """What `config.json` says of a model.
+
+    Raises:
+        ValueError: GPT-2 has not what the model has.
+    """
+    for name, fixed in _GPT2.items():
+        value = getattr(config, name)
+        if value != fixed and not (name == "groups" and value == config.heads):
+            raise ValueError(
+                f"GPTConfig.{name} is {value!r}, and a GPT-2 of transformers has {fixed!r} there; "
+                "keep this model with regard.gpt.save"
+            )
+    return {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "activation_function": _ACTIVATIONS[0],
+        **{theirs: getattr(config, ours) for ours, theirs, _ in _FIELDS},
+        **dict.fromkeys(_DROPOUTS, config.dropout),
+        **{name: value for name, value in _FIXED.items() if value is not None},
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }

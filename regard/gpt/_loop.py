@@ -1,0 +1,273 @@
+"""The training loop: batch, update, report, and now and then a validation and a checkpoint."""
+
+from __future__ import annotations
+
+import platform
+import signal
+import threading
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from math import isfinite, log, nan
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from regard.gpt._evaluate import evaluate
+from regard.gpt._metrics import Report
+from regard.gpt._update import DivergedError, cure, optimizer_state
+from regard.gpt.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+    from rich.console import Console
+    from torch import Tensor
+
+    from regard.gpt._checkpoints import RunFolder
+    from regard.gpt._metrics import Callback, MetricsFile, Rates
+    from regard.gpt._update import Updates
+    from regard.gpt.batches import Batches
+    from regard.gpt.history import Recorder
+    from regard.gpt.model import GPT
+    from regard.gpt.prepared import Corpus
+    from regard.gpt.tokenizer import Tokenizer
+    from regard.gpt.train_config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What `train` leaves: a model, and how it came to be.
+
+    Attributes:
+        model: the model, in evaluation mode.
+        tokenizer: its tokenizer.
+        interrupted: whether Ctrl-C ended it before its last step.
+        record: what `training.json` holds.
+    """
+
+    model: GPT
+    tokenizer: Tokenizer
+    interrupted: bool
+    record: dict[str, Any]
+
+
+@dataclass
+class Progressed:
+    """How far a run has come: what changes from update to update, beside model and optimizer."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Loop:
+    """A run: its parts, fixed, and how far it has come."""
+
+    folder: RunFolder
+    config: TrainConfig
+    corpus: Corpus
+    batches: Batches
+    validation: Tensor  # (M,)
+    updates: Updates
+    rates: Rates
+    metrics: MetricsFile
+    recorder: Recorder | None
+    fixed: dict[str, Any]
+    """What a checkpoint's state tells of the run as a whole."""
+    at: Progressed
+
+    @property
+    def model(self) -> GPT:
+        """The model."""
+        return self.updates.model
+
+    def go(self, console: Console, callbacks: Sequence[Callback]) -> Training:
+        """Train to the end or to Ctrl-C."""
+        interrupted = False
+        with _bar(console) as bar, _between_updates() as stop:
+            task = bar.add_task(
+                "training", total=self.config.steps, completed=self.at.step, loss=nan, speed=0.0
+            )
+            try:
+                while self.at.step < self.config.steps:
+                    stop.here()
+                    report = self._advance()
+                    bar.update(
+                        task,
+                        completed=report.step,
+                        loss=report.loss,
+                        speed=report.tokens_per_second,
+                    )
+                    if report.validation_loss is not None:
+                        say(bar.console, _line(report))
+                    for callback in callbacks:
+                        callback(report)
+            except KeyboardInterrupt:
+                if self.at.step == 0 or stop.at_once:
+                    raise
+                interrupted = True
+                self._save(interrupted=True)
+                say(
+                    bar.console, f"stopped after {self.at.step} updates; kept in {self.folder.root}"
+                )
+        return Training(
+            model=self.model.eval(),
+            tokenizer=self.corpus.tokenizer,
+            interrupted=interrupted,
+            record=self.record(interrupted=interrupted),
+        )
+
+    def _advance(self) -> Report:
+        """Make an update, and what is due after it.
+
+        The report is written before the checkpoint: a run that is cut off in between goes on from
+        the checkpoint before, and drops the lines that came after that.
+        """
+        step, at = self.at.step, self.at
+        batch = self.batches.batch(step)
+        loss, norm = self.updates(step, batch)
+        at.step += 1
+        at.tokens += batch.ids.numel()
+        rates = self.rates.measure(at.step, batch.ids.numel(), batch.ids.shape[1])
+        due = at.step % self.config.evaluate_every == 0 or at.step == self.config.steps
+        validation_loss = self._validate(loss) if due else None
+        report = Report(
+            step=at.step,
+            steps=self.config.steps,
+            loss=loss,
+            gradient_norm=norm,
+            learning_rate=learning_rate(step, self.config),
+            tokens=at.tokens,
+            validation_loss=validation_loss,
+            bits_per_byte=self._bits(validation_loss),
+            checkpoint=self.folder.checkpoint(at.step) if due else None,
+            model=self.model,
+            **rates,
+        )
+        with self.folder.telling(f"what is told of update {at.step}"):
+            if self.recorder is not None and at.step % self.config.record_every == 0:
+                self.recorder(at.step, self.model)
+            self.metrics(report)
+        at.seconds = self.rates.seconds
+        if due:
+            self._save(interrupted=False)
+        self.rates.pass_over()
+        return report
+
+    def _validate(self, loss: float) -> float:
+        found = evaluate(self.model, self.validation, batch=self.config.batch, end=self.updates.end)
+        if not isfinite(found):
+            message = f"the validation loss is {found} at update {self.at.step}"
+            raise DivergedError(f"{message}; {cure(self.config)}", step=self.at.step)
+        entry = {"step": self.at.step, "loss": loss, "validation_loss": found}
+        self.at.history.append(entry)
+        return found
+
+    def _bits(self, loss: float | None) -> float | None:
+        """Nats a token in bits a byte."""
+        return None if loss is None else loss / log(2) / self.corpus.bytes_per_token
+
+    def _save(self, *, interrupted: bool) -> None:
+        self.folder.save(
+            self.at.step,
+            self.model,
+            self.corpus.tokenizer,
+            optimizer_state(self.model, self.updates.optimizer),
+            state={**self.fixed, "progress": asdict(self.at)},
+            record=self.record(interrupted=interrupted),
+            keep_every=self.config.keep_every,
+        )
+
+    def record(self, *, interrupted: bool) -> dict[str, Any]:
+        """What `training.json` says."""
+        at, manifest = self.at, self.corpus.manifest
+        last = at.history[-1] if at.history else {"loss": None, "validation_loss": None}
+        return {
+            "step": at.step,
+            "tokens": at.tokens,
+            "seconds": round(at.seconds, 1),
+            "interrupted": interrupted,
+            "loss": last["loss"],
+            "validation_loss": last["validation_loss"],
+            "bits_per_byte": self._bits(last["validation_loss"]),
+            "training_tokens": len(self.corpus.training),
+            "validation_tokens": len(self.corpus.validation),
+            "corpus": manifest["source"],
+            "config": asdict(self.config),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "history": at.history,
+        }
+
+
+class _Stop:
+    """Ctrl-C, kept until the update that is under way is done."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.at_once = False
+
+    def here(self) -> None:
+        """Stop now, if asked to."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _between_updates() -> Iterator[_Stop]:
+    """Let Ctrl-C wait for the end of an update, so that model and optimizer belong together.
+
+    Pressed again, it waits no longer, and what is under way is not kept. Only the main thread may
+    say so; in others nothing changes.
+    """
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        if stop.asked:
+            stop.at_once = True
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    if before is signal.default_int_handler:  # else somebody else looks after it
+        signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, before)
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line as it is, however long."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _line(report: Report) -> str:
+    assert report.validation_loss is not None
+    peak = "" if report.share_of_peak is None else f", {report.share_of_peak:.0%} of the peak"
+    size = "" if report.memory is None else f", {report.memory / 1e9:.1f} GB"
+    return (
+        f"update {report.step}: validation loss {report.validation_loss:.4f} "
+        f"(perplexity {report.validation_perplexity:.2f}, {report.bits_per_byte:.3f} bits/byte), "
+        f"loss {report.loss:.4f}, {report.tokens_per_second:,.0f} tokens/s{peak}{size}"
+    )
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TextColumn("{task.fields[speed]:,.0f} tokens/s"),
+        TimeRemainingColumn(),
+        console=console,
+    )

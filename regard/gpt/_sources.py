@@ -1,0 +1,191 @@
+"""Text in pieces of bounded size, each for training or held out, as often as it is asked for."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from regard.gpt._draws import mix
+from regard.gpt.corpus import CorpusError, sections, split_texts, text_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_BLOCK = 1 << 20  # bytes read at a time
+
+
+class Piece(NamedTuple):
+    """A piece of text."""
+
+    text: str
+    held: bool
+    """Whether it is held out."""
+    ends: bool
+    """Whether a document ends with it: it was the last piece, or the next is on the other side."""
+
+
+class Source(Protocol):
+    """Pieces of text, and what they are made of."""
+
+    size: int
+    """Bytes to be read, about."""
+
+    def __iter__(self) -> Iterator[Piece]:
+        """The pieces, in order; those of a document follow each other."""
+
+    def describe(self) -> dict[str, Any]:
+        """Number of texts, bytes and checksum; known when all pieces have been read."""
+
+
+def source_of(texts: Sequence[str] | Path, *, validation: float, seed: int) -> Source:
+    """The pieces of texts in memory, or of a file or a folder that is too large for it.
+
+    Raises:
+        CorpusError: there is no text.
+    """
+    if isinstance(texts, Path):
+        files = text_files(texts)
+        return Files(texts, files, sum(file.stat().st_size for file in files), validation, seed)
+    return Texts(texts, *split_texts(texts, validation=validation, seed=seed))
+
+
+@dataclass
+class Texts:
+    """Texts in memory, split by `split_texts`."""
+
+    texts: Sequence[str]
+    training: Sequence[str]
+    held: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self.size = sum(map(len, self.texts))
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Training first; a piece is a whole text, or what the split has left of it."""
+        for held, texts in ((False, self.training), (True, self.held)):
+            for text in texts:
+                yield Piece(text, held, ends=True)
+
+    def describe(self) -> dict[str, Any]:
+        """Number of texts, bytes and checksum."""
+        whole = _Whole()
+        for text in self.texts:
+            whole.begin()
+            whole.add(text)
+        return whole.told()
+
+
+@dataclass
+class Files:
+    """Files, read in blocks; each is a document.
+
+    A file is cut into sections at line ends, of about 4,000 characters or, where the whole is
+    small, fewer; some are held out, spread evenly over all.
+    """
+
+    path: Path
+    files: Sequence[Path]
+    size: int
+    validation: float
+    seed: int
+    _whole: _Whole = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Small enough that some are held out whatever the size of the text.
+        share = min(self.validation, 1 - self.validation)
+        self.section = max(1, min(4000, self.size // 40, int(self.size * share / 4)))
+
+    def __iter__(self) -> Iterator[Piece]:
+        """File by file, each in order."""
+        self._whole = _Whole()
+        number = 0
+        for file in self.files:
+            before: tuple[str, bool] | None = None
+            for section in self._sections(file):
+                held = _held(number, self.validation, self.seed)
+                number += 1
+                if before is not None:
+                    yield Piece(*before, ends=before[1] is not held)
+                before = section, held
+            if before is not None:
+                yield Piece(*before, ends=True)
+        if self._whole.blank:
+            raise CorpusError(
+                f"{self.path} holds no text: {len(self.files)} file(s), all empty or blank"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Number of texts, bytes and checksum."""
+        return self._whole.told()
+
+    def _sections(self, file: Path) -> Iterator[str]:
+        """The sections of a file; none where it is empty."""
+        rest = ""
+        for text in _decoded(file):
+            if text and not rest:
+                self._whole.begin()
+            self._whole.add(text)
+            if whole := list(sections(rest + text, self.section)):
+                rest = whole.pop()  # may go on in the next block
+            yield from whole
+        if rest:
+            yield rest
+
+
+class _Whole:
+    """Count and checksum of texts that pass by."""
+
+    def __init__(self) -> None:
+        self.texts = self.bytes = 0
+        self.blank = True
+        self.digest = hashlib.sha256()
+
+    def begin(self) -> None:
+        if self.texts:
+            self.digest.update(b"\0")
+        self.texts += 1
+
+    def add(self, text: str) -> None:
+        data = text.encode(errors="surrogatepass")
+        self.blank = self.blank and not text.strip()
+        self.bytes += len(data)
+        self.digest.update(data)
+
+    def told(self) -> dict[str, Any]:
+        return {"texts": self.texts, "bytes": self.bytes, "sha256": self.digest.hexdigest()}
+
+
+def _held(number: int, share: float, seed: int) -> bool:
+    """Whether a section is held out.
+
+    Multiples of the golden ratio spread over the unit interval more evenly than any draw, so that
+    every stretch of text has about its share held out.
+    """
+    return (mix(seed) / 2**63 + number * 0.6180339887498949) % 1 < share
+
+
+def _decoded(file: Path) -> Iterator[str]:
+    """The text of a UTF-8 file in blocks, every line end a line feed."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    lines = io.IncrementalNewlineDecoder(None, translate=True)
+    done = 0
+    try:
+        with file.open("rb") as opened:
+            while True:
+                data = opened.read(_BLOCK)
+                yield lines.decode(decoder.decode(data, final=not data), final=not data)
+                if not data:
+                    return
+                done += len(data)
+    except UnicodeDecodeError as error:
+        offset = done + len(data) - len(error.object) + error.start
+        raise CorpusError(
+            f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset "
+            f"{offset}; convert it first, or leave it out"
+        ) from None
+    except OSError as error:
+        raise CorpusError(f"{file} cannot be read: {error.strerror}") from None

@@ -1,0 +1,78 @@
+"""Tensors in a safetensors file that carries a checksum of them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import safetensors
+import safetensors.torch
+import torch
+
+from regard.errors import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+_CHECKSUM = "sha256"
+
+
+class DamagedError(Error, ValueError):
+    """A file of tensors is cut short or was changed."""
+
+
+def dump(tensors: Mapping[str, Tensor]) -> bytes:
+    """The contents of a file of these tensors."""
+    kept = _kept(tensors)
+    return safetensors.torch.save(kept, metadata={_CHECKSUM: checksum(kept)})
+
+
+def write(
+    path: Path, tensors: Mapping[str, Tensor], *, about: Mapping[str, str] | None = None
+) -> None:
+    """Write a file of these tensors; it is not synced.
+
+    Args:
+        path: where to.
+        tensors: what to.
+        about: more to say in the file's header.
+    """
+    kept = _kept(tensors)
+    safetensors.torch.save_file(kept, path, metadata={**(about or {}), _CHECKSUM: checksum(kept)})
+
+
+def read(path: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """The tensors in a file; where it has a checksum of them, they are held to it.
+
+    Raises:
+        DamagedError: the file is cut short, no file of tensors, or was changed.
+    """
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            expected = (file.metadata() or {}).get(_CHECKSUM)
+        tensors = safetensors.torch.load_file(path)
+    except safetensors.SafetensorError as error:
+        raise DamagedError(f"{path} is damaged: {error}") from None
+    if expected is not None and checksum(tensors) != expected:
+        raise DamagedError(
+            f"{path} is damaged: its tensors were changed after it was written, since their "
+            "checksum differs"
+        )
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, dtypes, shapes and numbers."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _kept(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

@@ -1,0 +1,192 @@
+"""One update: the batch's loss, its gradient, a step of AdamW."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from regard.errors import Error
+from regard.gpt._draws import mix
+from regard.gpt.schedule import learning_rate
+from regard.mask import documents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from regard.gpt.batches import Batch
+    from regard.gpt.model import GPT
+    from regard.gpt.train_config import TrainConfig
+    from regard.mask import Mask
+
+_NAMED = 8  # windows that an error names
+
+
+class DivergedError(Error, ArithmeticError):
+    """A loss or a gradient is no longer a number.
+
+    Attributes:
+        step: the update, counted from 1.
+        starts: where in the training text the windows of its batch begin, in tokens.
+    """
+
+    def __init__(self, message: str, *, step: int, starts: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.step = step
+        self.starts = starts
+
+
+@dataclass(kw_only=True)
+class Updates:
+    """What turns batches into a better model.
+
+    Attributes:
+        model: the model.
+        optimizer: of its parameters.
+        config: the recipe.
+        bfloat16: whether products are computed in it.
+        end: the token that ends a document, where attention is to stay within one.
+        run: the model's forward pass, compiled or as it is.
+    """
+
+    model: GPT
+    optimizer: torch.optim.Optimizer
+    config: TrainConfig
+    bfloat16: bool
+    end: int | None
+    run: Callable[..., Tensor]
+    _parameters: list[torch.nn.Parameter] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._parameters = list(self.model.parameters())
+        self._device = self._parameters[0].device
+
+    def __call__(self, step: int, batch: Batch) -> tuple[float, float]:
+        """Make an update.
+
+        Dropout is a function of the seed and the update's number, so no state of a generator has to
+        outlive an interruption.
+
+        Args:
+            step: its number, from 0.
+            batch: all of its rows.
+
+        Returns:
+            The loss, in nats a token, and the gradient's norm before it was clipped.
+
+        Raises:
+            DivergedError: either is no finite number; the model is as it was.
+        """
+        _seed(mix(self.config.seed, step), self._device)
+        passes = self.config.accumulate
+        losses = [
+            self._add_gradient(ids, targets, batch.counted)
+            for ids, targets in zip(
+                batch.ids.chunk(passes), batch.targets.chunk(passes), strict=True
+            )
+        ]
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.config.clip)
+        loss, size = torch.stack([sum(losses, losses[0].new_zeros(())), norm]).tolist()
+        for name, value in (("loss", loss), ("norm of the gradient", size)):
+            if not isfinite(value):
+                self.optimizer.zero_grad()
+                raise self._diverged(name, value, step + 1, batch)
+        rate = learning_rate(step, self.config)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss, size
+
+    def _add_gradient(self, ids: Tensor, targets: Tensor, counted: int) -> Tensor:
+        ids, targets = ids.to(self._device), targets.to(self._device)
+        with autocast(self._device, on=self.bfloat16):
+            logits = self.run(ids, mask=document_mask(ids, self.end))  # (R, T, V)
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+        loss = loss / counted
+        loss.backward()
+        return loss.detach()
+
+    def _diverged(self, name: str, value: float, update: int, batch: Batch) -> DivergedError:
+        starts = tuple(batch.starts[batch.starts >= 0].tolist())
+        named = ", ".join(map(str, starts[:_NAMED])) + (" …" if len(starts) > _NAMED else "")
+        runs = len(batch.starts) - len(starts)
+        where = f"{len(starts)} windows of {batch.ids.shape[1]} tokens that begin at token {named}"
+        return DivergedError(
+            f"the {name} is {value} at update {update}, on {where} of the training text, and on "
+            f"{runs} random runs; {cure(self.config)}",
+            step=update,
+            starts=starts,
+        )
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """What `torch.manual_seed` does, for one device, without keeping a note of every call."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
+
+
+def cure(config: TrainConfig) -> str:
+    """What to do about a loss that is no number."""
+    return (
+        f"the latest checkpoint stays; train with a lower learning_rate than "
+        f"{config.learning_rate} or a longer warmup than {config.warmup}"
+    )
+
+
+def autocast(device: torch.device, *, on: bool) -> torch.autocast:
+    """Compute matrix products in bfloat16 inside the block, or all as ever."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=on)
+
+
+def document_mask(ids: Tensor, end: int | None) -> Mask | None:
+    """Keep the documents of each row apart; an end token belongs to the document that it ends."""
+    if end is None:
+        return None
+    ends = ids == end
+    return documents(ends.cumsum(-1) - ends.long())
+
+
+def make_optimizer(model: GPT, config: TrainConfig) -> torch.optim.AdamW:
+    """AdamW that decays weights of two dimensions, and neither biases nor norms."""
+    parameters = list(model.parameters())
+    return torch.optim.AdamW(
+        [
+            {
+                "params": [p for p in parameters if p.ndim >= 2],
+                "weight_decay": config.weight_decay,
+            },
+            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        ],
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        fused=True,
+    )
+
+
+def optimizer_state(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What the optimizer remembers of each parameter, by the parameter's name."""
+    return {
+        f"{kind}.{name}": value
+        for name, parameter in model.named_parameters()
+        for kind, value in optimizer.state[parameter].items()
+    }
+
+
+def restore_optimizer(
+    model: GPT, optimizer: torch.optim.Optimizer, state: dict[str, Tensor]
+) -> None:
+    """Let the optimizer remember what `optimizer_state` told; `KeyError` where some is missing."""
+    for name, parameter in model.named_parameters():
+        kinds = ("step", "exp_avg", "exp_avg_sq")
+        kept: dict[str, Any] = {kind: state[f"{kind}.{name}"] for kind in kinds}
+        for kind in kinds[1:]:
+            kept[kind] = kept[kind].to(parameter.device)
+        kept["step"] = kept["step"].to(parameter.device)
+        optimizer.state[parameter] = kept

@@ -1,0 +1,88 @@
+"""What a GPT has read, so that generation reads every token once.
+
+Axis letters: B batch, T tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.nn import KVCache
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
+
+    from regard.gpt.config import GPTConfig
+
+
+class GPTCache:
+    """The keys and values of all layers, and where the next token stands.
+
+    It belongs to the batch that it was first used with. Layers with a window keep no more than
+    that.
+
+    Args:
+        config: the model's.
+        capacity: most tokens; None is the model's context.
+        padding: ``(B,)`` how many tokens at the start of each sequence are padding: sequences of
+            unequal lengths then end side by side, and each comes out as if it were alone.
+
+    Attributes:
+        layers: a `regard.nn.KVCache` a layer.
+
+    Raises:
+        ValueError: `capacity` is below 1 or above the model's context.
+
+    >>> from regard.gpt import load
+    >>> model, tokenizer = load()
+    >>> ids, cache = torch.tensor(tokenizer.encode("The with statement")), GPTCache(model.config)
+    >>> parts = model(ids[:2], cache=cache), model(ids[2:], cache=cache)
+    >>> torch.allclose(torch.cat(parts), model(ids), atol=1e-4)
+    True
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        *,
+        capacity: int | None = None,
+        padding: Int[Tensor, "B"] | None = None,
+    ) -> None:
+        capacity = config.context if capacity is None else capacity
+        if not 1 <= capacity <= config.context:
+            raise ValueError(
+                f"capacity is {capacity}; expected 1 to {config.context}, the model's context"
+            )
+        self.layers = tuple(
+            KVCache(capacity, window=config.layer_window(layer), padding=padding)
+            for layer in range(config.layers)
+        )
+
+    @property
+    def length(self) -> int:
+        """Tokens read so far, padding included."""
+        return self.layers[0].length
+
+    def positions(self, ids: Int[Tensor, "*b T"]) -> Int[Tensor, "*b T"]:
+        """Where the next tokens stand: ``(T,)``, or ``(B, T)`` where there is padding.
+
+        Raises:
+            ValueError: they do not fit in.
+        """
+        length, capacity = self.length, self.layers[0].capacity
+        if length + ids.shape[-1] > capacity:
+            raise ValueError(
+                f"the cache holds {length} of at most {capacity} tokens, and ids has "
+                f"{ids.shape[-1]} more; keep fewer, or start again with the last of them"
+            )
+        positions = torch.arange(length, length + ids.shape[-1], device=ids.device)
+        padding = self.layers[0].padding
+        return positions if padding is None else (positions - padding[:, None]).clamp(min=0)
+
+    def reset(self, *, padding: Int[Tensor, "B"] | None = None) -> None:
+        """Forget everything but keep the memory, for as many sequences with this padding."""
+        for layer in self.layers:
+            layer.reset(padding=padding)

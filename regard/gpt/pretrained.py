@@ -1,0 +1,238 @@
+"""GPT-2 as `transformers` keeps it: read into our model, and written out of it.
+
+Its folder holds `config.json`, `model.safetensors` (or several files and an index) and the
+tokenizer's files. Only JSON, text and safetensors are read; a pickled `pytorch_model.bin` never is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import safetensors
+import safetensors.torch
+import torch
+
+from regard._extras import needing
+from regard._files import replace_files
+from regard.gpt._gpt2_config import config_of, gpt2_config
+from regard.gpt.bpe import BPETokenizer
+from regard.gpt.checkpoint import CONFIG, WEIGHTS, CheckpointError, load_json
+from regard.gpt.tokenizer import FILE as TOKENIZER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor
+
+    from regard.gpt.model import GPT
+    from regard.gpt.tokenizer import Tokenizer
+
+_Model = TypeVar("_Model", bound="GPT")
+_BPE = TypeVar("_BPE", bound=BPETokenizer)
+
+INDEX = "model.safetensors.index.json"
+_PREFIX = "transformer."
+_UNEMBEDDING = "lm_head.weight"
+_EMBEDDING = "wte.weight"
+# Kept as `Conv1D`, ``(in, out)``, where `nn.Linear` has ``(out, in)``.
+_TURNED = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
+# Old files hold the causal mask and the number that hid with it; they were never trained.
+_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_WANTED = [
+    CONFIG,
+    WEIGHTS,
+    INDEX,
+    "model-*.safetensors",
+    TOKENIZER,
+    "vocab.json",
+    "merges.txt",
+]
+
+
+def read_model(path_or_name: str | Path, kind: type[_Model]) -> _Model:
+    """The model in a folder or on the hub; see `GPT.from_pretrained`."""
+    folder = _find_folder(path_or_name)
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(f"{folder} is no model: it has no {CONFIG}")
+    config = config_of(folder / CONFIG)
+    files = _weight_files(folder)
+    _require_fit(files, config.layers, folder)
+    with torch.device("meta"):  # the weights are those of the files: none are drawn
+        model = kind(config)
+    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    weights: dict[str, Tensor] = {}
+    unembedding: Tensor | None = None
+    for path, given, weight in _read(files):
+        name = given.removeprefix(_PREFIX)
+        if _BUFFER.fullmatch(name):
+            continue
+        if name == _UNEMBEDDING:
+            unembedding = weight
+            continue
+        if _TURNED.fullmatch(name) and weight.ndim == 2:
+            weight = weight.mT.contiguous()  # noqa: PLW2901 (the same weight, as we keep it)
+        if expected.get(name) != tuple(weight.shape) or name in weights:
+            raise CheckpointError(_misfit(path, given, weight, expected.get(name), folder))
+        weights[name] = weight.float()
+    missing = sorted(expected.keys() - weights.keys())
+    if missing:
+        raise CheckpointError(f"{folder} lacks the weight {missing[0]} that its {CONFIG} asks for")
+    if unembedding is not None and not unembedding.float().equal(weights[_EMBEDDING]):
+        raise CheckpointError(
+            f"{folder} has an {_UNEMBEDDING} that differs from {_EMBEDDING}; only models whose "
+            "embeddings are tied are supported"
+        )
+    model.load_state_dict(weights, assign=True)
+    return model.eval()
+
+
+def read_tokenizer(path_or_name: str | Path, kind: type[_BPE]) -> _BPE:
+    """The tokenizer in a folder or on the hub; see `BPETokenizer.from_pretrained`."""
+    folder = _find_folder(path_or_name)
+    vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
+    try:
+        if (folder / TOKENIZER).is_file():
+            return kind.load(folder)
+        if vocabulary.is_file() and merges.is_file():
+            return kind.from_files(vocabulary, merges)
+    except ValueError as error:
+        raise CheckpointError(f"{folder} has a tokenizer that can't be used: {error}") from None
+    raise CheckpointError(
+        f"{folder} has no tokenizer: neither {TOKENIZER}, nor vocab.json and merges.txt"
+    )
+
+
+def write_model(model: GPT, folder: str | Path, tokenizer: Tokenizer | None) -> None:
+    """Write the folder that `transformers` reads; see `GPT.save_pretrained`."""
+    folder = Path(folder)
+    config = gpt2_config(model.config)
+    contents = {folder / CONFIG: _json(config)}
+    if tokenizer is not None:
+        contents |= _tokenizer_files(folder, tokenizer, model)
+    weights = {
+        _PREFIX + name: (weight.mT if _TURNED.fullmatch(name) else weight).contiguous()
+        for name, weight in ((n, w.detach().cpu()) for n, w in model.state_dict().items())
+    }
+    contents[folder / WEIGHTS] = safetensors.torch.save(weights, metadata={"format": "pt"})
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_files(contents)
+
+
+def _find_folder(path_or_name: str | Path) -> Path:
+    """The folder itself, or the one that the hub's library keeps for a name."""
+    folder = Path(path_or_name)
+    if folder.is_dir():
+        return folder
+    name = str(path_or_name)
+    if folder.exists() or not isinstance(path_or_name, str) or not _NAME.fullmatch(name):
+        found = "is a file" if folder.exists() else "does not exist"
+        raise CheckpointError(f"{folder} {found}; expected a folder, or a name such as owner/model")
+    with needing("hub"):
+        from huggingface_hub import snapshot_download
+    try:
+        return Path(snapshot_download(name, allow_patterns=_WANTED))
+    except (OSError, ValueError) as error:  # no network, no such model, no such name
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise CheckpointError(
+            f"there is no folder {name} here, and it could not be fetched from the Hugging Face "
+            f"hub ({reason}); give the folder of a downloaded model, or connect to the network"
+        ) from error
+
+
+def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
+    """The files of weights, and what the index promises of each."""
+    if (folder / WEIGHTS).is_file():
+        return {folder / WEIGHTS: None}
+    if (folder / INDEX).is_file():
+        places = load_json(folder / INDEX).get("weight_map")
+        if not isinstance(places, dict) or not places:
+            raise CheckpointError(f"{folder / INDEX} is damaged: it has no weight_map")
+        files: dict[Path, set[str] | None] = {}
+        for name, file in places.items():
+            if not isinstance(file, str) or Path(file).name != file:
+                raise CheckpointError(f"{folder / INDEX} is damaged: {file!r} is no file's name")
+            promised = files.setdefault(folder / file, set())
+            assert promised is not None, "it is one of these sets"
+            promised.add(name)
+        return files
+    pickled = sorted(path.name for path in folder.glob("pytorch_model*.bin"))
+    if pickled:
+        raise CheckpointError(
+            f"{folder} has its weights pickled ({pickled[0]}), and reading a pickle runs whatever "
+            "code is in it; if you trust it, convert it once: transformers.GPT2LMHeadModel."
+            "from_pretrained(folder).save_pretrained(folder)"
+        )
+    raise CheckpointError(f"{folder} is no model: it has neither {WEIGHTS} nor {INDEX}")
+
+
+def _read(files: Mapping[Path, set[str] | None]) -> Iterator[tuple[Path, str, Tensor]]:
+    """One weight after another, so that no file is in memory twice."""
+    for path, promised in files.items():
+        try:
+            with safetensors.safe_open(path, "pt") as file:
+                names = set(file.keys())
+                if promised is not None and names != promised:
+                    odd = min(names ^ promised)
+                    raise CheckpointError(f"{path} and {INDEX} do not agree on the weight {odd}")
+                for name in sorted(names):
+                    yield path, name, file.get_tensor(name)
+        except (safetensors.SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is damaged or missing: {error}") from None
+
+
+def _require_fit(files: Mapping[Path, set[str] | None], layers: int, folder: Path) -> None:
+    """Count layers in the files' headers, before a model of so many is made."""
+    found = 0
+    for path in files:
+        try:
+            with safetensors.safe_open(path, "pt") as file:
+                found += sum(name.endswith(".ln_1.weight") for name in file.keys())  # noqa: SIM118 (the file is no mapping)
+        except (safetensors.SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is damaged or missing: {error}") from None
+    if found != layers:
+        raise CheckpointError(
+            f"{folder} has {found} layers, and its {CONFIG} says n_layer={layers}"
+        )
+
+
+def _misfit(
+    path: Path, name: str, weight: Tensor, expected: tuple[int, ...] | None, folder: Path
+) -> str:
+    if expected is None:
+        return f"{path} holds the weight {name}, which is none of a GPT-2 with a language head"
+    if expected == tuple(weight.shape):
+        return f"{path} holds the weight {name} a second time"
+    return (
+        f"{path} has {name} of shape {tuple(weight.shape)} (as we keep it), but {folder / CONFIG} "
+        f"asks for {expected}"
+    )
+
+
+def _tokenizer_files(folder: Path, tokenizer: Tokenizer, model: GPT) -> dict[Path, bytes]:
+    if not isinstance(tokenizer, BPETokenizer):
+        raise TypeError(
+            f"tokenizer is a {type(tokenizer).__name__}, which transformers does not know; save "
+            "without it, or keep both with regard.gpt.save"
+        )
+    if tokenizer.vocab_size != model.config.vocab_size:
+        raise ValueError(
+            f"tokenizer has {tokenizer.vocab_size} tokens and the model's vocabulary is "
+            f"{model.config.vocab_size}; save a model with the tokenizer it was trained with"
+        )
+    about = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": model.config.context,
+        "clean_up_tokenization_spaces": False,
+    }
+    return {
+        folder / TOKENIZER: tokenizer.to_json().encode(),
+        folder / "tokenizer_config.json": _json(about),
+    }
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()

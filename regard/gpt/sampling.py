@@ -1,0 +1,204 @@
+"""How the next token is drawn from the model's logits.
+
+Axis letters: B batch, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from regard.gpt._fields import option, require_count, require_number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+_BITS = 48  # of a random number: 1 − 2⁻⁴⁸ times a float64 is still below it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is drawn. In the order of the fields, which is that of `transformers`.
+
+    1. `repetition_penalty` θ: the logit of every token that the sequence holds already, prompt
+       included, is divided by θ if it is positive and multiplied by it if not (Keskar et al. 2019,
+       arXiv:1909.05858, section 4.1, with the sign taken care of).
+    2. `temperature`: the logits are divided by it. 0 takes the likeliest token, and the first of
+       those that are equally likely; what follows then does not matter.
+    3. `top_k`: only the k likeliest tokens stay, exactly k of them: among equals the first ones.
+    4. `top_p`: of those only the likeliest ones, as few as make up this probability or more
+       (Holtzman et al. 2020, arXiv:1904.09751, section 3.1).
+    5. `min_p`: of those only the ones at least this fraction as likely as the likeliest
+       (Nguyen et al. 2024, arXiv:2407.01082).
+    6. One is drawn with the probabilities of a softmax over what is left.
+
+    The random numbers are a function of the seed, the step, and which copy of its prompt a sequence
+    is: a prompt's text does not depend on what else is in the batch, and copies of a prompt in one
+    batch differ.
+
+    Raises:
+        ValueError: a field is out of its range.
+
+    >>> Sampling(temperature=0.7, top_p=0.9).min_p
+    0.0
+    """
+
+    repetition_penalty: float = option(
+        1.0, "above 1: tokens that the text already holds become less likely"
+    )
+    temperature: float = option(1.0, "below 1 sharper, above 1 flatter, 0 the likeliest token")
+    top_k: int | None = option(None, "draw from exactly so many likeliest tokens")
+    top_p: float = option(1.0, "draw from the likeliest tokens that make up this probability")
+    min_p: float = option(0.0, "draw from tokens at least this fraction as likely as the likeliest")
+    seed: int | None = option(
+        None, "the same seed draws the same text; none: one from torch's generator"
+    )
+
+    def __post_init__(self) -> None:
+        require_number(self, "repetition_penalty", above=0.0)
+        require_number(self, "temperature", least=0.0)
+        if self.top_k is not None:
+            require_count(self, "top_k", least=1)
+        require_number(self, "top_p", above=0.0, most=1.0)
+        require_number(self, "min_p", least=0.0, most=1.0)
+        if self.seed is not None:
+            require_count(self, "seed", least=0, most=2**63 - 1)
+
+
+class Sampler:
+    """Draws the tokens of some sequences, step by step.
+
+    Args:
+        sampling: how.
+        prompts: the ids that each sequence begins with.
+        vocab_size: V.
+        device: where the logits will be.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompts: Sequence[Int[Tensor, "N"]],
+        vocab_size: int,
+        device: torch.device,
+    ) -> None:
+        self._sampling = sampling
+        self._step = 0
+        self._copies: list[int] = []
+        self._seed = 0
+        if sampling.temperature > 0:
+            self._copies = _copies(prompts)
+            drawn = sampling.seed is None
+            self._seed = int(torch.randint(2**63 - 1, ())) if drawn else sampling.seed or 0
+        self._held: Tensor | None = None  # (B, V): the tokens that each sequence holds
+        if sampling.repetition_penalty != 1:
+            shape = (len(prompts), vocab_size)
+            self._held = torch.zeros(shape, dtype=torch.bool, device=device)
+            for row, prompt in zip(self._held, prompts, strict=True):
+                row[prompt.to(device).long()] = True
+
+    def draw(self, logits: Float[Tensor, "B V"]) -> Int[Tensor, "B"]:
+        """The next token of each sequence.
+
+        Raises:
+            ValueError: the largest logit of a sequence is not finite.
+        """
+        likeliest, chosen = logits.max(dim=-1)  # (B,)
+        if not likeliest.isfinite().all():
+            raise ValueError(
+                "the model's logits are not finite, so there is no likeliest token: its weights "
+                "are damaged or its training diverged; take another model"
+            )
+        if self._held is not None:
+            logits = penalised(logits, self._held, self._sampling.repetition_penalty)
+            chosen = logits.argmax(dim=-1)
+        if self._sampling.temperature > 0:
+            shares = probabilities(logits, self._sampling)
+            chosen = pick(shares, self._uniform().to(logits.device))
+        self._step += 1
+        if self._held is not None:
+            self._held.scatter_(1, chosen[:, None], value=True)
+        return chosen
+
+    def _uniform(self) -> Float[Tensor, "B"]:
+        return torch.tensor(
+            [uniform(self._seed, copy, self._step) for copy in self._copies], dtype=torch.float64
+        )
+
+
+def penalised(
+    logits: Float[Tensor, "B V"], held: Bool[Tensor, "B V"], penalty: float
+) -> Float[Tensor, "B V"]:
+    """Make the tokens that a sequence holds less likely, or more with a penalty below 1."""
+    moved = torch.where(logits > 0, logits / penalty, logits * penalty)
+    return torch.where(held, moved, logits)
+
+
+def probabilities(logits: Float[Tensor, "B V"], sampling: Sampling) -> Float[Tensor, "B V"]:
+    """What a token is drawn with: temperature, top-k, top-p, min-p, softmax; float32 at least."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    coldest = torch.finfo(logits.dtype).tiny  # a divisor below it would be 0
+    centred = logits - logits.amax(dim=-1, keepdim=True)
+    scaled = centred / max(sampling.temperature, coldest)
+    if sampling.top_k is not None and sampling.top_k < scaled.shape[-1]:
+        scaled = scaled.masked_fill(~_top_k(logits, sampling.top_k), -torch.inf)
+    if sampling.top_p < 1:
+        scaled = scaled.masked_fill(~_top_p(scaled, sampling.top_p), -torch.inf)
+    shares = torch.softmax(scaled, dim=-1)
+    if sampling.min_p > 0:
+        few = shares < sampling.min_p * shares.amax(dim=-1, keepdim=True)
+        shares = torch.softmax(scaled.masked_fill(few, -torch.inf), dim=-1)
+    return shares
+
+
+def pick(shares: Float[Tensor, "B V"], uniform: Float[Tensor, "B"]) -> Int[Tensor, "B"]:
+    """The token at which the running sum of the probabilities passes a number in [0, 1).
+
+    In the order of the ids, not of the probabilities: two tokens that are almost equally likely
+    then change nothing by changing places.
+    """
+    running = shares.double().cumsum(dim=-1)  # (B, V)
+    drawn = uniform[:, None] * running[:, -1:]  # below the last entry
+    return torch.searchsorted(running, drawn, right=True)[:, 0]
+
+
+def uniform(seed: int, copy: int, step: int) -> float:
+    """A random number in [0, 1) that is a function of three others."""
+    digest = blake2b(struct.pack("<3Q", seed, copy, step), digest_size=_BITS // 8).digest()
+    return int.from_bytes(digest, "little") / 2**_BITS
+
+
+def _copies(prompts: Sequence[Tensor]) -> list[int]:
+    """How many times each prompt came up before."""
+    seen: Counter[tuple[int, ...]] = Counter()
+    copies = []
+    for prompt in prompts:
+        ids = tuple(prompt.tolist())
+        copies.append(seen[ids])
+        seen[ids] += 1
+    return copies
+
+
+def _top_k(logits: Tensor, k: int) -> Tensor:
+    """The k largest entries of each row; among equals the first ones."""
+    least = logits.topk(k, dim=-1).values[..., -1:]  # (B, 1)
+    above, equal = logits > least, logits == least
+    free = k - above.sum(dim=-1, keepdim=True)
+    return above | (equal & (equal.cumsum(dim=-1) <= free))
+
+
+def _top_p(scaled: Tensor, p: float) -> Tensor:
+    """As few of the largest entries as make up p; among equals the first ones."""
+    falling, order = scaled.sort(dim=-1, descending=True, stable=True)
+    upto = torch.softmax(falling, dim=-1).cumsum(dim=-1)
+    kept = F.pad(upto[..., :-1], (1, 0)) < p  # what the likelier ones make up is too little
+    return torch.empty_like(kept).scatter_(-1, order, kept)

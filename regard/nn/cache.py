@@ -1,0 +1,163 @@
+"""Keys and values of what was already read, so that a further token costs one token.
+
+Axes: B batch, G key/value heads, L new positions, S positions kept, D head dimension.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.mask import intervals
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from regard.mask import Mask
+
+__all__ = ["KVCache"]
+
+
+class KVCache:
+    """The keys and values of one attention layer, in memory that is taken once.
+
+    The memory is taken when the first keys arrive, for `capacity` positions; with a window, for
+    twice the window at most. Nothing is copied when a position is added, but for a window: once in
+    W positions its newest W − 1 move to the front. What is handed out are views in the order of
+    positions, so masks stay intervals.
+
+    Args:
+        capacity: most positions, in all.
+        window: W, where queries see at most the last W positions, their own included, as with
+            `regard.window`: what lies further back is let go. None keeps everything.
+        padding: ``(B,)`` positions at the start of each sequence that are padding; None for none.
+
+    Attributes:
+        length: positions added so far, padding and those let go included.
+
+    Raises:
+        ValueError: if capacity or window is below 1.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import KVCache, MultiHeadAttention
+        >>> layer = MultiHeadAttention(12, 3, mask=regard.causal()).eval()
+        >>> x, cache = torch.randn(2, 5, 12), KVCache(5)
+        >>> parts = [layer(part, cache=cache) for part in (x[:, :3], x[:, 3:4], x[:, 4:])]
+        >>> torch.allclose(torch.cat(parts, dim=1), layer(x), atol=1e-6)
+        True
+    """
+
+    def __init__(
+        self, capacity: int, *, window: int | None = None, padding: Int[Tensor, "B"] | None = None
+    ) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity is {capacity}; expected room for 1 position or more")
+        if window is not None and window < 1:
+            raise ValueError(f"window is {window}; expected 1 or more, or None")
+        self.capacity = capacity
+        self.window = window
+        self.padding = padding
+        self.length = 0
+        self._room = capacity if window is None else min(capacity, 2 * window)
+        self._stored = 0
+        self._memory: tuple[Tensor, Tensor] | None = None
+
+    def append(
+        self, key: Float[Tensor, "*b G L D"], value: Float[Tensor, "*b G L Dv"]
+    ) -> tuple[Float[Tensor, "*b G S D"], Float[Tensor, "*b G S Dv"]]:
+        """Add the keys and values of the next positions.
+
+        Args:
+            key: ``(B, G, L, D)``.
+            value: ``(B, G, L, Dv)``.
+
+        Returns:
+            All keys and values that the new queries may see: views that the next call may change.
+
+        Raises:
+            ValueError: if they do not fit in, or differ in shape or dtype from those before.
+        """
+        new = key.shape[-2]
+        if self.length + new > self.capacity:
+            raise ValueError(
+                f"the cache holds {self.length} of at most {self.capacity} positions, and {new} "
+                "more do not fit; make it with a larger capacity"
+            )
+        if self._memory is None:
+            self._memory = (self._empty(key), self._empty(value))
+        memory = self._memory
+        self._check(memory, (key, value))
+        self.length += new
+        if self._stored + new > self._room:  # there is a window, or the capacity would not do
+            kept = self._let_go()
+            if kept + new > self._room:
+                return self._pass_by(memory, key, value)
+        start, self._stored = self._stored, self._stored + new
+        for tensor, given in ((memory[0], key), (memory[1], value)):
+            tensor.narrow(-2, start, new).copy_(given)
+        return memory[0].narrow(-2, 0, self._stored), memory[1].narrow(-2, 0, self._stored)
+
+    def masked(self, mask: Mask, queries: int, keys: int) -> Mask:
+        """A layer's mask for the newest queries, with the padding hidden too.
+
+        Args:
+            mask: what the layer's queries may see; it must not look ahead.
+            queries: L, as last appended.
+            keys: S, as last returned.
+        """
+        if self.padding is None:
+            return mask
+        gone = self.length - keys
+        start = (self.padding - gone).clamp(min=0)[:, None].expand(-1, queries)  # (B, L)
+        return mask & intervals(start, torch.full_like(start, keys))
+
+    def reset(self, *, padding: Int[Tensor, "B"] | None = None) -> None:
+        """Forget everything but keep the memory, for sequences with this padding."""
+        self.length = self._stored = 0
+        self.padding = padding
+
+    def _empty(self, like: Tensor) -> Tensor:
+        return like.new_empty((*like.shape[:-2], self._room, like.shape[-1]))
+
+    def _let_go(self) -> int:
+        """Move what a new query may see to the front, and return how many positions that are."""
+        assert self._memory is not None, "positions have been stored"
+        assert self.window is not None, "without a window the room is the capacity"
+        kept = min(self._stored, self.window - 1)
+        for tensor in self._memory:
+            tensor[..., :kept, :] = tensor[..., self._stored - kept : self._stored, :].clone()
+        self._stored = kept
+        return kept
+
+    def _pass_by(
+        self, memory: tuple[Tensor, Tensor], key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Hand out more positions than there is room for, and keep the newest."""
+        assert self.window is not None, "without a window the room is the capacity"
+        whole = [
+            torch.cat([tensor[..., : self._stored, :], given], dim=-2)
+            for tensor, given in zip(memory, (key, value), strict=True)
+        ]
+        self._stored = min(whole[0].shape[-2], self.window - 1)
+        for tensor, given in zip(memory, whole, strict=True):
+            newest = given[..., given.shape[-2] - self._stored :, :]
+            tensor[..., : self._stored, :] = newest
+        return whole[0], whole[1]
+
+    def _check(self, memory: tuple[Tensor, Tensor], given: tuple[Tensor, Tensor]) -> None:
+        for name, kept, new in zip(("key", "value"), memory, given, strict=True):
+            shape = (*kept.shape[:-2], new.shape[-2], kept.shape[-1])
+            if new.shape != shape or new.dtype != kept.dtype or new.device != kept.device:
+                raise ValueError(
+                    f"{name} is {tuple(new.shape)} of {new.dtype} on {new.device}, but the cache "
+                    f"was made for {shape} of {kept.dtype} on {kept.device}; one cache serves one "
+                    "layer and one batch"
+                )
+        if given[0].shape[-2] != given[1].shape[-2]:
+            raise ValueError(
+                f"key has {given[0].shape[-2]} positions and value {given[1].shape[-2]}; "
+                "they must be the same"
+            )

@@ -1,0 +1,116 @@
+"""Rotary positions: each query and key is turned by its position, so that a score tells a distance.
+
+Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+__all__ = ["Rotation", "rotary"]
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """The rotation of some positions; made once, it serves all layers. Get one from `Rotation.of`.
+
+    Channels i and i + D/2 make a pair, "half-split", as in GPT-NeoX and Llama of `transformers`;
+    the paper pairs neighbours 2i and 2i + 1 instead. The two differ by an order of channels that
+    trained weights take in, so weights of one do not serve the other.
+
+    Attributes:
+        cos, sin: of each position and pair, ``(L, D/2)``, or ``(B, 1, L, D/2)`` where each sequence
+            has positions of its own.
+    """
+
+    cos: Float[Tensor, "*#b L half"]
+    sin: Float[Tensor, "*#b L half"]
+
+    @classmethod
+    def of(
+        cls,
+        positions: Int[Tensor, "*b L"],
+        dim: int,
+        *,
+        base: float = 10_000.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> Rotation:
+        """Work out cosines and sines: pair i of a head turns by ``position · base^(−2i/D)``.
+
+        Args:
+            positions: ``(L,)``, or ``(B, L)`` for each sequence's own.
+            dim: D, even.
+            base: above 0; the larger, the slower the last pairs turn.
+            dtype: of the table; float32 keeps the angles of long texts apart, bfloat16 would not.
+
+        Raises:
+            ValueError: if `dim` is odd, or base is not a finite number above 0.
+
+        Source: Su et al. 2021, arXiv:2104.09864, section 3.2.2.
+        """
+        if dim < 2 or dim % 2:
+            raise ValueError(f"dim is {dim}; rotary positions turn pairs of channels: take even D")
+        if not 0 < base < math.inf:
+            raise ValueError(f"base is {base}; expected a finite number above 0")
+        exponent = torch.arange(0, dim, 2, device=positions.device, dtype=dtype) / dim  # (D/2,)
+        angles = positions[..., None] * base**-exponent  # (L, D/2) or (B, L, D/2)
+        if angles.ndim == 3:
+            angles = angles[:, None]  # (B, 1, L, D/2)
+        return cls(angles.cos(), angles.sin())
+
+    def __call__(self, x: Float[Tensor, "*b L D"]) -> Float[Tensor, "*b L D"]:
+        """Turn queries or keys ``(B, H, L, D)``; they keep their dtype."""
+        first, second = x.chunk(2, dim=-1)  # (B, H, L, D/2) each
+        turned = torch.cat(
+            [first * self.cos - second * self.sin, second * self.cos + first * self.sin], dim=-1
+        )
+        return turned.to(x.dtype)
+
+
+def rotary(
+    query: Float[Tensor, "*b L D"], key: Float[Tensor, "*g S D"], *, base: float = 10_000.0
+) -> tuple[Float[Tensor, "*b L D"], Float[Tensor, "*g S D"]]:
+    """Rotate query and key by their positions; their products then depend on distances alone.
+
+    Key j sits at position j and query i of L at S − L + i, as everywhere in `regard`. Channels are
+    paired as `Rotation` says.
+
+    Args:
+        query: ``(B, H, L, D)``, D even.
+        key: ``(B, G, S, D)``.
+        base: as for `Rotation.of`.
+
+    Raises:
+        ValueError: if D is odd, the head dimensions differ, or base is out of its range.
+
+    Source: Su et al. 2021, arXiv:2104.09864.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import rotary
+        >>> query, key, value = torch.randn(3, 2, 5, 8).unbind()
+        >>> query, key = rotary(query, key)
+        >>> regard.attention(query, key, value, mask=regard.causal()).shape
+        torch.Size([2, 5, 8])
+    """
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(
+            f"query has head dimension {query.shape[-1]} and key {key.shape[-1]}; they must agree"
+        )
+    queries, keys = query.shape[-2], key.shape[-2]
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    first = min(0, keys - queries)
+    positions = torch.arange(first, keys, device=query.device)
+    turn = Rotation.of(positions, query.shape[-1], base=base, dtype=dtype)
+    of_query, of_key = (
+        Rotation(turn.cos[start:], turn.sin[start:]) for start in (keys - queries - first, -first)
+    )
+    return of_query(query), of_key(key)

@@ -1,0 +1,263 @@
+"""What a run tells of itself: numbers, files, what heads did; and what it decides by itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import types
+
+import pytest
+import torch
+from rich.console import Console
+
+from regard.gpt import (
+    GPT,
+    CheckpointError,
+    GPTConfig,
+    TensorBoard,
+    TrainConfig,
+    history,
+    load,
+    train,
+)
+from regard.gpt._gains import Machine, bfloat16, compiling, this_machine
+from regard.gpt._metrics import operations, perplexity, read_metrics
+from regard.gpt._update import document_mask
+
+TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
+TINY = GPTConfig(context=16, layers=2, heads=3, dim=15)
+QUIET = Console(quiet=True)
+
+
+def brief(**changes):
+    options = {"tokenizer": "char", "steps": 4, "warmup": 1, "batch": 2, "evaluate_every": 2}
+    return TrainConfig(**(options | changes))
+
+
+def test_a_report_and_its_line_say_the_same(tmp_path):
+    reports = []
+    train(
+        tmp_path, texts=[TEXT], gpt=TINY, config=brief(), console=QUIET, callbacks=[reports.append]
+    )
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert lines == [json.loads(json.dumps(report.numbers())) for report in reports]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert [line["tokens"] for line in lines] == [32, 64, 96, 128]
+    for line, report in zip(lines, reports, strict=True):
+        assert line["perplexity"] == math.exp(line["loss"])
+        assert ("validation_loss" in line) is (line["step"] % 2 == 0)
+        assert (report.checkpoint is None) is (line["step"] % 2 == 1)
+        assert line["tokens_per_second"] > 0
+        assert line["memory"] > 10_000_000
+        assert report.model.config.dim == 15
+    assert reports[-1].checkpoint.is_dir()
+    last = lines[-1]
+    assert last["validation_perplexity"] == math.exp(last["validation_loss"])
+    # One byte a character: bits a byte are bits a token.
+    assert last["bits_per_byte"] == pytest.approx(last["validation_loss"] / math.log(2))
+    assert lines[0]["learning_rate"] == 3e-3
+    assert perplexity(1e6) == pytest.approx(sys.float_info.max)
+
+
+def test_operations_are_six_a_parameter_and_those_of_half_a_pattern():
+    gpt = GPTConfig(layers=3, heads=2, dim=10)
+    # Forward, a token: 2 a weight; scores and their product with the values, 2 · T/2 · E each.
+    assert operations(gpt, 1000, length=8) == 3 * (2 * 1000 + 3 * 2 * (2 * 8 / 2 * 10))
+
+
+@pytest.mark.parametrize(
+    ("asked", "has", "dim", "on", "reason"),
+    [
+        ("auto", None, 4096, False, "this cpu does not multiply bfloat16 itself"),
+        ("auto", "AMX", 128, False, "a width of 128 is below"),
+        ("auto", "AMX", 192, True, "AMX multiplies bfloat16"),
+        ("bfloat16", None, 8, True, "asked for"),
+        ("float32", "AMX", 4096, False, "asked for"),
+    ],
+)
+def test_bfloat16_is_decided_by_processor_and_width(asked, has, dim, on, reason):
+    choice = bfloat16(asked, Machine(device="cpu", bfloat16=has, compiler=None), dim=dim)
+    assert choice.on is on
+    assert reason in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "compiler", "on", "reason"),
+    [
+        ("auto", "cpu", "g++", False, "on a CPU it gains nothing"),
+        ("auto", "cpu", None, False, "no C++ compiler"),
+        ("auto", "cuda", None, False, "was not measured"),
+        ("off", "cpu", "g++", False, "asked for"),
+        ("on", "cpu", "g++", True, "asked for"),
+        ("on", "cuda", None, True, "asked for"),
+    ],
+)
+def test_compiling_is_decided_by_device_and_compiler(asked, device, compiler, on, reason):
+    choice = compiling(asked, Machine(device=device, bfloat16=None, compiler=compiler))
+    assert choice.on is on
+    assert reason in choice.reason
+
+
+def test_compiling_without_a_compiler_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert this_machine(torch.device("cpu")).compiler is None
+    with pytest.raises(
+        ValueError, match=r"compile is 'on' and there is no C\+\+ compiler, .* g\+\+"
+    ):
+        train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(compile="on"), console=QUIET)
+    assert not (tmp_path / "m").exists()
+
+
+def test_training_in_bfloat16_comes_near_training_in_float32(tmp_path):
+    gpt = GPTConfig(context=16, layers=1, heads=2, dim=32)
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        config = brief(precision=precision, steps=12)
+        done = train(tmp_path / precision, texts=[TEXT], gpt=gpt, config=config, console=QUIET)
+        losses[precision] = done.record["validation_loss"]
+        assert {p.dtype for p in done.model.parameters()} == {torch.float32}
+    assert losses["bfloat16"] != losses["float32"]
+    # Products to 8 bits: a loss of about 3 differs in the third digit.
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
+
+
+def test_a_compiled_model_is_called_in_its_place(tmp_path, monkeypatch):
+    called = []
+
+    def compile_(model):
+        def run(ids, **options):
+            called.append(ids.shape)
+            return model(ids, **options)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    monkeypatch.setattr("shutil.which", lambda name: "/bin/g++")
+    config = brief(compile="on", ramp=0.0)
+    train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=config, console=QUIET)
+    assert called == [(2, 16)] * 4
+    load(tmp_path / "m")
+
+
+def test_attention_stays_within_a_document():
+    ids = torch.tensor([5, 9, 0, 7, 7, 0, 0, 3])
+    mask = document_mask(ids, end=0)
+    seen = mask.visible(8, 8)
+    of = [0, 0, 0, 1, 1, 1, 2, 3]
+    assert seen.tolist() == [[a == b for b in of] for a in of]
+    assert document_mask(ids, end=None) is None
+
+
+def test_the_mask_is_that_of_the_batch_in_training_and_validation(tmp_path, monkeypatch):
+    seen = []
+    original = GPT.forward
+
+    def spy(self, ids, *, mask=None, **options):
+        seen.append((ids, mask))
+        return original(self, ids, mask=mask, **options)
+
+    monkeypatch.setattr(GPT, "forward", spy)
+    gpt = GPTConfig(vocab_size=300, context=16, layers=1, heads=2, dim=8)
+    texts = [TEXT[i : i + 40] for i in range(0, 800, 40)]
+    config = brief(tokenizer="bpe", document_mask=True)
+    done = train(tmp_path / "m", texts=texts, gpt=gpt, config=config, console=QUIET)
+    assert {ids.shape[-1] for ids, _ in seen} >= {2, 16}
+    ends = 0
+    for ids, mask in seen:
+        rows, length = ids.shape
+        for row in range(rows):
+            of = (ids[row] == done.tokenizer.end).tolist()
+            ends += sum(of)
+            document = [sum(of[:i]) for i in range(length)]
+            visible = mask.visible(length, length, leading=(rows,))[row]
+            assert visible.tolist() == [[a == b for b in document] for a in document]
+    assert ends > 5
+    with pytest.raises(ValueError, match="document_mask is True and the tokenizer has no token"):
+        train(
+            tmp_path / "c", texts=[TEXT], gpt=TINY, config=brief(document_mask=True), console=QUIET
+        )
+
+
+def test_what_heads_did_is_kept_by_update(tmp_path):
+    config = brief(record_every=2, steps=5)
+    done = train(tmp_path, texts=[TEXT], gpt=TINY, config=config, console=QUIET)
+    found = history(tmp_path)
+    assert found.steps == (2, 4)
+    assert len(found.tokens) == 16
+    assert found.tokens[:8] == found.tokens[8:]  # twice over, so that induction can be told
+    assert found.scores.shape == (2, 2, 3, len(found.score_names))
+    assert found.images.shape == (2, 2, 3, 16, 16)
+    heads = found.heads(4)
+    assert [(head.layer, head.head) for head in heads] == [(n, h) for n in (0, 1) for h in range(3)]
+    assert found.score("induction")[1, 1, 2] == pytest.approx(heads[5].induction)
+    with pytest.raises(ValueError, match="name is 'luck'; expected one of previous_token, "):
+        found.score("luck")
+    with pytest.raises(ValueError, match="step is 3; recorded were 2, 4"):
+        found.heads(3)
+    # The last update recorded nothing, so its patterns are looked at here.
+    train(
+        tmp_path,
+        texts=[TEXT],
+        gpt=TINY,
+        config=brief(record_every=2),
+        console=QUIET,
+        overwrite=True,
+    )
+    model, _ = load(tmp_path)
+    found = history(tmp_path)
+    _, patterns = model(torch.tensor(found.ids), return_patterns=True)
+    images = torch.stack([pattern.dense() for pattern in patterns])
+    # A float16 has 11 bits; a picture as large as the pattern is the pattern.
+    torch.testing.assert_close(found.images[-1], images, rtol=1e-3, atol=1e-4)
+    rows = torch.arange(1, 16)
+    previous = images[:, :, rows, rows - 1].mean(-1)
+    torch.testing.assert_close(found.score("previous_token")[-1], previous, rtol=1e-4, atol=1e-5)
+    assert done.record["step"] == 5
+
+
+def test_a_probe_of_ones_own(tmp_path):
+    config = brief(record_every=4, probe="the dog and the fox")
+    train(tmp_path, texts=[TEXT], gpt=TINY, config=config, console=QUIET)
+    assert "".join(history(tmp_path).tokens) == "the dog and the "  # as much as the context holds
+    (tmp_path / "run" / "patterns" / "00000004.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="patterns is damaged"):
+        history(tmp_path)
+
+
+def test_a_run_without_recordings_says_so(tmp_path):
+    train(tmp_path, texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
+    with pytest.raises(CheckpointError, match="no recorded patterns; train with record_every"):
+        history(tmp_path)
+
+
+def test_tensorboard_is_named_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.gpt.tensorboard.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'regard\[tensorboard\]'"):
+        TensorBoard(tmp_path)
+
+
+def test_tensorboard_gets_every_number(tmp_path, monkeypatch):
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder, purge_step):
+            written.append((folder, purge_step))
+
+        def add_scalar(self, name, number, step):
+            written.append((name, number, step))
+
+        def flush(self):
+            written.append("flush")
+
+    module = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    monkeypatch.setattr("regard.gpt.tensorboard.find_spec", lambda name: object())
+    board = TensorBoard(tmp_path / "board")
+    train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET, callbacks=[board])
+    assert written[0] == (str(tmp_path / "board"), 1)
+    assert written[-1] == "flush"
+    numbers = [entry for entry in written[1:] if entry != "flush"]
+    assert [step for name, _, step in numbers if name == "loss"] == [1, 2, 3, 4]
+    assert [step for name, _, step in numbers if name == "validation_loss"] == [2, 4]

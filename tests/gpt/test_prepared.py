@@ -1,0 +1,230 @@
+"""A corpus on disk: nothing is lost on the way, little is in memory, and damage is told."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from regard.gpt import (
+    BPETokenizer,
+    CharTokenizer,
+    CorpusError,
+    open_corpus,
+    prepare,
+)
+from regard.gpt import _sources as sources
+from regard.gpt import prepared as module
+
+QUIET = Console(quiet=True)
+
+
+def book(name, lines=400):
+    return "".join(f"line {i} of {name}, naïve and – café\n" for i in range(lines))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "texts"
+    place.mkdir()
+    for name in ("a", "b", "c"):
+        (place / f"{name}.txt").write_text(book(name), "utf-8")
+    (place / "empty.txt").write_text("")
+    return place
+
+
+def test_every_character_comes_back_and_documents_end(folder, tmp_path):
+    corpus = prepare(tmp_path / "c", folder, vocab_size=400, validation=0.1, console=QUIET)
+    end = corpus.tokenizer.end
+    assert end == 399 == corpus.tokenizer.vocab_size - 1
+    found = {}
+    for name, part in (("training", corpus.training), ("validation", corpus.validation)):
+        assert part.dtype == np.uint16
+        pieces = corpus.tokenizer.decode(part.tolist()).split("<|endoftext|>")
+        assert pieces.pop() == ""  # each document ends with it, the last one too
+        told = corpus.manifest["parts"][name]
+        assert told["documents"] == len(pieces) == int((part == end).sum())
+        assert told["bytes"] == sum(len(piece.encode()) for piece in pieces)
+        assert told["tokens"] == len(part)
+        found[name] = pieces
+    whole = "".join(book(name) for name in "abc")
+    assert sorted("".join(found["training"] + found["validation"])) == sorted(whole)
+    for piece in found["training"] + found["validation"]:
+        assert any(piece in book(name) for name in "abc")  # no piece reaches over a file's end
+    share = sum(map(len, found["validation"])) / len(whole)
+    assert 0.07 < share < 0.13
+    assert corpus.manifest["source"]["texts"] == 3
+    assert corpus.manifest["source"]["bytes"] == len(whole.encode())
+
+
+def test_how_it_is_read_changes_nothing(folder, tmp_path, monkeypatch):
+    whole = prepare(tmp_path / "a", folder, vocab_size=300, console=QUIET)
+    monkeypatch.setattr(sources, "_BLOCK", 7)  # splits characters of two and three bytes
+    monkeypatch.setattr(module, "_TOGETHER", 50)
+    pieces = prepare(tmp_path / "b", folder, vocab_size=300, console=QUIET)
+    assert pieces.fingerprint == whole.fingerprint
+    assert pieces.manifest == whole.manifest
+    again = prepare(tmp_path / "d", folder, vocab_size=300, seed=1, console=QUIET)
+    assert again.fingerprint != whole.fingerprint
+
+
+def test_little_text_is_in_memory_at_a_time(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_BLOCK", 1000)
+    monkeypatch.setattr(module, "_TOGETHER", 2000)
+    longest = 0
+    original = CharTokenizer.encode_all
+
+    def spy(self, texts):
+        nonlocal longest
+        longest = max(longest, sum(map(len, texts)))
+        return original(self, texts)
+
+    monkeypatch.setattr(CharTokenizer, "encode_all", spy)
+    corpus = prepare(tmp_path / "c", folder, tokenizer="char", console=QUIET)
+    assert len(corpus.training) > 30_000
+    assert longest < 2000 + 1000  # a section more than what was enough
+
+
+def test_a_vocabulary_is_learned_from_a_part_spread_over_all(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_LEARNED", 10_000)
+    read = []
+    original = BPETokenizer.train.__func__
+
+    def spy(cls, texts, **options):
+        def passing():
+            for text in texts:
+                read.append(text)
+                yield text
+
+        return original(cls, passing(), **options)
+
+    monkeypatch.setattr(BPETokenizer, "train", classmethod(spy))
+    prepare(tmp_path / "c", folder, vocab_size=300, console=QUIET)
+    assert 5_000 < sum(map(len, read)) < 12_000
+    assert all(any(f" of {name}," in text for text in read) for name in "abc")
+
+
+def test_large_vocabularies_take_four_bytes(tmp_path):
+    tokenizer = CharTokenizer("x\n" + "".join(map(chr, range(0x10000, 0x10000 + 2**16))))
+    assert tokenizer.vocab_size > 2**16
+    corpus = prepare(
+        tmp_path / "c",
+        ["x\U00010001\U0001fffe\n" * 200],
+        tokenizer=tokenizer,
+        validation=0.2,
+        console=QUIET,
+    )
+    assert corpus.training.dtype == np.uint32
+    assert set(corpus.tokenizer.decode(corpus.training[:50].tolist())) == set(
+        "x\U00010001\U0001fffe\n"
+    )
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_encoding_many_is_encoding_each(kind):
+    texts = ["the cat", "", "the 🎉 mat — naïve"]
+    if kind == "char":
+        tokenizer = CharTokenizer("".join(texts))
+        with pytest.raises(ValueError, match="text holds 'z'"):
+            tokenizer.encode_all(["the", "z"])
+    else:
+        tokenizer = BPETokenizer.train(texts, vocab_size=270, end=True)
+        assert tokenizer.tokens([tokenizer.end]) == ["<|endoftext|>"]
+        assert BPETokenizer.from_json(tokenizer.to_json()).end == tokenizer.end
+        with pytest.raises(ValueError, match="lone surrogate"):
+            tokenizer.encode_all(["\ud800"])
+        with pytest.raises(ValueError, match=r"at least 257, .* one that ends a document"):
+            BPETokenizer.train(texts, vocab_size=256, end=True)
+    assert [ids.tolist() for ids in tokenizer.encode_all(texts)] == list(
+        map(tokenizer.encode, texts)
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"text\.txt holds no text: 1 file\(s\), all empty or blank"),
+        (b" \n\t\n", r"text\.txt holds no text"),
+        (b"x", r"the text leaves [01] tokens for (training|validation); give more text"),
+        (b"caf\xe9 au lait" * 99, r"text\.txt is not UTF-8 text: byte 0xe9 at offset 3"),
+        (b"a" * 2500 + b"\xc3", r"not UTF-8 text: byte 0xc3 at offset 2500"),
+    ],
+)
+def test_text_that_is_none_leaves_nothing(tmp_path, monkeypatch, content, message):
+    monkeypatch.setattr(sources, "_BLOCK", 1000)
+    (tmp_path / "text.txt").write_bytes(content)
+    with pytest.raises(CorpusError, match=message):
+        prepare(tmp_path / "c", tmp_path / "text.txt", console=QUIET)
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_full_disk_leaves_nothing(folder, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        prepare(tmp_path / "c", folder, vocab_size=300, console=QUIET)
+    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
+def test_a_folder_that_is_there_is_not_written_over(folder, tmp_path):
+    with pytest.raises(CorpusError, match="texts already exists; prepare into a new folder"):
+        prepare(folder, folder, console=QUIET)
+
+
+def spoiled_manifest(**changes):
+    def do(folder):
+        path = folder / "corpus.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return do
+
+
+def flip(name):
+    def do(folder):
+        data = bytearray((folder / name).read_bytes())
+        data[7] ^= 1
+        (folder / name).write_bytes(data)
+
+    return do
+
+
+def cut(folder):
+    os.truncate(folder / "training.bin", 100)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, r"training\.bin has 100 bytes and corpus\.json says [\d,]+: it was cut short"),
+        (flip("validation.bin"), r"validation\.bin was changed: its checksum"),
+        (spoiled_manifest(version=9), "'regard corpus', version 9, and this regard reads"),
+        (spoiled_manifest(parts={}), r"corpus\.json is damaged: 'training'"),
+        (spoiled_manifest(tokenizer="0"), r"tokenizer\.json is not the tokenizer that the corpus"),
+        (lambda f: (f / "corpus.json").write_bytes(b"{"), r"corpus\.json is damaged"),
+        (lambda f: (f / "corpus.json").unlink(), r"holds no corpus: it has no corpus\.json; make"),
+        (lambda f: (f / "tokenizer.json").unlink(), r"it has no tokenizer\.json"),
+    ],
+)
+def test_damage_is_told(tmp_path, damage, message):
+    place = tmp_path / "c"
+    prepare(place, [book("a")], tokenizer="char", console=QUIET)
+    open_corpus(place)
+    damage(place)
+    with pytest.raises(CorpusError, match=message):
+        open_corpus(place)
+
+
+def test_progress_is_shown_where_somebody_looks(folder, tmp_path):
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    prepare(tmp_path / "c", folder, vocab_size=300, console=console)
+    assert "vocabulary" in console.file.getvalue()
+    assert "encoding" in console.file.getvalue()
+    pipe = Console(file=io.StringIO())
+    prepare(tmp_path / "d", folder, vocab_size=300, console=pipe)
+    assert pipe.file.getvalue() == ""

@@ -1,0 +1,98 @@
+"""A cached layer gives what the layer gives for the whole sequence."""
+
+import pytest
+import torch
+
+import regard
+from regard.nn import KVCache, MultiHeadAttention
+
+CUTS = ([17, 1, 1, 1, 3], [1] * 23, [2, 1, 11, 1, 8])
+
+
+def parts_of(x, cuts):
+    return x.split(list(cuts), dim=-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("window", [None, 1, 4, 99])
+@pytest.mark.parametrize("cuts", CUTS, ids=str)
+def test_a_cached_layer_is_the_uncached_one(cuts, window, dtype):
+    mask = regard.causal() if window is None else regard.causal() & regard.window(window)
+    layer = MultiHeadAttention(30, 6, groups=3, mask=mask).to(dtype).eval()
+    x = torch.randn(2, 23, 30, dtype=dtype)
+    cache = KVCache(23, window=window)
+    with torch.no_grad():
+        got = torch.cat([layer(part, cache=cache) for part in parts_of(x, cuts)], dim=1)
+        # float32 rounds at 6e-8, and sums run over 23 terms in other orders.
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+        torch.testing.assert_close(got, layer(x), rtol=tolerance, atol=tolerance)
+    assert cache.length == 23
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_padding_on_the_left_is_as_if_it_were_not_there(window):
+    mask = regard.causal() if window is None else regard.causal() & regard.window(window)
+    layer = MultiHeadAttention(30, 6, mask=mask).double()
+    x = torch.randn(3, 23, 30, dtype=torch.float64)
+    padding = torch.tensor([0, 7, 19])
+    for row, start in enumerate(padding):
+        x[row, :start] = torch.nan  # whatever is there
+    cache = KVCache(23, window=window, padding=padding)
+    with torch.no_grad():
+        got = torch.cat([layer(part, cache=cache) for part in parts_of(x, [20, 1, 1, 1])], dim=1)
+        for row, start in enumerate(padding):
+            alone = layer(x[row, start:])
+            torch.testing.assert_close(got[row, start:], alone, rtol=1e-12, atol=1e-12)
+
+
+def test_a_window_keeps_no_more_than_twice_itself():
+    cache = KVCache(1000, window=5)
+    for step in range(40):
+        key = torch.full((1, 2, 1, 3), float(step))
+        keys, values = cache.append(key, -key)
+        assert keys.shape[-2] <= 10
+        assert keys.untyped_storage().nbytes() == 2 * 10 * 3 * 4
+        seen = [float(n) for n in range(max(0, step - 4), step + 1)]
+        assert keys[0, 0, -5:, 0].tolist() == seen
+        assert values.equal(-keys)
+    assert cache.length == 40
+
+
+def test_the_memory_is_taken_once():
+    cache = KVCache(9)
+    first, _ = cache.append(torch.randn(2, 3, 4, 5), torch.randn(2, 3, 4, 7))
+    again, values = cache.append(torch.randn(2, 3, 1, 5), torch.randn(2, 3, 1, 7))
+    assert again.data_ptr() == first.data_ptr()
+    assert again.shape == (2, 3, 5, 5)
+    assert values.shape == (2, 3, 5, 7)
+    cache.reset()
+    assert cache.length == 0
+    anew, _ = cache.append(torch.randn(2, 3, 9, 5), torch.randn(2, 3, 9, 7))
+    assert anew.data_ptr() == first.data_ptr()
+
+
+def test_what_does_not_fit_is_named():
+    key = torch.randn(2, 3, 4, 5)
+    with pytest.raises(ValueError, match="capacity is 0"):
+        KVCache(0)
+    with pytest.raises(ValueError, match="window is 0"):
+        KVCache(3, window=0)
+    with pytest.raises(ValueError, match="holds 0 of at most 3 positions, and 4 more do not fit"):
+        KVCache(3).append(key, key)
+    cache = KVCache(9)
+    cache.append(key, key)
+    with pytest.raises(ValueError, match=r"key is \(1, 3, 4, 5\) .* made for \(2, 3, 4, 5\)"):
+        cache.append(key[:1], key)
+    with pytest.raises(ValueError, match=r"value is .* of torch\.float64"):
+        cache.append(key, key.double())
+    with pytest.raises(ValueError, match="key has 4 positions and value 3"):
+        KVCache(9).append(key, key[..., :3, :])
+    assert cache.length == 4
+
+
+def test_a_cache_serves_causal_self_attention():
+    x = torch.randn(5, 12)
+    with pytest.raises(ValueError, match="cache is given with a layer without a causal mask"):
+        MultiHeadAttention(12, 3)(x, cache=KVCache(5))
+    with pytest.raises(ValueError, match="cache is given with another source"):
+        MultiHeadAttention(12, 3, mask=regard.causal())(x, x, cache=KVCache(5))

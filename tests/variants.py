@@ -1,0 +1,26 @@
+"""Configurations with every option of the model, by what they are called in tests."""
+
+from regard.gpt import GPTConfig
+
+_SMALL = {"vocab_size": 29, "context": 13, "layers": 3, "heads": 6, "dim": 36}
+
+VARIANTS = {
+    "gpt2": GPTConfig(**_SMALL),
+    "rotary": GPTConfig(**_SMALL, positions="rotary", rotary_base=70.0),
+    "grouped": GPTConfig(**_SMALL, groups=2),
+    "window": GPTConfig(**_SMALL, window=4),
+    "global": GPTConfig(**_SMALL, window=2, global_every=2),
+    "qk_norm": GPTConfig(**_SMALL, qk_norm=True),
+    "swiglu": GPTConfig(**_SMALL, mlp="swiglu", norm="rms", norm_eps=0.02, hidden=23),
+    "all": GPTConfig(
+        **_SMALL,
+        bias=False,
+        positions="rotary",
+        groups=3,
+        qk_norm=True,
+        window=3,
+        global_every=3,
+        norm="rms",
+        mlp="swiglu",
+    ),
+}
