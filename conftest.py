@@ -19,6 +19,8 @@ import pandas as pd  # noqa: F401 - likewise
 import rich.console  # noqa: F401 - the core's annotations name it; it must not see TYPE_CHECKING
 import torch  # noqa: F401 - likewise
 
+collect_ignore = ["regard/train.py"]  # it is run, and refuses to be imported
+
 CORE = (
     "regard.mask",
     "regard._bounds",
@@ -42,6 +44,7 @@ CORE = (
     "regard.sdpa",
     "regard.record",
     "regard.nn",
+    "regard.distributed",
     "regard.circuits",
 )
 

@@ -32,11 +32,12 @@ ROOMS = {
     "record": ["record"],
     "the face": ["__init__"],
     "nn": ["nn"],
+    "distributed": ["distributed"],
     "gpt": ["gpt"],
     "circuits": ["circuits"],
     "view": ["view"],
     "explorer": ["explorer"],
-    "cli": ["cli", "__main__"],
+    "cli": ["cli", "__main__", "train"],
 }
 ORDER = {module: place for place, modules in enumerate(ROOMS.values()) for module in modules}
 CORE = [module for room in list(ROOMS)[:8] for module in ROOMS[room]]
@@ -49,6 +50,7 @@ EXCEPTIONS = {
     ("pattern", "view"),
     ("record", "view"),
     ("__init__", "explorer"),
+    ("__init__", "gpt"),
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))

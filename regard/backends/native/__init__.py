@@ -16,6 +16,8 @@ from regard.backends.native._library import Description, describe, why_missing
 from regard.backends.native._readouts import Order, read
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Float
     from torch import Tensor
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Description",
     "Order",
+    "backward",
     "describe",
     "objection",
     "objection_to_reading",
@@ -80,3 +83,30 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
 
     context, logsumexp = torch.ops.regard.attention(*Arguments.of(problem))
     return context, logsumexp
+
+
+def backward(
+    problem: Problem,
+    gradient: Float[Tensor, "B H L Dv"],
+    context: Float[Tensor, "B H L Dv"],
+    logsumexp: Float[Tensor, "B H L"],
+    wanted: Sequence[str],
+) -> dict[str, Tensor]:
+    """Compute gradients of the arguments that are named in `wanted`.
+
+    Context and logsumexp may be those of rows of which the problem holds only some keys; the
+    gradients are then what these keys add.
+
+    Args:
+        problem: as it was run.
+        gradient: of the context.
+        context: of the rows.
+        logsumexp: of the rows, contiguous; −inf for those that see none of the problem's keys.
+        wanted: names of tensors among the arguments.
+    """
+    from regard.backends.native import _operators  # noqa: F401 - registers the operator
+
+    asked = [name in wanted for name in Arguments._fields]
+    given = Arguments.of(problem)
+    found = torch.ops.regard.attention_backward(gradient, context, logsumexp, asked, *given)
+    return dict(zip((n for n in Arguments._fields if n in wanted), found, strict=True))

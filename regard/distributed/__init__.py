@@ -1,0 +1,25 @@
+"""Attention over a sequence that no single machine holds.
+
+Each rank of a process group holds a share of the positions. Keys and values go round the ring of
+ranks, each rank computes what its queries see of them, and partial results are merged by their
+log-sum-exps: the outcome is that of a single process, to rounding.
+"""
+
+from regard.distributed._attention import attention
+from regard.distributed._context import context_parallel
+from regard.distributed._layout import Layout
+from regard.distributed._pattern import ShardedPattern
+from regard.distributed._ring import DistributedError
+from regard.distributed._shards import layout, positions, shard, unshard
+
+__all__ = [
+    "DistributedError",
+    "Layout",
+    "ShardedPattern",
+    "attention",
+    "context_parallel",
+    "layout",
+    "positions",
+    "shard",
+    "unshard",
+]

@@ -1,0 +1,292 @@
+"""Ring attention, forward and backward.
+
+Axes: B batch, H query heads, G key/value heads, n positions of a rank, D head dimension of query
+and key, Dv of value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import torch
+
+from regard.distributed import _kernels
+from regard.distributed._merge import merge, take_in_sink
+from regard.distributed._pattern import ShardedPattern
+from regard.distributed._plan import make_plan
+from regard.distributed._ring import Homeward, circulate
+from regard.errors import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch.distributed as dist
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard.distributed._plan import Plan
+    from regard.mask import Mask
+
+
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | None = ...,
+    scale: float | None = ...,
+    softcap: float | None = ...,
+    alibi: Tensor | None = ...,
+    sink: Tensor | None = ...,
+    return_pattern: Literal[False] = ...,
+    group: dist.ProcessGroup | None = ...,
+) -> Tensor: ...
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | None = ...,
+    scale: float | None = ...,
+    softcap: float | None = ...,
+    alibi: Tensor | None = ...,
+    sink: Tensor | None = ...,
+    return_pattern: Literal[True],
+    group: dist.ProcessGroup | None = ...,
+) -> tuple[Tensor, ShardedPattern]: ...
+def attention(
+    query: Float[Tensor, "*b n D"],
+    key: Float[Tensor, "*#g m D"],
+    value: Float[Tensor, "*#g m Dv"],
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi: Float[Tensor, "..."] | None = None,
+    sink: Float[Tensor, "..."] | None = None,
+    return_pattern: bool = False,
+    group: dist.ProcessGroup | None = None,
+) -> Float[Tensor, "*b n Dv"] | tuple[Float[Tensor, "*b n Dv"], ShardedPattern]:
+    """Compute `regard.attention` of a sequence whose positions lie on several ranks.
+
+    Every rank of the group calls it at the same time with its shards, as `shard` cuts them, and
+    gets the contexts of its own queries. Keys and values go round the ring once; in the backward
+    pass they go round again, and their gradients with them. If a gradient is wanted, every rank
+    has to run the backward pass. Memory on each rank is that of its shards, their neighbour's, and
+    what a kernel works in.
+
+    Partial contexts are merged in float32, or in float64 for float64. Where the native kernels do
+    not serve (float64, and other devices than the CPU), blocks are computed as they are written
+    out, some rows at a time.
+
+    Args:
+        query: this rank's queries, ``(B, H, n, D)``.
+        key: this rank's keys, ``(B, G, m, D)``, H a multiple of G; of the same sequence or another.
+        value: this rank's values, ``(B, G, m, Dv)``.
+        mask: of the whole sequence, the same on every rank: any but `regard.dense`.
+        scale: factor on the scores; None is 1/√D.
+        softcap: cap·tanh(score/cap) after scaling.
+        alibi: slope of each head, ``(H,)``, the same on every rank.
+        sink: a logit of each head, ``(H,)``, the same on every rank. Gradients of alibi and sink
+            hold this rank's part: sum them over the ranks, like those of a model's weights.
+        return_pattern: also return the weights as a lazy `ShardedPattern`.
+        group: the ranks; None is the default group.
+
+    Returns:
+        context ``(B, H, n, Dv)`` of this rank's queries, or ``(context, pattern)``.
+
+    Raises:
+        ValueError: for arguments that do not fit together, on this rank or between ranks.
+        TypeError: for arguments of another kind.
+        DistributedError: if there is no process group, or another rank has failed.
+
+    Source: Liu, Zaharia and Abbeel 2023, arXiv:2310.01889.
+
+    Example:
+        A group of one rank; `torchrun` starts as many as are asked for.
+
+        >>> import torch, torch.distributed as dist, regard
+        >>> from regard.distributed import attention, shard
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> whole = torch.randn(3, 2, 5, 7)
+        >>> query, key, value = shard(whole, -2).unbind()
+        >>> attention(query, key, value, mask=regard.causal()).shape
+        torch.Size([2, 5, 7])
+        >>> dist.destroy_process_group()
+    """
+    numbers = {"scale": scale, "softcap": softcap, "alibi": alibi, "sink": sink}
+    context, pattern = attend(query, key, value, mask=mask, numbers=numbers, group=group)
+    return (context, pattern) if return_pattern else context
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | None,
+    numbers: Mapping[str, Any],
+    refused: Mapping[str, Any] | None = None,
+    group: dist.ProcessGroup | None,
+) -> tuple[Tensor, ShardedPattern]:
+    """Compute context and pattern; see `make_plan` for the arguments."""
+    plan, problem = make_plan(
+        "attention",
+        query,
+        key,
+        value,
+        mask=mask,
+        numbers=numbers,
+        refused=refused or {},
+        group=group,
+    )
+    apply: Callable[..., tuple[Tensor, Tensor]] = _RingAttention.apply
+    context, logsumexp = apply(
+        plan, problem.query, problem.key, problem.value, problem.alibi, problem.sink
+    )
+    return problem.restore(context), ShardedPattern.of_plan(plan, logsumexp)
+
+
+class _RingAttention(torch.autograd.Function):
+    """Context and log-sum-exp of the rank's queries."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, plan: Plan, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        context, logsumexp = _forward(plan, key, value)
+        context = context.to(value.dtype)
+        ctx.plan = plan
+        ctx.save_for_backward(query, key, value, *others, context, logsumexp)
+        ctx.mark_non_differentiable(logsumexp)
+        return context, logsumexp
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        wants_numbers = ctx.needs_input_grad[4:]
+        apply: Callable[..., tuple[Tensor | None, ...]] = _RingBackward.apply
+        return None, *apply(ctx.plan, wants_numbers, gradient, *ctx.saved_tensors)
+
+
+class _RingBackward(torch.autograd.Function):
+    """The gradients, which have none themselves."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ARG004 - torch's signature
+        plan: Plan,
+        wants_numbers: tuple[bool, bool],
+        gradient: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        alibi: Tensor | None,
+        sink: Tensor | None,
+        context: Tensor,
+        logsumexp: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        wants_alibi, wants_sink = wants_numbers
+        plan = replace(plan, problem=replace(plan.problem, query=query, alibi=alibi))
+        found = _backward(plan, key, value, gradient, context, logsumexp, wants_alibi=wants_alibi)
+        of_sink = None
+        if wants_sink and sink is not None:
+            of_sink = _of_sink(sink, gradient, context, logsumexp)
+        return *found, of_sink
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> None:  # noqa: ARG004 - torch's signature
+        raise Error(
+            "attention over several ranks gives first derivatives only; for the derivative of a "
+            "gradient call regard.attention(..., backend='eager') on one machine"
+        )
+
+
+def _forward(plan: Plan, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Go round the ring once, and merge what each rank's keys give."""
+    problem, exact = plan.problem, plan.problem.exact_dtype
+    rows = (*problem.heads, problem.queries)
+    context = key.new_zeros(*rows, value.shape[-1], dtype=exact)
+    logsumexp = key.new_full(rows, -torch.inf, dtype=exact)
+    for owner, held in circulate(plan.ring, _packed(key, value), _size(plan, key, value)):
+        for block in plan.blocks(owner, *_unpacked(held, plan, owner, key, value)):
+            part, of_part = _kernels.forward(block.problem)
+            merge(context[..., block.here, :], logsumexp[..., block.here], part, of_part)
+    if problem.sink is not None:
+        take_in_sink(context, logsumexp, problem.sink)
+    return context, logsumexp
+
+
+def _backward(
+    plan: Plan,
+    key: Tensor,
+    value: Tensor,
+    gradient: Tensor,
+    context: Tensor,
+    logsumexp: Tensor,
+    *,
+    wants_alibi: bool,
+) -> tuple[Tensor | None, ...]:
+    """Go round again; the gradients of keys and values travel with them, and come home."""
+    exact = plan.problem.exact_dtype
+    wanted = ["query", "key", "value", *(["alibi"] if wants_alibi else [])]
+    of_query = torch.zeros_like(plan.problem.query, dtype=exact)
+    alibi = plan.problem.alibi
+    of_alibi = None
+    if wants_alibi and alibi is not None:
+        of_alibi = torch.zeros_like(alibi, dtype=exact)
+    size = _size(plan, key, value)
+    homeward = Homeward(plan.ring, size)
+    for owner, held in circulate(plan.ring, _packed(key, value), size):
+        sums = held.new_zeros(held.shape, dtype=exact)
+        of_key, of_value = _unpacked(sums, plan, owner, key, value)
+        for block in plan.blocks(owner, *_unpacked(held, plan, owner, key, value)):
+            here, among = block.here, block.among
+            found = _kernels.backward(
+                block.problem,
+                gradient[..., here, :],
+                context[..., here, :],
+                logsumexp[..., here],
+                wanted,
+            )
+            of_query[..., here, :] += found["query"]
+            of_key[..., among, :] += found["key"]
+            of_value[..., among, :] += found["value"]
+            if of_alibi is not None:
+                of_alibi += found["alibi"]
+        homeward.add(owner, sums)
+    of_key, of_value = _unpacked(homeward.home(), plan, plan.ring.rank, key, value)
+    if of_alibi is not None and alibi is not None:
+        of_alibi = of_alibi.to(alibi.dtype)
+    return of_query.to(key.dtype), of_key.to(key.dtype), of_value.to(key.dtype), of_alibi
+
+
+def _of_sink(sink: Tensor, gradient: Tensor, context: Tensor, logsumexp: Tensor) -> Tensor:
+    """Differentiate by a sink: its share of a row takes from all that the row gives."""
+    share = torch.exp(sink.to(logsumexp.dtype)[..., None] - logsumexp)
+    share = share.masked_fill(logsumexp == -torch.inf, 0)
+    given = (gradient.to(share.dtype) * context.to(share.dtype)).sum(dim=-1)
+    return -(share * given).sum(dim=-1).sum_to_size(sink.shape).to(sink.dtype)
+
+
+def _size(plan: Plan, key: Tensor, value: Tensor) -> Callable[[int], int]:
+    """Tell how many numbers the keys and values of a rank are."""
+    each = key.shape[0] * key.shape[1] * (key.shape[-1] + value.shape[-1])
+    return lambda rank: each * plan.keys.size(rank)
+
+
+def _packed(key: Tensor, value: Tensor) -> Tensor:
+    """Lay keys and values one behind the other, so that one message carries both."""
+    return torch.cat([key.reshape(-1), value.reshape(-1)])
+
+
+def _unpacked(
+    held: Tensor, plan: Plan, owner: int, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor]:
+    """See the keys and values of a rank in what came round."""
+    size = plan.keys.size(owner)
+    shapes = [(*t.shape[:-2], size, t.shape[-1]) for t in (key, value)]
+    first = torch.Size(shapes[0]).numel()
+    return held[:first].view(shapes[0]), held[first:].view(shapes[1])

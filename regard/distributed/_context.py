@@ -1,0 +1,107 @@
+"""Running a model's attention over several ranks, without a word of it in the model."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from regard.attention import attention
+from regard.distributed._attention import attend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch.distributed as dist
+    from torch import Tensor
+
+_CURES = {
+    "bias": "leave it out; masks and alibi say the same in O(L) memory",
+    "dropout": "set it to 0; which weights it drops goes by their place in the whole pattern",
+    "generator": "leave it out; without dropout it draws nothing",
+    "backend": "leave it out; each block is computed by the fastest that can",
+}
+
+
+@contextmanager
+def context_parallel(*, group: dist.ProcessGroup | None = None) -> Iterator[None]:
+    """Have every `regard.attention` of this thread computed over the ranks of a group.
+
+    Layers such as `regard.nn.MultiHeadAttention` are then called with this rank's shard of the
+    sequence, and return this rank's shard. Their masks are those of the whole sequence. A pattern
+    that is returned is a `ShardedPattern`. The gradients of a layer's weights are this rank's part:
+    sum them over the ranks.
+
+    The backward pass may run outside.
+
+    Args:
+        group: the ranks; None is the default group.
+
+    Raises:
+        ValueError: from an attention with an argument that a ring can't honour: a dense mask or
+            bias, dropout, a backend; and from torch's own attention, which would see one shard.
+        DistributedError: from an attention, if there is no group or another rank has failed.
+
+    Example:
+        A group of one rank; `torchrun` starts as many as are asked for.
+
+        >>> import torch, torch.distributed as dist, regard
+        >>> from regard.distributed import context_parallel, shard
+        >>> from regard.nn import MultiHeadAttention
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> layer = MultiHeadAttention(12, 3, mask=regard.causal())
+        >>> with context_parallel():
+        ...     layer(shard(torch.randn(2, 5, 12), 1)).shape
+        torch.Size([2, 5, 12])
+        >>> dist.destroy_process_group()
+    """
+    with _ThroughRing(group):
+        yield
+
+
+class _ThroughRing(TorchFunctionMode):
+    """Sends attention calls round the ring, and lets everything else pass."""
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        super().__init__()
+        self._group = group
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if function is attention:
+            return self._attention(*args, **(kwargs or {}))
+        if function in (F.scaled_dot_product_attention, F.multi_head_attention_forward):
+            raise ValueError(
+                f"torch's {function.__name__} would see this rank's shard alone; within "
+                "context_parallel call regard.attention or regard.scaled_dot_product_attention"
+            )
+        return function(*args, **(kwargs or {}))
+
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        return_pattern: bool = False,
+        **arguments: Any,
+    ) -> Any:
+        mask = arguments.pop("mask", None)
+        refused = {}
+        for name, cure in _CURES.items():
+            given = arguments.pop(name, None)
+            if isinstance(given, (str, float)) and given:
+                refused[f"{name}={given!r}"] = cure
+            elif given is not None and not isinstance(given, (int, float)):
+                refused[name] = cure
+        context, pattern = attend(
+            query, key, value, mask=mask, numbers=arguments, refused=refused, group=self._group
+        )
+        return (context, pattern) if return_pattern else context

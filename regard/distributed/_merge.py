@@ -1,0 +1,49 @@
+"""Merging what queries found among some keys with what they found among others.
+
+A context is a mean under the weights exp(score − logsumexp). Over two sets of keys it is the mean
+of both contexts, weighed by the two sums of exponentials, whose logarithms are known.
+
+Axes: B batch, H query heads, L queries, Dv head dimension of value; b and h are B or 1, H or 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+def merge(
+    context: Float[Tensor, "B H L Dv"],
+    logsumexp: Float[Tensor, "B H L"],
+    more: Float[Tensor, "B H L Dv"],
+    of_more: Float[Tensor, "B H L"],
+) -> None:
+    """Take contexts and log-sum-exps of further keys in, in place.
+
+    A row that saw nothing yet has context 0 and log-sum-exp −inf.
+    """
+    total = torch.logaddexp(logsumexp, of_more)
+    context.mul_(_share(logsumexp, total)).add_(more * _share(of_more, total))
+    logsumexp.copy_(total)
+
+
+def take_in_sink(
+    context: Float[Tensor, "B H L Dv"],
+    logsumexp: Float[Tensor, "B H L"],
+    sink: Float[Tensor, "#b #h"],
+) -> None:
+    """Take a sink's logit into the denominator, in place; who sees nothing still has −inf."""
+    blind = logsumexp == -torch.inf
+    total = torch.logaddexp(logsumexp, sink.to(logsumexp.dtype)[..., None])
+    context.mul_(_share(logsumexp, total))
+    logsumexp.copy_(total.masked_fill(blind, -torch.inf))
+
+
+def _share(part: Tensor, total: Tensor) -> Float[Tensor, "B H L 1"]:
+    """Work out exp(part − total); 0 for a part that sees nothing."""
+    return torch.exp(part - total).masked_fill(part == -torch.inf, 0)[..., None]

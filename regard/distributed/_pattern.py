@@ -1,0 +1,229 @@
+"""The weights of an attention whose rows and keys lie on several ranks; none of them is stored.
+
+Axes: B batch, H query heads, N = B·H of them numbered through, L queries and S keys of the whole
+sequence, n queries of this rank.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from regard._parts import LogSumExp
+from regard._reading import take
+from regard._readout import Sizes
+from regard.distributed._agree import agree
+from regard.distributed._merge import take_in_sink
+from regard.distributed._plan import make_plan
+from regard.distributed._readouts import merged
+from regard.distributed._ring import DistributedError, circulate
+from regard.pattern import Pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch.distributed as dist
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard._readout import Readout
+    from regard.distributed._plan import Block, Plan
+    from regard.mask import Mask
+
+
+class ShardedPattern(Pattern):
+    """All weights of an attention over the ranks of a group, shape ``(B, H, L, S)``.
+
+    Each rank keeps its queries, its keys, and one number a row. Making one, and reading it, is a
+    matter of all ranks at the same time: keys go round the ring. Of what a `Pattern` can do, it
+    takes readouts, by `read` or by their names such as ``entropy()``; no single weights.
+
+    Args:
+        query: this rank's queries, ``(B, H, n, D)``.
+        key: this rank's keys, ``(B, G, m, D)``.
+        mask, scale, softcap, alibi, sink: as for `regard.distributed.attention`.
+        group: the ranks; None is the default group.
+
+    Raises:
+        ValueError: for arguments that do not fit together, on this rank or between ranks.
+        TypeError: for arguments of another kind.
+        DistributedError: if there is no process group, if another rank has failed, and where
+            something else than a readout is asked for.
+
+    Example:
+        A group of one rank; `torchrun` starts as many as are asked for.
+
+        >>> import torch, torch.distributed as dist, regard
+        >>> from regard.distributed import ShardedPattern, shard
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> x = shard(torch.eye(3), -2)
+        >>> pattern = ShardedPattern(x, x, mask=regard.causal(), scale=1.0)
+        >>> pattern.entropy()
+        tensor([0.0000, 0.5822, 0.9753])
+        >>> dist.destroy_process_group()
+    """
+
+    def __init__(
+        self,
+        query: Float[Tensor, "*b n D"],
+        key: Float[Tensor, "*g m D"],
+        *,
+        mask: Mask | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        alibi: Float[Tensor, "..."] | None = None,
+        sink: Float[Tensor, "..."] | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        numbers = {"scale": scale, "softcap": softcap, "alibi": alibi, "sink": sink}
+        plan, _ = make_plan(
+            "ShardedPattern",
+            query,
+            key,
+            None,
+            mask=mask,
+            numbers=numbers,
+            refused={},
+            group=group,
+        )
+        self._plan, self._of_rows = plan, _logsumexp(plan)
+
+    @classmethod
+    def of_plan(cls, plan: Plan, logsumexp: Float[Tensor, "B H n"]) -> ShardedPattern:
+        """Make a pattern of what a forward pass has found."""
+        pattern = cls.__new__(cls)
+        pattern._plan, pattern._of_rows = plan.without_value(), logsumexp.detach()  # noqa: SLF001 - its own class
+        return pattern
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # What a pattern of one process is made of, and all that it does but readouts goes by.
+        if name in ("_problem", "_logsumexp"):
+            raise DistributedError(
+                f"this pattern lies on {self._plan.ring.size} ranks, which can take readouts of it "
+                "together, such as read(TopK(8), Entropy()) or entropy(); for anything else put "
+                "query and key together with regard.distributed.unshard, and make a regard.Pattern"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(B, H, L, S)`` of the whole pattern, with the leading dimensions of the query."""
+        plan = self._plan
+        return torch.Size((*plan.problem.leading, plan.queries.length, plan.keys.length))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype that weights come in: float64 for a float64 query, else float32."""
+        return self._plan.problem.exact_dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank's query and key lie, and results come to lie."""
+        return self._plan.problem.query.device
+
+    @property
+    def logsumexp(self) -> Float[Tensor, "*b n"]:
+        """Log-sum-exp of each of this rank's rows, ``(B, H, n)``; a sink is included."""
+        return self._plan.problem.restore(self._of_rows)
+
+    def __repr__(self) -> str:
+        *leading, queries, keys = self.shape
+        heads = " × ".join(map(str, leading)) + " × " if leading else ""
+        ring = self._plan.ring
+        return (
+            f"ShardedPattern({heads}{queries} queries × {keys} keys, rank {ring.rank} of "
+            f"{ring.size})"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<code>{self!r}</code>"  # a picture would have every rank at work
+
+    @torch.no_grad()
+    def read(self, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
+        """Take several readouts while the keys go round once; every rank asks for the same.
+
+        What a readout tells of rows comes for this rank's queries: `TopK`, `Max`, `Entropy`,
+        `Distance`, `Mass`, as ``(..., n)`` and more. `Received` comes for this rank's keys. What
+        is about the whole pattern, `Offsets` and `Image`, comes on every rank. Positions of keys
+        are those in the whole sequence. Of keys of equal weight, the first ones count as stronger.
+
+        Memory on each rank is that of its own results, of the pictures asked for, and of a
+        neighbour's keys.
+
+        Raises:
+            TypeError: for a readout of another kind, which nothing says how to merge.
+            ValueError: if the ranks ask for different readouts.
+            DistributedError: if another rank has failed.
+        """
+        plan = self._plan
+        sizes = Sizes(
+            plan.problem.leading,
+            plan.queries.length,
+            plan.keys.length,
+            self.dtype,
+            self.device,
+        )
+        mergers, failure = [], None
+        try:
+            mergers = [merged(readout, sizes, plan) for readout in readouts]
+        except (TypeError, ValueError) as error:
+            failure = error
+        facts = {"the call": "read", "readouts": [repr(readout) for readout in readouts]}
+        agree(plan.ring, facts, failure=failure)
+        batch, heads = plan.problem.heads
+        logsumexp = self._of_rows.reshape(batch * heads, plan.problem.queries)
+        for owner, blocks in _round(plan):
+            for block in blocks:
+                known = logsumexp[:, block.here]
+                asked = [merger.asked(block) for merger in mergers]
+                found = iter(_taken([one for some in asked for one in some], block, known))
+                for merger, some in zip(mergers, asked, strict=True):
+                    merger.add(block, known, [next(found) for _ in some])
+            for merger in mergers:
+                merger.pass_on(owner)
+        return tuple(merger.finish() for merger in mergers)
+
+
+def _logsumexp(plan: Plan) -> Float[Tensor, "B H n"]:
+    """Find the log-sum-exp of the rank's rows over all keys."""
+    problem = plan.problem
+    shape = (*problem.heads, problem.queries)
+    total = problem.query.new_full(shape, -torch.inf, dtype=problem.exact_dtype)
+    for _, blocks in _round(plan):
+        for block in blocks:
+            (part,) = _taken([LogSumExp()], block, None)
+            rows = total[..., block.here]
+            rows.copy_(torch.logaddexp(rows, part.reshape(rows.shape)))
+    if problem.sink is not None:
+        take_in_sink(total.new_empty(*shape, 0), total, problem.sink)
+    return total
+
+
+def _round(plan: Plan) -> Iterator[tuple[int, Iterator[Block]]]:
+    """Go round the ring with the keys: yield each rank, and the blocks that its keys make."""
+    key = plan.problem.key
+    each = key.shape[0] * key.shape[1] * key.shape[-1]
+
+    def size(rank: int) -> int:
+        return each * plan.keys.size(rank)
+
+    for owner, held in circulate(plan.ring, key.reshape(-1).contiguous(), size):
+        shape = (*key.shape[:-2], plan.keys.size(owner), key.shape[-1])
+        yield owner, plan.blocks(owner, held.view(shape), None)
+
+
+def _taken(
+    readouts: list[Readout[Any, Any]], block: Block, logsumexp: Float[Tensor, "N n"] | None
+) -> tuple[Any, ...]:
+    """Take readouts of a block, heads numbered through."""
+    problem = block.problem
+    batch, heads = problem.heads
+    sizes = Sizes(
+        (batch * heads,),
+        problem.queries,
+        problem.keys,
+        problem.exact_dtype,
+        problem.query.device,
+    )
+    return take(readouts, problem, sizes, logsumexp, None)

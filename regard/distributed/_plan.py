@@ -1,0 +1,202 @@
+"""What one rank computes: its queries, in blocks, against the keys that come round.
+
+Axes: B batch, H query heads, G key/value heads, L queries and S keys of the whole sequence, n those
+of one rank, D head dimension of query and key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from regard._problem import Problem, check
+from regard.distributed._agree import agree
+from regard.distributed._layout import Layout
+from regard.distributed._ring import Ring
+from regard.mask import Mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import torch.distributed as dist
+    from torch import Tensor
+
+    from regard._rows import Rows
+    from regard.distributed._layout import Piece
+
+
+class Block(NamedTuple):
+    """Some of the rank's queries against some of the keys that are here."""
+
+    here: slice
+    """Which of the rank's queries."""
+    queries: slice
+    """Their positions in the sequence."""
+    keys: slice
+    """Positions of the keys."""
+    among: slice
+    """Where these lie in the shard that they come from."""
+    problem: Problem
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """One attention as this rank sees it, on which all ranks agree."""
+
+    ring: Ring
+    problem: Problem
+    """With the rank's own shards, without gradients; its rows hide nothing."""
+    queries: Layout
+    keys: Layout
+    pieces: list[tuple[Piece, Rows]]
+    """The rank's queries, each piece with what it sees of all keys."""
+
+    def without_value(self) -> Plan:
+        """Let the values go, which a pattern has no use for."""
+        return replace(self, problem=replace(self.problem, value=None))
+
+    def blocks(self, owner: int, key: Tensor, value: Tensor | None) -> Iterator[Block]:
+        """Pair the rank's queries with keys and values of one rank, where they see any.
+
+        A block's positions lie side by side on either side, so that a mask that was a rule stays
+        one, and distances are right.
+        """
+        for rows_piece, rows in self.pieces:
+            for keys_piece in self.keys.pieces(owner):
+                size = rows_piece.here.stop - rows_piece.here.start
+                cut = rows.window(slice(0, size), keys_piece.positions)
+                if cut.span(slice(0, size)) == (0, 0):
+                    continue
+                problem = replace(
+                    self.problem,
+                    query=self.problem.query[..., rows_piece.here, :],
+                    key=key[..., keys_piece.here, :],
+                    value=None if value is None else value[..., keys_piece.here, :],
+                    rows=cut,
+                    sink=None,  # it is no key: it is taken in once, behind all blocks
+                )
+                yield Block(
+                    rows_piece.here,
+                    rows_piece.positions,
+                    keys_piece.positions,
+                    keys_piece.here,
+                    problem,
+                )
+
+
+def make_plan(
+    call: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None,
+    *,
+    mask: Mask | None,
+    numbers: Mapping[str, Any],
+    refused: Mapping[str, Any],
+    group: dist.ProcessGroup | None,
+) -> tuple[Plan, Problem]:
+    """Check this rank's arguments, and that all ranks are about to do the same.
+
+    Args:
+        call: what is to be done.
+        query: this rank's shard.
+        key: likewise.
+        value: likewise, if there are values.
+        mask: of the whole sequence.
+        numbers: scale, softcap, alibi and sink, as for `regard.attention`.
+        refused: arguments that a ring can't honour, where they were given, each with the cure.
+        group: the ranks.
+
+    Returns:
+        The plan; and this rank's problem with its gradients.
+    """
+    ring = Ring(group)
+    problem, failure = None, None
+    try:
+        problem = _checked(query, key, value, mask, numbers, refused)
+    except (TypeError, ValueError) as error:
+        failure = error
+    facts = {} if problem is None else _facts(call, problem, mask)
+    own = {} if problem is None else {"queries": problem.queries, "keys": problem.keys}
+    said = agree(ring, facts, own, failure)
+    assert problem is not None, "or the failure has been raised"
+    lengths = (_whole(ring, [one[name] for one in said], name) for name in ("queries", "keys"))
+    queries, keys = lengths
+    plan = Plan(
+        ring=ring,
+        problem=_without_gradients(problem),
+        queries=queries,
+        keys=keys,
+        pieces=_pieces(ring, problem, mask, queries, keys),
+    )
+    return plan, problem
+
+
+def _checked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None,
+    mask: Mask | None,
+    numbers: Mapping[str, Any],
+    refused: Mapping[str, Any],
+) -> Problem:
+    for name, cure in refused.items():
+        raise ValueError(f"{name} can't be honoured over several ranks: {cure}")
+    problem = check(query, key, value, **numbers)
+    if mask is not None and not isinstance(mask, Mask):
+        raise TypeError(f"mask must be a regard.Mask or None, but is {type(mask).__name__}")
+    if mask is not None and (mask.allowed is not None or mask.bias is not None):
+        raise ValueError(
+            f"mask is {mask!r}: a dense mask takes the memory of the whole pattern on every rank; "
+            "say it as intervals, such as causal, window, documents, padding or prefix"
+        )
+    return problem
+
+
+def _facts(call: str, problem: Problem, mask: Mask | None) -> dict[str, Any]:
+    value = problem.value
+    return {
+        "the call": call,
+        "batch and heads (B, H)": [*problem.heads],
+        "key heads G": problem.key.shape[1],
+        "the head dimension D": problem.query.shape[-1],
+        "the head dimension of value Dv": None if value is None else value.shape[-1],
+        "dtype": str(problem.query.dtype),
+        "the kind of device": problem.query.device.type,
+        "mask": repr(mask),
+        "scale": problem.scale,
+        "softcap": problem.softcap,
+        "alibi": problem.alibi is not None,
+        "sink": problem.sink is not None,
+        "whether a gradient is wanted": problem.differentiable,
+    }
+
+
+def _whole(ring: Ring, sizes: list[int], name: str) -> Layout:
+    """Find the layout of the sequence that these shards make up."""
+    layout = Layout(sum(sizes), ring.size)
+    wanted = [layout.size(rank) for rank in range(ring.size)]
+    if sizes != wanted:
+        raise ValueError(
+            f"the ranks hold {sizes} {name}, {layout.length} in all, of which the layout gives "
+            f"them {wanted}; cut the whole sequence with regard.distributed.shard(x, dim)"
+        )
+    return layout
+
+
+def _pieces(
+    ring: Ring, problem: Problem, mask: Mask | None, queries: Layout, keys: Layout
+) -> list[tuple[Piece, Rows]]:
+    """Work the mask out for the whole sequence, and keep this rank's rows of it."""
+    # Where it does not fit, it does so on every rank: they agree on its shape and on these lengths.
+    mask, device = Mask() if mask is None else mask, problem.query.device
+    rows = mask.resolve(problem.leading, queries.length, keys.length, device)
+    everything = slice(0, keys.length)
+    return [
+        (piece, rows.window(piece.positions, everything)) for piece in queries.pieces(ring.rank)
+    ]
+
+
+def _without_gradients(problem: Problem) -> Problem:
+    value = problem.value
+    return replace(problem.detached(), value=None if value is None else value.detach())

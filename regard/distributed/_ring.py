@@ -1,0 +1,183 @@
+"""The ring: every rank sends to the next and receives from the one before.
+
+Liu, Zaharia and Abbeel 2023, "Ring Attention with Blockwise Transformers", arXiv:2310.01889: what
+is needed next travels while what is here is computed with.
+
+Ranks are counted within the group; r of R is this one's.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from regard.errors import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+
+class DistributedError(Error):
+    """There is no process group to work in, or another rank of it has failed."""
+
+
+class Ring:
+    """The ranks of a process group, in a circle.
+
+    Raises:
+        DistributedError: if there is no process group, or this process is not in it.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise DistributedError(
+                "there is no process group; start one process a rank, as `torchrun` does, and call "
+                "torch.distributed.init_process_group() first"
+            )
+        self._group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise DistributedError(
+                f"rank {dist.get_rank()} is not in the group given; call this only on ranks that "
+                "were named in torch.distributed.new_group"
+            )
+
+    def pass_on(self, sent: Tensor, size: int) -> Transfer:
+        """Start to send a flat tensor to the next rank, and to receive one from the rank before.
+
+        Args:
+            sent: what is sent; it must stay as it is until the transfer is done.
+            size: how many numbers come in.
+        """
+        received = sent.new_empty(size)
+        operations, peers = [], []
+        # The neighbours know these sizes as well: where there is nothing, neither side waits.
+        if sent.numel() > 0:
+            peers.append((self.rank + 1) % self.size)
+            operations.append(dist.P2POp(dist.isend, sent, None, self._group, 0, peers[-1]))
+        if size > 0:
+            peers.append((self.rank - 1) % self.size)
+            operations.append(dist.P2POp(dist.irecv, received, None, self._group, 0, peers[-1]))
+        with self.watched(*peers):
+            works = dist.batch_isend_irecv(operations) if operations else []
+        return Transfer(self, works, peers, sent, received)
+
+    def all_gather(self, numbers: Tensor) -> list[Tensor]:
+        """Collect a small tensor from each rank."""
+        numbers = numbers.to(self._device)
+        gathered = [torch.empty_like(numbers) for _ in range(self.size)]
+        with self.watched():
+            dist.all_gather(gathered, numbers, group=self._group)
+        return [one.cpu() for one in gathered]
+
+    def sum(self, tensor: Tensor) -> None:
+        """Add a tensor up over the ranks, in place."""
+        with self.watched():
+            dist.all_reduce(tensor, group=self._group)
+
+    @property
+    def _device(self) -> torch.device:
+        """Where the group can exchange a few bytes: the CPU if it can, which nobody waits for."""
+        if "cpu" in dist.get_backend_config(self._group):
+            return torch.device("cpu")
+        device = torch.accelerator.current_accelerator()
+        assert device is not None, "a group that serves no CPU serves an accelerator"
+        return device
+
+    @contextmanager
+    def watched(self, *peers: int) -> Iterator[None]:
+        """Say of an exchange that fails between which ranks it did, and what to do."""
+        try:
+            yield
+        except RuntimeError as error:
+            others = sorted(set(peers or range(self.size)) - {self.rank})
+            names = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
+            reason = str(error).partition("\n")[0].partition(". ")[0]
+            raise DistributedError(
+                f"rank {self.rank} of {self.size} lost {names}: a process has ended, hangs, or "
+                "left the ring because of another one. Look for the first error among the ranks' "
+                f"outputs, then start all of them again from the last checkpoint ({reason})"
+            ) from error
+
+
+class Transfer:
+    """Something on its way to the next rank, and something else from the rank before."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        works: list[dist.Work],
+        peers: list[int],
+        sent: Tensor,
+        received: Tensor,
+    ) -> None:
+        self._ring = ring
+        # One work for both where the backend joins them.
+        each = [[peer] for peer in peers] if len(works) == len(peers) else [peers] * len(works)
+        self._works = list(zip(works, each, strict=True))
+        self._sent = sent  # which must not be freed before it is gone
+        self._received = received
+
+    def wait(self) -> Tensor:
+        """Wait for both, and return what came in."""
+        for work, peers in self._works:
+            with self._ring.watched(*peers):
+                work.wait()
+        return self._received
+
+
+def circulate(ring: Ring, own: Tensor, size: Callable[[int], int]) -> Iterator[tuple[int, Tensor]]:
+    """Yield each rank and its flat tensor, this rank's first; the next one travels meanwhile.
+
+    Args:
+        ring: the ranks.
+        own: this rank's tensor.
+        size: of each rank, how many numbers its tensor holds.
+    """
+    held = own
+    for step in range(ring.size):
+        owner = (ring.rank - step) % ring.size
+        transfer = None
+        if step < ring.size - 1:
+            transfer = ring.pass_on(held, size((owner - 1) % ring.size))
+        yield owner, held
+        if transfer is not None:
+            held = transfer.wait()
+
+
+class Homeward:
+    """Sums for each rank's keys, which go round with the keys and are home at the end.
+
+    Once at each step of `circulate`, a rank adds its part to the sum of those before it.
+
+    Args:
+        ring: the ranks.
+        size: of each rank, how many numbers are summed up for it.
+    """
+
+    def __init__(self, ring: Ring, size: Callable[[int], int]) -> None:
+        self._ring = ring
+        self._size = size
+        self._transfer: Transfer | None = None
+        self._sums: Tensor | None = None
+
+    def add(self, owner: int, part: Tensor) -> None:
+        """Add this rank's part for the keys of another, and send the sum on."""
+        if self._transfer is not None:
+            part = self._transfer.wait().add_(part)
+        if self._ring.size == 1:
+            self._sums = part
+        else:
+            self._transfer = self._ring.pass_on(part, self._size((owner - 1) % self._ring.size))
+
+    def home(self) -> Tensor:
+        """Wait for the sums of this rank's own keys."""
+        if self._transfer is not None:
+            self._sums = self._transfer.wait()
+        assert self._sums is not None, "each rank adds before it asks"
+        return self._sums

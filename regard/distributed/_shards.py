@@ -1,0 +1,106 @@
+"""Cutting a sequence into the ranks' shards, and putting it together again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.distributed._agree import agree
+from regard.distributed._layout import Layout
+from regard.distributed._ring import Ring, circulate
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from jaxtyping import Int, Shaped
+    from torch import Tensor
+
+
+def layout(length: int, *, group: dist.ProcessGroup | None = None) -> Layout:
+    """Lay a sequence out over the ranks of a group.
+
+    Args:
+        length: number of positions of the whole sequence.
+        group: the ranks; None is the default group.
+    """
+    return Layout(length, Ring(group).size)
+
+
+def positions(length: int, *, group: dist.ProcessGroup | None = None) -> Int[Tensor, "n"]:
+    """List the positions that this rank holds, in the order of its shard.
+
+    What tells a model where a token stands, such as rotary positions, needs them.
+
+    Args:
+        length: number of positions of the whole sequence.
+        group: the ranks; None is the default group.
+    """
+    ring = Ring(group)
+    return Layout(length, ring.size).positions(ring.rank)
+
+
+def shard(
+    x: Shaped[Tensor, "..."], dim: int, *, group: dist.ProcessGroup | None = None
+) -> Shaped[Tensor, "..."]:
+    """Cut this rank's positions out of a whole sequence; nothing is sent.
+
+    Args:
+        x: the whole sequence, the same on every rank.
+        dim: the axis of its positions.
+        group: the ranks; None is the default group.
+
+    Returns:
+        A copy of the positions that this rank holds, an early and a late chunk.
+    """
+    ring = Ring(group)
+    pieces = Layout(x.shape[dim], ring.size).pieces(ring.rank)
+    spans = [piece.positions for piece in pieces] or [slice(0, 0)]
+    return torch.cat([x.narrow(dim, s.start, s.stop - s.start) for s in spans], dim)
+
+
+@torch.no_grad()
+def unshard(
+    x: Shaped[Tensor, "..."], dim: int, *, group: dist.ProcessGroup | None = None
+) -> Shaped[Tensor, "..."]:
+    """Put a sequence together again from the shards of all ranks; every rank calls it.
+
+    It is for looking at results: no gradient goes through it, and each rank gets the whole.
+
+    Args:
+        x: this rank's shard.
+        dim: the axis of its positions.
+        group: the ranks; None is the default group.
+
+    Raises:
+        ValueError: if the shards do not fit together.
+        DistributedError: if there is no process group, or another rank has failed.
+    """
+    ring = Ring(group)
+    others = [*x.shape]
+    held = others.pop(dim)
+    facts = {
+        "the call": "unshard",
+        "the axis of positions": dim % x.ndim,
+        "the other axes": others,
+        "dtype": str(x.dtype),
+        "the kind of device": x.device.type,
+    }
+    sizes = [said["positions"] for said in agree(ring, facts, {"positions": held})]
+    layout = Layout(sum(sizes), ring.size)
+    if sizes != [layout.size(rank) for rank in range(ring.size)]:
+        raise ValueError(
+            f"the ranks hold {sizes} positions, which are no shards of {layout.length}; cut the "
+            "whole sequence with regard.distributed.shard(x, dim)"
+        )
+    each = torch.Size(others).numel()
+    shape = [*x.shape]
+    shape[dim] = layout.length
+    whole = x.new_empty(shape)
+    flat = x.contiguous().reshape(-1)
+    for owner, part in circulate(ring, flat, lambda rank: each * layout.size(rank)):
+        shape[dim] = layout.size(owner)
+        of_owner = part.view(shape)
+        for here, place in layout.pieces(owner):
+            size = here.stop - here.start
+            whole.narrow(dim, place.start, size).copy_(of_owner.narrow(dim, here.start, size))
+    return whole

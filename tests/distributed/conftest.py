@@ -1,0 +1,66 @@
+"""Worlds of two and of three ranks: processes on this machine that talk over gloo."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.distributed import Layout
+
+WORKER = Path(__file__).with_name("worker.py")
+SECONDS = 300  # for a machine that is busy with something else
+
+
+@dataclass(frozen=True)
+class World:
+    """What each rank found, by the name of the task."""
+
+    size: int
+    found: list
+
+    def whole(self, task, name, dim):
+        """Put the ranks' parts of a result together, each at its positions."""
+        parts = [one[task][name] for one in self.found]
+        length = sum(part.shape[dim] for part in parts)
+        layout = Layout(length, self.size)
+        places = torch.cat([layout.positions(rank) for rank in range(self.size)])
+        assert places.sort().values.tolist() == list(range(length))
+        return torch.cat(parts, dim).index_select(dim, places.argsort())
+
+    def common(self, task, name):
+        """A result that all ranks have alike."""
+        first, *others = (one[task][name] for one in self.found)
+        for other in others:
+            torch.testing.assert_close(other, first, rtol=0, atol=0, equal_nan=True)
+        return first
+
+
+@pytest.fixture(scope="session", params=[2, 3], ids="{}-ranks".format)
+def world(request, tmp_path_factory):
+    size, folder = request.param, tmp_path_factory.mktemp("world")
+    environment = os.environ | {"PYTHONPATH": str(WORKER.parents[1]), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, WORKER, str(rank), str(size), folder],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    codes = [rank.returncode for rank in ranks]
+    assert codes == [0, -signal.SIGKILL, *[0] * (size - 2)], "\n".join(outputs)
+    survivors = [torch.load(folder / f"rank{rank}.pt") for rank in range(size) if rank != 1]
+    before = torch.load(folder / "killed.pt")
+    return World(size, [survivors[0], before, *survivors[1:]])

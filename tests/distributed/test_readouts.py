@@ -1,0 +1,74 @@
+"""Readouts over several ranks, each against its definition on the oracle's weights."""
+
+import functools
+
+import pytest
+import torch
+from definitions import distance, entropy, largest, of_each_head, offsets, received
+from ring import MARKED, PROBLEMS, READ, ROUNDING, exact
+
+# Readouts are summed up in float64; what is off is a weight, by the rounding of its score, times
+# the length of a row at most, or a distance in it.
+FACTOR = 32
+
+WHERE = {"Max": -1, "Entropy": -1, "Distance": -1, "Mass": -1, "Received": -1}
+
+
+@functools.cache
+def defined(name):
+    """Every readout but the strongest keys, by its definition."""
+    problem = exact(name)
+    weights = problem.exact.weights
+    rows, columns = (shares(n, size) for n, size in zip((7, 11), weights.shape[-2:], strict=True))
+    return {
+        "Max": of_each_head(largest, problem),
+        "Entropy": of_each_head(entropy, problem),
+        "Distance": of_each_head(distance, problem),
+        "Mass": weights[..., list(MARKED)].sum(-1),
+        "Received": of_each_head(received, problem),
+        "Offsets": of_each_head(offsets, problem, 9, per_head=[problem.visible]),
+        "Image": rows @ weights @ columns.mT,
+    }
+
+
+def shares(pixels, tokens):
+    """Share of each token in the mean that a pixel shows, (pixels, tokens)."""
+    edges = torch.arange(pixels + 1, dtype=torch.float64)[:, None] * tokens / pixels
+    token = torch.arange(tokens)
+    covered = torch.minimum(edges[1:], token + 1) - torch.maximum(edges[:-1], token)
+    return covered.clamp(min=0) * pixels / tokens
+
+
+@pytest.mark.parametrize("name", READ)
+def test_every_readout_is_its_definition(world, name):
+    for readout, result in defined(name).items():
+        if readout in WHERE:  # of rows or of keys: each rank has its own
+            found = world.whole(f"readouts {name}", readout, WHERE[readout])
+        else:
+            found = world.common(f"readouts {name}", readout)
+        tolerance = FACTOR * ROUNDING[PROBLEMS[name].dtype]
+        torch.testing.assert_close(
+            found.double(),
+            result,
+            rtol=0,
+            atol=tolerance,
+            msg=lambda text, readout=readout: f"{readout}: {text}",
+        )
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_strongest_keys_are_named_by_their_place_in_the_sequence(world, name):
+    problem = exact(name)
+    weights, k = problem.exact.weights, 4
+    top, positions = (
+        world.whole(f"readouts {name}", f"top {one}", -2) for one in ("weights", "positions")
+    )
+    tolerance = FACTOR * ROUNDING[PROBLEMS[name].dtype]
+    torch.testing.assert_close(top.double(), weights.topk(k).values, rtol=0, atol=tolerance)
+    count = problem.visible.sum(-1, keepdim=True)
+    seen = torch.arange(k) < count
+    assert torch.equal(positions >= 0, seen)
+    there = weights.gather(-1, positions.clamp(min=0)).where(seen, 0)
+    torch.testing.assert_close(top.double(), there, rtol=0, atol=tolerance)
+    distinct = positions.where(seen, -1 - torch.arange(k)).sort(-1).values
+    assert bool((distinct.diff(dim=-1) > 0).all())
