@@ -9,6 +9,8 @@ import torch
 from benchmarks.compared import compared
 from benchmarks.decode import decode
 from benchmarks.exploring import exploring
+from benchmarks.gpt_generation import gpt_generation
+from benchmarks.gpt_training import gpt_training
 from benchmarks.growth import growth
 from benchmarks.machine import describe
 from benchmarks.overhead import overhead
@@ -28,7 +30,7 @@ def main() -> None:
     describe()
     report = Report()
     kernels = (forward, backward, decode, readouts, overhead, growth)
-    for measure in (*kernels, recording, exploring, compared):
+    for measure in (*kernels, recording, exploring, gpt_training, gpt_generation, compared):
         measure(report)
     report.summary()
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
+from math import log2
 from typing import TYPE_CHECKING
 
 import torch
 
 import regard
+from benchmarks.painting import painting
+from benchmarks.serving import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     import httpx
 
@@ -36,22 +39,25 @@ def exploring(report: Report) -> None:
     if find_spec("fastapi") is None or find_spec("httpx") is None:
         print("\nexploring: fastapi or httpx is not installed")
         return
-    title = f"exploring: what the page waits for, at {PIXELS} × {PIXELS} pixels"
+    title = f"exploring: what the page waits for, on a map of {PIXELS} × {PIXELS} pixels"
     report.table(title, ("request", 46), ("ms", 30))
-    with _served(_recorded(USUAL, heads=1, layers=1)) as client:
-        _get(client, USUAL, (0, USUAL))  # its log-sum-exps are known from now on
-        for name, part in (("whole", 1.0), ("quarter", 0.5), ("a twentieth", 0.05)):
-            taken = _median(partial(_get, client, USUAL, _window(USUAL, part)))
-            _row(report, f"map at {USUAL}, {name} of the pattern", taken, 0.1)
-    with _served(_recorded(LONG, heads=1, layers=1)) as client:
-        first = _seconds(lambda: _get(client, LONG, (0, LONG)))
+    with _recording(_recorded(USUAL, heads=1, layers=1)) as client:
+        _get(client, _square(0, 0, 1))  # its log-sum-exps are known from now on
+        for name, square in _squares(USUAL):
+            taken = _median(partial(_get, client, square))
+            _row(report, f"map at {USUAL}, {name}", taken, 0.1)
+    with _recording(_recorded(LONG, heads=1, layers=1)) as client:
+        first = _seconds(lambda: _get(client, _square(0, 0, LONG)))
         _row(report, f"map at {LONG}, whole, first time", first, 2.0)
-        taken = _median(lambda: _get(client, LONG, _window(LONG, 0.5)))
-        _row(report, f"map at {LONG}, a quarter", taken, 0.3)
-        _row(report, "health while that is computed", _health_meanwhile(client), 0.05)
-    with _served(_recorded(GRID_LENGTH, heads=GRID, layers=GRID)) as client:
+        for name, square in _squares(LONG):
+            taken = _median(partial(_get, client, square))
+            _row(report, f"map at {LONG}, {name}", taken, 0.3)
+    with _recording(_recorded(LONG, heads=1, layers=1)) as client:
+        _row(report, "health while the whole is computed", _health_meanwhile(client), 0.05)
+    with _recording(_recorded(GRID_LENGTH, heads=GRID, layers=GRID)) as client:
         taken = _seconds(partial(_thumbnails, client))
         _row(report, f"{GRID} × {GRID} thumbnails at {GRID_LENGTH}", taken, 3.0)
+    painting(report)
 
 
 def _row(report: Report, name: str, seconds: float, target: float) -> None:
@@ -66,35 +72,31 @@ def _recorded(length: int, *, heads: int, layers: int) -> Recording:
     return recording
 
 
-@contextmanager
-def _served(recording: Recording) -> Iterator[httpx.Client]:
-    import httpx
+def _recording(recording: Recording) -> AbstractContextManager[httpx.Client]:
+    from regard.explorer._subjects import RecordingSubject
 
-    from regard.explorer import explore
-
-    explorer = explore(recording)
-    with httpx.Client(base_url=explorer.url, timeout=60) as client:
-        while True:
-            try:
-                client.get("api/health")
-                break
-            except httpx.ConnectError:
-                time.sleep(0.05)
-        yield client
-    explorer.stop()
+    return served(RecordingSubject(recording, title="recording"))
 
 
-def _window(length: int, part: float) -> tuple[int, int]:
-    """A square at the diagonal, below which all is hidden in half."""
-    size = int(length * part)
-    return (length - size) // 2, (length + size) // 2
+def _squares(length: int) -> Iterator[tuple[str, dict[str, str]]]:
+    """Windows below the diagonal, where nothing is hidden; the small are finer than the whole."""
+    yield "whole again", _square(0, 0, length)
+    yield "a quarter", _square(length // 2, 0, length // 2)
+    yield "a thirteenth", _square(length // 2, length // 5, length * 5 // 18)
+    yield "a hundredth", _square(length // 2, length // 5, length // 10)
 
 
-def _get(client: httpx.Client, length: int, window: tuple[int, int]) -> None:
-    span = f"{window[0]},{window[1]}"
-    options = f"queries={span}&keys={span}&rows={PIXELS}&columns={PIXELS}"
-    client.get(f"api/runs/0/map?layer=0&head=0&{options}").raise_for_status()
-    assert window[1] <= length
+def _square(query: int, key: int, span: int) -> dict[str, str]:
+    """What the page asks for a square window, in cells of about a pixel."""
+    block = 2 ** max(0, round(log2(span / PIXELS)))
+    first = [at // block * block for at in (query, key)]
+    queries, keys = (f"{at},{at + -(-span // block) * block}" for at in first)
+    return {"queries": queries, "keys": keys, "block": str(block)}
+
+
+def _get(client: httpx.Client, square: dict[str, str]) -> None:
+    place = {"layer": "0", "head": "0"}
+    client.get("api/runs/0/map", params=place | square).raise_for_status()
 
 
 def _thumbnails(client: httpx.Client) -> None:
@@ -104,7 +106,7 @@ def _thumbnails(client: httpx.Client) -> None:
 
 def _health_meanwhile(client: httpx.Client) -> float:
     """The slowest of the answers that come while a map is computed."""
-    worker = threading.Thread(target=_get, args=(client, LONG, _window(LONG, 0.5)))
+    worker = threading.Thread(target=_get, args=(client, _square(0, 0, LONG)))
     worker.start()
     waits = []
     while worker.is_alive():

@@ -48,9 +48,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Bring `explore` when it is asked for: its server needs more than torch."""
-    if name == "explore":
-        from regard.explorer import explore
+    """Bring `explore`, `report` and `train` when they are asked for: they need more than torch."""
+    if name in {"explore", "report"}:
+        from regard import explorer
 
-        return explore
+        return getattr(explorer, name)
+    if name == "train":
+        from regard.gpt import train
+
+        return train
     raise AttributeError(f"module 'regard' has no attribute {name!r}")

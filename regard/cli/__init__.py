@@ -1,4 +1,4 @@
-"""The command line: `regard explain`, `regard train`, `regard generate`, `regard doctor`.
+"""The command line: `regard explain`, `regard train`, `regard generate` and others.
 
 It parses, calls and prints; what there is to compute is computed in the other rooms.
 """
@@ -9,12 +9,16 @@ from typing import NoReturn
 __all__ = ["main"]
 
 
-def main() -> NoReturn:
-    """Run the command and exit: 0 for success, 1 for failure, 2 for misuse, 130 for Ctrl-C."""
+def main(*first: str) -> NoReturn:
+    """Run the command and exit: 0 for success, 1 for failure, 2 for misuse, 130 for Ctrl-C.
+
+    Args:
+        first: what the arguments begin with, before those that the process was given.
+    """
     try:
         from regard.cli.app import run
     except ModuleNotFoundError as missing:
         if missing.name not in {"rich", "safetensors", "tokenizers", "typer"}:
             raise
         sys.exit(f"regard: the command line needs {missing.name}: pip install 'regard[cli]'")
-    sys.exit(run())
+    sys.exit(run([*first, *sys.argv[1:]]))

@@ -13,6 +13,8 @@ from regard.cli.errors import MisuseError
 from regard.cli.explain import explain
 from regard.cli.explore import explore
 from regard.cli.generate import generate
+from regard.cli.prepare import prepare
+from regard.cli.report import report
 from regard.cli.train import train
 
 __all__ = ["app", "run"]
@@ -30,6 +32,8 @@ app = typer.Typer(
 )
 app.command()(explain)
 app.command()(explore)
+app.command()(report)
+app.command()(prepare)
 app.command()(train)
 app.command()(generate)
 app.command()(doctor)

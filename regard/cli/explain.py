@@ -7,16 +7,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from regard._files import replace_file
 from regard.cli.errors import MisuseError, telling
 from regard.cli.model import describe, head_steps, read
+from regard.cli.subject import write_report
 from regard.cli.text import read_text
+from regard.explorer import ModelSubject
 from regard.gpt import CheckpointError, load
-from regard.view.page import PageSizeError, page
 from regard.view.report import all_heads, one_head
 
 __all__ = ["explain"]
 
+_SHIPPED = "the model that comes with regard"
 _EXAMPLE = (
     "The with statement wraps the execution of a block. The with statement lets common patterns "
     "be reused. The with statement"
@@ -49,7 +50,7 @@ def explain(
     ] = 0,
     html: Annotated[
         Path | None,
-        typer.Option(help="Also write a page that opens offline in a browser.", metavar="FILE"),
+        typer.Option(help="Also write it as a page, as `regard report` does.", metavar="FILE"),
     ] = None,
 ) -> None:
     """Show what each token of a text attends to.
@@ -78,7 +79,7 @@ def explain(
     query = len(ids) - 1 if query is None else query
     _number("--query", query, len(ids), "this text has tokens")
 
-    notes = [f"{model or 'the model that comes with regard'}: {describe(config)}"]
+    notes = [f"{model or _SHIPPED}: {describe(config)}"]
     if content is None:
         notes.append("no text given: this is an example")
     if len(chunks) > 1:
@@ -97,9 +98,11 @@ def explain(
         start = reading.at(layer, head)
         report = one_head(reading, start, head_steps(network, ids, layer, head), query)
     if html is not None:
-        with telling(PageSizeError):
-            content = page(reading, notes=notes, head=start, query=query)
-        written = _write(html, content)
+        subject = ModelSubject(
+            network, tokenizer, title=f"{model or _SHIPPED}", ids=ids, notes=notes[1:]
+        )
+        opened = f"l={start.layer}&h={start.head}&q={query}"
+        written = write_report(subject, html, option="--html FILE", start=opened)
 
     console = Console(highlight=False)
     for note in notes:
@@ -107,7 +110,7 @@ def explain(
     for renderable in report:
         console.print(renderable)
     if html is not None:
-        console.print(Text(written), soft_wrap=True)  # a path is to be copied whole
+        console.print(Text(f"\n{written}"), soft_wrap=True)  # a path is to be copied whole
 
 
 def _number(option: str, given: int, count: int, what: str) -> int:
@@ -115,16 +118,3 @@ def _number(option: str, given: int, count: int, what: str) -> int:
         has = f"0 … {count - 1}" if count > 1 else "0 only"
         raise MisuseError(f"there is no {option} {given}: {what} {has}")
     return given
-
-
-def _write(path: Path, content: str) -> str:
-    data = content.encode()
-    if path.exists() and not path.is_file():  # such as /dev/stdout, which no file must replace
-        raise MisuseError(f"{path} exists and is no regular file; choose another --html FILE")
-    try:
-        replace_file(path, data)
-    except OSError as error:
-        raise MisuseError(
-            f"{path} cannot be written: {error.strerror}; choose another --html FILE"
-        ) from None
-    return f"\n{path}: {len(data) / 1e6:.1f} MB, opens offline in a browser"

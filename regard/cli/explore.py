@@ -1,6 +1,7 @@
 """`regard explore`."""
 
-import json
+import os
+import sys
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -8,10 +9,8 @@ from typing import Annotated
 import typer
 
 from regard.cli.errors import MisuseError, telling
+from regard.cli.subject import subject_of
 from regard.cli.text import read_text
-from regard.gpt import CheckpointError, load
-from regard.record import RecordError
-from regard.record import load as load_recording
 
 __all__ = ["explore"]
 
@@ -45,30 +44,19 @@ def explore(
     regard explore runs/mine --file notes.txt
     """
     try:
-        from regard.explorer import Explorer, ExplorerError, ModelSubject, RecordingSubject
+        from regard.explorer import Explorer
     except ModuleNotFoundError as missing:
         raise MisuseError(str(missing)) from missing
-    content = read_text(text, file)
-    with telling(CheckpointError, RecordError, ExplorerError, OSError):
-        if folder is not None and _is_recording(folder):
-            if content is not None:
-                raise MisuseError("a recording takes no text; leave out --text and --file")
-            subject: ModelSubject | RecordingSubject = RecordingSubject(
-                load_recording(folder), title=folder.name
-            )
-        else:
-            title = "the model that comes with regard" if folder is None else folder.name
-            subject = ModelSubject(*load(folder), title=title, text=content)
+    subject = subject_of(folder, read_text(text, file))
+    with telling(OSError):
         explorer = Explorer(subject, host=host, port=port)
     typer.echo(f"{explorer.url}  (Ctrl-C ends)")
     if open_page:
         webbrowser.open(explorer.url)
-    explorer.serve()
-
-
-def _is_recording(folder: Path) -> bool:
     try:
-        index = json.loads((folder / "recording.json").read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(index, dict) and "format" in index
+        explorer.serve()
+    except KeyboardInterrupt:
+        if explorer.computing:  # native code can't be interrupted, and is not waited for
+            sys.stdout.flush()
+            os._exit(130)
+        raise

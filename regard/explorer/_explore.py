@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import webbrowser
@@ -14,8 +15,28 @@ from regard.explorer._subjects import RecordingSubject
 from regard.explorer._work import Work
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from regard.explorer._subjects import Subject
     from regard.record import Recording
+
+
+class _Server(uvicorn.Server):
+    """A server that calls off what is computed as soon as it is told to end, not at last."""
+
+    def __init__(self, config: uvicorn.Config, work: Work) -> None:
+        super().__init__(config)
+        self._work = work
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until told to end."""
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Hear a signal; what it interrupted may hold the locks that ending needs."""
+        self._loop.call_soon_threadsafe(self._work.close)
+        super().handle_exit(sig, frame)
 
 
 class Explorer:
@@ -52,7 +73,7 @@ class Explorer:
             ws="none",
             timeout_graceful_shutdown=2,  # a computation that can't be called off is not waited for
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config, self._work)
         self._thread: threading.Thread | None = None
 
     @property
@@ -71,6 +92,11 @@ class Explorer:
         self._thread = threading.Thread(target=self.serve, name="regard explore", daemon=True)
         self._thread.start()
 
+    @property
+    def computing(self) -> bool:
+        """Whether a thread computes, be it for nobody: native code can't be ended midway."""
+        return self._work.computing
+
     def stop(self) -> None:
         """End the server."""
         self._work.close()
@@ -83,7 +109,8 @@ class Explorer:
         return f"Explorer({self.url})"
 
     def _repr_html_(self) -> str:
-        return f'<iframe src="{self.url}" width="100%" height="900" style="border:0"></iframe>'
+        attributes = 'title="regard explore" allow="clipboard-write" width="100%" height="900"'
+        return f'<iframe src="{self.url}" {attributes} style="border:0"></iframe>'
 
 
 def explore(

@@ -16,13 +16,16 @@ from pydantic import BaseModel, Field
 
 from regard.explorer._run import MEAN, Run
 from regard.explorer._subjects import CHARACTERS, GENERATED, ExplorerError, ModelSubject, Subject
+from regard.explorer._walk import STRONGEST
 from regard.explorer._work import BusyError, ReplacedError, Work
 from regard.record import RecordError
 
 __all__ = ["MissingError", "router"]
 
 PIXELS = 2048
-"""Largest side of a picture."""
+"""Most cells along a side of a picture."""
+WRITTEN = 256
+"""Most keys that are written out at a time."""
 
 Result = TypeVar("Result")
 Name = Annotated[str | None, Header(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -30,6 +33,9 @@ Whole = Annotated[int, Query(ge=0, le=2**31)]
 Place = Annotated[str, Query(pattern=rf"^(\d{{1,9}}|{MEAN})$")]
 Range = Annotated[str, Query(pattern=r"^\d{1,10},\d{1,10}$")]
 Side = Annotated[int, Query(ge=1, le=PIXELS)]
+Page = Annotated[int, Query(ge=1, le=WRITTEN)]
+Picked = Annotated[int | None, Query(ge=0, le=2**31)]
+Block = Annotated[int, Query(ge=1, le=2**20)]
 
 
 class MissingError(LookupError):
@@ -201,23 +207,21 @@ async def window(
     run: Open,
     work: Doing,
     view: View,
-    layer: Whole,
-    head: Whole,
+    layer: Place,
+    head: Place,
     queries: Range,
     keys: Range,
-    rows: Side,
-    columns: Side,
+    block: Block,
 ) -> Numbers:
-    """A window of a head's pattern, averaged down to the screen."""
-    _require_head(run, layer, head)
+    """A window of a head's pattern or of a mean, averaged down to cells of block × block tokens."""
+    at = _require_heads(run, layer, head)
     shown = [
         _range(name, given, len(run.tokens))
         for name, given in (("queries", queries), ("keys", keys))
     ]
-    pixels = await work.run(
-        view, lambda off: run.map(layer, head, shown[0], shown[1], (rows, columns), off)
-    )
-    return _numbers(pixels, "X-Rows", "X-Columns")
+    _require_cells(block, *shown)
+    cells = await work.run(view, lambda off: run.map(*at, shown[0], shown[1], block, off))
+    return _numbers(cells, "X-Rows", "X-Columns")
 
 
 @router.get("/runs/{name}/row", response_class=Numbers)
@@ -242,30 +246,43 @@ async def column(
 
 @router.get("/runs/{name}/cell")
 async def cell(
-    run: Open, work: Doing, view: View, layer: Whole, head: Whole, query: Whole, key: Whole
+    run: Open, work: Doing, view: View, layer: Place, head: Place, query: Whole, key: Whole
 ) -> dict[str, Any]:
     """One weight and its score."""
-    _require_head(run, layer, head)
+    at = _require_heads(run, layer, head)
     _require("query", query, len(run.tokens))
     _require("key", key, len(run.tokens))
-    return await work.run(view, lambda off: run.cell(layer, head, query, key))  # noqa: ARG005
+    return await work.run(view, lambda off: run.cell(*at, query, key))  # noqa: ARG005
 
 
 @router.get("/runs/{name}/readouts", response_class=Numbers)
-async def readouts(run: Open, work: Doing, view: View, layer: Whole, head: Whole) -> Numbers:
+async def readouts(run: Open, work: Doing, view: View, layer: Place, head: Place) -> Numbers:
     """Entropy, distance, weight on the first token and weight received, along the text."""
-    _require_head(run, layer, head)
-    return _numbers(await work.run(view, lambda off: run.readouts(layer, head)))  # noqa: ARG005
+    at = _require_heads(run, layer, head)
+    return _numbers(await work.run(view, lambda off: run.readouts(*at, off)))
 
 
 @router.get("/runs/{name}/steps")
 async def steps(
-    run: Open, work: Doing, view: View, layer: Whole, head: Whole, query: Whole
+    run: Open,
+    work: Doing,
+    view: View,
+    layer: Whole,
+    head: Whole,
+    query: Whole,
+    first: Whole = 0,
+    count: Page = STRONGEST,
+    picked: Picked = None,
 ) -> dict[str, Any]:
-    """One query's attention, number by number."""
+    """One query's attention, number by number, for some of its keys."""
     _require_head(run, layer, head)
     _require("query", query, len(run.tokens))
-    return await work.run(view, lambda off: run.steps(layer, head, query))  # noqa: ARG005
+    if picked is not None:
+        _require("key", picked, len(run.tokens))
+    return await work.run(
+        view,
+        lambda off: run.steps(layer, head, query, first=first, count=count, picked=picked),  # noqa: ARG005
+    )
 
 
 def _model(request: Request) -> ModelSubject:
@@ -303,6 +320,17 @@ def _range(name: str, given: str, size: int) -> tuple[int, int]:
     return first, behind
 
 
+def _require_cells(block: int, *spans: tuple[int, int]) -> None:
+    if block.bit_count() != 1:
+        raise ExplorerError(f"block={block} is no power of two")
+    most = max(behind - first for first, behind in spans)
+    if most > block * PIXELS:
+        raise ExplorerError(
+            f"{most} tokens in blocks of {block} are more than {PIXELS} cells; ask for larger "
+            "blocks or a smaller window"
+        )
+
+
 def _numbers(tensor: torch.Tensor, *names: str) -> Numbers:
     """Send numbers, with their shape in headers."""
     data = tensor.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes()
@@ -325,6 +353,8 @@ async def _lines(work: Work, entries: Iterator[dict[str, Any]]) -> AsyncIterator
     while True:
         try:
             entry = await work.run(None, lambda off: next(entries, done))  # noqa: ARG005
+        except ReplacedError:  # the server ends
+            return
         except (ExplorerError, RecordError, BusyError, ValueError) as error:
             yield json.dumps({"error": str(error)}).encode() + b"\n"
             return

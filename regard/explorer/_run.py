@@ -5,15 +5,18 @@ Axes: H heads of a layer, L queries, S keys, D head dimension, Dv of value.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
-from math import gcd, isfinite
+from math import isfinite
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 import regard
-from regard.explorer._work import ReplacedError
+from regard.explorer._means import Mean
+from regard.explorer._walk import STRONGEST, walk
+from regard.explorer._windows import Windows
 from regard.record.heads import read_heads
 from regard.record.roles import Role
 from regard.steps import written_out
@@ -29,10 +32,6 @@ if TYPE_CHECKING:
     from regard.record import Layer
 
 MEAN = "mean"
-STRONGEST = 24
-"""Keys of a query that are written out number by number."""
-_BANDS = 16  # that a large map is computed in, so that it can be called off in between
-_SMALL = 2**22  # weights of a map that is not worth cutting into bands
 
 
 @dataclass(eq=False, kw_only=True)
@@ -50,7 +49,10 @@ class Run:
     values: tuple[Tensor, ...] | None = None
     """For each layer the values ``(H, S, Dv)``, if they are known."""
     notes: tuple[str, ...] = ()
+    _layers: dict[int, Pattern] = field(default_factory=dict)
     _heads: dict[tuple[int, int], Pattern] = field(default_factory=dict)
+    _windows: Windows = field(default_factory=Windows)
+    _working: dict[tuple[int, int], Lock] = field(default_factory=lambda: defaultdict(Lock))
     _lock: Lock = field(default_factory=Lock)
 
     def described(self) -> dict[str, Any]:
@@ -81,17 +83,31 @@ class Run:
         }
 
     def layer(self, layer: int) -> Pattern:
-        """All heads of a layer, ``(H, L, S)``."""
-        pattern = self.layers[layer].pattern
-        part: Pattern = pattern[self.sequence] if pattern.ndim == 4 else pattern
-        return part
+        """All heads of a layer, ``(H, L, S)``; the same object each time, as for `head`."""
+        with self._lock:
+            if layer not in self._layers:
+                pattern = self.layers[layer].pattern
+                self._layers[layer] = pattern[self.sequence] if pattern.ndim == 4 else pattern
+            return self._layers[layer]
 
     def head(self, layer: int, head: int) -> Pattern:
         """One head, ``(L, S)``; the same object each time, so that it knows its log-sum-exps."""
+        whole = self.layer(layer)
         with self._lock:
-            if (layer, head) not in self._heads:
-                self._heads[layer, head] = self.layer(layer)[head]
-            return self._heads[layer, head]
+            known = self._heads.get((layer, head))
+            if known is None or (known.parts()[1] is None and whole.parts()[1] is not None):
+                known = self._heads[layer, head] = whole[head]
+            return known
+
+    def _known(self, layer: int, head: int) -> Pattern:
+        """One head with its log-sum-exps, which one thread works out while others wait for it."""
+        with self._lock:
+            working = self._working[layer, head]
+        with working:
+            pattern = self.head(layer, head)
+            if pattern.parts()[1] is None:
+                pattern.read()
+        return pattern
 
     def scores(self, layer: int) -> dict[str, Any]:
         """What each head of a layer does."""
@@ -132,43 +148,40 @@ class Run:
 
     def map(
         self,
-        layer: int,
-        head: int,
+        layer: int | str,
+        head: int | str,
         queries: tuple[int, int],
         keys: tuple[int, int],
-        size: tuple[int, int],
+        block: int,
         off: Event,
     ) -> Tensor:
-        """Average a window of a head's pattern, ``(rows, columns)``, in bands from the top.
+        """Average a window of a head or a mean to cells of block × block, ``(rows, columns)``.
 
         Raises:
             ReplacedError: the event was set meanwhile.
         """
-        pattern = self.head(layer, head)
-        height, rows = queries[1] - queries[0], min(size[0], queries[1] - queries[0])
-        bands = 1
-        if height * (keys[1] - keys[0]) > _SMALL:
-            shared = gcd(height, rows)
-            bands = max(b for b in range(1, _BANDS + 1) if shared % b == 0)
-        parts = []
-        for band in range(bands):
-            if off.is_set():
-                raise ReplacedError("replaced")
-            first, behind = (queries[0] + height * (band + i) // bands for i in (0, 1))
-            parts.append(pattern.image(rows // bands, size[1], queries=(first, behind), keys=keys))
-        return torch.cat(parts)
+        if MEAN in {layer, head}:
+            return self.mean(layer, head).map(queries, keys, block, off)
+        pattern = self._known(int(layer), int(head))
+        return self._windows.read((layer, head), pattern, queries, keys, block, off)
+
+    def mean(self, layer: int | str, head: int | str) -> Mean:
+        """The mean over the heads of a layer, or of all layers."""
+        return Mean(self._chosen(layer, head))
 
     def row(self, layer: int | str, head: int | str, query: int) -> Tensor:
         """What a query attends to, ``(S,)``."""
-        return torch.stack([p[..., query, :] for p in self._chosen(layer, head)]).mean(0)
+        return self.mean(layer, head).row(query)
 
     def column(self, layer: int | str, head: int | str, key: int) -> Tensor:
         """What attends to a key, ``(L,)``."""
-        return torch.stack([p[..., key] for p in self._chosen(layer, head)]).mean(0)
+        return self.mean(layer, head).column(key)
 
-    def cell(self, layer: int, head: int, query: int, key: int) -> dict[str, Any]:
+    def cell(self, layer: int | str, head: int | str, query: int, key: int) -> dict[str, Any]:
         """One weight and what it comes from."""
-        pattern = self.head(layer, head)
+        if MEAN in {layer, head}:
+            return _told(self.mean(layer, head).cell(query, key))
+        pattern = self.head(int(layer), int(head))
         problem = pattern.parts()[0].window(slice(query, query + 1), slice(key, key + 1))
         steps = dict(written_out(problem.cast(torch.float64)))
         score = float(steps["masked"].flatten()[0])
@@ -181,47 +194,33 @@ class Run:
             }
         )
 
-    def readouts(self, layer: int, head: int) -> Tensor:
-        """Entropy, distance, weight on the first key and weight received, ``(4, L)``."""
-        entropy, distance, first, received = self.head(layer, head).read(
+    def readouts(self, layer: int | str, head: int | str, off: Event | None = None) -> Tensor:
+        """Entropy, distance, weight on the first key and weight received, ``(4, L)``.
+
+        Raises:
+            ReplacedError: the event was set meanwhile.
+        """
+        if MEAN in {layer, head}:
+            return self.mean(layer, head).readouts(off)
+        entropy, distance, first, received = self._known(int(layer), int(head)).read(
             regard.Entropy(), regard.Distance(), regard.Mass(0), regard.Received()
         )
         return torch.stack([entropy, distance, first, received])
 
-    def steps(self, layer: int, head: int, query: int) -> dict[str, Any]:
-        """One query's attention, number by number; the strongest keys, and what remains."""
-        problem = self.head(layer, head).parts()[0].at(torch.tensor([query]))
-        steps = {name: tensor.flatten() for name, tensor in written_out(problem)}
-        weights, masked = steps["weights"], steps["masked"]
-        visible_keys = int((masked != -torch.inf).sum())
-        order = weights.argsort(descending=True, stable=True)[: min(STRONGEST, visible_keys)]
+    def steps(
+        self,
+        layer: int,
+        head: int,
+        query: int,
+        *,
+        first: int = 0,
+        count: int = STRONGEST,
+        picked: int | None = None,
+    ) -> dict[str, Any]:
+        """One query's attention, number by number; see `walk`."""
         values = None if self.values is None else self.values[layer][head]
-        keys = problem.key[0, 0]
-        context = None if values is None else weights @ values.to(weights)
         return _told(
-            {
-                "scale": problem.scale,
-                "query": problem.query.flatten().tolist(),
-                "logsumexp": float(steps["logsumexp"]),
-                "count": visible_keys,
-                "keys": [
-                    {
-                        "position": key,
-                        "key": keys[key].tolist(),
-                        "score": float(steps["scores"][key]),
-                        "scaled": float(steps["scaled"][key]),
-                        "weight": float(weights[key]),
-                        "value": None if values is None else values[key].tolist(),
-                    }
-                    for key in order.tolist()
-                ],
-                "rest": {
-                    "count": visible_keys - len(order),
-                    "weight": max(0.0, float(weights.sum() - weights[order].sum())),
-                },
-                "hidden": len(masked) - visible_keys,
-                "context": None if context is None else context.tolist(),
-            }
+            walk(self.head(layer, head), values, query, first=first, count=count, picked=picked)
         )
 
     def _chosen(self, layer: int | str, head: int | str) -> Sequence[Pattern]:

@@ -16,7 +16,7 @@ import torch
 import regard
 from regard.errors import Error
 from regard.explorer._run import Run
-from regard.gpt import stream
+from regard.gpt import Sampling, stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,10 +60,19 @@ class ModelSubject:
         tokenizer: its tokenizer.
         title: what it is called.
         text: the text that is open at first.
+        ids: its tokens instead, as numbers.
+        notes: what to say of them.
     """
 
     def __init__(
-        self, model: GPT, tokenizer: Tokenizer, *, title: str, text: str | None = None
+        self,
+        model: GPT,
+        tokenizer: Tokenizer,
+        *,
+        title: str,
+        text: str | None = None,
+        ids: Sequence[int] | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         self._model = model.eval()
         self._tokenizer = tokenizer
@@ -71,14 +80,18 @@ class ModelSubject:
         self._runs: OrderedDict[str, tuple[Run, list[int]]] = OrderedDict()
         self._lock = Lock()
         self._first = ""
-        self._first = self.read(EXAMPLE if text is None else text).id
+        if ids is None:
+            first = self.read(EXAMPLE if text is None else text)
+        else:
+            first = self._of(list(ids), notes)
+        self._first = first.id
 
     def about(self) -> dict[str, Any]:
         """What it is, and what can be done with it."""
         config = self._model.config
         return {
             "title": self._title,
-            "shape": f"{config.layers} layers × {config.heads} heads, context {config.context}",
+            "shape": f"{_shape(config.layers, config.heads)}, context {config.context}",
             "writes": True,
             "generates": True,
             "example": EXAMPLE,
@@ -146,16 +159,10 @@ class ModelSubject:
         """
         if not 1 <= tokens <= GENERATED:
             raise ExplorerError(f"tokens is {tokens}; 1 … {GENERATED} are drawn at a time")
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
         ids = self._ids(run)
         try:
-            drawn = stream(
-                self._model,
-                torch.tensor(ids),
-                tokens=tokens,
-                temperature=temperature,
-                generator=generator,
-            )
+            sampling = Sampling(temperature=temperature, seed=seed)
+            drawn = stream(self._model, torch.tensor(ids), tokens=tokens, sampling=sampling)
         except ValueError as error:
             raise ExplorerError(str(error)) from error
         return self._told(ids, drawn)
@@ -213,7 +220,8 @@ class ModelSubject:
             raise ExplorerError("the model's logits are no numbers; its weights are damaged")
         top = shares.topk(min(LIKELIEST, len(shares)))
         pieces = self._tokenizer.tokens(top.indices.tolist())
-        heads = self._model.config.heads
+        config = self._model.config
+        shared = config.heads // config.group_count
         return Run(
             id=name,
             title=self._title,
@@ -222,7 +230,10 @@ class ModelSubject:
             text=self._tokenizer.decode(ids),
             following=tuple(zip(top.indices.tolist(), pieces, top.values.tolist(), strict=True)),
             values=tuple(
-                out[0].chunk(3, dim=-1)[2].unflatten(-1, (heads, -1)).transpose(0, 1)
+                out[0][:, -config.group_count * config.head_dim :]  # behind queries and keys
+                .unflatten(-1, (config.group_count, -1))
+                .transpose(0, 1)  # (G, T, D)
+                .repeat_interleave(shared, dim=0)
                 for out in made
             ),  # (H, T, D) each
             notes=tuple(notes),
@@ -256,7 +267,7 @@ class RecordingSubject:
         names = recording.tokens
         count = first.shape[0] if first.ndim == 4 else 1
         self._title = title
-        self._shape = f"{len(layers)} layers × {len(layers[0].heads)} heads"
+        self._shape = _shape(len(layers), len(layers[0].heads))
         self._runs = {
             str(sequence): Run(
                 id=str(sequence),
@@ -287,6 +298,11 @@ class RecordingSubject:
             KeyError: there is no such sequence.
         """
         return self._runs[name]
+
+
+def _shape(layers: int, heads: int) -> str:
+    """Say how many there are: 1 layer × 2 heads."""
+    return f"{layers} layer{'s' * (layers != 1)} × {heads} head{'s' * (heads != 1)}"
 
 
 def _names(

@@ -34,7 +34,8 @@ class Work:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="regard")
         self._current: dict[str, Event] = {}
-        self._waiting = 0
+        self._asking: dict[Event, asyncio.Future[None]] = {}  # done once the server ends
+        self._computing: set[Event] = set()
         self._closed = False
 
     async def run(self, view: str | None, compute: Callable[[Event], Result]) -> Result:
@@ -52,7 +53,7 @@ class Work:
         """
         if self._closed:
             raise ReplacedError("the server is ending")
-        if self._waiting >= WAITING:
+        if len(self._asking) >= WAITING:
             raise BusyError("too many computations wait already; try again in a moment")
         off = Event()
         if view is not None:
@@ -60,26 +61,47 @@ class Work:
             if before is not None:
                 before.set()
             self._current[view] = off
-        self._waiting += 1
+        loop = asyncio.get_running_loop()
+        ending = self._asking[off] = loop.create_future()
 
         def begin() -> Result:
             if off.is_set():  # replaced while it waited
                 raise ReplacedError("replaced")
-            return compute(off)
+            self._computing.add(off)
+            try:
+                return compute(off)
+            finally:
+                self._computing.discard(off)
 
+        answer = loop.run_in_executor(self._threads, begin)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, begin)
+            await asyncio.wait({answer, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.cancelled() or not answer.done():
+                raise ReplacedError("the server is ending")
+            return await answer
         except asyncio.CancelledError:  # whoever asked has gone
             off.set()
             raise
         finally:
-            self._waiting -= 1
+            answer.cancel()
+            del self._asking[off]
             if view is not None and self._current.get(view) is off:
                 del self._current[view]
 
+    @property
+    def computing(self) -> bool:
+        """Whether a thread is computing, though it may have been called off."""
+        return bool(self._computing)
+
     def close(self) -> None:
-        """Call everything off, and take nothing more."""
+        """Call everything off, and take nothing more; whoever waits is answered at once."""
         self._closed = True
-        for off in self._current.values():
+        for off, ending in list(self._asking.items()):
             off.set()
+            ending.get_loop().call_soon_threadsafe(_finish, ending)
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _finish(ending: asyncio.Future[None]) -> None:
+    if not ending.done():
+        ending.set_result(None)

@@ -1,7 +1,8 @@
-"""Attention to look at: tables in the terminal, a page for the browser.
+"""Attention to look at: tables in the terminal, figures, what a notebook shows.
 
 What to look at is read off the patterns here (`read_heads`); how it is shown is up to the modules
-`regard.view.terminal` and `regard.view.summary`, which need rich, and `regard.view.page`.
+`regard.view.terminal` and `regard.view.summary`, which need rich, `regard.view.plot`, which needs
+matplotlib, and `regard.view.notebook`.
 """
 
 from regard.record.roles import Figures, Role, role_of

@@ -1,9 +1,11 @@
 """What a notebook shows of a pattern, of steps and of a recording: HTML that needs nothing else.
 
-No script, no address, no style sheet: a picture as a data URI, always on white paper, and text in
-the notebook's own colours, so that both are legible on a light page and on a dark one. A notebook
-must not fail because of what it shows, so whatever goes wrong is said in its place. Of a long
-pattern only a part of the queries is looked at, spread evenly, and that is said too.
+Text in the notebook's own colours and a picture as a data URI, always on white paper, so that both
+are legible on a light page and on a dark one. Over the picture of a pattern or a recording lies a
+frame with the explorer's own drawing, see `regard.view.frame`, which covers it where scripts run.
+No address, nothing from outside. A notebook must not fail because of what it shows, so whatever
+goes wrong is said in its place. Of a long pattern only a part of the queries is looked at, spread
+evenly, and that is said too; it has no frame.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.pattern import Pattern
+from regard.view.frame import frame, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,13 +29,16 @@ if TYPE_CHECKING:
     from regard.record import Recording
     from regard.record._layer import Layer
     from regard.steps import Steps
+    from regard.view.plot_heads import Thumbnails
 
-__all__ = ["LARGEST", "pattern_html", "recording_html", "steps_html"]
+__all__ = ["LARGEST", "MOVING", "pattern_html", "recording_html", "steps_html"]
 
-LARGEST = 250_000
-"""Most characters of a picture; a larger one is drawn with fewer dots."""
+LARGEST = 130_000
+"""Most characters of a still picture; a larger one is drawn with fewer dots."""
+MOVING = 80_000
+"""About how many characters the numbers of a frame take at most."""
 
-_DENSITY, _COARSEST = 150, 40  # dots per inch
+_DENSITY, _COARSEST = 150, 32  # dots per inch
 _COLOURS = 256
 _HEADS = 8  # of a pattern
 _LAYERS_DOWN, _HEADS_ACROSS = 24, 16  # of a recording
@@ -41,6 +47,8 @@ _WEIGHTS = 2**25  # most weights to compute for a picture, all heads together
 _SCORED = 2**24  # most weights of a recording whose heads are named unasked
 _THUMBNAILS = {64: 48, 160: 32}  # pixels of a side, for up to so many heads
 _SMALLEST = 24
+_MAP = 256  # most cells along a side of a map in a frame
+_TALL = 540  # pixels of such a frame
 
 _TABLE = "border-collapse:collapse;margin:4px 0;border:0;color:inherit;font-size:inherit"
 _CELL = "text-align:left;padding:1px 14px 1px 0;border:0;background:none;color:inherit"
@@ -56,7 +64,7 @@ def pattern_html(pattern: Pattern) -> str:
         size = pattern.shape.numel() * pattern.dtype.itemsize
         yield _heading("Pattern", f"{_sizes(pattern.shape)}, {dtype}, {pattern.device}")
         yield _line(f"written down it would take {_bytes(size)}; any part of it is exact when read")
-        yield from _picture(lambda: _draw_pattern(pattern), pattern)
+        yield _map(pattern, "".join(_picture(lambda: _draw_pattern(pattern), pattern)))
         heads = pattern.shape[-3] if pattern.ndim > 2 else 1
         sequences = pattern.shape[:-3].numel()
         if heads > _HEADS:
@@ -87,7 +95,7 @@ def recording_html(recording: Recording) -> str:
         counts = [f"{len(recording.of_kind(kind))} × {kind}" for kind in recording.kinds]
         yield _heading("Recording", f"{len(layers)} attentions: {', '.join(counts) or 'none'}")
         if layers:
-            yield from _picture(lambda: _draw_recording(recording), recording)
+            yield _grid(recording)
         rows = [
             (str(layer.index), layer.kind, layer.name, _sizes(layer.pattern.shape))
             for layer in layers[:_LAYERS_LISTED]
@@ -100,12 +108,9 @@ def recording_html(recording: Recording) -> str:
 
 
 def _draw_pattern(pattern: Pattern) -> Figure:
-    from regard.view.plot_heads import of_first
     from regard.view.plot_pattern import draw_maps, read_maps
 
-    first = of_first(pattern)
-    if first.ndim > 2:
-        first = first if first.shape[0] <= _HEADS else first[:_HEADS]
+    first = _first(pattern)
     drawn = _thinned(first, _WEIGHTS)
     maps = read_maps(drawn)
     if drawn is not first:
@@ -114,9 +119,93 @@ def _draw_pattern(pattern: Pattern) -> Figure:
     return draw_maps(maps)
 
 
-def _draw_recording(recording: Recording) -> Figure:
-    from regard.view.plot_heads import Thumbnails, draw_thumbnails, named, of_first
-    from regard.view.plot_style import on_paper
+def _first(pattern: Pattern) -> Pattern:
+    """The first heads of the first sequence."""
+    while pattern.ndim > 3:
+        pattern = pattern[0]
+    return pattern[:_HEADS] if pattern.ndim > 2 and pattern.shape[0] > _HEADS else pattern
+
+
+def _map(pattern: Pattern, still: str) -> str:
+    """A pattern's map in a frame over its still picture, where queries and keys are the same."""
+    first = _first(pattern)
+    length, keys = first.shape[-2:]
+    if length != keys or length == 0 or _thinned(first, _WEIGHTS) is not first:
+        return still
+    heads = first.shape[0] if first.ndim > 2 else 1
+    causal = first.parts()[0].rows.causal_from_zero
+    side = min(length, _MAP, int(_room(heads, causal=causal) ** 0.5))
+    maps = first.image(side, side).reshape(heads, side, side)
+    if not maps.isfinite().all():
+        return still
+    pictures, told = numbers(maps)
+    shown = {"length": length, "side": side, "causal": causal, "heads": list(range(heads)), **told}
+    title = f"Pattern of {length} queries and keys"
+    return frame("notebook/pattern.js", shown, pictures, still=still, height=_TALL, title=title)
+
+
+def _room(heads: int, *, causal: bool) -> float:
+    """How many cells each head may have in a frame, at two bytes: eleven characters for eight."""
+    return MOVING / 2.75 / heads * (2 if causal else 1)
+
+
+def _side(rows: int, heads: int, *, causal: bool) -> int:
+    """The largest even part of so many rows that fits into a frame; 0 if none does."""
+    room = _room(heads, causal=causal)
+    return next((rows // n for n in range(1, 5) if rows % n == 0 and (rows // n) ** 2 <= room), 0)
+
+
+def _grid(recording: Recording) -> str:
+    """A recording's heads in a frame over their still picture."""
+    read: list[tuple[list[Thumbnails], str]] = []
+
+    def draw() -> Figure:
+        from regard.view.plot_heads import draw_thumbnails
+        from regard.view.plot_style import on_paper
+
+        read.append(_read_recording(recording))
+        with on_paper():
+            return draw_thumbnails(*read[0])
+
+    still = "".join(_picture(draw, recording))
+    if not read:
+        return still
+    layers, note = read[0]
+    sizes = {layer.maps.shape[1:] for layer in layers}
+    ((rows, columns), *others) = sizes
+    if others or rows != columns:
+        return still
+    causal = all(
+        layer.pattern.parts()[0].rows.causal_from_zero
+        for layer in recording.of_kind()[:_LAYERS_DOWN]
+    )
+    maps = torch.cat([torch.from_numpy(layer.maps) for layer in layers])
+    side = _side(rows, len(maps), causal=causal)
+    if side == 0 or not maps.isfinite().all():
+        return still
+    pictures, told = numbers(torch.nn.functional.avg_pool2d(maps, rows // side))
+    across = max(len(layer.heads) for layer in layers)
+    heads = [
+        {"name": f"{layer.layer}·{head}", "role": layer.names[k] if layer.names else ""}
+        for layer in layers
+        for k, head in enumerate(layer.heads)
+    ]
+    shown = {
+        "size": side,
+        "causal": causal,
+        "exact": side == rows and all(layer.exact for layer in layers),
+        "heads": heads,
+        "across": across,
+        "title": f"Heads: {note}" if note else "Heads",
+        **told,
+    }
+    height = min(680, 60 + 120 * -(-len(heads) // across))
+    return frame("notebook/heads.js", shown, pictures, still=still, height=height, title="Heads")
+
+
+def _read_recording(recording: Recording) -> tuple[list[Thumbnails], str]:
+    """Thumbnails of the first heads and layers, and what to say of them."""
+    from regard.view.plot_heads import Thumbnails, named, of_first
 
     layers = recording.of_kind()
     shown = layers[:_LAYERS_DOWN]
@@ -149,8 +238,7 @@ def _draw_recording(recording: Recording) -> Figure:
         )
     notes += sorted(looked_at)[:2]
     notes += _more(layers, heads)
-    with on_paper():
-        return draw_thumbnails(drawn, "; ".join(notes))
+    return drawn, "; ".join(notes)
 
 
 def _more(layers: Sequence[Layer], heads: int) -> list[str]:

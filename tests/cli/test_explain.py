@@ -1,4 +1,6 @@
+import json
 import os
+import re
 
 import pytest
 import torch
@@ -8,6 +10,15 @@ from regard.cli.model import describe, head_steps
 from regard.gpt import GPTConfig, load
 
 TEXT = "the cat sat on the cat"
+
+
+def page_data(file):
+    """What a page is about, and its run."""
+    html = file.read_text("utf-8")
+    assert html.startswith("<!doctype html>")
+    found = json.loads(re.search(r'id="report">(.*)</script>', html)[1])
+    (run,) = found["runs"]
+    return found["about"], run
 
 
 def test_it_shows_tokens_heads_and_the_keys_of_the_last_token(regard, model):
@@ -119,10 +130,12 @@ def test_the_page_is_written_and_it_is_said(regard, model, tmp_path):
     file.write_text("something older")
     done = regard("explain", TEXT, "--model", model, "--html", file)
     assert done.status == 0
-    assert f"{file}: 0.0 MB, opens offline in a browser" in done.out  # in one piece
-    text = file.read_text("utf-8")
-    assert text.startswith("<!doctype html>")
-    assert f"{model}: 2 layers × 3 heads, context 23" in text
+    size = file.stat().st_size
+    assert f"{file}: {size / 1e6:.2f} MB, opens offline in a browser" in done.out  # in one piece
+    about, run = page_data(file)
+    assert about["title"] == str(model)
+    assert about["shape"] == "2 layers × 3 heads, context 23"
+    assert run["described"]["text"] == TEXT
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
@@ -130,7 +143,17 @@ def test_the_page_starts_at_the_head_and_query_asked_for(regard, model, tmp_path
     file = tmp_path / "page.html"
     asked = ("--layer", 1, "--head", 2, "--query", 3)
     assert regard("explain", TEXT, "--model", model, *asked, "--html", file).status == 0
-    assert '"start":{"head":5,"query":3}' in file.read_text("utf-8")
+    assert page_data(file)[0]["start"] == "l=1&h=2&q=3"
+
+
+def test_the_page_of_a_later_chunk_holds_that_chunk(regard, letters, tmp_path):
+    text = "the cat sat on the mat, the dog sat on the cat"
+    file = tmp_path / "page.html"
+    asked = ("--chunk", 1, "--html", file)
+    assert regard("explain", text, "--model", letters, *asked).status == 0
+    described = page_data(file)[1]["described"]
+    assert described["text"] == text[23:]
+    assert "this is --chunk 1 of 0 … 1" in described["notes"][0]
 
 
 HOSTILE = [

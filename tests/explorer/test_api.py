@@ -1,14 +1,15 @@
 """The HTTP interface: what each address answers, and what it refuses."""
 
 import json
+from threading import Event
 from urllib.parse import urlencode
 
 import pytest
 import torch
 
 from regard.explorer._server import BODY
-from regard.explorer._subjects import CHARACTERS, GENERATED, ModelSubject
-from regard.gpt import stream
+from regard.explorer._subjects import CHARACTERS, GENERATED, ModelSubject, RecordingSubject
+from regard.gpt import Sampling, stream
 
 TEXT = "the cat sat on the mat, the dog sat on the cat"
 L, H = 13, 6
@@ -88,7 +89,7 @@ def test_thumbnails(reader, padded, floats, size):
 
 
 def test_a_map(reader, padded, floats):
-    fields = {"queries": "2,11", "keys": "3,10", "rows": 400, "columns": 2048}
+    fields = {"queries": "2,11", "keys": "3,10", "block": 1}
     window = floats(reader.get(address("1", "map", **PLACE, **fields)), "X-Rows", "X-Columns")
     expected = padded.weights[1][1, 4, 2:11, 3:10]
     torch.testing.assert_close(window.double(), expected, rtol=1e-5, atol=2e-6)
@@ -114,6 +115,22 @@ def test_cells_readouts_and_steps(reader, recorded, floats):
     numbers = floats(reader.get(address("1", "readouts", **PLACE))).view(4, L)
     assert torch.equal(numbers, run.readouts(1, 4).float())
     assert reader.get(address("1", "steps", **PLACE, query=9)).json() == run.steps(1, 4, 9)
+    paged = {"first": 2, "count": 3, "picked": 11}
+    answer = reader.get(address("1", "steps", **PLACE, query=9, **paged)).json()
+    assert answer == run.steps(1, 4, 9, **paged)
+
+
+@pytest.mark.parametrize("place", [(0, "mean"), ("mean", "mean")], ids=["layer", "model"])
+def test_means_have_maps_cells_and_readouts(reader, recorded, floats, place):
+    run = recorded.run("1")
+    at = dict(zip(("layer", "head"), place, strict=True))
+    cell = reader.get(address("1", "cell", **at, query=9, key=7)).json()
+    assert cell == run.cell(*place, 9, 7)
+    numbers = floats(reader.get(address("1", "readouts", **at))).view(4, L)
+    assert torch.equal(numbers, run.readouts(*place).float())
+    window = {"queries": "4,12", "keys": "0,8", "block": 2}
+    cells = floats(reader.get(address("1", "map", **at, **window)), "X-Rows", "X-Columns")
+    assert torch.equal(cells, run.map(*place, (4, 12), (0, 8), 2, Event()).float())
 
 
 @pytest.mark.parametrize("query", [0, 3])
@@ -140,7 +157,7 @@ def test_a_run_that_is_not_open(client, refused, what, fields, status, said):
     assert said in refused(client.get(address("0123456789abcdef", what, **fields)), status)
 
 
-WINDOW = {"queries": "0,13", "keys": "0,13", "rows": 9, "columns": 9}
+WINDOW = {"queries": "0,13", "keys": "0,13", "block": 2}
 REFUSED = [
     ("map", {**WINDOW, "layer": 2, "head": 0}, 404, "there is no layer 2; there are 0 … 1"),
     ("map", {**WINDOW, "layer": 1, "head": 6}, 404, "there is no head 6; there are 0 … 5"),
@@ -151,9 +168,10 @@ REFUSED = [
     ("map", {**WINDOW, **PLACE, "keys": "1"}, 422, "keys"),
     ("map", {**WINDOW, **PLACE, "keys": "1,2,3"}, 422, "keys"),
     ("map", {**WINDOW, **PLACE, "keys": "1.0,2.0"}, 422, "keys"),
-    ("map", {**WINDOW, **PLACE, "rows": 0}, 422, "rows"),
-    ("map", {**WINDOW, **PLACE, "columns": 2049}, 422, "columns"),
-    ("map", {**WINDOW, "layer": "mean", "head": "mean"}, 422, "layer"),
+    ("map", {**WINDOW, **PLACE, "block": 0}, 422, "block"),
+    ("map", {**WINDOW, **PLACE, "block": 3}, 422, "block=3 is no power of two"),
+    ("map", {**WINDOW, **PLACE, "block": 2**21}, 422, "block"),
+    ("map", {**WINDOW, "layer": "mean", "head": 1}, 422, "ask for head=mean"),
     ("map", PLACE, 422, "queries"),
     ("thumbnails", {"layer": 2}, 404, "there is no layer 2"),
     ("thumbnails", {"layer": 0, "size": 0}, 422, "size"),
@@ -171,10 +189,24 @@ REFUSED = [
     ("column", {**PLACE, "query": 1}, 422, "key"),
     ("cell", {**PLACE, "query": 1, "key": 13}, 404, "there is no key 13"),
     ("cell", {**PLACE, "query": 13, "key": 1}, 404, "there is no query 13"),
-    ("cell", {"layer": "mean", "head": "mean", "query": 1, "key": 1}, 422, "layer"),
+    ("cell", {"layer": "mean", "head": 1, "query": 1, "key": 1}, 422, "ask for head=mean"),
     ("readouts", {"layer": 0, "head": 6}, 404, "there is no head 6"),
+    ("readouts", {"layer": "mean", "head": 2}, 422, "ask for head=mean"),
     ("steps", {**PLACE, "query": 13}, 404, "there is no query 13"),
+    ("steps", {**PLACE, "query": 1, "picked": 13}, 404, "there is no key 13"),
+    ("steps", {**PLACE, "query": 1, "count": 0}, 422, "count"),
+    ("steps", {**PLACE, "query": 1, "count": 257}, 422, "count"),
+    ("steps", {"layer": 0, "head": "mean", "query": 1}, 422, "head"),
 ]
+
+
+def test_a_map_of_too_many_cells_is_refused(ask, make_recording, refused):
+    x = torch.zeros(1, 1, 2049, 2)
+    reader = ask(RecordingSubject(make_recording([(x, x)]), title="long"))
+    fields = {"layer": 0, "head": 0, "queries": "0,1", "keys": "0,2049"}
+    answer = reader.get(address("0", "map", **fields, block=1))
+    assert "2049 tokens in blocks of 1 are more than 2048 cells" in refused(answer, 422)
+    assert reader.get(address("0", "map", **fields, block=2)).status_code == 200
 
 
 @pytest.mark.parametrize(("what", "fields", "status", "said"), REFUSED)
@@ -334,8 +366,7 @@ def test_generation_draws_what_the_model_draws(client, first, network, lines):
             model,
             torch.tensor(ids),
             tokens=7,
-            temperature=0.9,
-            generator=torch.Generator().manual_seed(5),
+            sampling=Sampling(temperature=0.9, seed=5),
         )
     ]
     asked = {"tokens": 7, "temperature": 0.9, "seed": 5}

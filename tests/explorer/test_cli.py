@@ -163,3 +163,44 @@ def test_a_recording_that_can_not_be_shown_is_refused(misused, capfd, make_recor
     given = [(torch.randn(1, 1, 5, 3), torch.randn(1, 1, 7, 3))]
     make_recording(given, [both]).save(tmp_path / "cross")
     assert "record all rows" in misused(capfd, tmp_path / "cross")
+
+
+# A map that stands still for ever: whoever waits for it would wait for ever, too.
+HELD = """
+import sys
+from threading import Event
+from regard.cli.app import run
+from regard.explorer._run import Run
+
+def held(*given):
+    print("begun", flush=True)
+    Event().wait()
+
+Run.map = held
+raise SystemExit(run(["explore", "--no-open", sys.argv[1]]))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_an_interrupt_ends_it_while_a_map_is_being_computed(kept):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HELD, str(kept)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        port = opened(process)
+        window = "layer=0&head=0&queries=0,13&keys=0,13&block=1"
+        with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as asking_for_it:
+            path = f"/api/runs/0/map?{window}"
+            asking_for_it.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            assert process.stdout.readline() == "begun\n"
+            process.send_signal(signal.SIGINT)
+            assert asking_for_it.recv(2**12).startswith(b"HTTP/1.1 409 ")
+            out, err = process.communicate(timeout=LIMIT)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, out, err) == (130, "", "")

@@ -1,6 +1,7 @@
 """Who is let in, and what every answer forbids."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -157,7 +158,7 @@ def test_no_file_but_its_own_is_given_away(serve, raw, subject, path):
 
 def test_its_own_files_are_given_with_their_types(client):
     kinds = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
-    for path in sorted(STATIC.iterdir()):
+    for path in sorted(filter(Path.is_file, STATIC.iterdir())):
         answer = client.get(f"/static/{path.name}")
         assert answer.content == path.read_bytes()
         assert answer.headers["content-type"].split(";")[0] == kinds[path.suffix]

@@ -89,22 +89,74 @@ def test_means_over_heads_and_layers(run, padded):
         near(run.column("mean", "mean", at), over_all[:, at])
 
 
+@pytest.mark.parametrize("place", [(1, "mean"), ("mean", "mean")], ids=["layer", "model"])
+def test_a_mean_is_a_pattern_with_cells_readouts_and_maps(run, padded, place):
+    n = run.sequence
+    layers = padded.weights if place[0] == "mean" else [padded.weights[1]]
+    mean = torch.stack([weights[n].mean(0) for weights in layers]).mean(0)
+    for query, key in [(12, 5), (4, 9), (0, 0)]:
+        cell = run.cell(*place, query, key)
+        assert cell["weight"] == pytest.approx(float(mean[query, key]), abs=2e-6)
+        assert cell["visible"] == bool(padded.visible[n, 0, query, key])
+        assert cell["score"] is cell["logsumexp"] is None
+    entropy, distance, first, received = run.readouts(*place)
+    near(entropy, -torch.special.xlogy(mean, mean).sum(-1))
+    near(distance, (mean * (torch.arange(L)[:, None] - torch.arange(L)).abs()).sum(-1))
+    near(first, mean[:, 0])
+    near(received, mean.sum(0))
+    near(run.map(*place, (0, L), (0, L), 1, Event()), mean)
+    cells = run.map(*place, (4, 12), (2, 8), 2, Event())
+    near(cells, mean[4:12, 2:8].reshape(4, 2, 3, 2).mean((1, 3)))
+
+
+class Once:
+    """An event that is set after it was looked at so often."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    def is_set(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+@pytest.mark.parametrize("looks", [0, 1, 5, 9])
+def test_a_mean_can_be_called_off_between_heads(recorded, looks):
+    run = recorded.run("0")
+    for ask in (
+        lambda off: run.map("mean", "mean", (0, L), (0, L), 1, off),
+        lambda off: run.readouts("mean", "mean", off),
+    ):
+        off = Once(looks)
+        with pytest.raises(ReplacedError):
+            ask(off)
+        assert off.looks == -1
+
+
+def test_the_readouts_of_a_long_mean_come_in_bands(make_recording, dense, monkeypatch):
+    monkeypatch.setattr("regard.explorer._means._BAND", 61 * 7)  # rows that 61 is no multiple of
+    query, key = torch.randn(2, 1, 3, 61, D, generator=torch.Generator().manual_seed(8))
+    run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
+    mean = dense(query, key, torch.ones(61, 61, dtype=torch.bool).tril())[1][0].mean(0)
+    entropy, _, first, received = run.readouts(0, "mean")
+    near(entropy, -torch.special.xlogy(mean, mean).sum(-1))
+    near(first, mean[:, 0])
+    near(received, mean.sum(0))
+
+
 @pytest.mark.parametrize(
-    ("queries", "keys", "size"),
-    [
-        ((0, 13), (0, 13), (13, 13)),
-        ((0, 13), (0, 13), (5, 3)),
-        ((3, 11), (2, 13), (8, 11)),
-        ((3, 11), (2, 13), (3, 7)),
-        ((5, 6), (4, 5), (400, 400)),
-        ((12, 13), (0, 13), (2048, 7)),
-    ],
+    ("queries", "keys", "block"),
+    [((0, 13), (0, 13), 1), ((0, 13), (0, 13), 4), ((3, 11), (2, 13), 2), ((12, 13), (0, 13), 16)],
 )
-def test_a_map_is_the_mean_of_each_pixel(run, padded, queries, keys, size):
+def test_a_map_is_the_mean_of_each_cell(run, padded, queries, keys, block):
     window = padded.weights[1][run.sequence, 4, slice(*queries), slice(*keys)]
-    pixels = run.map(1, 4, queries, keys, size, Event())
-    rows, columns = min(size[0], window.shape[0]), min(size[1], window.shape[1])
-    near(pixels, means(window, rows, columns))
+    expected = torch.stack(
+        [
+            torch.stack([part.mean() for part in band.split(block, dim=1)])
+            for band in window.split(block)
+        ]
+    )
+    near(run.map(1, 4, queries, keys, block, Event()), expected)
 
 
 @pytest.mark.parametrize("size", [1, 7, 13, 64])
@@ -156,10 +208,11 @@ def test_steps_add_up_to_the_weights(run, padded, query):
     assert steps["hidden"] == L - count
     assert steps["scale"] == pytest.approx(D**-0.5)
     near(torch.tensor(steps["query"]), padded.given[layer][0][n, head, query])
-    assert [one["position"] for one in steps["keys"]] == weights.argsort(descending=True)[
-        :count
-    ].tolist()
+    seen = [one["position"] for one in steps["keys"] if one["visible"]]
+    assert seen == weights.argsort(descending=True)[:count].tolist()
     for one in steps["keys"]:
+        if not one["visible"]:
+            continue
         key = padded.given[layer][1][n, head // 2, one["position"]]
         near(torch.tensor(one["key"]), key)
         assert one["scaled"] == pytest.approx(float(masked[one["position"]]), abs=1e-5)
@@ -190,6 +243,40 @@ def test_steps_of_a_long_row_keep_the_strongest(make_recording, dense):
     assert run.described()["causal"] is True
 
 
+def test_every_key_of_a_query_can_be_reached(make_recording, dense):
+    """Page by page: the visible ones by weight, then those that the mask hides; or one by name."""
+    length, query_at = 61, 53
+    query, key = torch.randn(2, 1, 1, length, D, generator=torch.Generator().manual_seed(2))
+    run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
+    masked, weights = dense(query, key, torch.ones(length, length, dtype=torch.bool).tril())
+    weights, masked = weights[0, 0, query_at], masked[0, 0, query_at]
+    dots = query[0, 0, query_at].double() @ key[0, 0].double().T
+    order = weights[: query_at + 1].argsort(descending=True).tolist()
+    seen = []
+    while len(seen) < query_at + 1:
+        steps = run.steps(0, 0, query_at, first=len(seen), count=13)
+        assert [one["rank"] for one in steps["keys"]] == list(
+            range(len(seen), min(len(seen) + 13, query_at + 1))
+        )
+        seen += steps["keys"]
+        assert steps["rest"]["count"] == query_at + 1 - len(seen)
+        shown = sum(one["weight"] for one in seen)
+        assert steps["rest"]["weight"] == pytest.approx(1 - shown, abs=1e-5)
+    assert [one["position"] for one in seen] == order
+    hidden = run.steps(0, 0, query_at, first=query_at + 1)["keys"]
+    assert [one["position"] for one in hidden] == list(range(query_at + 1, length))
+    for one in [*seen, *hidden]:
+        at = one["position"]
+        assert one["visible"] == (at <= query_at)
+        assert one["score"] == pytest.approx(float(dots[at]), abs=1e-5)
+        assert one["weight"] == pytest.approx(float(weights[at]), abs=2e-6)
+        expected = float(masked[at]) if at <= query_at else None
+        assert one["masked"] == (
+            expected if expected is None else pytest.approx(expected, abs=1e-5)
+        )
+        assert run.steps(0, 0, query_at, picked=at)["picked"] == one
+
+
 @pytest.fixture(scope="module")
 def empty(make_recording):
     """A sequence in which queries 0 … 3 see nothing, and one with numbers that are none."""
@@ -206,7 +293,8 @@ def test_a_row_that_sees_nothing_is_zeros_and_can_be_told(empty):
     assert run.row(0, 0, 2).tolist() == [0.0] * 7
     steps, cell = run.steps(0, 0, 2), run.cell(0, 0, 2, 1)
     json.dumps([steps, cell, run.scores(0)], allow_nan=False)
-    assert (steps["count"], steps["hidden"], steps["keys"]) == (0, 7, [])
+    assert (steps["count"], steps["hidden"]) == (0, 7)
+    assert [one["visible"] for one in steps["keys"]] == [False] * 7
     assert (cell["visible"], cell["weight"], cell["score"]) == (False, 0.0, None)
     assert cell["logsumexp"] is None
 
@@ -282,46 +370,17 @@ def test_everything_before_the_mask_is_in_the_scores():
     near(run.row(0, head, at)[: at + 1], weights)
     steps = run.steps(0, head, at)
     assert steps["logsumexp"] == pytest.approx(float(total), abs=1e-5)
+    assert steps["steps"] == ["scaled", "softcapped", "biased", "masked"]
+    assert steps["sink"]
     for one in steps["keys"]:
         assert one["weight"] == pytest.approx(float(weights[one["position"]]), abs=2e-6)
+        assert one["scaled"] == pytest.approx(one["score"] * D**-0.5, abs=1e-5)
+        assert one["softcapped"] == pytest.approx(4.0 * math.tanh(one["scaled"] / 4.0), abs=1e-5)
+        assert one["masked"] == pytest.approx(float(scaled[one["position"]]), abs=1e-5)
     for key_at in range(at + 1):
         cell = run.cell(0, head, at, key_at)
         assert cell["score"] == pytest.approx(float(scaled[key_at]), abs=1e-5)
         assert cell["weight"] == pytest.approx(float(weights[key_at]), abs=2e-6)
-
-
-def test_a_large_map_comes_in_bands_that_fit_together(make_recording, dense):
-    length = 2310  # above 2²² weights, with many divisors
-    generator = torch.Generator().manual_seed(6)
-    query, key = torch.randn(2, 1, 1, length, D, generator=generator)
-    run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
-    pixels = run.map(0, 0, (0, length), (0, length), (110, 70), Event())
-    assert pixels.shape == (110, 70)
-    visible = torch.ones(length, length, dtype=torch.bool).tril()
-    weights = dense(query, key, visible)[1][0, 0]
-    near(pixels, weights.view(110, length // 110, 70, length // 70).mean((1, 3)))
-    prime = run.map(0, 0, (1, 2310), (3, 2310), (101, 103), Event())
-    near(prime, means(weights[1:2310, 3:2310], 101, 103))
-
-
-class Once:
-    """An event that is set after it was looked at so often."""
-
-    def __init__(self, looks):
-        self.looks = looks
-
-    def is_set(self):
-        self.looks -= 1
-        return self.looks < 0
-
-
-def test_a_large_map_can_be_called_off_in_between(make_recording):
-    query, key = torch.randn(2, 1, 1, 2310, D, generator=torch.Generator().manual_seed(7))
-    run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
-    off = Once(3)
-    with pytest.raises(ReplacedError):
-        run.map(0, 0, (0, 2310), (0, 2310), (110, 70), off)
-    assert off.looks == -1
 
 
 @pytest.mark.parametrize(

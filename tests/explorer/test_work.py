@@ -11,7 +11,9 @@ from threading import Event
 from time import sleep
 
 import pytest
+import torch
 
+from regard.explorer._subjects import RecordingSubject
 from regard.explorer._work import WAITING, BusyError, ReplacedError, Work
 
 LIMIT = 30  # seconds, for what should not take any
@@ -120,7 +122,7 @@ def test_when_too_many_wait_another_is_refused_and_the_older_goes_on(work):
         assert len(await asyncio.gather(*busy)) == WAITING
         assert await work.run("a", lambda off: 1) == 1
         assert work._current == {}
-        assert work._waiting == 0
+        assert not work._asking
 
     asyncio.run(check())
 
@@ -131,7 +133,7 @@ def test_what_fails_makes_room_again(work):
             with pytest.raises(ZeroDivisionError):
                 await work.run("a", lambda off: 1 / 0)
         assert work._current == {}
-        assert work._waiting == 0
+        assert not work._asking
 
     asyncio.run(check())
 
@@ -159,10 +161,10 @@ def slow(recorded, monkeypatch):
     run = recorded.run("0")
     plain = run.map
 
-    def map_held(layer, head, queries, keys, size, off):
+    def map_held(layer, head, queries, keys, block, off):
         if queries[0] in held:
             held[queries[0]](off)
-        return plain(layer, head, queries, keys, size, off)
+        return plain(layer, head, queries, keys, block, off)
 
     monkeypatch.setattr(run, "map", map_held)
 
@@ -176,7 +178,7 @@ def slow(recorded, monkeypatch):
 
 
 def picture(first, **headers):
-    path = f"/api/runs/0/map?layer=0&head=0&queries={first},13&keys=0,13&rows=5&columns=5"
+    path = f"/api/runs/0/map?layer=0&head=0&queries={first},13&keys=0,13&block=2"
     named = {"client": "X-Client", "view": "X-View"}
     return {"path": path, "headers": {named[name]: value for name, value in headers.items()}}
 
@@ -325,3 +327,63 @@ def test_stopping_waits_for_nothing_that_computes(serve, raw, recorded, slow, th
     explorer.stop()
     with pytest.raises(OSError, match=r"refused|reset"):
         raw(explorer, "/api/health")
+
+
+def test_health_answers_before_a_large_map_does(serve, raw, make_recording, threads):
+    """Nothing is held here: a map of 8,192 tokens is computed as it is on the page."""
+    generator = torch.Generator().manual_seed(9)
+    query, key = torch.randn(2, 1, 1, 8192, 16, generator=generator)
+    recorded = RecordingSubject(make_recording([(query, key)]), title="large")
+    run, begun, order = recorded.run("0"), Event(), []
+    plain = run.map
+
+    def computed(*given):
+        begun.set()
+        found = plain(*given)
+        order.append("map")
+        return found
+
+    run.map = computed
+    explorer = serve(recorded)
+    path = "/api/runs/0/map?layer=0&head=0&queries=0,8192&keys=0,8192&block=8"
+    answer = threads.submit(raw, explorer, path)
+    assert begun.wait(LIMIT)
+    assert raw(explorer, "/api/health").body == b'{"ok":true}'
+    order.append("health")
+    assert answer.result(LIMIT).status == 200
+    assert order == ["health", "map"]
+
+
+def test_whoever_waits_is_answered_when_the_server_ends(work):
+    async def check():
+        held = Held()
+        waiting = await held.begin(work, None)
+        assert work.computing
+        work.close()
+        with pytest.raises(ReplacedError, match="ending"):
+            await waiting  # though what is computed does not stop
+        assert held.off.is_set()
+        assert work.computing
+        with pytest.raises(ReplacedError, match="ending"):
+            await work.run(None, lambda off: 1)
+        held.go.set()
+
+    asyncio.run(check())
+
+
+def test_one_that_has_not_begun_is_answered_too_when_the_server_ends(work):
+    """Its future is cancelled then, which must not look as if whoever asked had gone."""
+
+    async def check():
+        held = [Held(), Held()]
+        busy = [await one.begin(work, None) for one in held]
+        waiting = asyncio.ensure_future(work.run(None, lambda off: 1))
+        await asyncio.sleep(0)
+        work.close()
+        for task in [*busy, waiting]:
+            with pytest.raises(ReplacedError, match="ending"):
+                await task
+        for one in held:
+            one.go.set()
+
+    asyncio.run(check())

@@ -38,10 +38,17 @@ export function written() {
   for (const [name, letter, usual] of WORDS) if (now[name] !== usual) fields.set(letter, now[name]);
   if (now.size !== sizeFor(run)) fields.set("g", now.size);
   if (now.wide) fields.set("w", "1");
-  if (now.compare === "head") fields.set("o", `${now.other.layer},${now.other.head}`);
-  if (now.compare === "text" && now.second?.text != null && fits(now.second.text))
-    fields.set("t2", now.second.text);
-  if (now.compare === "text" && now.zoomSecond) zoom("z2", now.zoomSecond);
+  if (now.folded) fields.set("f", "1");
+  if (now.compare === "head") {
+    const { layer, head, average } = now.other;
+    fields.set("o", [layer, head, ...(average === "head" ? [] : [average])].join());
+  }
+  if (now.compare === "text" && now.second?.text != null) {
+    if (fits(now.second.text)) fields.set("t2", now.second.text);
+    if (now.querySecond != null) fields.set("q2", String(now.querySecond));
+    if (now.keySecond != null) fields.set("k2", String(now.keySecond));
+    if (now.zoomSecond) zoom("z2", now.zoomSecond);
+  }
   return `#${fields}`;
 }
 
@@ -72,9 +79,9 @@ export function apply(fields) {
     const at = Math.min(whole(layer) ?? now.layer, run.layers.length - 1);
     return { layer: at, head: Math.min(whole(place) ?? now.head, run.layers[at].heads.length - 1) };
   };
-  const token = (name) => {
+  const token = (name, { length } = run) => {
     const at = whole(fields.get(name));
-    return at == null || at >= run.length ? null : at;
+    return at == null || at >= length ? null : at;
   };
   const zoom = (name, length) => {
     const [queries, keys, span] = (fields.get(name) ?? "").split(",").map(Number);
@@ -100,8 +107,14 @@ export function apply(fields) {
   }
   patch.size = fields.get("g") === "grid" || fields.get("g") === "names" ? fields.get("g") : sizeFor(run);
   patch.wide = fields.get("w") === "1";
-  patch.other = head(...(fields.get("o") ?? "").split(","));
-  if (now.second) patch.zoomSecond = zoom("z2", now.second.length);
+  patch.folded = fields.get("f") === "1";
+  const [layer, place, average] = (fields.get("o") ?? "").split(",");
+  patch.other = { ...head(layer, place), average: allowed.average.includes(average) ? average : "head" };
+  if (now.second) {
+    patch.querySecond = token("q2", now.second);
+    patch.keySecond = token("k2", now.second);
+    patch.zoomSecond = zoom("z2", now.second.length);
+  }
   set(/** @type {any} */ (patch));
 }
 
@@ -112,7 +125,7 @@ export function startAddress() {
     if (hash && hash !== location.hash) history.replaceState(null, "", hash);
   });
   subscribe(
-    "run second layer head query key zoom zoomSecond colour average sort size compare other active tab wide",
+    "run second layer head query key querySecond keySecond zoom zoomSecond colour average sort size compare other active tab wide folded",
     write,
   );
 }

@@ -119,9 +119,9 @@ const query = (fields) => new URLSearchParams(fields).toString();
 export const health = () => json("/api/health");
 export const about = () => json("/api/about");
 export const open = (text, view = "open") => json("/api/runs", { method: "POST", body: { text }, view });
-export const fetchRun = (run) => json(of(run), { view: "open" });
-export const append = (run, token) =>
-  json(`${of(run)}/append`, { method: "POST", body: { token }, view: "open" });
+export const fetchRun = (run, view = "open") => json(of(run), { view });
+export const append = (run, token, view = "open") =>
+  json(`${of(run)}/append`, { method: "POST", body: { token }, view });
 export const heads = (run, each, view = "heads") => lines(`${of(run)}/heads`, each, { view });
 export const thumbnails = (run, layer, size) => floats(`${of(run)}/thumbnails?${query({ layer, size })}`);
 export const map = (run, window, view) => floats(`${of(run)}/map?${query(window)}`, { view });
@@ -129,11 +129,12 @@ export const row = (run, layer, head, at, view = "row") =>
   floats(`${of(run)}/row?${query({ layer, head, query: at })}`, { view });
 export const column = (run, layer, head, at, view = "column") =>
   floats(`${of(run)}/column?${query({ layer, head, key: at })}`, { view });
-export const cell = (run, layer, head, at, key) =>
-  json(`${of(run)}/cell?${query({ layer, head, query: at, key })}`, { view: "cell" });
+export const cell = (run, layer, head, at, key, view = "cell") =>
+  json(`${of(run)}/cell?${query({ layer, head, query: at, key })}`, { view });
 export const readouts = (run, layer, head, view) =>
   floats(`${of(run)}/readouts?${query({ layer, head })}`, { view });
-export const steps = (run, layer, head, at) =>
-  json(`${of(run)}/steps?${query({ layer, head, query: at })}`, { view: "steps" });
+/** @param {{first?: number, count?: number, picked?: number}} [keys] ranks that are written out, and a key */
+export const steps = (run, layer, head, at, keys = {}, view = "steps") =>
+  json(`${of(run)}/steps?${query({ layer, head, query: at, ...keys })}`, { view });
 export const generate = (run, options, each, signal) =>
   lines(`${of(run)}/generate`, each, { method: "POST", body: options, signal });

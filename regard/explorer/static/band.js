@@ -1,8 +1,7 @@
 /** The band below: its tabs, its height, and what it is about. */
 import { byId } from "./dom.js";
-import { named } from "./format.js";
-import { activeColumn } from "./map.js";
-import { clamp, get, queryRead, set, subscribe } from "./store.js";
+import { named, placeName } from "./format.js";
+import { activeSide, get, queryRead, set, shown, subscribe } from "./store.js";
 
 const TABS = ["steps", "readouts"];
 const STEP = 24; // pixels an arrow moves the splitter
@@ -21,7 +20,10 @@ export function startBand() {
   }
   byId("fold").onclick = () => set({ folded: !get().folded });
   subscribe("tab folded", show);
-  subscribe("run second layer head other active compare query hover", title);
+  subscribe(
+    "run second layer head average other active compare query querySecond hover tab",
+    title,
+  );
   split();
   show(get());
 }
@@ -38,15 +40,18 @@ function show({ tab, folded }) {
 }
 
 function title() {
-  const { run, layer, head } = activeColumn().source();
+  const source = shown();
+  const { run, query: locked } = source;
   if (!run) return byId("band-title").replaceChildren();
-  const query = clamp(queryRead(), run.length);
   const token = document.createElement("samp");
-  token.textContent = named(run.labels, query, 40);
+  token.textContent = named(run.labels, queryRead(), 40);
+  // The steps are those of one head, whatever mean the map shows.
+  const place = placeName(run, get().tab === "steps" ? { ...source, average: "head" } : source);
+  const side = get().compare === "off" ? "" : `, ${activeSide() === "first" ? "left" : "right"}`;
   byId("band-title").replaceChildren(
     "of query ",
     token,
-    ` under layer ${run.layers[layer].index}, head ${run.layers[layer].heads[head]}${get().query == null ? "" : " · kept, Escape lets go"}`,
+    ` under ${place[0].toLowerCase()}${place.slice(1).replace(" · Head", ", head").replace(" · ", ", ")}${side}${locked == null ? "" : " · kept, Escape lets go"}`,
   );
 }
 

@@ -80,3 +80,37 @@ export function settled(milliseconds, run) {
     timer = setTimeout(() => run(...given), milliseconds);
   };
 }
+
+/** A key's name at the start of a row, to be pressed; the row's own click does the rest. */
+export function keyButton(labels, key, told) {
+  const own = labels[key] === String(key) ? "" : labels[key];
+  return make(
+    "button",
+    { className: "key-name", type: "button", tabIndex: -1, title: own, "aria-label": `key ${key} ${own}, ${told}` },
+    make("i", { textContent: `${key} ` }),
+    own,
+  );
+}
+
+/** Up and down move between the rows of a table; Tab comes to one of them. */
+export function rove(root) {
+  const buttons = () => [...root.querySelectorAll("tbody .key-name")];
+  root.addEventListener("keydown", (event) => {
+    const all = buttons();
+    const at = all.indexOf(event.target);
+    const to = { ArrowUp: at - 1, ArrowDown: at + 1, Home: 0, End: all.length - 1 }[event.key];
+    if (at < 0 || to == null || event.shiftKey || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    all[Math.max(0, Math.min(all.length - 1, to))].focus();
+  });
+  root.addEventListener("focusin", (event) => {
+    if (!event.target.matches(".key-name")) return;
+    for (const button of buttons()) button.tabIndex = button === event.target ? 0 : -1;
+  });
+  const reach = () => {
+    const all = buttons();
+    if (all.length && !all.some(({ tabIndex }) => tabIndex === 0)) all[0].tabIndex = 0;
+  };
+  new MutationObserver(reach).observe(root, { childList: true, subtree: true });
+}

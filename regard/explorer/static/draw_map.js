@@ -6,7 +6,7 @@
  *   mono: string, sans: string, theme: "light"|"dark"}} Inks
  * @typedef {{left: number, top: number, side: number, right: number, bottom: number, bar: number,
  *   width: number, height: number}} Place
- * @typedef {{canvas: HTMLCanvasElement, queries: number[], keys: number[], exact: boolean}} Picture
+ * @typedef {{canvas: HTMLCanvasElement, queries: number[], keys: number[], block: number}} Picture
  */
 import { fitted, skipped, tickText, ticks } from "./axes.js";
 import { place as placed, rampPicture } from "./colour.js";
@@ -28,7 +28,7 @@ const SLANT = Math.PI / 3.4;
 export function layout(width, height, length, letters = 14) {
   const narrow = width < 440;
   const left = Math.max(62, Math.min(narrow ? 70 : 104, letters * 6.7 + 16));
-  const right = narrow ? 46 : 56;
+  const right = narrow ? 54 : 58;
   const bar = narrow ? 30 : 40;
   const bottom = bar + GAP * 2 + (narrow ? 62 : 84);
   const top = 6;
@@ -76,21 +76,19 @@ export function paintMap(surface, data) {
   paintCross(surface, data, now, cell);
 }
 
-function paintPicture(surface, { canvas, queries, keys }, { left, top, side }, now, cell) {
-  const rows = canvas.height / (queries[1] - queries[0]); // pixels of the picture a token
-  const columns = canvas.width / (keys[1] - keys[0]);
+function paintPicture(surface, { canvas, queries, keys, block }, { left, top, side }, now, cell) {
   const y0 = Math.max(queries[0], now.queries);
   const y1 = Math.min(queries[1], now.queries + now.span);
   const x0 = Math.max(keys[0], now.keys);
   const x1 = Math.min(keys[1], now.keys + now.span);
   if (y1 <= y0 || x1 <= x0) return;
-  surface.imageSmoothingEnabled = columns * (x1 - x0) > side; // larger than it is shown
+  surface.imageSmoothingEnabled = block * cell < 1; // a cell is smaller than a pixel
   surface.drawImage(
     canvas,
-    (x0 - keys[0]) * columns,
-    (y0 - queries[0]) * rows,
-    (x1 - x0) * columns,
-    (y1 - y0) * rows,
+    (x0 - keys[0]) / block,
+    (y0 - queries[0]) / block,
+    (x1 - x0) / block,
+    (y1 - y0) / block,
     left + (x0 - now.keys) * cell,
     top + (y0 - now.queries) * cell,
     (x1 - x0) * cell,

@@ -1,89 +1,14 @@
-/** Where a text is typed, pasted, dropped or opened. */
+/** Where texts are typed, pasted, dropped or opened: one for each side. */
 import { byId, make } from "./dom.js";
 import { count, plural } from "./format.js";
 import { openRun, openText } from "./session.js";
 import { get, set, subscribe } from "./store.js";
 
+const most = () => get().about?.limits?.characters ?? Infinity;
+
 export function startEntry() {
-  const form = byId("entry");
-  const field = byId("entry-text");
-  const note = byId("entry-note");
-  const file = byId("file");
-
-  const open = (shown) => {
-    form.hidden = !shown;
-    byId("edit").hidden = shown || !get().about?.writes;
-    byId("entry-cancel").hidden = !get().run;
-    if (!shown) return;
-    field.value ||= get().run?.text ?? "";
-    tell();
-  };
-  const tell = () => {
-    const most = get().about?.limits?.characters ?? Infinity;
-    const length = Array.from(field.value).length;
-    note.textContent =
-      length > most ? `${plural(length, "character")}; at most ${count(most)} are taken` : "";
-    byId("entry-run").disabled = !field.value || length > most;
-  };
-  const submit = async () => {
-    if (!field.value || byId("entry-run").disabled) return;
-    byId("entry-run").disabled = true;
-    if (await openText(field.value)) open(false);
-    tell();
-  };
-  const take = async (chosen) => {
-    if (!chosen) return;
-    const most = get().about?.limits?.characters ?? Infinity;
-    if (chosen.size > 4 * most) {
-      set({
-        problem: `${chosen.name} has ${count(chosen.size)} bytes; at most ${count(most)} characters are taken.`,
-      });
-      return;
-    }
-    const text = await chosen.text();
-    if (text.includes("\u0000")) {
-      set({ problem: `${chosen.name} is no text file.` });
-      return;
-    }
-    field.value = text;
-    open(true);
-    await submit();
-  };
-
-  byId("edit").onclick = () => {
-    open(true);
-    field.focus();
-    field.select();
-  };
-  byId("entry-cancel").onclick = () => open(false);
-  byId("entry-file").onclick = () => file.click();
-  file.onchange = () => {
-    take(file.files[0]);
-    file.value = ""; // the same file again is a change, too
-  };
-  field.addEventListener("input", tell);
-  field.addEventListener("keydown", (event) => {
-    event.stopPropagation(); // what is typed is no command
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit();
-    else if (event.key === "Escape" && get().run) open(false);
-  });
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    submit();
-  });
-  const panel = byId("text-panel");
-  panel.addEventListener("dragover", (event) => {
-    if (!get().about?.writes || ![...event.dataTransfer.types].includes("Files")) return;
-    event.preventDefault();
-    form.classList.add("over");
-  });
-  panel.addEventListener("dragleave", () => form.classList.remove("over"));
-  panel.addEventListener("drop", (event) => {
-    form.classList.remove("over");
-    if (!get().about?.writes || !event.dataTransfer.files.length) return;
-    event.preventDefault();
-    take(event.dataTransfer.files[0]);
-  });
+  const first = new Entry("first", "");
+  const second = new Entry("second", "-second");
   const sequence = byId("sequence");
   sequence.onchange = () => openRun(sequence.value);
   subscribe("about run", ({ about, run }) => {
@@ -94,11 +19,117 @@ export function startEntry() {
         make("option", { value: name, textContent: name, selected: name === run?.id }),
       ),
     );
-    if (!form.hidden && document.activeElement === field) return; // someone is writing
-    if (run) field.value = run.text ?? "";
-    open(about.writes && !run && !get().busy);
   });
   subscribe("busy", ({ about, run, busy }) => {
-    if (about?.writes && !run && !busy) open(true); // nothing could be opened by itself
+    if (about?.writes && !run && !busy) first.open(true); // nothing could be opened by itself
+  });
+  drops((file, target) => {
+    const right = get().compare === "text" && target.closest?.("#map-second, #text-second, #grid-second");
+    (right ? second : first).take(file);
+  });
+}
+
+class Entry {
+  /** @param {"first"|"second"} side @param {string} suffix of its elements' names */
+  constructor(side, suffix) {
+    this.side = side;
+    const of = (name) => byId(`${name}${suffix}`);
+    [this.form, this.field, this.note] = [of("entry"), of("entry-text"), of("entry-note")];
+    [this.edit, this.button, this.cancel] = [of("edit"), of("entry-run"), of("entry-cancel")];
+    const file = of("file");
+    this.edit.onclick = () => {
+      this.open(true);
+      this.field.focus();
+      this.field.select();
+    };
+    this.cancel.onclick = () => {
+      this.open(false);
+      this.edit.focus();
+    };
+    of("entry-file").onclick = () => file.click();
+    file.onchange = () => {
+      this.take(file.files[0]);
+      file.value = ""; // the same file again is a change, too
+    };
+    this.field.addEventListener("input", () => this.#tell());
+    this.field.addEventListener("keydown", (event) => {
+      event.stopPropagation(); // what is typed is no command
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.#submit();
+      else if (event.key === "Escape" && this.#run()) this.cancel.click();
+    });
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#submit();
+    });
+    subscribe("about run second", ({ about }) => {
+      if (!about || (!this.form.hidden && document.activeElement === this.field)) return; // someone is writing
+      const run = this.#run();
+      if (run) this.field.value = run.text ?? "";
+      this.open(about.writes && !run && !get().busy);
+    });
+  }
+
+  #run() {
+    return this.side === "second" ? get().second : get().run;
+  }
+
+  open(shown) {
+    this.form.hidden = !shown;
+    this.edit.hidden = shown || !get().about?.writes;
+    this.cancel.hidden = !this.#run();
+    if (!shown) return;
+    this.field.value ||= this.#run()?.text ?? "";
+    this.#tell();
+  }
+
+  #tell() {
+    const length = Array.from(this.field.value).length;
+    const over = length > most();
+    this.note.textContent = over ? `${plural(length, "character")}; at most ${count(most())} are taken` : "";
+    this.button.disabled = !this.field.value || over;
+  }
+
+  async #submit() {
+    if (!this.field.value || this.button.disabled) return;
+    this.button.disabled = true;
+    if (await openText(this.field.value, this.side)) this.open(false);
+    this.#tell();
+  }
+
+  /** Opens a file as a text. */
+  async take(file) {
+    if (!file) return;
+    if (file.size > 4 * most()) {
+      const size = `${file.name} has ${count(file.size)} bytes`;
+      return set({ problem: `${size}; at most ${count(most())} characters are taken.` });
+    }
+    const text = await file.text();
+    if (text.includes("\u0000")) return set({ problem: `${file.name} is no text file.` });
+    this.field.value = text;
+    this.open(true);
+    await this.#submit();
+  }
+}
+
+/** Files that are dropped anywhere on the page. */
+function drops(take) {
+  const page = document.documentElement;
+  const holds = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+  document.addEventListener("dragover", (event) => {
+    if (!holds(event)) return;
+    event.preventDefault(); // else the browser would leave the page for the file
+    const writes = Boolean(get().about?.writes);
+    event.dataTransfer.dropEffect = writes ? "copy" : "none";
+    page.classList.toggle("dropping", writes);
+  });
+  document.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) page.classList.remove("dropping");
+  });
+  document.addEventListener("drop", (event) => {
+    page.classList.remove("dropping");
+    if (!holds(event)) return;
+    event.preventDefault();
+    if (get().about?.writes) take(event.dataTransfer.files[0], event.target);
+    else set({ problem: "This is a recording, which takes no other text." });
   });
 }

@@ -1,16 +1,20 @@
-/** What is seen, as files: pictures as PNG and SVG, numbers as CSV, the page as an address. */
+/** What is seen, as files: pictures as PNG and SVG, numbers as CSV. */
 import * as api from "./api.js";
-import { LONGEST, written } from "./address.js";
 import { byId } from "./dom.js";
 import { paintMap, paintScale } from "./draw_map.js";
+import { paintReadouts } from "./draw_readouts.js";
 import { gridSize, paintGrid, thumbnail } from "./draw_thumbnail.js";
-import { csvRow, short } from "./format.js";
-import { READOUTS, ordered, thumbnailsOf } from "./heads.js";
-import { activeColumn, columns, scaleNow } from "./map.js";
+import { placeName } from "./format.js";
+import { READOUTS } from "./card.js";
+import { ordered } from "./heads.js";
+import { columns, scaleNow } from "./map.js";
 import { heard } from "./quiet.js";
-import { clamp, figuresOf, get, headActive, queryNow, set } from "./store.js";
+import { readoutsDrawing } from "./readouts.js";
+import { figuresOf, get, placeOf, set, shown } from "./store.js";
 import { SvgSurface } from "./surface.js";
+import { fileName, save, tables } from "./tables.js";
 import { inks } from "./theme.js";
+import { thumbnailsOf } from "./thumbnails.js";
 
 const SHARP = 2; // a PNG is for a page: twice the screen's resolution
 
@@ -19,12 +23,10 @@ export function startExports() {
   menu.addEventListener("click", async (event) => {
     const what = event.target.dataset?.export;
     if (!what) return;
-    if (what === "link") return copyLink();
     menu.open = false;
     if (!get().run) return set({ problem: "There is no text open yet, so there is nothing to export." });
-    await { map: exportMap, heads: exportHeads, row: exportRow, readouts: exportReadouts }[
-      what.split("-")[0]
-    ](what.split("-")[1]);
+    const [part, kind] = what.split("-");
+    await (kind === "csv" ? tables : pictures)[part](kind);
   });
   document.addEventListener("pointerdown", (event) => {
     if (menu.open && !menu.contains(event.target)) menu.open = false;
@@ -35,38 +37,7 @@ export function startExports() {
     menu.querySelector("summary").focus();
     event.stopPropagation();
   });
-  menu.addEventListener("toggle", () => {
-    byId("link-note").textContent = carries();
-  });
 }
-
-/** What an address can't carry, said before it is shared. */
-function carries() {
-  const { run, second, about, compare } = get();
-  if (!about?.writes) return "The address opens this recording’s page where the same recording is served.";
-  const long = [run, compare === "text" ? second : null].filter(
-    (one) => one?.text != null && Array.from(one.text).length > LONGEST,
-  );
-  return long.length
-    ? `The text is longer than ${LONGEST} characters, so the address goes without it: whoever opens it has to open the text again.`
-    : "The address holds the text and everything chosen.";
-}
-
-async function copyLink() {
-  const address = location.href.split("#")[0] + written();
-  history.replaceState(null, "", address);
-  try {
-    await navigator.clipboard.writeText(address);
-    byId("link-note").textContent = `Copied. ${carries()}`;
-  } catch {
-    byId("link-note").textContent =
-      `The browser does not allow copying; it is in the address bar. ${carries()}`;
-  }
-}
-
-const nameOf = (run, { layer, head }) =>
-  `layer ${run.layers[layer].index}, head ${run.layers[layer].heads[head]}`;
-const fileName = (what, { layer, head }) => `regard-${what}-layer${layer}-head${head}`;
 
 /** Draws on a canvas or into an SVG, and hands the file over. */
 async function deliver(kind, name, width, height, draw) {
@@ -87,37 +58,37 @@ async function deliver(kind, name, width, height, draw) {
 }
 
 function exportMap(kind) {
-  const shown = Object.values(columns).filter((column) => !column.root.hidden && column.source().run);
+  const seen = Object.values(columns).filter((column) => !column.root.hidden && column.source().run);
   const top = 34;
   const gap = 24;
-  const widths = shown.map(({ place }) => place.width);
+  const widths = seen.map(({ place }) => place.width);
   const width = widths.reduce((sum, one) => sum + one + gap, -gap);
-  const height = top + Math.max(...shown.map(({ place }) => place.height)) + 44;
+  const height = top + Math.max(...seen.map(({ place }) => place.height)) + 44;
   const look = inks();
-  return deliver(kind, fileName("map", shown[0].source()), width, height, (surface) => {
+  return deliver(kind, fileName("map", seen[0].source()), width, height, (surface) => {
     surface.fillStyle = look.paper;
     surface.fillRect(0, 0, width, height);
     let x = 0;
-    shown.forEach((column, k) => {
-      const { run, layer, head } = column.source();
+    seen.forEach((column, k) => {
+      const source = column.source();
       surface.save();
       surface.translate(x, top);
       paintMap(surface, column.drawing());
       surface.restore();
-      const figures = figuresOf(layer, head, run === get().run ? get().heads : get().headsSecond);
+      const figures = source.average === "head" && figuresOf(source.layer, source.head, source.heads);
       surface.font = `bold 13px ${look.sans}`;
       surface.fillStyle = look.ink;
       surface.textAlign = "left";
       surface.textBaseline = "alphabetic";
       surface.fillText(
-        `${nameOf(run, { layer, head })}${figures ? `: ${figures.name}` : ""}`.replace(/^l/, "L"),
+        `${placeName(source.run, source)}${figures ? `: ${figures.name}` : ""}`,
         x + 8,
         20,
       );
       x += widths[k] + gap;
     });
     paintScale(surface, {
-      x: shown[0].place.left,
+      x: seen[0].place.left,
       y: height - 40,
       width: 190,
       scale: scaleNow(),
@@ -127,19 +98,20 @@ function exportMap(kind) {
 }
 
 function exportHeads(kind) {
-  if (kind === "csv") return exportHeadsCsv();
-  const { run, sort } = get();
-  const heads = ordered();
+  const source = shown(get().compare === "text" ? undefined : "first");
+  const { run } = source;
+  const { sort } = get();
+  const heads = ordered(source);
   const widest = Math.max(...run.layers.map(({ heads: all }) => all.length));
   const across = sort === "order" ? widest : Math.min(12, heads.length);
   const cell = 72;
   const { width, height } = gridSize(heads.length, across, cell);
-  const chosen = headActive();
+  const chosen = shown();
   const look = { theme: inks().theme, causal: run.causal, exact: run.length <= 64 };
   const cells = heads.map(({ layer, head }) => ({
-    picture: thumbnailsOf(layer) ? thumbnail(thumbnailsOf(layer), head, look) : null,
+    picture: thumbnailsOf(source.side, layer) ? thumbnail(thumbnailsOf(source.side, layer), head, look) : null,
     name: `${run.layers[layer].index}·${run.layers[layer].heads[head]}`,
-    role: figuresOf(layer, head)?.name ?? "",
+    role: figuresOf(layer, head, source.heads)?.name ?? "",
     chosen: chosen.layer === layer && chosen.head === head,
   }));
   const words = READOUTS.find(([name]) => name === sort)?.[1];
@@ -149,72 +121,25 @@ function exportHeads(kind) {
   );
 }
 
-const table = (name, header, rows) =>
-  save(
-    new Blob([[header, ...rows].map((cells) => `${csvRow(cells)}\r\n`).join("")], {
-      type: "text/csv;charset=utf-8",
-    }),
-    `${name}.csv`,
-  );
-
-async function exportRow() {
-  const source = activeColumn().source();
-  const { run, layer, head } = source;
-  const query = clamp(queryNow(), run.length);
-  const data = await heard(api.row(run.id, layer, head, query, "row-export"));
+async function exportReadouts(kind) {
+  const source = shown();
+  const { run } = source;
+  const data = await heard(api.readouts(run.id, ...placeOf(source), "readouts-export"));
   if (!data) return;
-  table(
-    `${fileName("row", source)}-query${query}`,
-    ["layer", "head", "query", "query_token", "key", "key_token", "weight"],
-    Array.from(data.values, (weight, key) => [
-      run.layers[layer].index,
-      run.layers[layer].heads[head],
-      query,
-      run.labels[query],
-      key,
-      run.labels[key],
-      weight,
-    ]),
-  );
+  const [width, height, edge] = [960, 320, 16];
+  const look = inks();
+  const title = placeName(run, source);
+  return deliver(kind, fileName("readouts", source), width + 2 * edge, height + 2 * edge + 24, (surface) => {
+    surface.fillStyle = look.paper;
+    surface.fillRect(0, 0, width + 2 * edge, height + 2 * edge + 24);
+    surface.font = `bold 13px ${look.sans}`;
+    surface.fillStyle = look.ink;
+    surface.fillText(title, edge, edge + 12);
+    surface.save();
+    surface.translate(edge, edge + 24);
+    paintReadouts(surface, readoutsDrawing(run, data.values, width, height));
+    surface.restore();
+  });
 }
 
-async function exportReadouts() {
-  const source = activeColumn().source();
-  const { run, layer, head } = source;
-  const data = await heard(api.readouts(run.id, layer, head, "readouts-export"));
-  if (!data) return;
-  const of = (n, k) => data.values[n * run.length + k];
-  table(
-    fileName("readouts", source),
-    ["position", "token", "entropy_nats", "distance_tokens", "first_token", "received"],
-    run.labels.map((label, k) => [k, label, of(0, k), of(1, k), of(2, k), of(3, k)]),
-  );
-}
-
-function exportHeadsCsv() {
-  const { run } = get();
-  table(
-    "regard-heads",
-    ["layer", "head", "layer_name", "name", "meaning", ...READOUTS.map(([name]) => name)],
-    ordered().map(({ layer, head }) => {
-      const figures = figuresOf(layer, head);
-      return [
-        run.layers[layer].index,
-        run.layers[layer].heads[head],
-        run.layers[layer].name,
-        figures?.name ?? "",
-        figures?.meaning ?? "",
-        ...READOUTS.map(([name]) => figures?.[name] ?? null),
-      ];
-    }),
-  );
-}
-
-function save(blob, name) {
-  const address = URL.createObjectURL(blob);
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = short(name, 120);
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
-}
+const pictures = { map: exportMap, heads: exportHeads, readouts: exportReadouts };

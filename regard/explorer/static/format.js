@@ -2,6 +2,19 @@
 
 const MINUS = "−";
 
+/** Decimals that numbers are exact to; on a page whose numbers were kept in few bits there is an end. */
+let exact = Infinity;
+/** @param {number} [decimals] */
+export const keepTo = (decimals = Infinity) => {
+  exact = decimals;
+};
+
+/** All figures of a number that mean something: where it is read off, or goes to a file. */
+export const full = (value) =>
+  exact === Infinity || Number.isInteger(value) || !Number.isFinite(value)
+    ? String(value)
+    : String(Number(value.toPrecision(exact + 1)));
+
 /** A weight: enough figures to compare, never a 0 that is not one. */
 export function weight(value) {
   if (value == null) return "–";
@@ -21,10 +34,10 @@ export function power(value) {
 }
 
 /** A signed number with so many decimals, with a true minus, and no −0. */
-export function signed(value, decimals = 2) {
+export function signed(value, decimals = 2, most = exact) {
   if (value == null) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : value < 0 ? `${MINUS}∞` : "NaN";
-  const text = Math.abs(value) >= 1e6 ? value.toExponential(2) : value.toFixed(decimals);
+  const text = Math.abs(value) >= 1e6 ? value.toExponential(2) : value.toFixed(Math.min(decimals, most));
   return Number(text) === 0 ? text.replace("-", "") : text.replace("-", MINUS);
 }
 
@@ -61,6 +74,20 @@ export const named = (labels, k, most = 24) =>
  */
 export const isolated = (text) => `\u2068${text}\u2069`;
 
+/** What a side shows, in words: a head, or the mean over some. */
+export function placeName(run, { layer, head, average }) {
+  if (average === "model") return "All layers · mean";
+  const { index, heads } = run.layers[layer];
+  return `Layer ${index} · ${average === "layer" ? "mean" : `Head ${heads[head]}`}`;
+}
+
+/** What a mean is taken over. */
+export function meanOf(run, { layer, average }) {
+  if (average === "layer") return `the ${plural(run.layers[layer].heads.length, "head")} of this layer`;
+  const heads = run.layers.reduce((sum, one) => sum + one.heads.length, 0);
+  return `the ${plural(heads, "head")} of ${plural(run.layers.length, "layer")}`;
+}
+
 /** A step of 1, 2 or 5 times a power of ten, at least so large. */
 export function niceStep(least) {
   const base = 10 ** Math.floor(Math.log10(Math.max(least, 1e-12)));
@@ -72,7 +99,7 @@ export function csvRow(cells) {
   return cells
     .map((cell) => {
       if (cell == null) return "";
-      if (typeof cell === "number") return Number.isFinite(cell) ? String(cell) : "";
+      if (typeof cell === "number") return Number.isFinite(cell) ? full(cell) : "";
       const text = /^[=+\-@\t\r]/.test(cell) ? `'${cell}` : cell;
       return /[",\n\r']/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
     })

@@ -6,7 +6,7 @@ const STILL = 4; // pixels that a click may move
  * @param {HTMLElement} element
  * @param {{
  *   hover: (x: number, y: number) => void, leave: () => void, click: (x: number, y: number) => void,
- *   pan: (dx: number, dy: number) => void, zoom: (factor: number, x: number, y: number) => void,
+ *   pan: (dx: number, dy: number, x: number, y: number) => void, zoom: (factor: number, x: number, y: number) => void,
  * }} on in CSS pixels of the element
  */
 export function listen(element, on) {
@@ -33,7 +33,7 @@ export function listen(element, on) {
   element.addEventListener("pointermove", (event) => {
     const now = at(event);
     const before = down.get(event.pointerId);
-    if (!before) return on.hover(now.x, now.y);
+    if (!before) return event.pointerType === "touch" ? undefined : on.hover(now.x, now.y);
     down.set(event.pointerId, now);
     if (down.size === 2) {
       const { apart, x, y } = spread();
@@ -44,7 +44,7 @@ export function listen(element, on) {
     travelled += Math.hypot(now.x - before.x, now.y - before.y);
     if (travelled <= STILL) return;
     element.classList.add("panning");
-    on.pan(now.x - before.x, now.y - before.y);
+    on.pan(now.x - before.x, now.y - before.y, now.x, now.y);
   });
   const up = (event) => {
     if (!down.delete(event.pointerId)) return;
@@ -71,6 +71,34 @@ export function listen(element, on) {
       // A trackpad's pinch arrives as a wheel with ctrl, in much smaller numbers.
       const speed = event.ctrlKey ? 0.01 : 0.0016;
       on.zoom(Math.exp(-Math.max(-300, Math.min(300, event.deltaY * lines)) * speed), x, y);
+    },
+    { passive: false },
+  );
+}
+
+const PINCH = 1.25; // how much fingers move apart, or together, before it counts
+
+/**
+ * Two fingers that move apart or together on something that one finger scrolls.
+ * @param {HTMLElement} element
+ * @param {{closer: () => void, farther: () => void}} on
+ */
+export function pinches(element, on) {
+  let apart = 0;
+  const spread = ({ touches: [a, b] }) => Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY);
+  // Touches, not pointers: a finger's pointer ends as soon as the browser begins to scroll.
+  element.addEventListener("touchstart", (event) => {
+    apart = event.touches.length === 2 ? spread(event) : 0;
+  }, { passive: true });
+  element.addEventListener(
+    "touchmove",
+    (event) => {
+      if (event.touches.length !== 2 || !(apart > 0)) return;
+      event.preventDefault(); // the page is not zoomed
+      const ratio = spread(event) / apart;
+      if (ratio < PINCH && ratio > 1 / PINCH) return;
+      (ratio > 1 ? on.closer : on.farther)();
+      apart = 0; // once a pinch
     },
     { passive: false },
   );

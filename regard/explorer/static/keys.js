@@ -1,7 +1,8 @@
 /** The keyboard, for all of it, and the dialog that says which keys there are. */
 import { byId, make } from "./dom.js";
+import { placeName } from "./format.js";
 import { activeColumn } from "./map.js";
-import { chooseHead, clamp, get, headActive, keyNow, queryNow, release, set } from "./store.js";
+import { change, chooseHead, clamp, get, keyNow, queryNow, release, set, shown } from "./store.js";
 import { showing } from "./zoom.js";
 
 const KEYS = [
@@ -23,8 +24,9 @@ const KEYS = [
 const POINTER = [
   ["hover, click", "looks at a token, a cell or a head; a click keeps it"],
   ["Shift + click on a token", "takes it as the key"],
-  ["wheel, pinch, double click", "zoom the map where the pointer is"],
-  ["drag", "moves the zoomed map"],
+  ["wheel, pinch, double click", "zoom the map where the pointer is; a pinch on the heads makes them small or large"],
+  ["drag", "moves the zoomed map; a finger on the whole map moves the crosshair"],
+  ["a file dropped on the page", "is opened as a text"],
 ];
 
 export function startKeys() {
@@ -80,18 +82,19 @@ function step(queries, keys) {
   if (!run) return;
   const query = clamp(queryNow() + queries, run.length);
   const key = keys ? clamp((keyNow() ?? query) + keys, run.length) : keyNow();
-  set({ query, key, hover: {} });
+  change({ query, key });
+  set({ hover: {} });
   if (zoom) column.zoomTo(showing(zoom, run.length, query, key));
 }
 
 function turn(heads, layers) {
-  const { run } = get();
-  const now = headActive();
-  const layer = (now.layer + layers + run.layers.length) % run.layers.length;
+  const { run, layer: before, head: at, average } = shown();
+  if (!run) return;
+  const layer = (before + layers + run.layers.length) % run.layers.length;
   const among = run.layers[layer].heads.length;
-  const head = layers ? Math.min(now.head, among - 1) : (now.head + heads + among) % among;
-  chooseHead(layer, head);
-  set({ spoken: `layer ${run.layers[layer].index}, head ${run.layers[layer].heads[head]}` });
+  if (layers && average === "layer") change({ layer, head: Math.min(at, among - 1) });
+  else chooseHead(layer, layers ? Math.min(at, among - 1) : (at + heads + among) % among);
+  set({ spoken: placeName(run, shown()) });
 }
 
 const next = (all, now) => all[(all.indexOf(now) + 1) % all.length];
@@ -134,7 +137,7 @@ const acts = {
   0: () => activeColumn().zoomTo(null),
   Escape: () => (get().wide ? set({ wide: false }) : release()),
   l: () => set({ colour: get().colour === "log" ? "linear" : "log" }),
-  a: () => set({ average: next(["head", "layer", "model"], get().average) }),
+  a: () => change({ average: next(["head", "layer", "model"], shown().average) }),
   t: () => set({ tab: get().tab === "steps" ? "readouts" : "steps", folded: false }),
   h: () => set({ wide: !get().wide }),
   "?": () => byId("keys").showModal(),

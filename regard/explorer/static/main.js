@@ -2,22 +2,25 @@
 import { apply, parsed, sizeFor, startAddress } from "./address.js";
 import * as api from "./api.js";
 import { startBand } from "./band.js";
+import { startCard } from "./card.js";
 import { startCompare } from "./compare.js";
-import { byId, settled } from "./dom.js";
+import { byId, make, settled } from "./dom.js";
 import { startEntry } from "./entry.js";
 import { startExports } from "./exports.js";
-import { plural, sentence } from "./format.js";
+import { keepTo, plural, sentence } from "./format.js";
 import { startHeads } from "./heads.js";
 import { startKeys } from "./keys.js";
+import { startLink } from "./link.js";
 import { startMaps } from "./map.js";
 import { startNext } from "./next.js";
 import { startRail } from "./rail.js";
 import { startReadouts } from "./readouts.js";
-import { openRun, openSecond, openText, reopen } from "./session.js";
+import { openRun, openText, reopen } from "./session.js";
 import { startSteps } from "./steps.js";
 import { get, set, subscribe } from "./store.js";
 import { startText } from "./text.js";
 import { startTheme } from "./theme.js";
+import { startThumbnails } from "./thumbnails.js";
 
 const RETRY = 2000; // milliseconds
 const PATIENCE = 5000; // milliseconds in which the page may still choose by itself
@@ -25,6 +28,8 @@ const PATIENCE = 5000; // milliseconds in which the page may still choose by its
 async function begin() {
   const about = await api.about().catch(() => null);
   if (!about) return; // the banner says so, and the retry begins again
+  keepTo(about.decimals);
+  if (about.start && !location.hash) history.replaceState(null, "", `#${about.start}`);
   set({ about });
   await openAddress();
 }
@@ -50,7 +55,7 @@ async function openAddress() {
     if (asked.long) later(asked);
     return;
   }
-  if (asked.second && about.writes) await openSecond(asked.second);
+  if (asked.second && about.writes && get().second?.text !== asked.second) await openText(asked.second, "second");
   if (asked.empty || (!opened && (asked.text || asked.run))) set({ size: sizeFor(get().run) });
   else apply(asked.fields);
 }
@@ -126,16 +131,14 @@ function status() {
         ? busy || "Loading …"
         : "Type a text at the left, paste one or open a file: what every token attends to, under every head, appears here.";
     if (!about) return;
-    byId("about").textContent = [
-      about.title,
-      about.shape,
-      run && plural(run.length, "token"),
-      run?.title !== about.title && run?.title,
-    ]
-      .filter(Boolean)
-      .join(" · ");
-    byId("about").title = byId("about").textContent;
-    document.title = `${about.title} · regard explore`;
+    const name = run && run.title !== about.title ? `${about.title} · ${run.title}` : about.title;
+    byId("about-title").textContent = name;
+    byId("about-title").title = name;
+    // What follows the first comma gives way where the page is narrow.
+    const [shape, ...more] = about.shape.split(", ");
+    const rest = make("span", { id: "about-more", textContent: more.map((one) => `, ${one}`).join("") });
+    byId("about-shape").replaceChildren(shape, rest, run ? ` · ${plural(run.length, "token")}` : "");
+    document.title = `${about.title} · regard ${about.report ? "report" : "explore"}`;
   });
   // Only what has come to rest is said: a voice can't follow a pointer.
   subscribe(
@@ -152,12 +155,15 @@ startRail();
 startText();
 startEntry();
 startNext();
+startThumbnails();
 startHeads();
+startCard();
 startBand();
 startSteps();
 startReadouts();
 startCompare();
 startExports();
+startLink();
 startKeys();
 startAddress();
 status();

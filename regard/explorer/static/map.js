@@ -3,17 +3,29 @@ import * as api from "./api.js";
 import { picture, scaleFor } from "./colour.js";
 import { byId, framed, make, settled } from "./dom.js";
 import { hit, layout, paintMap } from "./draw_map.js";
-import { count } from "./format.js";
+import { count, meanOf, named, placeName } from "./format.js";
 import { listen } from "./gestures.js";
 import { heard } from "./quiet.js";
-import { clamp, figuresOf, get, keyNow, queryNow, set, subscribe } from "./store.js";
+import {
+  activeSide,
+  change,
+  clamp,
+  figuresOf,
+  get,
+  keyNow,
+  placeOf,
+  queryNow,
+  set,
+  shown,
+  subscribe,
+} from "./store.js";
 import { prepared } from "./surface.js";
 import { inks } from "./theme.js";
 import { asked, isWhole, moved, scaled, whole } from "./zoom.js";
 
 /** Side of the picture of the whole that stands in for what has not come yet. */
 const COARSE = 256;
-const PIXELS = 2048; // most that the server draws
+const FINEST = 1400; // cells along a side: half as many more are asked for at most, and 2,048 are given
 
 export class MapColumn {
   /** @param {"first"|"second"} which @param {HTMLElement} root */
@@ -34,25 +46,22 @@ export class MapColumn {
     this.#ask = settled(12, () => this.#load());
     new ResizeObserver(() => this.#resized()).observe(this.field);
     document.addEventListener("inks", () => this.#recolour());
-    subscribe("hover query key", () => this.redraw());
+    subscribe("hover query key querySecond keySecond", () => this.redraw());
     subscribe("colour", () => this.#recolour());
-    subscribe("run second layer head other compare wide zoom zoomSecond", () => this.#changed());
-    subscribe("heads headsSecond layer head other compare active run second", () => this.#titled());
+    subscribe("run second layer head average other compare wide zoom zoomSecond", () => this.#changed());
+    subscribe("heads headsSecond layer head average other compare active run second", () => this.#titled());
   }
 
   #ask;
 
   /** What this column shows. */
   source() {
-    const now = get();
-    const apart = this.which === "second" && now.compare === "text";
-    const { layer, head } = this.which === "second" && now.compare === "head" ? now.other : now;
-    return { run: apart ? now.second : now.run, layer, head, zoom: apart ? now.zoomSecond : now.zoom };
+    return shown(this.which);
   }
 
   /** Changes the window, here and where it is linked. */
   zoomTo(zoom) {
-    set(this.which === "second" && get().compare === "text" ? { zoomSecond: zoom } : { zoom });
+    change({ zoom }, this.which);
   }
 
   zoomBy(factor, at) {
@@ -66,16 +75,18 @@ export class MapColumn {
   }
 
   #build() {
-    const choose = (what) => (event) => {
-      const value = Number(event.target.value);
-      const now = this.source();
-      const name = { layer: now.layer, head: now.head, [what]: value };
-      if (what === "layer") name.head = clamp(name.head, now.run.layers[value].heads.length);
-      set(this.which === "second" && get().compare === "head" ? { other: name } : name);
+    const chooseLayer = ({ target: { value } }) => {
+      if (value === "mean") return change({ average: "model" }, this.which);
+      const { run, head, average } = this.source();
+      const layer = Number(value);
+      const still = average === "head" ? "head" : "layer";
+      change({ layer, head: clamp(head, run.layers[layer].heads.length), average: still }, this.which);
     };
+    const chooseHead = ({ target: { value } }) =>
+      change(value === "mean" ? { average: "layer" } : { head: Number(value), average: "head" }, this.which);
     const side = this.which === "second" ? " on the right" : "";
-    this.layerSelect = make("select", { "aria-label": `Layer${side}`, onchange: choose("layer") });
-    this.headSelect = make("select", { "aria-label": `Head${side}`, onchange: choose("head") });
+    this.layerSelect = make("select", { "aria-label": `Layer${side}`, onchange: chooseLayer });
+    this.headSelect = make("select", { "aria-label": `Head${side}`, onchange: chooseHead });
     this.chip = make("span", { className: "chip" });
     this.told = make("span", { className: "about" });
     this.stale = make("span", { className: "stale", textContent: "drawing …", hidden: true });
@@ -106,38 +117,40 @@ export class MapColumn {
     listen(this.canvas, {
       hover: (x, y) => {
         const at = spot(x, y);
-        set({ hover: at ?? {} });
+        set({ hover: at ? { ...at, side: this.which } : {} });
       },
       leave: () => set({ hover: {} }),
       click: (x, y) => {
         const at = spot(x, y);
-        if (at) set({ query: at.query, key: at.key, hover: at });
+        if (!at) return;
+        change({ query: at.query, key: at.key }, this.which);
+        set({ hover: { ...at, side: this.which } });
       },
-      pan: (dx, dy) => this.panBy(-dx / this.place.side, -dy / this.place.side),
+      pan: (dx, dy, x, y) => {
+        if (this.source().zoom) return this.panBy(-dx / this.place.side, -dy / this.place.side);
+        const at = spot(x, y); // the whole can't be moved: then the crosshair goes along
+        if (at) set({ hover: { ...at, side: this.which } });
+      },
       zoom: (factor, x, y) => this.zoomBy(factor, inside(x, y)),
     });
   }
 
   #titled() {
-    const { run, layer, head } = this.source();
+    const source = this.source();
+    const { run, layer, head, average } = source;
     this.title.hidden = !run;
     if (!run) return;
-    fill(
-      this.layerSelect,
-      run.layers.map(({ index, name }) => [String(index), name]),
-      layer,
-    );
-    fill(
-      this.headSelect,
-      run.layers[layer].heads.map((name) => [String(name), ""]),
-      head,
-    );
-    const figures = figuresOf(layer, head, run === get().run ? get().heads : get().headsSecond);
-    this.chip.hidden = !figures;
-    this.chip.textContent = figures?.name ?? "";
-    this.told.textContent = figures?.meaning ?? "";
-    this.told.title = figures?.meaning ?? "";
-    this.root.classList.toggle("active", get().active === this.which);
+    const layers = run.layers.map(({ index, name }, at) => [String(at), String(index), name]);
+    const heads = run.layers[layer].heads.map((name, at) => [String(at), String(name), ""]);
+    fill(this.layerSelect, [...layers, ["mean", "all", "the mean over all layers"]], average === "model" ? "mean" : layer);
+    fill(this.headSelect, [...heads, ["mean", "mean", "the mean over the heads"]], average === "head" ? head : "mean");
+    this.headSelect.disabled = average === "model";
+    const figures = figuresOf(layer, head, source.heads);
+    this.chip.hidden = average === "head" && !figures;
+    this.chip.textContent = average === "head" ? (figures?.name ?? "") : "mean";
+    this.told.textContent = average === "head" ? (figures?.meaning ?? "") : `the mean of ${meanOf(run, source)}`;
+    this.told.title = this.told.textContent;
+    this.root.classList.toggle("active", activeSide() === this.which);
   }
 
   #resized() {
@@ -151,13 +164,15 @@ export class MapColumn {
 
   #changed() {
     if (this.root.hidden) return;
-    const { run, layer, head } = this.source();
-    const wanted = run ? `${run.id}/${layer}/${head}` : "";
+    const source = this.source();
+    const { run } = source;
+    const shape = placeOf(source).join("/");
+    const wanted = run ? `${run.id}/${shape}` : "";
     if (wanted !== this.wanted) {
       // Of a text that grew the old picture is still true: it stays until the larger one comes.
-      const grew = get().grown && this.which === "first" && this.shape === `${layer}/${head}`;
+      const grew = get().grown && this.shape === shape;
       this.wanted = wanted;
-      this.shape = `${layer}/${head}`;
+      this.shape = shape;
       if (!grew) {
         this.sharp = this.coarse = this.margins = null;
         this.made.clear();
@@ -173,7 +188,8 @@ export class MapColumn {
   }
 
   async #begin(wanted) {
-    const { run, layer, head } = this.source();
+    const { run } = this.source();
+    const [layer, head] = placeOf(this.source());
     const margins = await heard(api.readouts(run.id, layer, head, `readouts-${this.which}`));
     if (!margins || wanted !== this.wanted) return;
     const { length } = run;
@@ -186,20 +202,20 @@ export class MapColumn {
 
   /** Asks for the window at the screen's resolution, and once for the whole. */
   async #load() {
-    const { run, layer, head, zoom } = this.source();
+    const { run, zoom } = this.source();
+    const [layer, head] = placeOf(this.source());
     if (!run || this.root.hidden || get().wide || get().offline) return;
-    const most = Math.min(PIXELS, Math.round(this.place.side * (window.devicePixelRatio || 1)));
+    const most = Math.min(FINEST, Math.round(this.place.side * (window.devicePixelRatio || 1)));
     const all = isWhole(zoom, run.length);
-    const jobs = [{ name: "sharp", range: asked(zoom, run.length), most }];
+    const jobs = [{ name: "sharp", range: asked(zoom, run.length, most) }];
     if (!all && !this.coarse?.key.startsWith(`${this.wanted}/`))
-      jobs.push({ name: "coarse", range: asked(null, run.length), most: COARSE });
+      jobs.push({ name: "coarse", range: asked(null, run.length, COARSE) });
     await Promise.all(jobs.map((job) => this.#fetch(job, { run, layer, head, all })));
   }
 
-  async #fetch({ name, range, most }, { run, layer, head, all }) {
-    const { queries, keys } = range;
-    const size = [queries, keys].map(([first, behind]) => Math.min(most, behind - first));
-    const key = `${this.wanted}/${queries}/${keys}/${size}`;
+  async #fetch({ name, range }, { run, layer, head, all }) {
+    const { queries, keys, block } = range;
+    const key = `${this.wanted}/${queries}/${keys}/${block}`;
     if (this[name]?.key === key || this.asking[name] === key) return;
     this.asking[name] = key;
     const wanted = this.wanted;
@@ -211,8 +227,7 @@ export class MapColumn {
       head,
       queries: queries.join(),
       keys: keys.join(),
-      rows: size[0],
-      columns: size[1],
+      block,
     };
     const data = await heard(api.map(run.id, window, `${name}-${this.which}`));
     clearTimeout(timer);
@@ -221,8 +236,7 @@ export class MapColumn {
     this.stale.hidden = true;
     let greatest = 0;
     for (const value of data.values) if (value > greatest) greatest = value;
-    const exact = data.rows === queries[1] - queries[0] && data.columns === keys[1] - keys[0];
-    this[name] = { ...data, queries, keys, key, exact, greatest };
+    this[name] = { ...data, queries, keys, block, key, exact: block === 1, greatest };
     if (name === "sharp" && all) this.coarse = this.sharp;
     this.made.clear();
     document.dispatchEvent(new CustomEvent("pictures"));
@@ -238,16 +252,16 @@ export class MapColumn {
   pictureOf(data, scale) {
     const key = `${data.key}/${scale.kind}/${scale.high}/${inks().theme}`;
     if (!this.made.has(key)) {
-      const { queries, keys, rows, columns } = data;
-      const [tall, wide] = [(queries[1] - queries[0]) / rows, (keys[1] - keys[0]) / columns];
+      const { queries, keys, block } = data;
       const causal = this.source().run?.causal;
-      // Hidden is what lies wholly above the diagonal: no query of the pixel sees any of its keys.
+      // Hidden is what lies wholly above the diagonal: no query of the cell sees any of its keys.
       const hidden = causal
-        ? (i, j) => keys[0] + Math.floor(j * wide) > queries[0] + Math.ceil((i + 1) * tall) - 1
+        ? (i, j) => keys[0] + j * block > queries[0] + (i + 1) * block - 1
         : undefined;
       this.made.set(key, picture(data, scale, inks().theme, hidden));
     }
-    return { canvas: this.made.get(key), queries: data.queries, keys: data.keys, exact: data.exact };
+    const { queries, keys, block } = data;
+    return { canvas: this.made.get(key), queries, keys, block };
   }
 
   /** All that the drawing needs; also what is exported. */
@@ -257,7 +271,7 @@ export class MapColumn {
     const pictures = [this.coarse, this.sharp]
       .filter((data, k, both) => data && (k === 1 || data !== both[1]))
       .map((data) => this.pictureOf(data, scale));
-    const [query, key] = [queryNow(), keyNow()];
+    const [query, key] = [queryNow(this.which), keyNow(this.which)];
     return {
       place: this.place,
       inks: inks(),
@@ -283,21 +297,21 @@ export class MapColumn {
     const { queries, keys, span } = this.source().zoom ?? whole(run.length);
     const seen = (first) =>
       `${count(Math.floor(first))} to ${count(Math.min(run.length, Math.ceil(first + span)) - 1)}`;
+    const [query, key] = [queryNow(this.which), keyNow(this.which)];
+    const at = `query ${named(run.labels, query)}${key == null ? "" : `, key ${named(run.labels, key)}`}`;
     this.canvas.setAttribute(
       "aria-label",
-      `Pattern of layer ${run.layers[this.source().layer].index}, head ${this.headSelect.selectedOptions[0]?.text}: queries ${seen(queries)}, keys ${seen(keys)}. Arrows move the query and the key.`,
+      `Map of ${placeName(run, this.source())}: queries ${seen(queries)}, keys ${seen(keys)}; at ${at}. Arrows move the query and the key.`,
     );
   }
 }
 
 function fill(select, names, chosen) {
-  const key = names.map(([text]) => text).join();
+  const key = names.map(([, text]) => text).join();
   if (select.dataset.names !== key) {
     select.dataset.names = key;
     select.replaceChildren(
-      ...names.map(([text, title], value) =>
-        make("option", { value: String(value), textContent: text, title }),
-      ),
+      ...names.map(([value, text, title]) => make("option", { value, textContent: text, title })),
     );
   }
   select.value = String(chosen);
@@ -320,8 +334,7 @@ export function scaleNow() {
 }
 
 /** The column that zoom buttons and keys mean. */
-export const activeColumn = () =>
-  get().compare !== "off" && get().active === "second" ? columns.second : columns.first;
+export const activeColumn = () => columns[activeSide()];
 
 export function startMaps() {
   // Before the columns listen: they look at whether they are hidden, and how large they are.

@@ -1,8 +1,8 @@
 /** What the model expects after the last token; a click appends it, a button goes on by itself. */
 import { byId, make } from "./dom.js";
 import { weight } from "./format.js";
-import { append, generate, stop } from "./session.js";
-import { get, subscribe } from "./store.js";
+import { append, generate, stop, writing } from "./session.js";
+import { get, shown, subscribe } from "./store.js";
 
 export function startNext() {
   const button = byId("generate");
@@ -18,7 +18,9 @@ export function startNext() {
     heat.value = String(between(heat.valueAsNumber, 0, 5, 0.8));
     generate({ tokens: tokens.valueAsNumber, temperature: heat.valueAsNumber }, ghosts);
   };
-  subscribe("run about generating", ({ run, about, generating }) => {
+  subscribe("run second compare active about generating", ({ about, generating }) => {
+    const { run } = shown(writing());
+    byId("next-of").textContent = get().compare === "text" ? `of the ${writing()} text` : "";
     byId("next-panel").hidden = !run?.next;
     byId("generate-row").hidden = !about?.generates;
     button.textContent = generating ? "Stop" : "Generate";
@@ -33,7 +35,7 @@ function list(next, busy) {
     ? [...byId("next").querySelectorAll("button")].indexOf(document.activeElement)
     : -1;
   byId("next").replaceChildren(
-    ...next.map(({ token, shown, probability }) => {
+    ...next.map(({ token, shown: name, probability }) => {
       const bar = make("span", { className: "bar" });
       bar.style.width = `${(100 * probability) / most}%`;
       return make(
@@ -43,12 +45,12 @@ function list(next, busy) {
           "button",
           {
             type: "button",
-            disabled: busy,
-            title: `Append ${shown}`,
-            "aria-label": `Append ${shown}, probability ${weight(probability)}`,
+            disabled: busy || !get().about?.writes, // a report only tells
+            title: get().about?.writes ? `Append ${name}` : "",
+            "aria-label": `${get().about?.writes ? "Append " : ""}${name}, probability ${weight(probability)}`,
             onclick: () => append(token),
           },
-          make("span", { className: "name", textContent: shown }),
+          make("span", { className: "name", textContent: name }),
           make("span", {}, bar),
           make("b", { textContent: weight(probability) }),
         ),
@@ -59,8 +61,8 @@ function list(next, busy) {
 }
 
 /** Tokens that were drawn and have no pattern yet. */
-function ghosts(drawn) {
-  const root = byId("tokens");
+function ghosts(drawn, side) {
+  const root = byId(side === "second" ? "tokens-second" : "tokens");
   root.querySelectorAll(".ghost").forEach((old) => old.remove());
   for (const { text } of drawn)
     root.append(make("span", { className: "token new ghost", textContent: text }));

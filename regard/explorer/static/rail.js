@@ -3,10 +3,10 @@ import * as api from "./api.js";
 import { scaleFor } from "./colour.js";
 import { byId, framed, make, segments, settled } from "./dom.js";
 import { paintOverview, paintScale } from "./draw_map.js";
-import { count, named, signed, weight } from "./format.js";
+import { count, full, named, placeName, signed, weight } from "./format.js";
 import { activeColumn, columns, scaleNow } from "./map.js";
 import { heard } from "./quiet.js";
-import { get, keyNow, queryNow, set, subscribe } from "./store.js";
+import { get, keyNow, placeOf, queryNow, set, shown, sides, subscribe } from "./store.js";
 import { prepared } from "./surface.js";
 import { inks } from "./theme.js";
 import { bounded, isWhole, whole } from "./zoom.js";
@@ -30,12 +30,12 @@ export function startRail() {
   overviewMoves(byId("overview"));
   const ask = settled(70, askCell);
   const draw = framed(drawRail);
-  subscribe("hover query key layer head other run second compare", () => {
+  subscribe("hover query key querySecond keySecond layer head average other run second compare active", () => {
     showCell();
     ask();
   });
   subscribe("cell", showCell);
-  subscribe("colour zoom zoomSecond cell run second compare active hover key query", () => {
+  subscribe("colour zoom zoomSecond cell run second compare active hover key query keySecond querySecond", () => {
     mark(get().colour);
     draw();
   });
@@ -43,45 +43,46 @@ export function startRail() {
   for (const event of ["inks", "pictures"]) document.addEventListener(event, draw);
 }
 
-/** The columns to read numbers from. */
-const shown = () => (get().compare === "off" ? [columns.first] : [columns.first, columns.second]);
-
-const nameOf = (column, query, key) => {
-  const { run, layer, head } = column.source();
-  return run && query < run.length && key < run.length ? `${run.id}/${layer}/${head}/${query}/${key}` : "";
-};
-
-async function askCell() {
-  const [query, key] = [queryNow(), keyNow()];
-  if (key == null || !get().run) return;
-  // One after the other: they share a view, and a newer cell ends both.
-  for (const column of shown()) {
-    const name = nameOf(column, query, key);
-    if (!name || cells.has(name)) continue;
-    const { run, layer, head } = column.source();
-    const cell = await heard(api.cell(run.id, layer, head, query, key));
-    if (!cell) return;
-    if (cells.size > 2000) cells.clear();
-    cells.set(name, cell);
-  }
-  const cell = cells.get(nameOf(columns.first, query, key));
-  set({ cell: { ...cell, query, key }, spoken: spoken(cell, query, key) });
+/** The cell that a side is at. */
+function spot(side) {
+  const source = shown(side);
+  const [query, key] = [queryNow(side), keyNow(side)];
+  const place = placeOf(source);
+  const name = source.run && key != null ? `${source.run.id}/${place.join("/")}/${query}/${key}` : "";
+  return { ...source, column: columns[side], query, key, place, name, cell: cells.get(name) };
 }
 
-function spoken(cell, query, key) {
+async function askCell() {
+  await Promise.all(sides().map((side) => askOne(spot(side))));
+  const spots = sides().map(spot);
+  set({ cell: spots.map(({ name }) => name).join(), spoken: spots.map(spoken).filter(Boolean).join("; ") });
+}
+
+async function askOne({ side, run, query, key, place: [layer, head], name, cell }) {
+  if (!name || cell) return;
+  const found = await heard(api.cell(run.id, layer, head, query, key, `cell-${side}`));
+  if (!found) return;
+  if (cells.size > 2000) cells.clear();
+  cells.set(name, found);
+}
+
+/** What a voice says of the cell under the crosshair: the map's text alternative. */
+function spoken(at, k, all) {
+  const { run, query, key, cell } = at;
+  if (!run) return "";
+  const side = all.length > 1 ? `${["left", "right"][k]}, ${placeName(run, at)}: ` : "";
+  if (key == null) return `${side}query ${named(run.labels, query)}`;
   if (!cell) return "";
-  const { labels } = get().run;
-  const what =
-    cell.visible === false
-      ? "hidden by the mask"
-      : `weight ${weight(cell.weight)}, score ${signed(cell.score)}`;
-  return `query ${named(labels, query)}, key ${named(labels, key)}: ${what}`;
+  const score = cell.score == null ? "" : `, score ${signed(cell.score)}`;
+  const what = cell.visible === false ? "hidden by the mask" : `weight ${weight(cell.weight)}${score}`;
+  return `${side}query ${named(run.labels, query)}, key ${named(run.labels, key)}: ${what}`;
 }
 
 /** The weight as the picture has it, where each of its pixels is one: there before the server answers. */
-function seen(column, query, key) {
+function seen({ column, query, key }) {
   const data = column.sharp;
   if (
+    key == null ||
     !data?.exact ||
     query < data.queries[0] ||
     query >= data.queries[1] ||
@@ -93,10 +94,19 @@ function seen(column, query, key) {
 }
 
 function showCell() {
-  const { run } = get();
   const cross = byId("cross");
-  if (!run) return cross.replaceChildren();
-  const [query, key] = [queryNow(), keyNow()];
+  const spots = sides()
+    .map(spot)
+    .filter(({ run }) => run);
+  if (get().compare === "text") return cross.replaceChildren(...spots.map((at) => facts([at], sideName(at))));
+  cross.replaceChildren(...(spots.length ? [facts(spots)] : []));
+}
+
+const sideName = ({ side }) => (side === "first" ? "left" : "right");
+
+/** The query, the key, and what lies between them: on one side, or under two heads of one text. */
+function facts(spots, heading = "") {
+  const [{ run, query, key }] = spots;
   const list = make("dl", { className: "pairs" });
   const add = (name, value, { title = "", strong = false } = {}) =>
     list.append(
@@ -104,33 +114,31 @@ function showCell() {
       make("dd", { textContent: value, title, className: strong ? "strong" : "" }),
     );
   const token = (k) => named(run.labels, k);
-  add("query", token(query), { title: run.labels[query] });
+  add(heading ? `${heading} query` : "query", token(query), { title: run.labels[query] });
   add("key", key == null ? "–" : token(key), { title: key == null ? "" : run.labels[key] });
-  shown().forEach((column, k, all) => {
-    const cell = key == null ? null : cells.get(nameOf(column, query, key));
-    const exact = key == null ? null : (cell?.weight ?? seen(column, query, key));
+  for (const at of spots) {
+    const { cell, average } = at;
+    const exact = cell?.weight ?? seen(at);
     const hidden = cell?.visible === false || (run.causal && key != null && key > query);
-    const side = all.length > 1 ? [" left", " right"][k] : "";
-    add(`weight${side}`, hidden ? "hidden" : exact == null ? "–" : weight(exact), {
+    const side = spots.length > 1 ? ` ${sideName(at)}` : "";
+    add(`${average === "head" ? "weight" : "mean"}${side}`, hidden ? "hidden" : exact == null ? "–" : weight(exact), {
       strong: true,
-      title: hidden ? "the mask hides this key from this query" : String(exact ?? ""),
+      title: hidden ? "the mask hides this key from this query" : exact == null ? "" : full(exact),
     });
-    add(`score${side}`, cell ? signed(cell.score, 3) : "–", { title: "scaled, before the mask" });
-  });
-  cross.replaceChildren(list);
+    add(`score${side}`, average === "head" && cell ? signed(cell.score, 3) : "–", {
+      title: average === "head" ? "what softmax is taken of" : "a score is one head’s; a mean of weights has none",
+    });
+  }
+  return list;
 }
 
 function drawRail() {
-  const { run } = get();
-  byId("rail").hidden = !run;
-  if (!run) return;
+  byId("rail").hidden = !get().run;
+  if (!get().run) return;
   const scale = scaleNow();
   const column = activeColumn();
-  const [query, key] = [queryNow(), keyNow()];
-  const value =
-    key == null
-      ? null
-      : (cells.get(nameOf(columns.first, query, key))?.weight ?? seen(columns.first, query, key));
+  const at = spot(column.which);
+  const value = at.key == null ? null : (at.cell?.weight ?? seen(at));
   const width = byId("page").clientWidth <= 1180 ? 130 : 146;
   const canvas = byId("scale");
   paintScale(prepared(canvas, width, 36), { width, scale, inks: inks(), value });

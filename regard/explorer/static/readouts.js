@@ -1,27 +1,18 @@
 /** A head's readouts along the text, and the strongest keys of the query. */
 import * as api from "./api.js";
-import { byId, framed, make, settled } from "./dom.js";
-import { paintAlong } from "./draw_bars.js";
-import { end, named, signed, weight } from "./format.js";
-import { activeColumn } from "./map.js";
+import { byId, framed, keyButton, make, rove, settled } from "./dom.js";
+import { LEFT, paintReadouts } from "./draw_readouts.js";
+import { named, plural, weight } from "./format.js";
 import { heard } from "./quiet.js";
-import { clamp, get, keyNow, queryNow, queryRead, set, subscribe } from "./store.js";
+import { change, get, keyNow, placeOf, queryNow, queryRead, set, shown, subscribe } from "./store.js";
 import { prepared } from "./surface.js";
 import { inks } from "./theme.js";
 
-/** As the server sends them: name, unit, what they mean. */
-export const ALONG = [
-  ["entropy", "nats", "how widely each query spreads its weight"],
-  ["distance", "tokens", "how far back each query looks, on average"],
-  ["weight on the first token", "", "of each query"],
-  ["received", "", "what each key receives from all queries"],
-];
 const TOP = 12;
-const LEFT = 128;
 
 let values = null;
 let row = null;
-let shown = "";
+let loaded = "";
 let canvas = null;
 let table = null;
 
@@ -29,19 +20,23 @@ export function startReadouts() {
   canvas = make("canvas", {
     tabIndex: 0,
     role: "img",
-    "aria-label": "Readouts along the text. Arrows move the query.",
+    "aria-label": "Readouts along the text: entropy, distance, weight on the first token, received. Arrows move the query.",
   });
   const plots = make("div", { className: "plots" }, canvas);
   table = make("div");
   byId("readouts").append(make("div", { className: "along" }, plots, table));
+  rove(table);
   const draw = framed(paint);
   const ask = settled(60, () => load(draw));
-  subscribe("run second layer head other compare active query hover tab folded", ask);
-  subscribe("hover query key tab zoom", draw);
+  subscribe(
+    "run second layer head average other compare active query querySecond hover tab folded",
+    ask,
+  );
+  subscribe("hover query key querySecond keySecond tab zoom zoomSecond active", draw);
   document.addEventListener("inks", draw);
   new ResizeObserver(draw).observe(plots);
   const at = (event) => {
-    const { run } = activeColumn().source();
+    const { run } = shown();
     const box = canvas.getBoundingClientRect();
     const x = event.clientX - box.left - LEFT;
     if (!run || x < 0) return null;
@@ -53,18 +48,20 @@ export function startReadouts() {
   };
   canvas.addEventListener("pointermove", (event) => {
     const query = at(event);
-    if (query != null) set({ hover: { query } });
+    if (query != null) set({ hover: { query, side: shown().side } });
   });
   canvas.addEventListener("pointerleave", () => set({ hover: {} }));
   canvas.addEventListener("click", (event) => {
     const query = at(event);
-    if (query != null) set({ query, hover: {} });
+    if (query == null) return;
+    change({ query });
+    set({ hover: {} });
   });
 }
 
 /** All tokens, or those of the map's window once it is zoomed: the same stretch in both. */
 function range() {
-  const { run, zoom } = activeColumn().source();
+  const { run, zoom } = shown();
   return zoom
     ? [Math.floor(zoom.queries), Math.min(run.length, Math.ceil(zoom.queries + zoom.span))]
     : [0, run.length];
@@ -73,14 +70,16 @@ function range() {
 async function load(draw) {
   const now = get();
   const { tab, folded } = now;
-  const { run, layer, head } = activeColumn().source();
+  const source = shown();
+  const { run } = source;
   if (!run || tab !== "readouts" || folded || now.offline) return;
-  const query = clamp(queryRead(now), run.length);
+  const query = queryRead();
+  const [layer, head] = placeOf(source);
   const key = `${run.id}/${layer}/${head}`;
-  if (shown !== key) {
+  if (loaded !== key) {
     const data = await heard(api.readouts(run.id, layer, head, "readouts-band"));
     if (!data) return;
-    shown = key;
+    loaded = key;
     values = data.values;
     draw();
   }
@@ -92,43 +91,17 @@ async function load(draw) {
 
 function paint() {
   const { tab, folded } = get();
-  const { run } = activeColumn().source();
+  const { run } = shown();
   if (!run || tab !== "readouts" || folded || !values || values.length !== 4 * run.length) return;
   const box = canvas.parentElement.getBoundingClientRect();
   const [width, height] = [box.width, Math.max(150, box.height - 4)];
-  const surface = prepared(canvas, width, height);
-  const tall = height / 4;
-  const [first, behind] = range();
-  const query = clamp(queryNow(), run.length);
-  ALONG.forEach(([name, unit], n) => {
-    const part = values.subarray(n * run.length, (n + 1) * run.length);
-    let most = 0;
-    for (const value of part.subarray(first, behind)) if (value > most) most = value;
-    const y = n * tall + 4;
-    const mark = n === 3 ? (keyNow() ?? query) : query;
-    const at = mark >= first && mark < behind ? mark - first : null;
-    paintAlong(surface, {
-      values: part.subarray(first, behind),
-      x: LEFT,
-      y,
-      width: width - LEFT,
-      height: tall - 8,
-      most,
-      inks: inks(),
-      at,
-    });
-    surface.textAlign = "left";
-    surface.textBaseline = "alphabetic";
-    surface.font = `12px ${inks().sans}`;
-    surface.fillStyle = inks().ink;
-    surface.fillText(n === 2 ? "on the first token" : name, 0, y + 11);
-    surface.font = `11px ${inks().sans}`;
-    surface.fillStyle = inks().soft;
-    surface.fillText(`0 … ${end(Number(most.toPrecision(2)))} ${unit}`, 0, y + 25);
-    surface.fillStyle = inks().accent;
-    surface.font = `11px ${inks().mono}`;
-    surface.fillText(`${mark}: ${n === 1 ? signed(part[mark], 1) : weight(part[mark])}`, 0, y + 39);
-  });
+  paintReadouts(prepared(canvas, width, height), readoutsDrawing(run, values, width, height));
+}
+
+/** All that the drawing needs; also what is exported. */
+export function readoutsDrawing(run, along, width, height) {
+  const [query, key] = [queryNow(), keyNow()];
+  return { values: along, length: run.length, range: range(), width, height, query, key, inks: inks() };
 }
 
 /** The strongest keys of the query, from its whole row. */
@@ -146,14 +119,9 @@ function list() {
       bar.style.width = `${(100 * weights[key]) / most}%`;
       const line = make(
         "tr",
-        { onclick: () => set({ query, key }) },
-        make(
-          "td",
-          { className: "start", title: run.labels[key] },
-          make("i", { textContent: `${key} ` }),
-          run.labels[key] === String(key) ? "" : run.labels[key],
-        ),
-        make("td", { textContent: `${query - key} back` }),
+        { onclick: () => change({ query, key }) },
+        make("td", { className: "start" }, keyButton(run.labels, key, `weight ${weight(weights[key])}`)),
+        make("td", { textContent: away(query - key) }),
         make("td", { className: "wide" }, bar),
         make("td", { textContent: weight(weights[key]) }),
       );
@@ -163,7 +131,7 @@ function list() {
     make(
       "tr",
       { className: "sum" },
-      make("td", { className: "start", textContent: `${order.length} of ${query + 1} keys`, colSpan: 3 }),
+      make("td", { className: "start", textContent: `${order.length} of ${plural(run.causal ? query + 1 : run.length, "key")}`, colSpan: 3 }),
       make("td", { textContent: sum.toFixed(3) }),
     ),
   );
@@ -189,6 +157,8 @@ function list() {
     ),
   );
 }
+
+const away = (back) => (back < 0 ? `${-back} ahead` : `${back} back`);
 
 /** Places of the greatest numbers, without sorting 100,000 of them. */
 function strongest(weights, most) {

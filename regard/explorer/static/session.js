@@ -2,7 +2,7 @@
 import * as api from "./api.js";
 import { event } from "./dom.js";
 import { heard } from "./quiet.js";
-import { get, set } from "./store.js";
+import { activeSide, get, set } from "./store.js";
 
 const LONG = 4096; // tokens
 
@@ -26,34 +26,40 @@ export function prepare(run) {
 /**
  * Shows a run in place of the one before.
  * @param {any} run
- * @param {{keep?: boolean}} [how] keep: it goes on the same text, so the selection stays
+ * @param {{keep?: boolean, side?: "first"|"second"}} [how] keep: it goes on the same text, so the
+ *   selection stays
  */
-export function show(run, { keep = false } = {}) {
+export function show(run, { keep = false, side = "first" } = {}) {
   prepare(run);
-  const layer = Math.min(get().layer, run.layers.length - 1);
-  const head = Math.min(get().head, run.layers[layer].heads.length - 1);
-  set({
-    run,
-    grown: keep,
-    layer,
-    head,
-    hover: {},
-    problem: "",
-    ...(keep ? {} : { query: null, key: null, zoom: null }),
-  });
-  readHeads(run);
+  const own = side === "second" ? { second: run } : { run };
+  set(/** @type {any} */ ({ ...own, grown: keep, hover: {}, problem: "" }));
+  if (!keep) {
+    const { layer, head } = get();
+    const at = Math.min(layer, run.layers.length - 1);
+    const clear = { query: null, key: null, zoom: null };
+    if (side === "second")
+      set({ querySecond: clear.query, keySecond: clear.key, zoomSecond: clear.zoom, headsSecond: new Map() });
+    else set({ layer: at, head: Math.min(head, run.layers[at].heads.length - 1), ...clear, heads: new Map() });
+  }
+  readHeads(run, side);
 }
 
-async function readHeads(run) {
-  if (!get().grown) set({ heads: new Map() }); // a text that grew: the old scores stand until the new come
+/** @param {any} run @param {"first"|"second"} side */
+async function readHeads(run, side) {
   await afterMap(run);
   if (run.length > LONG) await event("thumbnails", 120_000); // the scores of a long text take longest
+  const name = side === "second" ? "headsSecond" : "heads";
+  const current = () => (side === "second" ? get().second : get().run);
   try {
-    await api.heads(run.id, (line) => {
-      if (get().run !== run) return;
-      if (line.error) set({ problem: line.error });
-      else set({ heads: new Map(get().heads).set(line.layer, line.heads) });
-    });
+    await api.heads(
+      run.id,
+      (line) => {
+        if (current() !== run) return;
+        if (line.error) set({ problem: line.error });
+        else set(/** @type {any} */ ({ [name]: new Map(get()[name]).set(line.layer, line.heads) }));
+      },
+      side === "second" ? "heads-second" : "heads",
+    );
   } catch (error) {
     if (error instanceof api.ServerError && !error.offline) set({ problem: error.message });
     else if (!(error instanceof api.ServerError || error instanceof api.Replaced)) throw error;
@@ -69,39 +75,40 @@ async function showing(doing, answer, how) {
   return Boolean(run);
 }
 
-export const openText = (text) => showing("reading the text …", api.open(text));
-export const openRun = (name) => showing("opening …", api.fetchRun(name));
-export const append = (token) => showing("reading on …", api.append(get().run.id, token), { keep: true });
+const viewOf = (side) => (side === "second" ? "open-second" : "open");
 
-/** Opens the text again that is on the page: the server was started anew, or has put it away. */
-export async function reopen() {
-  const { run, second } = get();
-  if (!run) return;
-  const found = await api
-    .fetchRun(run.id)
-    .catch(() => (run.text == null ? null : api.open(run.text).catch(() => null)));
-  if (found) show(found, { keep: true });
-  else set({ problem: "The text of this page can't be opened again by itself; open it anew." });
-  if (second?.text != null) await openSecond(second.text);
+/** @param {string} text @param {"first"|"second"} [side] */
+export const openText = (text, side = "first") =>
+  showing(side === "first" ? "reading the text …" : "reading the second text …", api.open(text, viewOf(side)), {
+    side,
+  });
+
+/** @param {string} name @param {"first"|"second"} [side] */
+export const openRun = (name, side = "first") =>
+  showing("opening …", api.fetchRun(name, viewOf(side)), { side });
+
+/** The side whose text is written on: with two heads of one text there is one. */
+export const writing = () => (get().compare === "text" ? activeSide() : "first");
+
+const runOf = (side) => (side === "second" ? get().second : get().run);
+
+export function append(token) {
+  const side = writing();
+  return showing("reading on …", api.append(runOf(side).id, token, viewOf(side)), { keep: true, side });
 }
 
-/** A second text, to compare the first with. */
-export async function openSecond(text) {
-  set({ busy: "reading the other text …" });
-  const run = await heard(api.open(text, "open-second"));
-  set({ busy: "" });
-  if (!run) return;
-  set({ second: prepare(run), zoomSecond: null, headsSecond: new Map() });
-  await heard(
-    api.heads(
-      run.id,
-      (line) => {
-        if (get().second === run && line.heads)
-          set({ headsSecond: new Map(get().headsSecond).set(line.layer, line.heads) });
-      },
-      "heads-second",
-    ),
-  );
+/** Opens the texts again that are on the page: the server was started anew, or has put them away. */
+export async function reopen() {
+  if (!get().run) return;
+  for (const side of /** @type {const} */ (["first", "second"])) {
+    const run = runOf(side);
+    if (!run) continue;
+    const found = await api
+      .fetchRun(run.id, viewOf(side))
+      .catch(() => (run.text == null ? null : api.open(run.text, viewOf(side)).catch(() => null)));
+    if (found) show(found, { keep: true, side });
+    else set({ problem: "The text of this page can't be opened again by itself; open it anew." });
+  }
 }
 
 /** @type {AbortController|null} */
@@ -113,14 +120,16 @@ const GROWTH = 4;
 /**
  * Draws tokens one by one, and shows the longer text every few.
  * @param {{tokens: number, temperature: number}} options
- * @param {(drawn: any[]) => void} each hears of the tokens that the text shown does not have yet
+ * @param {(drawn: any[], side: "first"|"second") => void} each hears of the tokens that the text
+ *   shown does not have yet
  */
 export async function generate({ tokens, temperature }, each) {
+  const side = writing();
   const control = new AbortController();
   drawing = control;
   set({ busy: "generating …", generating: true });
   for (let left = tokens; left > 0 && !control.signal.aborted; left -= GROWTH) {
-    const at = get().run;
+    const at = runOf(side);
     const drawn = [];
     let longer = null;
     try {
@@ -130,7 +139,7 @@ export async function generate({ tokens, temperature }, each) {
         (line) => {
           if (line.error) set({ problem: line.error });
           else if (line.run) longer = line.run;
-          else each(drawn.push(line) && drawn);
+          else each(drawn.push(line) && drawn, side);
         },
         control.signal,
       );
@@ -139,14 +148,14 @@ export async function generate({ tokens, temperature }, each) {
       else if (!(error instanceof api.Replaced || error instanceof api.ServerError)) throw error;
       // What was drawn before it was stopped stays, like what a person typed.
       for (const { token } of error instanceof api.Replaced ? drawn : []) {
-        longer = (await heard(api.append((longer ?? at).id, token))) ?? longer;
+        longer = (await heard(api.append((longer ?? at).id, token, viewOf(side)))) ?? longer;
       }
     }
-    if (get().run !== at) break; // another text was opened meanwhile
-    if (longer) show(longer, { keep: true });
+    if (runOf(side) !== at) break; // another text was opened meanwhile
+    if (longer) show(longer, { keep: true, side });
     else break;
   }
-  each([]);
+  each([], side);
   drawing = null;
   set({ busy: "", generating: false });
 }

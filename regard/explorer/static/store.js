@@ -1,12 +1,13 @@
 /**
  * One selection that every panel shows and any panel can change.
  *
- * @typedef {{layer: number, head: number}} HeadName
+ * @typedef {{layer: number, head: number, average: "head"|"layer"|"model"}} HeadName
  * @typedef {{queries: number, keys: number, span: number}} Zoom  first query, first key, how many
  * @typedef {{
  *   about: any, run: any, second: any,
  *   layer: number, head: number, query: number|null, key: number|null,
- *   hover: {query?: number|null, key?: number|null, head?: HeadName|null},
+ *   querySecond: number|null, keySecond: number|null,
+ *   hover: {query?: number|null, key?: number|null, side?: "first"|"second"},
  *   zoom: Zoom|null, zoomSecond: Zoom|null,
  *   colour: "log"|"linear", average: "head"|"layer"|"model", sort: string, size: "names"|"grid",
  *   compare: "off"|"head"|"text", other: HeadName, active: "first"|"second",
@@ -25,6 +26,8 @@ const state = {
   head: 0,
   query: null,
   key: null,
+  querySecond: null,
+  keySecond: null,
   hover: {},
   zoom: null,
   zoomSecond: null,
@@ -33,7 +36,7 @@ const state = {
   sort: "order",
   size: "names",
   compare: "off",
-  other: { layer: 0, head: 0 },
+  other: { layer: 0, head: 0, average: "head" },
   active: "first",
   tab: "steps",
   theme: "auto",
@@ -103,14 +106,66 @@ function same(a, b) {
 
 const plain = (value) => value !== null && Object.getPrototypeOf(Object(value)) === Object.prototype;
 
+/** With two texts, each side has a query, a key and a window of its own. */
+const apart = (side) => side === "second" && state.compare === "text";
+
+/** The sides that are seen. */
+export const sides = () => (state.compare === "off" ? ["first"] : ["first", "second"]);
+
+/** The side used last: the one that keys, the grid, steps and readouts are about. */
+export const activeSide = () => (state.compare !== "off" && state.active === "second" ? "second" : "first");
+
+/** What a side shows. */
+export function shown(side = activeSide()) {
+  const own = apart(side);
+  const { layer, head, average } = side === "second" && state.compare === "head" ? state.other : state;
+  return {
+    side,
+    run: own ? state.second : state.run,
+    heads: own ? state.headsSecond : state.heads,
+    layer,
+    head,
+    average,
+    query: own ? state.querySecond : state.query,
+    key: own ? state.keySecond : state.key,
+    zoom: own ? state.zoomSecond : state.zoom,
+  };
+}
+
+/**
+ * Changes what a side shows.
+ * @param {{layer?: number, head?: number, average?: "head"|"layer"|"model", query?: number|null,
+ *   key?: number|null, zoom?: Zoom|null}} patch
+ */
+export function change(patch, side = activeSide()) {
+  const written = {};
+  const other = { ...state.other };
+  for (const [name, value] of Object.entries(patch)) {
+    if (["query", "key", "zoom"].includes(name)) written[apart(side) ? `${name}Second` : name] = value;
+    else if (side === "second" && state.compare === "head") other[name] = value;
+    else written[name] = value;
+  }
+  set({ ...written, other });
+}
+
+/** Layer and head as the server takes them: a mean has a name in place of a number. */
+export const placeOf = ({ layer, head, average }) =>
+  ({ head: [layer, head], layer: [layer, "mean"], model: ["mean", "mean"] })[average];
+
+/** What the pointer is on, if it is on this side. */
+const hovered = (side) =>
+  state.compare === "text" && (state.hover.side ?? "first") !== side ? {} : state.hover;
+
 /** The query that is looked at: under the pointer, or locked, or the last token. */
-export function queryNow({ hover, query, run } = state) {
-  if (!run) return 0;
-  return clamp(hover.query ?? query ?? run.length - 1, run.length);
+export function queryNow(side = activeSide()) {
+  const { run, query } = shown(side);
+  return run ? clamp(hovered(side).query ?? query ?? run.length - 1, run.length) : 0;
 }
 
 /** The key that is looked at, or null. */
-export function keyNow({ hover, query, key, run } = state) {
+export function keyNow(side = activeSide()) {
+  const { run, query, key } = shown(side);
+  const hover = hovered(side);
   if (!run) return null;
   // A key that was locked beside another query means nothing for the one under the pointer.
   const at = hover.key ?? (hover.query == null || hover.query === query ? key : null);
@@ -118,22 +173,19 @@ export function keyNow({ hover, query, key, run } = state) {
 }
 
 /** The query that panels show which take a while to read: the locked one stays whatever is hovered. */
-export const queryRead = (now = state) =>
-  now.query == null ? queryNow(now) : clamp(now.query, now.run?.length ?? 1);
-
-/** The head that arrows, brackets and the grid change: that of the map used last. */
-export const headActive = (now = state) =>
-  now.compare === "head" && now.active === "second" ? now.other : { layer: now.layer, head: now.head };
-
-/** Changes that head. */
-export function chooseHead(layer, head) {
-  const { compare, active } = state;
-  if (compare === "head" && active === "second") set({ other: { layer, head } });
-  else set({ layer, head });
+export function queryRead(side = activeSide()) {
+  const { run, query } = shown(side);
+  return query == null ? queryNow(side) : clamp(query, run?.length ?? 1);
 }
 
+/** Chooses one head for a side, in place of a mean. */
+export const chooseHead = (layer, head, side = activeSide()) => change({ layer, head, average: "head" }, side);
+
 /** Lets go of the query and the key. */
-export const release = () => set({ query: null, key: null, hover: {} });
+export const release = () => {
+  change({ query: null, key: null });
+  set({ hover: {} });
+};
 
 export const clamp = (value, length) => Math.max(0, Math.min(length - 1, value));
 

@@ -26,7 +26,8 @@ export function startTheme() {
   const apply = () => {
     read = null;
     document.documentElement.dataset.theme = themeNow();
-    button.textContent = { auto: "◐ Auto", light: "○ Light", dark: "● Dark" }[get().theme];
+    const [sign, name] = { auto: "◐ Auto", light: "○ Light", dark: "● Dark" }[get().theme].split(" ");
+    button.replaceChildren(sign, Object.assign(document.createElement("span"), { textContent: ` ${name}` }));
     button.setAttribute("aria-label", `Colours: ${get().theme}. Press to change.`);
     document.dispatchEvent(new CustomEvent("inks"));
   };

@@ -50,12 +50,16 @@ export function showing(zoom, length, query, key) {
   return bounded({ queries: near(zoom.queries, query), keys: near(zoom.keys, key), span: zoom.span }, length);
 }
 
-/** The window in whole tokens: what is asked of the server, `[first, behind]` of each. */
-export function asked(zoom, length) {
+/** Tokens along a side of a cell, a power of two, so that about `most` cells fill the window. */
+const blockFor = (span, most) => 2 ** Math.max(0, Math.round(Math.log2(span / most)));
+
+/** The window in whole cells: what is asked of the server, `[first, behind]` of each and `block`. */
+export function asked(zoom, length, most) {
   const now = zoom ?? whole(length);
+  const block = blockFor(now.span, most);
   const range = (first) => [
-    Math.max(0, Math.floor(first)),
-    Math.min(length, Math.ceil(first + now.span - 1e-9)),
+    Math.max(0, Math.floor(first / block)) * block,
+    Math.min(length, Math.ceil((first + now.span - 1e-9) / block) * block),
   ];
-  return { queries: range(now.queries), keys: range(now.keys) };
+  return { queries: range(now.queries), keys: range(now.keys), block };
 }

@@ -1,0 +1,92 @@
+"""Generating with a model of GPT-2's smallest shape, against transformers' generate.
+
+What bounds it: each step of a batch reads every weight once, so the bandwidth that is measured in
+the same rounds gives the most tokens a second that the machine allows.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from importlib.util import find_spec
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.backends.native._peak import peak_bandwidth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.report import Report
+    from regard.gpt import GPT
+
+PROMPT, NEW, ROUNDS = 32, 32, 3
+
+
+def gpt_generation(report: Report) -> None:
+    """Print the table; the weights are random, the work is the same."""
+    from regard.gpt import GPT, GPTConfig
+
+    report.table(
+        f"generation: GPT-2's shape, {PROMPT} tokens given, {NEW} drawn greedily",
+        *(("model", 34), ("tokens/s", 9), ("of bandwidth", 18), ("× transformers", 18)),
+    )
+    torch.manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16):
+        model = GPT(GPTConfig.gpt2("small")).to(dtype).eval()
+        peer = _transformers(dtype)
+        for batch in (1, 8):
+            _rows(report, model, peer, batch)
+
+
+def _rows(report: Report, model: GPT, peer: Any, batch: int) -> None:
+    from regard.gpt import Sampling, generate
+
+    ids = torch.randint(model.config.vocab_size, (batch, PROMPT))
+    greedy = Sampling(temperature=0.0)
+    tasks: dict[str, Callable[[], object]] = {
+        "regard": partial(generate, model, ids, tokens=NEW, sampling=greedy)
+    }
+    if peer is not None:
+        options = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False}
+        tasks["transformers"] = partial(peer.generate, ids, **options)
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    allowed = []
+    for task in tasks.values():
+        task()
+    for _ in range(ROUNDS):
+        allowed.append(peak_bandwidth() / _bytes(model))
+        for name, task in tasks.items():
+            start = time.perf_counter()
+            task()
+            seconds[name].append(time.perf_counter() - start)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    rates = {name: batch * NEW / median(taken) for name, taken in seconds.items()}
+    for name, rate in rates.items():
+        row = f"{name}, {dtype}, {batch} at a time"
+        ours = name == "regard"
+        share = rate / batch / median(allowed)
+        over = rate / rates["transformers"] if "transformers" in rates else float("nan")
+        report.row(
+            row,
+            f"{rate:.1f}",
+            report.at_least(row, share, 0.75 if ours and batch == 1 else None, ".0%"),
+            report.at_least(row, over, 2.0 if ours and batch == 8 else None),
+        )
+
+
+def _bytes(model: GPT) -> int:
+    """What a step reads: all weights, but one row of the positions."""
+    assert model.wpe is not None
+    read = [p for p in model.parameters() if p is not model.wpe.weight]
+    return sum(p.numel() * p.element_size() for p in read)
+
+
+def _transformers(dtype: torch.dtype) -> Any:
+    if find_spec("transformers") is None:
+        return None
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(pad_token_id=0)).to(dtype).eval()  # with SDPA, its default

@@ -1,0 +1,193 @@
+"""Training a GPT: tokens a second against nanoGPT's model and transformers', on the same batches.
+
+Each row's model has the same shape and starts anew; all see the same batches in the same order, so
+that their losses can be compared.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from benchmarks.nanogpt import NanoGPT, Update
+from regard.backends.native._peak import peak_flops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from benchmarks.report import Report
+
+    Step = Callable[[Tensor, Tensor], float]
+
+CHARACTERS = 65  # as many as nanoGPT's small corpus has
+LEARNING_RATE = 1e-3
+MEASURED = 10  # losses at the end that are averaged
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A shape, a batch, and what is asked of our speed."""
+
+    name: str
+    layers: int
+    heads: int
+    dim: int
+    context: int
+    batch: int
+    steps: int
+    over_float32: float
+    over_bfloat16: float | None
+
+
+SETTINGS = (
+    Setting("small", 4, 4, 128, 64, 12, 200, 1.5, None),
+    Setting("large", 6, 6, 384, 256, 12, 30, 3.0, 1.25),
+)
+
+
+def gpt_training(report: Report) -> None:
+    """Print a table for each setting."""
+    for setting in SETTINGS:
+        _table(report, setting)
+
+
+def _table(report: Report, setting: Setting) -> None:
+    report.table(
+        f"training, {setting.name}: {setting.layers} layers of {setting.heads} heads, width "
+        f"{setting.dim}, {setting.batch} × {setting.context} characters",
+        *(("model", 28), ("tokens/s", 9), ("× nanoGPT f32", 20), ("× its bf16", 20)),
+        *(("of f32 peak", 11), ("loss", 7)),
+    )
+    batches = list(islice(_batches(setting), setting.steps))
+    models = _models(setting)
+    losses, seconds = _trained(models, batches)
+    peak = peak_flops(torch.float32)
+    plain, half = statistics.median(seconds["nanoGPT"]), statistics.median(seconds["nanoGPT, bf16"])
+    for name, taken in seconds.items():
+        median = statistics.median(taken)
+        ours = name.startswith("regard")
+        over, over_half = (setting.over_float32, setting.over_bfloat16) if ours else (None, None)
+        rate = setting.batch * setting.context / median
+        report.row(
+            name,
+            f"{rate:,.0f}",
+            report.at_least(f"{setting.name}, {name}", plain / median, over),
+            report.at_least(f"{setting.name}, {name}, bf16", half / median, over_half),
+            f"{_operations(setting) * rate / peak:.0%}",
+            f"{statistics.fmean(losses[name][-MEASURED:]):.3f}",
+        )
+
+
+def _trained(
+    models: dict[str, Step], batches: list[tuple[Tensor, Tensor]]
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Train all of them, a batch each in turn."""
+    losses: dict[str, list[float]] = {name: [] for name in models}
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    for ids, targets in batches:
+        for name, step in models.items():
+            start = time.perf_counter()
+            losses[name].append(step(ids, targets))
+            seconds[name].append(time.perf_counter() - start)
+    return losses, seconds
+
+
+def _models(setting: Setting) -> dict[str, Step]:
+    from regard.gpt import GPTConfig
+
+    config = GPTConfig(
+        vocab_size=CHARACTERS,
+        context=setting.context,
+        layers=setting.layers,
+        heads=setting.heads,
+        dim=setting.dim,
+        bias=False,
+    )
+    models: dict[str, Step] = {
+        name: Update(NanoGPT(config), learning_rate=LEARNING_RATE, bfloat16=bfloat16)
+        for name, bfloat16 in (("nanoGPT", False), ("nanoGPT, bf16", True))
+    }
+    if find_spec("transformers") is not None:
+        peer = _transformers(config)
+        models["transformers"] = Update(peer, learning_rate=LEARNING_RATE, bfloat16=False)
+    return models | {"regard": _regard(config, setting)}
+
+
+def _transformers(config: Any) -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    shape = GPT2Config(
+        vocab_size=config.vocab_size,
+        n_positions=config.context,
+        n_layer=config.layers,
+        n_head=config.heads,
+        n_embd=config.dim,
+        attn_pdrop=0.0,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return GPT2LMHeadModel(shape)  # with SDPA, its default
+
+
+def _regard(config: Any, setting: Setting) -> Step:
+    """Our update, as `regard train` makes it in a run that is long enough to compile for."""
+    from regard.gpt import GPT, TrainConfig
+    from regard.gpt._gains import bfloat16, this_machine
+    from regard.gpt._update import Updates, make_optimizer
+    from regard.gpt.batches import Batch
+
+    recipe = TrainConfig(
+        steps=setting.steps, warmup=0, final=1.0, learning_rate=LEARNING_RATE, batch=setting.batch
+    )
+    model = GPT(config)
+    half = bfloat16("auto", this_machine(torch.device("cpu")), dim=config.dim)
+    print(f"regard: bfloat16 {'on' if half.on else 'off'}, {half.reason}; compiled")
+    updates = Updates(
+        model=model,
+        optimizer=make_optimizer(model, recipe),
+        config=recipe,
+        bfloat16=half.on,
+        end=None,
+        run=torch.compile(model),
+    )
+    done = iter(range(setting.steps))
+
+    def step(ids: Tensor, targets: Tensor) -> float:
+        nowhere = torch.zeros(len(ids), dtype=torch.int64).numpy()
+        batch = Batch(
+            ids=ids, targets=targets, counted=targets.numel(), starts=nowhere, passes=nowhere
+        )
+        return updates(next(done), batch)[0]
+
+    return step
+
+
+def _batches(setting: Setting) -> Iterator[tuple[Tensor, Tensor]]:
+    """Windows at random places of the language reference, as characters."""
+    from regard.gpt import python_texts
+
+    text = "".join(python_texts("topics"))
+    common = sorted(set(text), key=text.count, reverse=True)[: CHARACTERS - 1]
+    number = {character: i + 1 for i, character in enumerate(common)}
+    ids = torch.tensor([number.get(character, 0) for character in text])
+    generator = torch.Generator().manual_seed(0)
+    while True:
+        starts = torch.randint(len(ids) - setting.context, (setting.batch, 1), generator=generator)
+        rows = ids[starts + torch.arange(setting.context + 1)]
+        yield rows[:, :-1], rows[:, 1:]
+
+
+def _operations(setting: Setting) -> float:
+    """Operations a token of a step takes: forward, and twice as many backward."""
+    weights = 12 * setting.layers * setting.dim**2 + CHARACTERS * setting.dim
+    return 6.0 * weights + 6.0 * setting.layers * setting.context * setting.dim

@@ -1,0 +1,34 @@
+"""A server as `regard explore` runs it, and who asks it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+
+    from regard.explorer._subjects import Subject
+
+
+@contextmanager
+def served(subject: Subject) -> Iterator[httpx.Client]:
+    """Serve something, and give a client once the server is up."""
+    import httpx
+
+    from regard.explorer import Explorer
+
+    explorer = Explorer(subject)
+    explorer.start()
+    with httpx.Client(base_url=explorer.url, timeout=60) as client:
+        while True:
+            try:
+                client.get("api/health")
+                break
+            except httpx.ConnectError:
+                time.sleep(0.05)
+        yield client
+    explorer.stop()

@@ -1,0 +1,40 @@
+"""`regard report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.subject import subject_of, write_report
+from regard.cli.text import read_text
+
+__all__ = ["report"]
+
+
+def report(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder of a model or a recording; none takes the model that comes with regard.",
+            metavar="[MODEL_DIR | RECORDING_DIR]",
+        ),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Text to look into.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="File with the text to look into.", metavar="FILE")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="File to write; one that is there is replaced.", metavar="FILE")
+    ] = Path("report.html"),
+) -> None:
+    """Write the explorer's page as one HTML file that opens offline.
+
+    Every weight is recomputed in the page, which says how exactly.
+
+    Examples:
+    regard report --text "The cat sat on the mat. The cat sat"
+
+    regard report runs/mine --file notes.txt --out notes.html
+    """
+    subject = subject_of(folder, read_text(text, file))
+    typer.echo(write_report(subject, out, option="--out FILE"))

@@ -1,0 +1,67 @@
+"""What `regard explore` and `regard report` show: a model or a recording; and writing a report."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from regard.cli.errors import MisuseError, telling
+from regard.explorer import ExplorerError, ModelSubject, RecordingSubject, report
+from regard.gpt import CheckpointError, load
+from regard.record import RecordError
+from regard.record import load as load_recording
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from regard.explorer._subjects import Subject
+
+__all__ = ["subject_of", "write_report"]
+
+
+def subject_of(folder: Path | None, text: str | None) -> ModelSubject | RecordingSubject:
+    """Open the folder of a model or of a recording; None takes the model that comes with regard.
+
+    Raises:
+        MisuseError: it holds neither, or a recording was given a text.
+    """
+    with telling(CheckpointError, RecordError, ExplorerError, OSError):
+        if folder is not None and _is_recording(folder):
+            if text is not None:
+                raise MisuseError("a recording takes no text; leave out --text and --file")
+            return RecordingSubject(load_recording(folder), title=folder.name)
+        title = "the model that comes with regard" if folder is None else folder.name
+        return ModelSubject(*load(folder), title=title, text=text)
+
+
+def write_report(subject: Subject, path: Path, *, option: str, start: str = "") -> str:
+    """Write a report, and say where it is.
+
+    Args:
+        subject: what it shows.
+        path: the file.
+        option: the option that named it, for the cure.
+        start: what the page opens with; see `regard.explorer.report`.
+
+    Raises:
+        MisuseError: it can't be made or written.
+    """
+    try:
+        size = report(subject, path, start=start)
+    except FileExistsError as error:
+        raise MisuseError(f"{error}; choose another {option}") from None
+    except OSError as error:
+        raise MisuseError(
+            f"{path} cannot be written: {error.strerror}; choose another {option}"
+        ) from None
+    except (ExplorerError, RecordError) as error:
+        raise MisuseError(str(error)) from error
+    return f"{path}: {size / 1e6:.2f} MB, opens offline in a browser"
+
+
+def _is_recording(folder: Path) -> bool:
+    try:
+        index = json.loads((folder / "recording.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(index, dict) and "format" in index

@@ -1,0 +1,137 @@
+"""Windows of a pattern, averaged down to square cells, and the whole of it, kept.
+
+A cell is the mean of block × block weights; where the window ends within a cell, of those that lie
+in the window. Blocks are powers of two, so that large cells can be put together from small ones:
+from the whole pattern, once computed, come all windows whose cells are no finer than its own.
+
+Axes: L queries, S keys.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import pad
+
+from regard.explorer._work import ReplacedError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from threading import Event
+
+    from torch import Tensor
+
+    from regard.pattern import Pattern
+
+    Span = tuple[int, int]
+
+_FINEST = 2048
+"""Cells along a side of a whole pattern that is kept, or up to twice as many."""
+_KEPT = 4  # whole patterns, of 64 MiB at most
+_BANDS = 16  # that a large window is computed in, so that it can be called off in between
+_SMALL = 2**22  # weights of a window that is not worth cutting into bands
+
+
+def averaged(pattern: Pattern, queries: Span, keys: Span, block: int, off: Event) -> Tensor:
+    """Compute a window of a head's pattern, ``(rows, columns)`` cells, in bands from the top.
+
+    Args:
+        pattern: of one head, ``(L, S)``.
+        queries: the first and the one behind the last.
+        keys: the same.
+        block: tokens along a side of a cell.
+        off: set when nobody wants the window any more.
+
+    Raises:
+        ReplacedError: `off` was set meanwhile.
+    """
+    band = queries[1] - queries[0]
+    if band * (keys[1] - keys[0]) > _SMALL:
+        band = -(-band // (_BANDS * block)) * block
+    rows = []
+    for first in range(queries[0], queries[1], band):
+        if off.is_set():
+            raise ReplacedError("replaced")
+        for down in _whole_and_rest(first, min(first + band, queries[1]), block):
+            parts = [
+                pattern.image(_cells(down, block), _cells(across, block), queries=down, keys=across)
+                for across in _whole_and_rest(*keys, block)
+            ]
+            rows.append(torch.cat(parts, dim=-1))
+    return torch.cat(rows)
+
+
+class Windows:
+    """Windows of the patterns of many heads, of which the last few wholes are kept."""
+
+    def __init__(self) -> None:
+        self._wholes: OrderedDict[Hashable, tuple[int, Tensor]] = OrderedDict()
+        self._lock = Lock()
+
+    def read(
+        self, head: Hashable, pattern: Pattern, queries: Span, keys: Span, block: int, off: Event
+    ) -> Tensor:
+        """Find a window among the wholes that are kept, or compute it as `averaged` does.
+
+        Args:
+            head: whose pattern it is; the others are those of `averaged`.
+            pattern: its pattern.
+            queries: the first and the one behind the last.
+            keys: the same.
+            block: tokens along a side of a cell, a power of two.
+            off: set when nobody wants the window any more.
+
+        Raises:
+            ReplacedError: `off` was set meanwhile.
+        """
+        length = pattern.shape[-1]
+        with self._lock:
+            finest, sums = self._wholes.get(head, (0, None))
+        if sums is None and queries == keys == (0, length):
+            finest = _finest(length)
+            sums = averaged(pattern, queries, keys, finest, off)
+            sums *= _counts(queries, finest)[:, None] * _counts(keys, finest)
+            self._keep(head, finest, sums)
+        ends = (*queries, *keys)
+        if sums is None or block < finest or any(e % finest and e != length for e in ends):
+            return averaged(pattern, queries, keys, block, off)
+        down, across = (
+            slice(first // finest, -(-behind // finest)) for first, behind in (queries, keys)
+        )
+        total = _joined(_joined(sums[down, across], block // finest).T, block // finest).T
+        return total / (_counts(queries, block)[:, None] * _counts(keys, block))
+
+    def _keep(self, head: Hashable, finest: int, sums: Tensor) -> None:
+        with self._lock:
+            self._wholes[head] = finest, sums
+            while len(self._wholes) > _KEPT:
+                self._wholes.popitem(last=False)
+
+
+def _whole_and_rest(first: int, behind: int, block: int) -> list[Span]:
+    """Split a range into what whole cells cover, and the last cell if it is a smaller one."""
+    edge = behind - (behind - first) % block
+    return [(a, b) for a, b in ((first, edge), (edge, behind)) if a < b]
+
+
+def _cells(span: Span, block: int) -> int:
+    return -(-(span[1] - span[0]) // block)
+
+
+def _finest(length: int) -> int:
+    """The largest power of two of which at least `_FINEST` fit into the length, or 1."""
+    return 1 << max(0, (length // _FINEST).bit_length() - 1)
+
+
+def _counts(span: Span, block: int) -> Tensor:
+    """How many tokens each cell covers."""
+    edges = torch.arange(*span, block)
+    return (edges + block).clamp(max=span[1]) - edges
+
+
+def _joined(sums: Tensor, many: int) -> Tensor:
+    """Add up so many rows after one another; the last may be fewer."""
+    return pad(sums, (0, 0, 0, -len(sums) % many)).unflatten(0, (-1, many)).sum(1)

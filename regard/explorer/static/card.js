@@ -1,0 +1,132 @@
+/** One head, larger, with its scores: the one under the pointer, else the chosen one, or the mean. */
+import * as api from "./api.js";
+import { byId, make, settled } from "./dom.js";
+import { paintThumbnail } from "./draw_thumbnail.js";
+import { meanOf, placeName, signed } from "./format.js";
+import { heard } from "./quiet.js";
+import { figuresOf, placeOf, shown, subscribe } from "./store.js";
+import { themeNow } from "./theme.js";
+import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
+import { asked } from "./zoom.js";
+
+/** The readouts that heads are sorted by: name, words, unit. */
+export const READOUTS = [
+  ["previous_token", "previous token", ""],
+  ["first_token", "first token", ""],
+  ["same_token", "same token", ""],
+  ["induction", "induction", ""],
+  ["duplicate_token", "duplicate token", ""],
+  ["entropy", "entropy", "nats"],
+  ["distance", "distance", "tokens"],
+];
+
+/** @type {{side: "first"|"second", layer: number, head: number}|null} */
+let preview = null;
+/** The mean's picture, with what it is of. */
+let mean = { name: "", data: null };
+
+export function startCard() {
+  const ask = settled(40, askMean);
+  subscribe(
+    "run second layer head other compare active average heads headsSecond",
+    () => {
+      showCard();
+      ask();
+    },
+  );
+  onThumbnails((side, layer) => {
+    const now = preview ?? shown();
+    if (side === textSide(now.side) && layer === now.layer) showCard();
+  });
+  document.addEventListener("inks", showCard);
+}
+
+/** Shows another head for a while; null: the chosen one again. */
+export function previewHead(head) {
+  preview = head;
+  showCard();
+}
+
+/** Where the text of a side is kept: two heads share the first. */
+const textSide = (side) => (shown(side).run === shown("first").run ? "first" : side);
+
+/** A mean's picture is asked for as a map is: from the weights, not put together from pictures. */
+async function askMean() {
+  const source = shown();
+  const { run } = source;
+  if (!run || source.average === "head") return;
+  const [layer, head] = placeOf(source);
+  const name = `${run.id}/${layer}/${head}`;
+  if (mean.name === name) return;
+  const { queries, keys, block } = asked(null, run.length, SIZE);
+  const window = { layer, head, queries: queries.join(), keys: keys.join(), block };
+  const data = await heard(api.map(run.id, window, "card"));
+  if (!data) return;
+  mean = { name, data };
+  showCard();
+}
+
+function showCard() {
+  const source = preview ? { ...shown(preview.side), ...preview, average: "head" } : shown();
+  const { run, layer, head, average } = source;
+  const card = byId("card");
+  card.hidden = !run;
+  if (!run || !run.layers[layer] || head >= run.layers[layer].heads.length) return;
+  const canvas = card.querySelector("canvas") ?? make("canvas", { role: "img" });
+  const figures = average === "head" ? figuresOf(layer, head, source.heads) : meanFigures(source);
+  const name = placeName(run, source);
+  const look = { theme: themeNow(), causal: run.causal, exact: run.length <= SIZE };
+  const [at, place] = placeOf(source);
+  const data =
+    average === "head"
+      ? thumbnailsOf(textSide(source.side), layer)
+      : mean.name === `${run.id}/${at}/${place}`
+        ? mean.data
+        : null;
+  canvas.setAttribute("aria-label", `Pattern of ${name}, small`);
+  if (data) paintThumbnail(canvas, data, average === "head" ? head : 0, look);
+  else canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
+  const title = average === "head" && figures ? `${name}: ${figures.name}` : name;
+  card.replaceChildren(
+    canvas,
+    make(
+      "div",
+      {},
+      make("strong", { textContent: title }),
+      make("p", {
+        className: "note",
+        textContent: average === "head" ? (figures?.meaning ?? "") : `the mean of ${meanOf(run, source)}`,
+      }),
+    ),
+    scores(figures, average),
+  );
+}
+
+function scores(figures, average) {
+  const pairs = make("dl", { className: "pairs" });
+  for (const [name, word, unit] of READOUTS) {
+    // A mean's entropy is no mean of entropies; the readouts have it.
+    const value = average !== "head" && name === "entropy" ? null : figures?.[name];
+    pairs.append(
+      make("dt", { textContent: unit ? `${word}, ${unit}` : word }),
+      make("dd", {
+        textContent: figures ? (value == null ? "–" : signed(value, name === "distance" ? 1 : 3)) : "…",
+        title: value == null && figures ? "does not apply to this text: nothing in it repeats" : "",
+      }),
+    );
+  }
+  return pairs;
+}
+
+/** The scores of a mean, as far as they are the means of the heads' scores. */
+function meanFigures({ run, heads, layer, average }) {
+  const layers = average === "layer" ? [layer] : run.layers.map((_, at) => at);
+  if (!layers.every((at) => heads.has(at))) return null;
+  const all = layers.flatMap((at) => heads.get(at));
+  return Object.fromEntries(
+    READOUTS.map(([name]) => [
+      name,
+      all.every((one) => one[name] != null) ? all.reduce((sum, one) => sum + one[name], 0) / all.length : null,
+    ]),
+  );
+}

@@ -1,0 +1,51 @@
+/** A head's readouts along the text, one below the other, each with its ends in numbers. */
+import { paintAlong } from "./draw_bars.js";
+import { end, signed, weight } from "./format.js";
+
+/** As the server sends them: name, unit. */
+export const ALONG = [
+  ["entropy", "nats"],
+  ["distance", "tokens"],
+  ["on the first token", ""],
+  ["received", ""],
+];
+
+/** Room for their names. */
+export const LEFT = 128;
+
+/**
+ * @param {CanvasRenderingContext2D} surface or an SvgSurface
+ * @param {{values: Float32Array, length: number, range: number[], width: number, height: number,
+ *   query: number, key: number|null, inks: any}} data values: all four, one after the other; range:
+ *   the first token that is shown and the one behind the last
+ */
+export function paintReadouts(surface, { values, length, range: [first, behind], width, height, query, key, inks }) {
+  const tall = height / ALONG.length;
+  ALONG.forEach(([name, unit], n) => {
+    const part = values.subarray(n * length, (n + 1) * length);
+    let most = 0;
+    for (const value of part.subarray(first, behind)) if (value > most) most = value;
+    const y = n * tall + 4;
+    const mark = n === 3 ? (key ?? query) : query;
+    paintAlong(surface, {
+      values: part.subarray(first, behind),
+      x: LEFT,
+      y,
+      width: width - LEFT,
+      height: tall - 8,
+      most,
+      inks,
+      at: mark >= first && mark < behind ? mark - first : null,
+    });
+    const write = (text, down, font, colour) => {
+      surface.font = font;
+      surface.fillStyle = colour;
+      surface.fillText(text, 0, y + down);
+    };
+    surface.textAlign = "left";
+    surface.textBaseline = "alphabetic";
+    write(name, 11, `12px ${inks.sans}`, inks.ink);
+    write(`0 … ${end(Number(most.toPrecision(2)))} ${unit}`, 25, `11px ${inks.sans}`, inks.soft);
+    write(`${mark}: ${n === 1 ? signed(part[mark], 1) : weight(part[mark])}`, 39, `11px ${inks.mono}`, inks.accent);
+  });
+}

@@ -1,0 +1,69 @@
+/** The page as it is, as an address: copied, and said what it carries. */
+import { LONGEST, written } from "./address.js";
+import { byId } from "./dom.js";
+import { get } from "./store.js";
+
+const SAID = 6000; // milliseconds that the note stays
+
+/** What an address can't carry, said before it is shared. */
+function carries() {
+  const { run, second, about, compare } = get();
+  if (about?.report) return "The address opens this very file, wherever it lies, at what is chosen.";
+  if (!about?.writes) return "The address opens this recording’s page where the same recording is served.";
+  const long = [run, compare === "text" ? second : null].filter(
+    (one) => one?.text != null && Array.from(one.text).length > LONGEST,
+  );
+  return long.length
+    ? `The text is longer than ${LONGEST} characters, so the address goes without it: whoever opens it has to open the text again.`
+    : "The address holds the text and everything chosen.";
+}
+
+export function startLink() {
+  const told = byId("link-told");
+  const field = byId("link-address");
+  let timer = 0;
+  const hide = () => {
+    clearTimeout(timer);
+    told.classList.remove("said");
+    byId("link-note").textContent = "";
+    field.hidden = true;
+  };
+  byId("link").onclick = async () => {
+    hide();
+    const address = location.href.split("#")[0] + written();
+    history.replaceState(null, "", address);
+    const copied = await copy(address, field);
+    byId("link-note").textContent = copied
+      ? `Link copied. ${carries()}`
+      : `The browser does not allow copying; take it from here. ${carries()}`;
+    told.classList.add("said");
+    if (copied) timer = setTimeout(hide, SAID);
+  };
+  document.addEventListener("pointerdown", (event) => {
+    if (!byId("link-menu").contains(event.target)) hide();
+  });
+  byId("link-menu").addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !told.classList.contains("said")) return;
+    hide();
+    byId("link").focus();
+    event.stopPropagation();
+  });
+}
+
+/** Whether it could be copied; if not, it stands in the field, chosen, to be copied by hand. */
+async function copy(address, field) {
+  try {
+    await navigator.clipboard.writeText(address);
+    return true;
+  } catch {
+    /* within a notebook's frame, or without a secure connection, the browser refuses */
+  }
+  field.hidden = false;
+  field.value = address;
+  field.focus();
+  field.select();
+  if (!document.execCommand("copy")) return false;
+  field.hidden = true;
+  byId("link").focus();
+  return true;
+}

@@ -1,0 +1,213 @@
+/**
+ * Attention from queries, keys and log-sum-exps: any weight of a pattern that is written down
+ * nowhere. What takes long is a generator that pauses after every row, so that it can be left.
+ *
+ * @typedef {{length: number, dim: number, scale: number, softcap: number|null, alibi: number|null,
+ *   sink: boolean, positions: ArrayLike<number>, start: ArrayLike<number>, stop: ArrayLike<number>,
+ *   query: Float64Array, key: Float64Array, logsumexp: Float64Array,
+ *   value: Float64Array|null, valueDim: number}} Head
+ */
+
+/** @param {Head} head */
+export function product(head, query, key) {
+  const { dim } = head;
+  let [sum, q, k] = [0, query * dim, key * dim];
+  for (const behind = q + dim; q < behind; q++, k++) sum += head.query[q] * head.key[k];
+  return sum;
+}
+
+const visible = (head, query, key) => key >= head.start[query] && key < head.stop[query];
+
+/** The steps from the product on, by name, in the order of the computation. */
+export function passed(head, query, key) {
+  const found = { scaled: product(head, query, key) * head.scale };
+  let score = found.scaled;
+  if (head.softcap != null) found.softcapped = score = head.softcap * Math.tanh(score / head.softcap);
+  if (head.alibi != null) found.biased = score -= head.alibi * Math.abs(head.positions[query] - key);
+  found.masked = visible(head, query, key) ? score : -Infinity;
+  return found;
+}
+
+function score(head, query, key) {
+  let value = product(head, query, key) * head.scale;
+  if (head.softcap != null) value = head.softcap * Math.tanh(value / head.softcap);
+  if (head.alibi != null) value -= head.alibi * Math.abs(head.positions[query] - key);
+  return value;
+}
+
+/** @param {Head[]} heads one, or several whose mean is meant */
+export function weight(heads, query, key) {
+  let sum = 0;
+  for (const head of heads) {
+    if (visible(head, query, key)) sum += Math.exp(score(head, query, key) - head.logsumexp[query]);
+  }
+  return sum / heads.length;
+}
+
+export const seen = (heads, query, key) => heads.some((head) => visible(head, query, key));
+
+/** A query's weights on the keys of a range, in `row`. */
+function fill(heads, query, [first, behind], row) {
+  row.fill(0);
+  for (const head of heads) {
+    const stop = Math.min(behind, head.stop[query]);
+    for (let key = Math.max(first, head.start[query]); key < stop; key++) {
+      row[key - first] += Math.exp(score(head, query, key) - head.logsumexp[query]);
+    }
+  }
+  if (heads.length > 1) for (let k = 0; k < row.length; k++) row[k] /= heads.length;
+  return row;
+}
+
+/** What a query attends to. */
+export const row = (heads, query) =>
+  fill(heads, query, [0, heads[0].length], new Float64Array(heads[0].length));
+
+/** What attends to a key. */
+export const column = (heads, key) =>
+  Float64Array.from({ length: heads[0].length }, (_, query) => weight(heads, query, key));
+
+/** A window averaged down to cells of block × block weights, or of those that lie in the window. */
+export function* averaged(heads, queries, keys, block) {
+  const [rows, columns] = [queries, keys].map(([first, behind]) => Math.ceil((behind - first) / block));
+  const values = new Float32Array(rows * columns);
+  const sums = new Float64Array(columns);
+  const one = new Float64Array(keys[1] - keys[0]);
+  for (let i = 0; i < rows; i++) {
+    const from = queries[0] + i * block;
+    const to = Math.min(queries[1], from + block);
+    sums.fill(0);
+    for (let query = from; query < to; query++) {
+      fill(heads, query, keys, one);
+      for (let k = 0; k < one.length; k++) sums[Math.floor(k / block)] += one[k];
+      yield;
+    }
+    for (let j = 0; j < columns; j++) {
+      const wide = Math.min(block, one.length - j * block);
+      values[i * columns + j] = sums[j] / ((to - from) * wide);
+    }
+  }
+  return { values, rows, columns, heads: 0 };
+}
+
+/** Which two of the pixels a token lies in, and its share in the first: pixels may cut tokens. */
+function cut(token, length, pixels) {
+  const start = token * pixels;
+  const first = Math.floor(start / length);
+  const last = Math.floor((start + pixels - 1) / length);
+  return [first, last, (Math.min((first + 1) * length, start + pixels) - start) / pixels];
+}
+
+/** The whole pattern of each of some heads as a picture of size × size pixels, behind each other. */
+export function* pictures(heads, size) {
+  const { length } = heads[0];
+  const side = Math.min(size, length);
+  const cuts = Array.from({ length }, (_, token) => cut(token, length, side));
+  const sums = new Float64Array(heads.length * side * side);
+  const one = new Float64Array(length);
+  for (const [n, head] of heads.entries()) {
+    for (let query = 0; query < length; query++) {
+      fill([head], query, [0, length], one);
+      const [up, down, upper] = cuts[query];
+      for (let key = head.start[query]; key < head.stop[query]; key++) {
+        const [left, right, lefter] = cuts[key];
+        const at = (i, j) => (n * side + i) * side + j;
+        sums[at(up, left)] += one[key] * upper * lefter;
+        sums[at(up, right)] += one[key] * upper * (1 - lefter);
+        sums[at(down, left)] += one[key] * (1 - upper) * lefter;
+        sums[at(down, right)] += one[key] * (1 - upper) * (1 - lefter);
+      }
+      yield;
+    }
+  }
+  const area = (length / side) ** 2;
+  return {
+    values: Float32Array.from(sums, (sum) => sum / area),
+    rows: side,
+    columns: side,
+    heads: heads.length,
+  };
+}
+
+/** Entropy, distance, weight on the first token and weight received, behind each other. */
+export function* readouts(heads) {
+  const { length } = heads[0];
+  const values = new Float64Array(4 * length);
+  const one = new Float64Array(length);
+  for (let query = 0; query < length; query++) {
+    for (const head of heads) values[length + query] += distance(head, query, one) / heads.length;
+    fill(heads, query, [0, length], one);
+    let entropy = 0;
+    for (let key = 0; key < length; key++) {
+      if (one[key] > 0) entropy -= one[key] * Math.log(one[key]);
+      values[3 * length + key] += one[key];
+    }
+    values[query] = Math.max(0, entropy);
+    values[2 * length + query] = one[0];
+    yield;
+  }
+  return { values: Float32Array.from(values), rows: 0, columns: 0, heads: 0 };
+}
+
+/** How far a query looks back, on average; 0 where it sees nothing. */
+function distance(head, query, row) {
+  fill([head], query, [0, head.length], row);
+  let [sum, moment] = [0, 0];
+  for (let key = head.start[query]; key < head.stop[query]; key++) {
+    sum += row[key];
+    moment += row[key] * Math.abs(head.positions[query] - key);
+  }
+  return sum === 0 ? 0 : moment / sum;
+}
+
+const vector = (numbers, at, dim) => Array.from(numbers.subarray(at * dim, (at + 1) * dim));
+
+/** One query's attention number by number, as the explorer's server tells it. */
+export function walk(head, query, { first = 0, count = 24, picked = null } = {}) {
+  const weights = row([head], query);
+  const hidden = (key) => !visible(head, query, key);
+  const order = Array.from(weights.keys()).sort(
+    (a, b) => Number(hidden(a)) - Number(hidden(b)) || weights[b] - weights[a] || a - b,
+  );
+  const many = Math.max(0, head.stop[query] - head.start[query]);
+  const told = (rank) => {
+    const position = order[rank];
+    const steps = passed(head, query, position);
+    return {
+      position,
+      rank,
+      visible: !hidden(position),
+      key: vector(head.key, position, head.dim),
+      score: product(head, query, position),
+      ...steps,
+      masked: Number.isFinite(steps.masked) ? steps.masked : null,
+      weight: weights[position],
+      value: head.value && vector(head.value, position, head.valueDim),
+    };
+  };
+  // Hidden keys are a page of their own, behind the last visible one.
+  const last = Math.min(first + count, first < many ? many : order.length);
+  const shown = [...order.keys()].slice(first, last);
+  const behind = order.slice(Math.min(first + count, many), many);
+  return {
+    scale: head.scale,
+    steps: Object.keys(passed(head, query, 0)),
+    sink: head.sink,
+    query: vector(head.query, query, head.dim),
+    logsumexp: many ? head.logsumexp[query] : null,
+    count: many,
+    keys: shown.map(told),
+    picked: picked == null ? null : told(order.indexOf(picked)),
+    rest: { count: behind.length, weight: behind.reduce((sum, key) => sum + weights[key], 0) },
+    hidden: head.length - many,
+    context: head.value && context(head, weights),
+  };
+}
+
+function context(head, weights) {
+  const sums = new Array(head.valueDim).fill(0);
+  weights.forEach((weight, key) => {
+    for (let d = 0; d < sums.length; d++) sums[d] += weight * head.value[key * sums.length + d];
+  });
+  return sums;
+}

@@ -1,0 +1,135 @@
+/** The keys of one query as a table: each step of each key, the softmax's sum, what is masked. */
+import { keyButton, make } from "./dom.js";
+import { full, plural, signed, weight } from "./format.js";
+
+const NAMES = {
+  scaled: (data) => [`× ${signed(data.scale, 3, 3)}`, `times the scale, ${full(data.scale)}`],
+  softcapped: () => ["capped", "cap · tanh(scaled / cap): large scores flattened"],
+  biased: () => ["+ bias", "with what this attention adds for the pair of positions"],
+  masked: () => ["masked", "the score softmax is taken of: −∞ where the mask hides the key"],
+};
+
+/**
+ * @param {any} data what the server said, with `entries`, the keys written out so far by rank, `hiddenEntries`, those
+ *   that the mask hides, and `extra`, one that was picked beside them
+ * @param {{pick: (one: any) => void, choose: (one: any) => void, page: (first: number) => void,
+ *   followed: () => number|null}} on followed: the number of the values that a column multiplies
+ */
+export function keysTable(data, on) {
+  const d = on.followed();
+  const columns = [
+    ["key", "position and token", "start"],
+    ["q·k", "the dot product"],
+    ...data.steps.map((name) => NAMES[name](data)),
+    ["− logsumexp", `minus ${signed(data.logsumexp, 3)}, the log of the sum of all e^score`],
+    ["weight", "e to the power of that", "start"],
+    ["", ""],
+    ...(d == null ? [] : [[`× v[${d}]`, `the weight times number ${d} of the key’s value`]]),
+  ];
+  const head = columns.map(([textContent, title, className = ""]) =>
+    make("th", { textContent, title, className, scope: "col" }),
+  );
+  const most = Math.max(1e-12, ...data.entries.map((one) => one.weight));
+  const row = (one) => keyRow(one, data, { d, most, on });
+  const body = make("tbody", {}, ...data.entries.map(row));
+  if (data.extra) body.append(row(data.extra));
+  const tail = { data, d, spare: columns.length - 2 - (d == null ? 0 : 1), on };
+  body.append(...restRow(tail), ...hiddenRows(tail, row), sumRow(tail));
+  return make("table", { "aria-label": `Steps of query ${data.at}` }, make("thead", {}, make("tr", {}, ...head)), body);
+}
+
+function keyRow(one, data, { d, most, on }) {
+  const { labels } = data.run;
+  const figure = (value, decimals) =>
+    make("td", { textContent: value == null ? "–" : signed(value, decimals), title: value == null ? "" : full(value) });
+  const masked = (value) => (one.visible ? figure(value, 3) : make("td", { textContent: "−∞" }));
+  const bar = make("span", { className: "bar" });
+  bar.style.width = `${Math.max(0, Math.min(1, one.weight / most)) * 100}%`;
+  const row = make(
+    "tr",
+    { onclick: () => on.choose(one), onpointerenter: () => on.pick(one), onfocusin: () => on.pick(one) },
+    make(
+      "td",
+      { className: "start" },
+      keyButton(labels, one.position, one.visible ? `weight ${weight(one.weight)}` : "hidden by the mask"),
+    ),
+    figure(one.score, 2),
+    ...data.steps.map((name) => (name === "masked" ? masked(one.masked) : figure(one[name], 3))),
+    masked(one.masked == null ? null : one.masked - data.logsumexp),
+    make("td", { className: "wide" }, one.visible ? bar : null),
+    make("td", { textContent: weight(one.weight), title: full(one.weight) }),
+    d == null ? null : figure(one.weight * one.value[d], 3),
+  );
+  row.dataset.key = String(one.position);
+  row.classList.toggle("masked", !one.visible);
+  return row;
+}
+
+const product = (one, d) => one.weight * one.value[d];
+const soFar = (data, d) => data.entries.reduce((sum, one) => sum + product(one, d), 0);
+
+/** The weaker keys, together; a button writes the next of them out. */
+function restRow({ data, d, spare, on }) {
+  const { count, weight: together } = data.rest;
+  if (!count) return [];
+  const more = make("button", {
+    type: "button",
+    className: "more",
+    textContent: `Write out ${count > data.page ? `the next ${data.page}` : "the rest"}`,
+    onclick: () => on.page(data.entries.length),
+  });
+  return [
+    make(
+      "tr",
+      { className: "rest" },
+      make("td", { className: "start", colSpan: spare }, `${plural(count, "weaker key")}, together `, more),
+      make("td"),
+      make("td", { textContent: weight(together) }),
+      d == null ? null : make("td", { textContent: signed(data.context[d] - soFar(data, d), 3) }),
+    ),
+  ];
+}
+
+/** The keys that the mask hides: written out on request, all of them with a weight of 0. */
+function hiddenRows({ data, d, spare, on }, row) {
+  if (!data.hidden) return [];
+  const left = data.hidden - data.hiddenEntries.length;
+  const shown = data.hiddenEntries.length > 0;
+  const more = make("button", {
+    type: "button",
+    className: "more",
+    textContent: shown ? `Write out ${left > data.page ? `${data.page} more` : "the rest"}` : "Write them out",
+    onclick: () => on.page(data.count + data.hiddenEntries.length),
+  });
+  const line = make(
+    "tr",
+    { className: "rest" },
+    make(
+      "td",
+      { className: "start", colSpan: spare },
+      `${plural(data.hidden, "key")} hidden by the mask: a score of −∞ `,
+      left ? more : null,
+    ),
+    make("td"),
+    make("td", { textContent: "0" }),
+    d == null ? null : make("td", { textContent: "0" }),
+  );
+  return [...data.hiddenEntries.map(row), line];
+}
+
+function sumRow({ data, d, spare }) {
+  const sum = data.entries.reduce((total, one) => total + one.weight, 0) + data.rest.weight;
+  const sunk = data.count && data.sink ? `, and ${weight(Math.max(0, 1 - sum))} went to the sink` : "";
+  return make(
+    "tr",
+    { className: "sum" },
+    make("td", {
+      className: "start",
+      textContent: `sum over ${plural(data.count, "visible key")}${sunk}`,
+      colSpan: spare,
+    }),
+    make("td"),
+    make("td", { textContent: data.count ? sum.toFixed(3) : "0" }),
+    d == null ? null : make("td", { textContent: signed(data.context[d], 3), title: `context[${d}]` }),
+  );
+}

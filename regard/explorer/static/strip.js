@@ -1,0 +1,103 @@
+/** Vectors as strips of bars, of which one number is followed through all of them. */
+import { make } from "./dom.js";
+import { paintStrip } from "./draw_bars.js";
+import { plural, signed } from "./format.js";
+import { set } from "./store.js";
+import { prepared } from "./surface.js";
+import { inks } from "./theme.js";
+
+const HEIGHT = 24; // pixels of a strip
+
+export const greatest = (vectors) =>
+  Math.max(
+    1e-9,
+    ...vectors.map((vector) => vector.reduce((most, value) => Math.max(most, Math.abs(value)), 0)),
+  );
+
+/** Some strips, and words about them, that show the same number. */
+export class Strips {
+  /** @param {() => void} chosen called when another number is followed */
+  constructor(chosen) {
+    this.chosen = chosen;
+    /** The number that is followed, under the pointer or where the arrows stand. */
+    this.dimension = null;
+    /** @type {(() => void)[]} */
+    this.parts = [];
+  }
+
+  clear() {
+    this.parts = [];
+    this.dimension = null;
+  }
+
+  draw() {
+    this.parts.forEach((draw) => draw());
+  }
+
+  /** The number that is followed through a vector; its greatest, where none is. */
+  followed(vector) {
+    if (this.dimension != null && this.dimension < vector.length) return this.dimension;
+    return vector.reduce((best, value, d) => (Math.abs(value) > Math.abs(vector[best]) ? d : best), 0);
+  }
+
+  /** Words that are written anew with the strips. */
+  told(words) {
+    const root = make("p");
+    this.parts.push(() => {
+      root.textContent = words();
+    });
+    return root;
+  }
+
+  /**
+   * A vector as bars, with the number that is followed written out.
+   * @param {{name: () => string, sign: string, values: () => number[], most: () => number}} of
+   */
+  strip({ name, sign, values, most }) {
+    const figure = make("div", { className: "figure" });
+    const canvas = make("canvas", { className: "strip", tabIndex: 0, role: "img" });
+    const root = make("div", {}, figure, canvas);
+    this.parts.push(() => {
+      const width = Math.max(60, root.clientWidth);
+      const numbers = values();
+      const at = this.dimension != null && this.dimension < numbers.length ? this.dimension : null;
+      const surface = prepared(canvas, width, HEIGHT);
+      paintStrip(surface, { values: numbers, width, height: HEIGHT, most: most(), inks: inks(), chosen: at });
+      const value = at == null ? "" : `  ${sign}[${at}] = ${signed(numbers[at], 4)}`;
+      figure.textContent = `${name()}${value}`;
+      figure.title =
+        at == null ? `${plural(numbers.length, "number")}, greatest ${signed(greatest([numbers]), 3)}` : "";
+      canvas.setAttribute(
+        "aria-label",
+        `${name()}: ${plural(numbers.length, "number")}${value}. Left and right read them.`,
+      );
+    });
+    this.#listen(canvas, values);
+    return root;
+  }
+
+  #follow(d) {
+    if (d === this.dimension) return;
+    this.dimension = d;
+    this.draw();
+    this.chosen();
+  }
+
+  #listen(canvas, values) {
+    const within = (d) => Math.max(0, Math.min(values().length - 1, d));
+    canvas.addEventListener("pointermove", (event) => {
+      const box = canvas.getBoundingClientRect();
+      this.#follow(within(Math.floor(((event.clientX - box.left) / box.width) * values().length)));
+    });
+    canvas.addEventListener("pointerleave", () => this.#follow(null));
+    canvas.addEventListener("blur", () => this.#follow(null));
+    canvas.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!by || event.shiftKey) return;
+      event.preventDefault();
+      event.stopPropagation();
+      this.#follow(within(this.dimension == null ? 0 : this.dimension + by));
+      set({ spoken: canvas.getAttribute("aria-label") });
+    });
+  }
+}

@@ -1,0 +1,156 @@
+/** Numbers as CSV files: those of what is seen. */
+import * as api from "./api.js";
+import { READOUTS } from "./card.js";
+import { csvRow, short } from "./format.js";
+import { ordered } from "./heads.js";
+import { activeColumn } from "./map.js";
+import { heard } from "./quiet.js";
+import { figuresOf, get, placeOf, queryNow, queryRead, set, shown } from "./store.js";
+
+const WRITTEN = 256; // keys of a query's steps that the server writes out at a time
+
+/** Hands a file over. */
+export function save(blob, name) {
+  const address = URL.createObjectURL(blob);
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = short(name, 120);
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+/** A file's name says what it is of; a mean is called so. */
+export const fileName = (what, source) => {
+  const [layer, head] = placeOf(source);
+  return `regard-${what}-layer${layer}-head${head}`;
+};
+
+const table = (name, header, rows) =>
+  save(
+    new Blob([[header, ...rows].map((cells) => `${csvRow(cells)}\r\n`).join("")], {
+      type: "text/csv;charset=utf-8",
+    }),
+    `${name}.csv`,
+  );
+
+/** Layer and head by their own numbers; "mean" for a mean. */
+function names(source) {
+  const { run, layer, head, average } = source;
+  if (average === "model") return ["mean", "mean"];
+  return [run.layers[layer].index, average === "layer" ? "mean" : run.layers[layer].heads[head]];
+}
+
+/** The cells of the map that are seen: each a weight, or the mean of a square of them. */
+function mapTable() {
+  const column = activeColumn();
+  const source = column.source();
+  const { sharp } = column;
+  if (!sharp) return set({ problem: "The map is still being drawn; export it once it is there." });
+  const { queries, keys, block, rows, columns, values } = sharp;
+  const cell = (i, j) => [
+    queries[0] + i * block,
+    Math.min(queries[0] + (i + 1) * block, queries[1]) - 1,
+    keys[0] + j * block,
+    Math.min(keys[0] + (j + 1) * block, keys[1]) - 1,
+    values[i * columns + j],
+  ];
+  table(
+    fileName("map", source),
+    ["first_query", "last_query", "first_key", "last_key", "mean_weight"],
+    Array.from({ length: rows * columns }, (_, at) => cell(Math.floor(at / columns), at % columns)),
+  );
+}
+
+async function rowTable() {
+  const source = shown();
+  const { run } = source;
+  const query = queryNow();
+  const data = await heard(api.row(run.id, ...placeOf(source), query, "row-export"));
+  if (!data) return;
+  table(
+    `${fileName("row", source)}-query${query}`,
+    ["layer", "head", "query", "query_token", "key", "key_token", "weight"],
+    Array.from(data.values, (weight, key) => [
+      ...names(source),
+      query,
+      run.labels[query],
+      key,
+      run.labels[key],
+      weight,
+    ]),
+  );
+}
+
+/** All keys of the query, with every step; the hidden ones have no score. */
+async function stepsTable() {
+  const source = { ...shown(), average: "head" };
+  const { run, layer, head } = source;
+  const query = queryRead();
+  const keys = [];
+  let steps = ["scaled", "masked"];
+  while (keys.length < run.length) {
+    const part = await heard(
+      api.steps(run.id, layer, head, query, { first: keys.length, count: WRITTEN }, "steps-export"),
+    );
+    if (!part) return;
+    steps = part.steps;
+    keys.push(...part.keys);
+    if (!part.keys.length) break;
+  }
+  table(
+    `${fileName("steps", source)}-query${query}`,
+    ["layer", "head", "query", "rank", "key", "key_token", "visible", "score", ...steps, "weight"],
+    keys.map((one) => [
+      ...names(source),
+      query,
+      one.rank,
+      one.position,
+      run.labels[one.position],
+      Number(one.visible),
+      one.score,
+      ...steps.map((name) => one[name]),
+      one.weight,
+    ]),
+  );
+}
+
+async function readoutsTable() {
+  const source = shown();
+  const { run } = source;
+  const data = await heard(api.readouts(run.id, ...placeOf(source), "readouts-export"));
+  if (!data) return;
+  const of = (n, k) => data.values[n * run.length + k];
+  table(
+    fileName("readouts", source),
+    ["position", "token", "entropy_nats", "distance_tokens", "first_token", "received"],
+    run.labels.map((label, k) => [k, label, of(0, k), of(1, k), of(2, k), of(3, k)]),
+  );
+}
+
+function headsTable() {
+  const source = shown(get().compare === "text" ? undefined : "first");
+  const { run } = source;
+  table(
+    "regard-heads",
+    ["layer", "head", "layer_name", "name", "meaning", ...READOUTS.map(([name]) => name)],
+    ordered(source).map(({ layer, head }) => {
+      const figures = figuresOf(layer, head, source.heads);
+      return [
+        run.layers[layer].index,
+        run.layers[layer].heads[head],
+        run.layers[layer].name,
+        figures?.name ?? "",
+        figures?.meaning ?? "",
+        ...READOUTS.map(([name]) => figures?.[name] ?? null),
+      ];
+    }),
+  );
+}
+
+export const tables = {
+  map: mapTable,
+  row: rowTable,
+  steps: stepsTable,
+  readouts: readoutsTable,
+  heads: headsTable,
+};

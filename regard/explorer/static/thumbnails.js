@@ -1,0 +1,43 @@
+/** The small pictures of all heads of a text: asked for once the map is there, a layer at a time. */
+import * as api from "./api.js";
+import { heard } from "./quiet.js";
+import { afterMap } from "./session.js";
+import { get, subscribe } from "./store.js";
+
+export const SIZE = 64; // pixels of a thumbnail, at most
+
+/** @type {Record<string, {run: any, layers: Map<number, any>}>} */
+const kept = { first: { run: null, layers: new Map() }, second: { run: null, layers: new Map() } };
+/** @type {((side: "first"|"second", layer: number) => void)[]} */
+const listeners = [];
+
+/** @param {(side: "first"|"second", layer: number) => void} heardOf called when a layer's have come */
+export const onThumbnails = (heardOf) => listeners.push(heardOf);
+
+/** The pictures of a layer's heads, or undefined as long as they have not come. */
+export const thumbnailsOf = (side, layer) => kept[side].layers.get(layer);
+
+export function startThumbnails() {
+  subscribe("run", ({ run, grown }) => load("first", run, grown));
+  subscribe("second", ({ second, grown }) => load("second", second, grown));
+}
+
+async function load(side, run, grown) {
+  const mine = kept[side];
+  if (!run || mine.run === run) return;
+  if (!grown) mine.layers.clear(); // a text that grew keeps the old ones until the new have come
+  mine.run = run;
+  await afterMap(run);
+  // The chosen head's layer first, then from the top; one at a time, so that the map never waits long.
+  const order = run.layers
+    .map((_, layer) => layer)
+    .sort((a, b) => Number(b === get().layer) - Number(a === get().layer) || a - b);
+  for (const layer of order) {
+    const data = await heard(api.thumbnails(run.id, layer, SIZE));
+    if (mine.run !== run) return;
+    if (!data) continue;
+    mine.layers.set(layer, data);
+    for (const heardOf of listeners) heardOf(side, layer);
+  }
+  document.dispatchEvent(new CustomEvent("thumbnails"));
+}

@@ -1,0 +1,85 @@
+"""`regard report`: a thin command; what a report holds is tested beside the explorer."""
+
+import json
+import os
+import re
+
+import pytest
+import torch
+
+import regard as library
+from regard.nn import MultiHeadAttention
+
+TEXT = "the cat sat on the cat"
+
+
+def told(file):
+    return json.loads(re.search(r'id="report">(.*)</script>', file.read_text("utf-8"))[1])
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Folder of a recording."""
+    with library.record(tokens=list("abcde")) as recording, torch.no_grad():
+        MultiHeadAttention(6, 2, mask=library.causal())(torch.randn(1, 5, 6))
+    recording.save(tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+def test_a_model_reads_a_text_or_a_file(regard, model, tmp_path):
+    file, text = tmp_path / "a report.html", tmp_path / "text.txt"
+    text.write_text(TEXT)
+    done = regard("report", model, "--text", TEXT, "--out", file)
+    assert (done.status, done.err) == (0, "")
+    size = file.stat().st_size
+    assert done.out == f"{file}: {size / 1e6:.2f} MB, opens offline in a browser\n"
+    found = told(file)
+    assert found["about"]["title"] == model.name
+    assert found["runs"][0]["described"]["text"] == TEXT
+    before = file.read_bytes()
+    assert regard("report", model, "--file", text, "--out", file).status == 0
+    assert file.read_bytes() == before
+
+
+def test_a_recording_is_shown_as_it_is(regard, kept, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert regard("report", kept).out.startswith("report.html: ")
+    tokens = told(tmp_path / "report.html")["runs"][0]["described"]["tokens"]
+    assert [token["text"] for token in tokens] == list("abcde")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--text", "a", "--file", __file__), "given twice"),
+        (("--text", ""), "empty"),
+        (("--out", "/proc/no/page.html"), "/proc/no/page.html cannot be written"),
+        (("more",), "unexpected extra argument"),
+    ],
+)
+def test_what_can_not_be_is_refused_in_one_line(misused, model, arguments, said):
+    assert said in misused("report", model, *arguments)
+
+
+def test_folders_that_hold_neither_and_texts_for_recordings_are_refused(misused, kept, tmp_path):
+    assert str(tmp_path / "none") in misused("report", tmp_path / "none")
+    assert "a recording takes no text" in misused("report", kept, "--text", "a")
+
+
+def test_masks_that_a_page_can_not_recompute_are_refused(misused, tmp_path):
+    holes = torch.ones(5, 5, dtype=torch.bool).tril()
+    holes[4, 2] = False
+    x = torch.randn(1, 1, 5, 3)
+    with library.record() as recording:
+        library.attention(x, x, x, mask=library.dense(holes))
+    recording.save(tmp_path / "kept")
+    out = tmp_path / "report.html"
+    assert "no interval of keys" in misused("report", tmp_path / "kept", "--out", out)
+    assert not out.exists()
+
+
+def test_a_report_replaces_nothing_but_a_file(misused, model, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        line = misused("report", model, "--text", TEXT, "--out", path)
+        assert f"{path} exists and is no regular file; choose another --out FILE" in line

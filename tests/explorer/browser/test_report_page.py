@@ -1,0 +1,156 @@
+"""A report in a browser: from a file, without a network, with all parts of the page."""
+
+import contextlib
+import re
+
+import pytest
+import torch
+
+import regard
+from regard.explorer import ModelSubject, RecordingSubject
+
+HOSTILE = [
+    "</script><img src=x onerror=alert(1)>",
+    "<!--",
+    "<b>bold</b>",
+    "&lt;i&gt;",
+    "\u202eevil",
+    "\x00",
+    "${alert(1)}",
+]
+LAYER, HEAD, QUERY, KEY = 1, 1, 9, 4
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Write a report and open it; whatever it asks for or complains about fails the test."""
+    with contextlib.ExitStack() as stack:
+        complaints = []
+
+        def go(subject, hash="", *, width=1440, scheme="light", **options):  # noqa: A002
+            file = tmp_path / "report.html"
+            regard.report(subject, file, **options)
+            context = browser.new_context(
+                viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True
+            )
+            stack.callback(context.close)
+            context.set_default_timeout(10_000)
+            page = context.new_page()
+            page.on(
+                "console",
+                lambda message: (
+                    complaints.append(message.text) if message.type == "error" else None
+                ),
+            )
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
+
+            def asked(request):
+                if not request.url.startswith((file.as_uri(), "data:", "blob:")):
+                    complaints.append(f"asks {request.url}")
+
+            page.on("request", asked)
+            page.goto(file.as_uri() + hash)
+            page.locator("#tokens .token").first.wait_for()
+            return page
+
+        yield go
+    assert complaints == []
+
+
+def fact(page, name):
+    return page.locator("#cross dt", has_text=re.compile(f"^{name}$")).locator("+ dd")
+
+
+def test_all_parts_are_there_and_nothing_that_takes_a_server(opened, model):
+    page = opened(model, start=f"l={LAYER}&h={HEAD}&q={QUERY}&k={KEY}")
+    run = model.run(model.about()["runs"][0])
+    assert page.locator("#tokens .token").count() == len(run.tokens)
+    page.locator("#notes", has_text="largest error of any weight").wait_for()
+    drawn = """(canvas) => new Set(canvas.getContext("2d")
+      .getImageData(0, 0, canvas.width, canvas.height).data).size"""
+    page.locator("#band-title", has_text=f"layer {LAYER}, head {HEAD}").wait_for()
+    page.locator("#steps tbody tr[data-key]").first.wait_for()
+    page.wait_for_function(
+        "(many) => document.querySelectorAll('#grid .cell[title*=\": \"]').length === many",
+        arg=sum(len(layer.heads) for layer in run.layers),
+    )
+    assert page.locator("#map-first canvas").first.evaluate(drawn) > 20
+    assert page.locator("#grid .cell canvas").first.evaluate(drawn) > 5
+    page.locator("#tab-readouts").click()
+    page.locator("#readouts tbody tr").first.wait_for()
+    assert page.locator("#next button").count() > 0
+    assert page.locator("#next button:enabled").count() == 0
+    for name in ("#entry", "#edit", "#generate", "#offline", "#problem"):
+        assert not page.locator(name).is_visible()
+    assert page.title().endswith("regard report")
+
+
+def test_a_weight_is_the_models_within_the_error_that_is_told(opened, shipped, model):
+    network, tokenizer = shipped
+    run = model.run(model.about()["runs"][0])
+    ids = torch.tensor(tokenizer.encode(run.text))
+    made = []
+    hook = network.h[LAYER].attn.c_attn.register_forward_hook(lambda *given: made.append(given[2]))
+    with torch.no_grad():
+        network(ids)
+    hook.remove()
+    heads = network.config.heads
+    query, key, _ = (
+        part.unflatten(-1, (heads, -1))[:, HEAD].double() for part in made[0].chunk(3, dim=-1)
+    )
+    scores = (query @ key.T / query.shape[-1] ** 0.5)[QUERY, : QUERY + 1]
+    strongest = int(scores.argmax())
+    exact = float(scores.softmax(-1)[strongest])
+    page = opened(model, f"#l={LAYER}&h={HEAD}&q={QUERY}&k={strongest}")
+    page.locator("#cross", has_text=f"{float(scores.max()):.3f}".replace("-", "−")).wait_for()
+    told = float(re.search(r"any weight is ([\d.]+)", page.locator("#notes").text_content())[1])
+    shown = float(fact(page, "weight").get_attribute("title"))
+    assert 0 < told < 1e-4
+    # What is shown has few figures: half a unit of the last of four.
+    assert shown == pytest.approx(exact, abs=told, rel=5e-4)
+
+
+def test_the_wheel_zooms_to_weights_of_their_own(opened, model):
+    page = opened(model)
+    page.locator("#zoom-note", has_text="all").wait_for()
+    page.locator("#zoom-in").click()
+    page.locator("#zoom-note", has_text="queries").wait_for()
+    assert "z=" in page.evaluate("location.hash") or page.wait_for_function(
+        "() => location.hash.includes('z=')"
+    )
+
+
+def test_a_recording_of_two_sequences_and_no_values(opened, padded):
+    page = opened(RecordingSubject(padded.recording, title="mine"))
+    page.locator("#tokens .token", has_text="a12").wait_for()
+    page.locator("#sequence").select_option("1")
+    page.locator("#tokens .token", has_text="b12").wait_for()
+    page.locator("#steps .out", has_text="values were not recorded").wait_for()
+    assert not page.locator("#next-panel").is_visible()
+
+
+def test_tokens_are_text(opened, make_recording):
+    query = torch.randn(1, 1, len(HOSTILE), 5)
+    recording = make_recording([(query, query)], tokens=[HOSTILE])
+    page = opened(RecordingSubject(recording, title="<img src=y onerror=alert(2)>"))
+    page.locator("#tokens .token", has_text="<b>bold</b>").wait_for()
+    assert page.locator("img, b b, #tokens img, #tokens b").count() == 0
+    assert "<img src=y" in page.locator("#about, h1 + *").first.text_content()
+
+
+@pytest.mark.parametrize("width", [1440, 900])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_follows_the_preference_and_fits(opened, model, width, scheme):
+    page = opened(model, width=width, scheme=scheme)
+    page.locator("#steps tbody tr[data-key]").first.wait_for()
+    assert page.locator("html").get_attribute("data-theme") == scheme
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_copy_of_the_address_opens_the_same_view(opened, shipped):
+    subject = ModelSubject(*shipped, title="m", text="a list is a list")
+    page = opened(subject, f"#l={LAYER}&h=2&q=3&c=linear&b=readouts")
+    page.locator("#band-title", has_text=f"layer {LAYER}, head 2").wait_for()
+    page.locator("#readouts tbody tr").first.wait_for()
+    assert page.locator("#colour [value=linear]").get_attribute("aria-checked") == "true"

@@ -1,0 +1,216 @@
+"""Fingers on the map and the grid, files dropped on the page, and its address handed on."""
+
+import http.server
+import threading
+
+import pytest
+import torch
+
+from regard.explorer._subjects import CHARACTERS, RecordingSubject
+
+
+class Fingers:
+    """Touches as the browser hears them from a screen."""
+
+    def __init__(self, page):
+        self.session = page.context.new_cdp_session(page)
+
+    def __call__(self, kind, *points):
+        touches = [{"x": x, "y": y, "id": k} for k, (x, y) in enumerate(points)]
+        self.session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": touches})
+
+    def drag(self, *paths):
+        """Lay a finger at the start of each path, and move them to its end."""
+        self("touchStart", *(start for start, _ in paths))
+        for step in range(1, 6):
+            self(
+                "touchMove",
+                *((a + (c - a) * step / 5, b + (d - b) * step / 5) for (a, b), (c, d) in paths),
+            )
+        self("touchEnd")
+
+
+@pytest.fixture(scope="module")
+def recorded(make_recording):
+    query, key = torch.randn(2, 1, 1, 2048, 4, generator=torch.Generator().manual_seed(0))
+    return RecordingSubject(make_recording([(query, key)]), title="recorded")
+
+
+@pytest.fixture
+def touched(show, recorded):
+    page = show(recorded, has_touch=True)
+    page.locator("#zoom-note", has_text="a pixel is a mean").wait_for()  # the map is there
+    return page
+
+
+def middle(page, selector):
+    box = page.locator(selector).bounding_box()
+    return box["x"] + 0.45 * box["width"], box["y"] + 0.4 * box["height"]
+
+
+def note(page, before):
+    page.wait_for_function(
+        "(old) => document.querySelector('#zoom-note').textContent !== old", arg=before
+    )
+    return page.locator("#zoom-note").text_content()
+
+
+def test_a_pinch_zooms_the_map_and_a_finger_moves_it(touched):
+    page, fingers = touched, Fingers(touched)
+    x, y = middle(page, "#map-first canvas")
+    whole = page.locator("#zoom-note").text_content()
+    assert "all 2 048" in whole
+    # On the whole, a finger takes the crosshair along.
+    fingers.drag(((x - 40, y + 60), (x - 60, y + 90)))
+    assert page.locator("#zoom-note").text_content() == whole
+    fingers.drag(((x - 20, y), (x - 120, y)), ((x + 20, y), (x + 120, y)))
+    closer = note(page, whole)
+    assert closer.startswith("queries ")
+    fingers.drag(((x, y), (x + 60, y + 40)))
+    moved = note(page, closer)
+    # A tap chooses what lies there.
+    page.touchscreen.tap(x, y)
+    page.wait_for_function("() => /q=\\d+&k=\\d+/.test(location.hash)")
+    fingers.drag(((x - 120, y), (x - 10, y)), ((x + 120, y), (x + 10, y)))
+    assert "all 2 048" in note(page, moved)
+
+
+def test_a_tap_takes_a_token_and_a_head_and_a_pinch_makes_the_heads_small(show, model):
+    page = show(model, "#l=1&h=1", has_touch=True)
+    page.locator("#tokens .token[data-at='4']").tap()
+    page.locator("#band-title", has_text="of query 4").wait_for()
+    page.locator("#grid .cell").nth(2).tap()
+    page.locator("#band-title", has_text="layer 0, head 2").wait_for()
+    x, y = middle(page, "#grid")
+    fingers = Fingers(page)
+    fingers.drag(((x - 80, y), (x - 20, y)), ((x + 80, y), (x + 20, y)))
+    page.locator("#grid.small").wait_for()
+    fingers.drag(((x - 20, y), (x - 80, y)), ((x + 20, y), (x + 80, y)))
+    page.locator("#grid:not(.small)").wait_for()
+    # The page itself was not zoomed.
+    assert page.evaluate("visualViewport.scale") == 1
+
+
+DROP = """([target, name, text]) => {
+  const files = new DataTransfer();
+  files.items.add(new File([text], name, { type: "text/plain" }));
+  const at = document.querySelector(target);
+  const say = (kind) => at.dispatchEvent(
+    new DragEvent(kind, { dataTransfer: files, bubbles: true, cancelable: true }));
+  const taken = !say("dragover");
+  const told = document.documentElement.classList.contains("dropping");
+  say("drop");
+  return [taken, told];
+}"""
+
+
+def test_a_file_is_dropped_anywhere_on_the_page(show, model):
+    page = show(model)
+    text = "def dropped():\n    return 1"
+    assert page.evaluate(DROP, ["#map-panel", "notes.py", text]) == [True, True]
+    page.wait_for_function(
+        "(t) => new URLSearchParams(location.hash.slice(1)).get('t') === t", arg=text
+    )
+    assert not page.locator("#entry").is_visible()
+    # With two texts, on the side that it is dropped on.
+    page.locator("#compare").select_option("text")
+    page.locator("#tokens-second .token").first.wait_for()
+    page.evaluate(DROP, ["#map-second", "other.txt", "the other file"])
+    page.wait_for_function(
+        """() => new URLSearchParams(location.hash.slice(1)).get('t2') === "the other file" """
+    )
+    assert page.locator("#tokens .token").first.text_content() == "def"
+    # What is no text, or too long, is refused in a sentence.
+    for name, content, said in [
+        ("x.png", "a\0b", "x.png is no text file"),
+        ("x.txt", "x" * (4 * CHARACTERS + 1), "at most"),
+    ]:
+        page.evaluate(DROP, ["#tokens", name, content])
+        page.locator("#problem span", has_text=said).wait_for()
+    assert page.locator("#tokens .token").first.text_content() == "def"
+
+
+def test_a_file_that_is_dropped_on_a_recording_is_refused(show, recorded):
+    page = show(recorded)
+    assert page.evaluate(DROP, ["#tokens", "notes.txt", "x"]) == [True, False]
+    page.locator("#problem span", has_text="takes no other text").wait_for()
+
+
+def test_the_link_is_copied_and_that_is_said(show, model):
+    page = show(model, "#l=1&h=2&q=7&k=3", permissions=["clipboard-read", "clipboard-write"])
+    page.locator("#average [value='layer']").click()
+    page.locator("#link").click()
+    page.locator("#link-note", has_text="Link copied. The address holds the text").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.url
+    assert "q=7&k=3" in copied
+    assert "a=layer" in copied
+    page.keyboard.press("Escape")
+    page.locator("#link-told").wait_for(state="hidden")
+
+
+def test_a_link_that_may_not_be_copied_stands_there_to_be_taken(show, model):
+    page = show(model, "#l=1&h=2&q=7")
+    page.evaluate(
+        """() => {
+          navigator.clipboard.writeText = () => Promise.reject(new Error("no"));
+          document.execCommand = () => false;
+        }"""
+    )
+    page.locator("#link").click()
+    page.locator("#link-note", has_text="does not allow copying").wait_for()
+    field = page.get_by_label("The address of this page")
+    assert field.input_value() == page.url
+    assert field.evaluate("(one) => one.selectionEnd - one.selectionStart") == len(page.url)
+
+
+@pytest.fixture
+def notebook():
+    """A page on this machine, of another port, that shows what it is given."""
+    shown = {}
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(shown["html"].encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield shown, f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def test_a_notebook_on_this_machine_shows_the_page_and_another_site_does_not(
+    browser, running, model, notebook
+):
+    explorer = running(model)
+    shown, address = notebook
+    shown["html"] = explorer._repr_html_()
+    context = browser.new_context(viewport={"width": 1440, "height": 950})
+    try:
+        page = context.new_page()
+        page.goto(address)
+        frame = page.frame_locator("iframe")
+        frame.locator("#tokens .token").first.click()
+        frame.locator("#band-title", has_text="of query 0").wait_for()
+        frame.locator("#link").click()
+        frame.locator("#link-note", has_text="Link copied").wait_for()
+        # Another site that frames it is shown nothing: neither by its name nor by its number.
+        stranger = context.new_page()
+        for site in ("http://evil.example/", "http://203.0.113.7/"):
+            stranger.route(
+                site, lambda route: route.fulfill(body=shown["html"], content_type="text/html")
+            )
+            stranger.goto(site)
+            stranger.wait_for_function("() => frames.length === 1")
+            inner = stranger.frames[1]
+            inner.wait_for_load_state()
+            assert inner.locator("#tokens, #page").count() == 0
+            assert explorer.url not in inner.url
+    finally:
+        context.close()

@@ -1,0 +1,102 @@
+"""Cells of a window are means of weights, whether computed or put together from a whole kept."""
+
+from threading import Event
+
+import pytest
+import torch
+
+import regard
+from regard.explorer import _windows
+from regard.explorer._windows import Windows, averaged
+from regard.explorer._work import ReplacedError
+
+L, D = 2311, 5  # above 2²² weights, so that it comes in bands; a prime, so that last cells are cut
+
+
+@pytest.fixture(scope="module")
+def operands():
+    return torch.randn(2, L, D, generator=torch.Generator().manual_seed(6)).unbind()
+
+
+@pytest.fixture(scope="module")
+def pattern(operands):
+    return regard.Pattern(*operands, mask=regard.causal())
+
+
+@pytest.fixture(scope="module")
+def weights(operands):
+    query, key = (part.double() for part in operands)
+    hidden = ~torch.ones(L, L, dtype=torch.bool).tril()
+    return (query @ key.T / D**0.5).masked_fill(hidden, -torch.inf).softmax(-1)
+
+
+def cells(weights, queries, keys, block):
+    window = weights[slice(*queries), slice(*keys)]
+    bands = [[part.mean() for part in band.mean(0).split(block)] for band in window.split(block)]
+    return torch.tensor(bands, dtype=torch.float64)
+
+
+def near(found, expected):
+    # Sums of up to 128² float32 weights, relative to the largest mean.
+    most = float(expected.max())
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6 * most)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "block"),
+    [
+        ((0, L), (0, L), 64),
+        ((0, L), (0, L), 128),
+        ((64, 2240), (0, 1024), 32),
+        ((1984, L), (1536, L), 16),
+        ((17, 2293), (3, 2292), 64),  # a window that begins anywhere
+        ((7, 8), (0, 11), 1),
+        ((2310, L), (2304, L), 8),
+    ],
+)
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_cell_is_the_mean_of_its_weights(
+    pattern, weights, monkeypatch, queries, keys, block, kept
+):
+    monkeypatch.setattr(_windows, "_FINEST", 128)  # so that cells of 16 tokens are kept
+    windows = Windows()
+    if kept:
+        windows.read("a head", pattern, (0, L), (0, L), 128, Event())
+        if block >= 16 and queries[0] % 16 == 0:
+            pattern = regard.Pattern(torch.full((L, D), torch.nan), torch.zeros(L, D))  # not asked
+    found = windows.read("a head", pattern, queries, keys, block, Event())
+    near(found, cells(weights, queries, keys, block))
+
+
+def test_another_head_has_another_pattern(pattern, weights):
+    windows = Windows()
+    windows.read("a head", pattern, (0, L), (0, L), 128, Event())
+    other = regard.Pattern(torch.zeros(L, D), torch.zeros(L, D))
+    even = windows.read("another", other, (0, L), (0, L), 128, Event())
+    torch.testing.assert_close(even, torch.full_like(even, 1 / L))
+
+
+class Once:
+    """An event that is set after it was looked at so often."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    def is_set(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+def test_it_can_be_called_off_between_bands(pattern):
+    off = Once(3)
+    with pytest.raises(ReplacedError):
+        averaged(pattern, (0, L), (0, L), 64, off)
+    assert off.looks == -1
+
+
+def test_few_wholes_are_kept():
+    windows = Windows()
+    small = regard.Pattern(torch.zeros(3, D), torch.zeros(3, D))
+    for head in range(9):
+        windows.read(head, small, (0, 3), (0, 3), 1, Event())
+    assert len(windows._wholes) == _windows._KEPT
