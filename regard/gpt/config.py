@@ -48,7 +48,7 @@ class GPTConfig:
     """
 
     vocab_size: int = option(1024, "V: number of different tokens")
-    context: int = option(256, "T: most tokens that the model sees at once")
+    context: int = option(512, "T: most tokens that the model sees at once")
     layers: int = option(4, "number of blocks")
     heads: int = option(4, "H: attention heads of a block")
     dim: int = option(128, "E: width of the residual stream, a multiple of heads")

@@ -70,8 +70,8 @@ def test_operations_are_six_a_parameter_and_those_of_half_a_pattern():
     ("asked", "has", "dim", "on", "reason"),
     [
         ("auto", None, 4096, False, "this cpu does not multiply bfloat16 itself"),
-        ("auto", "AMX", 128, False, "a width of 128 is below"),
-        ("auto", "AMX", 192, True, "AMX multiplies bfloat16"),
+        ("auto", "AMX", 127, False, "a width of 127 is below"),
+        ("auto", "AMX", 128, True, "AMX multiplies bfloat16"),
         ("bfloat16", None, 8, True, "asked for"),
         ("float32", "AMX", 4096, False, "asked for"),
     ],

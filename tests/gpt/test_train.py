@@ -244,7 +244,7 @@ def test_the_old_model_stays_until_the_new_one_is_kept(tmp_path, monkeypatch, en
     if ends == "too short":
         text, error = "abcdef", TooShortError
     elif ends == "no number":
-        monkeypatch.setattr("regard.gpt._loop.evaluate", end)
+        monkeypatch.setattr("regard.gpt._loop.mean_loss", end)
     else:
         monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", end)
     options = {"gpt": wider, "config": brief(), "console": QUIET, "overwrite": True}

@@ -613,7 +613,7 @@ def test_the_shipped_model_looks_at_the_token_before_on_english(shipped):
     assert len(recording) == 4
     assert len(recording.tokens[0]) == ids.shape[-1]
     heads = recording.heads()
-    head = next(h for h in heads if (h.layer, h.head) == (0, 3))
+    head = next(h for h in heads if (h.layer, h.head) == (0, 2))
     assert head.name == "previous token"
     assert head.previous_token > 0.9
     assert head.previous_token == max(h.previous_token for h in heads)
@@ -626,14 +626,14 @@ def test_the_shipped_model_has_induction_heads(shipped):
     with torch.no_grad(), regard.record(model, tokens=[str(i) for i in ids[0].tolist()]) as seen:
         model(ids)
     heads = seen.heads()
-    found = {(h.layer, h.head) for h in heads if h.induction > 0.6}
-    assert found == {(1, 0), (1, 1), (1, 3)}
+    found = {(h.layer, h.head) for h in heads if h.induction > 0.5}
+    assert {(2, 0), (2, 3)} <= found <= {(1, 1), (1, 2), (2, 0), (2, 3)}
     assert {(h.layer, h.head) for h in heads if h.name == "induction"} >= found
-    assert max(h.induction for h in heads if h.layer != 1) < 0.1
+    assert max(h.induction for h in heads if h.layer in {0, 3}) < 0.1
     induction = seen.read(Successors(ids[0]), Copies(ids[0]))
     assert induction["successors"].axes == ("layer", "batch", "head", "query")
     # the second copy's queries, the last of the first copy before them
-    second = induction["successors"].values[1, 0, 0, 61:].mean()
+    second = induction["successors"].values[2, 0, 0, 61:].mean()
     assert float(second) > 0.6
 
 

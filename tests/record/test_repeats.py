@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard.record.repeats import Copies, Successors
+from regard.record.heads import with_targets
+from regard.record.repeats import Copies, Successors, targets
 
 
 def by_definition(weights, ids, *, after):
@@ -48,3 +49,12 @@ def test_many_blocks_add_up(readout):
     found = pattern.read(readout(ids))[0][:, rows]
     # float32 weights; both sums take the same ones in another order
     torch.testing.assert_close(found, (weights * marked).sum(-1), rtol=1e-5, atol=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=13), st.booleans())
+def test_which_queries_have_anything_to_count(ids, after):
+    ids = torch.tensor(ids)
+    whole = slice(0, len(ids))
+    expected = targets(ids, whole, whole, after=after).any(-1)
+    assert torch.equal(with_targets(ids, after=after), expected)
