@@ -143,6 +143,8 @@ def _regard(config: Any, setting: Setting) -> Step:
     """Our update, as `regard train` makes it in a run that is long enough to compile for."""
     from regard.gpt import GPT, TrainConfig
     from regard.gpt._gains import bfloat16, this_machine
+    from regard.gpt._ranks import Ranks
+    from regard.gpt._spread import Whole
     from regard.gpt._update import Updates, make_optimizer
     from regard.gpt.batches import Batch
 
@@ -153,7 +155,8 @@ def _regard(config: Any, setting: Setting) -> Step:
     half = bfloat16("auto", this_machine(torch.device("cpu")), dim=config.dim)
     print(f"regard: bfloat16 {'on' if half.on else 'off'}, {half.reason}; compiled")
     updates = Updates(
-        model=model,
+        spread=Whole(model),
+        ranks=Ranks(),
         optimizer=make_optimizer(model, recipe),
         config=recipe,
         bfloat16=half.on,

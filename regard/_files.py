@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from stat import S_IMODE
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,16 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def as_any_new_file(path: Path) -> None:
+    """Give a file the permissions that any new file gets here: safetensors makes its own private."""
+    probe = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        probe.touch()
+        path.chmod(S_IMODE(probe.stat().st_mode))
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -3,13 +3,23 @@
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from regard.cli.errors import MisuseError, telling
 from regard.cli.options import Given, takes
 from regard.errors import Error
-from regard.gpt import Callback, GPTConfig, TensorBoard, TrainConfig, parameter_counts, recipe_of
+from regard.gpt import (
+    Callback,
+    GPTConfig,
+    TensorBoard,
+    TrainConfig,
+    Training,
+    parameter_counts,
+    recipe_of,
+)
 from regard.gpt import train as train_model
+from regard.gpt._ranks import launched, leading
 from regard.gpt.checkpoint import holds_model
 
 __all__ = ["train"]
@@ -46,6 +56,13 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write for TensorBoard too, to DIR/tensorboard.")
     ] = False,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Where to train: cpu, or an accelerator such as cuda, of which each process under "
+            "torchrun takes its own.",
+        ),
+    ] = "cpu",
 ) -> None:
     """Train a GPT on text and keep it in a folder.
 
@@ -58,6 +75,8 @@ def train(
     regard train --out runs/mine --config recipe.toml
 
     regard train --out runs/mine --resume
+
+    torchrun --nnodes 2 --rdzv-endpoint first:29400 -m regard.train --out shared/mine
     """
     if out.exists() and not out.is_dir():
         raise MisuseError(f"{out} is a file: give --out a folder")
@@ -70,9 +89,15 @@ def train(
             f"{out} already holds a model: choose another --out, or add --overwrite, or go on with "
             "its run by --resume"
         )
-    with telling(Error, OSError, ValueError, ModuleNotFoundError, tell=train.told):
+    place = _device(device)
+    with (
+        telling(Error, OSError, ValueError, ModuleNotFoundError, tell=train.told),
+        launched(place) as place,
+    ):
         before = recipe_of(out) if resume else (None, None)
-        callbacks: list[Callback] = [TensorBoard(out / "tensorboard")] if tensorboard else []
+        callbacks: list[Callback] = []
+        if tensorboard and leading():
+            callbacks.append(TensorBoard(out / "tensorboard"))
         training = train_model(
             out,
             texts=text,
@@ -81,11 +106,30 @@ def train(
             config=train.over(before[1]),
             resume=resume,
             overwrite=overwrite,
+            device=place,
             callbacks=callbacks,
         )
+        leads = leading()
+    if leads:
+        _tell(out, training)
+    if training.interrupted:
+        raise typer.Exit(130)
+
+
+def _tell(out: Path, training: Training) -> None:
     loss = training.record["validation_loss"]
     measured = "" if loss is None else f", validation loss {loss:.4f}"
     total = parameter_counts(training.model.config).total
     typer.echo(f"{out}: {total:,} parameters, {training.record['step']} updates{measured}")
-    if training.interrupted:
-        raise typer.Exit(130)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise MisuseError(f"--device is {name!r}: expected cpu, or cuda") from None
+    there = torch.accelerator.current_accelerator(check_available=True)
+    if device.type not in {"cpu", there.type if there else "cpu"}:
+        found = f"{there.type}: choose that" if there else "no accelerator: choose cpu"
+        raise MisuseError(f"--device is {name!r} and torch finds {found}")
+    return device

@@ -27,7 +27,11 @@ _FAILURE = "failure"
 
 
 def agree(
-    ring: Ring, facts: Facts, own: Facts | None = None, failure: Exception | None = None
+    ring: Ring,
+    facts: Facts,
+    own: Facts | None = None,
+    failure: Exception | None = None,
+    cure: str = "call this on every rank in the same order, with shards of the same tensors",
 ) -> list[dict[str, Any]]:
     """Exchange facts, and raise on every rank unless all ranks have the same.
 
@@ -36,6 +40,7 @@ def agree(
         facts: what must be the same everywhere: numbers, texts, lists of them, or None.
         own: what may differ.
         failure: why this rank can't go on; it is raised here, and the other ranks are told.
+        cure: what to do about a disagreement.
 
     Returns:
         The facts of each rank, its own included.
@@ -60,8 +65,7 @@ def agree(
             if other.get(name) != all_said[0].get(name):
                 raise ValueError(
                     f"the ranks disagree about {name}: rank 0 has {all_said[0].get(name)}, rank "
-                    f"{rank} has {other.get(name)}; call this on every rank in the same order, "
-                    "with shards of the same tensors"
+                    f"{rank} has {other.get(name)}; {cure}"
                 )
     return all_said
 

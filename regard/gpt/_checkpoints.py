@@ -8,7 +8,8 @@
     DIR/run/corpus/                                the text in tokens, unless it lies elsewhere
     DIR/run/patterns/00000200.safetensors          what the heads did, where that is recorded
     DIR/run/checkpoints/00000200/                  a model's folder, and beside its four files:
-        optimizer.safetensors                      what AdamW remembers
+        optimizer.safetensors                      what AdamW remembers, or
+        optimizer/                                 the same, in a file a rank (`_shards`)
         state.json                                 the update's number, the recipe, the corpus
 
 A checkpoint is written under a temporary name, synced, renamed; then `run.json` is replaced, and
@@ -29,20 +30,21 @@ from typing import TYPE_CHECKING, Any
 
 from regard._files import replace_file, sync_folder
 from regard.errors import Error
-from regard.gpt._tensors import DamagedError, read, write
+from regard.gpt._tensors import write
 from regard.gpt.checkpoint import CONFIG, TRAINING, WEIGHTS, CheckpointError, load, load_json
 from regard.gpt.tokenizer import FILE as TOKENIZER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
 
+    from regard.gpt.config import GPTConfig
     from regard.gpt.model import GPT
     from regard.gpt.tokenizer import Tokenizer
 
-RUN, STATE, OPTIMIZER = "run.json", "state.json", "optimizer.safetensors"
+RUN, STATE, OPTIMIZER, SHARDS = "run.json", "state.json", "optimizer.safetensors", "optimizer"
 METRICS, CORPUS, PATTERNS, CHECKPOINTS = "metrics.jsonl", "corpus", "patterns", "checkpoints"
 TENSORBOARD = "tensorboard"
 FORMAT, VERSION = "regard run", 1
@@ -69,7 +71,6 @@ class Restored:
 
     model: GPT
     tokenizer: Tokenizer
-    optimizer: dict[str, Tensor]
     state: dict[str, Any]
 
 
@@ -122,21 +123,14 @@ class RunFolder:
         return self.path / CHECKPOINTS / f"{step:08}"
 
     def restore(self) -> Restored:
-        """The latest checkpoint.
+        """The latest checkpoint, but for what the optimizer remembers (`_shards`).
 
         Raises:
             CheckpointError: it is damaged; the message names the file.
         """
         assert self.step is not None
-        folder = self.checkpoint(self.step)
-        model, tokenizer = load(folder)
-        try:
-            optimizer = read(folder / OPTIMIZER)
-        except FileNotFoundError:
-            raise CheckpointError(f"{folder} is damaged: it has no {OPTIMIZER}") from None
-        except DamagedError as error:
-            raise CheckpointError(str(error)) from None
-        return Restored(model=model, tokenizer=tokenizer, optimizer=optimizer, state=self.state())
+        model, tokenizer = load(self.checkpoint(self.step))
+        return Restored(model=model, tokenizer=tokenizer, state=self.state())
 
     def state(self) -> dict[str, Any]:
         """What `state.json` of the latest checkpoint says.
@@ -157,9 +151,10 @@ class RunFolder:
     def save(
         self,
         step: int,
-        model: GPT,
+        config: GPTConfig,
+        weights: Mapping[str, Tensor],
         tokenizer: Tokenizer,
-        optimizer: Mapping[str, Tensor],
+        optimizer: Callable[[Path], None],
         *,
         state: Mapping[str, Any],
         record: Mapping[str, Any],
@@ -169,9 +164,10 @@ class RunFolder:
 
         Args:
             step: its update.
-            model: the model.
+            config: the model's shape.
+            weights: the model's.
             tokenizer: its tokenizer.
-            optimizer: what the optimizer remembers.
+            optimizer: puts what the optimizer remembers into the folder it is given.
             state: what else there is to know to go on, as JSON.
             record: what `training.json` says.
             keep_every: checkpoints of updates that this divides stay; 0: none.
@@ -182,7 +178,7 @@ class RunFolder:
         folder = self.checkpoint(step)
         with self.telling(f"the checkpoint of update {step}"):
             if self.step != step:  # else an interruption came right after this checkpoint
-                self._write(folder, model, tokenizer, optimizer, {**state, "step": step})
+                self._write(folder, config, weights, tokenizer, optimizer, {**state, "step": step})
                 pointer = {"format": FORMAT, "version": VERSION, "run": self.path.name}
                 replace_file(self.root / RUN, _json({**pointer, "step": step}))
                 sync_folder(self.root)
@@ -200,9 +196,10 @@ class RunFolder:
     def _write(
         self,
         folder: Path,
-        model: GPT,
+        config: GPTConfig,
+        weights: Mapping[str, Tensor],
         tokenizer: Tokenizer,
-        optimizer: Mapping[str, Tensor],
+        optimizer: Callable[[Path], None],
         state: Mapping[str, Any],
     ) -> None:
         made = folder.with_name(f".{folder.name}.tmp")
@@ -211,12 +208,15 @@ class RunFolder:
                 shutil.rmtree(left)
         made.mkdir(parents=True)
         try:
-            (made / CONFIG).write_bytes(_json(asdict(model.config)))
+            (made / CONFIG).write_bytes(_json(asdict(config)))
             (made / TOKENIZER).write_bytes(tokenizer.to_json().encode())
-            write(made / WEIGHTS, model.state_dict())
-            write(made / OPTIMIZER, optimizer)
+            write(made / WEIGHTS, weights)
+            optimizer(made)
             (made / STATE).write_bytes(_json({"format": FORMAT, "version": VERSION, **state}))
             for path in made.iterdir():
+                if path.is_dir():
+                    sync_folder(path)  # its files are synced as they are written
+                    continue
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
             sync_folder(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 
 from regard.gpt._growing import evaluating
@@ -12,6 +13,7 @@ from regard.gpt._update import document_mask
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from regard.gpt._ranks import Ranks
     from regard.gpt.model import GPT
 
 
@@ -31,6 +33,13 @@ def evaluate(model: GPT, tokens: Tensor, *, batch: int = 16, end: int | None = N
     Raises:
         ValueError: `tokens` has fewer than two.
     """
+    return mean_loss(model, tokens, batch=batch, end=end)
+
+
+def mean_loss(
+    model: GPT, tokens: Tensor, *, batch: int, end: int | None, ranks: Ranks | None = None
+) -> float:
+    """What `evaluate` tells; `ranks` share the work, and all of them learn it."""
     if len(tokens) < 2:
         raise ValueError(f"tokens holds {len(tokens)}; expected at least two, one to predict")
     context = model.config.context
@@ -49,6 +58,14 @@ def evaluate(model: GPT, tokens: Tensor, *, batch: int = 16, end: int | None = N
         logits = model(ids, mask=document_mask(ids, end))  # (B, T, V)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum").item()
 
-    with evaluating(model):
-        total = sum(loss(ids, targets) for ids, targets in pieces)
-    return total / (len(tokens) - 1)
+    if ranks is None:
+        with evaluating(model):
+            total = sum(loss(*piece) for piece in pieces)
+        return total / (len(tokens) - 1)
+    rounds = [pieces[start : start + ranks.size] for start in range(0, len(pieces), ranks.size)]
+    with evaluating(model):  # as often on every rank, each of which may hold a piece of the model
+        losses = [loss(*(found[ranks.rank :] or found)[0]) for found in rounds]
+    if ranks.rank >= len(rounds[-1]):
+        losses.pop()  # another rank's
+    added = ranks.add_up(torch.tensor(sum(losses), dtype=torch.float64, device=tokens.device))
+    return added.item() / (len(tokens) - 1)

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regard.gpt._evaluate import evaluate
+from regard.gpt._evaluate import mean_loss
 from regard.gpt._metrics import Report
+from regard.gpt._shards import keep_together
 from regard.gpt._update import DivergedError, cure, optimizer_state
+from regard.gpt.checkpoint import load
 from regard.gpt.schedule import learning_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from rich.console import Console
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
 
     from regard.gpt._checkpoints import RunFolder
     from regard.gpt._metrics import Callback, MetricsFile, Rates
+    from regard.gpt._ranks import Ranks
     from regard.gpt._update import Updates
     from regard.gpt.batches import Batches
-    from regard.gpt.history import Recorder
     from regard.gpt.model import GPT
     from regard.gpt.prepared import Corpus
     from regard.gpt.tokenizer import Tokenizer
@@ -67,6 +69,7 @@ class Progressed:
 class Loop:
     """A run: its parts, fixed, and how far it has come."""
 
+    ranks: Ranks
     folder: RunFolder
     config: TrainConfig
     corpus: Corpus
@@ -74,16 +77,17 @@ class Loop:
     validation: Tensor  # (M,)
     updates: Updates
     rates: Rates
-    metrics: MetricsFile
-    recorder: Recorder | None
+    recorder: Callable[[int, GPT], object] | None
     fixed: dict[str, Any]
     """What a checkpoint's state tells of the run as a whole."""
     at: Progressed
+    metrics: MetricsFile | None = None
+    """Of rank 0, while it trains."""
 
     @property
     def model(self) -> GPT:
         """The model."""
-        return self.updates.model
+        return self.updates.spread.model
 
     def go(self, console: Console, callbacks: Sequence[Callback]) -> Training:
         """Train to the end or to Ctrl-C."""
@@ -94,7 +98,7 @@ class Loop:
             )
             try:
                 while self.at.step < self.config.steps:
-                    stop.here()
+                    stop.here(self.ranks, self.validation.device)
                     report = self._advance()
                     bar.update(
                         task,
@@ -114,8 +118,11 @@ class Loop:
                 say(
                     bar.console, f"stopped after {self.at.step} updates; kept in {self.folder.root}"
                 )
+        model = self.model.eval()
+        if self.updates.spread.splits:  # whoever trained it wants all of it
+            model, _ = load(self.folder.checkpoint(self.at.step), device=self.validation.device)
         return Training(
-            model=self.model.eval(),
+            model=model,
             tokenizer=self.corpus.tokenizer,
             interrupted=interrupted,
             record=self.record(interrupted=interrupted),
@@ -151,7 +158,8 @@ class Loop:
         with self.folder.telling(f"what is told of update {at.step}"):
             if self.recorder is not None and at.step % self.config.record_every == 0:
                 self.recorder(at.step, self.model)
-            self.metrics(report)
+            if self.metrics is not None:
+                self.metrics(report)
         at.seconds = self.rates.seconds
         if due:
             self._save(interrupted=False)
@@ -159,7 +167,13 @@ class Loop:
         return report
 
     def _validate(self, loss: float) -> float:
-        found = evaluate(self.model, self.validation, batch=self.config.batch, end=self.updates.end)
+        found = mean_loss(
+            self.model,
+            self.validation,
+            batch=self.config.batch,
+            end=self.updates.end,
+            ranks=self.ranks if self.ranks.size > 1 else None,
+        )
         if not isfinite(found):
             message = f"the validation loss is {found} at update {self.at.step}"
             raise DivergedError(f"{message}; {cure(self.config)}", step=self.at.step)
@@ -172,9 +186,12 @@ class Loop:
         return None if loss is None else loss / log(2) / self.corpus.bytes_per_token
 
     def _save(self, *, interrupted: bool) -> None:
-        self.folder.save(
+        self.updates.spread.settle()
+        keep_together(
+            self.ranks,
+            self.folder,
             self.at.step,
-            self.model,
+            self.updates.spread,
             self.corpus.tokenizer,
             optimizer_state(self.model, self.updates.optimizer),
             state={**self.fixed, "progress": asdict(self.at)},
@@ -211,9 +228,9 @@ class _Stop:
         self.asked = False
         self.at_once = False
 
-    def here(self) -> None:
-        """Stop now, if asked to."""
-        if self.asked:
+    def here(self, ranks: Ranks, device: torch.device) -> None:
+        """Stop now, if any rank was asked to: all after the same update."""
+        if ranks.any(self.asked, device):
             raise KeyboardInterrupt
 
 

@@ -36,13 +36,15 @@ class Report:
         seconds: time spent so far, over all parts of a run that was interrupted.
         tokens_per_second: of the last update.
         seconds_left: until the last update, at the rate so far.
-        memory: most bytes that the process has had in memory; on a GPU, in its memory.
+        memory: most bytes that this process has had in memory; on a GPU, in its memory.
         share_of_peak: operations a second of the last update, as a share of what this machine
-            reaches in a large matrix product; None where the run was too short to measure it.
+            reaches in a large matrix product; None where the run was too short to measure it. Of
+            several processes, as if each had a machine as fast as this one.
         validation_loss: in nats a token of held-out text, where it was measured at this step.
         bits_per_byte: the same in bits a byte of that text, which no tokenizer changes.
         checkpoint: the folder of the checkpoint, where one was written at this step.
-        model: the model as it stands, in training mode.
+        model: the model as it stands, in training mode. Where several processes each have a piece
+            of it, it can be run on all of them at once only.
     """
 
     step: int
@@ -148,6 +150,7 @@ class Rates:
         parameters: numbers in the model that are multiplied with each token.
         device: where it runs.
         bfloat16: whether products are computed in it.
+        ranks: how many processes there are, each on a machine or GPU of its own.
         steps: updates of the whole run.
         step: updates done already, which took
         seconds: so long.
@@ -160,12 +163,14 @@ class Rates:
         device: torch.device,
         *,
         bfloat16: bool,
+        ranks: int,
         steps: int,
         step: int,
         seconds: float,
     ) -> None:
         self._gpt, self._parameters = gpt, parameters
         self._device, self._dtype = device, torch.bfloat16 if bfloat16 else torch.float32
+        self._ranks = ranks
         self._steps, self._before, self._spent = steps, step, seconds
         self._start = self._last = perf_counter()
         self._idle = 0.0
@@ -197,7 +202,9 @@ class Rates:
             "tokens_per_second": speed,
             "seconds_left": (now - self._start) / done * (self._steps - step),
             "memory": memory(self._device),
-            "share_of_peak": None if peak is None else speed * self.operations(length) / peak,
+            "share_of_peak": None
+            if peak is None
+            else speed / self._ranks * self.operations(length) / peak,
         }
 
     def pass_over(self) -> None:

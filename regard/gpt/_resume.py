@@ -15,8 +15,8 @@ from regard.gpt.train_config import TrainConfig
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FREE = {"evaluate_every", "keep_every"}
-"""Fields that change nothing of what is computed."""
+_FREE = {"evaluate_every", "keep_every", "parallel"}
+"""Fields that change nothing of what is computed, but for rounding."""
 
 
 def recipe(state: Mapping[str, Any]) -> tuple[GPTConfig, TrainConfig]:
@@ -43,9 +43,9 @@ def require_same(
 ) -> TrainConfig:
     """Hold a resumed run to its recipe, and tell the one it goes on by.
 
-    `evaluate_every` and `keep_every` may change; so may `steps`, as long as the updates that were
-    made would have been the same: with the schedule ``wsd``, before the learning rate falls and
-    without a ramp that is under way.
+    `evaluate_every`, `keep_every` and `parallel` may change; so may `steps`, as long as the updates
+    that were made would have been the same: with the schedule ``wsd``, before the learning rate
+    falls and without a ramp that is under way.
 
     Args:
         step: updates made.

@@ -5,18 +5,23 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
+from importlib.metadata import version as regard_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
 from regard._files import require_writable
-from regard.gpt._checkpoints import CORPUS, METRICS, RunFolder
+from regard.gpt._checkpoints import CORPUS, RunFolder
 from regard.gpt._gains import Choice, bfloat16, compiling, this_machine
+from regard.gpt._growing import evaluating
 from regard.gpt._loop import Loop, Progressed, say
-from regard.gpt._metrics import MetricsFile, Rates
+from regard.gpt._metrics import Rates
 from regard.gpt._resume import recipe, require_same
+from regard.gpt._shards import read_optimizer
 from regard.gpt._sources import source_of
+from regard.gpt._spread import spread
 from regard.gpt._update import Updates, make_optimizer, restore_optimizer
 from regard.gpt.batches import Batches
 from regard.gpt.checkpoint import CheckpointError
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.gpt._checkpoints import Restored
+    from regard.gpt._ranks import Ranks
     from regard.gpt.config import GPTConfig
     from regard.gpt.tokenizer import Tokenizer
 
@@ -45,10 +51,11 @@ class Begun:
 
     Args:
         root: the folder that the user named.
+        ranks: which begin it; rank 0 makes and removes folders.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, ranks: Ranks) -> None:
+        self._root, self._ranks = root, ranks
         self._run: RunFolder | None = None
         self._loop: Loop | None = None
 
@@ -63,6 +70,8 @@ class Begun:
         trace: TracebackType | None,
     ) -> None:
         if kind is None or (self._loop is not None and self._loop.at.step > 0):
+            return
+        if not self._ranks.leads:
             return
         if self._run is not None:
             shutil.rmtree(self._run.path, ignore_errors=True)
@@ -80,26 +89,41 @@ class Begun:
         console: Console,
     ) -> Loop:
         """Prepare everything; `regard.gpt.train` documents what can go wrong."""
-        require_writable(self._root)  # better now than after an hour
-        self._run = run = RunFolder.fresh(self._root)
+        ranks = self._ranks
+        with ranks.agreeing() as said:
+            if ranks.leads:
+                require_writable(self._root)  # better now than after an hour
+                self._run = RunFolder.fresh(self._root)
+                said.own["run"] = self._run.path.name
+        run = self._run or RunFolder(self._root, said.all[0]["run"], None)
+        ranks.require_shared(self._root)
         if corpus is None:
-            opened = prepare(
-                run.path / CORPUS,
-                python_texts() if texts is None else texts,
-                tokenizer=config.tokenizer,
-                vocab_size=gpt.vocab_size,
-                validation=config.validation,
-                seed=config.seed,
-                console=console,
-            )
-        else:
-            opened = corpus if isinstance(corpus, Corpus) else open_corpus(corpus)
-            config = _as_prepared(config, opened)
-        gpt = replace(gpt, vocab_size=opened.tokenizer.vocab_size)
-        batches = _batches(opened, gpt, config)
-        torch.manual_seed(config.seed)
-        model = GPT(gpt).to(device).train()
-        choices = _choices(model, config, device)
+            with ranks.agreeing(patient=True):
+                if ranks.leads:
+                    prepare(
+                        run.path / CORPUS,
+                        python_texts() if texts is None else texts,
+                        tokenizer=config.tokenizer,
+                        vocab_size=gpt.vocab_size,
+                        validation=config.validation,
+                        seed=config.seed,
+                        console=console,
+                    )
+        with ranks.agreeing(patient=True) as said:
+            if corpus is None:
+                opened = open_corpus(run.path / CORPUS, verify=not ranks.leads)
+            else:
+                opened = corpus if isinstance(corpus, Corpus) else open_corpus(corpus)
+                config = _as_prepared(config, opened)
+            gpt = replace(gpt, vocab_size=opened.tokenizer.vocab_size)
+            batches = _batches(opened, gpt, config)
+            torch.manual_seed(config.seed)
+            model = GPT(gpt).to(device).train()
+            choices = _choices(model, config, device)
+            said.same |= _facts(gpt, config, opened)
+            said.same |= {name: choice.on for name, choice in choices.items()}
+        if ranks.size > 1:
+            say(console, f"{ranks.size} processes: {config.parallel}")
         for name, choice in choices.items():
             say(console, f"{name}: {'yes' if choice.on else 'no'}, {choice.reason}")
         say(
@@ -109,6 +133,7 @@ class Begun:
         )
         path = None if corpus is None else str(opened.folder.resolve())
         self._loop = _assembled(
+            ranks,
             run,
             opened,
             batches,
@@ -122,6 +147,7 @@ class Begun:
 
 
 def resumed(
+    ranks: Ranks,
     root: Path,
     texts: Sequence[str] | Path | None,
     corpus: str | Path | Corpus | None,
@@ -130,30 +156,51 @@ def resumed(
     console: Console,
 ) -> Loop:
     """A run as its latest checkpoint left it; `regard.gpt.train` documents what can go wrong."""
-    run = RunFolder.latest(root)
-    restored = run.restore()
-    state = restored.state
-    try:
-        progress = Progressed(**state["progress"])
-        computed, text = dict(state["computed"]), dict(state["corpus"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"the checkpoint's state.json is damaged: no {error}") from None
-    before = recipe(state)
-    config = require_same(progress.step, before, asked)
-    opened = _same_corpus(run, restored, text, texts, corpus, config)
-    batches = _batches(opened, before[0], config)
+    with ranks.agreeing(patient=True) as said:
+        run = RunFolder.latest(root)
+        restored = run.restore()
+        state = restored.state
+        try:
+            progress = Progressed(**state["progress"])
+            computed, text = dict(state["computed"]), dict(state["corpus"])
+            shards = dict(state.get("shards", {}))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"the checkpoint's state.json is damaged: no {error}") from None
+        before = recipe(state)
+        config = require_same(progress.step, before, asked)
+        opened = _same_corpus(run, restored, text, texts, corpus, config)
+        batches = _batches(opened, before[0], config)
+        said.same |= {"the latest update": progress.step, **_facts(before[0], config, opened)}
+    ranks.require_shared(root)
+    if ranks.size > 1:
+        say(console, f"{ranks.size} processes: {config.parallel}")
     model = restored.model.to(device).train()
-    loop = _assembled(run, opened, batches, model, config, computed, {"corpus": text}, progress)
-    try:
-        restore_optimizer(model, loop.updates.optimizer, restored.optimizer)
-    except KeyError as error:
-        raise CheckpointError(f"the checkpoint's optimizer lacks {error}; it is damaged") from None
-    run.settle(loop.record(interrupted=False), config.keep_every)
+    fixed = {"corpus": text}
+    loop = _assembled(ranks, run, opened, batches, model, config, computed, fixed, progress)
+    with ranks.agreeing():
+        folder = run.checkpoint(progress.step)
+        kept = read_optimizer(folder, model, shards, ranks)
+        restore_optimizer(model, loop.updates.optimizer, kept)
+    with ranks.agreeing():
+        if ranks.leads:
+            run.settle(loop.record(interrupted=False), config.keep_every)
     say(console, f"{root}: going on after update {progress.step}")
     return loop
 
 
+def _facts(gpt: GPTConfig, config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
+    """What has to be the same on all ranks."""
+    return {
+        "the version of regard": regard_version("regard"),
+        "the version of torch": str(torch.__version__),
+        "the corpus": corpus.fingerprint,
+        **{f"GPTConfig.{name}": value for name, value in asdict(gpt).items()},
+        **{f"TrainConfig.{name}": value for name, value in asdict(config).items()},
+    }
+
+
 def _assembled(
+    ranks: Ranks,
     run: RunFolder,
     corpus: Corpus,
     batches: Batches,
@@ -165,33 +212,38 @@ def _assembled(
 ) -> Loop:
     """Put the parts of a run together."""
     device = next(model.parameters()).device
+    multiplied = _multiplied(model)
+    shared = spread(model, ranks, config.parallel)
     return Loop(
+        ranks=ranks,
         folder=run,
         config=config,
         corpus=corpus,
         batches=batches,
         validation=torch.from_numpy(corpus.validation[:_MEASURED].astype("int64")).to(device),
         updates=Updates(
-            model=model,
+            spread=shared,
+            ranks=ranks,
             optimizer=make_optimizer(model, config),
             config=config,
             bfloat16=computed["bfloat16"],
             end=_end(corpus.tokenizer) if config.document_mask else None,
             run=cast(
-                "Callable[..., Tensor]", torch.compile(model) if computed["compile"] else model
+                "Callable[..., Tensor]",
+                torch.compile(shared.module) if computed["compile"] else shared.module,
             ),
         ),
         rates=Rates(
             model.config,
-            _multiplied(model),
+            multiplied,
             device,
             bfloat16=computed["bfloat16"],
+            ranks=ranks.size,
             steps=config.steps,
             step=at.step,
             seconds=at.seconds,
         ),
-        metrics=MetricsFile(run.path / METRICS, at.step),
-        recorder=_recorder(run, corpus, model, config, at.step),
+        recorder=_recorder(ranks, run, corpus, model, config, at.step),
         fixed={
             "gpt": asdict(model.config),
             "config": asdict(config),
@@ -222,8 +274,8 @@ def _batches(corpus: Corpus, gpt: GPTConfig, config: TrainConfig) -> Batches:
 
 
 def _recorder(
-    run: RunFolder, corpus: Corpus, model: GPT, config: TrainConfig, step: int
-) -> Recorder | None:
+    ranks: Ranks, run: RunFolder, corpus: Corpus, model: GPT, config: TrainConfig, step: int
+) -> Callable[[int, GPT], object] | None:
     if not config.record_every:
         return None
     context, tokenizer = model.config.context, corpus.tokenizer
@@ -231,7 +283,14 @@ def _recorder(
     if not config.probe:
         once = torch.from_numpy(corpus.validation[: max(1, context // 2)].astype("int64"))
         ids = torch.cat([once, once])[:context]
-    return Recorder(run, ids.to(next(model.parameters()).device), tokenizer, step)
+    ids = ids.to(next(model.parameters()).device)
+    return Recorder(run, ids, tokenizer, step) if ranks.leads else partial(_follow, ids)
+
+
+def _follow(ids: Tensor, _step: int, model: GPT) -> None:
+    """Run the model along with rank 0, which records it, and may need this rank's piece of it."""
+    with evaluating(model):
+        model(ids)
 
 
 def _end(tokenizer: Tokenizer) -> int:

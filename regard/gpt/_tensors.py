@@ -9,6 +9,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+from regard._files import as_any_new_file
 from regard.errors import Error
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def write(
     """
     kept = _kept(tensors)
     safetensors.torch.save_file(kept, path, metadata={**(about or {}), _CHECKSUM: checksum(kept)})
+    as_any_new_file(path)
 
 
 def read(path: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]:

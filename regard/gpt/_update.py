@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
 from regard.errors import Error
 from regard.gpt._draws import mix
+from regard.gpt.batches import IGNORED
 from regard.gpt.schedule import learning_rate
 from regard.mask import documents
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from regard.gpt._ranks import Ranks
+    from regard.gpt._spread import Whole
     from regard.gpt.batches import Batch
     from regard.gpt.model import GPT
     from regard.gpt.train_config import TrainConfig
@@ -46,7 +49,8 @@ class Updates:
     """What turns batches into a better model.
 
     Attributes:
-        model: the model.
+        spread: the model, and what each rank has of it.
+        ranks: which share the rows of a batch.
         optimizer: of its parameters.
         config: the recipe.
         bfloat16: whether products are computed in it.
@@ -54,7 +58,8 @@ class Updates:
         run: the model's forward pass, compiled or as it is.
     """
 
-    model: GPT
+    spread: Whole
+    ranks: Ranks
     optimizer: torch.optim.Optimizer
     config: TrainConfig
     bfloat16: bool
@@ -63,35 +68,35 @@ class Updates:
     _parameters: list[torch.nn.Parameter] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._parameters = list(self.model.parameters())
+        self._parameters = list(self.spread.model.parameters())
         self._device = self._parameters[0].device
 
     def __call__(self, step: int, batch: Batch) -> tuple[float, float]:
-        """Make an update.
+        """Make an update; each rank computes its part of the rows.
 
-        Dropout is a function of the seed and the update's number, so no state of a generator has to
-        outlive an interruption.
+        Dropout is a function of the seed, the update's number and the rank, so no state of a
+        generator has to outlive an interruption.
 
         Args:
             step: its number, from 0.
             batch: all of its rows.
 
         Returns:
-            The loss, in nats a token, and the gradient's norm before it was clipped.
+            The loss, in nats a token, and the gradient's norm before it was clipped: of all rows.
 
         Raises:
             DivergedError: either is no finite number; the model is as it was.
         """
-        _seed(mix(self.config.seed, step), self._device)
-        passes = self.config.accumulate
-        losses = [
-            self._add_gradient(ids, targets, batch.counted)
-            for ids, targets in zip(
-                batch.ids.chunk(passes), batch.targets.chunk(passes), strict=True
-            )
-        ]
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.config.clip)
-        loss, size = torch.stack([sum(losses, losses[0].new_zeros(())), norm]).tolist()
+        own = (self.ranks.rank,) if self.ranks.rank else ()  # rank 0 draws as one process does
+        _seed(mix(self.config.seed, step, *own), self._device)
+        passes = self._passes(batch)
+        losses = []
+        for number, (ids, targets) in enumerate(passes, 1):
+            with self.spread.syncing(now=number == len(passes)):
+                losses.append(self._add_gradient(ids, targets, batch.counted))
+        norm = self.spread.norm(torch.nn.utils.clip_grad_norm_(self._parameters, self.config.clip))
+        total = self.ranks.add_up(sum(losses, losses[0].new_zeros(())))
+        loss, size = torch.stack([total, norm]).tolist()
         for name, value in (("loss", loss), ("norm of the gradient", size)):
             if not isfinite(value):
                 self.optimizer.zero_grad()
@@ -103,13 +108,30 @@ class Updates:
         self.optimizer.zero_grad()
         return loss, size
 
+    def _passes(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """Ids and targets of each pass: as many passes on every rank, which wait for each other.
+
+        A pass has the rows that it has in a single process, so several ranks need fewer of them. A
+        rank that has no rows left for its last one runs a row in which nothing counts.
+        """
+        rows = len(batch.ids)
+        each = rows // self.config.accumulate
+        most = -(-rows // self.ranks.size)
+        ids, targets = (part[self.ranks.part(rows)] for part in (batch.ids, batch.targets))
+        passes = (
+            [] if len(ids) == 0 else list(zip(ids.split(each), targets.split(each), strict=True))
+        )
+        idle = batch.ids.new_zeros(1, batch.ids.shape[1])
+        missing = -(-most // each) - len(passes)
+        return passes + [(idle, torch.full_like(idle, IGNORED))] * missing
+
     def _add_gradient(self, ids: Tensor, targets: Tensor, counted: int) -> Tensor:
         ids, targets = ids.to(self._device), targets.to(self._device)
         with autocast(self._device, on=self.bfloat16):
             logits = self.run(ids, mask=document_mask(ids, self.end))  # (R, T, V)
         loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
         loss = loss / counted
-        loss.backward()
+        (loss * self.ranks.size).backward()  # what several ranks exchange is the mean
         return loss.detach()
 
     def _diverged(self, name: str, value: float, update: int, batch: Batch) -> DivergedError:
@@ -172,6 +194,7 @@ def make_optimizer(model: GPT, config: TrainConfig) -> torch.optim.AdamW:
 
 def optimizer_state(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """What the optimizer remembers of each parameter, by the parameter's name."""
+    assert all(parameter in optimizer.state for parameter in model.parameters())
     return {
         f"{kind}.{name}": value
         for name, parameter in model.named_parameters()
@@ -182,11 +205,8 @@ def optimizer_state(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, T
 def restore_optimizer(
     model: GPT, optimizer: torch.optim.Optimizer, state: dict[str, Tensor]
 ) -> None:
-    """Let the optimizer remember what `optimizer_state` told; `KeyError` where some is missing."""
+    """Let the optimizer remember what `optimizer_state` told."""
     for name, parameter in model.named_parameters():
-        kinds = ("step", "exp_avg", "exp_avg_sq")
-        kept: dict[str, Any] = {kind: state[f"{kind}.{name}"] for kind in kinds}
-        for kind in kinds[1:]:
-            kept[kind] = kept[kind].to(parameter.device)
-        kept["step"] = kept["step"].to(parameter.device)
-        optimizer.state[parameter] = kept
+        optimizer.state[parameter] = {
+            kind: state[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")
+        }

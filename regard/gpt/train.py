@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Console
 
+from regard.gpt._checkpoints import METRICS
 from regard.gpt._evaluate import evaluate
 from regard.gpt._loop import Training
-from regard.gpt._metrics import Callback, Report
+from regard.gpt._metrics import Callback, MetricsFile, Report
+from regard.gpt._ranks import joined
 from regard.gpt._setup import Begun, resumed
 from regard.gpt._update import DivergedError
 from regard.gpt.checkpoint import CheckpointError, holds_model
@@ -47,6 +49,12 @@ def train(
     A run that goes on from one computes what it would have computed without the interruption, to
     the last bit, on the same machine with the same number of threads.
 
+    In a process group of `torch.distributed`, all ranks train together: each calls this with the
+    same arguments, and computes its part of every batch, which stays what `config` says. The
+    gradient is that of one process, to rounding, and dropout is drawn by each rank for itself.
+    `folder` has to be one that all share. Rank 0 alone prepares the corpus, writes metrics, and
+    shows progress. A checkpoint can be resumed by any number of ranks.
+
     Args:
         folder: where the model is kept, and beside it `run`: metrics, checkpoints, the corpus.
         texts: what to train on: texts, or the path of a UTF-8 file or a folder of them, each a
@@ -65,7 +73,7 @@ def train(
             kept for the first time.
         device: where to train.
         console: where progress is shown; None is standard error.
-        callbacks: called with a `Report` after every update, in order.
+        callbacks: called with a `Report` after every update, in order; of several ranks, on each.
 
     Returns:
         The model with its tokenizer and its record. All randomness comes from `config.seed`;
@@ -79,9 +87,10 @@ def train(
         OSError: `folder` cannot be made, or no file in it; found out before training.
         SaveError: a checkpoint could not be written, such as on a full disk; the one before stays.
         ValueError: the context has no room for the repeated runs that `config` asks for, or
-            arguments do not go together.
+            arguments do not go together, or ranks were given different ones.
         TooShortError: the text is too short for the context.
         DivergedError: a loss or a gradient is no longer finite; the latest checkpoint stays.
+        DistributedError: another rank failed, or is lost; the latest checkpoint stays.
         KeyboardInterrupt: Ctrl-C came before the first update; nothing is kept.
     """
     if texts is not None and corpus is not None:
@@ -89,11 +98,15 @@ def train(
     if resume and overwrite:
         raise ValueError("resume and overwrite are both given; leave out one of them")
     root, device = Path(folder), torch.device(device)
-    console = console or Console(stderr=True)
     accelerators = [] if device.type == "cpu" else [device]
-    with torch.random.fork_rng(devices=accelerators, device_type=_accelerator(device)):
+    with (
+        joined() as ranks,
+        ranks.watched(),
+        torch.random.fork_rng(devices=accelerators, device_type=_accelerator(device)),
+    ):
+        console = Console(quiet=True) if not ranks.leads else console or Console(stderr=True)
         if resume:
-            loop = resumed(root, texts, corpus, (gpt, config), device, console)
+            loop = resumed(ranks, root, texts, corpus, (gpt, config), device, console)
             return _run(loop, console, callbacks)
         gpt, config = gpt or GPTConfig(), config or TrainConfig()
         if gpt.context < 2 and config.repeats > 0:
@@ -106,13 +119,15 @@ def train(
                 f"{root} already holds a model; train into another folder, go on with its run by "
                 "resume=True, or replace it by overwrite=True"
             )
-        with Begun(root) as begun:
+        with Begun(root, ranks) as begun:
             loop = begun.loop(texts, corpus, gpt, config, device, console)
             return _run(loop, console, callbacks)
 
 
 def _run(loop: Loop, console: Console, callbacks: Sequence[Callback]) -> Training:
-    with loop.metrics:
+    if not loop.ranks.leads:
+        return loop.go(console, callbacks)
+    with MetricsFile(loop.folder.path / METRICS, loop.at.step) as loop.metrics:
         return loop.go(console, callbacks)
 
 

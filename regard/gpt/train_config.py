@@ -15,6 +15,7 @@ from regard.gpt._fields import (
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
+Parallel = Literal["ddp", "fsdp"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,9 @@ class TrainConfig:
     compile: Literal["auto", "on", "off"] = option(
         "auto", "torch.compile; auto: where it is known to gain"
     )
+    parallel: Literal["ddp", "fsdp"] = option(
+        "ddp", "of several processes, each has, ddp: a copy of the model; fsdp: a piece of it"
+    )
     validation: float = option(
         0.05, "share of the text held out, to measure the loss on 65,536 tokens of it at most"
     )
@@ -83,6 +87,7 @@ class TrainConfig:
         require_choice(self, "schedule", "cosine", "wsd")
         require_choice(self, "precision", "auto", "float32", "bfloat16")
         require_choice(self, "compile", "auto", "on", "off")
+        require_choice(self, "parallel", "ddp", "fsdp")
         require_flag(self, "document_mask")
         for name in ("steps", "batch", "accumulate", "evaluate_every"):
             require_count(self, name, least=1)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard._bounds import Line, Table
 from regard._extras import needing
-from regard._files import replace_file
+from regard._files import as_any_new_file, replace_file
 from regard._layout import flat
 from regard._problem import Problem, check
 from regard.mask import dense
@@ -62,6 +62,7 @@ def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
     path = folder / _TENSORS.format(mark)
     try:
         safetensors.torch.save_file(tensors.named, path, metadata={"mark": mark})
+        as_any_new_file(path)
         replace_file(folder / _INDEX, (json.dumps(index) + "\n").encode())
     except BaseException:
         path.unlink(missing_ok=True)

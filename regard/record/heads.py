@@ -16,7 +16,7 @@ from regard.pattern import Pattern
 from regard.readouts import Distance, Entropy, Mass, Offsets
 from regard.record._calls import RecordError
 from regard.record._readings import bar
-from regard.record.repeats import Copies, Successors, targets
+from regard.record.repeats import Copies, Successors
 from regard.record.roles import Figures, Role, role_of
 
 if TYPE_CHECKING:
@@ -123,7 +123,11 @@ def figures(pattern: Pattern, ids: Int[Tensor, " T"] | None) -> list[Figures | N
     heads, length, _ = pattern.shape
     if length < 2:
         return [None] * heads
-    repeats = () if ids is None else (Copies(ids), Successors(ids))
+    counted = [] if ids is None else [with_targets(ids, after=after) for after in (False, True)]
+    # The shares are read row by row: not where no query has anything to count.
+    repeats: tuple[Copies | Successors, ...] = ()
+    if ids is not None and any(one.any() for one in counted):
+        repeats = Copies(ids), Successors(ids)
     first, entropy, distance, offsets, *shares = pattern.read(
         Mass(0), Entropy(), Distance(), Offsets(2), *repeats
     )
@@ -132,14 +136,13 @@ def figures(pattern: Pattern, ids: Int[Tensor, " T"] | None) -> list[Figures | N
     spread = torch.where(choice, entropy[:, 1:] / highest, 0).sum(-1) / choice.sum(-1).clamp(min=1)
     # Offset 0 averages over all T rows; row 0, which counts nowhere, is itself on the first token.
     itself = (offsets[:, 0] * length - first[:, 0]) / (length - 1)
-    counted = [] if ids is None else [with_targets(ids, after=after) for after in (False, True)]
     return [
         Figures(
             previous=float(offsets[head, 1]),
             first=float(first[head, 1:].mean()),
             itself=max(0.0, float(itself[head])),
-            induction=_share(shares[1][head], counted[1]) if counted else None,
-            same=_share(shares[0][head], counted[0]) if counted else None,
+            induction=_share(shares[1][head], counted[1]) if shares else None,
+            same=_share(shares[0][head], counted[0]) if shares else None,
             spread=float(spread[head]),
             entropy=float(entropy[head, 1:].mean()),
             distance=float(distance[head, 1:].mean()),
@@ -150,9 +153,14 @@ def figures(pattern: Pattern, ids: Int[Tensor, " T"] | None) -> list[Figures | N
 
 def with_targets(ids: Int[Tensor, " T"], *, after: bool) -> Tensor:
     """Which queries have anything that `Copies` or, with ``after``, `Successors` counts."""
-    whole = slice(0, len(ids))
-    rows = [targets(ids, slice(i, i + 1), whole, after=after).any() for i in range(len(ids))]
-    return torch.stack(rows)
+    index = torch.arange(len(ids), device=ids.device)
+    number = ids.unique(return_inverse=True)[1]
+    # Key 0 counts for nothing, but what came before key 1 does.
+    earliest = int(not after)
+    first = torch.full_like(index, len(ids)).scatter_reduce_(
+        0, number[earliest:], index[earliest:], "amin"
+    )
+    return index - first[number] >= 2 + int(after)
 
 
 def even(pattern: Pattern) -> Pattern:

@@ -86,7 +86,7 @@ def test_an_interruption_keeps_the_model_and_ends_with_130(regard, corpus, tmp_p
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("regard.gpt._loop.evaluate", interrupted)
+    monkeypatch.setattr("regard.gpt._loop.mean_loss", interrupted)
     done = regard("train", "--out", tmp_path / "out", "--text", corpus, *SMALL)
     assert done.status == 130
     assert "1 updates" in done.out
@@ -103,6 +103,7 @@ def test_an_interruption_keeps_the_model_and_ends_with_130(regard, corpus, tmp_p
         (("--vocab-size", 3), "vocab_size is 3"),
         (("--context", 5000), "text"),
         (("--steps", "many"), "Invalid value for '--steps'"),
+        (("--device", "nowhere"), "--device is 'nowhere': expected cpu, or cuda"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_in_one_line(
@@ -205,7 +206,7 @@ def test_it_goes_on_with_what_the_run_has(regard, misused, corpus, tmp_path, mon
 
     arguments = ("train", "--out", out, "--text", corpus, *SMALL)
     with monkeypatch.context() as patch:
-        patch.setattr("regard.gpt._loop.evaluate", interrupted)
+        patch.setattr("regard.gpt._loop.mean_loss", interrupted)
         assert regard(*arguments).status == 130
     assert load_training(out)["step"] == 1
     assert "add --overwrite, or go on with its run by --resume" in misused(*arguments)

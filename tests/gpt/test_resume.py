@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from stat import S_IMODE
 
 import pytest
 import torch
@@ -366,3 +367,14 @@ def test_accumulated_passes_are_one_batch(tmp_path):
         rtol=1e-3,
         atol=1e-5,
     )
+
+
+def test_whoever_may_read_new_files_may_read_the_model(tmp_path):
+    folder = tmp_path / "run"
+    before = os.umask(0o022)
+    try:
+        go(folder)
+    finally:
+        os.umask(before)
+    modes = {S_IMODE(file.stat().st_mode) for file in folder.rglob("*") if file.is_file()}
+    assert modes == {0o644}

@@ -1,0 +1,274 @@
+"""Several ranks train as one process does, and others go on with what they began."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import training
+
+from regard.gpt import GPT, CheckpointError, GPTConfig, TrainConfig, load, load_training
+from regard.gpt._metrics import read_metrics
+from regard.gpt._ranks import Ranks
+from regard.gpt._spread import Copied
+from regard.gpt._update import Updates, make_optimizer
+from regard.gpt.batches import Batches
+
+WORKER = training.__file__
+SECONDS = 300  # for a machine that is busy with something else
+KINDS = {"ddp": {"parallel": "ddp"}, "fsdp": {"parallel": "fsdp"}}
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+FEW = {"batch": 1, "accumulate": 1, "ramp": 0}
+# Sums of another order: float32's rounding, grown over seven updates.
+NEAR = {"rel": 1e-5}
+
+
+def world(size, folder, runs):
+    """What each rank of a world found in each run."""
+    command = [sys.executable, "-W", "error", WORKER]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(size), folder, json.dumps(runs)],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert [rank.returncode for rank in ranks] == [0] * size, "\n".join(outputs)
+    found = [json.loads((folder / f"found{size}-{rank}.json").read_text()) for rank in range(size)]
+    return list(zip(*found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A run of one process."""
+    folder = tmp_path_factory.mktemp("alone") / "m"
+    training.go(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, alone):
+    """Runs of two ranks and of three; each kind's is begun by two, and goes on with three."""
+    folder = tmp_path_factory.mktemp("together")
+    two, three = [], []
+    for kind, recipe in KINDS.items():
+        other = KINDS["fsdp" if kind == "ddp" else "ddp"]
+        two += [
+            {"name": f"{kind}2", "recipe": recipe},
+            {"name": f"{kind}-on", "recipe": recipe, "stop": 3},
+        ]
+        three += [
+            {"name": f"{kind}3", "recipe": recipe},
+            {"name": f"{kind}-on", "recipe": other, "resume": True, "stop": 5},
+        ]
+    two.append({"name": "recorded", "recipe": KINDS["fsdp"] | {"record_every": 2, "steps": 2}})
+    three.append({"name": "few", "recipe": KINDS["fsdp"] | FEW})
+    two.append({"name": "differs", "ranks": {"1": {"recipe": {"learning_rate": 0.5}}}})
+    three.append({"name": "unfit", "gpt": {"context": 5000}})
+    found = {2: world(2, folder, two), 3: world(3, folder, three)}
+    return folder, found
+
+
+def curve(folder):
+    return [line["loss"] for line in read_metrics(folder / "run" / "metrics.jsonl")]
+
+
+def norms(folder):
+    return [line["gradient_norm"] for line in read_metrics(folder / "run" / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize("name", [f"{kind}{size}" for kind in KINDS for size in (2, 3)])
+def test_several_ranks_compute_what_one_process_does(alone, folder, name):
+    together = folder[0] / name
+    assert curve(together) == pytest.approx(curve(alone), **NEAR)
+    assert norms(together) == pytest.approx(norms(alone), rel=1e-4)
+    one, other = load_training(alone), load_training(together)
+    assert other["validation_loss"] == pytest.approx(one["validation_loss"], **NEAR)
+    assert other["tokens"] == one["tokens"]
+    (model, _), (expected, _) = load(together), load(alone)
+    for name, weight in expected.state_dict().items():
+        # AdamW divides by gradients' sizes, so where they are rounding, their signs decide.
+        torch.testing.assert_close(model.state_dict()[name], weight, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_goes_on_with_another_number_of_ranks(alone, folder, kind):
+    together = folder[0] / f"{kind}-on"
+    assert load_training(together)["step"] == 5
+    files = sorted(
+        path.name for path in (together / "run/checkpoints/00000005/optimizer").iterdir()
+    )
+    assert [name[:11] for name in files] == [f"shard-{n:05}" for n in range(1, len(files) + 1)]
+    assert not list(together.rglob("*.metadata"))  # which would be pickled
+    training.go(together, resume=True)  # by this process
+    assert curve(together) == pytest.approx(curve(alone), **NEAR)
+    assert norms(together) == pytest.approx(norms(alone), rel=1e-4)
+    assert (together / "run/checkpoints/00000007/optimizer.safetensors").is_file()
+
+
+def test_every_rank_has_the_model_in_the_end(folder):
+    for found in folder[1].values():
+        for one, *others in found[:4]:
+            assert isinstance(one, dict), one
+            assert all(other == one for other in others)
+
+
+def test_recordings_and_ranks_without_rows(folder, tmp_path):
+    patterns = folder[0] / "recorded/run/patterns"
+    assert sorted(path.name for path in patterns.iterdir()) == [
+        "00000002.safetensors",
+        "probe.json",
+    ]
+    training.go(tmp_path / "few", recipe=FEW)
+    assert curve(folder[0] / "few") == pytest.approx(curve(tmp_path / "few"), **NEAR)
+
+
+def test_ranks_that_can_not_go_on_all_say_so(folder):
+    for told in folder[1][2][-1]:
+        assert re.match(
+            r"ValueError: the ranks disagree about TrainConfig.learning_rate: rank 0 has 0.003, "
+            r"rank 1 has 0.5; start every rank by the same command",
+            told,
+        ), told
+    first, *others = folder[1][3][-1]
+    assert first.startswith("TooShortError: the text has")
+    assert not (folder[0] / "differs").exists()
+    assert not (folder[0] / "unfit").exists()
+    assert all("TooShortError" in told for told in others)
+
+
+def test_a_damaged_piece_is_refused(folder, tmp_path):
+    shutil.copytree(folder[0] / "fsdp3", tmp_path / "m")
+    piece = next((tmp_path / "m/run/checkpoints/00000007/optimizer").iterdir())
+    data = bytearray(piece.read_bytes())
+    data[-3] ^= 1
+    piece.write_bytes(data)
+    with pytest.raises(CheckpointError, match=rf"{piece.name} is damaged: it was changed"):
+        training.go(tmp_path / "m", resume=True, recipe=KINDS["fsdp"])
+    piece.unlink()
+    with pytest.raises(CheckpointError, match=rf"damaged: it has no {piece.name}"):
+        training.go(tmp_path / "m", resume=True, recipe=KINDS["fsdp"])
+
+
+def test_gradients_are_exchanged_once_an_update():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = GPT(GPTConfig(vocab_size=11, context=7, layers=1, heads=2, dim=6))
+        copies = Copied(model)
+        exchanges = []
+
+        def exchange(_, bucket):
+            exchanges.append(bucket.index())
+            done = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        copies.module.register_comm_hook(None, exchange)
+        config = TrainConfig(batch=2, accumulate=3)
+        updates = Updates(
+            spread=copies,
+            ranks=Ranks(),
+            optimizer=make_optimizer(model, config),
+            config=config,
+            bfloat16=False,
+            end=None,
+            run=copies.module,
+        )
+        tokens = np.arange(300) % 11
+        batch = Batches(tokens=tokens, context=7, vocab_size=11, config=config).batch(0)
+        updates(0, batch)
+        assert exchanges == [0]
+        updates(1, batch)
+        assert exchanges == [0] * 2
+    finally:
+        dist.destroy_process_group()
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Agents:
+    """Two agents of torchrun, as on two machines, each with one process that trains."""
+
+    def __init__(self, *arguments):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+        command += ["--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint"]
+        command += [f"127.0.0.1:{free_port()}", "--local-addr", "127.0.0.1"]
+        command += ["-m", "regard.train", *map(str, arguments)]
+        self.agents = [
+            subprocess.Popen(
+                command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            for _ in range(2)
+        ]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for agent in self.agents:
+            agent.terminate()  # and it ends its process, too
+            agent.communicate(timeout=SECONDS)
+
+    def workers(self):
+        """The processes that train, of each agent."""
+        children = [Path(f"/proc/{one.pid}/task/{one.pid}/children") for one in self.agents]
+        return [int(one.read_text().split()[0]) for one in children]
+
+    def ends(self):
+        """Status and outputs of each agent."""
+        told = [agent.communicate(timeout=SECONDS) for agent in self.agents]
+        return [(agent.returncode, *said) for agent, said in zip(self.agents, told, strict=True)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+def test_a_killed_rank_ends_two_agents_and_they_go_on(tmp_path):
+    text, out = tmp_path / "text.txt", tmp_path / "m"
+    text.write_text(training.TEXT, "utf-8")
+    steps = 100_000  # it is killed long before
+    recipe = ["--tokenizer", "char", "--steps", steps, "--warmup", 2, "--batch", 2]
+    shape = ["--context", 8, "--layers", 1, "--heads", 2, "--dim", 6, "--schedule", "wsd"]
+    options = ["--ramp", 0, "--evaluate-every", 5, "--parallel", "fsdp"]
+    metrics = out / "run/metrics.jsonl"
+    with Agents("--out", out, "--text", text, *recipe, *shape, *options) as agents:
+        while not metrics.exists() or metrics.read_bytes().count(b"\n") < 12:
+            with pytest.raises(subprocess.TimeoutExpired):  # it must not end by itself
+                agents.agents[0].wait(timeout=0.02)
+        os.kill(agents.workers()[0], signal.SIGKILL)
+        killed, other = agents.ends()
+    assert killed[0] == other[0] == 1
+    assert "Signal 9 (SIGKILL)" in killed[2]
+    assert re.search(
+        r"regard: rank \d of 2 lost another rank: .* start all of them again with --resume",
+        other[2],
+    ), other[2]
+    load(out)  # what was kept is whole
+    step = json.loads((out / "run.json").read_text())["step"]
+    with Agents("--out", out, "--resume", "--steps", step + 3) as agents:
+        ended = agents.ends()
+    assert [status for status, *_ in ended] == [0, 0], ended
+    silent, told = sorted(said for _, said, _ in ended)
+    assert silent == ""
+    assert f"{step + 3} updates, validation loss" in told
+    assert [line["step"] for line in read_metrics(metrics)] == list(range(1, step + 4))
