@@ -30,7 +30,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def as_any_new_file(path: Path) -> None:
-    """Give a file the permissions that any new file gets here: safetensors makes its own private."""
+    """Give a file the permissions that a new one gets here; safetensors makes its own private."""
     probe = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         probe.touch()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from regard.cli.errors import MisuseError, telling
 from regard.explorer import ExplorerError, ModelSubject, RecordingSubject, report
+from regard.explorer._training import training_of
 from regard.gpt import CheckpointError, load
 from regard.record import RecordError
 from regard.record import load as load_recording
@@ -31,7 +32,8 @@ def subject_of(folder: Path | None, text: str | None) -> ModelSubject | Recordin
                 raise MisuseError("a recording takes no text; leave out --text and --file")
             return RecordingSubject(load_recording(folder), title=folder.name)
         title = "the model that comes with regard" if folder is None else folder.name
-        return ModelSubject(*load(folder), title=title, text=text)
+        training = None if folder is None else training_of(folder)
+        return ModelSubject(*load(folder), title=title, text=text, training=training)
 
 
 def write_report(subject: Subject, path: Path, *, option: str, start: str = "") -> str:

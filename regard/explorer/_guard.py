@@ -66,7 +66,7 @@ class Guard:
     def _refusal(self, scope: Scope) -> str | None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "")
-        if not self._is_own(_name(f"//{host}")):
+        if "@" in host or not self._is_own(_name(f"//{host}")):
             return f"the host {host!r} is not this server's; open the address that it printed"
         origin = headers.get(b"origin")
         if origin is not None and origin != f"{scope['scheme']}://{host}":

@@ -93,6 +93,7 @@ def report_html(subject: Subject, *, start: str = "") -> str:
     sources = [_Source(run, layers) for run, layers in zip(runs, problems, strict=True)]
     about = {**subject.about(), "writes": False, "generates": False, "example": None}
     about |= {"report": True, "start": start}
+    about.pop("training", None)  # it is the server's to tell
     room = SIZE - len(_page(about, [], "").encode())
     packed, text, errors = _fitting(sources, room)
     about["decimals"] = _decimals(errors)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 
 from regard.explorer._run import MEAN, Run
 from regard.explorer._subjects import CHARACTERS, GENERATED, ExplorerError, ModelSubject, Subject
+from regard.explorer._training import Training
 from regard.explorer._walk import STRONGEST
 from regard.explorer._work import BusyError, ReplacedError, Work
 from regard.record import RecordError
@@ -29,6 +30,7 @@ WRITTEN = 256
 
 Result = TypeVar("Result")
 Name = Annotated[str | None, Header(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+Update = Annotated[int, Field(ge=0, le=2**53)]
 Whole = Annotated[int, Query(ge=0, le=2**31)]
 Place = Annotated[str, Query(pattern=rf"^(\d{{1,9}}|{MEAN})$")]
 Range = Annotated[str, Query(pattern=r"^\d{1,10},\d{1,10}$")]
@@ -80,11 +82,6 @@ class Drawing(BaseModel):
     seed: int | None = Field(default=None, ge=0, le=2**63 - 1)
 
 
-def _subject(request: Request) -> Subject:
-    subject: Subject = request.app.state.subject
-    return subject
-
-
 class Asked:
     """Work for one request: called off when whoever asked hangs up."""
 
@@ -114,9 +111,21 @@ class Asked:
 # older of a view would replace the newer.
 
 
-async def _run(request: Request, name: str) -> Run:
+async def _subject(request: Request, update: Update | None = None) -> Subject:
+    subject: Subject = request.app.state.subject
+    if update is None:
+        return subject
+    model = _model(subject)
+    work: Work = request.app.state.work
+    return await work.run(None, lambda off: model.at(update))  # noqa: ARG005 - it is not called off midway
+
+
+Shown = Annotated[Subject, Depends(_subject)]
+
+
+async def _run(subject: Shown, name: str) -> Run:
     try:
-        return _subject(request).run(name)
+        return subject.run(name)
     except KeyError:
         raise MissingError("this text is not open any more; open it again") from None
 
@@ -151,15 +160,31 @@ async def health() -> dict[str, bool]:
 
 
 @router.get("/about")
-async def about(request: Request) -> dict[str, Any]:
+async def about(subject: Shown) -> dict[str, Any]:
     """Tell what is served."""
-    return _subject(request).about()
+    return subject.about()
+
+
+@router.get("/training")
+async def training(subject: Shown) -> dict[str, Any]:
+    """Tell how the heads formed while the model was trained."""
+    return _training(subject).described()
+
+
+@router.get("/training/{step}/thumbnails", response_class=Numbers)
+async def trained(subject: Shown, step: Update) -> Numbers:
+    """Small pictures of all heads at a recorded update."""
+    try:
+        pictures = _training(subject).images(step)
+    except KeyError:
+        raise MissingError(f"nothing was recorded at update {step}") from None
+    return _numbers(pictures, "X-Heads", "X-Rows", "X-Columns")
 
 
 @router.post("/runs")
-async def read(request: Request, work: Doing, view: View, text: Text) -> dict[str, Any]:
+async def read(subject: Shown, work: Doing, view: View, text: Text) -> dict[str, Any]:
     """Run the model over a text."""
-    model = _model(request)
+    model = _model(subject)
     return await work.run(view, lambda off: model.read(text.text).described())  # noqa: ARG005 - it is not called off midway
 
 
@@ -171,17 +196,17 @@ async def described(run: Open) -> dict[str, Any]:
 
 @router.post("/runs/{name}/append")
 async def append(
-    request: Request, run: Open, work: Doing, view: View, token: Token
+    subject: Shown, run: Open, work: Doing, view: View, token: Token
 ) -> dict[str, Any]:
     """Run over one token more."""
-    model = _model(request)
+    model = _model(subject)
     return await work.run(view, lambda off: model.append(run, token.token).described())  # noqa: ARG005
 
 
 @router.post("/runs/{name}/generate", response_class=Lines)
-async def generate(request: Request, run: Open, work: Doing, drawing: Drawing) -> Lines:
+async def generate(subject: Shown, run: Open, work: Doing, drawing: Drawing) -> Lines:
     """Draw tokens, and send each as soon as it is there."""
-    steps = _model(request).generate(
+    steps = _model(subject).generate(
         run, tokens=drawing.tokens, temperature=drawing.temperature, seed=drawing.seed
     )
     return Lines(_lines(work.work, map(_told, steps)))
@@ -285,8 +310,14 @@ async def steps(
     )
 
 
-def _model(request: Request) -> ModelSubject:
-    subject = _subject(request)
+def _training(subject: Subject) -> Training:
+    found = subject.training if isinstance(subject, ModelSubject) else None
+    if found is None:
+        raise MissingError("no training was recorded here; train with --record-every")
+    return found
+
+
+def _model(subject: Subject) -> ModelSubject:
     if not isinstance(subject, ModelSubject):
         raise ExplorerError("this is a recording, which can't be run over another text")
     return subject

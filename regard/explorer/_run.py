@@ -200,9 +200,11 @@ class Run:
         Raises:
             ReplacedError: the event was set meanwhile.
         """
-        if MEAN in {layer, head}:
+        chosen = self._chosen(layer, head)
+        if len(chosen) > 1:
             return self.mean(layer, head).readouts(off)
-        entropy, distance, first, received = self._known(int(layer), int(head)).read(
+        at = 0 if layer == MEAN else int(layer), 0 if head == MEAN else int(head)
+        entropy, distance, first, received = self._known(*at).read(
             regard.Entropy(), regard.Distance(), regard.Mass(0), regard.Received()
         )
         return torch.stack([entropy, distance, first, received])

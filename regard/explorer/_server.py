@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -64,7 +64,7 @@ def application(subject: Subject, host: str = "127.0.0.1", work: Work | None = N
     app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 
-    @app.get("/", include_in_schema=False)
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(STATIC / "index.html")
 
@@ -87,10 +87,19 @@ async def _missed(request: Request, error: Exception) -> JSONResponse:
 
 async def _misread(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the handler's signature
     assert isinstance(error, RequestValidationError), "it is registered for those"
-    problems = (
-        f"{'.'.join(map(str, entry['loc'][1:]))}: {entry['msg']}" for entry in error.errors()
-    )
-    return JSONResponse({"error": "; ".join(problems)}, status_code=422)
+    return JSONResponse({"error": "; ".join(map(_problem, error.errors()))}, status_code=422)
+
+
+def _problem(entry: dict[str, Any]) -> str:
+    """Say what is wrong with a part of a request, and where."""
+    if entry["type"] == "json_invalid":
+        return "the request's body is no JSON"
+    name = ".".join(map(str, entry["loc"][1:]))
+    if entry["type"] == "string_unicode":
+        return f"{name} is no Unicode: it has half of a pair that stands for one character"
+    if not name:  # not a field of it, but all of it
+        return "the request's body is no JSON object; send it as application/json"
+    return f"{name}: {entry['msg']}"
 
 
 class _Limited:

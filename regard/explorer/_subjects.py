@@ -16,13 +16,14 @@ import torch
 import regard
 from regard.errors import Error
 from regard.explorer._run import Run
-from regard.gpt import Sampling, stream
+from regard.gpt import CheckpointError, Sampling, load, stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
+    from regard.explorer._training import Training
     from regard.gpt import GPT, Tokenizer
     from regard.record import Recording
 
@@ -32,6 +33,7 @@ CHARACTERS = 200_000
 GENERATED = 500
 """Most tokens that are generated at a time."""
 _KEPT = 16  # runs that stay open
+_EARLIER = 2  # models of earlier updates that stay open
 EXAMPLE = (
     "The with statement wraps the execution of a block. The with statement lets common patterns "
     "be reused. The with statement"
@@ -62,6 +64,7 @@ class ModelSubject:
         text: the text that is open at first.
         ids: its tokens instead, as numbers.
         notes: what to say of them.
+        training: what its heads were while it was trained, if that was recorded.
     """
 
     def __init__(
@@ -73,15 +76,20 @@ class ModelSubject:
         text: str | None = None,
         ids: Sequence[int] | None = None,
         notes: Sequence[str] = (),
+        training: Training | None = None,
     ) -> None:
+        self.training = training
+        self._earlier: OrderedDict[int, ModelSubject] = OrderedDict()
+        self._loading = Lock()
         self._model = model.eval()
         self._tokenizer = tokenizer
         self._title = title
         self._runs: OrderedDict[str, tuple[Run, list[int]]] = OrderedDict()
         self._lock = Lock()
         self._first = ""
+        self._example = _example(tokenizer)
         if ids is None:
-            first = self.read(EXAMPLE if text is None else text)
+            first = self.read(self._example if text is None else text)
         else:
             first = self._of(list(ids), notes)
         self._first = first.id
@@ -94,14 +102,44 @@ class ModelSubject:
             "shape": f"{_shape(config.layers, config.heads)}, context {config.context}",
             "writes": True,
             "generates": True,
-            "example": EXAMPLE,
+            "example": self._example,
             "limits": {
                 "characters": CHARACTERS,
                 "tokens": config.context,
                 "generate": GENERATED,
             },
             "runs": [self._first],
+            **({} if self.training is None else {"training": len(self.training.steps)}),
         }
+
+    def at(self, update: int) -> ModelSubject:
+        """The model as it was at an update of its training; the last two asked for stay open.
+
+        Raises:
+            ExplorerError: it was not kept, or is damaged.
+        """
+        kept = {} if self.training is None else self.training.kept
+        if update not in kept:
+            raise ExplorerError(
+                f"the model of update {update} was not kept; train with --keep-every"
+            )
+        with self._loading:
+            if update not in self._earlier:
+                try:
+                    model, tokenizer = load(kept[update])
+                except (CheckpointError, OSError) as error:
+                    raise ExplorerError(str(error)) from error
+                self._earlier[update] = ModelSubject(
+                    model,
+                    tokenizer,
+                    title=f"{self._title}, update {update}",
+                    text=self.run(self._first).text,
+                    training=self.training,
+                )
+            self._earlier.move_to_end(update)
+            while len(self._earlier) > _EARLIER:
+                self._earlier.popitem(last=False)
+            return self._earlier[update]
 
     def run(self, name: str) -> Run:
         """An open run.
@@ -298,6 +336,21 @@ class RecordingSubject:
             KeyError: there is no such sequence.
         """
         return self._runs[name]
+
+
+def _example(tokenizer: Tokenizer) -> str:
+    """A text that every model can read: some have no token for characters they never saw."""
+
+    def known(character: str) -> bool:
+        try:
+            tokenizer.encode(character)
+        except ValueError:
+            return False
+        return True
+
+    unknown = {character for character in set(EXAMPLE) if not known(character)}
+    text = "".join(character for character in EXAMPLE if character not in unknown)
+    return text or tokenizer.decode([0])
 
 
 def _shape(layers: int, heads: int) -> str:

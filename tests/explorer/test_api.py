@@ -286,6 +286,27 @@ def test_bodies_that_are_no_json(client, refused, body):
     refused(answer, answer.status_code)
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "the request's body is no JSON"),
+        (b"[]", "the request's body is no JSON object; send it as application/json"),
+        (b'{"text": "\\ud800"}', "text is no Unicode: it has half of a pair that stands for one"),
+        (b'{"text": 7}', "text: Input should be a valid string"),
+    ],
+)
+def test_bodies_are_refused_in_a_sentence(client, refused, body, said):
+    answer = client.post("/api/runs", content=body, headers={"Content-Type": "application/json"})
+    assert refused(answer, 422).startswith(said)
+
+
+def test_the_page_has_a_head(client):
+    answer = client.head("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.content == b""
+
+
 def test_a_text_of_the_greatest_length_is_taken(client):
     run = client.post("/api/runs", json={"text": "é" * CHARACTERS}).json()
     assert run["length"] == 31

@@ -28,6 +28,8 @@ pytestmark = [
 PATHS = [
     ("/api/health", "GET"),
     ("/api/about", "GET"),
+    ("/api/training", "GET"),
+    ("/api/training/{step}/thumbnails", "GET"),
     ("/api/runs", "POST"),
     ("/api/runs/{name}", "GET"),
     ("/api/runs/{name}/append", "POST"),

@@ -28,7 +28,7 @@ def directives(answer):
     [
         *("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example"),
         *("127.0.0.1@evil.example", "", "169.254.169.254", "0.0.0.0", "[::ffff:7f00:1]", "["),
-        "127.1",
+        *("127.1", "evil.example@127.0.0.1"),
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/api/about", "/static/main.js"])

@@ -2,6 +2,7 @@
 
 import json
 import math
+from importlib import import_module
 from threading import Event
 
 import pytest
@@ -176,6 +177,23 @@ def test_readouts(run, padded):
         near(distance, (weights * away).sum(-1))
         near(first, weights[:, 0])
         near(received, weights.sum(0))
+
+
+@pytest.mark.parametrize("place", [(0, "mean"), ("mean", "mean")])
+def test_the_mean_of_one_head_is_read_as_that_head(make_recording, monkeypatch, place):
+    """All rows of a mean are computed for its entropy, which of a long head takes minutes."""
+    query, key = torch.randn(2, 1, 1, 17, D, generator=torch.Generator().manual_seed(9))
+    run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
+    monkeypatch.setattr("regard.explorer._means.Mean.readouts", None)
+    assert torch.equal(run.readouts(*place), run.readouts(0, 0))
+
+
+def test_tokens_that_do_not_repeat_are_not_looked_for(make_recording, monkeypatch):
+    """As those of a recording without names: it would take minutes at 100,000 positions."""
+    query, key = torch.randn(2, 1, 2, 19, D, generator=torch.Generator().manual_seed(9))
+    run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
+    monkeypatch.setattr(import_module("regard.record.heads"), "Copies", None)
+    assert [one["induction"] for one in run.scores(0)["heads"]] == [None, None]
 
 
 def test_scores_are_those_of_the_recording(make_recording, padded):

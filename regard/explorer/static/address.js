@@ -1,7 +1,7 @@
 /** The state of the page as its address: shared, it comes back the same. */
 import { get, set, subscribe } from "./store.js";
 import { bounded } from "./zoom.js";
-import { settled } from "./dom.js";
+import { byId, settled } from "./dom.js";
 
 /** Longest text that an address carries. */
 export const LONGEST = 2000;
@@ -37,6 +37,7 @@ export function written() {
   if (now.zoom) zoom("z", now.zoom);
   for (const [name, letter, usual] of WORDS) if (now[name] !== usual) fields.set(letter, now[name]);
   if (now.size !== sizeFor(run)) fields.set("g", now.size);
+  if (now.tab === "training" && now.update != null) fields.set("u", String(now.update));
   if (now.wide) fields.set("w", "1");
   if (now.folded) fields.set("f", "1");
   if (now.compare === "head") {
@@ -98,14 +99,16 @@ export function apply(fields) {
     colour: ["log", "linear"],
     average: ["head", "layer", "model"],
     compare: ["off", "head", "text"],
-    tab: ["steps", "readouts"],
+    tab: ["steps", "readouts", ...(now.about.training ? ["training"] : [])],
     active: ["first", "second"],
+    sort: [...byId("sort").options].map(({ value }) => value),
   };
   for (const [name, letter, usual] of WORDS) {
     const value = fields.get(letter) ?? usual;
-    if (!allowed[name] || allowed[name].includes(value)) patch[name] = value;
+    if (allowed[name].includes(value)) patch[name] = value;
   }
   patch.size = fields.get("g") === "grid" || fields.get("g") === "names" ? fields.get("g") : sizeFor(run);
+  patch.update = whole(fields.get("u"));
   patch.wide = fields.get("w") === "1";
   patch.folded = fields.get("f") === "1";
   const [layer, place, average] = (fields.get("o") ?? "").split(",");
@@ -125,7 +128,7 @@ export function startAddress() {
     if (hash && hash !== location.hash) history.replaceState(null, "", hash);
   });
   subscribe(
-    "run second layer head query key querySecond keySecond zoom zoomSecond colour average sort size compare other active tab wide folded",
+    "run second layer head query key querySecond keySecond zoom zoomSecond colour average sort size compare other active tab update wide folded",
     write,
   );
 }

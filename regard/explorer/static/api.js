@@ -27,6 +27,10 @@ export const onOffline = (heard) => {
   heardOffline = heard;
 };
 
+/** The model of an earlier update is a page of its own, `/?update=200`; the newest has none. */
+export const update = new URLSearchParams(location.search).get("update");
+const at = (path) => (update == null ? path : `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ update })}`);
+
 async function ask(path, { view, method = "GET", body, signal } = {}) {
   let control = null;
   if (view) {
@@ -40,7 +44,7 @@ async function ask(path, { view, method = "GET", body, signal } = {}) {
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = await fetch(path, {
+    answer = await fetch(at(path), {
       method,
       headers,
       signal,
@@ -133,6 +137,8 @@ export const cell = (run, layer, head, at, key, view = "cell") =>
   json(`${of(run)}/cell?${query({ layer, head, query: at, key })}`, { view });
 export const readouts = (run, layer, head, view) =>
   floats(`${of(run)}/readouts?${query({ layer, head })}`, { view });
+export const training = () => json("/api/training");
+export const trained = (step) => floats(`/api/training/${step}/thumbnails`, { view: "trained" });
 /** @param {{first?: number, count?: number, picked?: number}} [keys] ranks that are written out, and a key */
 export const steps = (run, layer, head, at, keys = {}, view = "steps") =>
   json(`${of(run)}/steps?${query({ layer, head, query: at, ...keys })}`, { view });

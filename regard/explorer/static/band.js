@@ -3,7 +3,9 @@ import { byId } from "./dom.js";
 import { named, placeName } from "./format.js";
 import { activeSide, get, queryRead, set, shown, subscribe } from "./store.js";
 
-const TABS = ["steps", "readouts"];
+const TABS = ["steps", "readouts", "training"];
+/** The tabs that there is something for. */
+export const tabs = () => TABS.filter((tab) => tab !== "training" || get().about?.training);
 const STEP = 24; // pixels an arrow moves the splitter
 
 export function startBand() {
@@ -13,13 +15,15 @@ export function startBand() {
       if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
       event.preventDefault();
       event.stopPropagation();
-      const other = TABS[(TABS.indexOf(tab) + 1) % TABS.length];
+      const all = tabs();
+      const by = event.key === "ArrowLeft" ? -1 : 1;
+      const other = all[(all.indexOf(tab) + by + all.length) % all.length];
       set({ tab: /** @type {any} */ (other) });
       byId(`tab-${other}`).focus();
     });
   }
   byId("fold").onclick = () => set({ folded: !get().folded });
-  subscribe("tab folded", show);
+  subscribe("about tab folded", show);
   subscribe(
     "run second layer head average other active compare query querySecond hover tab",
     title,
@@ -28,7 +32,8 @@ export function startBand() {
   show(get());
 }
 
-function show({ tab, folded }) {
+function show({ about, tab, folded }) {
+  byId("tab-training").hidden = !about?.training;
   byId("page").classList.toggle("folded", folded);
   for (const name of TABS) {
     byId(name).hidden = folded || name !== tab;
@@ -43,6 +48,11 @@ function title() {
   const source = shown();
   const { run, query: locked } = source;
   if (!run) return byId("band-title").replaceChildren();
+  if (get().tab === "training") {
+    const { layer, head } = source;
+    const name = placeName(run, { layer, head, average: "head" });
+    return byId("band-title").replaceChildren(`of ${name.toLowerCase().replace(" ·", ",")}, and of all others`);
+  }
   const token = document.createElement("samp");
   token.textContent = named(run.labels, queryRead(), 40);
   // The steps are those of one head, whatever mean the map shows.

@@ -1,6 +1,7 @@
 /** The keyboard, for all of it, and the dialog that says which keys there are. */
 import { byId, make } from "./dom.js";
 import { placeName } from "./format.js";
+import { tabs } from "./band.js";
 import { activeColumn } from "./map.js";
 import { change, chooseHead, clamp, get, keyNow, queryNow, release, set, shown } from "./store.js";
 import { showing } from "./zoom.js";
@@ -16,7 +17,7 @@ const KEYS = [
   ["Escape", "let go of the query and the key"],
   ["l", "logarithmic or linear colour"],
   ["a", "this head, its layer’s mean, the model’s mean"],
-  ["t", "steps or readouts"],
+  ["t", "steps, readouts, training where it was recorded"],
   ["h", "heads wide, or back to the map"],
   ["Tab", "from control to control; Enter presses"],
   ["?", "these keys"],
@@ -138,7 +139,7 @@ const acts = {
   Escape: () => (get().wide ? set({ wide: false }) : release()),
   l: () => set({ colour: get().colour === "log" ? "linear" : "log" }),
   a: () => change({ average: next(["head", "layer", "model"], shown().average) }),
-  t: () => set({ tab: get().tab === "steps" ? "readouts" : "steps", folded: false }),
+  t: () => set({ tab: next(tabs(), get().tab), folded: false }),
   h: () => set({ wide: !get().wide }),
   "?": () => byId("keys").showModal(),
 };

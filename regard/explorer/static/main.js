@@ -15,19 +15,21 @@ import { startMaps } from "./map.js";
 import { startNext } from "./next.js";
 import { startRail } from "./rail.js";
 import { startReadouts } from "./readouts.js";
+import { heard } from "./quiet.js";
 import { openRun, openText, reopen } from "./session.js";
 import { startSteps } from "./steps.js";
 import { get, set, subscribe } from "./store.js";
 import { startText } from "./text.js";
 import { startTheme } from "./theme.js";
 import { startThumbnails } from "./thumbnails.js";
+import { startTraining } from "./training.js";
 
 const RETRY = 2000; // milliseconds
 const PATIENCE = 5000; // milliseconds in which the page may still choose by itself
 
 async function begin() {
-  const about = await api.about().catch(() => null);
-  if (!about) return; // the banner says so, and the retry begins again
+  const about = await heard(api.about());
+  if (!about) return; // a banner says why; where the server is missing, the retry begins again
   keepTo(about.decimals);
   if (about.start && !location.hash) history.replaceState(null, "", `#${about.start}`);
   set({ about });
@@ -161,6 +163,7 @@ startCard();
 startBand();
 startSteps();
 startReadouts();
+startTraining();
 startCompare();
 startExports();
 startLink();

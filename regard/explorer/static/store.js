@@ -11,7 +11,7 @@
  *   zoom: Zoom|null, zoomSecond: Zoom|null,
  *   colour: "log"|"linear", average: "head"|"layer"|"model", sort: string, size: "names"|"grid",
  *   compare: "off"|"head"|"text", other: HeadName, active: "first"|"second",
- *   tab: "steps"|"readouts", theme: "auto"|"light"|"dark", wide: boolean, folded: boolean,
+ *   tab: "steps"|"readouts"|"training", update: number|null, theme: "auto"|"light"|"dark", wide: boolean, folded: boolean,
  *   heads: Map<number, any[]>, headsSecond: Map<number, any[]>, busy: string, problem: string, offline: boolean, cell: any, spoken: string,
  *   generating: boolean, grown: boolean,
  * }} State
@@ -39,6 +39,7 @@ const state = {
   other: { layer: 0, head: 0, average: "head" },
   active: "first",
   tab: "steps",
+  update: null,
   theme: "auto",
   wide: false,
   folded: false,

@@ -23,9 +23,23 @@ INJECTED = [
 ]
 
 
+# The address, which follows a moment after, says all that was chosen; every head was scored, and
+# nothing that is drawn or written out is of something else.
+SETTLED = """() => {
+  const all = (name, holds) => [...document.querySelectorAll(name)].every(holds);
+  return document.querySelector("#busy").textContent === ""
+    && window.written() === location.hash
+    && all("#grid .cell", (cell) => cell.title.includes(": "))
+    && all(".stale", (one) => one.hidden)
+    && all(".waiting", () => false);
+}"""
+
+
 def settled(page):
-    page.wait_for_function("() => document.querySelector('#busy').textContent === ''")
-    page.wait_for_timeout(600)
+    page.evaluate(
+        'import("/static/address.js").then(({ written }) => { window.written = written })'
+    )
+    page.wait_for_function(SETTLED)
 
 
 def seen(page):
@@ -38,7 +52,7 @@ def seen(page):
         "colour": page.locator("#colour [aria-checked=true]").text_content(),
         "average": page.locator("#average [aria-checked=true]").text_content(),
         "tab": page.locator("[role=tab][aria-selected=true]").text_content(),
-        "hash": page.url.split("#")[1],
+        "hash": page.evaluate("location.hash.slice(1)"),  # page.url follows a moment after
     }
 
 
@@ -171,7 +185,7 @@ def test_the_tokens_of_a_recording_are_only_ever_text(show, hostile):
     for at in range(len(shown)):
         page.locator(f"#tokens .token[data-at='{at}']").focus()
         page.keyboard.press("Enter")
-        page.wait_for_timeout(60)
+        page.locator("#band-title", has_text=f"of query {at} ").wait_for()
     page.keyboard.press("t")
     harmless(page)
     _, data = download(page, "row-csv")

@@ -114,6 +114,9 @@ def test_the_grid_fills_with_all_heads_and_their_names(page, run):
     )
     titles = page.locator("#grid .cell").evaluate_all("(all) => all.map((one) => one.title)")
     assert [title.split(": ")[1] for title in titles] == names
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('#grid canvas')].every(({ width }) => width > 1)"
+    )
     drawn = page.locator("#grid .cell canvas").evaluate_all(
         """(all) => all.map((one) => {
           const { data } = one.getContext("2d").getImageData(0, 0, one.width, one.height);

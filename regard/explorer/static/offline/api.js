@@ -72,6 +72,9 @@ export const fetchRun = async (run) => structuredClone(known(run).described);
 export const open = refuse;
 export const append = refuse;
 export const generate = refuse;
+export const training = refuse;
+export const trained = refuse;
+export const update = null;
 
 export async function heads(run, each) {
   known(run).scores.forEach(each);

@@ -1,0 +1,71 @@
+/** How scores and the loss went over the updates of a training run: a line a head, and one below. */
+import { end } from "./format.js";
+
+export const LEFT = 92; // room for names
+const RIGHT = 12;
+const LOSS = 0.3; // of the height
+const FOOT = 16; // room for the updates' numbers
+
+/** Where an update stands: 0 … 1. */
+const along = (steps, step) => (steps.length < 2 ? 0.5 : (step - steps[0]) / (steps.at(-1) - steps[0]));
+const acrossOf = (steps, step, width) => LEFT + along(steps, step) * (width - LEFT - RIGHT);
+
+/** The recorded update nearest to a place on the drawing. */
+export function stepAt(steps, x, width) {
+  const far = (step) => Math.abs(acrossOf(steps, step, width) - x);
+  return steps.reduce((best, step) => (far(step) < far(best) ? step : best), steps[0]);
+}
+
+/**
+ * @param {CanvasRenderingContext2D} surface
+ * @param {{steps: number[], lines: {values: (number|null)[], chosen: boolean}[], name: string,
+ *   losses: (number|null)[], step: number, width: number, height: number, inks: any}} data
+ */
+export function paintTraining(surface, { steps, lines, name, losses, step, width, height, inks }) {
+  const known = losses.some((loss) => loss != null);
+  const split = known ? Math.round((height - FOOT) * (1 - LOSS)) : height - FOOT;
+  const x = (at) => acrossOf(steps, at, width);
+  surface.clearRect(0, 0, width, height);
+  surface.fillStyle = inks.line;
+  surface.fillRect(x(step) - 0.5, 0, 1, height - FOOT);
+
+  const part = (top, bottom, all, title, unit) => {
+    const most = Math.max(1e-9, ...all.flatMap(({ values }) => values.filter((value) => value != null)));
+    const y = (value) => bottom - 3 - (value / most) * (bottom - top - 9);
+    for (const { values, chosen } of [...all].sort((a, b) => Number(a.chosen) - Number(b.chosen))) {
+      surface.strokeStyle = chosen ? inks.accent : inks.soft;
+      surface.globalAlpha = chosen ? 1 : 0.45;
+      surface.lineWidth = chosen ? 2 : 1;
+      surface.beginPath();
+      let on = false; // a line is broken where a score can't be told
+      values.forEach((value, k) => {
+        if (value != null) surface[on ? "lineTo" : "moveTo"](x(steps[k]), y(value));
+        on = value != null;
+      });
+      surface.stroke();
+      surface.globalAlpha = 1;
+      const now = values[steps.indexOf(step)];
+      if (!chosen || now == null) continue;
+      surface.fillStyle = inks.accent;
+      surface.fillRect(x(step) - 2.5, y(now) - 2.5, 5, 5);
+    }
+    surface.fillStyle = inks.line;
+    surface.fillRect(LEFT, bottom - 1, width - LEFT - RIGHT, 1);
+    write(surface, title, 0, top + 12, `12px ${inks.sans}`, inks.ink);
+    write(surface, `0 … ${end(Number(most.toPrecision(2)))} ${unit}`, 0, top + 26, `11px ${inks.sans}`, inks.soft);
+  };
+  part(0, split, lines, name, name === "entropy" ? "nats" : name === "distance" ? "tokens" : "");
+  if (known) part(split + 4, height - FOOT, [{ values: losses, chosen: true }], "loss", "nats");
+  for (const [at, align] of [[steps[0], "left"], [steps.at(-1), "right"]]) {
+    surface.textAlign = align;
+    write(surface, String(at), x(at), height - 3, `11px ${inks.sans}`, inks.soft);
+  }
+  surface.textAlign = "left";
+}
+
+function write(surface, text, x, y, font, colour) {
+  surface.font = font;
+  surface.fillStyle = colour;
+  surface.textBaseline = "alphabetic";
+  surface.fillText(text, x, y);
+}

@@ -1,0 +1,162 @@
+/** How heads formed: their pictures and scores at each recorded update of the training run. */
+import * as api from "./api.js";
+import { written } from "./address.js";
+import { READOUTS } from "./card.js";
+import { byId, framed, make } from "./dom.js";
+import { paintThumbnail } from "./draw_thumbnail.js";
+import { paintTraining, stepAt } from "./draw_training.js";
+import { count, plural, signed } from "./format.js";
+import { heard } from "./quiet.js";
+import { chooseHead, get, set, shown, subscribe } from "./store.js";
+import { prepared } from "./surface.js";
+import { inks, themeNow } from "./theme.js";
+
+/** What the run recorded, once it was asked for. */
+let told = null;
+let asking = false;
+/** The pictures of all heads, and of which update they are. */
+let pictures = { step: -1, data: null };
+let parts = null;
+
+export function startTraining() {
+  const draw = framed(paint);
+  subscribe("about run tab folded update layer head average sort offline", () => load(draw));
+  subscribe("tab folded update layer head average sort", draw);
+  document.addEventListener("inks", draw);
+  byId("training").addEventListener("keydown", (event) => {
+    if (event.target === parts?.slider) event.stopPropagation(); // arrows move the slider alone
+  });
+}
+
+/** The update that is looked at: the one chosen, or the nearest recorded before it, or the last. */
+function stepNow() {
+  const { update } = get();
+  return told.steps.findLast((step) => update == null || step <= update) ?? told.steps[0];
+}
+
+async function load(draw) {
+  const { about, run, tab, folded, offline } = get();
+  if (!about?.training || !run || tab !== "training" || folded || offline) return;
+  if (!told) {
+    if (asking) return;
+    asking = true;
+    told = await heard(api.training());
+    asking = false;
+    if (!told) return;
+    build(draw);
+  }
+  const step = stepNow();
+  draw();
+  if (pictures.step === step) return;
+  const data = await heard(api.trained(step));
+  if (!data || stepNow() !== step) return; // a newer update is looked at
+  pictures = { step, data };
+  draw();
+}
+
+function build(draw) {
+  const choose = (step) => set({ update: step });
+  const slider = make("input", {
+    type: "range",
+    min: "0",
+    max: String(told.steps.length - 1),
+    step: "1",
+    id: "update",
+    "aria-label": "Update of the training run",
+    oninput: () => choose(told.steps[slider.valueAsNumber]),
+  });
+  const output = make("output", { htmlFor: "update" });
+  const note = make("span", { className: "note", textContent: `on ${plural(told.tokens, "token")} kept for this` });
+  const kept = make("a", { className: "note" });
+  const canvas = make("canvas", { role: "img", onclick: (event) => choose(stepAt(told.steps, event.offsetX, canvas.clientWidth)) });
+  const plot = make("div", { className: "plot" }, canvas);
+  const grid = make("div", { className: "formed", role: "group", "aria-label": "Heads at this update" });
+  const across = Math.max(...told.roles[0].map((layer) => layer.length));
+  grid.style.gridTemplateColumns = `repeat(${across}, minmax(58px, 88px))`;
+  const cells = told.roles[0].flatMap((layer, at) =>
+    layer.map((_, head) => {
+      const picture = make("canvas", { "aria-hidden": "true" });
+      const [role, figure] = [make("b"), make("span")];
+      const root = make(
+        "button",
+        { className: "cell", type: "button", onclick: () => chooseHead(at, head) },
+        picture,
+        role,
+        figure,
+      );
+      if (!head) root.style.gridColumnStart = "1";
+      grid.append(root);
+      return { layer: at, head, picture, role, figure, root };
+    }),
+  );
+  byId("training").replaceChildren(
+    make(
+      "div",
+      { className: "forming" },
+      make("div", {}, slider, plot, make("div", { className: "row" }, output, note, kept)),
+      grid,
+    ),
+  );
+  parts = { slider, output, kept, canvas, plot, cells };
+  new ResizeObserver(draw).observe(plot);
+}
+
+/** The score that lines and figures tell: the one heads are sorted by, or how much they induct. */
+function scoreNow() {
+  const { sort } = get();
+  const name = told.names.includes(sort) ? sort : "induction";
+  const [, word = name] = READOUTS.find(([one]) => one === name) ?? [];
+  return { at: told.names.indexOf(name), word, decimals: name === "distance" ? 1 : 2 };
+}
+
+function paint() {
+  const { tab, folded } = get();
+  if (!parts || tab !== "training" || folded) return;
+  const step = stepNow();
+  const n = told.steps.indexOf(step);
+  const score = scoreNow();
+  const { layer, head } = shown();
+  const loss = told.losses[n] == null ? "" : ` · loss ${signed(told.losses[n], 3)}`;
+  const { slider, output, kept, canvas, plot, cells } = parts;
+  slider.value = String(n);
+  output.textContent = `update ${count(step)}${loss}`;
+  slider.setAttribute("aria-valuetext", output.textContent.replace(" · ", ", "));
+  const open = api.update === String(step); // this page is already of that model
+  kept.hidden = !open && !told.kept.includes(step);
+  kept.textContent = open ? "Back to the newest model" : "Open this update’s model";
+  kept.href = `${open ? "/" : `?update=${step}`}${written()}`;
+  const theme = themeNow();
+  for (const cell of cells) {
+    const value = told.scores[n][cell.layer][cell.head][score.at];
+    const chosen = cell.layer === layer && cell.head === head;
+    cell.role.textContent = told.roles[n][cell.layer][cell.head];
+    cell.figure.textContent = `${cell.layer}·${cell.head}  ${signed(value, score.decimals)}`;
+    cell.root.setAttribute("aria-pressed", String(chosen));
+    cell.root.setAttribute(
+      "aria-label",
+      `Layer ${cell.layer}, head ${cell.head}, ${cell.role.textContent}, ${score.word} ${signed(value, score.decimals)}`,
+    );
+    const at = cells.indexOf(cell);
+    if (pictures.data && at < pictures.data.heads)
+      paintThumbnail(cell.picture, pictures.data, at, { theme, causal: true });
+  }
+  const { width, height } = plot.getBoundingClientRect();
+  if (width < 40 || height < 40) return;
+  canvas.setAttribute(
+    "aria-label",
+    `${score.word} of each head over ${plural(told.steps.length, "update")}, and the loss; ${output.textContent}`,
+  );
+  paintTraining(prepared(canvas, width, height), {
+    steps: told.steps,
+    lines: cells.map((cell) => ({
+      values: told.scores.map((all) => all[cell.layer][cell.head][score.at]),
+      chosen: cell.layer === layer && cell.head === head,
+    })),
+    name: score.word,
+    losses: told.losses,
+    step,
+    width,
+    height,
+    inks: inks(),
+  });
+}
