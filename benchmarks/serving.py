@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ def served(subject: Subject) -> Iterator[httpx.Client]:
     from regard.explorer import Explorer
 
     explorer = Explorer(subject)
+    gc.freeze()  # as the command does
     explorer.start()
     with httpx.Client(base_url=explorer.url, timeout=60) as client:
         while True:

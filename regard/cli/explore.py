@@ -1,5 +1,6 @@
 """`regard explore`."""
 
+import gc
 import os
 import sys
 import webbrowser
@@ -50,6 +51,7 @@ def explore(
     subject = subject_of(folder, read_text(text, file))
     with telling(OSError):
         explorer = Explorer(subject, host=host, port=port)
+    gc.freeze()  # what is loaded stays: looking through it for garbage would stop answers for 0.1 s
     typer.echo(f"{explorer.url}  (Ctrl-C ends)")
     if open_page:
         webbrowser.open(explorer.url)

@@ -53,7 +53,9 @@ class Explorer:
 
     def __init__(self, subject: Subject, *, host: str = "127.0.0.1", port: int = 0) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family)
+        # Of a protocol that is named: asyncio turns Nagle's algorithm off for such alone, and with
+        # it each answer waits 40 ms for the browser to acknowledge its head.
+        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((host, port))
