@@ -1,21 +1,31 @@
 """The explorer: a page where attention can be looked at, at any length."""
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from regard._extras import needing
 
-with needing("cli"):
+if TYPE_CHECKING:
+    from regard.explorer._explore import Explorer, explore
     from regard.explorer._report import report
     from regard.explorer._subjects import ExplorerError, ModelSubject, RecordingSubject
 
 __all__ = ["Explorer", "ExplorerError", "ModelSubject", "RecordingSubject", "explore", "report"]
 
+# Where each name comes from, and the extra that it needs: a report needs no server.
+_PLACES = {
+    "Explorer": ("_explore", "explore"),
+    "explore": ("_explore", "explore"),
+    "report": ("_report", "cli"),
+    "ExplorerError": ("_subjects", "cli"),
+    "ModelSubject": ("_subjects", "cli"),
+    "RecordingSubject": ("_subjects", "cli"),
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Bring what serves when it is asked for: a report needs no server."""
-    if name in {"Explorer", "explore"}:
-        with needing("explore"):
-            from regard.explorer import _explore
-
-        return getattr(_explore, name)
-    raise AttributeError(f"module 'regard.explorer' has no attribute {name!r}")
+    if name not in _PLACES:
+        raise AttributeError(f"module 'regard.explorer' has no attribute {name!r}")
+    module, extra = _PLACES[name]
+    with needing(extra):
+        return getattr(import_module(f"regard.explorer.{module}"), name)
