@@ -140,7 +140,7 @@ def _transformers(config: Any) -> Any:
 
 
 def _regard(config: Any, setting: Setting) -> Step:
-    """Our update, as `regard train` makes it in a run that is long enough to compile for."""
+    """Our update, as `regard train --compile on` makes it."""
     from regard.gpt import GPT, TrainConfig
     from regard.gpt._gains import bfloat16, this_machine
     from regard.gpt._ranks import Ranks

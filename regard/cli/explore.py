@@ -10,20 +10,14 @@ from typing import Annotated
 import typer
 
 from regard.cli.errors import MisuseError, telling
-from regard.cli.subject import subject_of
+from regard.cli.subject import Folder, subject_of
 from regard.cli.text import read_text
 
 __all__ = ["explore"]
 
 
 def explore(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Folder of a model or a recording; none takes the model that comes with regard.",
-            metavar="[MODEL_DIR | RECORDING_DIR]",
-        ),
-    ] = None,
+    folder: Folder = None,
     text: Annotated[str | None, typer.Option(help="Text that is open at first.")] = None,
     file: Annotated[
         Path | None, typer.Option(help="File whose text is open at first.", metavar="FILE")

@@ -5,20 +5,14 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.subject import subject_of, write_report
+from regard.cli.subject import Folder, subject_of, write_report
 from regard.cli.text import read_text
 
 __all__ = ["report"]
 
 
 def report(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Folder of a model or a recording; none takes the model that comes with regard.",
-            metavar="[MODEL_DIR | RECORDING_DIR]",
-        ),
-    ] = None,
+    folder: Folder = None,
     text: Annotated[str | None, typer.Option(help="Text to look into.")] = None,
     file: Annotated[
         Path | None, typer.Option(help="File with the text to look into.", metavar="FILE")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from regard.cli.errors import MisuseError, telling
 from regard.explorer import ExplorerError, ModelSubject, RecordingSubject, report
@@ -13,11 +16,17 @@ from regard.record import RecordError
 from regard.record import load as load_recording
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from regard.explorer._subjects import Subject
 
-__all__ = ["subject_of", "write_report"]
+__all__ = ["Folder", "subject_of", "write_report"]
+
+Folder = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Folder of a model or a recording; none takes the model that comes with regard.",
+        metavar="[MODEL_DIR | RECORDING_DIR]",
+    ),
+]
 
 
 def subject_of(folder: Path | None, text: str | None) -> ModelSubject | RecordingSubject:

@@ -62,7 +62,7 @@ class TrainConfig:
         "auto", "of the matrix products; auto: bfloat16 where this processor gains from it"
     )
     compile: Literal["auto", "on", "off"] = option(
-        "auto", "torch.compile; auto: where it is known to gain"
+        "auto", "torch.compile; auto: off, since it gains little on a CPU"
     )
     parallel: Literal["ddp", "fsdp"] = option(
         "ddp", "of several processes, each has, ddp: a copy of the model; fsdp: a piece of it"

@@ -85,7 +85,7 @@ def test_bfloat16_is_decided_by_processor_and_width(asked, has, dim, on, reason)
 @pytest.mark.parametrize(
     ("asked", "device", "compiler", "on", "reason"),
     [
-        ("auto", "cpu", "g++", False, "on a CPU it gains nothing"),
+        ("auto", "cpu", "g++", False, "on a CPU it gains little"),
         ("auto", "cpu", None, False, "no C++ compiler"),
         ("auto", "cuda", None, False, "was not measured"),
         ("off", "cpu", "g++", False, "asked for"),

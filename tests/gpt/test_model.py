@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from regard.gpt import GPT, GPTConfig
+from regard.gpt.model import check_ids
 
 CONFIG = GPTConfig(vocab_size=29, context=13, layers=3, heads=5, dim=35, dropout=0.0)
 
@@ -155,3 +156,19 @@ def test_ids_that_do_not_fit_are_named(model, wrong, error, message):
 
 def test_no_tokens_give_no_logits(model):
     assert model(torch.empty(2, 0, dtype=torch.long)).shape == (2, 0, 29)
+
+
+def test_the_mlp_compiles_into_one_graph_that_computes_the_same(model):
+    mlp, x = model.h[0].mlp, torch.randn(3, 11, CONFIG.dim)
+    compiled = torch.compile(mlp, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        # A GELU by a sigmoid instead of a tanh: some roundings of float32.
+        torch.testing.assert_close(compiled(x), mlp(x), rtol=1e-5, atol=1e-5)
+
+
+def test_the_check_of_the_ids_compiles_without_a_break(ids):
+    def checked(ids):
+        check_ids(ids, CONFIG)
+        return ids + 1
+
+    assert torch.compile(checked, fullgraph=True, backend="eager")(ids).equal(ids + 1)

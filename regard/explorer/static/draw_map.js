@@ -253,7 +253,10 @@ export function paintOverview(surface, { size, picture, zoom, length, inks }) {
   surface.fillStyle = inks.paper;
   surface.fillRect(0, 0, size, size);
   surface.imageSmoothingEnabled = picture ? picture.canvas.width > size : false;
-  if (picture) surface.drawImage(picture.canvas, 1, 1, size - 2, size - 2);
+  if (picture) {
+    const seen = length / picture.block; // the last cell may reach beyond the text
+    surface.drawImage(picture.canvas, 0, 0, seen, seen, 1, 1, size - 2, size - 2);
+  }
   surface.strokeStyle = inks.line;
   surface.lineWidth = 1;
   surface.strokeRect(0.5, 0.5, size - 1, size - 1);

@@ -167,7 +167,7 @@ function drawRail() {
   const { queries, keys, span } = source.zoom ?? whole(source.run.length);
   const range = (first) =>
     `${count(Math.floor(first))}–${count(Math.min(source.run.length, Math.ceil(first + span)) - 1)}`;
-  const means = column.sharp && !column.sharp.exact ? "; a pixel is a mean" : "";
+  const means = column.sharp && !column.sharp.exact ? `; a cell is the mean of ${column.sharp.block} × ${column.sharp.block}` : "";
   byId("zoom-note").textContent = all
     ? `all ${count(source.run.length)} × ${count(source.run.length)}${means}`
     : `queries ${range(queries)}, keys ${range(keys)}${means}`;

@@ -39,7 +39,7 @@ def recorded(make_recording):
 @pytest.fixture
 def touched(show, recorded):
     page = show(recorded, has_touch=True)
-    page.locator("#zoom-note", has_text="a pixel is a mean").wait_for()  # the map is there
+    page.locator("#zoom-note", has_text="a cell is the mean").wait_for()  # the map is there
     return page
 
 
