@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 
 from regard.attention import attention
@@ -78,11 +78,15 @@ class _Watch:
         self._aside_for: nn.Module | None = None
 
     def start(self) -> None:
-        for handle in (
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
-        ):
-            self._installed.callback(handle.remove)
+        entering = torch_modules.register_module_forward_pre_hook(self._enter)
+        self._installed.callback(entering.remove)
+        leaving = torch_modules.register_module_forward_hook(
+            self._leave, with_kwargs=True, always_call=True
+        )
+        self._installed.callback(leaving.remove)
+        # remove() leaves this note behind, for which torch takes a hook to be there still.
+        noted = torch_modules._global_forward_hooks_with_kwargs  # noqa: SLF001 - nothing public clears it
+        self._installed.callback(noted.pop, leaving.id, None)
         self._installed.enter_context(self._mode)
 
     def stop(self) -> None:

@@ -39,6 +39,7 @@ def check_nothing_left_behind():
     assert not torch_modules._global_forward_hooks
     assert not torch_modules._global_forward_pre_hooks
     assert not torch_modules._global_forward_hooks_always_called
+    assert not torch_modules._global_forward_hooks_with_kwargs
     assert _get_current_function_mode_stack() == []
     assert _get_current_dispatch_mode_stack() == []
     assert torch._C._is_torch_function_enabled()
