@@ -9,17 +9,22 @@ and pytest reads it before it collects either.
 """
 
 import importlib
+import os
 import sys
 import typing
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
 import jaxtyping
 import pandas as pd  # noqa: F401 - likewise
 import rich.console  # noqa: F401 - the core's annotations name it; it must not see TYPE_CHECKING
-import torch  # noqa: F401 - likewise
+import torch
 
 collect_ignore = ["regard/train.py"]  # it is run, and refuses to be imported
+collect_ignore_glob = [] if find_spec("triton") else ["regard/backends/triton/*"]
+if not torch.cuda.is_available():  # Triton asks for it when it is imported
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 CORE = (
     "regard.mask",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard._readout import Readout, Sizes
-from regard.backends.native import Order
+from regard.backends._order import Order
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -1,4 +1,7 @@
-"""Taking readouts of a pattern: by the kernels what they know, by streaming blocks the rest."""
+"""Taking readouts of a pattern: by the kernels what they know, by streaming blocks the rest.
+
+The kernels are those in C++ on a CPU and those in Triton on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ import torch
 
 from regard._stream import stream
 from regard._visible import unrounded
-from regard.backends import native
+from regard.backends import native, triton
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     from torch import Tensor
 
     from regard._problem import Problem
     from regard._readout import Readout, Sizes
-    from regard.backends.native import Order
+    from regard.backends._order import Order
 
 
 def take(
@@ -36,9 +40,9 @@ def take(
         logsumexp: of each row, heads numbered through; None to work it out on the way.
         columns: the keys to stay within, for which the log-sum-exp must be given.
     """
-    orders = _orders(readouts, problem, sizes)
+    reader, orders = _orders(readouts, problem, sizes)
     delivered = iter(
-        native.read(problem, list(orders.values()), logsumexp, columns) if orders else ()
+        reader.read(problem, list(orders.values()), logsumexp, columns) if orders else ()
     )
     rest = [readout for i, readout in enumerate(readouts) if i not in orders]
     streamed = iter(_streamed(rest, problem, sizes, logsumexp, columns) if rest else ())
@@ -50,12 +54,14 @@ def take(
 
 def _orders(
     readouts: Sequence[Readout[Any, Any]], problem: Problem, sizes: Sizes
-) -> dict[int, Order]:
-    """Find out which readouts the kernels can compute, by their index, and how."""
-    if native.objection_to_reading(problem) or 0 in (*sizes.leading, sizes.queries, sizes.keys):
-        return {}
+) -> tuple[ModuleType, dict[int, Order]]:
+    """Find out which kernels serve, and which readouts they compute, by their index, and how."""
+    reader = triton if problem.query.device.type == "cuda" else native
+    if reader.objection_to_reading(problem) or 0 in (*sizes.leading, sizes.queries, sizes.keys):
+        return reader, {}
     orders = ((i, readout.order(sizes)) for i, readout in enumerate(readouts))
-    return {i: order for i, order in orders if order is not None}
+    known = {i: order for i, order in orders if order is not None}
+    return reader, {i: order for i, order in known.items() if not reader.objection_to(order)}
 
 
 def _streamed(

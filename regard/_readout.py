@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard._stream import Block
-    from regard.backends.native import Order
+    from regard.backends._order import Order
 
 State = TypeVar("State")
 Result = TypeVar("Result")

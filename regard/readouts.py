@@ -18,7 +18,7 @@ import torch
 from regard._readout import Readout, Sizes
 from regard._stream import Block
 from regard._visible import weighted_sum
-from regard.backends.native import Order
+from regard.backends._order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The ways to take readouts: by the kernels of each instruction set, or streamed by torch."""
+"""The ways to compute on a CPU: each backend; readouts by each instruction set, or streamed."""
 
 import contextlib
 
@@ -7,6 +7,7 @@ import pytest
 from regard import _stream
 from regard.backends.native import _library
 
+ON_CPU = ("native", "torch_sdpa", "eager")
 SETS = [] if _library.load() is None else _library.load().regard_supported().decode().split(",")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from regard.backends import eager, native, torch_sdpa
+from regard.backends import cuda, eager, flex, native, torch_sdpa
+from regard.backends.cuda import cudnn, efficient, flash
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -13,9 +14,20 @@ if TYPE_CHECKING:
 
     from regard._problem import Problem
 
-# In the order of preference.
-_BACKENDS = {"native": native, "torch_sdpa": torch_sdpa, "eager": eager}
+_BACKENDS = {
+    "native": native,
+    "torch_sdpa": torch_sdpa,
+    "flash": flash,
+    "cudnn": cudnn,
+    "efficient": efficient,
+    "flex": flex,
+    "eager": eager,
+}
 NAMES = tuple(_BACKENDS)
+
+# Fewer queries than fill a tile of cuDNN's. It builds a plan for each shape, which a cache that
+# grows would ask for at each step, while FlashAttention splits the keys of few queries up.
+_FEW = 64
 
 
 @dataclass(frozen=True)
@@ -27,9 +39,12 @@ class Choice:
 
     name: str
     objections: tuple[tuple[str, str], ...] = ()
+    version: str | None = None
+    """Of FlashAttention on CUDA, which can be exchanged: 'FA2', 'FA3' or 'FA4'."""
 
     def __str__(self) -> str:
-        return "; ".join([self.name, *(f"not {name}: {why}" for name, why in self.objections)])
+        name = self.name if self.version is None else f"{self.name} ({self.version})"
+        return "; ".join([name, *(f"not {other}: {why}" for other, why in self.objections)])
 
 
 def choose(problem: Problem, backend: str | None = None) -> Choice:
@@ -48,14 +63,38 @@ def choose(problem: Problem, backend: str | None = None) -> Choice:
         why = _BACKENDS[backend].objection(problem)
         if why is not None:
             raise ValueError(f"backend={backend!r} can't compute this: {why}, or use 'eager'")
-        return Choice(backend)
+        return Choice(backend, version=_version(backend))
     objections: list[tuple[str, str]] = []
-    for name, module in _BACKENDS.items():
-        why = module.objection(problem)
+    for name in _preferred(problem):
+        why = _BACKENDS[name].objection(problem)
         if why is None:
-            return Choice(name, tuple(objections))
+            return Choice(name, tuple(objections), _version(name))
         objections.append((name, why))
     raise AssertionError("eager objects to nothing")
+
+
+def _preferred(problem: Problem) -> tuple[str, ...]:
+    """Name the backends of a problem's device, the fastest first."""
+    device = problem.query.device
+    if device.type == "cpu":
+        return ("native", "torch_sdpa", "eager")
+    if not cuda.is_nvidia(device):
+        return ("torch_sdpa", "eager")
+    # cuDNN's kernels are written for the tensor cores of these GPUs, FlashAttention 2 for those
+    # before. Who activates a later FlashAttention wants that one.
+    hopper = cuda.capability(device)[0] in {9, 10}
+    first_cudnn = hopper and flash.activated() is None and problem.queries >= _FEW
+    fused = ("cudnn", "flash") if first_cudnn else ("flash", "cudnn")
+    # With intervals FlexAttention leaves out what nobody sees; else it would only have to be
+    # compiled, and where a dense mask or bias exists there is nothing to write down.
+    rows = problem.rows
+    written = cuda.is_plain(rows) or not rows.interval
+    others = ("efficient", "flex") if written else ("flex", "efficient")
+    return (*fused, *others, "eager")
+
+
+def _version(name: str) -> str | None:
+    return (flash.activated() or "FA2") if name == "flash" else None
 
 
 def run(

@@ -1,10 +1,10 @@
-"""torch's fused kernels, wherever they can be made to honour the order of the computation.
+"""torch's fused kernel on a CPU, wherever it can be made to honour the order of the computation.
 
 On a CPU torch's flash kernel gives the log-sum-exp along with the context. It knows is_causal and
 additive masks. Any interval mask is brought to it in blocks of queries: each block is handed only
 the keys that lie between its first start and its last stop, so that memory stays O(block·S) and
-what nobody sees is not computed. On other devices torch chooses its kernel itself and keeps the
-log-sum-exp to itself.
+what nobody sees is not computed. On devices that are neither a CPU nor of CUDA torch chooses its
+kernel itself and keeps the log-sum-exp to itself; the kernels of CUDA have modules of their own.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D and Dv head dimensions.
 """
@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from regard._layout import aligned, widened
+from regard.backends._sink import with_sink
+from regard.backends.cuda import is_nvidia
 from regard.steps import total_bias
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 def objection(problem: Problem) -> str | None:
     """Say which argument can't be honoured and what to do, or None."""
+    if is_nvidia(problem.query.device):
+        return "query is on CUDA, where torch's kernels have names of their own; leave backend out"
     if problem.query.dtype not in _DTYPES:
         return f"query is {problem.query.dtype}, which only the written-out computation serves"
     if problem.value is None:
@@ -107,7 +111,8 @@ def _together(problem: Problem) -> tuple[Tensor, Tensor | None]:
 
     context = context[..., : problem.value.shape[-1]]
     if problem.sink is not None:
-        context, logsumexp = _with_sink(problem, context, logsumexp)
+        assert logsumexp is not None, "objection() sees to it"
+        context, logsumexp = with_sink(problem.sink, context, logsumexp)
     # In half precision the kernel's exponential is good to some 15 bits: enough for a context that
     # is rounded to fewer, not for the weights of a pattern.
     return context, logsumexp if problem.query.dtype == torch.float32 else None
@@ -168,17 +173,6 @@ def _additive(problem: Problem, rows: slice, columns: slice) -> tuple[Tensor | N
     else:
         mask = bias.detach().to(dtype).masked_fill(blind, 0)
     return mask.masked_fill(hidden, -torch.inf), blind
-
-
-def _with_sink(
-    problem: Problem, context: Tensor, logsumexp: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Put a sink's logit into the denominator after the fact."""
-    assert problem.sink is not None and logsumexp is not None, "objection() sees to it"  # noqa: PT018 - one invariant
-    total = torch.logaddexp(logsumexp, problem.sink.float()[..., None])
-    blind = logsumexp == -torch.inf
-    share = torch.exp(logsumexp - total).masked_fill(blind, 0)[..., None]
-    return (context * share).to(context.dtype), total.masked_fill(blind, -torch.inf)
 
 
 def _flash_on_cpu(

@@ -10,9 +10,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from regard import causal
+from regard import Mask, causal, window
 from regard._problem import Problem, check
-from regard.backends import choose
+from regard.backends import choose, cuda, triton
 from regard.backends.native import Description, describe, why_missing
 from regard.cli.errors import telling
 
@@ -48,6 +48,8 @@ def _facts(library: Description | None) -> Table:
     table.add_row("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
     table.add_row("python", f"{platform.python_version()} on {platform.system()}")
     table.add_row("processor", f"{_processor()}, {os.cpu_count()} cores")
+    for name, fact in _gpu():
+        table.add_row(name, fact)
     if library is None:
         table.add_row("kernels", f"torch's alone: {why_missing()}")
         return table
@@ -56,6 +58,16 @@ def _facts(library: Description | None) -> Table:
     own = "of its own, since torch has loaded no OpenMP runtime"
     table.add_row("threads", f"torch's, from {library.pool}" if library.pool else own)
     return table
+
+
+def _gpu() -> list[tuple[str, str]]:
+    if not torch.cuda.is_available():
+        return [("GPU", "none that torch can use through CUDA")]
+    major, minor = cuda.capability(torch.device("cuda"))
+    name = f"{torch.cuda.get_device_name()}, compute capability {major}.{minor}"
+    missing = triton.why_missing()
+    by = "Triton" if missing is None else f"torch, in chunks; not by Triton: {missing}"
+    return [("GPU", name), ("GPU readouts", f"by {by}")]
 
 
 def _instructions(library: Description) -> str:
@@ -75,15 +87,16 @@ def _choices() -> Table:
     for name, problem in _problems():
         choice = choose(problem)
         why = [f"not {other}: {objection}" for other, objection in choice.objections]
-        table.add_row(name, choice.name, "\n".join(why) or "it honours every argument")
+        version = f" ({choice.version})" if choice.version else ""
+        table.add_row(name, choice.name + version, "\n".join(why) or "it honours every argument")
     return table
 
 
 def _problems() -> list[tuple[str, Problem]]:
     """Make small problems of the kinds that are told apart."""
 
-    def problem(dtype: torch.dtype, dim: int = 64, device: str = "cpu") -> Problem:
-        tensor = torch.zeros(1, 1, 1, dim, dtype=dtype, device=device)
+    def problem(dtype: torch.dtype, dim: int = 64) -> Problem:
+        tensor = torch.zeros(1, 1, 1, dim, dtype=dtype)
         return check(tensor, tensor, tensor, mask=causal())
 
     problems = [
@@ -93,9 +106,29 @@ def _problems() -> list[tuple[str, Problem]]:
         ("float64", problem(torch.float64)),
         ("head dimension 512", problem(torch.float32, dim=512)),
     ]
-    if torch.cuda.is_available():
-        problems.append(("float32 on CUDA", problem(torch.float32, device="cuda")))
-    return problems
+    return problems + _problems_on_cuda() if torch.cuda.is_available() else problems
+
+
+def _problems_on_cuda() -> list[tuple[str, Problem]]:
+    """The same for a GPU, long enough to have something hidden."""
+    length = 128
+
+    def problem(
+        dtype: torch.dtype, mask: Mask | None = None, dim: int = 64, softcap: float | None = None
+    ) -> Problem:
+        tensor = torch.zeros(1, 1, length, dim, dtype=dtype, device="cuda")
+        mask = causal() if mask is None else mask
+        return check(tensor, tensor, tensor, mask=mask, softcap=softcap)
+
+    half = torch.bfloat16
+    return [
+        ("bfloat16 on CUDA", problem(half)),
+        ("float32 on CUDA", problem(torch.float32)),
+        ("float64 on CUDA", problem(torch.float64)),
+        ("head dimension 512 on CUDA", problem(half, dim=512)),
+        ("a sliding window on CUDA", problem(half, causal() & window(50))),
+        ("a softcap on CUDA", problem(half, softcap=30.0)),
+    ]
 
 
 def _processor() -> str:

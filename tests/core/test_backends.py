@@ -1,97 +1,28 @@
 """Every backend against the oracle, and no further from it than twice torch's own kernel."""
 
 import functools
-import types
 
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import HALF, Case, cases, close
+from cases import HALF, Case, cases
+from exactness import as_exact_as_torch, interval_masks, large, normal
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from ways import ON_CPU
 
 import regard
-from regard.backends import NAMES, torch_sdpa
+from regard.backends import torch_sdpa
 
 BLOCK = 256  # queries that torch_sdpa works on at a time
 
 
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def as_exact_as_torch(case, backend):
-    context, pattern = regard.attention(
-        case.query, case.key, case.value, **case.options, backend=backend, return_pattern=True
-    )
-    assert context.dtype == case.dtype
-    assert context.shape == (*case.query.shape[:-1], case.value.shape[-1])
-    # With a sink, the context is rounded to its dtype twice: before its share is taken, and after.
-    floor = (2 * torch.finfo(case.dtype).eps + case.rounding) * float(case.value.abs().max())
-    close(context, case.exact.context, case.torchs_own(), case.blind, floor)
-    assert not bool(context[case.blind].any())
-
-    logsumexp, reference = pattern.logsumexp, torch.logsumexp(case.plain_logits(), -1)
-    # For half precisions the native exponential is good to 18 bits: enough for weights that are
-    # rounded to 8 or 11, and 1e-5 in the logarithm of their sum.
-    floor = 1e-5 if case.dtype in HALF else 4 * case.rounding
-    close(logsumexp, case.exact.logsumexp, reference, case.blind, floor)
-    assert bool((logsumexp[case.blind] == -torch.inf).all())
-
-
 @settings(max_examples=200)
-@given(cases(), st.sampled_from(NAMES))
+@given(cases(), st.sampled_from(ON_CPU))
 def test_each_backend_is_as_exact_as_torch_s_own_kernel(case, backend):
     served = case.dtype != torch.float64 and (backend == "native" or "softcap" not in case.options)
     assume(backend == "eager" or served)
     as_exact_as_torch(case, backend)
-
-
-class Large(Case):
-    """A problem too large for the oracle's loops: `explain` in float64 stands in for it."""
-
-    @functools.cached_property
-    def exact(self):
-        tensors = (t.double() for t in (self.query, self.key, self.value))
-        steps = regard.explain(*tensors, **self.options)
-        return types.SimpleNamespace(context=steps.context, logsumexp=steps.logsumexp)
-
-    @property
-    def rounding(self):
-        """Among so many numbers luck evens out: no more than one rounding is allowed for."""
-        return torch.finfo(self.exact_dtype).eps
-
-
-def large(queries, keys, mask, *, dtype=torch.float32, batch=2, heads=3, groups=1, **others):
-    query, key = normal(batch, heads, queries, 8, seed=1), normal(batch, groups, keys, 8, seed=2)
-    offset = keys - queries if mask.offset is None else mask.offset
-    first = torch.as_tensor(offset).expand(batch)[:, None]
-    return Large(
-        query=query.to(dtype),
-        key=key.to(dtype),
-        value=normal(batch, groups, keys, 5, seed=3, dtype=dtype),
-        make_mask=lambda: mask,
-        others=others,
-        visible=mask.visible(queries, keys, (batch, heads)),
-        positions=first + torch.arange(queries),
-    )
-
-
-def interval_masks(queries, keys):
-    index = torch.arange(keys)
-    keep = torch.stack([index >= keys // 3, index < keys - 7])
-    ids = torch.stack([index // 97, index // 300])
-    return {
-        "causal": regard.causal(),
-        "top left": regard.causal(offset=0),
-        "window": regard.causal() & regard.window(37),
-        "padding": regard.causal() & regard.padding(keep),
-        "documents": regard.documents(ids),
-        "prefix": regard.prefix(torch.tensor([11, 3])),
-        "offsets": regard.causal(offset=torch.tensor([-5, 2])),
-        "dense": regard.causal() & regard.dense(normal(queries, keys) > -1),
-        "everything": regard.Mask(),
-    }
 
 
 @pytest.mark.parametrize("queries", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 1])
@@ -131,7 +62,7 @@ def test_torch_s_public_call_gives_the_same(case):
         as_exact_as_torch(case, "torch_sdpa")
 
 
-@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 def test_logits_of_ten_thousand(dtype, backend):
     signs = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0]).to(dtype)
@@ -149,7 +80,7 @@ def test_logits_of_ten_thousand(dtype, backend):
     as_exact_as_torch(case, backend)
 
 
-@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("length", [2, 37, BLOCK + 1])
 def test_later_tokens_change_nothing(length, backend):
     query, key, value = (normal(2, 3, length, 16, seed=s, dtype=torch.float32) for s in range(3))
@@ -166,7 +97,7 @@ def test_later_tokens_change_nothing(length, backend):
     assert torch.equal(pattern[..., :at, :], other[..., :at, :])
 
 
-@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("backend", ON_CPU)
 def test_zero_scores_are_the_causal_average(backend):
     x = normal(7, 5, dtype=torch.float32)
     zeros = torch.zeros(7, 3)
@@ -175,7 +106,7 @@ def test_zero_scores_are_the_causal_average(backend):
     torch.testing.assert_close(context, means)
 
 
-@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("backend", ON_CPU)
 def test_grouped_heads_are_consecutive(backend):
     query, key = normal(2, 6, 5, 4, dtype=torch.float32), normal(2, 3, 7, 4, dtype=torch.float32)
     value = normal(2, 3, 7, 3, dtype=torch.float32)

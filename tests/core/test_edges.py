@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 from cases import DTYPES, strided
+from ways import ON_CPU
 
 import regard
-from regard.backends import NAMES
 from regard.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
 
 pytestmark = pytest.mark.usefixtures("instructions")
@@ -20,7 +20,7 @@ def normal(*shape, seed=0, dtype=torch.float32):
 MASKS = (None, regard.causal(), regard.causal(offset=0) & regard.window(2))
 
 
-@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("nothing", ["batch", "heads", "groups", "queries", "keys", "dim_value"])
 def test_nothing_at_all(nothing, mask, backend):
@@ -82,7 +82,7 @@ def test_head_dimension_zero_gives_even_weights(dtype):
     torch.testing.assert_close(pattern.dense(), torch.full((5, 7), 1 / 7, dtype=pattern.dtype))
 
 
-@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("mask", [None, regard.causal()])
 def test_one_query_and_one_key(mask, backend):
     query, key, value = normal(2, 3, 1, 8), normal(2, 3, 1, 8), normal(2, 3, 1, 5)
@@ -95,7 +95,7 @@ def test_one_query_and_one_key(mask, backend):
     torch.testing.assert_close(pattern.logsumexp, (query * key).sum(-1) * 8**-0.5)
 
 
-@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("backend", ON_CPU)
 def test_decoding_one_query_at_a_time_is_the_whole(backend):
     query, key, value = (
         normal(2, 4, 11, 8),
@@ -114,7 +114,7 @@ def test_decoding_one_query_at_a_time_is_the_whole(backend):
         torch.testing.assert_close(step, whole[:, :, t : t + 1])
 
 
-@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("lead", [(), (4,), (3, 4), (2, 3, 4), (2, 1, 3, 4)])
 def test_every_number_of_leading_dimensions(lead, backend):
     grouped = (*lead[:-1], 2) if lead else ()
@@ -147,7 +147,7 @@ def test_batch_dimensions_of_key_and_value_spread():
 HOW = ("transposed", "columns", "gaps", "expanded")
 
 
-@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("how", HOW)
 def test_the_layout_in_memory_changes_nothing(how, dtype, backend):
@@ -171,7 +171,7 @@ def test_the_layout_in_memory_changes_nothing(how, dtype, backend):
     assert all(bool(g.isfinite().all()) for g in gradients)
 
 
-@pytest.mark.parametrize("backend", NAMES)
+@pytest.mark.parametrize("backend", ON_CPU)
 def test_autocast_does_not_reach_inside(backend):
     """The dtype of the tensors decides, as they come from layers that autocast has dealt with."""
     query, key, value = normal(2, 37, 8), normal(2, 41, 8, seed=1), normal(2, 41, 5, seed=2)
@@ -200,7 +200,7 @@ def test_inputs_are_left_as_they_were():
     query, key, value = normal(2, 3, 5, 8), normal(2, 3, 7, 8, seed=1), normal(2, 3, 7, 4, seed=2)
     bias, sink = normal(5, 7, seed=3), normal(3, seed=4)
     before = [t.clone() for t in (query, key, value, bias, sink)]
-    for backend in NAMES:
+    for backend in ON_CPU:
         _, pattern = regard.attention(
             query, key, value, bias=bias, sink=sink, backend=backend, return_pattern=True
         )

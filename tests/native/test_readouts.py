@@ -9,6 +9,7 @@ from cases import HALF, cases
 from definitions import distance, entropy, image, largest, of_each_head, offsets, received
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patterns import NAMES, READOUTS, everything, flat, inputs, masks, normal
 from ways import SETS, forced, streamed
 
 import regard
@@ -17,38 +18,10 @@ from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Receiv
 
 pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
 
-SUMMED = (Received(), Offsets(70), Image(13, 11), Image(1, 2), Image(1000, 1000))
-BY_ROW = (Max(), Entropy(), Distance(), Mass(slice(3, 40, 3)))
-READOUTS = (TopK(5), *BY_ROW, *SUMMED)
 # About the lanes of a vector, the rows of a task, the keys of a strip and of a block; single rows
 # and keys; more of one than of the other.
 LENGTHS = [(1, 1), (1, 193), (15, 16), (16, 17), (17, 15), (63, 65), (64, 64), (65, 63), (129, 96)]
 LENGTHS += [(191, 193), (193, 191), (331, 257), (67, 701)]
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def flat(results):
-    return [t for r in results for t in (r if isinstance(r, tuple) else (r,))]
-
-
-def everything(pattern, readouts=READOUTS):
-    """All results as tensors with leading dimensions, but for the positions of the strongest."""
-    top, *others = pattern.read(*readouts)
-    *_, queries, keys = pattern.shape
-    rows = normal(3, queries, seed=9).to(pattern.dtype)
-    chosen = [keys - 1, 0, keys // 2, keys // 3, keys // 3]
-    return {
-        "TopK": top.weights,
-        **{repr(r): result for r, result in zip(readouts[1:], others, strict=True)},
-        "logsumexp": pattern.logsumexp,
-        "weights": pattern.dense(),
-        "columns": pattern[..., :, chosen],
-        "a stretch": pattern[..., queries // 2, keys // 4 : keys // 2 + 1],
-        "rows @ pattern": rows @ pattern,
-    }
 
 
 # Against the definition
@@ -101,35 +74,6 @@ def test_every_readout_is_its_definition(name, case, size, known, data):
 
 
 # At sizes about those of the kernels, against torch in float64
-
-
-def masks(queries, keys, entries=slice(None)):
-    """Masks of two entries: one that both share, or one each."""
-    index = torch.arange(keys)
-    keep = torch.stack([index >= keys // 3, index < keys - keys // 4])[entries]
-    ids = torch.stack([index // 50, index // (keys // 2 + 1)])[entries]
-    dense = normal(2, 1, queries, keys, seed=3) > -1
-    bias = normal(1, 6, queries, keys, seed=4).masked_fill(~dense[:1], -math.inf)
-    dense = dense[entries]
-    return {
-        "none": {},
-        "causal": {"mask": regard.causal()},
-        "window": {"mask": regard.causal() & regard.window(37)},
-        "padding": {"mask": regard.causal() & regard.padding(keep)},
-        "documents": {"mask": regard.documents(ids)},
-        "early": {"mask": regard.causal(offset=-20), "sink": normal(6, seed=5)},
-        "dense": {"mask": regard.causal() & regard.dense(dense)},
-        "bias": {"bias": bias, "scale": -0.3},
-        "alibi": {"alibi": 0.5 ** torch.arange(1, 7), "softcap": 3.0},
-    }
-
-
-NAMES = list(masks(1, 1))
-
-
-def inputs(queries, keys, dtype=torch.float32):
-    """Two entries of six heads, of which three share a key."""
-    return normal(2, 6, queries, 19).to(dtype), normal(2, 2, keys, 19, seed=1).to(dtype)
 
 
 PAIRS = [(lengths, name) for lengths in LENGTHS for name in ("none", "causal")]

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from regard.backends.native import _library
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._library import Description, describe, why_missing
-from regard.backends.native._readouts import Order, read
+from regard.backends.native._readouts import read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard._problem import Problem
+    from regard.backends._order import Order
 
 __all__ = [
     "Description",
-    "Order",
     "backward",
     "describe",
     "objection",
+    "objection_to",
     "objection_to_reading",
     "read",
     "run",
@@ -74,6 +75,11 @@ def objection_to_reading(problem: Problem) -> str | None:
         return f"it takes head dimensions of at most {_WIDEST}"
     if max(problem.queries, problem.keys) > _LONGEST:
         return f"it takes at most {_LONGEST} queries and keys"
+    return None
+
+
+def objection_to(order: Order) -> str | None:  # noqa: ARG001 - every reader answers this question
+    """There is no readout that `read` can't take of a problem that it serves."""
     return None
 
 

@@ -5,11 +5,11 @@ Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S ke
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from regard.backends._order import KINDS
 from regard.backends.native._arguments import Arguments
 from regard.backends.native._library import call
 
@@ -20,37 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard._problem import Problem
-
-# As numbered in src/native/abi.h.
-_KINDS = (
-    "logsumexp",
-    "max",
-    "entropy",
-    "distance",
-    "mass",
-    "top",
-    "weights",
-    "received",
-    "collected",
-    "offsets",
-    "image",
-)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Order:
-    """A reduction that the kernels know, as ``regard_readout`` in src/native/abi.h describes it."""
-
-    kind: str
-    shape: tuple[int, ...]
-    """Of the result, heads left out."""
-    size: int = 0
-    columns: int = 0
-    given: Tensor | None = None
-    """Numbers that it needs, contiguous."""
-
-    def __post_init__(self) -> None:
-        assert self.kind in _KINDS, f"{self.kind} is none of {_KINDS}"
+    from regard.backends._order import Order
 
 
 def read(
@@ -92,7 +62,7 @@ def read(
 def _described(order: Order, result: tuple[Tensor, ...]) -> tuple[int, ...]:
     """Lay an order out as ``regard_readout``."""
     return (
-        _KINDS.index(order.kind),
+        KINDS.index(order.kind),
         result[0].data_ptr(),
         result[1].data_ptr() if len(result) > 1 else 0,
         0 if order.given is None else order.given.data_ptr(),

@@ -1,0 +1,52 @@
+"""What `regard doctor` says of a GPU, on a machine without one."""
+
+import pytest
+import torch
+from pretended import gpu
+
+from regard._problem import Problem
+from regard.backends import triton
+
+
+def told(done):
+    """What is said of each kind of problem: the backend, and why not the others."""
+    assert (done.status, done.err) == (0, "")
+    return " ".join(done.out.split())
+
+
+def test_without_a_gpu(regard, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    out = told(regard("doctor"))
+    assert "GPU none that torch can use through CUDA" in out
+    assert "on CUDA" not in out
+
+
+@pytest.fixture
+def one_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A name")
+    monkeypatch.setattr(Problem, "tame", True)  # the tensors hold no numbers
+
+
+def test_on_a_gpu(regard, one_gpu):
+    with gpu((9, 0), flash_attention="FA3"):
+        out = told(regard("doctor"))
+    assert "GPU A name, compute capability 9.0" in out
+    assert "bfloat16 on CUDA flash (FA3) it honours every argument" in out
+    assert "float32 on CUDA efficient not flash: query is torch.float32" in out
+    assert "float64 on CUDA eager" in out
+    assert "a sliding window on CUDA flex" in out
+    assert "a softcap on CUDA flex" in out
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        (None, "GPU readouts by Triton"),
+        ("it is gone", "GPU readouts by torch, in chunks; not by Triton: it is gone"),
+    ],
+)
+def test_who_takes_readouts_on_a_gpu(regard, one_gpu, monkeypatch, why, said):
+    monkeypatch.setattr(triton, "why_missing", lambda: why)
+    with gpu():
+        assert said in told(regard("doctor"))

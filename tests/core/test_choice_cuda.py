@@ -1,0 +1,163 @@
+"""Which backend is chosen on CUDA, and why, without a GPU: no number is read off a tensor."""
+
+import pytest
+import torch
+from pretended import gpu, pretended
+
+import regard
+from regard.backends import choose
+
+HALF, FLOAT = torch.bfloat16, torch.float32
+HOPPER, AMPERE, TURING = (9, 0), (8, 0), (7, 5)
+CAUSAL = {"mask": regard.causal()}
+WINDOW = {"mask": regard.causal() & regard.window(100)}
+DOCUMENTS = {"mask": regard.documents(torch.arange(256) // 100)}
+DENSE = {"mask": regard.dense(torch.ones(256, 256, dtype=torch.bool))}
+BIAS = {"bias": torch.zeros(256)}
+SINK = {"sink": torch.ones(4)}
+OLD = "needs compute capability 8.0, and the GPU has 7.5"
+ALIBI = {"alibi": torch.ones(4)}
+
+CHOICES = [
+    # dtype, compute capability, the problem, what is chosen, what is said against what else
+    (HALF, HOPPER, {}, "cudnn", {}),
+    (HALF, HOPPER, CAUSAL, "cudnn", {}),
+    (HALF, AMPERE, CAUSAL, "flash", {}),
+    (torch.float16, AMPERE, CAUSAL, "flash", {}),
+    (HALF, HOPPER, {"queries": 1, "keys": 999, **CAUSAL}, "flash", {}),
+    (HALF, HOPPER, {"queries": 100, "keys": 999, **CAUSAL}, "flash", {"cudnn": "as many queries"}),
+    (HALF, HOPPER, {"dim": 192, **CAUSAL}, "cudnn", {}),
+    (HALF, AMPERE, {"dim": 192, "dim_value": 128}, "flash", {}),
+    (HALF, HOPPER, {"dim": 300}, "efficient", {"cudnn": "at most 256", "flash": "at most 256"}),
+    (FLOAT, HOPPER, CAUSAL, "efficient", {"cudnn": "float32", "flash": "float32"}),
+    (FLOAT, HOPPER, {"mask": regard.causal(offset=0), "keys": 99}, "efficient", {}),
+    (FLOAT, HOPPER, {"keys": 999, **CAUSAL}, "flex", {}),
+    (HALF, HOPPER, {"keys": 99, **CAUSAL}, "flex", {"flash": "before the first key"}),
+    (HALF, HOPPER, WINDOW, "flex", {"cudnn": "no mask but", "flash": "no mask but"}),
+    (HALF, HOPPER, DOCUMENTS, "flex", {}),
+    (FLOAT, TURING, DOCUMENTS, "efficient", {"flex": "needs compute capability 8.0"}),
+    (HALF, TURING, CAUSAL, "eager", {"flash": OLD, "efficient": OLD, "flex": OLD}),
+    (HALF, HOPPER, DENSE, "efficient", {}),
+    (HALF, HOPPER, {"bias": torch.zeros(256, dtype=HALF)}, "efficient", {}),
+    (HALF, HOPPER, BIAS, "flex", {"efficient": "rounds one of torch.float32"}),
+    (HALF, HOPPER, ALIBI, "flex", {"efficient": "rounds ALiBi", "flash": "adds nothing"}),
+    (HALF, HOPPER, {"softcap": 2.0}, "flex", {"cudnn": "softcap=2.0", "efficient": "softcap"}),
+    (HALF, HOPPER, SINK, "cudnn", {}),
+    (HALF, HOPPER, {"trained": "sink", **SINK}, "flex", {"cudnn": "through a sink"}),
+    (HALF, HOPPER, {"trained": "bias", **BIAS}, "eager", {"flex": "detach it"}),
+    (HALF, HOPPER, {"dropout": 0.5}, "eager", {"flash": "dropout=0.5", "flex": "dropout=0.5"}),
+    (torch.float64, HOPPER, CAUSAL, "eager", {"flash": "float64", "flex": "float64"}),
+    (HALF, HOPPER, {"tame": False}, "cudnn", {}),
+    (HALF, HOPPER, {"tame": False, **CAUSAL}, "eager", {"cudnn": "NaN", "flex": "NaN"}),
+]
+
+
+@pytest.mark.parametrize(("dtype", "capability", "options", "name", "why"), CHOICES)
+def test_choices_on_cuda(dtype, capability, options, name, why):
+    with gpu(capability):
+        choice = choose(pretended(dtype, **options))
+    assert choice.name == name
+    said = dict(choice.objections)
+    assert name not in said
+    for other, reason in why.items():
+        assert reason in said[other]
+        assert f"; not {other}: {said[other]}" in str(choice)
+
+
+PLAIN = [{}, {"queries": 100, "keys": 100, **WINDOW, "tame": True}, {"queries": 1, **CAUSAL}]
+
+
+@pytest.mark.parametrize("options", PLAIN)
+def test_choosing_reads_no_number_where_nothing_is_hidden_or_they_are_known(options):
+    with gpu():
+        choose(pretended(**{"tame": None, **options}))
+
+
+def test_numbers_are_looked_at_only_once_all_else_fits():
+    with gpu():
+        problem = pretended(tame=None, softcap=2.0, mask=regard.causal(), dropout=0.5)
+        assert choose(problem).name == "eager"
+        with pytest.raises(torch._subclasses.fake_tensor.DataDependentOutputException):
+            choose(pretended(tame=None, mask=regard.causal()))
+
+
+@pytest.mark.parametrize(
+    ("which", "capability", "dim", "name"),
+    [
+        ("FA3", HOPPER, 128, "flash"),
+        ("FA3", HOPPER, 256, "flash"),
+        ("FA3", (10, 0), 128, "cudnn"),
+        ("FA4", (10, 0), 128, "flash"),
+        ("FA4", HOPPER, 256, "cudnn"),
+        ("FA4", AMPERE, 128, "cudnn"),
+        ("FA9", HOPPER, 128, "cudnn"),
+    ],
+)
+def test_an_activated_flash_attention_comes_first_and_is_named(which, capability, dim, name):
+    with gpu(capability, flash_attention=which):
+        choice = choose(pretended(dim=dim, **CAUSAL))
+    assert choice.name == name
+    if name == "flash":
+        assert str(choice) == f"flash ({which})"
+    else:
+        assert which in dict(choice.objections)["flash"]
+
+
+def test_what_torch_has_activated_is_asked_of_torch(monkeypatch):
+    from regard.backends.cuda import flash
+
+    assert flash.activated() is None
+    monkeypatch.setattr(
+        torch.nn.attention, "current_flash_attention_impl", lambda: "FA3", raising=False
+    )
+    assert flash.activated() == "FA3"
+
+
+@pytest.mark.parametrize(("dim", "name"), [(192, "flash"), (200, "efficient"), (256, "flash")])
+def test_flash_gives_no_gradients_of_some_widths_on_small_gpus(dim, name):
+    with gpu((8, 6), cudnn=0):
+        assert choose(pretended(dim=dim, **CAUSAL)).name == "flash"
+        choice = choose(pretended(dim=dim, trained="query", **CAUSAL))
+        assert choice.name == name
+        if name == "efficient":
+            said = dict(choice.objections)
+            assert "no gradients of head dimension 200" in said["flash"]
+            assert "needs cuDNN 9" in said["cudnn"]
+
+
+def test_cudnn_gives_way_where_torch_is_to_be_deterministic(monkeypatch):
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    with gpu():
+        assert choose(pretended(**CAUSAL)).name == "cudnn"
+        choice = choose(pretended(trained="query", **CAUSAL))
+    assert choice.name == "flash"
+    assert "not deterministic" in dict(choice.objections)["cudnn"]
+
+
+def test_without_triton_masks_are_written_down():
+    with gpu(triton=False):
+        choice = choose(pretended(**DOCUMENTS))
+        assert choice.name == "efficient"
+        assert dict(choice.objections)["flex"] == "there is no Triton"
+
+
+@pytest.mark.parametrize("name", ["flash", "cudnn", "efficient", "flex"])
+def test_they_object_to_a_cpu_and_to_rocm(name, monkeypatch):
+    x = torch.zeros(1, 2, 5, 8, dtype=torch.bfloat16)
+    message = f"backend='{name}' can't compute this: query is on cpu, and it computes on CUDA"
+    with pytest.raises(ValueError, match=message):
+        regard.attention(x, x, x, backend=name)
+    with gpu():
+        problem = pretended()
+        monkeypatch.setattr(torch.version, "hip", "6.4")
+        choice = choose(problem)
+        assert str(choice) == "torch_sdpa"
+        with pytest.raises(ValueError, match="ROCm"):
+            choose(problem, name)
+
+
+def test_the_cpu_s_backends_object_to_cuda():
+    with gpu():
+        for name in ("native", "torch_sdpa"):
+            with pytest.raises(ValueError, match=r"on (cuda|CUDA)"):
+                choose(pretended(), name)

@@ -1,0 +1,299 @@
+"""The Triton kernels' readouts against float64: on a GPU, or on a CPU under the interpreter."""
+
+import math
+
+import pytest
+import torch
+from cases import HALF, cases
+from definitions import distance, entropy, image, largest, of_each_head, offsets, received
+from gpu import DEVICE, kernels, moved
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from patterns import NAMES, everything, flat, normal
+from patterns import inputs as inputs_of
+from patterns import masks as masks_of
+from ways import streamed
+
+import regard
+from regard import _reading
+from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+
+pytest.importorskip("triton")
+
+READOUTS = (
+    *(TopK(5), Max(), Entropy(), Distance(), Mass(slice(3, 40, 3))),
+    *(Received(), Offsets(70), Image(13, 11), Image(1, 2)),
+)
+# About the queries and the keys of a tile, which are 64, and of a tile of float32 keys, 32.
+LENGTHS = [(1, 1), (31, 33), (65, 63), (131, 67)]
+
+
+def inputs(queries, keys, dtype=torch.float32):
+    """Two entries of two heads, which share their keys."""
+    return inputs_of(queries, keys, dtype, heads=2, groups=1)
+
+
+def masks(queries, keys, entries=slice(None)):
+    return masks_of(queries, keys, entries, heads=2)
+
+
+def assert_close(results, exact, tolerance):
+    for what, result in results.items():
+        torch.testing.assert_close(
+            result.double(), exact[what], **tolerance, msg=lambda m, w=what: f"{w}: {m}"
+        )
+
+
+@settings(max_examples=12)
+@given(cases(dtypes=(torch.float32, *HALF)), st.integers(1, 9), st.booleans(), st.data())
+def test_every_readout_is_its_definition(case, size, known, data):
+    keys = case.key.shape[-2]
+    marked = data.draw(st.lists(st.integers(-keys, keys - 1), max_size=4))
+    readouts = (
+        *(Max(), Entropy(), Received(), Distance(), Offsets(size), Mass(marked)),
+        Image(size, 10 - size),
+    )
+    coefficients = normal(3, case.query.shape[-2])
+    with kernels():
+        pattern = regard.Pattern(*moved_case(case), **moved(case.options))
+        if known:
+            assert pattern.logsumexp.shape == case.blind.shape
+        results = [result.cpu() for result in pattern.read(*readouts)]
+        logsumexp, dense = pattern.logsumexp.cpu(), pattern.dense().cpu()
+        collected = (moved(coefficients) @ pattern).cpu()
+    exact = case.exact.weights
+    expected = [
+        of_each_head(largest, case),
+        of_each_head(entropy, case),
+        of_each_head(received, case),
+        of_each_head(distance, case),
+        of_each_head(offsets, case, size, per_head=[case.visible]),
+        exact[..., list({j % keys for j in marked})].sum(-1),
+        of_each_head(image, case, size, 10 - size),
+    ]
+    # A weight is off by the rounding of its score, relative to its size. Sums over a row or a
+    # column of weights multiply that by no more than the length, or by a logarithm or a distance.
+    tolerance = {"rtol": 0, "atol": 8 * case.rounding * max(case.visible.shape[-2:])}
+    # Where a sink leaves a row next to nothing, float32 has no weights to average distances with.
+    faint = exact.sum(-1) < 1e-30
+    expected[3] = torch.where(faint, results[3].double(), expected[3])
+    for readout, result, wanted in zip(readouts, results, expected, strict=True):
+        torch.testing.assert_close(
+            result.double(), wanted, msg=lambda m, r=readout: f"{r}: {m}", **tolerance
+        )
+    torch.testing.assert_close(dense.double(), exact, **tolerance)
+    assert not bool(dense[~case.visible].any())
+    torch.testing.assert_close(collected.double(), coefficients.double() @ exact, **tolerance)
+    assert (logsumexp[case.blind] == -math.inf).all()
+    torch.testing.assert_close(
+        logsumexp[~case.blind].double(), case.exact.logsumexp[~case.blind], **tolerance
+    )
+
+
+def moved_case(case):
+    return moved(case.query), moved(case.key)
+
+
+PAIRS = [(lengths, name) for lengths in LENGTHS for name in ("none", "causal")]
+PAIRS += [((37, 70), name) for name in NAMES[2:]] + [((131, 149), "window")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("lengths", "name"), PAIRS)
+def test_results_are_those_of_float64(lengths, name, dtype):
+    query, key = inputs(*lengths, dtype)
+    options = masks(*lengths)[name]
+    exact = everything(regard.Pattern(query.double(), key.double(), **options), READOUTS)
+    with kernels():
+        pattern = regard.Pattern(moved(query), moved(key), **moved(options))
+        results = moved_back(everything(pattern, READOUTS))
+    # Scores below 10 are off by some 1e-6, and weights by as much of their size.
+    assert_close(results, exact, {"rtol": 1e-5, "atol": 2e-5})
+
+
+def moved_back(results):
+    return {what: result.cpu() for what, result in results.items()}
+
+
+@pytest.mark.parametrize("dim", [2, 16, 67, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+def test_heads_of_any_width_are_read(dim, dtype):
+    query, key = normal(2, 35, dim).to(dtype), normal(1, 37, dim, seed=1).to(dtype)
+    options = {"mask": regard.causal()}
+    exact = everything(regard.Pattern(query.double(), key.double(), **options), READOUTS)
+    with kernels():
+        results = everything(regard.Pattern(moved(query), moved(key), **options), READOUTS)
+    assert_close(moved_back(results), exact, {"rtol": 1e-5, "atol": 2e-5})
+
+
+# The strongest keys
+
+
+@pytest.mark.parametrize("k", [1, 3, 8, 33, 97])
+@pytest.mark.parametrize("mask", [None, regard.causal(), regard.window(9)])
+def test_the_strongest_keys_are_found_and_ranked(k, mask):
+    query, key = moved(normal(2, 67, 6)), moved(normal(2, 131, 6, seed=1))
+    with kernels():
+        pattern = regard.Pattern(query, key, mask=mask)
+        top, dense = pattern.topk(k), pattern.dense()
+    k = min(k, 131)
+    expected = dense.sort(dim=-1, descending=True, stable=True)
+    visible = moved((regard.Mask() if mask is None else mask).visible(67, 131, (2,)))
+    found = torch.arange(k, device=DEVICE) < visible.sum(-1, keepdim=True)
+    # Another order of the same products: weights agree but for the last bits.
+    torch.testing.assert_close(top.weights, expected.values[..., :k], rtol=1e-5, atol=1e-7)
+    ranked = expected.indices[..., :k].masked_fill(~found, -1)
+    alike = expected.values.diff(dim=-1).abs()[..., :k].amin() > 1e-6
+    assert torch.equal(top.positions, ranked) or not alike
+
+
+@pytest.mark.parametrize("k", [3, 20])
+def test_of_equal_weights_the_lower_key_comes_first(k):
+    key = moved(torch.tensor([0.0, 1.0, 0.0, 2.0]).repeat(60)[:, None])
+    with kernels():
+        top = regard.Pattern(torch.ones(70, 1, device=DEVICE), key).topk(k)
+    order = [*range(3, 240, 4), *range(1, 240, 4)]
+    assert torch.equal(top.positions.cpu(), torch.tensor(order[:k]).expand(70, -1))
+
+
+def test_keys_of_weight_zero_are_named_as_long_as_they_are_visible():
+    query, key = torch.ones(70, 1), torch.zeros(90, 1)
+    key[7::2] = -math.inf
+    with kernels():
+        top = regard.Pattern(moved(query), moved(key), mask=regard.window(4, offset=0)).topk(3)
+    assert top.positions[9].tolist() == [6, 8, 7]
+    assert top.weights[9].tolist() == [0.5, 0.5, 0]
+    assert top.positions[0].tolist() == [0, -1, -1]
+
+
+# What is no number
+
+
+@pytest.mark.parametrize("stray", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["causal", "padding", "dense", "early"])
+def test_what_is_hidden_never_comes_out(stray, name):
+    query, key = inputs(37, 70)
+    hidden = torch.zeros(2, 70, dtype=torch.bool)
+    hidden[:, 35:] = True  # from every query of that entry
+    hidden[1, 3] = True
+    options = masks(37, 70)[name]
+    options = options | {"mask": options["mask"] & regard.dense(~hidden[:, None, None])}
+    soiled = key.masked_fill(hidden[:, None, :, None], stray)
+    with kernels():
+        expected, results = (
+            everything(regard.Pattern(moved(query), moved(k), **moved(options)), READOUTS)
+            for k in (key, soiled)
+        )
+    for what, result in results.items():
+        assert torch.equal(result, expected[what]), what
+
+
+@pytest.mark.parametrize("where", ["query", "key"])
+@pytest.mark.parametrize("name", ["none", "causal", "padding", "dense", "alibi"])
+def test_a_visible_nan_fills_its_row_as_far_as_it_sees(where, name):
+    query, key = inputs(37, 70)
+    options = masks(37, 70)[name]
+    if where == "query":
+        query[1, 0, 35] = math.nan
+    else:
+        key[1, 0, 12] = math.nan
+    with streamed():
+        expected = regard.Pattern(query, key, **options)
+        wanted = {what: t.isnan() for what, t in everything(expected, READOUTS).items()}
+        positions = expected.topk(5).positions
+    with kernels():
+        pattern = regard.Pattern(moved(query), moved(key), **moved(options))
+        results = moved_back(everything(pattern, READOUTS))
+        found = pattern.topk(5).positions.cpu()
+    assert bool(wanted["weights"].any())
+    for what, result in results.items():
+        if what not in {"rows @ pattern", "logsumexp"}:
+            assert torch.equal(result.isnan(), wanted[what]), what
+    assert torch.equal(results["rows @ pattern"].isnan()[..., 0, :], wanted["weights"].any(-2))
+    assert torch.equal(found >= 0, positions >= 0)
+
+
+# To the last bit
+
+
+@pytest.mark.parametrize("name", ["causal", "padding", "bias"])
+def test_the_rest_of_the_batch_changes_no_bit(name):
+    query, key = (moved(t) for t in inputs(70, 37))
+
+    def read(entries):
+        options = moved(masks(70, 37, entries)[name])
+        return everything(regard.Pattern(query[entries], key[entries], **options), READOUTS)
+
+    with kernels():
+        whole = read(slice(None))
+        for entry in range(2):
+            for what, result in read(slice(entry, entry + 1)).items():
+                assert torch.equal(result[0], whole[what][entry]), (what, entry)
+
+
+def test_any_number_of_readouts_is_taken_in_one_pass(monkeypatch):
+    """But offsets, for which only tiles along the diagonal are read, and a second image."""
+    from regard.backends.triton import _one_pass, _read
+
+    passes = []
+
+    class Counted:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            passes.append(self.kernel)
+            return self.kernel[grid]
+
+    for module, kernel in ((_one_pass, "read_rows"), (_read, "read_columns")):
+        monkeypatch.setattr(module, kernel, Counted(getattr(module, kernel)))
+    monkeypatch.setattr(_reading, "stream", lambda *_: pytest.fail("it was streamed"))
+    readouts = [r for r in READOUTS if r != Image(1, 2)] + [TopK(2), Mass(0), Mass(1), Offsets(3)]
+    pattern = regard.Pattern(*(moved(t) for t in inputs(37, 41)), mask=regard.causal())
+    with kernels():
+        assert pattern.logsumexp.shape == (2, 2, 37)
+        together = pattern.read(*readouts)
+        assert len(passes) == 1
+        alone = [pattern.read(readout)[0] for readout in readouts]
+    for readout, one, other in zip(readouts, together, alone, strict=True):
+        for a, b in zip(flat([one]), flat([other]), strict=True):
+            if isinstance(readout, Received):  # alone it has a kernel of its own
+                torch.testing.assert_close(a, b, rtol=1e-6, atol=0)
+            else:
+                assert torch.equal(a, b), readout
+
+
+# Inputs as they come
+
+
+def test_strides_of_the_inputs_change_nothing():
+    query, key = inputs(37, 70)
+    ways = {
+        "transposed": [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (query, key)],
+        "columns": [t.mT.contiguous().mT for t in (query, key)],
+        "gaps": [torch.stack([t, t * math.nan], -1).flatten(-2)[..., ::2] for t in (query, key)],
+    }
+    with kernels():
+        mask = regard.causal()
+        plain = everything(regard.Pattern(moved(query), moved(key), mask=mask), READOUTS)
+        for how, tensors in ways.items():
+            results = everything(regard.Pattern(*map(moved, tensors), mask=mask), READOUTS)
+            for what, result in results.items():
+                assert torch.equal(result, plain[what]), (how, what)
+
+
+def test_more_keys_are_ranked_by_torch():
+    query, key = inputs(5, 70)
+    with kernels():
+        top = regard.Pattern(moved(query), moved(key)).topk(66)
+    exact = regard.Pattern(query.double(), key.double()).topk(66)
+    torch.testing.assert_close(top.weights.cpu().double(), exact.weights, rtol=1e-5, atol=1e-6)
+
+
+def test_inputs_without_rows_or_keys():
+    for queries, keys in ((0, 7), (5, 0), (0, 0)):
+        query, key = (torch.ones(2, n, 3, device=DEVICE) for n in (queries, keys))
+        with kernels():
+            pattern = regard.Pattern(query, key)
+            assert all(bool(t.isfinite().all()) for t in flat(pattern.read(*READOUTS)))
+            assert not bool(pattern.received().any())
