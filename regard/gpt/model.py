@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import attention, causal, window
+from regard.gpt._linear import Linear, linear
 from regard.nn import Rotation
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class Attention(nn.Module):
         self.dropout = config.dropout
         size = config.layer_window(layer)
         self.mask = causal() if size is None else causal() & window(size)
-        self.c_attn = nn.Linear(config.dim, sum(self.widths), bias=config.bias)
-        self.c_proj = nn.Linear(config.dim, config.dim, bias=config.bias)
+        self.c_attn = Linear(config.dim, sum(self.widths), bias=config.bias)
+        self.c_proj = Linear(config.dim, config.dim, bias=config.bias)
         self.q_norm: nn.RMSNorm | None = None
         self.k_norm: nn.RMSNorm | None = None
         if config.qk_norm:
@@ -103,8 +104,8 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(config.dim, config.hidden_dim, bias=config.bias)
-        self.c_proj = nn.Linear(config.hidden_dim, config.dim, bias=config.bias)
+        self.c_fc = Linear(config.dim, config.hidden_dim, bias=config.bias)
+        self.c_proj = Linear(config.hidden_dim, config.dim, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, T, E)`` to ``(B, T, E)``."""
@@ -123,8 +124,8 @@ class SwiGLU(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(config.dim, 2 * config.hidden_dim, bias=config.bias)
-        self.c_proj = nn.Linear(config.hidden_dim, config.dim, bias=config.bias)
+        self.c_fc = Linear(config.dim, 2 * config.hidden_dim, bias=config.bias)
+        self.c_proj = Linear(config.hidden_dim, config.dim, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, T, E)`` to ``(B, T, E)``."""
@@ -268,7 +269,7 @@ class GPT(nn.Module):
         self._check(ids)
         patterns: list[Pattern] | None = [] if return_patterns else None
         x = self._run(ids, patterns, cache, mask)  # (B, T, E)
-        logits = F.linear(x, self.wte.weight)  # (B, T, V): the embedding, transposed
+        logits = linear(x, self.wte.weight)  # (B, T, V): the embedding, transposed
         return logits if patterns is None else (logits, tuple(patterns))
 
     def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
@@ -289,7 +290,7 @@ class GPT(nn.Module):
         if ids.shape[-1] != 1:
             self._check(ids)
         x = self._run(ids, None, cache, None)[..., -1, :]  # (B, E)
-        return F.linear(x, self.wte.weight)  # (B, V)
+        return linear(x, self.wte.weight)  # (B, V)
 
     def _run(
         self,

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct or a signature below changes.
-#define REGARD_ABI 1
+#define REGARD_ABI 2
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -111,6 +111,17 @@ typedef struct {
 
 // Takes any number of readouts in one pass over the pattern of query and key; needs no value.
 int regard_read(const regard_problem *problem, const regard_readouts *readouts);
+
+// A linear map of a few vectors, everything contiguous and of one dtype: (V, O) = (V, I) · (O, I)ᵀ,
+// plus (O) unless bias is NULL.
+typedef struct {
+  int64_t dtype, threads;
+  int64_t vectors, inputs, outputs;
+  const void *x, *weight, *bias;
+  void *result;
+} regard_map;
+
+int regard_apply(const regard_map *map);
 
 // Measures what the threads can do at most, in some hundredths to tenths of a second: operations a second on numbers
 // of a dtype, as the instruction set in use multiplies them, and bytes a second read from memory.

@@ -8,6 +8,7 @@
 #include "backward.h"
 #include "decode.h"
 #include "forward.h"
+#include "linear.h"
 #include "pairs.h"
 #include "peak.h"
 #include "read.h"
@@ -52,6 +53,12 @@ int read_of_any_dtype(const regard_problem &p, const regard_readouts &readouts) 
   return read<Widened<Float32>>(p, readouts);
 }
 
+int apply_of_any_dtype(const regard_map &map) {
+  if (map.dtype == REGARD_BFLOAT16) return apply<BFloat16>(map);
+  if (map.dtype == REGARD_FLOAT16) return apply<Float16>(map);
+  return apply<Float32>(map);
+}
+
 double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {
   return dtype == REGARD_BFLOAT16 ? peak_flops<BFloat16Arithmetic>(threads)
                                   : peak_flops<Widened<Float32>>(threads);
@@ -65,6 +72,7 @@ const Kernels &kernels() {
       .forward = forward_of_any_dtype,
       .backward = backward_of_any_dtype,
       .read = read_of_any_dtype,
+      .apply = apply_of_any_dtype,
       .peak_flops = peak_flops_of_any_dtype,
       .peak_bandwidth = peak_bandwidth,
   };

@@ -10,6 +10,7 @@ struct Kernels {
   int (*forward)(const regard_problem &, const regard_tensor &context, float *logsumexp);
   int (*backward)(const regard_problem &, const regard_gradients &);
   int (*read)(const regard_problem &, const regard_readouts &);
+  int (*apply)(const regard_map &);
   double (*peak_flops)(int64_t dtype, int64_t threads);
   double (*peak_bandwidth)(int64_t threads);
 };

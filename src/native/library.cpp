@@ -130,6 +130,10 @@ REGARD_EXPORT int regard_read(const regard_problem *problem, const regard_readou
   return has_no_heads(*problem) ? REGARD_DONE : kernels().read(*problem, *readouts);
 }
 
+REGARD_EXPORT int regard_apply(const regard_map *map) {
+  return map->vectors && map->outputs ? kernels().apply(*map) : REGARD_DONE;
+}
+
 REGARD_EXPORT double regard_peak_flops(int dtype, int64_t threads) {
   return kernels().peak_flops(dtype, threads);
 }

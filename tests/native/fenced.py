@@ -20,6 +20,7 @@ import torch
 
 import regard
 from regard._problem import check
+from regard.backends import native
 from regard.backends.native._arguments import Arguments, vectors
 from regard.backends.native._library import call
 from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
@@ -42,6 +43,7 @@ SIZES = [
     (1, 8, 2, 1, 1031, 13, 29),
     (1, 1, 1, 3, 15, 31, 33),
 ]
+MAPS = [(1, 1, 1), (8, 19, 131), (7, 67, 5), (3, 16, 64)]  # V, I, O
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 READOUTS = (TopK(5), Max(), Entropy(), Received(), Distance(), Offsets(7), Mass([0]), Image(3, 2))
 ALLOCATING = (
@@ -180,6 +182,19 @@ def run(sizes, dtype, kind, *, at_end):
     fences.assert_untouched()
 
 
+def run_map(vectors, inputs, outputs, dtype, *, at_end):
+    """The same of a linear map."""
+    shapes = ((vectors, inputs), (outputs, inputs), (outputs,))
+    given = tuple(normal(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes))
+    wanted = native.map_few(*given)
+    fences = Fences(at_end=at_end)
+    with fences.everywhere():
+        result = native.map_few(*map(fences.around, given))
+    assert torch.equal(result, wanted)
+    assert result.data_ptr() in fences.addresses, "the result was laid out without fences"
+    fences.assert_untouched()
+
+
 def overrun():
     """Let the kernels believe in a wider query and key than there are."""
     tensors, _ = problem(SIZES[0], torch.float32, "plain")
@@ -196,6 +211,9 @@ def main():
         where = "at the end" if at_end else "at the start"
         print(*sizes, dtype, kind, where, flush=True)  # noqa: T201 - the last line tells
         run(sizes, dtype, kind, at_end=at_end)
+    for sizes, dtype, at_end in itertools.product(MAPS, DTYPES, (True, False)):
+        print(*sizes, dtype, "map", flush=True)  # noqa: T201 - the last line tells
+        run_map(*sizes, dtype, at_end=at_end)
     print("done")  # noqa: T201
 
 

@@ -13,6 +13,8 @@ from torch.autograd import forward_ad
 from regard.backends.native import _library
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._library import Description, describe, why_missing
+from regard.backends.native._linear import apply as map_few
+from regard.backends.native._linear import serves as maps
 from regard.backends.native._readouts import read
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ __all__ = [
     "Description",
     "backward",
     "describe",
+    "map_few",
+    "maps",
     "objection",
     "objection_to",
     "objection_to_reading",

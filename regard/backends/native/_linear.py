@@ -1,0 +1,65 @@
+"""A linear map of a few vectors, at the speed at which its matrix is read from memory.
+
+Axis letters: V vectors, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.backends.native import _library
+from regard.backends.native._arguments import CODES
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+_MOST = 8  # vectors; of more, products are bound by arithmetic, which matrix libraries do better
+_MAP = struct.Struct("9q")  # regard_map in src/native/abi.h
+
+
+def serves(
+    x: Float[Tensor, "*v I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, "O"] | None
+) -> bool:
+    """Whether `apply` takes these; they fit together, as torch's own linear would find."""
+    if not (x.is_cpu and weight.is_cpu and x.dtype == weight.dtype and x.dtype in CODES):
+        return False
+    if not 0 < x.numel() <= _MOST * x.shape[-1]:
+        return False
+    if not (x.is_contiguous() and weight.is_contiguous()) or x.is_neg() or weight.is_neg():
+        return False
+    if bias is not None and not (
+        bias.dtype == x.dtype and bias.is_contiguous() and not bias.is_neg()
+    ):
+        return False
+    return _library.why_missing() is None
+
+
+def apply(
+    x: Float[Tensor, "*v I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, "O"] | None
+) -> Float[Tensor, "*v O"]:
+    """Compute ``x @ weightᵀ + bias``, added up in float32; no gradient.
+
+    A vector's result depends, to the last bit, on nothing but the vector, the matrix and the
+    instruction set: not on what is computed beside it.
+    """
+    outputs, inputs = weight.shape
+    result = x.new_empty((*x.shape[:-1], outputs))
+    _library.call(
+        "regard_apply",
+        _MAP.pack(
+            CODES[x.dtype],
+            torch.get_num_threads(),
+            x.numel() // inputs,
+            inputs,
+            outputs,
+            x.data_ptr(),
+            weight.data_ptr(),
+            0 if bias is None else bias.data_ptr(),
+            result.data_ptr(),
+        ),
+    )
+    return result

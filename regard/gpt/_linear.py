@@ -1,0 +1,42 @@
+"""Linear maps as generation has them: of one vector a sequence at every step.
+
+Such a map costs what reading its matrix from memory costs. torch's product of a few vectors leaves
+much of the bandwidth unused; regard's own kernel does not.
+
+Axis letters: I inputs, O outputs of a map.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from regard.backends import native
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+class Linear(nn.Linear):
+    """`nn.Linear`, computed by `linear`."""
+
+    def forward(self, input: Float[Tensor, "*b I"]) -> Float[Tensor, "*b O"]:  # noqa: A002 - nn.Linear's name
+        """``input @ weightᵀ + bias``."""
+        return linear(input, self.weight, self.bias)
+
+
+def linear(
+    x: Float[Tensor, "*b I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, "O"] | None = None
+) -> Float[Tensor, "*b O"]:
+    """``x @ weightᵀ + bias``; of a few vectors in inference mode by the kernel for them."""
+    if (
+        not torch.compiler.is_compiling()
+        and torch.is_inference_mode_enabled()
+        and native.maps(x, weight, bias)
+    ):
+        return native.map_few(x, weight, bias)
+    return F.linear(x, weight, bias)

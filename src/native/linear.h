@@ -1,0 +1,120 @@
+// A linear map of a few vectors, as every step of generation has them: y = x·Wᵀ + bias.
+//
+// It costs what reading W from memory costs. Each task reads some of W's rows once, a few side by
+// side, and multiplies them with all vectors. The numbers of a product are added up in one order,
+// whatever the number of vectors, of rows and of threads.
+#pragma once
+
+#include <stdlib.h>
+
+#include "element.h"
+#include "threads.h"
+
+namespace regard::REGARD_SET {
+
+constexpr int ROWS_OF_TASK = 64;                          // of W
+constexpr int VECTORS_AT_ONCE = REGISTERS == 32 ? 8 : 4;  // of x
+constexpr int RUNNING_SUMS = 2 * VECTORS_AT_ONCE;         // in registers
+
+// Sums the lanes of so many vectors, each in the same order, wherever it stands among them.
+template <int count>
+REGARD_INLINE void sum_each(const floats *sums, float *to) {
+  REGARD_UNROLL for (int first = 0; first < count; first += LANES) {
+    floats tile[LANES] = {};
+    REGARD_UNROLL for (int i = 0; i < least(LANES, count - first); i++) tile[i] = sums[first + i];
+    transpose(tile);
+    REGARD_UNROLL for (int width = LANES / 2; width > 0; width /= 2)
+      REGARD_UNROLL for (int i = 0; i < width; i++) tile[i] += tile[i + width];
+    store(to + first, tile[0]);
+  }
+}
+
+// `rows` rows of W, from `row` on, times `vectors` of the vectors x, from `first` on.
+template <int rows, int vectors, class Element>
+REGARD_INLINE void multiply_rows(Element element, const regard_map &map, int64_t row,
+                                 const float *x, int64_t first) {
+  static_assert(rows <= LANES);
+  using Number = typename Element::type;
+  const int64_t width = (map.inputs + LANES - 1) / LANES * LANES;
+  const int64_t whole = map.inputs / LANES * LANES;
+  const Number *weight = (const Number *)map.weight + row * map.inputs;
+  x += first * width;
+  floats sums[vectors * rows] = {}, numbers[rows];
+  const auto add = [&](int64_t i) REGARD_FLAT {
+    REGARD_UNROLL for (int v = 0; v < vectors; v++) {
+      const floats given = load(x + v * width + i);
+      REGARD_UNROLL for (int r = 0; r < rows; r++) sums[v * rows + r] += numbers[r] * given;
+    }
+  };
+  constexpr int64_t line = 64 / sizeof(Number);
+  for (int64_t i = 0; i < whole; i += LANES) {
+    REGARD_UNROLL for (int r = 0; r < rows; r++) {
+      const Number *from = weight + r * map.inputs + i;
+      // The rows that come next lie behind these. The processor itself fetches ahead within a row
+      // only, and rows are short.
+      if (line <= LANES || i % line == 0) __builtin_prefetch(from + rows * map.inputs, 0, 2);
+      numbers[r] = widen(element, from);
+    }
+    add(i);
+  }
+  if (whole < map.inputs) {
+    REGARD_UNROLL for (int r = 0; r < rows; r++)
+      numbers[r] = widen_part(element, weight + r * map.inputs + whole, map.inputs - whole);
+    add(whole);
+  }
+  floats bias = {};
+  if (map.bias) bias = widen_part(element, (const Number *)map.bias + row, rows);
+  alignas(64) float totals[vectors * rows + 2 * LANES];  // what is past the last row is not used
+  sum_each<vectors * rows>(sums, totals);
+  for (int v = 0; v < vectors; v++) {
+    Number *to = (Number *)map.result + (first + v) * map.outputs + row;
+    narrow_part(element, to, load(totals + v * rows) + bias, rows);
+  }
+}
+
+// Rows [row, last) of W times so many of the vectors, with as many sums at once as registers hold.
+template <int vectors, class Element>
+REGARD_INLINE void multiply(Element element, const regard_map &map, int64_t row, int64_t last,
+                            const float *x, int64_t first) {
+  constexpr int all_rows = RUNNING_SUMS / vectors, rows = all_rows < LANES ? all_rows : LANES;
+  for (; row + rows <= last; row += rows) multiply_rows<rows, vectors>(element, map, row, x, first);
+  for (; row < last; row++) multiply_rows<1, vectors>(element, map, row, x, first);
+}
+
+template <class Element>
+__attribute__((noinline)) void multiply_task(const regard_map &map, int64_t task, const float *x) {
+  const int64_t row = task * ROWS_OF_TASK, last = least(map.outputs, row + ROWS_OF_TASK);
+  int64_t first = 0;
+  for (; first + VECTORS_AT_ONCE <= map.vectors; first += VECTORS_AT_ONCE)
+    multiply<VECTORS_AT_ONCE>(Element(), map, row, last, x, first);
+  const int64_t left = map.vectors - first;
+  if constexpr (VECTORS_AT_ONCE > 4)
+    if (left & 4) multiply<4>(Element(), map, row, last, x, first), first += 4;
+  if (left & 2) multiply<2>(Element(), map, row, last, x, first), first += 2;
+  if (left & 1) multiply<1>(Element(), map, row, last, x, first);
+}
+
+// The vectors as floats, each with zeros behind it up to a multiple of LANES.
+template <class Element>
+static void widen_vectors(const regard_map &map, float *x) {
+  using Number = typename Element::type;
+  for (int64_t v = 0; v < map.vectors; v++)
+    for (int64_t i = 0; i < map.inputs; i += LANES, x += LANES)
+      store(x, widen_part(Element(), (const Number *)map.x + v * map.inputs + i, map.inputs - i));
+}
+
+template <class Element>
+int apply(const regard_map &map) {
+  const int64_t width = (map.inputs + LANES - 1) / LANES * LANES;
+  float *x = (float *)aligned_alloc(64, size_t(map.vectors * width / 16 + 1) * 64);
+  if (!x) return REGARD_OUT_OF_MEMORY;
+  widen_vectors<Element>(map, x);
+  const int64_t tasks = (map.outputs + ROWS_OF_TASK - 1) / ROWS_OF_TASK;
+  const int result = for_each_task(int(map.threads), tasks, 0, [&](int64_t number, void *) {
+    multiply_task<Element>(map, number, x);
+  });
+  free(x);
+  return result;
+}
+
+}  // namespace regard::REGARD_SET

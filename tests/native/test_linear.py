@@ -1,0 +1,76 @@
+"""Linear maps of a few vectors: every instruction set against float64, and to the last bit."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import HALF
+from ways import SETS, forced
+
+from regard.backends import native
+
+pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
+
+# About the lanes of a vector, the rows of a task, which are 64, and those that are read together.
+SIZES = [(1, 1), (5, 1), (3, 67), (16, 16), (17, 131), (64, 63), (127, 129), (331, 65)]
+
+
+def drawn(vectors, inputs, outputs, dtype):
+    draw = torch.Generator().manual_seed(vectors * inputs + outputs)
+    shapes = ((vectors, inputs), (outputs, inputs), (outputs,))
+    return tuple(torch.randn(shape, generator=draw).to(dtype) for shape in shapes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize("name", SETS)
+def test_it_is_the_product(name, dtype):
+    for inputs, outputs in SIZES:
+        for vectors in (1, 3, 4, 6, 8):
+            given = drawn(vectors, inputs, outputs, dtype)
+            with forced(name):
+                found, plain = native.map_few(*given), native.map_few(*given[:2], None)
+            exact = F.linear(*(t.double() for t in given))
+            # Up to 331 products near 1, added up in float32, in fours where a set has no more
+            # lanes: some 80 roundings of a sum near 20. Then it is rounded to the dtype.
+            close = {"rtol": 1.1 * torch.finfo(dtype).eps, "atol": 80 * 20 * 2**-24}
+            torch.testing.assert_close(found.double(), exact, **close)
+            torch.testing.assert_close(plain.double(), exact - given[2].double(), **close)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize("name", SETS)
+def test_neither_threads_nor_the_vectors_beside_it_change_a_bit(name, dtype):
+    x, weight, bias = drawn(8, 127, 331, dtype)
+    before = torch.get_num_threads()
+    try:
+        with forced(name):
+            torch.set_num_threads(1)
+            whole = native.map_few(x, weight, bias)
+            torch.set_num_threads(3)
+            assert torch.equal(native.map_few(x, weight, bias), whole)
+            for some in (slice(0, 1), slice(7, 8), slice(1, 3), slice(2, 7)):
+                assert torch.equal(native.map_few(x[some], weight, bias), whole[some])
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 3)])
+def test_leading_dimensions_are_kept(shape):
+    x, weight = torch.randn(shape), torch.randn(5, 3)
+    assert native.maps(x, weight, None)
+    assert native.map_few(x, weight, None).shape == (*shape[:-1], 5)
+
+
+def test_what_it_does_not_take():
+    x, weight, bias = drawn(8, 7, 5, torch.float32)
+    assert native.maps(x, weight, bias)
+    assert not native.maps(torch.randn(9, 7), weight, bias)
+    assert not native.maps(x[:0], weight, bias)
+    assert not native.maps(x[:, :0], weight[:, :0], bias)
+    assert not native.maps(x.double(), weight.double(), bias.double())
+    assert not native.maps(x.bfloat16(), weight, bias)
+    assert not native.maps(x, weight, bias.bfloat16())
+    assert not native.maps(torch.randn(7, 8).mT, weight, bias)
+    assert not native.maps(x, torch.randn(7, 5).mT, bias)
+    assert not native.maps(x, weight, torch.randn(10)[::2])
+    assert not native.maps(x.to("meta"), weight.to("meta"), None)
+    assert not native.maps(torch._neg_view(x), weight, bias)
