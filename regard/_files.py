@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from stat import S_IMODE
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 def require_writable(folder: Path) -> None:
@@ -27,6 +29,21 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+@contextmanager
+def as_os_error(path: Path) -> Iterator[None]:
+    """Raise `OSError` for a write that the system refuses inside the block.
+
+    safetensors has an error of its own for that, which tells the system's number in its text.
+    """
+    try:
+        yield
+    except Exception as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def as_any_new_file(path: Path) -> None:

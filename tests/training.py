@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from pathlib import Path
 
@@ -22,12 +23,16 @@ RECIPE = {"tokenizer": "char", "steps": 7, "warmup": 2, "batch": 2, "accumulate"
 }  # fmt: skip
 
 
-def go(folder, *, stop=0, resume=False, recipe=None, gpt=None):
-    """Train; after `stop` updates, as Ctrl-C would, to an end."""
+def go(folder, *, stop=0, fails=0, full=0, resume=False, recipe=None, gpt=None):
+    """Train; after some updates `stop` as Ctrl-C does, fail, or find the disk full."""
 
     def interrupt(report):
         if report.step == stop:
             raise KeyboardInterrupt
+        if report.step == fails:
+            raise LookupError("what a callback may raise")
+        if report.step == full:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (99, -1))
 
     return train(
         folder,
@@ -46,6 +51,8 @@ def told(task):
         return task()
     except Exception as error:  # noqa: BLE001 - all of it is compared
         return f"{type(error).__name__}: {error}"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
 
 
 def main(rank, size, folder, runs):

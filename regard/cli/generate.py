@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from regard.cli.errors import MisuseError, telling
+from regard.cli.device import Device, device_of
+from regard.cli.errors import MisuseError, telling, telling_of_memory
 from regard.cli.options import Given, takes
 from regard.cli.text import read_text
 from regard.gpt import CheckpointError, Sampling, load, stream_texts
@@ -48,6 +49,7 @@ def generate(
             metavar="DIR",
         ),
     ] = None,
+    device: Device = "cpu",
     sampling: Given[Sampling],
 ) -> None:
     """Continue texts, one token after another.
@@ -60,10 +62,10 @@ def generate(
     given = [text for one in asked_for if (text := read_text(one, file)) is not None]
     if not given:
         raise MisuseError("there is no text to continue: give some, or --file FILE, or - for stdin")
-    drawing = sampling.over()
+    drawing, place = sampling.over(), device_of(device)
     with telling(CheckpointError, OSError):
-        network, tokenizer = load(model)
-    with telling(ValueError):
+        network, tokenizer = load(model, device=place)
+    with telling_of_memory("lower --tokens, or give fewer texts"), telling(ValueError):
         pieces = stream_texts(
             network,
             tokenizer,

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
-from regard.cli.errors import MisuseError, telling
+from regard.cli.device import device_of
+from regard.cli.errors import MisuseError, telling, telling_of_memory
 from regard.cli.options import Given, takes
 from regard.errors import Error
 from regard.gpt import (
@@ -66,7 +66,8 @@ def train(
 ) -> None:
     """Train a GPT on text and keep it in a folder.
 
-    Ctrl-C ends it early and keeps the latest model; before the first update it changes nothing.
+    Ctrl-C, or a SIGTERM, ends it early and keeps the latest model; before the first update it
+    changes nothing.
     Whatever ends it, --resume goes on from the latest checkpoint.
 
     Examples:
@@ -89,8 +90,9 @@ def train(
             f"{out} already holds a model: choose another --out, or add --overwrite, or go on with "
             "its run by --resume"
         )
-    place = _device(device)
+    place = device_of(device)
     with (
+        telling_of_memory("lower --batch and raise --accumulate, or choose a smaller model"),
         telling(Error, OSError, ValueError, ModuleNotFoundError, tell=train.told),
         launched(place) as place,
     ):
@@ -121,15 +123,3 @@ def _tell(out: Path, training: Training) -> None:
     measured = "" if loss is None else f", validation loss {loss:.4f}"
     total = parameter_counts(training.model.config).total
     typer.echo(f"{out}: {total:,} parameters, {training.record['step']} updates{measured}")
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise MisuseError(f"--device is {name!r}: expected cpu, or cuda") from None
-    there = torch.accelerator.current_accelerator(check_available=True)
-    if device.type not in {"cpu", there.type if there else "cpu"}:
-        found = f"{there.type}: choose that" if there else "no accelerator: choose cpu"
-        raise MisuseError(f"--device is {name!r} and torch finds {found}")
-    return device

@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.attention import attention
 from regard.distributed._attention import attend
+from regard.record._watch import listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +42,8 @@ def context_parallel(*, group: dist.ProcessGroup | None = None) -> Iterator[None
 
     Raises:
         ValueError: from an attention with an argument that a ring can't honour: a dense mask or
-            bias, dropout, a backend; and from torch's own attention, which would see one shard.
+            bias, dropout, a backend; from one that `regard.record` is to see; and from torch's own
+            attention, which would see one shard.
         DistributedError: from an attention, if there is no group or another rank has failed.
 
     Example:
@@ -95,6 +97,10 @@ class _ThroughRing(TorchFunctionMode):
     ) -> Any:
         mask = arguments.pop("mask", None)
         refused = {}
+        if listening():
+            refused["a recording"] = (
+                "it looks at one process; take the layer's pattern by return_pattern=True"
+            )
         for name, cure in _CURES.items():
             given = arguments.pop(name, None)
             if isinstance(given, (str, float)) and given:

@@ -30,7 +30,7 @@ try:
     from regard.gpt.train_config import TrainConfig
 except ModuleNotFoundError as error:
     library = (error.name or "").partition(".")[0]
-    if library not in {"rich", "safetensors", "tokenizers"}:
+    if library not in {"filelock", "rich", "safetensors", "tokenizers"}:
         raise
     message = f"regard.gpt needs the library {library}: pip install 'regard[gpt]'"
     raise ModuleNotFoundError(message, name=library) from None

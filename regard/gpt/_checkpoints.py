@@ -4,6 +4,7 @@
 
     DIR/config.json  model.safetensors  tokenizer.json  training.json    the model, for `load`
     DIR/run.json                                   which run, and which checkpoint is its latest
+    DIR/.lock                                      while a process trains
     DIR/run/metrics.jsonl                          a line an update
     DIR/run/corpus/                                the text in tokens, unless it lies elsewhere
     DIR/run/patterns/00000200.safetensors          what the heads did, where that is recorded
@@ -20,8 +21,10 @@ replaces another has a folder of its own, and the other one's is removed when it
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -40,14 +43,18 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from regard.gpt._hold import Hold
     from regard.gpt.config import GPTConfig
     from regard.gpt.model import GPT
     from regard.gpt.tokenizer import Tokenizer
 
 RUN, STATE, OPTIMIZER, SHARDS = "run.json", "state.json", "optimizer.safetensors", "optimizer"
 METRICS, CORPUS, PATTERNS, CHECKPOINTS = "metrics.jsonl", "corpus", "patterns", "checkpoints"
-TENSORBOARD = "tensorboard"
+TENSORBOARD, LOCK = "tensorboard", ".lock"
 FORMAT, VERSION = "regard run", 1
+_MOST_STEPS, _CHECKSUM = 2**63 - 1, "sha256"
+# Names that our files have until they are whole, and what ranks find each other's folder by.
+_LEFT = re.compile(r"\.(config|tokenizer|training|run|model)\.\w+\.\d+\.tmp|\.together\w+")
 _OURS = {METRICS, CORPUS, PATTERNS, CHECKPOINTS, TENSORBOARD}
 
 
@@ -118,6 +125,12 @@ class RunFolder:
             )
         return folder
 
+    def kept(self) -> str:
+        """What is left when something goes wrong now, in words."""
+        if self.step is None:
+            return "no checkpoint was written before it"
+        return f"the checkpoint of update {self.step} is whole"
+
     def checkpoint(self, step: int) -> Path:
         """The folder of a checkpoint."""
         return self.path / CHECKPOINTS / f"{step:08}"
@@ -144,6 +157,11 @@ class RunFolder:
             raise CheckpointError(f"{path.parent} is damaged: it has no {STATE}")
         state = load_json(path)
         _require_version(path, state)
+        # A state that was written before there was a checksum has none.
+        if _CHECKSUM in state and state.pop(_CHECKSUM) != _checksum(state):
+            raise CheckpointError(
+                f"{path} is damaged: it was changed after it was written, as its checksum differs"
+            )
         if state.get("step") != self.step:
             raise CheckpointError(f"{path} is damaged: it is of update {state.get('step')!r}")
         return state
@@ -212,7 +230,8 @@ class RunFolder:
             (made / TOKENIZER).write_bytes(tokenizer.to_json().encode())
             write(made / WEIGHTS, weights)
             optimizer(made)
-            (made / STATE).write_bytes(_json({"format": FORMAT, "version": VERSION, **state}))
+            state = {"format": FORMAT, "version": VERSION, **state}
+            (made / STATE).write_bytes(_json({**state, _CHECKSUM: _checksum(state)}))
             for path in made.iterdir():
                 if path.is_dir():
                     sync_folder(path)  # its files are synced as they are written
@@ -256,16 +275,28 @@ class RunFolder:
         except SaveError:
             raise
         except OSError as error:
-            kept = "no checkpoint was written before it"
-            if self.step is not None:
-                kept = f"the checkpoint of update {self.step} is whole"
             cure = "free some space and resume" if error.errno == ENOSPC else "resume from it"
             cure = cure if self.step is not None else "start the run again"
             raise SaveError(
                 error.errno,
-                f"{what} could not be written, {error.strerror or error}: {kept}; {cure}",
+                f"{what} could not be written, {error.strerror or error}: {self.kept()}; {cure}",
                 error.filename or str(self.root),
             ) from error
+
+
+def take(hold: Hold, root: Path) -> None:
+    """Keep other processes from training in a folder, and clear away what a killed one left.
+
+    Raises:
+        CheckpointError: another one trains in it.
+    """
+    if not hold.take():
+        raise CheckpointError(
+            f"another process trains in {root}; wait until it has ended, or choose another folder"
+        )
+    for path in root.iterdir():
+        if _LEFT.fullmatch(path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def read_pointer(root: Path) -> Pointer | None:
@@ -280,7 +311,7 @@ def read_pointer(root: Path) -> Pointer | None:
     content = load_json(path)
     _require_version(path, content)
     run, step = content.get("run"), content.get("step")
-    if run not in {"run", "run-2"} or type(step) is not int or step < 1:
+    if run not in ("run", "run-2") or type(step) is not int or not 1 <= step <= _MOST_STEPS:
         raise CheckpointError(f"{path} is damaged: it names no checkpoint")
     return Pointer(run=run, step=step)
 
@@ -322,6 +353,10 @@ def _link(source: Path, target: Path) -> None:
         made.replace(target)
     finally:
         made.unlink(missing_ok=True)  # two names of one file are not renamed onto each other
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import field
-from math import isfinite
 from typing import Any
+
+_MOST = 2**31 - 1
+"""The largest count: sizes of a tensor that are products of some still have a number."""
 
 
 def option(default: Any, text: str) -> Any:
@@ -12,14 +15,14 @@ def option(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
-def require_count(config: object, name: str, *, least: int, most: int | None = None) -> None:
+def require_count(config: object, name: str, *, least: int, most: int = _MOST) -> None:
     """Raise ValueError unless a field is a whole number in a range."""
     value = getattr(config, name)
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
-        bounds = f">= {least}" + ("" if most is None else f" and <= {most}")
+    if not whole or not least <= value <= most:
         raise ValueError(
-            f"{type(config).__name__}.{name} is {value!r}; expected a whole number {bounds}"
+            f"{type(config).__name__}.{name} is {value!r}; expected a whole number >= {least} and "
+            f"<= {most}"
         )
 
 
@@ -48,7 +51,9 @@ def require_number(
 
 
 def _real(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # an int may be too large for a float
 
 
 def require_flag(config: object, name: str) -> None:

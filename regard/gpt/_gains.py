@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 # 1.2 to 1.8 times as fast.
 _WIDE = 128
 
+_COMPILERS = {
+    "cpu": ("C++ compiler", "a CPU", "install one, such as g++"),
+    "cuda": ("Triton", "a GPU", "pip install triton"),
+}
+"""What torch.compile calls on a device, how that is called, and how to come by it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
@@ -23,7 +30,8 @@ class Machine:
     Attributes:
         device: ``"cpu"``, or an accelerator's type.
         bfloat16: what multiplies bfloat16 in hardware; None where nothing does.
-        compiler: the C++ compiler that torch.compile would call; None where there is none.
+        compiler: what torch.compile would call, a C++ compiler on a CPU and Triton on a GPU of
+            CUDA's; None where there is none.
     """
 
     device: str
@@ -42,7 +50,10 @@ class Choice:
 def this_machine(device: torch.device) -> Machine:
     """Look around."""
     found = (name for name in ("g++", "clang++", "c++") if shutil.which(name))
-    return Machine(device=device.type, bfloat16=_bfloat16(device), compiler=next(found, None))
+    compiler = next(found, None)
+    if device.type == "cuda":
+        compiler = None if find_spec("triton") is None else "Triton"
+    return Machine(device=device.type, bfloat16=_bfloat16(device), compiler=compiler)
 
 
 def bfloat16(asked: Precision, machine: Machine, *, dim: int) -> Choice:
@@ -86,16 +97,17 @@ def compiling(asked: Compile, machine: Machine) -> Choice:
     >>> compiling("auto", Machine(device="cpu", bfloat16=None, compiler="g++"))
     Choice(on=False, reason='on a CPU it gains little; ask for it in a long run')
     """
-    missing = machine.device == "cpu" and machine.compiler is None
-    if asked == "on" and missing:
+    needed = _COMPILERS.get(machine.device)
+    if asked == "on" and needed is not None and machine.compiler is None:
+        what, place, cure = needed
         raise ValueError(
-            "TrainConfig.compile is 'on' and there is no C++ compiler, which torch.compile "
-            "needs on a CPU: install one, such as g++, or choose compile='off'"
+            f"TrainConfig.compile is 'on' and there is no {what}, which torch.compile needs on "
+            f"{place}: {cure}, or choose compile='off'"
         )
     if asked != "auto":
         return Choice(on=asked == "on", reason="asked for")
-    if missing:
-        return Choice(on=False, reason="there is no C++ compiler")
+    if needed is not None and machine.compiler is None:
+        return Choice(on=False, reason=f"there is no {needed[0]}")
     if machine.device == "cpu":
         return Choice(on=False, reason="on a CPU it gains little; ask for it in a long run")
     reason = f"whether it gains on {machine.device} was not measured; ask for it to try"

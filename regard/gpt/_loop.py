@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from regard.gpt._evaluate import mean_loss
 from regard.gpt._metrics import Report
 from regard.gpt._shards import keep_together
-from regard.gpt._update import DivergedError, cure, optimizer_state
+from regard.gpt._update import DivergedError, diverged, optimizer_state
 from regard.gpt.checkpoint import load
 from regard.gpt.schedule import learning_rate
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from regard.gpt._metrics import Callback, MetricsFile, Rates
     from regard.gpt._ranks import Ranks
     from regard.gpt._update import Updates
-    from regard.gpt.batches import Batches
+    from regard.gpt.batches import Batch, Batches
     from regard.gpt.model import GPT
     from regard.gpt.prepared import Corpus
     from regard.gpt.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ class Training:
     Attributes:
         model: the model, in evaluation mode.
         tokenizer: its tokenizer.
-        interrupted: whether Ctrl-C ended it before its last step.
+        interrupted: whether Ctrl-C or SIGTERM ended it before its last step.
         record: what `training.json` holds.
     """
 
@@ -83,6 +83,8 @@ class Loop:
     at: Progressed
     metrics: MetricsFile | None = None
     """Of rank 0, while it trains."""
+    failure: Exception | None = None
+    """What this rank has failed at, and the others do not know of yet."""
 
     @property
     def model(self) -> GPT:
@@ -90,7 +92,7 @@ class Loop:
         return self.updates.spread.model
 
     def go(self, console: Console, callbacks: Sequence[Callback]) -> Training:
-        """Train to the end or to Ctrl-C."""
+        """Train to the end, or to a signal to stop."""
         interrupted = False
         with _bar(console) as bar, _between_updates() as stop:
             task = bar.add_task(
@@ -98,7 +100,7 @@ class Loop:
             )
             try:
                 while self.at.step < self.config.steps:
-                    stop.here(self.ranks, self.validation.device)
+                    stop.here(self._together(stop.asked))
                     report = self._advance()
                     bar.update(
                         task,
@@ -108,8 +110,10 @@ class Loop:
                     )
                     if report.validation_loss is not None:
                         say(bar.console, _line(report))
-                    for callback in callbacks:
-                        callback(report)
+                    with self._alone(stop):
+                        for callback in callbacks:
+                            callback(report)
+                self._together()
             except KeyboardInterrupt:
                 if self.at.step == 0 or stop.at_once:
                     raise
@@ -136,12 +140,13 @@ class Loop:
         """
         step, at = self.at.step, self.at
         batch = self.batches.batch(step)
-        loss, norm = self.updates(step, batch)
+        with self._telling_what_stays():
+            loss, norm = self.updates(step, batch)
         at.step += 1
         at.tokens += batch.ids.numel()
         rates = self.rates.measure(at.step, batch.ids.numel(), batch.ids.shape[1])
         due = at.step % self.config.evaluate_every == 0 or at.step == self.config.steps
-        validation_loss = self._validate(loss) if due else None
+        validation_loss = self._validate(loss, batch) if due else None
         report = Report(
             step=at.step,
             steps=self.config.steps,
@@ -155,18 +160,49 @@ class Loop:
             model=self.model,
             **rates,
         )
-        with self.folder.telling(f"what is told of update {at.step}"):
+        with self._alone(), self.folder.telling(f"what is told of update {at.step}"):
             if self.recorder is not None and at.step % self.config.record_every == 0:
                 self.recorder(at.step, self.model)
             if self.metrics is not None:
                 self.metrics(report)
         at.seconds = self.rates.seconds
         if due:
+            self._together()
             self._save(interrupted=False)
         self.rates.pass_over()
         return report
 
-    def _validate(self, loss: float) -> float:
+    @contextmanager
+    def _alone(self, stop: _Stop | None = None) -> Iterator[None]:
+        """Do what a rank may fail at, or be stopped in, while the others do not."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if stop is None or stop.at_once or self.ranks.size == 1:
+                raise
+            stop.asked = True
+        except Exception as error:
+            if self.ranks.size == 1:
+                raise
+            self.failure = error
+
+    def _together(self, asked: bool = False) -> bool:  # noqa: FBT001, FBT002 - the thing itself
+        """Whether any rank was asked to stop: all of them learn it after the same update.
+
+        Raises:
+            Exception: what a rank failed at alone, on that rank.
+            DistributedError: the same, on the others.
+        """
+        asked, failed = self.ranks.any(
+            asked, self.failure is not None, device=self.validation.device
+        )
+        if failed:
+            with self.ranks.agreeing():
+                if self.failure is not None:
+                    raise self.failure
+        return asked
+
+    def _validate(self, loss: float, batch: Batch) -> float:
         found = mean_loss(
             self.model,
             self.validation,
@@ -175,11 +211,24 @@ class Loop:
             ranks=self.ranks if self.ranks.size > 1 else None,
         )
         if not isfinite(found):
-            message = f"the validation loss is {found} at update {self.at.step}"
-            raise DivergedError(f"{message}; {cure(self.config)}", step=self.at.step)
+            with self._telling_what_stays():
+                raise diverged("validation loss", found, self.at.step, batch)
         entry = {"step": self.at.step, "loss": loss, "validation_loss": found}
         self.at.history.append(entry)
         return found
+
+    @contextmanager
+    def _telling_what_stays(self) -> Iterator[None]:
+        """Say of a loss that is no number what is left, and what to do."""
+        try:
+            yield
+        except DivergedError as error:
+            raise DivergedError(
+                f"{error}; {self.folder.kept()}; train anew with a lower learning_rate than "
+                f"{self.config.learning_rate} or a longer warmup than {self.config.warmup}",
+                step=error.step,
+                starts=error.starts,
+            ) from None
 
     def _bits(self, loss: float | None) -> float | None:
         """Nats a token in bits a byte."""
@@ -221,31 +270,34 @@ class Loop:
         }
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and what a system that shuts down or a job's time limit sends."""
+
+
 class _Stop:
-    """Ctrl-C, kept until the update that is under way is done."""
+    """A signal to stop, kept until the update that is under way is done."""
 
     def __init__(self) -> None:
         self.asked = False
         self.at_once = False
 
-    def here(self, ranks: Ranks, device: torch.device) -> None:
-        """Stop now, if any rank was asked to: all after the same update."""
-        if ranks.any(self.asked, device):
+    def here(self, asked: bool) -> None:  # noqa: FBT001 - the thing itself
+        """Stop now, if that was asked for."""
+        if asked:
             raise KeyboardInterrupt
 
 
 @contextmanager
 def _between_updates() -> Iterator[_Stop]:
-    """Let Ctrl-C wait for the end of an update, so that model and optimizer belong together.
+    """Let a signal wait for the end of an update, so that model and optimizer belong together.
 
-    Pressed again, it waits no longer, and what is under way is not kept. Only the main thread may
+    Sent again, it waits no longer, and what is under way is not kept. Only the main thread may
     say so; in others nothing changes.
     """
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = signal.getsignal(signal.SIGINT)
 
     def ask(_number: int, _frame: FrameType | None) -> None:
         if stop.asked:
@@ -253,13 +305,16 @@ def _between_updates() -> Iterator[_Stop]:
             raise KeyboardInterrupt
         stop.asked = True
 
-    if before is signal.default_int_handler:  # else somebody else looks after it
-        signal.signal(signal.SIGINT, ask)
+    usual = {signal.default_int_handler, signal.SIG_DFL}  # else somebody else looks after it
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    ours = [number for number in _SIGNALS if before[number] in usual]
+    for number in ours:
+        signal.signal(number, ask)
     try:
         yield stop
     finally:
-        if before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, before)
+        for number in ours:
+            signal.signal(number, before[number])
 
 
 def say(console: Console, line: str) -> None:

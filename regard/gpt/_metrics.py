@@ -15,6 +15,7 @@ import torch
 from regard._files import replace_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -107,12 +108,12 @@ class MetricsFile:
     Args:
         path: the file.
         step: the update that the run goes on from; lines of later ones, which a run that was cut
-            off left behind, are dropped.
+            off left behind, are dropped, and with them what a loss of power made of others.
     """
 
     def __init__(self, path: Path, step: int) -> None:
-        kept = [line for line in _lines(path) if json.loads(line)["step"] <= step]
-        replace_file(path, "".join(kept).encode())
+        kept = [line for line, numbers in _lines(path) if numbers["step"] <= step]
+        replace_file(path, b"".join(kept))
         self._file = path.open("a", encoding="utf-8")
 
     def __call__(self, report: Report, /) -> None:
@@ -133,8 +134,8 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of metrics."""
-    return [json.loads(line) for line in _lines(path)]
+    """The lines of a file of metrics that are whole."""
+    return [numbers for _, numbers in _lines(path)]
 
 
 def perplexity(loss: float) -> float:
@@ -193,7 +194,7 @@ class Rates:
         since = self._spent + now - self._start
         # A second of training has to pass before a probe of a tenth of one is worth its while.
         known = now - self._start > 1.0
-        peak = peak_rate(self._device.type, self._dtype) if known else None
+        peak = peak_rate(str(self._device), self._dtype) if known else None
         if known:
             now = perf_counter()
         self._last = now
@@ -222,16 +223,26 @@ def operations(gpt: GPTConfig, parameters: int, length: int) -> float:
 
 
 @cache
-def peak_rate(device: str, dtype: torch.dtype) -> float:
-    """Operations a second that this machine reaches in a product of two large matrices."""
-    size = 1024 if device == "cpu" else 8192
-    one = torch.full((size, size), 0.5, dtype=dtype, device=device)
+def peak_rate(device: str, dtype: torch.dtype) -> float | None:
+    """Operations a second that this machine reaches in a product of two large matrices.
+
+    None where a GPU has no memory left for them, which is a tenth of a GB in bfloat16: a run is not
+    to end for a figure.
+    """
+    # A GPU is given a row of products: a single one takes no longer than asking for it.
+    size, count = (1024, 1) if device == "cpu" else (4096, 16)
     best = float("inf")
-    for _ in range(4):
-        start = perf_counter()
-        (one @ one)[0, 0].item()
-        best = min(best, perf_counter() - start)
-    return 2 * size**3 / best
+    try:
+        one = torch.full((size, size), 0.5, dtype=dtype, device=device)
+        for _ in range(4):
+            start = perf_counter()
+            for _ in range(count):
+                product = one @ one
+            product[0, 0].item()
+            best = min(best, perf_counter() - start)
+    except torch.OutOfMemoryError:
+        return None
+    return 2 * size**3 * count / best
 
 
 def memory(device: torch.device) -> int | None:
@@ -246,8 +257,15 @@ def memory(device: torch.device) -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _lines(path: Path) -> list[str]:
-    """The whole lines of a file; the last one may have been cut off."""
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The lines of a file that are whole, and their numbers."""
     if not path.exists():
-        return []
-    return [line for line in path.read_text("utf-8").splitlines(keepends=True) if line[-1] == "\n"]
+        return
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            numbers = json.loads(line)
+        except ValueError:
+            continue
+        whole = line.endswith(b"\n") and isinstance(numbers, dict)
+        if whole and type(numbers.get("step")) is int:
+            yield line, numbers

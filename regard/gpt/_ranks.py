@@ -82,11 +82,13 @@ class Ranks:
             dist.all_reduce(tensor)
         return tensor
 
-    def any(self, asked: bool, device: torch.device) -> bool:  # noqa: FBT001 - the thing itself
-        """Whether something is so on any rank."""
+    def any(self, *asked: bool, device: torch.device) -> list[bool]:
+        """Of some things, whether each is so on any rank."""
         if self.size == 1:
-            return asked
-        return bool(self.add_up(torch.tensor(int(asked), device=device)))
+            return [*asked]
+        return [
+            number > 0 for number in self.add_up(torch.tensor(asked, device=device).int()).tolist()
+        ]
 
     @contextmanager
     def agreeing(self, *, patient: bool = False) -> Iterator[Said]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import torch
 
 from regard._files import require_writable
-from regard.gpt._checkpoints import CORPUS, RunFolder
+from regard.gpt._checkpoints import CORPUS, RunFolder, take
 from regard.gpt._gains import Choice, bfloat16, compiling, this_machine
 from regard.gpt._growing import evaluating
 from regard.gpt._loop import Loop, Progressed, say
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.gpt._checkpoints import Restored
+    from regard.gpt._hold import Hold
     from regard.gpt._ranks import Ranks
     from regard.gpt.config import GPTConfig
     from regard.gpt.tokenizer import Tokenizer
@@ -52,10 +53,11 @@ class Begun:
     Args:
         root: the folder that the user named.
         ranks: which begin it; rank 0 makes and removes folders.
+        hold: of that folder.
     """
 
-    def __init__(self, root: Path, ranks: Ranks) -> None:
-        self._root, self._ranks = root, ranks
+    def __init__(self, root: Path, ranks: Ranks, hold: Hold) -> None:
+        self._root, self._ranks, self._hold = root, ranks, hold
         self._run: RunFolder | None = None
         self._loop: Loop | None = None
 
@@ -76,6 +78,7 @@ class Begun:
         if self._run is not None:
             shutil.rmtree(self._run.path, ignore_errors=True)
         if not self._existed:
+            self._hold.release()
             with suppress(OSError):  # it holds something, or was never made
                 self._root.rmdir()
 
@@ -93,6 +96,7 @@ class Begun:
         with ranks.agreeing() as said:
             if ranks.leads:
                 require_writable(self._root)  # better now than after an hour
+                take(self._hold, self._root)
                 self._run = RunFolder.fresh(self._root)
                 said.own["run"] = self._run.path.name
         run = self._run or RunFolder(self._root, said.all[0]["run"], None)
@@ -148,6 +152,7 @@ class Begun:
 
 def resumed(
     ranks: Ranks,
+    hold: Hold,
     root: Path,
     texts: Sequence[str] | Path | None,
     corpus: str | Path | Corpus | None,
@@ -158,6 +163,9 @@ def resumed(
     """A run as its latest checkpoint left it; `regard.gpt.train` documents what can go wrong."""
     with ranks.agreeing(patient=True) as said:
         run = RunFolder.latest(root)
+        if ranks.leads:
+            take(hold, root)
+            run = RunFolder.latest(root)  # which was another one while somebody trained
         restored = run.restore()
         state = restored.state
         try:

@@ -169,8 +169,8 @@ def _held(number: int, share: float, seed: int) -> bool:
 
 
 def _decoded(file: Path) -> Iterator[str]:
-    """The text of a UTF-8 file in blocks, every line end a line feed."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    """The text of a UTF-8 file in blocks, every line end a line feed, without a leading mark."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
     lines = io.IncrementalNewlineDecoder(None, translate=True)
     done = 0
     try:

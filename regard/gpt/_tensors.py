@@ -9,7 +9,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from regard._files import as_any_new_file
+from regard._files import as_any_new_file, as_os_error
 from regard.errors import Error
 
 if TYPE_CHECKING:
@@ -40,9 +40,14 @@ def write(
         path: where to.
         tensors: what to.
         about: more to say in the file's header.
+
+    Raises:
+        OSError: it can't be written, such as on a full disk.
     """
     kept = _kept(tensors)
-    safetensors.torch.save_file(kept, path, metadata={**(about or {}), _CHECKSUM: checksum(kept)})
+    about = {**(about or {}), _CHECKSUM: checksum(kept)}
+    with as_os_error(path):
+        safetensors.torch.save_file(kept, path, metadata=about)
     as_any_new_file(path)
 
 

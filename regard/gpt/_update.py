@@ -100,7 +100,7 @@ class Updates:
         for name, value in (("loss", loss), ("norm of the gradient", size)):
             if not isfinite(value):
                 self.optimizer.zero_grad()
-                raise self._diverged(name, value, step + 1, batch)
+                raise diverged(name, value, step + 1, batch)
         rate = learning_rate(step, self.config)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -126,7 +126,7 @@ class Updates:
         return passes + [(idle, torch.full_like(idle, IGNORED))] * missing
 
     def _add_gradient(self, ids: Tensor, targets: Tensor, counted: int) -> Tensor:
-        ids, targets = ids.to(self._device), targets.to(self._device)
+        ids, targets = _sent(ids, self._device), _sent(targets, self._device)
         with autocast(self._device, on=self.bfloat16):
             logits = self.run(ids, mask=document_mask(ids, self.end))  # (R, T, V)
         loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
@@ -134,32 +134,34 @@ class Updates:
         (loss * self.ranks.size).backward()  # what several ranks exchange is the mean
         return loss.detach()
 
-    def _diverged(self, name: str, value: float, update: int, batch: Batch) -> DivergedError:
-        starts = tuple(batch.starts[batch.starts >= 0].tolist())
-        named = ", ".join(map(str, starts[:_NAMED])) + (" …" if len(starts) > _NAMED else "")
-        runs = len(batch.starts) - len(starts)
-        where = f"{len(starts)} windows of {batch.ids.shape[1]} tokens that begin at token {named}"
-        return DivergedError(
-            f"the {name} is {value} at update {update}, on {where} of the training text, and on "
-            f"{runs} random runs; {cure(self.config)}",
-            step=update,
-            starts=starts,
-        )
+
+def diverged(name: str, value: float, update: int, batch: Batch) -> DivergedError:
+    """What to tell of an update, counted from 1, that ends in something that is no number."""
+    starts = tuple(batch.starts[batch.starts >= 0].tolist())
+    named = ", ".join(map(str, starts[:_NAMED])) + (" …" if len(starts) > _NAMED else "")
+    windows = f"{len(starts)} windows of {batch.ids.shape[1]} tokens that begin at token {named}"
+    return DivergedError(
+        f"the {name} is {value} at update {update}, whose batch has {windows} of the training "
+        f"text, and {len(batch.starts) - len(starts)} random runs",
+        step=update,
+        starts=starts,
+    )
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device; to a GPU from pinned memory, for which this thread does not wait."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _seed(seed: int, device: torch.device) -> None:
     """What `torch.manual_seed` does, for one device, without keeping a note of every call."""
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(seed)
-
-
-def cure(config: TrainConfig) -> str:
-    """What to do about a loss that is no number."""
-    return (
-        f"the latest checkpoint stays; train with a lower learning_rate than "
-        f"{config.learning_rate} or a longer warmup than {config.warmup}"
-    )
+        there = torch.get_device_module(device)
+        with there.device(device):  # else it would seed the one that torch stands at
+            there.manual_seed(seed)
 
 
 def autocast(device: torch.device, *, on: bool) -> torch.autocast:

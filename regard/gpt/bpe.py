@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 END = "<|endoftext|>"
 """The token that ends a document, by GPT-2's name for it."""
 
-_BYTES = 256
+_BYTES, _MOST = 256, 1 << 24
 
 
 class BPETokenizer:
@@ -61,14 +61,16 @@ class BPETokenizer:
 
         Args:
             texts: the texts, each one whole or in pieces.
-            vocab_size: V, 256 or more. Training stops below it where no pair is left to join.
+            vocab_size: V, 256 to 2**24. Training stops below it where no pair is left to join.
             end: whether the last token is `END`, which ends a document. As with GPT-2, a text that
                 holds these very signs encodes them as that token.
 
         Raises:
-            ValueError: `vocab_size` is below 256, or 257 with `end`.
+            ValueError: `vocab_size` is below 256, or 257 with `end`, or above 2**24.
         """
         least = _BYTES + end
+        if vocab_size > _MOST:  # for which the library would take all memory, and end the process
+            raise ValueError(f"vocab_size is {vocab_size}; expected at most {_MOST}")
         if vocab_size < least:
             raise ValueError(
                 f"vocab_size is {vocab_size}; expected at least {least}, one token a byte"

@@ -20,7 +20,7 @@ from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 CONFIG, WEIGHTS, TRAINING = "config.json", "model.safetensors", "training.json"
 SHIPPED = Path(__file__).parent / "shipped"
@@ -68,7 +68,7 @@ def save(
         folder / TOKENIZER: tokenizer.to_json().encode(),
     }
     if not overwrite:
-        _require_same(folder, contents)
+        _require_same(folder, model.config, tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
     contents[folder / WEIGHTS] = dump(model.state_dict())
     if training is not None:
@@ -149,15 +149,27 @@ def _load_pretrained(folder: Path, device: torch.device | str) -> tuple[GPT, Tok
     return model.to(device), tokenizer
 
 
-def _require_same(folder: Path, identity: Mapping[Path, bytes]) -> None:
+def _require_same(folder: Path, config: GPTConfig, tokenizer: Tokenizer) -> None:
+    """Compare what is said, and not how: an earlier version may have written the same otherwise."""
     if not holds_model(folder):
         return
-    for path, data in identity.items():
-        if path.exists() and path.read_bytes() != data:
+    for path, is_same in (
+        (folder / CONFIG, lambda path: _load_config(path) == config),
+        (folder / TOKENIZER, lambda path: load_tokenizer(path).to_json() == tokenizer.to_json()),
+    ):
+        if path.exists() and not _true(is_same, path):
             raise CheckpointError(
                 f"{folder} holds another model (its {path.name} differs), which would be lost; "
                 "save to another folder, or with overwrite=True"
             )
+
+
+def _true(question: Callable[[Path], bool], path: Path) -> bool:
+    """The answer; no, where the file is damaged, or not ours."""
+    try:
+        return question(path)
+    except CheckpointError:
+        return False
 
 
 def _require_files(folder: Path) -> None:

@@ -81,7 +81,7 @@ def text_files(path: Path) -> list[Path]:
     """A file itself, or every file below a folder, in order of path; see `read_texts`.
 
     Raises:
-        CorpusError: `path` is missing, or a folder without files.
+        CorpusError: `path` is missing, a pipe, or a folder without files.
     """
     if path.is_dir():
         files = [file for file in sorted(path.rglob("*")) if _is_visible_file(file, path)]
@@ -90,6 +90,11 @@ def text_files(path: Path) -> list[Path]:
         return files
     if not path.exists():
         raise CorpusError(f"{path} does not exist; expected a text file or a folder of them")
+    if not path.is_file():
+        raise CorpusError(
+            f"{path} is a pipe or a device, and text is read more than once; write it to a file "
+            "first"
+        )
     return [path]
 
 
@@ -171,7 +176,7 @@ def _is_visible_file(file: Path, root: Path) -> bool:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text("utf-8")
+        return file.read_text("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise CorpusError(
             f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset "

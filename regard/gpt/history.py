@@ -171,12 +171,15 @@ class Recorder:
         told = [names[start : start + each] for start in range(0, len(names), each)]
         path = self._place / f"{step:08}.safetensors"
         made = path.with_name(f".{path.name}.tmp")
-        _tensors.write(
-            made,
-            {"scores": scores.view(count, each, -1), "images": images.half()},
-            about={"roles": json.dumps(told)},
-        )
-        made.replace(path)
+        try:
+            _tensors.write(
+                made,
+                {"scores": scores.view(count, each, -1), "images": images.half()},
+                about={"roles": json.dumps(told)},
+            )
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
 
 
 def _layer(index: int, pattern: Pattern) -> Layer:

@@ -27,9 +27,10 @@ from rich.progress import (
 )
 
 from regard._files import replace_file, sync_folder
+from regard.gpt._hold import Hold
 from regard.gpt._sources import source_of
 from regard.gpt.bpe import BPETokenizer
-from regard.gpt.checkpoint import CheckpointError, load_tokenizer
+from regard.gpt.checkpoint import CheckpointError, load_json, load_tokenizer
 from regard.gpt.corpus import CorpusError
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
@@ -105,7 +106,8 @@ def prepare(
         console: where progress is shown; None is standard error.
 
     Raises:
-        CorpusError: there is no text, or too little to hold some out, or `folder` exists.
+        CorpusError: there is no text, or too little to hold some out; `folder` exists, or another
+            process prepares it.
         ValueError: `vocab_size` is too small, or a given tokenizer has no token for a character.
         OSError: `folder` cannot be written; nothing of it stays.
     """
@@ -115,33 +117,38 @@ def prepare(
     source = source_of(texts, validation=validation, seed=seed)
     kind = tokenizer if isinstance(tokenizer, str) else "given"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    made = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    made.mkdir()
-    try:
-        with _bar(console or Console(stderr=True)) as progress:
-            if isinstance(tokenizer, str):
-                tokenizer = _learned(source, tokenizer, vocab_size, progress)
-            parts = _write(made, source, tokenizer, progress)
-        text = tokenizer.to_json()
-        replace_file(made / TOKENIZER, text.encode())
-        manifest = {
-            "format": FORMAT,
-            "version": VERSION,
-            "kind": kind,
-            "tokenizer": hashlib.sha256(text.encode()).hexdigest(),
-            "vocab_size": tokenizer.vocab_size,
-            "end": tokenizer.end,
-            "dtype": _dtype(tokenizer).name,
-            "split": {"validation": validation, "seed": seed},
-            "parts": parts,
-            "source": source.describe(),
-        }
-        replace_file(made / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
-        made.rename(folder)
-        sync_folder(folder.parent)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
+    made = folder.with_name(f".{folder.name}.tmp")
+    with Hold(folder.with_name(f".{folder.name}.lock")) as hold:
+        if not hold.take():
+            raise CorpusError(f"another process prepares {folder}; wait until it has ended")
+        if made.exists():  # a process was killed
+            shutil.rmtree(made)
+        made.mkdir()
+        try:
+            with _bar(console or Console(stderr=True)) as progress:
+                if isinstance(tokenizer, str):
+                    tokenizer = _learned(source, tokenizer, vocab_size, progress)
+                parts = _write(made, source, tokenizer, progress)
+            text = tokenizer.to_json()
+            replace_file(made / TOKENIZER, text.encode())
+            manifest = {
+                "format": FORMAT,
+                "version": VERSION,
+                "kind": kind,
+                "tokenizer": hashlib.sha256(text.encode()).hexdigest(),
+                "vocab_size": tokenizer.vocab_size,
+                "end": tokenizer.end,
+                "dtype": _dtype(tokenizer).name,
+                "split": {"validation": validation, "seed": seed},
+                "parts": parts,
+                "source": source.describe(),
+            }
+            replace_file(made / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+            made.rename(folder)
+            sync_folder(folder.parent)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
     return open_corpus(folder, verify=False)
 
 
@@ -157,10 +164,10 @@ def open_corpus(folder: str | Path, *, verify: bool = True) -> Corpus:
     """
     folder = Path(folder)
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = load_json(folder / MANIFEST)
         tokenizer = load_tokenizer(folder / TOKENIZER)
         _require_ours(folder, manifest, tokenizer)
-        dtype = np.dtype(manifest["dtype"])
+        dtype = np.dtype({"uint16": np.uint16, "uint32": np.uint32}[manifest["dtype"]])
         training, validation = (
             _mapped(folder / f"{part}.bin", dtype, manifest["parts"][part], verify=verify)
             for part in _PARTS
@@ -174,8 +181,11 @@ def open_corpus(folder: str | Path, *, verify: bool = True) -> Corpus:
         raise CorpusError(f"{folder} is a file; expected a folder of `regard prepare`") from None
     except CorpusError:
         raise
-    except (CheckpointError, KeyError, TypeError, ValueError) as error:
-        raise CorpusError(f"{folder / MANIFEST} is damaged: {error}") from None
+    except CheckpointError as error:
+        raise CorpusError(str(error)) from None
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise CorpusError(f"{folder / MANIFEST} is damaged: {reason}") from None
     return Corpus(
         folder=folder,
         tokenizer=tokenizer,
@@ -191,6 +201,19 @@ def _require_ours(folder: Path, manifest: dict[str, Any], tokenizer: Tokenizer) 
             f"{folder / MANIFEST} is {manifest['format']!r}, version {manifest['version']!r}, "
             f"and this regard reads {FORMAT!r}, version {VERSION}: prepare it anew"
         )
+    for part in _PARTS:
+        for name in ("tokens", "bytes"):
+            count = manifest["parts"][part][name]
+            if type(count) is not int or not 0 < count < 2**63:
+                raise ValueError(f"its {part} has {name} {count!r}")
+        if not isinstance(manifest["parts"][part]["sha256"], str):
+            raise TypeError(f"its {part} has no checksum")
+    if not isinstance(manifest["source"], dict):
+        raise TypeError(f"its source is {manifest['source']!r}")
+    if type(manifest["split"]["validation"]) is not float:
+        raise TypeError(f"its split is {manifest['split']!r}")
+    if manifest["kind"] not in ("bpe", "char", "given"):
+        raise ValueError(f"its kind is {manifest['kind']!r}")
     if hashlib.sha256(tokenizer.to_json().encode()).hexdigest() != manifest["tokenizer"]:
         raise CorpusError(
             f"{folder / TOKENIZER} is not the tokenizer that the corpus was made with: its "

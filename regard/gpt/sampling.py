@@ -139,8 +139,10 @@ def penalised(
     logits: Float[Tensor, "B V"], held: Bool[Tensor, "B V"], penalty: float
 ) -> Float[Tensor, "B V"]:
     """Make the tokens that a sequence holds less likely, or more with a penalty below 1."""
+    bounds = torch.finfo(logits.dtype)
+    penalty = min(max(penalty, bounds.tiny), bounds.max)  # else it would be 0 or infinite there
     moved = torch.where(logits > 0, logits / penalty, logits * penalty)
-    return torch.where(held, moved, logits)
+    return torch.where(held, moved.clamp(bounds.min, bounds.max), logits)
 
 
 def probabilities(logits: Float[Tensor, "B V"], sampling: Sampling) -> Float[Tensor, "B V"]:
@@ -201,4 +203,5 @@ def _top_p(scaled: Tensor, p: float) -> Tensor:
     falling, order = scaled.sort(dim=-1, descending=True, stable=True)
     upto = torch.softmax(falling, dim=-1).cumsum(dim=-1)
     kept = F.pad(upto[..., :-1], (1, 0)) < p  # what the likelier ones make up is too little
+    kept[..., 0] = True  # also where p is too small for the dtype
     return torch.empty_like(kept).scatter_(-1, order, kept)

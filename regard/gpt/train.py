@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Console
 
-from regard.gpt._checkpoints import METRICS
+from regard.gpt._checkpoints import LOCK, METRICS
 from regard.gpt._evaluate import evaluate
+from regard.gpt._hold import Hold
 from regard.gpt._loop import Training
 from regard.gpt._metrics import Callback, MetricsFile, Report
 from regard.gpt._ranks import joined
@@ -45,9 +46,9 @@ def train(
 
     AdamW (Loshchilov and Hutter, 2019) with decay on weights of two dimensions, linear warm-up,
     a learning rate that falls, and the gradient's norm clipped. After every validation, at the end,
-    and where Ctrl-C ends the run after its first update, `folder` gets the model and a checkpoint.
-    A run that goes on from one computes what it would have computed without the interruption, to
-    the last bit, on the same machine with the same number of threads.
+    and where Ctrl-C or SIGTERM ends the run after its first update, `folder` gets the model and a
+    checkpoint. A run that goes on from one computes what it would have computed without the
+    interruption, to the last bit, on the same machine with the same number of threads.
 
     In a process group of `torch.distributed`, all ranks train together: each calls this with the
     same arguments, and computes its part of every batch, which stays what `config` says. The
@@ -82,7 +83,7 @@ def train(
     Raises:
         CheckpointError: `folder` already holds a model, and `overwrite` and `resume` are False; or
             it holds nothing to resume from, something damaged, or a run by another recipe or on
-            another text.
+            another text; or another process trains in it.
         CorpusError: there is no text, or the corpus is damaged.
         OSError: `folder` cannot be made, or no file in it; found out before training.
         SaveError: a checkpoint could not be written, such as on a full disk; the one before stays.
@@ -91,7 +92,8 @@ def train(
         TooShortError: the text is too short for the context.
         DivergedError: a loss or a gradient is no longer finite; the latest checkpoint stays.
         DistributedError: another rank failed, or is lost; the latest checkpoint stays.
-        KeyboardInterrupt: Ctrl-C came before the first update; nothing is kept.
+        KeyboardInterrupt: Ctrl-C or SIGTERM came before the first update, or twice; nothing more is
+            kept.
     """
     if texts is not None and corpus is not None:
         raise ValueError("texts and corpus are both given; leave out one of them")
@@ -102,11 +104,12 @@ def train(
     with (
         joined() as ranks,
         ranks.watched(),
+        Hold(root / LOCK) as hold,
         torch.random.fork_rng(devices=accelerators, device_type=_accelerator(device)),
     ):
         console = Console(quiet=True) if not ranks.leads else console or Console(stderr=True)
         if resume:
-            loop = resumed(ranks, root, texts, corpus, (gpt, config), device, console)
+            loop = resumed(ranks, hold, root, texts, corpus, (gpt, config), device, console)
             return _run(loop, console, callbacks)
         gpt, config = gpt or GPTConfig(), config or TrainConfig()
         if gpt.context < 2 and config.repeats > 0:
@@ -119,7 +122,7 @@ def train(
                 f"{root} already holds a model; train into another folder, go on with its run by "
                 "resume=True, or replace it by overwrite=True"
             )
-        with Begun(root, ranks) as begun:
+        with Begun(root, ranks, hold) as begun:
             loop = begun.loop(texts, corpus, gpt, config, device, console)
             return _run(loop, console, callbacks)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard._bounds import Line, Table
 from regard._extras import needing
-from regard._files import as_any_new_file, replace_file
+from regard._files import as_any_new_file, as_os_error, replace_file
 from regard._layout import flat
 from regard._problem import Problem, check
 from regard.mask import dense
@@ -61,7 +61,8 @@ def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _TENSORS.format(mark)
     try:
-        safetensors.torch.save_file(tensors.named, path, metadata={"mark": mark})
+        with as_os_error(path):
+            safetensors.torch.save_file(tensors.named, path, metadata={"mark": mark})
         as_any_new_file(path)
         replace_file(folder / _INDEX, (json.dumps(index) + "\n").encode())
     except BaseException:

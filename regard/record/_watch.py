@@ -52,6 +52,11 @@ def listen(listener: Listener) -> Iterator[None]:
             watch.stop()
 
 
+def listening() -> bool:
+    """Whether somebody listens to the attention calls of this thread."""
+    return hasattr(_this_thread, "watch")
+
+
 @dataclass(frozen=True, eq=False)
 class _Entered:
     """A module that is being called."""

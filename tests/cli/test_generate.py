@@ -91,3 +91,11 @@ def test_a_gpt2_in_the_layout_of_transformers_is_taken(regard, model, tmp_path):
     network.save_pretrained(tmp_path, tokenizer)
     asked = ("generate", "the cat", "--tokens", 9, "--seed", 1, "--model")
     assert regard(*asked, tmp_path) == regard(*asked, model)
+
+
+def test_more_tokens_than_memory_holds_are_told(regard, model):
+    done = regard("generate", "the", "--tokens", 10**14, "--model", model)
+    assert done.status == 2
+    assert done.err == (
+        "regard: this needs more memory than there is: lower --tokens, or give fewer texts\n"
+    )

@@ -4,9 +4,10 @@ import sys
 from dataclasses import fields
 
 import pytest
+import torch
 
 from regard.cli.train import train
-from regard.gpt import GPTConfig, TrainConfig, load, load_training, open_corpus, recipe_of
+from regard.gpt import GPT, GPTConfig, TrainConfig, load, load_training, open_corpus, recipe_of
 
 SMALL = [
     "--vocab-size", "257", "--context", "8", "--layers", "1", "--heads", "2", "--dim", "6",
@@ -272,3 +273,35 @@ runpy.run_module("regard.train", run_name="__main__")
     assert done.stdout.startswith("regard.train is a function: `from regard import train`")
     assert done.returncode == 2
     assert done.stderr == "regard: Option '--out' requires an argument (see regard --help)\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("an array"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
+        ),
+    ],
+)
+def test_a_lack_of_memory_is_told_with_what_to_do(regard, corpus, tmp_path, monkeypatch, error):
+    def lacking(*_, **__):
+        raise error
+
+    monkeypatch.setattr(GPT, "forward", lacking)
+    done = regard("train", "--out", tmp_path / "m", "--text", corpus, *SMALL)
+    assert done.status == 2
+    assert done.err.splitlines()[-1] == (
+        "regard: this needs more memory than there is: lower --batch and raise --accumulate, or "
+        "choose a smaller model"
+    )
+
+
+def test_another_error_of_torch_is_no_lack_of_memory(regard, corpus, tmp_path, monkeypatch):
+    def failing(*_, **__):
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(GPT, "forward", failing)
+    with pytest.raises(RuntimeError, match="a defect"):
+        regard("train", "--out", tmp_path / "m", "--text", corpus, *SMALL)

@@ -29,6 +29,8 @@ EVERYONE = {
     "dropout": r"ValueError: dropout=0.5 can't be honoured over several ranks: set it to 0",
     "bias": r"ValueError: bias can't be honoured over several ranks",
     "backend": r"ValueError: backend='eager' can't be honoured over several ranks",
+    "recording": r"ValueError: a recording can't be honoured over several ranks: it looks at one",
+    "recording outside": r"ValueError: a recording can't be honoured over several ranks",
     "torch": r"ValueError: torch's scaled_dot_product_attention would see this rank's shard alone",
 }
 RANK_1 = {

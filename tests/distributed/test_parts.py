@@ -9,9 +9,12 @@ import torch
 import regard
 from regard._problem import check
 from regard.distributed import Layout, _kernels
+from regard.distributed._agree import agree
 from regard.distributed._merge import merge, take_in_sink
 from regard.distributed._plan import Plan
 from regard.distributed._ring import Ring, circulate
+from regard.gpt import GPTConfig, TrainConfig
+from regard.gpt._setup import _facts
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
@@ -99,6 +102,18 @@ def test_what_is_needed_next_travels_while_what_is_here_is_used():
         *("11 come", "use those of 2", "wait"),
         "use those of 1",
     ]
+
+
+def test_the_longest_facts_of_a_training_are_said_whole():
+    ring = mock.create_autospec(Ring, instance=True, rank=0, size=2)
+    ring.all_gather.side_effect = lambda numbers: [numbers, numbers]
+    recipe = TrainConfig(probe="\U0001f98a" * 999, seed=2**63 - 1)
+    corpus = mock.Mock(fingerprint="0" * 64)
+    facts = _facts(GPTConfig.gpt2("xl"), recipe, corpus)
+    assert agree(ring, facts)[1]["TrainConfig.probe"] == "\U0001f98a" * 300
+    failure = ValueError("\U0001f98a\udcff" * 999)
+    with pytest.raises(ValueError, match="\U0001f98a"):
+        agree(ring, {}, failure=failure)
 
 
 def test_merging_weighs_by_the_sums_of_exponentials():

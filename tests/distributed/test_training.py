@@ -81,6 +81,9 @@ def folder(tmp_path_factory, alone):
         ]
     two.append({"name": "recorded", "recipe": KINDS["fsdp"] | {"record_every": 2, "steps": 2}})
     three.append({"name": "few", "recipe": KINDS["fsdp"] | FEW})
+    two.append({"name": "one-stops", "ranks": {"1": {"stop": 4}}})
+    three.append({"name": "one-fails", "ranks": {"2": {"fails": 4}}})
+    two.append({"name": "one-is-full", "ranks": {"1": {"full": 4}}})
     two.append({"name": "differs", "ranks": {"1": {"recipe": {"learning_rate": 0.5}}}})
     three.append({"name": "unfit", "gpt": {"context": 5000}})
     found = {2: world(2, folder, two), 3: world(3, folder, three)}
@@ -153,6 +156,31 @@ def test_ranks_that_can_not_go_on_all_say_so(folder):
     assert not (folder[0] / "differs").exists()
     assert not (folder[0] / "unfit").exists()
     assert all("TooShortError" in told for told in others)
+
+
+def test_what_one_rank_fails_at_alone_is_told_by_all(folder):
+    at_two, at_three = folder[1].values()
+    names = {"one-is-full": at_two[-2], "one-fails": at_three[-2]}
+    assert names["one-fails"][2] == "LookupError: what a callback may raise"
+    for told in names["one-fails"][:2]:
+        assert told == (
+            "DistributedError: rank 2 of 3 can't take part, and raises LookupError: what a "
+            "callback may raise"
+        )
+    for told in names["one-is-full"]:
+        assert "File too large" in told, told
+        assert "the checkpoint of update 3 is whole" in told, told
+    training.go(folder[0] / "one-is-full", resume=True)
+    training.go(folder[0] / "one-fails", resume=True)
+    for name in names:
+        assert curve(folder[0] / name) == pytest.approx(curve(folder[0] / "ddp2"), **NEAR)
+        kept = sorted(path.name for path in (folder[0] / name / "run/checkpoints").iterdir())
+        assert kept == ["00000007"]
+
+
+def test_where_one_rank_is_stopped_all_are_after_the_same_update(folder):
+    assert load_training(folder[0] / "one-stops")["step"] == 4
+    assert load_training(folder[0] / "one-stops")["interrupted"]
 
 
 def test_a_damaged_piece_is_refused(folder, tmp_path):

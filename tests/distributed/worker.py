@@ -134,9 +134,18 @@ def wrong(rank):
         "dropout": lambda: within(lambda: layer(x)),
         "bias": lambda: within(lambda: regard.attention(query, key, value, bias=torch.ones(1))),
         "backend": lambda: within(lambda: regard.attention(query, key, value, backend="eager")),
+        "recording": lambda: within(lambda: recorded(query, key, value)),
+        "recording outside": lambda: recorded(query, key, value, within),
         "torch": lambda: within(lambda: F.scaled_dot_product_attention(query, key, value)),
     }
     return {name: told(call) for name, call in calls.items()}
+
+
+def recorded(query, key, value, inside=lambda call: call()):
+    """Record an attention; `context_parallel` is outside or inside."""
+    layer = torch.nn.Identity()
+    with regard.record(layer):
+        inside(lambda: regard.attention(query, key, value))
 
 
 def told(call):

@@ -44,6 +44,11 @@ def test_a_gpt_config_says_which_field_is_wrong(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"learning_rate": 10**400}, r"TrainConfig\.learning_rate is 1\d+; expected a number > 0"),
+        (
+            {"batch": 2**31},
+            r"TrainConfig\.batch is \d+; expected a whole number >= 1 and <= 2147483647",
+        ),
         ({"steps": 0}, r"TrainConfig\.steps is 0; expected a whole number >= 1"),
         ({"batch": 1.5}, r"TrainConfig\.batch is 1\.5"),
         ({"warmup": 11, "steps": 10}, r"warmup is 11 of steps=10"),

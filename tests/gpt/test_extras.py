@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("library", ["rich", "safetensors", "tokenizers"])
+@pytest.mark.parametrize("library", ["filelock", "rich", "safetensors", "tokenizers"])
 def test_a_missing_library_is_named_with_the_cure(library):
     code = f"import sys; sys.modules[{library!r}] = None; import regard.gpt"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -87,16 +87,25 @@ def test_bfloat16_is_decided_by_processor_and_width(asked, has, dim, on, reason)
     [
         ("auto", "cpu", "g++", False, "on a CPU it gains little"),
         ("auto", "cpu", None, False, "no C++ compiler"),
-        ("auto", "cuda", None, False, "was not measured"),
+        ("auto", "cuda", "Triton", False, "was not measured"),
+        ("auto", "cuda", None, False, "no Triton"),
         ("off", "cpu", "g++", False, "asked for"),
         ("on", "cpu", "g++", True, "asked for"),
-        ("on", "cuda", None, True, "asked for"),
+        ("on", "cuda", "Triton", True, "asked for"),
+        ("on", "mps", None, True, "asked for"),
     ],
 )
 def test_compiling_is_decided_by_device_and_compiler(asked, device, compiler, on, reason):
     choice = compiling(asked, Machine(device=device, bfloat16=None, compiler=compiler))
     assert choice.on is on
     assert reason in choice.reason
+
+
+def test_compiling_for_a_gpu_without_triton_is_refused(monkeypatch):
+    monkeypatch.setattr("regard.gpt._gains._bfloat16", lambda device: None)  # asks a driver
+    monkeypatch.setattr("regard.gpt._gains.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"compile is 'on' and there is no Triton, .* a GPU"):
+        compiling("on", this_machine(torch.device("cuda")))
 
 
 def test_compiling_without_a_compiler_is_refused_before_anything_is_made(tmp_path, monkeypatch):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -19,6 +22,8 @@ from regard.gpt import (
 )
 from regard.gpt import _sources as sources
 from regard.gpt import prepared as module
+from regard.gpt._hold import Hold
+from regard.gpt.corpus import read_texts
 
 QUIET = Console(quiet=True)
 
@@ -172,6 +177,48 @@ def test_a_full_disk_leaves_nothing(folder, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
 
 
+KILLED = """
+import os, signal, sys
+from regard.gpt import prepare, prepared
+prepared.replace_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+prepare(sys.argv[1], ["a line of text\\n" * 99], tokenizer="char")
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's")
+def test_what_a_killed_process_left_is_cleared_away(folder, tmp_path):
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "c")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert {path.name for path in tmp_path.iterdir()} == {"texts", ".c.tmp", ".c.lock"}
+    prepare(tmp_path / "c", folder, tokenizer="char", console=QUIET)
+    assert {path.name for path in tmp_path.iterdir()} == {"texts", "c"}
+
+
+def test_one_process_at_a_time_prepares_a_corpus(folder, tmp_path):
+    with Hold(tmp_path / ".c.lock") as hold:
+        assert hold.take()
+        with pytest.raises(CorpusError, match=r"another process prepares .*c; wait"):
+            prepare(tmp_path / "c", folder, tokenizer="char", console=QUIET)
+    prepare(tmp_path / "c", folder, tokenizer="char", console=QUIET)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX's")
+def test_a_pipe_which_could_be_read_but_once_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CorpusError, match="pipe is a pipe or a device, and text is read more than"):
+        prepare(tmp_path / "c", tmp_path / "pipe", console=QUIET)
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "text.txt").write_bytes(b"\xef\xbb\xbf" + b"some text\n" * 99)
+    corpus = prepare(tmp_path / "c", tmp_path / "text.txt", tokenizer="char", console=QUIET)
+    assert corpus.tokenizer.characters == "\n emostx"
+    assert read_texts(tmp_path / "text.txt") == ["some text\n" * 99]
+    (tmp_path / "bad.txt").write_bytes(b"\xef\xbb\xbf" + b"text\xff")
+    with pytest.raises(CorpusError, match="byte 0xff at offset 7"):
+        prepare(tmp_path / "d", tmp_path / "bad.txt", console=QUIET)
+
+
 def test_a_folder_that_is_there_is_not_written_over(folder, tmp_path):
     with pytest.raises(CorpusError, match="texts already exists; prepare into a new folder"):
         prepare(folder, folder, console=QUIET)
@@ -183,6 +230,12 @@ def spoiled_manifest(**changes):
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
     return do
+
+
+SPOILED = {
+    "training": {"tokens": 9, "bytes": 9, "sha256": ""},
+    "validation": {"tokens": 9, "bytes": None, "sha256": ""},
+}
 
 
 def flip(name):
@@ -204,7 +257,14 @@ def cut(folder):
         (cut, r"training\.bin has 100 bytes and corpus\.json says [\d,]+: it was cut short"),
         (flip("validation.bin"), r"validation\.bin was changed: its checksum"),
         (spoiled_manifest(version=9), "'regard corpus', version 9, and this regard reads"),
-        (spoiled_manifest(parts={}), r"corpus\.json is damaged: 'training'"),
+        (spoiled_manifest(parts={}), r"corpus\.json is damaged: it has no 'training'"),
+        (
+            spoiled_manifest(parts=SPOILED),
+            r"corpus\.json is damaged: its validation has bytes None",
+        ),
+        (spoiled_manifest(source=3), r"corpus\.json is damaged: its source"),
+        (spoiled_manifest(dtype="object"), r"corpus\.json is damaged: it has no 'object'"),
+        (lambda f: (f / "corpus.json").write_bytes(b"[" * 100_000), r"corpus\.json is damaged"),
         (spoiled_manifest(tokenizer="0"), r"tokenizer\.json is not the tokenizer that the corpus"),
         (lambda f: (f / "corpus.json").write_bytes(b"{"), r"corpus\.json is damaged"),
         (lambda f: (f / "corpus.json").unlink(), r"holds no corpus: it has no corpus\.json; make"),

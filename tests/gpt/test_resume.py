@@ -212,6 +212,67 @@ def test_a_disk_that_fails_at_any_point_of_saving_leaves_a_run_to_go_on_with(
     assert moment > 0
 
 
+def test_a_write_that_the_system_refuses_leaves_a_run_to_go_on_with(whole, cut):
+    """A real one, in every library that writes: files may not grow beyond so many bytes."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(report):
+        if report.step == 8:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+
+    try:
+        with pytest.raises(SaveError, match="File too large") as told:
+            resume(cut, callbacks=[limit])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert Path(told.value.filename).name == "model.safetensors"
+    assert "the checkpoint of update 8 is whole; resume from it" in str(told.value)
+    load(cut)
+    resume(cut)
+    assert losses(cut) == losses(whole)
+    assert not list(cut.rglob(".*"))
+
+
+def test_one_process_at_a_time_trains_in_a_folder(whole, cut, tmp_path):
+    refused = []
+
+    def begin(report):
+        for options in ({"overwrite": True}, {"resume": True, "gpt": None, "config": None}):
+            with pytest.raises(CheckpointError, match=r"another process trains in .*; wait until"):
+                go(cut, **options)
+            refused.append(report.step)
+
+    resume(cut, callbacks=[begin])
+    assert refused == [6, 6, 7, 7, 8, 8, 9, 9]
+    assert losses(cut) == losses(whole)
+
+    def begin_too(report):
+        if report.step < 3:
+            with pytest.raises(CheckpointError, match="another process trains in"):
+                go(tmp_path / "n")
+
+    # Before its first checkpoint nothing else tells that there is a run.
+    go(tmp_path / "n", callbacks=[begin_too], config=replace(RECIPE, steps=3, evaluate_every=4))
+    assert ".lock" not in {path.name for path in (tmp_path / "n").iterdir()}
+
+
+def test_what_a_killed_process_left_is_cleared_away(cut):
+    for name in (".model.safetensors.77.tmp", ".run.json.77.tmp", ".notes.77.tmp"):
+        (cut / name).write_text("half")
+    (cut / ".togetherabc").mkdir()
+    resume(cut)
+    assert {path.name for path in cut.iterdir() if path.name[0] == "."} == {".notes.77.tmp"}
+
+
+def test_what_a_loss_of_power_made_of_the_metrics_keeps_no_run_from_going_on(whole, cut):
+    path = cut / "run" / "metrics.jsonl"
+    third, *rest = path.read_bytes().splitlines(keepends=True)[2:]
+    path.write_bytes(b"\xff\n{]\n[1]\n{}\n" + third + b"".join(rest) + b"\0" * 99)
+    resume(cut)
+    assert losses(cut) == losses(whole)[2:]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -260,6 +321,12 @@ def flip(path):
     replaced.replace(path)
 
 
+def go_back(path):
+    state = json.loads(path.read_text())
+    state["progress"]["step"] -= 1
+    path.write_text(json.dumps(state))
+
+
 def truncate(path):
     replaced = path.with_suffix(".new")
     replaced.write_bytes(path.read_bytes()[:-10])
@@ -275,6 +342,7 @@ def truncate(path):
         ("optimizer.safetensors", truncate, r"optimizer\.safetensors is damaged"),
         ("optimizer.safetensors", Path.unlink, r"it has no optimizer\.safetensors"),
         ("state.json", truncate, r"state\.json is damaged"),
+        ("state.json", go_back, r"state\.json is damaged: it was changed after it was written"),
         ("state.json", Path.unlink, r"it has no state\.json"),
     ],
 )
@@ -293,6 +361,14 @@ def test_a_damaged_checkpoint_is_refused(cut, name, damage, message):
         ('{"format": "regard run", "version": 2}', r"version 2, and this regard reads"),
         (
             '{"format": "regard run", "version": 1, "run": "../..", "step": 5}',
+            r"run\.json is damaged: it names no checkpoint",
+        ),
+        (
+            '{"format": "regard run", "version": 1, "run": ["run"], "step": 5}',
+            r"run\.json is damaged: it names no checkpoint",
+        ),
+        (
+            '{"format": "regard run", "version": 1, "run": "run", "step": 1' + "0" * 300 + "}",
             r"run\.json is damaged: it names no checkpoint",
         ),
         (

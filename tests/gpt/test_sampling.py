@@ -183,3 +183,25 @@ def test_the_penalty_knows_what_was_drawn():
 def test_numbers_out_of_range_are_named(change, message):
     with pytest.raises(ValueError, match=message):
         Sampling(**change)
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"top_p": 1e-300},
+        {"repetition_penalty": 1e-308},
+        {"repetition_penalty": 1e308},
+        {"repetition_penalty": 1e-308, "temperature": 1e-308},
+    ],
+)
+def test_the_smallest_and_largest_numbers_still_draw_a_token(extreme):
+    logits = torch.tensor([[30.0, 0.0, -2.0, 1.0], [-1.0, -2.0, 0.0, -5.0]])
+    prompts = [torch.tensor([0, 1, 2]), torch.tensor([3, 1, 2])]
+    sampler = Sampler(Sampling(**extreme, seed=3), prompts, 4, torch.device("cpu"))
+    for _ in range(5):
+        drawn = sampler.draw(logits)
+        assert ((drawn >= 0) & (drawn < 4)).all()
+    if "top_p" in extreme:
+        assert drawn.tolist() == [0, 2]  # the likeliest alone
+    if extreme.get("repetition_penalty", 1) > 1:
+        assert drawn.tolist() != [0, 3]

@@ -85,6 +85,8 @@ def test_a_token_of_a_character_and_a_half_shows_both():
 
 
 def test_vocabularies_have_a_least_size_and_may_stay_smaller():
+    with pytest.raises(ValueError, match="vocab_size is 16777217; expected at most 16777216"):
+        BPETokenizer.train(["text"], vocab_size=2**24 + 1)
     with pytest.raises(ValueError, match="vocab_size is 255; expected at least 256"):
         BPETokenizer.train(["x"], vocab_size=255)
     assert BPETokenizer.train(["ab"], vocab_size=1000).vocab_size == 257

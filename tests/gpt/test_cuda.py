@@ -1,0 +1,116 @@
+"""Recording, exploring, training and generating on a GPU; skipped without one."""
+
+from dataclasses import replace
+from threading import Event
+
+import pytest
+import torch
+from rich.console import Console
+
+import regard
+from regard.explorer import ModelSubject
+from regard.gpt import GPT, CharTokenizer, GPTConfig, Sampling, TrainConfig, generate, train
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
+SHAPE = GPTConfig(context=128, layers=2, heads=4, groups=2, dim=256, positions="rotary")
+RECIPE = TrainConfig(
+    tokenizer="char", steps=6, warmup=2, batch=4, accumulate=2, evaluate_every=3, record_every=3
+)
+
+
+def model(**options):
+    torch.manual_seed(0)
+    return GPT(replace(SHAPE, **{"vocab_size": 31, **options})).eval()
+
+
+def recorded(network, ids, **options):
+    with torch.no_grad(), regard.record(network, **options) as recording:
+        network(ids)
+    return recording
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_a_recording_on_a_gpu_says_what_one_on_a_cpu_says(window):
+    network, ids = model(window=window), torch.arange(128)[None] % 31
+    here = recorded(network, ids)
+    there = recorded(network.cuda(), ids.cuda())
+    assert {pattern.device.type for pattern in there} == {"cuda"}
+    # Scores of some hundred products of float32, which a GPU adds in another order.
+    for one, other in zip(there, here, strict=True):
+        torch.testing.assert_close(one.dense().cpu(), other.dense(), rtol=1e-3, atol=1e-5)
+    moved = there.to("cpu")
+    torch.testing.assert_close(moved[1].dense(), there[1].dense().cpu(), rtol=1e-3, atol=1e-5)
+    assert [head.name for head in there.heads()] == [head.name for head in here.heads()]
+
+
+def test_a_recording_takes_the_memory_of_its_queries_and_keys():
+    layers, length = 4, 4096
+    network = model(layers=layers, context=length).cuda().bfloat16()
+    ids = torch.arange(length, device="cuda")[None] % 31
+    recorded(network, ids).free()  # what kernels set up when they are first called
+    before = torch.cuda.memory_allocated()
+    recording = recorded(network, ids)
+    kept = torch.cuda.memory_allocated() - before
+    assert len(recording) == layers
+    assert kept == pytest.approx(layers * (4 + 2) * 64 * length * 2, rel=0.01)
+
+
+def test_maps_of_the_explorer_are_those_of_a_cpu():
+    def run(device):
+        tokenizer = CharTokenizer(TEXT)
+        network = model(vocab_size=tokenizer.vocab_size).to(device)
+        subject = ModelSubject(network, tokenizer, title="a model", text=TEXT[:128])
+        return subject.run(subject.about()["runs"][0])
+
+    here, there = run("cpu"), run("cuda")
+    for window in ((1, 2, (0, 128), (0, 128), 1), (1, "mean", (5, 100), (0, 128), 4)):
+        found = there.map(*window, Event())
+        assert found.device.type == "cuda"
+        expected = here.map(*window, Event())
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-5)
+
+
+def trained(folder, *, resume=False, stop=0, **recipe):
+    def interrupt(report):
+        if report.step == stop:
+            raise KeyboardInterrupt
+
+    return train(
+        folder,
+        texts=None if resume else [TEXT],
+        gpt=replace(SHAPE, dropout=0.1) if recipe.pop("dropout", False) else SHAPE,
+        config=replace(RECIPE, **recipe),
+        resume=resume,
+        device="cuda",
+        console=Console(quiet=True),
+        callbacks=[interrupt],
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # by torch's own compiler
+@pytest.mark.parametrize("compiled", ["off", "on"])
+def test_a_model_learns_in_bfloat16_compiled_or_not(tmp_path, compiled):
+    losses = trained(tmp_path / "m", steps=40, compile=compiled, precision="bfloat16").record
+    first, last = losses["history"][0]["loss"], losses["history"][-1]["loss"]
+    assert last < first
+
+
+def test_a_run_goes_on_to_the_last_bit(tmp_path):
+    # With dropout attention is written out, whose sums are always in the same order.
+    options = {"dropout": True, "precision": "float32"}
+    whole = trained(tmp_path / "whole", **options)
+    trained(tmp_path / "part", stop=3, **options)
+    torch.rand(7, device="cuda")
+    part = trained(tmp_path / "part", resume=True, **options)
+    pairs = zip(whole.model.parameters(), part.model.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_greedy_generation_is_that_of_a_cpu():
+    network, greedy = model(), Sampling(temperature=0.0)
+    prompts = [[1, 2, 3], [4, 5]]
+    here = generate(network, prompts, tokens=20, sampling=greedy)
+    there = generate(network.cuda(), prompts, tokens=20, sampling=greedy)
+    assert [each.tolist() for each in here] == [each.tolist() for each in there]

@@ -1,0 +1,148 @@
+"""Training and generating on a GPU that has numbers and no kernels."""
+
+import contextlib
+from dataclasses import replace
+
+import mimicked
+import pytest
+import torch
+from mimicked import DEVICE, Mimicked
+from rich.console import Console
+
+from regard.gpt import (
+    GPTConfig,
+    Sampling,
+    TrainConfig,
+    _metrics,
+    _update,
+    generate,
+    history,
+    load,
+    train,
+)
+
+TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
+GPT = GPTConfig(context=16, layers=2, heads=2, groups=1, dim=20, positions="rotary")
+PEAK_RATE = _metrics.peak_rate.__wrapped__
+RECIPE = TrainConfig(
+    tokenizer="char", steps=5, warmup=2, batch=2, accumulate=3, evaluate_every=2, record_every=2,
+    precision="float32",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def peak(monkeypatch):
+    """Spare the CPU the products by which a GPU's speed is measured."""
+    monkeypatch.setattr(_metrics, "peak_rate", lambda device, dtype: None)
+
+
+def trained(folder, device, *, resume=False, stop=0, gpt=GPT, recipe=RECIPE):
+    reports = []
+
+    def keep(report):
+        reports.append(report)
+        if report.step == stop:
+            raise KeyboardInterrupt
+
+    training = train(
+        folder,
+        texts=None if resume else [TEXT],
+        gpt=gpt,
+        config=recipe,
+        resume=resume,
+        device=device,
+        console=Console(quiet=True),
+        callbacks=[keep],
+    )
+    return training, reports
+
+
+def weights(training):
+    return [p.detach().cpu() for p in training.model.parameters()]
+
+
+def test_a_model_learns_there_what_it_learns_on_a_cpu(tmp_path):
+    with mimicked.gpu():
+        there, reports = trained(tmp_path / "there", DEVICE)
+        assert all(isinstance(p, Mimicked) for p in there.model.parameters())
+        found = weights(there)
+    here, expected = trained(tmp_path / "here", "cpu")
+    losses = [[report.loss for report in each] for each in (reports, expected)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # other kernels round otherwise
+    for one, other in zip(found, weights(here), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    model, _ = load(tmp_path / "there")
+    assert [p.device.type for p in model.parameters()] == ["cpu"] * len(found)
+    one, other = (history(tmp_path / name) for name in ("there", "here"))
+    torch.testing.assert_close(one.scores, other.scores, rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+def test_a_run_goes_on_there_to_the_last_bit(tmp_path):
+    gpt = replace(GPT, dropout=0.1)
+    with mimicked.gpu():
+        whole, _ = trained(tmp_path / "whole", DEVICE, gpt=gpt)
+        part, _ = trained(tmp_path / "part", DEVICE, gpt=gpt, stop=3)
+        assert part.interrupted
+        torch.rand(7)  # whatever else a generator is used for
+        resumed, reports = trained(tmp_path / "part", DEVICE, gpt=gpt, resume=True)
+        assert reports[0].step == 4
+        assert all(torch.equal(*pair) for pair in zip(*map(weights, (whole, resumed)), strict=True))
+
+
+def test_a_step_of_training_reads_one_pair_of_numbers_back(tmp_path, monkeypatch):
+    """Besides what is asked of the ids before each pass, which torch.compile leaves out."""
+    read = []
+    monkeypatch.setattr(Mimicked, "tolist", lambda t: read.append(t.numel()) or t.held.tolist())
+    with mimicked.gpu() as crossed:
+        crossing = []
+        recipe = replace(RECIPE, evaluate_every=5, record_every=0)
+        with monkeypatch.context() as patch:
+            update = _update.Updates.__call__
+
+            def counted(updates, step, batch):
+                before = len(crossed), len(read)
+                result = update(updates, step, batch)
+                # clip_grad_norm_ sorts by a device that torch tells it, here that of main memory.
+                copied = [shape for shape in crossed[before[0] :] if shape != ()]
+                crossing.append((copied, read[before[1] :]))
+                return result
+
+            patch.setattr(_update.Updates, "__call__", counted)
+            trained(tmp_path / "m", DEVICE, recipe=recipe)
+    assert crossing == [([], [2])] * 5
+
+
+def test_the_generator_of_the_device_trained_on_is_seeded(monkeypatch):
+    at, seeded = [], []
+
+    @contextlib.contextmanager
+    def standing(device):
+        at.append(device)
+        yield
+        at.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", standing)
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: seeded.append((*at, seed)))
+    with torch.random.fork_rng(devices=[]):
+        _update._seed(7, torch.device("cuda:1"))
+    assert seeded == [(torch.device("cuda:1"), 7)]
+
+
+def test_without_memory_for_it_the_peak_stays_unknown(monkeypatch):
+    def full(*_size, **_options):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch, "full", full)
+    assert PEAK_RATE("cuda:0", torch.bfloat16) is None
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling(top_p=0.9, seed=2)])
+def test_it_draws_there_what_it_draws_on_a_cpu(sampling):
+    model, tokenizer = load()
+    prompts = [tokenizer.encode(text) for text in ("The with statement", "A", "The with")]
+    expected = generate(model, prompts, tokens=7, sampling=sampling)
+    with mimicked.gpu() as crossed:
+        model.to(DEVICE)
+        found = generate(model, prompts, tokens=7, sampling=sampling)
+        assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+        assert len(crossed) <= len(prompts)  # the texts, at the end
