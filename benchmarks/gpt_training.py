@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from benchmarks.report import Report
+    from regard.gpt import GPTConfig
 
     Step = Callable[[Tensor, Tensor], float]
 
@@ -43,8 +44,22 @@ class Setting:
     context: int
     batch: int
     steps: int
-    over_float32: float
-    over_bfloat16: float | None
+    over_float32: float | None = None
+    over_bfloat16: float | None = None
+    vocabulary: int = CHARACTERS
+
+    def config(self) -> GPTConfig:
+        """The shape of a model, with nothing that nanoGPT's has not."""
+        from regard.gpt import GPTConfig
+
+        return GPTConfig(
+            vocab_size=self.vocabulary,
+            context=self.context,
+            layers=self.layers,
+            heads=self.heads,
+            dim=self.dim,
+            bias=False,
+        )
 
 
 SETTINGS = (
@@ -66,9 +81,7 @@ def _table(report: Report, setting: Setting) -> None:
         *(("model", 28), ("tokens/s", 9), ("× nanoGPT f32", 20), ("× its bf16", 20)),
         *(("of f32 peak", 11), ("loss", 7)),
     )
-    batches = list(islice(_batches(setting), setting.steps))
-    models = _models(setting)
-    losses, seconds = _trained(models, batches)
+    losses, seconds = trained(_models(setting), batches(setting))
     peak = peak_flops(torch.float32)
     plain, half = statistics.median(seconds["nanoGPT"]), statistics.median(seconds["nanoGPT, bf16"])
     for name, taken in seconds.items():
@@ -81,12 +94,12 @@ def _table(report: Report, setting: Setting) -> None:
             f"{rate:,.0f}",
             report.at_least(f"{setting.name}, {name}", plain / median, over),
             report.at_least(f"{setting.name}, {name}, bf16", half / median, over_half),
-            f"{_operations(setting) * rate / peak:.0%}",
+            f"{operations(setting) * rate / peak:.0%}",
             f"{statistics.fmean(losses[name][-MEASURED:]):.3f}",
         )
 
 
-def _trained(
+def trained(
     models: dict[str, Step], batches: list[tuple[Tensor, Tensor]]
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Train all of them, a batch each in turn."""
@@ -101,16 +114,7 @@ def _trained(
 
 
 def _models(setting: Setting) -> dict[str, Step]:
-    from regard.gpt import GPTConfig
-
-    config = GPTConfig(
-        vocab_size=CHARACTERS,
-        context=setting.context,
-        layers=setting.layers,
-        heads=setting.heads,
-        dim=setting.dim,
-        bias=False,
-    )
+    config = setting.config()
     models: dict[str, Step] = {
         name: Update(NanoGPT(config), learning_rate=LEARNING_RATE, bfloat16=bfloat16)
         for name, bfloat16 in (("nanoGPT", False), ("nanoGPT, bf16", True))
@@ -118,7 +122,7 @@ def _models(setting: Setting) -> dict[str, Step]:
     if find_spec("transformers") is not None:
         peer = _transformers(config)
         models["transformers"] = Update(peer, learning_rate=LEARNING_RATE, bfloat16=False)
-    return models | {"regard": _regard(config, setting)}
+    return models | {"regard": ours(setting, torch.device("cpu"), compiled=True)}
 
 
 def _transformers(config: Any) -> Any:
@@ -139,8 +143,8 @@ def _transformers(config: Any) -> Any:
     return GPT2LMHeadModel(shape)  # with SDPA, its default
 
 
-def _regard(config: Any, setting: Setting) -> Step:
-    """Our update, as `regard train --compile on` makes it."""
+def ours(setting: Setting, device: torch.device, *, compiled: bool) -> Step:
+    """Our update, as `regard train` makes it, with ``--compile on`` or without."""
     from regard.gpt import GPT, TrainConfig
     from regard.gpt._gains import bfloat16, this_machine
     from regard.gpt._ranks import Ranks
@@ -151,9 +155,10 @@ def _regard(config: Any, setting: Setting) -> Step:
     recipe = TrainConfig(
         steps=setting.steps, warmup=0, final=1.0, learning_rate=LEARNING_RATE, batch=setting.batch
     )
-    model = GPT(config)
-    half = bfloat16("auto", this_machine(torch.device("cpu")), dim=config.dim)
-    print(f"regard: bfloat16 {'on' if half.on else 'off'}, {half.reason}; compiled")
+    model = GPT(setting.config()).to(device)
+    half = bfloat16("auto", this_machine(device), dim=setting.dim)
+    told = f"{half.reason}; {'' if compiled else 'not '}compiled"
+    print(f"regard: bfloat16 {'on' if half.on else 'off'}, {told}")
     updates = Updates(
         spread=Whole(model),
         ranks=Ranks(),
@@ -161,7 +166,7 @@ def _regard(config: Any, setting: Setting) -> Step:
         config=recipe,
         bfloat16=half.on,
         end=None,
-        run=torch.compile(model),
+        run=torch.compile(model) if compiled else model,
     )
     done = iter(range(setting.steps))
 
@@ -175,7 +180,12 @@ def _regard(config: Any, setting: Setting) -> Step:
     return step
 
 
-def _batches(setting: Setting) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(setting: Setting) -> list[tuple[Tensor, Tensor]]:
+    """The batch of each step."""
+    return list(islice(_endless(setting), setting.steps))
+
+
+def _endless(setting: Setting) -> Iterator[tuple[Tensor, Tensor]]:
     """Windows at random places of the language reference, as characters."""
     from regard.gpt import python_texts
 
@@ -190,7 +200,7 @@ def _batches(setting: Setting) -> Iterator[tuple[Tensor, Tensor]]:
         yield rows[:, :-1], rows[:, 1:]
 
 
-def _operations(setting: Setting) -> float:
+def operations(setting: Setting) -> float:
     """Operations a token of a step takes: forward, and twice as many backward."""
-    weights = 12 * setting.layers * setting.dim**2 + CHARACTERS * setting.dim
+    weights = 12 * setting.layers * setting.dim**2 + setting.vocabulary * setting.dim
     return 6.0 * weights + 6.0 * setting.layers * setting.context * setting.dim

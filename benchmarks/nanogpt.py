@@ -70,18 +70,19 @@ class NanoGPT(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """``(B, T)`` to ``(B, T, V)``."""
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
         for block in self.h:
             x = block(x)
         return F.linear(self.ln_f(x), self.wte.weight)
 
 
 class Update:
-    """What makes a step of training, on any model that gives logits."""
+    """What makes a step of training, on any model that gives logits; fused AdamW on a GPU."""
 
     def __init__(self, model: nn.Module, *, learning_rate: float, bfloat16: bool) -> None:
         self.model, self.bfloat16 = model, bfloat16
         parameters = list(model.parameters())
+        self.device = parameters[0].device
         self.optimizer = torch.optim.AdamW(
             [
                 {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.1},
@@ -89,11 +90,16 @@ class Update:
             ],
             lr=learning_rate,
             betas=(0.9, 0.95),
+            fused=True if self.device.type == "cuda" else None,
         )
 
     def __call__(self, ids: Tensor, targets: Tensor) -> float:
         """Train on a batch; the loss, in nats a token."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
+        if self.device.type == "cuda":
+            ids, targets = (
+                part.pin_memory().to(self.device, non_blocking=True) for part in (ids, targets)
+            )
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
             logits = self.model(ids)
             logits = getattr(logits, "logits", logits)  # transformers wraps them
             loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())

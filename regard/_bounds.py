@@ -5,13 +5,15 @@ Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxtyping import Int
     from torch import Tensor
 
@@ -29,6 +31,10 @@ class Table:
     def queries(self) -> int:
         """L."""
         return self.start.shape[-1]
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Table:
+        """Put a function of each tensor in its place."""
+        return Table(function(self.positions), function(self.start), function(self.stop))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +75,20 @@ class Line:
         else:
             stop = self._moving(self.behind).clamp(0, self.keys)
         return torch.maximum(self.start, stop)
+
+    @property
+    def last_stop(self) -> int:
+        """The largest `stop`, without the table; 0 where there are no queries."""
+        if self.queries == 0:
+            return 0
+        ends = (self.first or 0, self.keys if self.behind is None else self.behind)
+        moving = (self.first is not None, self.behind is not None)
+        last = (end + (self.queries - 1) * moves for end, moves in zip(ends, moving, strict=True))
+        return max(min(max(end, 0), self.keys) for end in last)
+
+    def on(self, device: torch.device) -> Line:
+        """The same rule, whose tables are written down elsewhere."""
+        return replace(self, device=device)
 
     def _moving(self, value: int) -> Tensor:
         return (value + torch.arange(self.queries, device=self.device))[None, None]

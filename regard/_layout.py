@@ -15,6 +15,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class Mover:
+    """Moves tensors to a device, each once: the layers of a model share masks and biases.
+
+    Args:
+        device: where to.
+    """
+
+    def __init__(self, device: str | torch.device) -> None:
+        self._device = device
+        self._known: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """The same numbers there: the tensor itself where it is there already."""
+        place = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
+        if place not in self._known:
+            # Holding the tensor keeps its address from being given to another one.
+            self._known[place] = tensor, tensor.to(self._device)
+        return self._known[place][1]
+
+
 def flat(leading: tuple[int, ...]) -> tuple[int, int]:
     """All leading dimensions as two: batch and heads."""
     return torch.Size(leading[:-1]).numel(), leading[-1] if leading else 1

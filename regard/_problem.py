@@ -22,7 +22,7 @@ from regard._layout import aligned, four_axes, matrix, per_head, widened
 from regard.mask import Mask
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -170,6 +170,16 @@ class Problem:
         """Convert query, key and value."""
         value = None if self.value is None else self.value.to(dtype)
         return replace(self, query=self.query.to(dtype), key=self.key.to(dtype), value=value)
+
+    def to(self, move: Callable[[Tensor], Tensor]) -> Problem:
+        """Move everything to another device, by a function that moves a tensor."""
+        query = move(self.query)
+        value, alibi, sink = (
+            None if t is None else move(t) for t in (self.value, self.alibi, self.sink)
+        )
+        rows = self.rows.to(move, query.device)
+        key = move(self.key)
+        return replace(self, query=query, key=key, value=value, rows=rows, alibi=alibi, sink=sink)
 
     def aligned(self) -> Problem:
         """Widen query and key by zeros to an aligned head dimension; see `_layout.aligned`."""

@@ -170,11 +170,19 @@ class Rows:
             bias=None if self.bias is None else pick(self.bias),
         )
 
+    def to(self, move: Callable[[Tensor], Tensor], device: torch.device) -> Rows:
+        """Move everything to a device, by a function that moves a tensor."""
+        bounds = self.bounds
+        return replace(
+            self,
+            bounds=bounds.on(device) if isinstance(bounds, Line) else bounds.mapped(move),
+            allowed=None if self.allowed is None else move(self.allowed),
+            bias=None if self.bias is None else move(self.bias),
+        )
+
     def _bounds(self, pick: Callable[[Tensor], Tensor]) -> Line | Table:
         """Pick batch entries and heads; all of them share a line."""
-        if isinstance(self.bounds, Line):
-            return self.bounds
-        return Table(pick(self.positions), pick(self.start), pick(self.stop))
+        return self.bounds if isinstance(self.bounds, Line) else self.bounds.mapped(pick)
 
     def spread(self, tensor: Shaped[Tensor, "b h L"]) -> Shaped[Tensor, "B H L"]:
         """Repeat what the batch entries and heads share."""

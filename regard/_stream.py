@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from regard._problem import Problem
 
 # 2²⁰ float32 scores are 4 MiB: they stay in a core's share of the cache between one pass over them
-# and the next, and are many enough to hide the cost of a torch call.
+# and the next, and are many enough to hide the cost of a torch call. To hide that of a GPU's, which
+# computes them in the time that a call takes, a block has 64 MiB there.
 _BLOCK_SCORES = 2**20
+_TIMES_ON_CUDA = 16
 
 # Stands for −∞ among the logarithms of hidden weights: its exponential is 0, and its product with
 # that 0 is 0, where −∞ would give NaN.
@@ -73,10 +75,11 @@ def stream(
     area = problem.queries * problem.keys
     if area == 0:
         return
-    for chosen in _groups(problem, at_most=max(1, _BLOCK_SCORES // area)):
+    scores = _BLOCK_SCORES * (_TIMES_ON_CUDA if problem.query.is_cuda else 1)
+    for chosen in _groups(problem, at_most=max(1, scores // area)):
         part = problem.select(chosen).cast(problem.exact_dtype).aligned()
         known = None if logsumexp is None else logsumexp[chosen]
-        height = max(1, _BLOCK_SCORES // (chosen.numel() * problem.keys))
+        height = max(1, scores // (chosen.numel() * problem.keys))
         for top in range(0, problem.queries, height):
             rows = slice(top, min(top + height, problem.queries))
             block = _block(part, chosen, rows, known, columns)

@@ -107,7 +107,7 @@ class LowRank:
             ValueError: if a factor holds NaN or infinite values.
         """
         left, right = self._exact
-        return torch.linalg.eigvals(right @ left)
+        return _eigenvalues(right @ left)
 
     @property
     def _exact(self) -> tuple[Tensor, Tensor]:
@@ -243,9 +243,14 @@ def copying(model: nn.Module, layer: int, head: int) -> float:
         core += (right @ out.to(left)) @ (into.to(left) @ left)
     if not bool(core.isfinite().all()):
         raise ValueError("model has NaN or infinite values in its embeddings; mend its weights")
-    values = torch.linalg.eigvals(core)
+    values = _eigenvalues(core)
     size = float(values.abs().sum())
     return min(1.0, max(-1.0, float(values.real.sum()) / size)) if size else 0.0
+
+
+def _eigenvalues(core: Tensor) -> Tensor:
+    """Eigenvalues of a small matrix; by the CPU, since not every torch has them on a GPU."""
+    return torch.linalg.eigvals(core.cpu()).to(core.device)
 
 
 # Where the matrices lie in a model: one function a family

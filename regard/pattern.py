@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from regard._index import span, spelled_out
+from regard._layout import Mover
 from regard._operand import check_operand
 from regard._parts import Collected, LogSumExp, Weights
 from regard._problem import Problem, check
@@ -25,7 +26,7 @@ from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Receiv
 from regard.steps import worst_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jaxtyping import Float
     from matplotlib.axes import Axes
@@ -177,6 +178,30 @@ class Pattern:
         """
         return self._weights(self._pairs(), slice(None), slice(None), limit)
 
+    def to(self, device: str | torch.device) -> Pattern:
+        """Move it: query, key, mask and log-sum-exp, with which all its readouts then are there.
+
+        Args:
+            device: such as ``"cpu"`` or ``"cuda"``.
+
+        Returns:
+            This pattern itself if it is there already.
+
+        Example:
+            >>> import regard, torch
+            >>> pattern = regard.Pattern(*torch.randn(2, 5, 7), mask=regard.causal())
+            >>> pattern.to("cpu") is pattern
+            True
+        """
+        return self.moved(Mover(device))
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Pattern:
+        """Move it, by a function that moves a tensor: patterns can share one, see `Mover`."""
+        if move(self._problem.query) is self._problem.query:
+            return self
+        known = self._logsumexp
+        return Pattern.of(self._problem.to(move), None if known is None else move(known))
+
     def _pairs(self) -> Tensor:
         """Number batch entries and heads through."""
         leading = self._problem.leading
@@ -226,7 +251,8 @@ class Pattern:
     def read(self, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
         """Take several readouts in one pass over the pattern.
 
-        Memory is O(L·D) for what the pattern keeps, the results, and a block of a few MiB.
+        Memory is O(L·D) for what the pattern keeps, the results, and a block of a few MiB; of a few
+        hundred on a GPU where torch reads in place of Triton.
 
         Example:
             >>> import regard, torch

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, telling
 from regard.cli.model import describe, head_steps, read
 from regard.cli.subject import write_report
@@ -52,6 +53,7 @@ def explain(
         Path | None,
         typer.Option(help="Also write it as a page, as `regard report` does.", metavar="FILE"),
     ] = None,
+    device: Device = "cpu",
 ) -> None:
     """Show what each token of a text attends to.
 
@@ -68,9 +70,10 @@ def explain(
     """
     if (layer is None) != (head is None):
         raise MisuseError("--layer and --head go together: give both, or neither")
+    place = device_of(device)
     content = read_text(text, file)
     with telling(CheckpointError, OSError):
-        network, tokenizer = load(model)
+        network, tokenizer = load(model, device=place)
     with telling(ValueError):  # a character that this tokenizer has no token for
         whole = tokenizer.encode(_EXAMPLE if content is None else content)
     config = network.config

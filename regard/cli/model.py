@@ -23,7 +23,7 @@ __all__ = ["describe", "head_steps", "read"]
 
 def read(model: GPT, tokenizer: Tokenizer, ids: Sequence[int]) -> Reading:
     """Run the model over a text and read its heads."""
-    text = torch.tensor(ids)
+    text = torch.tensor(ids, device=model.wte.weight.device)
     with torch.inference_mode():
         logits, patterns = model(text, return_patterns=True)
     return read_heads(text, patterns, logits, name=tokenizer.tokens)
@@ -42,7 +42,7 @@ def head_steps(model: GPT, ids: Sequence[int], layer: int, head: int) -> regard.
 
     hook = attention.register_forward_pre_hook(project, with_kwargs=True)
     with torch.inference_mode():
-        model(torch.tensor(ids))
+        model(torch.tensor(ids, device=model.wte.weight.device))
     hook.remove()
     query, key, value = made[0]  # (H, T, D), (G, T, D), (G, T, D)
     shared = head // (attention.heads // attention.groups)

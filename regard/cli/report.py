@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.device import Device
 from regard.cli.subject import Folder, subject_of, write_report
 from regard.cli.text import read_text
 
@@ -20,6 +21,7 @@ def report(
     out: Annotated[
         Path, typer.Option(help="File to write; one that is there is replaced.", metavar="FILE")
     ] = Path("report.html"),
+    device: Device = "cpu",
 ) -> None:
     """Write the explorer's page as one HTML file that opens offline.
 
@@ -30,5 +32,5 @@ def report(
 
     regard report runs/mine --file notes.txt --out notes.html
     """
-    subject = subject_of(folder, read_text(text, file))
+    subject = subject_of(folder, read_text(text, file), device)
     typer.echo(write_report(subject, out, option="--out FILE"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, telling
 from regard.explorer import ExplorerError, ModelSubject, RecordingSubject, report
 from regard.explorer._training import training_of
@@ -29,20 +30,29 @@ Folder = Annotated[
 ]
 
 
-def subject_of(folder: Path | None, text: str | None) -> ModelSubject | RecordingSubject:
+def subject_of(
+    folder: Path | None, text: str | None, device: str = "cpu"
+) -> ModelSubject | RecordingSubject:
     """Open the folder of a model or of a recording; None takes the model that comes with regard.
 
+    Args:
+        folder: the folder.
+        text: what a model is to read first.
+        device: where it computes.
+
     Raises:
-        MisuseError: it holds neither, or a recording was given a text.
+        MisuseError: it holds neither, or a recording was given a text, or there is no such device.
     """
+    place = device_of(device)
     with telling(CheckpointError, RecordError, ExplorerError, OSError):
         if folder is not None and _is_recording(folder):
             if text is not None:
                 raise MisuseError("a recording takes no text; leave out --text and --file")
-            return RecordingSubject(load_recording(folder), title=folder.name)
+            return RecordingSubject(load_recording(folder, device=place), title=folder.name)
         title = "the model that comes with regard" if folder is None else folder.name
         training = None if folder is None else training_of(folder)
-        return ModelSubject(*load(folder), title=title, text=text, training=training)
+        model, tokenizer = load(folder, device=place)
+        return ModelSubject(model, tokenizer, title=title, text=text, training=training)
 
 
 def write_report(subject: Subject, path: Path, *, option: str, start: str = "") -> str:

@@ -59,7 +59,7 @@ class Mean:
         """
         length, keys = self.patterns[0].shape
         along = []
-        received = torch.zeros(keys, dtype=torch.float64)
+        received = torch.zeros(keys, dtype=torch.float64, device=self.patterns[0].device)
         distance = self._mean(lambda pattern: pattern.distance(), off)
         for first, behind in _bands(0, length, max(1, _BAND // max(keys, 1))):
             weights = self._mean(lambda pattern, b=(first, behind): pattern[slice(*b)], off)

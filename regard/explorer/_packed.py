@@ -67,7 +67,7 @@ class Numbers:
         """Take some more; returns the place of the first."""
         assert int(numbers.abs().max()) <= _LARGEST, "steps are chosen so that they fit"
         place = self.count
-        self._arrays.append(numbers.flatten().numpy())
+        self._arrays.append(numbers.flatten().cpu().numpy())
         self.count += numbers.numel()
         return place
 

@@ -162,7 +162,8 @@ def _unfit(problem: Problem) -> str:
         return "has a mask that is no interval of keys for each query"
     if rows.bias is not None:
         return "adds a bias of its own to each score"
-    if not torch.equal(rows.positions.flatten(), torch.arange(problem.queries)):
+    positions = rows.positions.flatten()
+    if not torch.equal(positions, torch.arange(problem.queries, device=positions.device)):
         return "has queries that do not sit at the keys' own places"
     if not all(tensor.isfinite().all() for tensor in (problem.query, problem.key)):
         return "has queries or keys that are no finite numbers"

@@ -82,6 +82,7 @@ class ModelSubject:
         self._earlier: OrderedDict[int, ModelSubject] = OrderedDict()
         self._loading = Lock()
         self._model = model.eval()
+        self._device = model.wte.weight.device
         self._tokenizer = tokenizer
         self._title = title
         self._runs: OrderedDict[str, tuple[Run, list[int]]] = OrderedDict()
@@ -126,7 +127,7 @@ class ModelSubject:
         with self._loading:
             if update not in self._earlier:
                 try:
-                    model, tokenizer = load(kept[update])
+                    model, tokenizer = load(kept[update], device=self._device)
                 except (CheckpointError, OSError) as error:
                     raise ExplorerError(str(error)) from error
                 self._earlier[update] = ModelSubject(
@@ -252,7 +253,7 @@ class ModelSubject:
                 stack.callback(block.attn.c_attn.register_forward_hook(keep).remove)  # type: ignore[union-attr]
             stack.enter_context(torch.no_grad())
             with regard.record(self._model) as recording:
-                logits = self._model(torch.tensor(ids)[None])[0, -1]
+                logits = self._model(torch.tensor(ids, device=self._device)[None])[0, -1]
         shares = logits.softmax(-1)
         if shares.isnan().any():
             raise ExplorerError("the model's logits are no numbers; its weights are damaged")

@@ -42,13 +42,14 @@ def walk(
         picked: a key that is written out beside them, whatever its rank.
     """
     problem = pattern.parts()[0].at(torch.tensor([query]))
-    steps = {name: tensor.flatten() for name, tensor in written_out(problem)}
+    # Read number by number below, for which a row is copied from a GPU once, and not each of them.
+    steps = {name: tensor.flatten().cpu() for name, tensor in written_out(problem)}
     weights = steps["weights"]
     hidden = steps["masked"] == -torch.inf
     visible = len(hidden) - int(hidden.sum())
     order = weights.masked_fill(hidden, -1.0).argsort(descending=True, stable=True)
     keys = problem.key[0, 0]
-    context = None if values is None else weights @ values.to(weights)
+    context = None if values is None else weights.to(values.device) @ values.to(weights.dtype)
 
     def told(rank: int) -> dict[str, Any]:
         key = int(order[rank])

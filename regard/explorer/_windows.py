@@ -93,7 +93,7 @@ class Windows:
         if sums is None and queries == keys == (0, length):
             finest = _finest(length)
             sums = averaged(pattern, queries, keys, finest, off)
-            sums *= _counts(queries, finest)[:, None] * _counts(keys, finest)
+            sums *= _areas(queries, keys, finest, sums.device)
             self._keep(head, finest, sums)
         ends = (*queries, *keys)
         if sums is None or block < finest or any(e % finest and e != length for e in ends):
@@ -102,7 +102,7 @@ class Windows:
             slice(first // finest, -(-behind // finest)) for first, behind in (queries, keys)
         )
         total = _joined(_joined(sums[down, across], block // finest).T, block // finest).T
-        return total / (_counts(queries, block)[:, None] * _counts(keys, block))
+        return total / _areas(queries, keys, block, total.device)
 
     def _keep(self, head: Hashable, finest: int, sums: Tensor) -> None:
         with self._lock:
@@ -126,9 +126,15 @@ def _finest(length: int) -> int:
     return 1 << max(0, (length // _FINEST).bit_length() - 1)
 
 
-def _counts(span: Span, block: int) -> Tensor:
+def _areas(queries: Span, keys: Span, block: int, device: torch.device) -> Tensor:
+    """How many weights each cell covers, ``(rows, columns)``."""
+    down, across = (_counts(span, block, device) for span in (queries, keys))
+    return down[:, None] * across
+
+
+def _counts(span: Span, block: int, device: torch.device) -> Tensor:
     """How many tokens each cell covers."""
-    edges = torch.arange(*span, block)
+    edges = torch.arange(*span, block, device=device)
     return (edges + block).clamp(max=span[1]) - edges
 
 

@@ -95,7 +95,10 @@ def chosen(layers: Any, heads: Any, rows: Any, offload: str | None) -> Chosen:
 
 
 def only_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
-    """Keep some heads of a problem, each with its own key head."""
+    """Keep some heads of a problem, and the key heads that they need.
+
+    Where those have unequal numbers of query heads left, each of these gets a key head of its own.
+    """
     heads, groups = problem.heads[1], problem.key.shape[1]
     if numbers == tuple(range(heads)):
         return problem
@@ -104,6 +107,10 @@ def only_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
     def pick(tensor: Tensor | None) -> Tensor | None:
         return tensor if tensor is None or tensor.shape[1] == 1 else tensor[:, index]
 
+    shared = [number * groups // heads for number in numbers]
+    apart = list(dict.fromkeys(shared))
+    if shared == [group for group in apart for _ in range(len(shared) // len(apart))]:
+        shared = apart
     bounds = problem.rows.bounds
     if isinstance(bounds, Table):
         parts = (pick(bounds.positions), pick(bounds.start), pick(bounds.stop))
@@ -119,7 +126,7 @@ def only_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
         problem,
         leading=(*problem.leading[:-1], len(numbers)),
         query=problem.query[:, index],
-        key=problem.key[:, index * groups // heads],
+        key=problem.key[:, shared],
         rows=rows,
         alibi=pick(problem.alibi),
         sink=pick(problem.sink),

@@ -5,8 +5,10 @@ Axes: B batch, H query heads, L queries, S keys.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from regard._layout import Mover
 from regard.record._calls import RecordError
 from regard.record._names import KINDS
 from regard.record._readings import read_all
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    import torch
     from jaxtyping import Float
     from matplotlib.figure import Figure
     from torch import Tensor
@@ -278,6 +281,34 @@ class Recording:
 
     # Keeping it
 
+    def to(self, device: str | torch.device) -> Recording:
+        """Move the patterns to another device, with which all readouts then are there.
+
+        A recording of a model on a GPU stays there unless `record` was told to offload it. What is
+        moved are copies: this recording stays as it is until it is freed or let go of.
+
+        Args:
+            device: such as ``"cpu"`` or ``"cuda"``.
+
+        Returns:
+            Another recording. Layers that are there already are those of this one.
+
+        Raises:
+            RecordError: as for `layers`.
+
+        Example:
+            >>> import regard, torch
+            >>> from regard.nn import MultiHeadAttention
+            >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+            >>> with regard.record() as recording:
+            ...     _ = layer(torch.randn(1, 5, 6))
+            >>> recording.to("cpu")[0].device
+            device(type='cpu')
+        """
+        move = Mover(device)
+        layers = [_moved(layer, move) for layer in self.layers]
+        return Recording(lambda: layers, self._labels)
+
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write the recording to a folder: safetensors and JSON; read it by `regard.load`.
 
@@ -296,6 +327,12 @@ class Recording:
     def free(self) -> None:
         """Let go of all tensors; the recording can't be used after that."""
         self._layers = self._labels = None
+
+
+def _moved(layer: Layer, move: Mover) -> Layer:
+    before = layer.pattern
+    pattern = before.moved(move)
+    return layer if pattern is before else replace(layer, look=lambda: pattern)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from regard.record._chosen import Chosen
 
 
+# Of the keys of a track that grows, an eighth is room, and no less than a few: a short one would
+# else be copied at every step.
+_SHARE, _ROOM = 8, 16
+
+
 @dataclass(frozen=True, eq=False)
 class _Piece:
     """The rows of one call."""
@@ -142,10 +147,11 @@ class Track:
         return torch.equal(ours, problem.key[..., :count, :].to(ours.device))
 
     def _grow(self, new: Tensor) -> None:
-        """Append keys to a buffer that doubles, so that a step costs what it adds."""
+        """Append keys to a buffer that grows by a share, so that a step costs what it adds."""
         count = new.shape[-2]
         if not self._grown or self._keys + count > self._key.shape[-2]:
-            shape = (*self._key.shape[:-2], 2 * (self._keys + count), self._key.shape[-1])
+            room = (self._keys + count) * _SHARE // (_SHARE - 1) + _ROOM
+            shape = (*self._key.shape[:-2], room, self._key.shape[-1])
             buffer = self._key.new_empty(shape)
             buffer[..., : self._keys, :] = self._key[..., : self._keys, :]
             self._watched = [entry for entry in self._watched if entry[0] is not self._key]
@@ -191,13 +197,22 @@ class Track:
 
 
 def _past(problem: Problem) -> int:
-    """How many keys come before the first query's own."""
+    """How many keys come before the first query's own.
+
+    A rule tells it by itself: nothing is written down, or read back from a GPU.
+    """
+    bounds = problem.rows.bounds
+    if isinstance(bounds, Line):
+        return bounds.position if problem.queries else 0
     first = problem.rows.positions[..., :1]
     return int(first.amin()) if first.numel() else 0
 
 
 def _last_seen(problem: Problem) -> int:
-    """The key behind the last one that any query may see."""
+    """The key behind the last one that any query may see; see `_past`."""
+    bounds = problem.rows.bounds
+    if isinstance(bounds, Line):
+        return bounds.last_stop
     stop = problem.rows.stop
     return int(stop.amax()) if stop.numel() else 0
 
@@ -210,15 +225,7 @@ def _filled(problem: Problem) -> int:
 
 
 def _moved(rows: Rows, device: torch.device) -> Rows:
-    bounds = rows.bounds
-    if bounds.start.device == device and rows.interval:
-        return rows
-    if isinstance(bounds, Line):
-        bounds = replace(bounds, device=device)
-    else:
-        bounds = Table(*(t.to(device) for t in (bounds.positions, bounds.start, bounds.stop)))
-    allowed, bias = (None if t is None else t.to(device) for t in (rows.allowed, rows.bias))
-    return replace(rows, bounds=bounds, allowed=allowed, bias=bias)
+    return rows.to(lambda tensor: tensor.to(device), device)
 
 
 def _joined(pieces: list[_Piece], keys: int) -> Rows:

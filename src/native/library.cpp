@@ -17,25 +17,27 @@ namespace {
 struct InstructionSet {
   const char *name;
   bool (*runs)();
+  bool (*gains)();
   const Kernels &(*kernels)();
 };
 
-constexpr InstructionSet sets[] = {  // the best first
+constexpr InstructionSet sets[] = {  // the best first, of those that gain
 #ifdef REGARD_HAS_avx512bf16
-  {"avx512bf16", processor::runs_avx512bf16, avx512bf16::kernels},
+  {"avx512bf16", processor::runs_avx512bf16, processor::gains_by_avx512bf16,
+   avx512bf16::kernels},
 #endif
 #ifdef REGARD_HAS_avx512
-  {"avx512", processor::runs_avx512, avx512::kernels},
+  {"avx512", processor::runs_avx512, processor::gains, avx512::kernels},
 #endif
 #ifdef REGARD_HAS_avx2
-  {"avx2", processor::runs_avx2, avx2::kernels},
+  {"avx2", processor::runs_avx2, processor::gains, avx2::kernels},
 #endif
-  {"baseline", processor::runs_baseline, baseline::kernels},
+  {"baseline", processor::runs_baseline, processor::gains, baseline::kernels},
 };
 
 const InstructionSet *best() {
   for (const InstructionSet &set : sets)
-    if (set.runs()) return &set;
+    if (set.runs() && set.gains()) return &set;
   return nullptr;  // never: the baseline runs everywhere
 }
 
@@ -48,11 +50,12 @@ const InstructionSet &in_use() {
 
 std::string names(bool (*listed)(const InstructionSet &)) {
   std::string text;
-  for (const InstructionSet &set : sets) {
-    if (!listed(set)) continue;
-    if (!text.empty()) text += ',';
-    text += set.name;
-  }
+  for (const bool gaining : {true, false})
+    for (const InstructionSet &set : sets) {
+      if (!listed(set) || set.gains() != gaining) continue;
+      if (!text.empty()) text += ',';
+      text += set.name;
+    }
   return text;
 }
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import regard
 from regard import causal, dense, documents, intervals, padding, prefix, window
+from regard._bounds import Line
 
 SIZES = st.sampled_from([1, 2, 3, 5, 7, 11])
 INTERVALS = tuple(kind for kind in KINDS if kind != "dense")
@@ -245,3 +246,11 @@ def test_masks_that_do_not_fit_the_tensors_are_refused(mask, message):
 def test_dense_masks_have_no_intervals(given):
     with pytest.raises(ValueError, match=r"a dense mask has no intervals; call visible\(\)"):
         (causal() & dense(given)).intervals(3, 3)
+
+
+@pytest.mark.parametrize("queries", [0, 1, 5])
+@pytest.mark.parametrize("first", [None, -3, 2, 9])
+@pytest.mark.parametrize("behind", [None, -7, -2, 4, 9])
+def test_where_the_last_row_stops_is_known_without_the_table(queries, first, behind):
+    line = Line(queries, 7, torch.device("cpu"), 2, first, behind)
+    assert line.last_stop == max(line.stop.flatten().tolist(), default=0)

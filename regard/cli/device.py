@@ -1,0 +1,39 @@
+"""``--device``: where a command computes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+import typer
+
+from regard.cli.errors import MisuseError
+
+__all__ = ["Device", "device_of"]
+
+Device = Annotated[
+    str, typer.Option(help="Where to compute: cpu, or an accelerator such as cuda or cuda:1.")
+]
+
+
+def device_of(name: str) -> torch.device:
+    """The device of a name.
+
+    Raises:
+        MisuseError: it names none that torch finds here.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise MisuseError(f"--device is {name!r}: expected cpu, or cuda") from None
+    there = torch.accelerator.current_accelerator(check_available=True)
+    if device.type not in {"cpu", there.type if there else "cpu"}:
+        found = f"{there.type}: choose that" if there else "no accelerator: choose cpu"
+        raise MisuseError(f"--device is {name!r} and torch finds {found}")
+    count = 1 if device.type == "cpu" else torch.accelerator.device_count()
+    if device.index is not None and device.index >= count:
+        raise MisuseError(
+            f"--device is {name!r} and torch finds {count} of {device.type}: choose "
+            f"{device.type}, or {device.type}:0" + f" … {device.type}:{count - 1}" * (count > 1)
+        )
+    return device
