@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from benchmarks.report import Report
     from regard.gpt import GPT
 
-PROMPT, NEW, ROUNDS = 32, 32, 3
+PROMPT, NEW, ROUNDS = 32, 128, 3
 
 
 def gpt_generation(report: Report) -> None:

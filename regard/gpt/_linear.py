@@ -24,9 +24,23 @@ if TYPE_CHECKING:
 class Linear(nn.Linear):
     """`nn.Linear`, computed by `linear`."""
 
+    def reset_parameters(self) -> None:
+        """Draw first weights, if there is memory for them."""
+        if not self.weight.is_meta:  # there torch would load its compiler to draw nothing
+            super().reset_parameters()
+
     def forward(self, input: Float[Tensor, "*b I"]) -> Float[Tensor, "*b O"]:  # noqa: A002 - nn.Linear's name
         """``input @ weightᵀ + bias``."""
         return linear(input, self.weight, self.bias)
+
+
+class Embedding(nn.Embedding):
+    """`nn.Embedding`, which draws no weights where there is no memory for them."""
+
+    def reset_parameters(self) -> None:
+        """Draw first weights, if there is memory for them."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
 
 def linear(

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import attention, causal, window
-from regard.gpt._linear import Linear, linear
+from regard.gpt._linear import Embedding, Linear, linear
 from regard.nn import Rotation
 
 if TYPE_CHECKING:
@@ -196,9 +196,9 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
-        self.wte = nn.Embedding(config.vocab_size, config.dim)
+        self.wte = Embedding(config.vocab_size, config.dim)
         learned = config.positions == "learned"
-        self.wpe = nn.Embedding(config.context, config.dim) if learned else None
+        self.wpe = Embedding(config.context, config.dim) if learned else None
         self.drop = nn.Dropout(config.dropout)
         self.h = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.ln_f = _norm(config)
@@ -212,6 +212,8 @@ class GPT(nn.Module):
         number, 2 x layers, so that the stream's variance does not grow with depth.
         """
         for name, parameter in self.named_parameters():
+            if parameter.is_meta:
+                continue
             if parameter.ndim < 2:
                 nn.init.constant_(parameter, float(name.endswith("weight")))
             elif name == "wpe.weight":
@@ -289,7 +291,7 @@ class GPT(nn.Module):
         """
         if ids.shape[-1] != 1:
             self._check(ids)
-        x = self._run(ids, None, cache, None)[..., -1, :]  # (B, E)
+        x = self._run(ids, None, cache, None)[..., -1, :].contiguous()  # (B, E)
         return linear(x, self.wte.weight)  # (B, V)
 
     def _run(

@@ -12,7 +12,7 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int ROWS_OF_TASK = 64;                          // of W
+constexpr int TASKS_OF_THREAD = 4;  // the fewer there are, the longer the runs of memory that each reads
 constexpr int VECTORS_AT_ONCE = REGISTERS == 32 ? 8 : 4;  // of x
 constexpr int RUNNING_SUMS = 2 * VECTORS_AT_ONCE;         // in registers
 
@@ -82,8 +82,8 @@ REGARD_INLINE void multiply(Element element, const regard_map &map, int64_t row,
 }
 
 template <class Element>
-__attribute__((noinline)) void multiply_task(const regard_map &map, int64_t task, const float *x) {
-  const int64_t row = task * ROWS_OF_TASK, last = least(map.outputs, row + ROWS_OF_TASK);
+__attribute__((noinline)) void multiply_task(const regard_map &map, int64_t row, int64_t last,
+                                             const float *x) {
   int64_t first = 0;
   for (; first + VECTORS_AT_ONCE <= map.vectors; first += VECTORS_AT_ONCE)
     multiply<VECTORS_AT_ONCE>(Element(), map, row, last, x, first);
@@ -109,9 +109,10 @@ int apply(const regard_map &map) {
   float *x = (float *)aligned_alloc(64, size_t(map.vectors * width / 16 + 1) * 64);
   if (!x) return REGARD_OUT_OF_MEMORY;
   widen_vectors<Element>(map, x);
-  const int64_t tasks = (map.outputs + ROWS_OF_TASK - 1) / ROWS_OF_TASK;
+  const int64_t tasks = least(map.outputs, map.threads * TASKS_OF_THREAD);
   const int result = for_each_task(int(map.threads), tasks, 0, [&](int64_t number, void *) {
-    multiply_task<Element>(map, number, x);
+    const int64_t row = map.outputs * number / tasks, last = map.outputs * (number + 1) / tasks;
+    multiply_task<Element>(map, row, last, x);
   });
   free(x);
   return result;

@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ with_library = pytest.mark.skipif(
 )
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
+CPUINFO = Path("/proc/cpuinfo")
 TELL = """
 from regard.backends.native import _library
 print(_library.load().regard_instructions().decode())
@@ -69,8 +71,17 @@ def test_a_set_that_is_named_is_used_or_refused(name):
 @with_library
 def test_the_processor_runs_the_baseline_and_no_set_that_was_not_built():
     built = _library.load().regard_built().decode().split(",")
-    assert supported()[-1] == "baseline"
+    assert "baseline" in supported()
     assert [name for name in built if name in supported()] == supported()
+
+
+@with_library
+@pytest.mark.skipif(not CPUINFO.exists(), reason="the system does not name the processor's maker")
+def test_dot_products_of_bfloat16_come_last_on_intels_processors():
+    intel = "GenuineIntel" in CPUINFO.read_text()
+    sets = supported()
+    if "avx512bf16" in sets:
+        assert (sets[-1] == "avx512bf16") == intel
 
 
 def test_a_missing_library_says_so_and_torch_serves(fresh, monkeypatch):
