@@ -159,10 +159,11 @@ def read_rows(
                     moment += tl.sum(weights * far, 1)
                     share += tl.sum(weights, 1)
                 if largest is not None:
-                    peak = tl.maximum(peak, tl.max(logs, 1))
+                    peak = tl.maximum(peak, tl.max(_comparable(logs), 1))
                 if mass is not None:
                     for mark in tl.static_range(MARKS):
-                        marked = tl.load(marks + mark * keys + column, mask=column < keys, other=0)
+                        place = tl.full((), mark, tl.int64) * keys + column
+                        marked = tl.load(marks + place, mask=column < keys, other=0)
                         some = tl.sum(tl.where(marked[None, :] != 0, weights, 0.0), 1)
                         masses += tl.where(tl.arange(0, MARKS)[None, :] == mark, some[:, None], 0)
                 if top is not None:
@@ -195,7 +196,7 @@ def read_rows(
             mean = tl.where(share == 0, 0.0, moment / tl.where(share == 0, 1.0, share))
             tl.store(distance + result, mean, mask=inside)
         if largest is not None:
-            peak = tl.where(stray & sees, float("nan"), tl.exp2(peak))
+            peak = tl.where(peak == float("inf"), float("nan"), tl.exp2(peak))
             tl.store(largest + result, peak, mask=inside)
         if mass is not None:
             mark = tl.arange(0, MARKS)
@@ -207,12 +208,18 @@ def read_rows(
 
 
 @triton.jit
+def _comparable(logs):
+    """Put ∞ for a visible NaN, which a maximum passes over: it ranks, and is told later."""
+    return tl.where(logs == logs, logs, float("inf"))
+
+
+@triton.jit
 def _ranked(logs, column, best, best_at, TOP: tl.constexpr):
     """Let the keys of a tile take the places of weaker ones, the strongest and lowest first.
 
     Most tiles hold nothing that ranks, and cost a comparison each.
     """
-    logs = tl.where(logs == logs, logs, float("inf"))  # a visible NaN ranks, and is told later
+    logs = _comparable(logs)
     weakest = tl.min(best, 1)
     strongest = tl.max(logs, 1)
     if tl.max((strongest > weakest).to(tl.int32), 0) > 0:
