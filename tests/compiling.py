@@ -14,7 +14,7 @@ from triton.compiler import ASTSource
 import regard
 from regard._parts import Collected, LogSumExp, Weights
 from regard._readout import Sizes
-from regard.backends.triton import _one_pass, _partial_sums, _read
+from regard.backends.triton import _inputs, _one_pass, _partial_sums, _read
 from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
 
 KERNELS = {
@@ -92,18 +92,22 @@ def typed(value, path, fixed, constants, attributes):
     return "fp32"
 
 
-def report(name, readouts, *, dtype=torch.bfloat16, dim=128, known=True, **options):
+def report(name, readouts, *, dtype=torch.bfloat16, dim=128, known=True, capability=90, **options):
     """Compile what takes some readouts, and tell how the kernels came out."""
     query = torch.zeros(B, H, L, dim, dtype=dtype)
     options = {"mask": regard.causal()} | options
     problem, _ = regard.Pattern(query, query, **options).parts()
     sizes = Sizes(problem.leading, L, L, torch.float32, query.device)
     orders = [readout.order(sizes) for readout in readouts]
-    for kernel, arguments in launched(problem, orders, torch.zeros(B * H, L) if known else None):
-        found = compiled(kernel, arguments)
+    logsumexp = torch.zeros(B * H, L) if known else None
+    with patch.object(_inputs, "is_roomy", lambda _: capability == 90):
+        launches = launched(problem, orders, logsumexp)
+    for kernel, arguments in launches:
+        found = compiled(kernel, arguments, capability)
         code = found.asm["ttgir"]
         yield {
             "name": name,
+            "room": (227 if capability == 90 else 99) * 1024,
             "kernel": kernel.fn.__name__,
             "shared": found.metadata.shared,
             "loops": 0 if kernel.fn.__name__ == "fold" else 3,
@@ -129,6 +133,15 @@ def main():
         *report("products", [Collected(rows), Weights(torch.tensor([1, 4, 5]))]),
         *report("options", [Entropy(), LogSumExp()], known=False, **options),
         *report("wide", [Received(), Entropy()], dim=256),
+        *report("on a smaller GPU", [Collected(rows), Received()], capability=89),
+        *report("wide, on a smaller GPU", [Received(), Entropy()], dim=256, capability=89),
+        *report(
+            "wide float32, on a smaller GPU",
+            [Collected(rows), Received()],
+            dtype=torch.float32,
+            dim=256,
+            capability=89,
+        ),
         *report("wide float32", [Received(), Entropy()], dtype=torch.float32, dim=256),
     ]
     sys.stdout.write(json.dumps(found))

@@ -31,7 +31,7 @@ class Tiles(NamedTuple):
     """Tiles of keys that are on their way from memory while one is worked on, and that one."""
 
 
-def tiles_for(dim: int, dtype: torch.dtype, *, crowded: bool) -> Tiles:
+def tiles_for(dim: int, dtype: torch.dtype, *, crowded: bool, roomy: bool) -> Tiles:
     """Choose sizes that fit the registers and the shared memory of a processor.
 
     Longer numbers and wider vectors leave room for fewer at a time. So do many readouts, whose
@@ -41,14 +41,25 @@ def tiles_for(dim: int, dtype: torch.dtype, *, crowded: bool) -> Tiles:
         dim: D.
         dtype: of query and key.
         crowded: whether many readouts may be taken at once.
+        roomy: whether processors have 160 KiB of shared memory, or else some 100.
     """
     width = max(16, power_of_two(dim))
+    wide = width > 128
     if dtype == torch.float32:
-        return Tiles(64 if width <= 128 else 32, 32, width, warps=4, stages=2)
-    stages = 3 if width <= 128 else 2
+        return Tiles(32 if wide else 64, 32, width, warps=4, stages=2 if roomy or not wide else 1)
+    if not roomy:
+        return Tiles(64, 32 if wide else 64, width, warps=4, stages=2)
     if crowded:
-        return Tiles(64, 64, width, warps=4, stages=stages)
-    return Tiles(128, 64, width, warps=8, stages=stages)
+        return Tiles(64, 64, width, warps=4, stages=2 if wide else 3)
+    return Tiles(128, 64, width, warps=8, stages=2 if wide else 3)
+
+
+def is_roomy(device: torch.device) -> bool:
+    """Whether a GPU is of those made for computing centres: A100, H100, B200 and their like."""
+    if device.type != "cuda":
+        return True
+    major, minor = torch.cuda.get_device_capability(device)
+    return (minor == 0 and major in {8, 9}) or major == 10
 
 
 def power_of_two(size: int) -> int:
@@ -77,7 +88,7 @@ class Inputs:
             start, stop = start.clamp_min(columns.start), stop.clamp_max(columns.stop)
         return cls(
             problem=problem,
-            tiles=tiles_for(dim, dtype, crowded=False),
+            tiles=tiles_for(dim, dtype, crowded=False, roomy=is_roomy(problem.query.device)),
             start=start,
             stop=stop,
             position=position,
@@ -86,7 +97,8 @@ class Inputs:
     def crowded(self) -> Inputs:
         """Choose tiles for many readouts at once."""
         query = self.problem.query
-        return replace(self, tiles=tiles_for(query.shape[-1], query.dtype, crowded=True))
+        dim, roomy = query.shape[-1], is_roomy(query.device)
+        return replace(self, tiles=tiles_for(dim, query.dtype, crowded=True, roomy=roomy))
 
     @property
     def heads(self) -> int:

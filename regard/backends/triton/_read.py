@@ -78,7 +78,7 @@ def _take(inputs: Inputs, orders: Sequence[Order], known: Tensor) -> list[tuple[
         received = _columns(inputs, known, None)
         return [(received,) for _ in orders]
     if kinds == {"collected"}:
-        return [(_columns(inputs, known, order),) for order in orders]
+        return [(_columns(inputs.crowded(), known, order),) for order in orders]
     return take_rows(inputs.crowded(), orders, known)
 
 
