@@ -19,6 +19,12 @@ from regard.explorer._work import WAITING, BusyError, ReplacedError, Work
 LIMIT = 30  # seconds, for what should not take any
 
 
+def run(check):
+    """Run it on a thread of its own: on this one a browser's loop may be running."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, check()).result()
+
+
 class Held:
     """A computation that stands still until it is let go."""
 
@@ -57,7 +63,7 @@ def test_a_newer_one_of_the_same_view_calls_the_older_off(work):
         with pytest.raises(ReplacedError):
             await waiting
 
-    asyncio.run(check())
+    run(check)
 
 
 def test_other_views_are_left_alone(work):
@@ -70,7 +76,7 @@ def test_other_views_are_left_alone(work):
         older.go.set()
         assert await waiting == "done"
 
-    asyncio.run(check())
+    run(check)
 
 
 def test_one_that_was_replaced_while_it_waited_never_begins(work):
@@ -90,7 +96,7 @@ def test_one_that_was_replaced_while_it_waited_never_begins(work):
         await asyncio.gather(*busy)
         assert begun == [1]
 
-    asyncio.run(check())
+    run(check)
 
 
 def test_one_whose_asker_has_gone_is_called_off(work):
@@ -104,7 +110,7 @@ def test_one_whose_asker_has_gone_is_called_off(work):
         held.go.set()
         assert await work.run("a", lambda off: off.is_set()) is False
 
-    asyncio.run(check())
+    run(check)
 
 
 def test_when_too_many_wait_another_is_refused_and_the_older_goes_on(work):
@@ -124,7 +130,7 @@ def test_when_too_many_wait_another_is_refused_and_the_older_goes_on(work):
         assert work._current == {}
         assert not work._asking
 
-    asyncio.run(check())
+    run(check)
 
 
 def test_what_fails_makes_room_again(work):
@@ -135,7 +141,7 @@ def test_what_fails_makes_room_again(work):
         assert work._current == {}
         assert not work._asking
 
-    asyncio.run(check())
+    run(check)
 
 
 def test_closing_calls_all_off():
@@ -148,7 +154,7 @@ def test_closing_calls_all_off():
         with pytest.raises(ReplacedError):
             await waiting
 
-    asyncio.run(check())
+    run(check)
 
 
 # Through the server
@@ -368,7 +374,7 @@ def test_whoever_waits_is_answered_when_the_server_ends(work):
             await work.run(None, lambda off: 1)
         held.go.set()
 
-    asyncio.run(check())
+    run(check)
 
 
 def test_one_that_has_not_begun_is_answered_too_when_the_server_ends(work):
@@ -386,4 +392,4 @@ def test_one_that_has_not_begun_is_answered_too_when_the_server_ends(work):
         for one in held:
             one.go.set()
 
-    asyncio.run(check())
+    run(check)
