@@ -21,7 +21,6 @@ replaces another has a folder of its own, and the other one's is removed when it
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -34,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from regard._files import replace_file, sync_folder
 from regard.errors import Error
 from regard.gpt._tensors import write
+from regard.gpt._written import checksum, checksums
 from regard.gpt.checkpoint import CONFIG, TRAINING, WEIGHTS, CheckpointError, load, load_json
 from regard.gpt.tokenizer import FILE as TOKENIZER
 
@@ -158,7 +158,7 @@ class RunFolder:
         state = load_json(path)
         _require_version(path, state)
         # A state that was written before there was a checksum has none.
-        if _CHECKSUM in state and state.pop(_CHECKSUM) != _checksum(state):
+        if _CHECKSUM in state and state.pop(_CHECKSUM) != checksum(state):
             raise CheckpointError(
                 f"{path} is damaged: it was changed after it was written, as its checksum differs"
             )
@@ -226,12 +226,13 @@ class RunFolder:
                 shutil.rmtree(left)
         made.mkdir(parents=True)
         try:
-            (made / CONFIG).write_bytes(_json(asdict(config)))
-            (made / TOKENIZER).write_bytes(tokenizer.to_json().encode())
-            write(made / WEIGHTS, weights)
+            words = {CONFIG: _json(asdict(config)), TOKENIZER: tokenizer.to_json().encode()}
+            for name, data in words.items():
+                (made / name).write_bytes(data)
+            write(made / WEIGHTS, weights, about=checksums(words))
             optimizer(made)
             state = {"format": FORMAT, "version": VERSION, **state}
-            (made / STATE).write_bytes(_json({**state, _CHECKSUM: _checksum(state)}))
+            (made / STATE).write_bytes(_json({**state, _CHECKSUM: checksum(state)}))
             for path in made.iterdir():
                 if path.is_dir():
                     sync_folder(path)  # its files are synced as they are written
@@ -353,10 +354,6 @@ def _link(source: Path, target: Path) -> None:
         made.replace(target)
     finally:
         made.unlink(missing_ok=True)  # two names of one file are not renamed onto each other
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

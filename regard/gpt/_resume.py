@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.gpt._checkpoints import RunFolder
-from regard.gpt.checkpoint import CheckpointError
+from regard.gpt._checkpoints import STATE, RunFolder
+from regard.gpt.checkpoint import CONFIG, CheckpointError
 from regard.gpt.config import GPTConfig
 from regard.gpt.schedule import learning_rate, window
 from regard.gpt.train_config import TrainConfig
@@ -34,6 +34,25 @@ def recipe_of(folder: str | Path) -> tuple[GPTConfig, TrainConfig]:
         CheckpointError: there is no checkpoint, or it is damaged.
     """
     return recipe(RunFolder.latest(Path(folder)).state())
+
+
+def require_described(run: RunFolder, found: GPTConfig, expected: GPTConfig) -> None:
+    """Hold a checkpoint's model to what its `state.json` says, which has a checksum.
+
+    Weights that were written before they had the checksum of `config.json` don't tell whether that
+    file was changed.
+
+    Raises:
+        CheckpointError: they differ; the message names the field and both values.
+    """
+    asked = asdict(expected)
+    for name, value in asdict(found).items():
+        if asked[name] != value:
+            assert run.step is not None
+            raise CheckpointError(
+                f"{run.checkpoint(run.step) / CONFIG} is damaged: it says {name}={value!r}, and "
+                f"{STATE} beside it {name}={asked[name]!r}; put that back, or start another run"
+            )
 
 
 def require_same(

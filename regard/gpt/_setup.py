@@ -18,7 +18,7 @@ from regard.gpt._gains import Choice, bfloat16, compiling, this_machine
 from regard.gpt._growing import evaluating
 from regard.gpt._loop import Loop, Progressed, say
 from regard.gpt._metrics import Rates
-from regard.gpt._resume import recipe, require_same
+from regard.gpt._resume import recipe, require_described, require_same
 from regard.gpt._shards import read_optimizer
 from regard.gpt._sources import source_of
 from regard.gpt._spread import spread
@@ -175,6 +175,7 @@ def resumed(
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"the checkpoint's state.json is damaged: no {error}") from None
         before = recipe(state)
+        require_described(run, restored.model.config, before[0])
         config = require_same(progress.step, before, asked)
         opened = _same_corpus(run, restored, text, texts, corpus, config)
         batches = _batches(opened, before[0], config)

@@ -25,10 +25,10 @@ class DamagedError(Error, ValueError):
     """A file of tensors is cut short or was changed."""
 
 
-def dump(tensors: Mapping[str, Tensor]) -> bytes:
-    """The contents of a file of these tensors."""
+def dump(tensors: Mapping[str, Tensor], *, about: Mapping[str, str] | None = None) -> bytes:
+    """The contents of a file of these tensors; arguments as for `write`."""
     kept = _kept(tensors)
-    return safetensors.torch.save(kept, metadata={_CHECKSUM: checksum(kept)})
+    return safetensors.torch.save(kept, metadata={**(about or {}), _CHECKSUM: checksum(kept)})
 
 
 def write(
@@ -57,9 +57,8 @@ def read(path: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]
     Raises:
         DamagedError: the file is cut short, no file of tensors, or was changed.
     """
+    expected = about(path).get(_CHECKSUM)
     try:
-        with safetensors.safe_open(path, "pt") as file:
-            expected = (file.metadata() or {}).get(_CHECKSUM)
         tensors = safetensors.torch.load_file(path)
     except safetensors.SafetensorError as error:
         raise DamagedError(f"{path} is damaged: {error}") from None
@@ -69,6 +68,19 @@ def read(path: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]
             "checksum differs"
         )
     return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def about(path: Path) -> dict[str, str]:
+    """What a file's header says beside names and shapes.
+
+    Raises:
+        DamagedError: the file is cut short, or no file of tensors.
+    """
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            return dict(file.metadata() or {})
+    except safetensors.SafetensorError as error:
+        raise DamagedError(f"{path} is damaged: {error}") from None
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> str:

@@ -13,6 +13,7 @@ import torch
 from regard._files import replace_files
 from regard.errors import Error
 from regard.gpt._tensors import DamagedError, dump, read
+from regard.gpt._written import checksums, require_written
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.config import GPTConfig
 from regard.gpt.model import GPT
@@ -70,7 +71,8 @@ def save(
     if not overwrite:
         _require_same(folder, model.config, tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
-    contents[folder / WEIGHTS] = dump(model.state_dict())
+    written = checksums({path.name: data for path, data in contents.items()})
+    contents[folder / WEIGHTS] = dump(model.state_dict(), about=written)
     if training is not None:
         contents[folder / TRAINING] = (json.dumps(training, indent=2) + "\n").encode()
     replace_files(contents)
@@ -82,6 +84,10 @@ def load(
     folder: str | Path | None = None, *, device: torch.device | str = "cpu"
 ) -> tuple[GPT, Tokenizer]:
     """The model and the tokenizer kept in a folder, by `save` or as GPT-2 by `transformers`.
+
+    `save` puts checksums of the weights, `config.json` and `tokenizer.json` into the header of
+    `model.safetensors`, and all three are held to them. Weights that carry no such checksum, such
+    as those of an earlier version, are loaded without.
 
     Args:
         folder: where from; None is the model that comes with the package.
@@ -103,6 +109,7 @@ def load(
     if holds_pretrained(folder):
         return _load_pretrained(folder, device)
     _require_files(folder)
+    _require_whole(folder)
     config = _load_config(folder / CONFIG)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     if tokenizer.vocab_size != config.vocab_size:
@@ -184,6 +191,15 @@ def _require_files(folder: Path) -> None:
             f"{folder} is no model: it has no {', '.join(missing)}; give a folder that "
             "`regard train` wrote, or none for the model that comes with regard"
         )
+
+
+def _require_whole(folder: Path) -> None:
+    """Hold the files beside the weights to what they were, before a library is given them."""
+    words = {name: load_json(folder / name) for name in (CONFIG, TOKENIZER)}
+    try:
+        require_written(folder / WEIGHTS, words)
+    except DamagedError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def load_json(path: Path) -> dict[str, Any]:

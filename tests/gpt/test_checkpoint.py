@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, replace
+import random
+import shutil
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,17 @@ import safetensors.torch
 import torch
 
 from regard.errors import Error
-from regard.gpt import GPT, CharTokenizer, CheckpointError, GPTConfig, load, load_training, save
+from regard.gpt import (
+    GPT,
+    BPETokenizer,
+    CharTokenizer,
+    CheckpointError,
+    GPTConfig,
+    _tensors,
+    load,
+    load_training,
+    save,
+)
 
 TOKENIZER = CharTokenizer("abcdefg")
 CONFIG = GPTConfig(vocab_size=7, context=5, layers=2, heads=2, dim=6)
@@ -181,6 +193,12 @@ def flip_a_bit(folder):
     path.write_bytes(data)
 
 
+def forget_the_others(folder):
+    """Weights as earlier versions wrote them: with a checksum of themselves alone."""
+    path = folder / "model.safetensors"
+    _tensors.write(path, safetensors.torch.load_file(path))
+
+
 def rewrite_weights(folder, change):
     path = folder / "model.safetensors"
     weights = safetensors.torch.load_file(path)
@@ -227,11 +245,86 @@ def rewrite_weights(folder, change):
 )
 def test_a_damaged_folder_says_what_is_wrong(tmp_path, damage, message):
     save(tmp_path, make(0), TOKENIZER)
+    forget_the_others(tmp_path)  # else a checksum is all that is told
     damage(tmp_path)
     with pytest.raises(CheckpointError, match=message) as caught:
         load(tmp_path)
     assert isinstance(caught.value, Error)
     assert isinstance(caught.value, ValueError)
+
+
+ROTARY = GPTConfig(
+    vocab_size=7, context=16, layers=2, heads=6, dim=24, positions="rotary", window=9,
+    global_every=2, groups=3, dropout=0.1, hidden=8,
+)  # fmt: skip
+OTHER = {
+    "vocab_size": 8, "context": 12, "layers": 3, "heads": 3, "dim": 12, "dropout": 0.0,
+    "bias": False, "positions": "learned", "rotary_base": 90_000.0, "groups": 6, "qk_norm": True,
+    "window": 1, "global_every": 1, "norm": "rms", "norm_eps": 1e-4, "mlp": "swiglu",
+    "hidden": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(GPTConfig)])
+def test_no_field_of_a_model_can_be_changed_beside_its_weights(tmp_path, field):
+    save(tmp_path, make(0, ROTARY), TOKENIZER)
+    other = {**asdict(ROTARY), field: OTHER[field]}
+    GPTConfig(**other)  # a model that there could be
+    (tmp_path / "config.json").write_text(json.dumps(other))
+    with pytest.raises(CheckpointError, match=r"config\.json is damaged: it was changed after mod"):
+        load(tmp_path)
+
+
+BYTES = BPETokenizer.train(["the cat sat on the mat, the cat"], vocab_size=263, end=True)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, BYTES], ids=["characters", "bytes"])
+def test_a_bit_that_flips_is_told_or_changes_nothing(tmp_path, name, tokenizer):
+    config = replace(ROTARY, vocab_size=tokenizer.vocab_size)
+    model = make(0, config)
+    save(tmp_path, model, tokenizer)
+    path, told = tmp_path / name, 0
+    whole = path.read_bytes()
+    for place in random.Random(0).sample(range(8 * len(whole)), 120):
+        data = bytearray(whole)
+        data[place // 8] ^= 1 << place % 8
+        path.write_bytes(data)
+        try:
+            loaded, words = load(tmp_path)
+        except CheckpointError:
+            told += 1
+            continue
+        assert loaded.config == config
+        assert words.to_json() == tokenizer.to_json()
+        assert same(loaded, model)
+    assert told > 100  # but for white space, and what the header says of its own checksums
+
+
+def test_a_file_of_words_may_be_written_otherwise_as_long_as_it_says_the_same(tmp_path):
+    save(tmp_path, make(0), TOKENIZER)
+    for name in ("config.json", "tokenizer.json"):
+        content = json.loads((tmp_path / name).read_text())
+        lines = json.dumps(content, indent=3, sort_keys=True).replace("\n", "\r\n")
+        (tmp_path / name).write_bytes(lines.encode())
+    assert same(load(tmp_path)[0], make(0))
+
+
+def test_weights_that_carry_no_checksums_are_loaded(tmp_path):
+    save(tmp_path, make(0), TOKENIZER)
+    forget_the_others(tmp_path)
+    assert same(load(tmp_path)[0], make(0))
+    rewrite_weights(tmp_path, lambda _: None)
+    assert same(load(tmp_path)[0], make(0))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_the_files_of_two_models_do_not_make_one(tmp_path, name):
+    save(tmp_path / "a", make(0), TOKENIZER)
+    save(tmp_path / "b", make(0, replace(CONFIG, heads=3)), CharTokenizer("tuvwxyz"))
+    shutil.copy(tmp_path / "b" / name, tmp_path / "a" / name)
+    with pytest.raises(CheckpointError, match=f"{name} is damaged: .* belongs to another model"):
+        load(tmp_path / "a")
 
 
 def test_a_folder_that_is_none_says_so(tmp_path):

@@ -23,6 +23,7 @@ from regard.gpt import (
     CheckpointError,
     GPTConfig,
     TrainConfig,
+    _tensors,
     history,
     load,
     load_training,
@@ -351,6 +352,31 @@ def test_a_damaged_checkpoint_is_refused(cut, name, damage, message):
     with pytest.raises(CheckpointError, match=message):
         resume(cut)
     load(cut)  # the model beside it is whole
+
+
+OTHER = {
+    "vocab_size": 99, "context": 9, "layers": 2, "heads": 1, "dim": 16, "dropout": 0.2,
+    "bias": False, "positions": "rotary", "rotary_base": 10_010.0, "groups": 1, "qk_norm": True,
+    "window": 3, "norm": "rms", "norm_eps": 1e-4, "mlp": "swiglu", "hidden": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["with its checksum", "without"])
+@pytest.mark.parametrize("field", OTHER)
+def test_a_run_does_not_go_on_as_another_model(cut, field, knows):
+    folder = cut / "run" / "checkpoints" / "00000005"
+    if not knows:  # as earlier versions wrote it
+        _tensors.write(folder / "new", _tensors.read(folder / "model.safetensors"))
+        (folder / "new").replace(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").unlink()  # which has another name too
+    (folder / "config.json").write_text(json.dumps({**config, field: OTHER[field]}))
+    before = losses(cut)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        resume(cut)
+    assert losses(cut) == before
+    (folder / "config.json").write_text(json.dumps(config))
+    resume(cut)
 
 
 @pytest.mark.parametrize(

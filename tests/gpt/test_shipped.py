@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from math import log
 from statistics import median
 
@@ -11,6 +13,7 @@ import torch.nn.functional as F
 
 from regard.gpt import (
     BPETokenizer,
+    CheckpointError,
     GPTConfig,
     Sampling,
     TrainConfig,
@@ -59,6 +62,15 @@ def test_its_size_is_what_was_asked_for(model, tokenizer):
     assert isinstance(tokenizer, BPETokenizer)
     assert sum(file.stat().st_size for file in SHIPPED.iterdir()) < 5_000_000
     assert (SHIPPED / "README.md").is_file()
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_its_weights_know_the_files_beside_them(tmp_path, name):
+    shutil.copytree(SHIPPED, tmp_path / "m")
+    content = json.loads((SHIPPED / name).read_text("utf-8"))
+    (tmp_path / "m" / name).write_text(json.dumps({**content, "dropout": 0.5}))
+    with pytest.raises(CheckpointError, match=f"{name} is damaged: it was changed after"):
+        load(tmp_path / "m")
 
 
 def test_its_record_is_the_default_recipe_run_to_the_end():
