@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.explorer._bands import rows
 from regard.explorer._windows import averaged
-from regard.explorer._work import ReplacedError
+from regard.explorer._work import require_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +39,8 @@ class Mean:
         Raises:
             ReplacedError: the event was set meanwhile.
         """
-        return self._mean(lambda pattern: averaged(pattern, queries, keys, block, off), off)
+        cells = self._mean(lambda pattern: averaged(pattern, queries, keys, block, off), off)
+        return cells.to(self.patterns[0].dtype)
 
     def row(self, query: int, off: Event | None = None) -> Tensor:
         """What a query attends to, ``(S,)``."""
@@ -58,19 +60,26 @@ class Mean:
             ReplacedError: the event was set meanwhile.
         """
         length, keys = self.patterns[0].shape
-        along = []
+        of_rows = []
         received = torch.zeros(keys, dtype=torch.float64, device=self.patterns[0].device)
-        distance = self._mean(lambda pattern: pattern.distance(), off)
         for first, behind in _bands(0, length, max(1, _BAND // max(keys, 1))):
-            weights = self._mean(lambda pattern, b=(first, behind): pattern[slice(*b)], off)
-            received += weights.sum(0)
-            along.append(
-                torch.stack([-torch.special.xlogy(weights, weights).sum(-1), weights[:, 0]])
-            )
-        entropy, first_key = torch.cat(along, dim=-1)
-        return torch.stack([entropy, distance, first_key, received])
+            band = Mean([rows(pattern, first, behind) for pattern in self.patterns])
+            distance = band._mean(lambda pattern: pattern.distance(), off)
+            low, high = band._span()
+            weights = band._mean(lambda pattern, k=slice(low, high): pattern[:, k], off)
+            received[low:high] += weights.sum(0)
+            first_key = weights[:, 0] if low == 0 and high > 0 else torch.zeros_like(distance)
+            entropy = -torch.special.xlogy(weights, weights).sum(-1)
+            of_rows.append(torch.stack([entropy, distance, first_key]))
+        return torch.cat([torch.cat(of_rows, dim=-1), received[None]])
 
-    def cell(self, query: int, key: int) -> dict[str, Any]:
+    def _span(self) -> tuple[int, int]:
+        """The smallest range of keys that holds all that any of the heads sees."""
+        spans = [p.parts()[0].rows.span(slice(0, p.shape[-2])) for p in self.patterns]
+        seen = [span for span in spans if span[0] < span[1]] or [(0, 0)]
+        return min(low for low, _ in seen), max(high for _, high in seen)
+
+    def cell(self, query: int, key: int, off: Event | None = None) -> dict[str, Any]:
         """One weight; a mean of softmaxes has no score of its own."""
         visible = any(
             bool(
@@ -78,16 +87,15 @@ class Mean:
             )
             for pattern in self.patterns
         )
-        weight = self._mean(lambda pattern: pattern[query, key], None)
+        weight = self._mean(lambda pattern: pattern[query, key], off)
         return {"weight": float(weight), "score": None, "logsumexp": None, "visible": visible}
 
     def _mean(self, take: Any, off: Event | None) -> Tensor:
         total = None
         for pattern in self.patterns:
-            if off is not None and off.is_set():
-                raise ReplacedError("replaced")
-            part = take(pattern).double()
-            total = part if total is None else total.add_(part)
+            require_wanted(off)
+            part = take(pattern)
+            total = part.double() if total is None else total.add_(part)
         assert total is not None, "a layer has heads"
         return total.div_(len(self.patterns))
 

@@ -4,22 +4,20 @@ Numbers in bulk travel as little-endian float32, everything else as JSON.
 """
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from threading import Event
 from typing import Annotated, Any, TypeVar
 
-import torch
 from fastapi import APIRouter, Depends, Header, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
+from regard.explorer._answers import Lines, Numbers, describe, drawn, lines, numbers
 from regard.explorer._run import MEAN, Run
 from regard.explorer._subjects import CHARACTERS, GENERATED, ExplorerError, ModelSubject, Subject
 from regard.explorer._training import Training
 from regard.explorer._walk import STRONGEST
-from regard.explorer._work import BusyError, ReplacedError, Work
-from regard.record import RecordError
+from regard.explorer._work import Lane, ReplacedError, Work
 
 __all__ = ["MissingError", "router"]
 
@@ -42,18 +40,6 @@ Block = Annotated[int, Query(ge=1, le=2**20)]
 
 class MissingError(LookupError):
     """What is asked for is not there; the message says so."""
-
-
-class Numbers(Response):
-    """Numbers in bulk."""
-
-    media_type = "application/octet-stream"
-
-
-class Lines(StreamingResponse):
-    """JSON, line by line."""
-
-    media_type = "application/x-ndjson"
 
 
 class Refusal(BaseModel):
@@ -89,9 +75,11 @@ class Asked:
         self._request = request
         self.work: Work = request.app.state.work
 
-    async def run(self, view: str | None, compute: Callable[[Event], Result]) -> Result:
+    async def run(
+        self, view: str | None, compute: Callable[[Event], Result], lane: Lane = Lane.SHOWN
+    ) -> Result:
         """Compute something; see `Work.run`."""
-        doing = asyncio.ensure_future(self.work.run(view, compute))
+        doing = asyncio.ensure_future(self.work.run(view, compute, lane))
         leaving = asyncio.ensure_future(self._left())
         try:
             await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -178,29 +166,27 @@ async def trained(subject: Shown, step: Update) -> Numbers:
         pictures = _training(subject).images(step)
     except KeyError:
         raise MissingError(f"nothing was recorded at update {step}") from None
-    return _numbers(pictures, "X-Heads", "X-Rows", "X-Columns")
+    return numbers(pictures, "X-Heads", "X-Rows", "X-Columns")
 
 
 @router.post("/runs")
-async def read(subject: Shown, work: Doing, view: View, text: Text) -> dict[str, Any]:
+async def read(subject: Shown, work: Doing, view: View, text: Text) -> Response:
     """Run the model over a text."""
     model = _model(subject)
-    return await work.run(view, lambda off: model.read(text.text).described())  # noqa: ARG005 - it is not called off midway
+    return await work.run(view, lambda off: describe(model.read(text.text)))  # noqa: ARG005 - it is not called off midway
 
 
 @router.get("/runs/{name}")
-async def described(run: Open) -> dict[str, Any]:
+async def described(run: Open, work: Doing, view: View) -> Response:
     """Describe an open run."""
-    return run.described()
+    return await work.run(view, lambda off: describe(run), Lane.QUICK)  # noqa: ARG005 - likewise
 
 
 @router.post("/runs/{name}/append")
-async def append(
-    subject: Shown, run: Open, work: Doing, view: View, token: Token
-) -> dict[str, Any]:
+async def append(subject: Shown, run: Open, work: Doing, view: View, token: Token) -> Response:
     """Run over one token more."""
     model = _model(subject)
-    return await work.run(view, lambda off: model.append(run, token.token).described())  # noqa: ARG005
+    return await work.run(view, lambda off: describe(model.append(run, token.token)))  # noqa: ARG005
 
 
 @router.post("/runs/{name}/generate", response_class=Lines)
@@ -209,22 +195,28 @@ async def generate(subject: Shown, run: Open, work: Doing, drawing: Drawing) -> 
     steps = _model(subject).generate(
         run, tokens=drawing.tokens, temperature=drawing.temperature, seed=drawing.seed
     )
-    return Lines(_lines(work.work, map(_told, steps)))
+    entries = map(drawn, steps)
+    return Lines(lines(work.work, Lane.SHOWN, lambda off: next(entries, None)))  # noqa: ARG005 - a token is soon drawn
 
 
 @router.get("/runs/{name}/heads", response_class=Lines)
 async def heads(run: Open, work: Doing) -> Lines:
     """Score all heads, a line a layer."""
-    scores = (run.scores(layer) for layer in range(len(run.layers)))
-    return Lines(_lines(work.work, scores))
+    layers = iter(range(len(run.layers)))
+
+    def score(off: Event) -> dict[str, Any] | None:
+        layer = next(layers, None)
+        return None if layer is None else run.scores(layer, off)
+
+    return Lines(lines(work.work, Lane.ASIDE, score))
 
 
 @router.get("/runs/{name}/thumbnails", response_class=Numbers)
 async def thumbnails(run: Open, work: Doing, view: View, layer: Whole, size: Side = 64) -> Numbers:
     """Small pictures of a layer's heads."""
     _require_head(run, layer)
-    pictures = await work.run(view, lambda off: run.thumbnails(layer, size))  # noqa: ARG005
-    return _numbers(pictures, "X-Heads", "X-Rows", "X-Columns")
+    pictures = await work.run(view, lambda off: run.thumbnails(layer, size, off), Lane.ASIDE)
+    return numbers(pictures, "X-Heads", "X-Rows", "X-Columns")
 
 
 @router.get("/runs/{name}/map", response_class=Numbers)
@@ -245,8 +237,9 @@ async def window(
         for name, given in (("queries", queries), ("keys", keys))
     ]
     _require_cells(block, *shown)
-    cells = await work.run(view, lambda off: run.map(*at, shown[0], shown[1], block, off))
-    return _numbers(cells, "X-Rows", "X-Columns")
+    lane = _lane(quick=run.has_map(*at, shown[0], shown[1], block))
+    cells = await work.run(view, lambda off: run.map(*at, shown[0], shown[1], block, off), lane)
+    return numbers(cells, "X-Rows", "X-Columns")
 
 
 @router.get("/runs/{name}/row", response_class=Numbers)
@@ -256,7 +249,8 @@ async def row(
     """What a query attends to."""
     at = _require_heads(run, layer, head)
     _require("query", query, len(run.tokens))
-    return _numbers(await work.run(view, lambda off: run.row(*at, query)))  # noqa: ARG005
+    lane = _lane(quick=run.has_row(*at))
+    return numbers(await work.run(view, lambda off: run.row(*at, query, off), lane))
 
 
 @router.get("/runs/{name}/column", response_class=Numbers)
@@ -266,7 +260,8 @@ async def column(
     """What attends to a key."""
     at = _require_heads(run, layer, head)
     _require("key", key, len(run.tokens))
-    return _numbers(await work.run(view, lambda off: run.column(*at, key)))  # noqa: ARG005
+    lane = _lane(quick=run.has_column(*at))
+    return numbers(await work.run(view, lambda off: run.column(*at, key, off), lane))
 
 
 @router.get("/runs/{name}/cell")
@@ -277,14 +272,15 @@ async def cell(
     at = _require_heads(run, layer, head)
     _require("query", query, len(run.tokens))
     _require("key", key, len(run.tokens))
-    return await work.run(view, lambda off: run.cell(*at, query, key))  # noqa: ARG005
+    lane = _lane(quick=run.has_row(*at))
+    return await work.run(view, lambda off: run.cell(*at, query, key, off), lane)
 
 
 @router.get("/runs/{name}/readouts", response_class=Numbers)
 async def readouts(run: Open, work: Doing, view: View, layer: Place, head: Place) -> Numbers:
     """Entropy, distance, weight on the first token and weight received, along the text."""
     at = _require_heads(run, layer, head)
-    return _numbers(await work.run(view, lambda off: run.readouts(*at, off)))
+    return numbers(await work.run(view, lambda off: run.readouts(*at, off)))
 
 
 @router.get("/runs/{name}/steps")
@@ -306,8 +302,13 @@ async def steps(
         _require("key", picked, len(run.tokens))
     return await work.run(
         view,
-        lambda off: run.steps(layer, head, query, first=first, count=count, picked=picked),  # noqa: ARG005
+        lambda off: run.steps(layer, head, query, first=first, count=count, picked=picked),  # noqa: ARG005 - it takes milliseconds
+        Lane.QUICK,
     )
+
+
+def _lane(*, quick: bool) -> Lane:
+    return Lane.QUICK if quick else Lane.SHOWN
 
 
 def _training(subject: Subject) -> Training:
@@ -360,35 +361,3 @@ def _require_cells(block: int, *spans: tuple[int, int]) -> None:
             f"{most} tokens in blocks of {block} are more than {PIXELS} cells; ask for larger "
             "blocks or a smaller window"
         )
-
-
-def _numbers(tensor: torch.Tensor, *names: str) -> Numbers:
-    """Send numbers, with their shape in headers."""
-    data = tensor.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes()
-    headers = {name: str(size) for name, size in zip(names, tensor.shape, strict=len(names) > 0)}
-    return Numbers(data, headers=headers)
-
-
-def _told(step: dict[str, Any]) -> dict[str, Any]:
-    from regard.view.tokens import readable, visible
-
-    if "run" in step:
-        return {"run": step["run"].described()}
-    piece = step["piece"]
-    return {"token": step["token"], "text": readable(piece), "shown": visible(piece)}
-
-
-async def _lines(work: Work, entries: Iterator[dict[str, Any]]) -> AsyncIterator[bytes]:
-    """Send entries as they are computed, each a line of JSON; an error is the last of them."""
-    done = object()
-    while True:
-        try:
-            entry = await work.run(None, lambda off: next(entries, done))  # noqa: ARG005
-        except ReplacedError:  # the server ends
-            return
-        except (ExplorerError, RecordError, BusyError, ValueError) as error:
-            yield json.dumps({"error": str(error)}).encode() + b"\n"
-            return
-        if entry is done:
-            return
-        yield json.dumps(entry).encode() + b"\n"

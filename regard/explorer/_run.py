@@ -5,8 +5,8 @@ Axes: H heads of a layer, L queries, S keys, D head dimension, Dv of value.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isfinite
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -14,24 +14,28 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import regard
+from regard.explorer._bands import Unfinished, along, reader, rows, thumbnail
 from regard.explorer._means import Mean
 from regard.explorer._walk import STRONGEST, walk
-from regard.explorer._windows import Windows
+from regard.explorer._windows import Windows, averaged
+from regard.pattern import Pattern
 from regard.record.heads import read_heads
 from regard.record.roles import Role
 from regard.steps import written_out
 from regard.view.tokens import readable, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from threading import Event
 
     from torch import Tensor
 
-    from regard.pattern import Pattern
     from regard.record import Layer
 
 MEAN = "mean"
+_LINES = 2**19
+"""Most weights of rows, or of a column, that take milliseconds: some tens on one core."""
+_WINDOW = 2**22
+"""Most of a window, whose weights are computed a block at a time."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -52,7 +56,7 @@ class Run:
     _layers: dict[int, Pattern] = field(default_factory=dict)
     _heads: dict[tuple[int, int], Pattern] = field(default_factory=dict)
     _windows: Windows = field(default_factory=Windows)
-    _working: dict[tuple[int, int], Lock] = field(default_factory=lambda: defaultdict(Lock))
+    _unfinished: dict[tuple[int, int], Unfinished] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def described(self) -> dict[str, Any]:
@@ -99,52 +103,100 @@ class Run:
                 known = self._heads[layer, head] = whole[head]
             return known
 
-    def _known(self, layer: int, head: int) -> Pattern:
-        """One head with its log-sum-exps, which one thread works out while others wait for it."""
-        with self._lock:
-            working = self._working[layer, head]
-        with working:
-            pattern = self.head(layer, head)
-            if pattern.parts()[1] is None:
-                pattern.read()
-        return pattern
+    # What takes milliseconds
 
-    def scores(self, layer: int) -> dict[str, Any]:
-        """What each head of a layer does."""
-        entry = self.layers[layer]
-        part = regard.Layer(
-            name=entry.name,
-            kind=entry.kind,
-            index=entry.index,
-            heads=entry.heads,
-            rows=entry.rows,
-            look=lambda: self.layer(layer),
-        )
-        scored = read_heads([part], (self.tokens,), progress=False)
+    def has_row(self, layer: int | str, head: int | str) -> bool:
+        """Whether a row or a weight is a matter of milliseconds: it needs nothing of other rows."""
+        return len(self._places(layer, head)) * len(self.tokens) <= _LINES
+
+    def has_column(self, layer: int | str, head: int | str) -> bool:
+        """Whether a column is: it needs the log-sum-exps of all rows."""
+        return self.has_row(layer, head) and self._knows(layer, head)
+
+    def has_map(
+        self,
+        layer: int | str,
+        head: int | str,
+        queries: tuple[int, int],
+        keys: tuple[int, int],
+        block: int,
+    ) -> bool:
+        """Whether a window is, see `map`: it is put together from larger ones, or small."""
+        if self._windows.hold((layer, head), len(self.tokens), queries, keys, block):
+            return True
+        area = (queries[1] - queries[0]) * (keys[1] - keys[0])
+        few = len(self._places(layer, head)) * area <= _WINDOW
+        return few and self._knows(layer, head)
+
+    def _knows(self, layer: int | str, head: int | str) -> bool:
+        heads = [self.head(*place) for place in self._places(layer, head)]
+        return all(pattern.parts()[1] is not None for pattern in heads)
+
+    def _known(self, layer: int, head: int, off: Event | None) -> Pattern:
+        """One head with its log-sum-exps, which are worked out but once."""
+        pattern = self.head(layer, head)
+        if pattern.parts()[1] is not None:
+            return pattern
+        with self._lock:
+            unfinished = self._unfinished.setdefault((layer, head), Unfinished(pattern))
+        known = unfinished.finish(off)
+        with self._lock:
+            self._unfinished.pop((layer, head), None)
+            self._heads[layer, head] = known
+        return known
+
+    # What is read off them
+
+    def scores(self, layer: int, off: Event | None = None) -> dict[str, Any]:
+        """What each head of a layer does.
+
+        Raises:
+            ReplacedError: the event was set meanwhile.
+        """
         return _told(
             {
                 "layer": layer,
                 "heads": [
-                    {
-                        "head": place,
-                        "name": scores.name,
-                        "meaning": Role(scores.name).meaning,
-                        "previous_token": scores.previous_token,
-                        "first_token": scores.first_token,
-                        "same_token": scores.same_token,
-                        "induction": scores.induction,
-                        "duplicate_token": scores.duplicate_token,
-                        "entropy": scores.entropy,
-                        "distance": scores.distance,
-                    }
-                    for place, scores in enumerate(scored)
+                    self._scored(layer, place, off)
+                    for place in range(len(self.layers[layer].heads))
                 ],
             }
         )
 
-    def thumbnails(self, layer: int, size: int) -> Tensor:
-        """Small pictures of all heads of a layer, ``(H, rows, columns)``."""
-        return self.layer(layer).image(size, size)
+    def _scored(self, layer: int, place: int, off: Event | None) -> dict[str, Any]:
+        entry = self.layers[layer]
+        problem, logsumexp = self._known(layer, place, off).parts()
+        pattern = Pattern.of(replace(problem, leading=(1,)), logsumexp)
+        part = regard.Layer(
+            name=entry.name,
+            kind=entry.kind,
+            index=entry.index,
+            heads=(entry.heads[place],),
+            rows=entry.rows,
+            look=lambda: pattern,
+        )
+        (scores,) = read_heads([part], (self.tokens,), progress=False, read=reader(off))
+        return {
+            "head": place,
+            "name": scores.name,
+            "meaning": Role(scores.name).meaning,
+            "previous_token": scores.previous_token,
+            "first_token": scores.first_token,
+            "same_token": scores.same_token,
+            "induction": scores.induction,
+            "duplicate_token": scores.duplicate_token,
+            "entropy": scores.entropy,
+            "distance": scores.distance,
+        }
+
+    def thumbnails(self, layer: int, size: int, off: Event | None = None) -> Tensor:
+        """Small pictures of all heads of a layer, ``(H, rows, columns)``.
+
+        Raises:
+            ReplacedError: the event was set meanwhile.
+        """
+        heads = range(len(self.layers[layer].heads))
+        return torch.stack([thumbnail(self._known(layer, head, off), size, off) for head in heads])
 
     def map(
         self,
@@ -161,38 +213,56 @@ class Run:
             ReplacedError: the event was set meanwhile.
         """
         if MEAN in {layer, head}:
-            return self.mean(layer, head).map(queries, keys, block, off)
-        pattern = self._known(int(layer), int(head))
-        return self._windows.read((layer, head), pattern, queries, keys, block, off)
+            average = self.mean(layer, head, off).map
+        else:
+            average = partial(averaged, self._known(int(layer), int(head), off))
+        length = len(self.tokens)
+        return self._windows.read((layer, head), length, average, queries, keys, block, off)
 
-    def mean(self, layer: int | str, head: int | str) -> Mean:
-        """The mean over the heads of a layer, or of all layers."""
-        return Mean(self._chosen(layer, head))
+    def mean(self, layer: int | str, head: int | str, off: Event | None) -> Mean:
+        """The mean over the heads of a layer, or of all layers; all its log-sum-exps are known."""
+        return Mean([self._known(*place, off) for place in self._places(layer, head)])
 
-    def row(self, layer: int | str, head: int | str, query: int) -> Tensor:
+    def row(
+        self, layer: int | str, head: int | str, query: int, off: Event | None = None
+    ) -> Tensor:
         """What a query attends to, ``(S,)``."""
-        return self.mean(layer, head).row(query)
+        return self._rows_alone(layer, head, query).row(0, off)
 
-    def column(self, layer: int | str, head: int | str, key: int) -> Tensor:
-        """What attends to a key, ``(L,)``."""
-        return self.mean(layer, head).column(key)
+    def column(
+        self, layer: int | str, head: int | str, key: int, off: Event | None = None
+    ) -> Tensor:
+        """What attends to a key, ``(L,)``.
 
-    def cell(self, layer: int | str, head: int | str, query: int, key: int) -> dict[str, Any]:
+        Raises:
+            ReplacedError: the event was set meanwhile.
+        """
+        return self.mean(layer, head, off).column(key, off)
+
+    def cell(
+        self, layer: int | str, head: int | str, query: int, key: int, off: Event | None = None
+    ) -> dict[str, Any]:
         """One weight and what it comes from."""
+        row = self._rows_alone(layer, head, query)
         if MEAN in {layer, head}:
-            return _told(self.mean(layer, head).cell(query, key))
-        pattern = self.head(int(layer), int(head))
-        problem = pattern.parts()[0].window(slice(query, query + 1), slice(key, key + 1))
+            return _told(row.cell(0, key, off))
+        (pattern,) = row.patterns
+        problem = pattern.parts()[0].window(slice(0, 1), slice(key, key + 1))
         steps = dict(written_out(problem.cast(torch.float64)))
         score = float(steps["masked"].flatten()[0])
         return _told(
             {
-                "weight": float(pattern[query, key]),
+                "weight": float(pattern[0, key]),
                 "score": score,
-                "logsumexp": float(pattern.logsumexp[query]),
+                "logsumexp": float(pattern.logsumexp[0]),
                 "visible": score != -torch.inf,
             }
         )
+
+    def _rows_alone(self, layer: int | str, head: int | str, query: int) -> Mean:
+        """One row of each head, which needs no log-sum-exp but its own."""
+        heads = [self.head(*place) for place in self._places(layer, head)]
+        return Mean([rows(pattern, query, query + 1) for pattern in heads])
 
     def readouts(self, layer: int | str, head: int | str, off: Event | None = None) -> Tensor:
         """Entropy, distance, weight on the first key and weight received, ``(4, L)``.
@@ -200,14 +270,8 @@ class Run:
         Raises:
             ReplacedError: the event was set meanwhile.
         """
-        chosen = self._chosen(layer, head)
-        if len(chosen) > 1:
-            return self.mean(layer, head).readouts(off)
-        at = 0 if layer == MEAN else int(layer), 0 if head == MEAN else int(head)
-        entropy, distance, first, received = self._known(*at).read(
-            regard.Entropy(), regard.Distance(), regard.Mass(0), regard.Received()
-        )
-        return torch.stack([entropy, distance, first, received])
+        mean = self.mean(layer, head, off)
+        return mean.readouts(off) if len(mean.patterns) > 1 else along(mean.patterns[0], off)
 
     def steps(
         self,
@@ -225,10 +289,11 @@ class Run:
             walk(self.head(layer, head), values, query, first=first, count=count, picked=picked)
         )
 
-    def _chosen(self, layer: int | str, head: int | str) -> Sequence[Pattern]:
+    def _places(self, layer: int | str, head: int | str) -> list[tuple[int, int]]:
+        """The layers and heads that numbers, or means, stand for."""
         layers = range(len(self.layers)) if layer == MEAN else [int(layer)]
         return [
-            self.head(number, place)
+            (number, place)
             for number in layers
             for place in (range(len(self.layers[number].heads)) if head == MEAN else [int(head)])
         ]

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
-from regard.explorer._work import ReplacedError
+from regard.explorer._work import require_wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
     from threading import Event
 
     from torch import Tensor
@@ -53,8 +53,7 @@ def averaged(pattern: Pattern, queries: Span, keys: Span, block: int, off: Event
         band = -(-band // (_BANDS * block)) * block
     rows = []
     for first in range(queries[0], queries[1], band):
-        if off.is_set():
-            raise ReplacedError("replaced")
+        require_wanted(off)
         for down in _whole_and_rest(first, min(first + band, queries[1]), block):
             parts = [
                 pattern.image(_cells(down, block), _cells(across, block), queries=down, keys=across)
@@ -71,14 +70,28 @@ class Windows:
         self._wholes: OrderedDict[Hashable, tuple[int, Tensor]] = OrderedDict()
         self._lock = Lock()
 
+    def hold(self, head: Hashable, length: int, queries: Span, keys: Span, block: int) -> bool:
+        """Whether a window can be put together from the whole of a head that is kept."""
+        with self._lock:
+            finest, _ = self._wholes.get(head, (None, None))
+        return finest is not None and _made_of(finest, length, queries, keys, block)
+
     def read(
-        self, head: Hashable, pattern: Pattern, queries: Span, keys: Span, block: int, off: Event
+        self,
+        head: Hashable,
+        length: int,
+        average: Callable[[Span, Span, int, Event], Tensor],
+        queries: Span,
+        keys: Span,
+        block: int,
+        off: Event,
     ) -> Tensor:
-        """Find a window among the wholes that are kept, or compute it as `averaged` does.
+        """Find a window among the wholes that are kept, or compute it.
 
         Args:
-            head: whose pattern it is; the others are those of `averaged`.
-            pattern: its pattern.
+            head: whose pattern it is.
+            length: its queries, and its keys.
+            average: computes a window of it, as `averaged` does; the others are as there.
             queries: the first and the one behind the last.
             keys: the same.
             block: tokens along a side of a cell, a power of two.
@@ -87,17 +100,15 @@ class Windows:
         Raises:
             ReplacedError: `off` was set meanwhile.
         """
-        length = pattern.shape[-1]
         with self._lock:
             finest, sums = self._wholes.get(head, (0, None))
         if sums is None and queries == keys == (0, length):
             finest = _finest(length)
-            sums = averaged(pattern, queries, keys, finest, off)
+            sums = average(queries, keys, finest, off)
             sums *= _areas(queries, keys, finest, sums.device)
             self._keep(head, finest, sums)
-        ends = (*queries, *keys)
-        if sums is None or block < finest or any(e % finest and e != length for e in ends):
-            return averaged(pattern, queries, keys, block, off)
+        if sums is None or not _made_of(finest, length, queries, keys, block):
+            return average(queries, keys, block, off)
         down, across = (
             slice(first // finest, -(-behind // finest)) for first, behind in (queries, keys)
         )
@@ -109,6 +120,12 @@ class Windows:
             self._wholes[head] = finest, sums
             while len(self._wholes) > _KEPT:
                 self._wholes.popitem(last=False)
+
+
+def _made_of(finest: int, length: int, queries: Span, keys: Span, block: int) -> bool:
+    """Whether a window's cells are made of whole cells of a size."""
+    ends = (*queries, *keys)
+    return block >= finest and not any(end % finest and end != length for end in ends)
 
 
 def _whole_and_rest(first: int, behind: int, block: int) -> list[Span]:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from threading import Event
 from typing import TYPE_CHECKING, TypeVar
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,7 +18,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 WAITING = 64
-"""Most computations that wait at a time."""
+"""Most computations that wait at a time in a lane."""
 
 
 class ReplacedError(Exception):
@@ -24,21 +29,49 @@ class BusyError(Exception):
     """Too much is waiting already."""
 
 
+def require_wanted(off: Event | None) -> None:
+    """Raise `ReplacedError` once nobody wants the result any more."""
+    if off is not None and off.is_set():
+        raise ReplacedError("replaced")
+
+
+class Lane(Enum):
+    """What computations wait behind: those of their own lane alone."""
+
+    QUICK = 1
+    """Milliseconds, such as a row: under the pointer, whatever else is computed."""
+    SHOWN = 2
+    """What is looked at and may take long, such as a map."""
+    ASIDE = 3
+    """What comes after everything else: pictures and scores of all heads."""
+
+
+_THREADS = {Lane.QUICK: 1, Lane.SHOWN: 2, Lane.ASIDE: 1}
+
+
 class Work:
     """Threads that compute, and who waits for what.
 
-    The kernels use all cores by themselves and let go of Python meanwhile, so two threads are
-    enough: one computes while the other hands over.
+    The kernels let go of Python while they compute, and use all cores by themselves, but in the
+    quick lane.
     """
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="regard")
+        self._threads = {
+            lane: ThreadPoolExecutor(
+                count, f"regard {lane.name}", _by_itself if lane is Lane.QUICK else None
+            )
+            for lane, count in _THREADS.items()
+        }
         self._current: dict[str, Event] = {}
         self._asking: dict[Event, asyncio.Future[None]] = {}  # done once the server ends
+        self._waiting: Counter[Lane] = Counter()
         self._computing: set[Event] = set()
         self._closed = False
 
-    async def run(self, view: str | None, compute: Callable[[Event], Result]) -> Result:
+    async def run(
+        self, view: str | None, compute: Callable[[Event], Result], lane: Lane = Lane.SHOWN
+    ) -> Result:
         """Compute something in a thread.
 
         Args:
@@ -46,14 +79,15 @@ class Work:
                 replaces nothing.
             compute: does it; it is given an event that is set when its result is wanted no more,
                 and may then raise `ReplacedError`.
+            lane: what it may have to wait behind.
 
         Raises:
             ReplacedError: a newer one took its place.
-            BusyError: `WAITING` computations wait already.
+            BusyError: `WAITING` computations wait in this lane already.
         """
         if self._closed:
             raise ReplacedError("the server is ending")
-        if len(self._asking) >= WAITING:
+        if self._waiting[lane] >= WAITING:
             raise BusyError("too many computations wait already; try again in a moment")
         off = Event()
         if view is not None:
@@ -63,17 +97,17 @@ class Work:
             self._current[view] = off
         loop = asyncio.get_running_loop()
         ending = self._asking[off] = loop.create_future()
+        self._waiting[lane] += 1
 
         def begin() -> Result:
-            if off.is_set():  # replaced while it waited
-                raise ReplacedError("replaced")
+            require_wanted(off)  # it may have been replaced while it waited
             self._computing.add(off)
             try:
                 return compute(off)
             finally:
                 self._computing.discard(off)
 
-        answer = loop.run_in_executor(self._threads, begin)
+        answer = loop.run_in_executor(self._threads[lane], begin)
         try:
             await asyncio.wait({answer, ending}, return_when=asyncio.FIRST_COMPLETED)
             if answer.cancelled() or not answer.done():
@@ -84,6 +118,7 @@ class Work:
             raise
         finally:
             answer.cancel()
+            self._waiting[lane] -= 1
             del self._asking[off]
             if view is not None and self._current.get(view) is off:
                 del self._current[view]
@@ -99,7 +134,22 @@ class Work:
         for off, ending in list(self._asking.items()):
             off.set()
             ending.get_loop().call_soon_threadsafe(_finish, ending)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _by_itself() -> None:
+    """Have this thread compute without others from now on.
+
+    Where the cores are busy, a pool of threads waits for the last of them to get its turn, several
+    times in each computation: for a row that is a hundred times what computing it takes. OpenMP
+    has a number for each thread, but torch sets that of all threads; so OpenMP itself is asked, in
+    whichever runtime torch has loaded.
+    """
+    torch.get_num_threads()  # torch sets the number when a thread first needs it, and not again
+    set_number = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
+    if set_number is not None:
+        set_number(1)
 
 
 def _finish(ending: asyncio.Future[None]) -> None:

@@ -5,7 +5,7 @@ Axes: B batch, H heads of a layer, T tokens of one text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from regard.record._layer import Layer, Tokens
 
 __all__ = ["HeadScores", "Heads", "even", "figures", "with_targets"]
+
+Read = Callable[..., tuple[Any, ...]]
+"""Of a pattern and readouts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,15 +99,26 @@ class Heads(Sequence[HeadScores]):
 
 
 def read_heads(
-    layers: Sequence[Layer], names: Tokens | None, *, progress: bool | None = None
+    layers: Sequence[Layer],
+    names: Tokens | None,
+    *,
+    progress: bool | None = None,
+    read: Read = Pattern.read,
 ) -> Heads:
-    """Score every head of some layers; `Recording.heads` documents it."""
+    """Score every head of some layers; `Recording.heads` documents it.
+
+    Args:
+        layers: those.
+        names: their tokens, if known.
+        progress: show a bar.
+        read: takes readouts of a pattern, as `Pattern.read` does.
+    """
     scores: list[HeadScores] = []
     with bar(len(layers), progress=progress) as advance:
         for layer in layers:
             texts = [_without_padding(text, ids) for text, ids in _texts(layer, names)]
-            measured = [figures(text, ids) for text, ids in texts]
-            level = [figures(even(text), ids) for text, ids in texts]
+            measured = [figures(text, ids, read) for text, ids in texts]
+            level = [figures(even(text), ids, read) for text, ids in texts]
             for place, head in enumerate(layer.heads):
                 own = _mean([text[place] for text in measured])
                 flat = _mean([text[place] for text in level])
@@ -113,12 +127,15 @@ def read_heads(
     return Heads(scores)
 
 
-def figures(pattern: Pattern, ids: Int[Tensor, " T"] | None) -> list[Figures | None]:
+def figures(
+    pattern: Pattern, ids: Int[Tensor, " T"] | None, read: Read = Pattern.read
+) -> list[Figures | None]:
     """Measure the heads of one text, ``(H, T, T)``; None for each on a text of one token.
 
     Args:
         pattern: their weights.
         ids: the tokens, if known.
+        read: takes readouts of a pattern, as `Pattern.read` does.
     """
     heads, length, _ = pattern.shape
     if length < 2:
@@ -128,8 +145,8 @@ def figures(pattern: Pattern, ids: Int[Tensor, " T"] | None) -> list[Figures | N
     repeats: tuple[Copies | Successors, ...] = ()
     if ids is not None and any(one.any() for one in counted):
         repeats = Copies(ids), Successors(ids)
-    first, entropy, distance, offsets, *shares = pattern.read(
-        Mass(0), Entropy(), Distance(), Offsets(2), *repeats
+    first, entropy, distance, offsets, *shares = read(
+        pattern, Mass(0), Entropy(), Distance(), Offsets(2), *repeats
     )
     highest = even(pattern).entropy()[:, 1:]
     choice = highest > 0  # of more than one key

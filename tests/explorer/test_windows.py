@@ -1,5 +1,6 @@
 """Cells of a window are means of weights, whether computed or put together from a whole kept."""
 
+from functools import partial
 from threading import Event
 
 import pytest
@@ -42,6 +43,10 @@ def near(found, expected):
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6 * most)
 
 
+def read(windows, head, pattern, *window):
+    return windows.read(head, pattern.shape[-1], partial(averaged, pattern), *window, Event())
+
+
 @pytest.mark.parametrize(
     ("queries", "keys", "block"),
     [
@@ -61,18 +66,22 @@ def test_a_cell_is_the_mean_of_its_weights(
     monkeypatch.setattr(_windows, "_FINEST", 128)  # so that cells of 16 tokens are kept
     windows = Windows()
     if kept:
-        windows.read("a head", pattern, (0, L), (0, L), 128, Event())
-        if block >= 16 and queries[0] % 16 == 0:
+        read(windows, "a head", pattern, (0, L), (0, L), 128)
+        held = windows.hold("a head", L, queries, keys, block)
+        assert held == (block >= 16 and queries[0] % 16 == 0)
+        if held:
             pattern = regard.Pattern(torch.full((L, D), torch.nan), torch.zeros(L, D))  # not asked
-    found = windows.read("a head", pattern, queries, keys, block, Event())
+    else:
+        assert not windows.hold("a head", L, queries, keys, block)
+    found = read(windows, "a head", pattern, queries, keys, block)
     near(found, cells(weights, queries, keys, block))
 
 
 def test_another_head_has_another_pattern(pattern, weights):
     windows = Windows()
-    windows.read("a head", pattern, (0, L), (0, L), 128, Event())
+    read(windows, "a head", pattern, (0, L), (0, L), 128)
     other = regard.Pattern(torch.zeros(L, D), torch.zeros(L, D))
-    even = windows.read("another", other, (0, L), (0, L), 128, Event())
+    even = read(windows, "another", other, (0, L), (0, L), 128)
     torch.testing.assert_close(even, torch.full_like(even, 1 / L))
 
 
@@ -98,5 +107,5 @@ def test_few_wholes_are_kept():
     windows = Windows()
     small = regard.Pattern(torch.zeros(3, D), torch.zeros(3, D))
     for head in range(9):
-        windows.read(head, small, (0, 3), (0, 3), 1, Event())
+        read(windows, head, small, (0, 3), (0, 3), 1)
     assert len(windows._wholes) == _windows._KEPT

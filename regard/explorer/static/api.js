@@ -127,7 +127,8 @@ export const fetchRun = (run, view = "open") => json(of(run), { view });
 export const append = (run, token, view = "open") =>
   json(`${of(run)}/append`, { method: "POST", body: { token }, view });
 export const heads = (run, each, view = "heads") => lines(`${of(run)}/heads`, each, { view });
-export const thumbnails = (run, layer, size) => floats(`${of(run)}/thumbnails?${query({ layer, size })}`);
+export const thumbnails = (run, layer, size, view = "thumbnails") =>
+  floats(`${of(run)}/thumbnails?${query({ layer, size })}`, { view });
 export const map = (run, window, view) => floats(`${of(run)}/map?${query(window)}`, { view });
 export const row = (run, layer, head, at, view = "row") =>
   floats(`${of(run)}/row?${query({ layer, head, query: at })}`, { view });

@@ -33,7 +33,7 @@ async function load(side, run, grown) {
     .map((_, layer) => layer)
     .sort((a, b) => Number(b === get().layer) - Number(a === get().layer) || a - b);
   for (const layer of order) {
-    const data = await heard(api.thumbnails(run.id, layer, SIZE));
+    const data = await heard(api.thumbnails(run.id, layer, SIZE, `thumbnails-${side}`));
     if (mine.run !== run) return;
     if (!data) continue;
     mine.layers.set(layer, data);

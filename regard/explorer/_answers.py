@@ -1,0 +1,78 @@
+"""What the explorer's interface answers with: numbers in bulk, JSON, and JSON line by line."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from regard.explorer._subjects import ExplorerError
+from regard.explorer._work import BusyError, ReplacedError
+from regard.record import RecordError
+from regard.view.tokens import readable, visible
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from threading import Event
+
+    from regard.explorer._run import Run
+    from regard.explorer._work import Lane, Work
+
+__all__ = ["Lines", "Numbers", "describe", "drawn", "lines", "numbers"]
+
+
+class Numbers(Response):
+    """Numbers in bulk."""
+
+    media_type = "application/octet-stream"
+
+
+class Lines(StreamingResponse):
+    """JSON, line by line."""
+
+    media_type = "application/x-ndjson"
+
+
+def describe(run: Run) -> Response:
+    """Describe a run, as JSON at once: FastAPI goes through a long text token by token first."""
+    return JSONResponse(run.described())
+
+
+def numbers(tensor: torch.Tensor, *names: str) -> Numbers:
+    """Send numbers, with their shape in headers."""
+    data = tensor.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes()
+    headers = {name: str(size) for name, size in zip(names, tensor.shape, strict=len(names) > 0)}
+    return Numbers(data, headers=headers)
+
+
+def drawn(step: dict[str, Any]) -> dict[str, Any]:
+    """Describe a token that was drawn, or the run over all of them."""
+    if "run" in step:
+        return {"run": step["run"].described()}
+    piece = step["piece"]
+    return {"token": step["token"], "text": readable(piece), "shown": visible(piece)}
+
+
+async def lines(
+    work: Work, lane: Lane, step: Callable[[Event], dict[str, Any] | None]
+) -> AsyncIterator[bytes]:
+    """Send entries as they are computed, each a line of JSON; an error is the last of them.
+
+    Args:
+        work: computes.
+        lane: what each entry may have to wait behind.
+        step: computes the next entry; None behind the last.
+    """
+    while True:
+        try:
+            entry = await work.run(None, step, lane)
+        except ReplacedError:  # the server ends
+            return
+        except (ExplorerError, RecordError, BusyError, ValueError) as error:
+            yield json.dumps({"error": str(error)}).encode() + b"\n"
+            return
+        if entry is None:
+            return
+        yield json.dumps(entry).encode() + b"\n"

@@ -1,0 +1,160 @@
+"""A head's pattern read in bands of rows, so that reading a long one can be called off in between.
+
+Axes: L queries, S keys.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.explorer._work import require_wanted
+from regard.pattern import Pattern
+from regard.readouts import Distance, Entropy, Mass, Readout, Received
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from threading import Event
+
+    from torch import Tensor
+
+    from regard._readout import Sizes
+    from regard._stream import Block
+    from regard.record.heads import Read
+
+_BAND = 2**26  # weights: some tens of milliseconds
+_PATIENCE = 0.1  # seconds after which whoever waits for another looks whether to go on
+
+
+def rows(pattern: Pattern, first: int, behind: int) -> Pattern:
+    """Take a head's rows of a range, ``(behind − first, S)``."""
+    problem, logsumexp = pattern.parts()
+    part = problem.window(slice(first, behind), slice(0, problem.keys))
+    return Pattern.of(part, None if logsumexp is None else logsumexp[:, first:behind])
+
+
+class Unfinished:
+    """A head whose log-sum-exps are being worked out: what is called off is gone on with later."""
+
+    def __init__(self, pattern: Pattern) -> None:
+        self._pattern = pattern
+        self._parts: list[Tensor] = []
+        self._next = 0
+        self._lock = Lock()
+
+    def finish(self, off: Event | None) -> Pattern:
+        """Give the head with its log-sum-exps; while one thread works, others wait for it.
+
+        Raises:
+            ReplacedError: the event was set meanwhile.
+        """
+        while not self._lock.acquire(timeout=_PATIENCE):
+            require_wanted(off)
+        try:
+            for first, behind in _bands(self._pattern, self._next):
+                require_wanted(off)
+                band = rows(self._pattern, first, behind)
+                band.read()
+                self._parts.append(_known(band))
+                self._next = behind
+        finally:
+            self._lock.release()
+        return Pattern.of(self._pattern.parts()[0], torch.cat(self._parts, dim=-1))
+
+
+def thumbnail(pattern: Pattern, size: int, off: Event | None) -> Tensor:
+    """Draw a head small, ``(min(size, L), min(size, S))``: what `Pattern.image` gives.
+
+    Raises:
+        ReplacedError: the event was set meanwhile.
+    """
+    queries, keys = pattern.shape
+    height = min(size, queries)
+    if queries * keys <= _BAND or height == queries:
+        require_wanted(off)
+        return pattern.image(size, size)
+    sums = torch.zeros(height, min(size, keys), dtype=torch.float64, device=pattern.device)
+    for pixel in range(height):
+        require_wanted(off)
+        first, behind = -(-pixel * queries // height), (pixel + 1) * queries // height
+        if first < behind:
+            inner = rows(pattern, first, behind).image(1, size)[0]
+            sums[pixel] = inner.double() * (behind - first)
+    # An edge within a row gives its parts to the pixels above and below it.
+    cut = [pixel for pixel in range(1, height) if pixel * queries % height]
+    if cut:
+        problem, logsumexp = pattern.parts()
+        index = torch.tensor([pixel * queries // height for pixel in cut], device=pattern.device)
+        part = Pattern.of(problem.at(index), None if logsumexp is None else logsumexp[:, index])
+        divided = part.image(len(cut), size).double()
+        below = torch.tensor(cut, device=pattern.device)
+        shares = (below * queries % height / height)[:, None].double()
+        sums.index_add_(0, below - 1, divided * shares)
+        sums.index_add_(0, below, divided * (1 - shares))
+    return (sums * height / queries).to(pattern.dtype)
+
+
+def along(pattern: Pattern, off: Event | None) -> Tensor:
+    """Read entropy, distance, weight on the first key and weight received, ``(4, L)``.
+
+    Raises:
+        ReplacedError: the event was set meanwhile.
+    """
+    of_rows: list[Tensor] = []
+    received = torch.zeros(pattern.shape[-1], dtype=torch.float64, device=pattern.device)
+    for first, behind in _bands(pattern):
+        require_wanted(off)
+        *of_band, part = rows(pattern, first, behind).read(
+            Entropy(), Distance(), Mass(0), Received()
+        )
+        of_rows.append(torch.stack(of_band))
+        received += part
+    return torch.cat([torch.cat(of_rows, dim=-1), received.to(pattern.dtype)[None]])
+
+
+class Until(Readout[None, None]):
+    """Reads nothing, but ends the reading of the others with `ReplacedError` once it is called off.
+
+    Only those that are streamed in blocks are ended midway.
+    """
+
+    def __init__(self, off: Event | None) -> None:
+        self._off = off
+
+    def begin(self, sizes: Sizes) -> None:  # noqa: ARG002 - Readout's signature
+        """Look before anything is computed."""
+        require_wanted(self._off)
+
+    def add(self, state: None, block: Block) -> None:  # noqa: ARG002 - likewise
+        """Look between blocks."""
+        require_wanted(self._off)
+
+    def finish(self, state: None, sizes: Sizes) -> None:
+        """Give nothing."""
+
+
+def reader(off: Event | None) -> Read:
+    """Read as `Pattern.read` does, until it is called off; see `Until`."""
+
+    def read(pattern: Pattern, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
+        require_wanted(off)
+        if any(type(readout).order is Readout.order for readout in readouts):  # it is streamed
+            return pattern.read(*readouts, Until(off))[:-1]
+        return pattern.read(*readouts)
+
+    return read
+
+
+def _known(pattern: Pattern) -> Tensor:
+    logsumexp = pattern.parts()[1]
+    assert logsumexp is not None, "reading has worked them out"
+    return logsumexp
+
+
+def _bands(pattern: Pattern, first: int = 0) -> Iterator[tuple[int, int]]:
+    queries, keys = pattern.shape
+    height = max(1, _BAND // max(keys, 1))
+    for start in range(first, queries, height):
+        yield start, min(start + height, queries)

@@ -1,0 +1,170 @@
+"""Reading a head in bands gives what reading it at once gives, and can be called off in between."""
+
+from math import ceil
+
+import pytest
+import torch
+
+import regard
+from regard.explorer import _bands
+from regard.explorer._bands import Unfinished, along, reader, thumbnail
+from regard.explorer._subjects import RecordingSubject
+from regard.explorer._work import ReplacedError
+from regard.record.repeats import Copies
+
+L, D = 61, 5
+MASKS = {
+    "causal": regard.causal(),
+    "window": regard.causal() & regard.window(17),
+    "gaps": regard.dense(torch.rand(L, L, generator=torch.Generator().manual_seed(2)) < 0.7),
+    "none": None,
+}
+
+
+class Once:
+    """An event that is set after it was looked at so often."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    def is_set(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(_bands, "_BAND", L * 7)  # rows that L is no multiple of
+
+
+@pytest.fixture(params=MASKS)
+def pattern(request):
+    query, key = torch.randn(2, L, D, generator=torch.Generator().manual_seed(6))
+    return regard.Pattern(3 * query, key, mask=MASKS[request.param])
+
+
+@pytest.fixture
+def bands(monkeypatch):
+    """The bands that are read."""
+    read, rows = [], _bands.rows
+    monkeypatch.setattr(
+        _bands, "rows", lambda pattern, *span: read.append(span) or rows(pattern, *span)
+    )
+    return read
+
+
+def near(found, expected):
+    # Each band is rounded to float32 by itself.
+    torch.testing.assert_close(found.double(), expected.double(), rtol=3e-6, atol=3e-7)
+
+
+def test_log_sum_exps(pattern, bands):
+    near(Unfinished(pattern).finish(None).parts()[1], pattern.logsumexp[None])
+    assert len(bands) == ceil(L / 7)
+
+
+@pytest.mark.parametrize("looks", [0, 1, 5])
+def test_log_sum_exps_that_were_called_off_are_gone_on_with(pattern, bands, looks):
+    unfinished = Unfinished(pattern)
+    with pytest.raises(ReplacedError):
+        unfinished.finish(Once(looks))
+    assert len(bands) == looks
+    near(unfinished.finish(None).parts()[1], pattern.logsumexp[None])
+    assert bands == [(first, min(first + 7, L)) for first in range(0, L, 7)]  # each of them once
+
+
+@pytest.mark.parametrize("size", [1, 2, 13, 30, 60, 61, 64])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_thumbnail(pattern, size, known):
+    expected = regard.Pattern.of(pattern.parts()[0], None).image(size, size)
+    if known:
+        pattern.read()
+    near(thumbnail(pattern, size, None), expected)
+
+
+def test_readouts_along_the_text(pattern):
+    expected = torch.stack(
+        [pattern.entropy(), pattern.distance(), pattern.mass(0), pattern.received()]
+    )
+    near(along(pattern, None), expected)
+
+
+@pytest.mark.parametrize("looks", [0, 1, 4])
+@pytest.mark.parametrize("read", [along, lambda pattern, off: thumbnail(pattern, 13, off)])
+def test_they_can_be_called_off(pattern, bands, read, looks):
+    off = Once(looks)
+    with pytest.raises(ReplacedError):
+        read(pattern, off)
+    assert off.looks == -1
+    assert len(bands) == looks
+
+
+def test_what_is_streamed_can_be_called_off_between_blocks(monkeypatch):
+    monkeypatch.setattr("regard._stream._BLOCK_SCORES", L * 7)
+    query, key = torch.randn(2, 1, L, D)
+    pattern = regard.Pattern(query, key)
+    off = Once(5)
+    with pytest.raises(ReplacedError):
+        reader(off)(pattern, regard.Entropy(), Copies(torch.zeros(L).long()))
+    assert off.looks == -1
+    entropy, copies = reader(Once(99))(pattern, regard.Entropy(), Copies(torch.arange(L)))
+    assert torch.equal(entropy, pattern.entropy())
+    assert not copies.any()
+
+
+@pytest.fixture
+def run(make_recording):
+    given = torch.randn(2, 1, 3, L, D, generator=torch.Generator().manual_seed(4))
+    return RecordingSubject(make_recording([tuple(given)]), title="x").run("0")
+
+
+def test_a_column_makes_its_head_known_once(run, bands):
+    first = run.column(0, 1, 5)
+    many = len(bands)
+    assert many == ceil(L / 7)
+    assert torch.equal(run.column(0, 1, 5), first)
+    run.column(0, 1, L - 1)
+    run.cell(0, 1, 3, 2)
+    assert [behind - first for first, behind in bands[many:]] in ([], [1])
+
+
+def test_a_cell_and_a_row_compute_one_row(run, bands):
+    run.cell(0, 1, 31, 5)
+    run.row(0, 1, 31)
+    run.cell(0, "mean", 31, 5)
+    assert bands == []
+    assert all(run.head(0, head).parts()[1] is None for head in range(3))
+
+
+def test_a_head_that_is_known_stays_the_same_object(run):
+    run.column(0, 1, 5)
+    known = run.head(0, 1)
+    assert known.parts()[1] is not None
+    run.thumbnails(0, 13)
+    assert run.head(0, 1) is known
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda run, off: run.thumbnails(0, 13, off),
+        lambda run, off: run.scores(0, off),
+        lambda run, off: run.readouts(0, "mean", off),
+        lambda run, off: run.column(0, "mean", 7, off),
+    ],
+    ids=["thumbnails", "scores", "readouts", "column"],
+)
+def test_what_takes_long_can_be_called_off_anywhere(run, ask):
+    ask(run, looked := Once(10**9))
+    for head in range(3):
+        run._heads.pop((0, head))  # forget what was learnt
+    looks = 10**9 - looked.looks
+    assert looks >= 3 * ceil(L / 7)
+    for part in (0, looks // 3, looks - 1):
+        off = Once(part)
+        with pytest.raises(ReplacedError):
+            ask(run, off)
+        assert off.looks == -1
+        for head in range(3):
+            run._heads.pop((0, head), None)
+            run._unfinished.clear()
