@@ -9,7 +9,7 @@ TEXT := "The with statement is used to wrap the execution of a block. The with s
 allows common patterns to be reused: a block that is used again is a block of the with statement."
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint sanitize sanitize-memory sanitize-threads neon bench pictures model clean
+.PHONY: help demo test throttled lint sanitize sanitize-memory sanitize-threads neon bench pictures model clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,6 +21,9 @@ demo: $(INSTALLED) ## show what each token of a text attends to, and write regar
 test: lint ## lint, check types, run all tests, then the kernels under sanitizers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 	@$(MAKE) --no-print-directory sanitize neon
+
+throttled: $(INSTALLED) ## run the browser tests with the browser's processor throttled to a fifth
+	OMP_NUM_THREADS=1 REGARD_BROWSER=required REGARD_BROWSER_SLOWDOWN=5 $(BIN)/python -m pytest tests/explorer/browser
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -31,7 +31,7 @@ export const onOffline = (heard) => {
 export const update = new URLSearchParams(location.search).get("update");
 const at = (path) => (update == null ? path : `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ update })}`);
 
-async function ask(path, { view, method = "GET", body, signal } = {}) {
+async function ask(path, { view, method = "GET", body, signal } = {}, again = true) {
   let control = null;
   if (view) {
     asking.get(view)?.abort();
@@ -56,7 +56,12 @@ async function ask(path, { view, method = "GET", body, signal } = {}) {
     throw new ServerError("The server does not answer.", { offline: true });
   }
   if (answer.ok) return answer;
-  if (answer.status === 409) throw new Replaced();
+  if (answer.status === 409) {
+    // What this view asked before can reach the server later, and take the place of what is wanted.
+    const newest = view && asking.get(view) === control;
+    if (newest && again) return ask(path, { view, method, body }, false);
+    throw new Replaced();
+  }
   let sentence = `The server answered ${answer.status}.`;
   try {
     sentence = (await answer.json()).error ?? sentence;

@@ -1,6 +1,6 @@
 /** One head, larger, with its scores: the one under the pointer, else the chosen one, or the mean. */
 import * as api from "./api.js";
-import { byId, make, settled } from "./dom.js";
+import { byId, make, markStale, settled } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { meanOf, placeName, signed } from "./format.js";
 import { heard } from "./quiet.js";
@@ -62,7 +62,7 @@ async function askMean() {
   const window = { layer, head, queries: queries.join(), keys: keys.join(), block };
   const data = await heard(api.map(run.id, window, "card"));
   if (!data) return;
-  mean = { name, data };
+  mean = { name, data: { ...data, run: run.id } };
   showCard();
 }
 
@@ -86,6 +86,8 @@ function showCard() {
   canvas.setAttribute("aria-label", `Pattern of ${name}, small`);
   if (data) paintThumbnail(canvas, data, average === "head" ? head : 0, look);
   else canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
+  // The picture and the scores may still be of the text before it grew.
+  markStale(card, [data, figures].some((one) => one && one.run !== run.id));
   const title = average === "head" && figures ? `${name}: ${figures.name}` : name;
   card.replaceChildren(
     canvas,
@@ -123,10 +125,10 @@ function meanFigures({ run, heads, layer, average }) {
   const layers = average === "layer" ? [layer] : run.layers.map((_, at) => at);
   if (!layers.every((at) => heads.has(at))) return null;
   const all = layers.flatMap((at) => heads.get(at));
-  return Object.fromEntries(
-    READOUTS.map(([name]) => [
-      name,
-      all.every((one) => one[name] != null) ? all.reduce((sum, one) => sum + one[name], 0) / all.length : null,
-    ]),
-  );
+  const means = READOUTS.map(([name]) => [
+    name,
+    all.every((one) => one[name] != null) ? all.reduce((sum, one) => sum + one[name], 0) / all.length : null,
+  ]);
+  const of = all.find((one) => one.run !== run.id) ?? all[0];
+  return { ...Object.fromEntries(means), run: of.run };
 }

@@ -1,4 +1,5 @@
 /** Making elements. Text goes in as text only: tokens are their author's, never markup. */
+import { during, pend } from "./pending.js";
 
 export const byId = (name) => document.getElementById(name);
 
@@ -54,12 +55,14 @@ export function segments(group, answers, chosen, choose) {
 
 /** Runs at most once a frame, however often it is asked for. */
 export function framed(draw) {
-  let waiting = false;
+  /** @type {(() => void)|null} */
+  let end = null;
   return () => {
-    if (waiting) return;
-    waiting = true;
+    if (end) return;
+    end = pend();
     requestAnimationFrame(() => {
-      waiting = false;
+      end();
+      end = null;
       draw();
     });
   };
@@ -67,18 +70,35 @@ export function framed(draw) {
 
 /** Waits for an event of the document; where it does not come, no longer than so. */
 export const event = (name, most = 20_000) =>
-  new Promise((done) => {
-    document.addEventListener(name, done, { once: true });
-    setTimeout(done, most);
-  });
+  during(
+    new Promise((done) => {
+      document.addEventListener(name, done, { once: true });
+      setTimeout(done, most);
+    }),
+  );
 
 /** Runs when nobody has asked for it again for so long. */
 export function settled(milliseconds, run) {
   let timer = 0;
+  /** @type {(() => void)|null} */
+  let end = null;
   return (...given) => {
     clearTimeout(timer);
-    timer = setTimeout(() => run(...given), milliseconds);
+    end ??= pend();
+    timer = setTimeout(() => {
+      end();
+      end = null;
+      run(...given);
+    }, milliseconds);
   };
+}
+
+/**
+ * Declares whether a part of the page still answers a question that is no longer the current one.
+ * @param {HTMLElement} element @param {any} stale
+ */
+export function markStale(element, stale) {
+  element.dataset.state = stale ? "stale" : "current";
 }
 
 /** A key's name at the start of a row, to be pressed; the row's own click does the rest. */

@@ -1,6 +1,7 @@
 /** Where texts are typed, pasted, dropped or opened: one for each side. */
 import { byId, make } from "./dom.js";
 import { count, plural } from "./format.js";
+import { during } from "./pending.js";
 import { openRun, openText } from "./session.js";
 import { get, set, subscribe } from "./store.js";
 
@@ -99,15 +100,25 @@ class Entry {
   /** Opens a file as a text. */
   async take(file) {
     if (!file) return;
-    if (file.size > 4 * most()) {
-      const size = `${file.name} has ${count(file.size)} bytes`;
-      return set({ problem: `${size}; at most ${count(most())} characters are taken.` });
-    }
-    const text = await file.text();
-    if (text.includes("\u0000")) return set({ problem: `${file.name} is no text file.` });
+    const refuse = (why) => set({ problem: `“${file.name}” ${why}.` }); // a name is not to be capitalised
+    if (!file.size) return refuse("is empty");
+    if (file.size > 4 * most())
+      return refuse(`has ${count(file.size)} bytes; at most ${count(most())} characters are taken`);
+    const text = decoded(await during(file.arrayBuffer()));
+    if (text === null) return refuse("is not UTF-8 text; convert it first, for example with iconv -f latin1 -t utf-8");
+    if (text.includes("\u0000")) return refuse("is no text file");
     this.field.value = text;
     this.open(true);
     await this.#submit();
+  }
+}
+
+/** The text of a file, or null where its bytes are none: replaced, they would be read as another text. */
+function decoded(bytes) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    return null;
   }
 }
 

@@ -8,11 +8,12 @@ import { placeName } from "./format.js";
 import { READOUTS } from "./card.js";
 import { ordered } from "./heads.js";
 import { columns, scaleNow } from "./map.js";
+import { during } from "./pending.js";
 import { heard } from "./quiet.js";
 import { readoutsDrawing } from "./readouts.js";
 import { figuresOf, get, placeOf, set, shown } from "./store.js";
 import { SvgSurface } from "./surface.js";
-import { fileName, save, tables } from "./tables.js";
+import { UNFINISHED, fileName, save, tables } from "./tables.js";
 import { inks } from "./theme.js";
 import { thumbnailsOf } from "./thumbnails.js";
 
@@ -26,7 +27,7 @@ export function startExports() {
     menu.open = false;
     if (!get().run) return set({ problem: "There is no text open yet, so there is nothing to export." });
     const [part, kind] = what.split("-");
-    await (kind === "csv" ? tables : pictures)[part](kind);
+    await during((kind === "csv" ? tables : pictures)[part](kind));
   });
   document.addEventListener("pointerdown", (event) => {
     if (menu.open && !menu.contains(event.target)) menu.open = false;
@@ -59,6 +60,7 @@ async function deliver(kind, name, width, height, draw) {
 
 function exportMap(kind) {
   const seen = Object.values(columns).filter((column) => !column.root.hidden && column.source().run);
+  if (!seen.every((column) => column.current())) return set({ problem: UNFINISHED });
   const top = 34;
   const gap = 24;
   const widths = seen.map(({ place }) => place.width);
@@ -108,8 +110,10 @@ function exportHeads(kind) {
   const { width, height } = gridSize(heads.length, across, cell);
   const chosen = shown();
   const look = { theme: inks().theme, causal: run.causal, exact: run.length <= 64 };
+  const pictured = (layer) => thumbnailsOf(source.side, layer)?.run === run.id;
+  if (!run.layers.every((_, layer) => pictured(layer))) return set({ problem: UNFINISHED });
   const cells = heads.map(({ layer, head }) => ({
-    picture: thumbnailsOf(source.side, layer) ? thumbnail(thumbnailsOf(source.side, layer), head, look) : null,
+    picture: thumbnail(thumbnailsOf(source.side, layer), head, look),
     name: `${run.layers[layer].index}·${run.layers[layer].heads[head]}`,
     role: figuresOf(layer, head, source.heads)?.name ?? "",
     chosen: chosen.layer === layer && chosen.head === head,

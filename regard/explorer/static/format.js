@@ -15,12 +15,12 @@ export const full = (value) =>
     ? String(value)
     : String(Number(value.toPrecision(exact + 1)));
 
-/** A weight: enough figures to compare, never a 0 that is not one. */
+/** A weight: two or three figures that count, enough to compare, and never a 0 that is not one. */
 export function weight(value) {
   if (value == null) return "–";
   if (value === 0 || value === 1) return String(value);
   if (value >= 0.9995 && value < 1) return "0.999+";
-  if (value >= 0.001) return value.toFixed(3);
+  if (value >= 0.001) return value.toFixed(value >= 0.01 ? 3 : 4);
   return power(value);
 }
 

@@ -1,6 +1,6 @@
 /** The grid of all heads of a text, each its own small picture, named by what it does. */
 import { READOUTS, previewHead } from "./card.js";
-import { byId, framed, make } from "./dom.js";
+import { byId, framed, make, markStale } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { pinches } from "./gestures.js";
 import { signed } from "./format.js";
@@ -85,12 +85,17 @@ class Grid {
     this.#listen();
     const arrange = framed(() => this.#arrange());
     subscribe("run second sort size wide compare", arrange);
-    subscribe("heads headsSecond", () => {
+    subscribe("run second heads headsSecond", () => {
       this.#fill();
+      this.#dim();
       if (get().sort !== "order") arrange();
     });
     subscribe("layer head average other compare active", () => this.#mark());
-    onThumbnails((side, layer) => side === which && this.#paintLayer(layer));
+    onThumbnails((side, layer) => {
+      if (side !== which) return;
+      this.#paintLayer(layer);
+      this.#dim();
+    });
     document.addEventListener("inks", () => this.#repaint());
     new ResizeObserver(arrange).observe(root);
   }
@@ -130,6 +135,16 @@ class Grid {
     for (let head = 0; head < data.heads; head++) {
       const cell = this.cells.get(nameOf(layer, head));
       if (cell) paintThumbnail(cell.canvas, data, head, look);
+    }
+  }
+
+  /** Pictures and names of the text before it grew are dimmed until the new ones come. */
+  #dim() {
+    const { run, heads } = this.source();
+    for (const { root } of this.cells.values()) {
+      const [layer, head] = [Number(root.dataset.layer), Number(root.dataset.head)];
+      const shown = [thumbnailsOf(this.which, layer), figuresOf(layer, head, heads)];
+      markStale(root, shown.some((one) => one && one.run !== run?.id));
     }
   }
 

@@ -1,7 +1,7 @@
 /** A column of the map panel: which head, its picture, and what the pointer does to it. */
 import * as api from "./api.js";
 import { picture, scaleFor } from "./colour.js";
-import { byId, framed, make, settled } from "./dom.js";
+import { byId, framed, make, markStale, settled } from "./dom.js";
 import { hit, layout, paintMap } from "./draw_map.js";
 import { count, meanOf, named, placeName } from "./format.js";
 import { listen } from "./gestures.js";
@@ -150,6 +150,7 @@ export class MapColumn {
     this.chip.textContent = average === "head" ? (figures?.name ?? "") : "mean";
     this.told.textContent = average === "head" ? (figures?.meaning ?? "") : `the mean of ${meanOf(run, source)}`;
     this.told.title = this.told.textContent;
+    for (const one of [this.chip, this.told]) markStale(one, average === "head" && figures && figures.run !== run.id);
     this.root.classList.toggle("active", activeSide() === this.which);
   }
 
@@ -194,6 +195,7 @@ export class MapColumn {
     if (!margins || wanted !== this.wanted) return;
     const { length } = run;
     this.margins = {
+      of: wanted,
       entropy: margins.values.subarray(0, length),
       received: margins.values.subarray(3 * length, 4 * length),
     };
@@ -243,6 +245,11 @@ export class MapColumn {
     this.redraw();
   }
 
+  /** Whether the picture is of what is looked at now; of a text that grew it is not, for a while. */
+  current() {
+    return Boolean(this.sharp?.key.startsWith(`${this.wanted}/`));
+  }
+
   #recolour() {
     this.made.clear();
     this.redraw();
@@ -280,7 +287,7 @@ export class MapColumn {
       causal: run.causal,
       pictures,
       labels: run.labels,
-      margins: this.margins,
+      margins: this.margins?.of === this.wanted ? this.margins : null,
       query: query < run.length ? query : null,
       key: key != null && key < run.length ? key : null,
     };
@@ -288,6 +295,7 @@ export class MapColumn {
 
   #draw() {
     const { run } = this.source();
+    markStale(this.field, this.sharp !== null && !this.current());
     if (this.root.hidden || !run) {
       this.canvas.width = this.canvas.width; // clears it
       return;

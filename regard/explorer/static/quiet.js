@@ -1,5 +1,6 @@
 /** What goes wrong while asking: the server's own sentence is shown; what nobody waits for is not. */
 import { Replaced, ServerError } from "./api.js";
+import { during } from "./pending.js";
 import { set } from "./store.js";
 
 /**
@@ -10,7 +11,7 @@ import { set } from "./store.js";
  */
 export async function heard(answer) {
   try {
-    return await answer;
+    return await during(answer);
   } catch (error) {
     if (error instanceof Replaced) return null;
     if (!(error instanceof ServerError)) throw error;

@@ -55,7 +55,8 @@ function spot(side) {
 async function askCell() {
   await Promise.all(sides().map((side) => askOne(spot(side))));
   const spots = sides().map(spot);
-  set({ cell: spots.map(({ name }) => name).join(), spoken: spots.map(spoken).filter(Boolean).join("; ") });
+  // Only what has come: the same question asked twice is answered once, after the first gave way.
+  set({ cell: spots.map(({ name, cell }) => cell && name).join(), spoken: spots.map(spoken).filter(Boolean).join("; ") });
 }
 
 async function askOne({ side, run, query, key, place: [layer, head], name, cell }) {
@@ -83,7 +84,8 @@ function seen({ column, query, key }) {
   const data = column.sharp;
   if (
     key == null ||
-    !data?.exact ||
+    !column.current() ||
+    !data.exact ||
     query < data.queries[0] ||
     query >= data.queries[1] ||
     key < data.keys[0] ||

@@ -1,6 +1,6 @@
 /** A head's readouts along the text, and the strongest keys of the query. */
 import * as api from "./api.js";
-import { byId, framed, keyButton, make, rove, settled } from "./dom.js";
+import { byId, framed, keyButton, make, markStale, rove, settled } from "./dom.js";
 import { LEFT, paintReadouts } from "./draw_readouts.js";
 import { named, plural, weight } from "./format.js";
 import { heard } from "./quiet.js";
@@ -12,8 +12,9 @@ const TOP = 12;
 
 let values = null;
 let row = null;
-let loaded = "";
+let loaded = ""; // what the values are of
 let canvas = null;
+let plots = null;
 let table = null;
 
 export function startReadouts() {
@@ -22,16 +23,16 @@ export function startReadouts() {
     role: "img",
     "aria-label": "Readouts along the text: entropy, distance, weight on the first token, received. Arrows move the query.",
   });
-  const plots = make("div", { className: "plots" }, canvas);
+  plots = make("div", { className: "plots" }, canvas);
   table = make("div");
   byId("readouts").append(make("div", { className: "along" }, plots, table));
   rove(table);
   const draw = framed(paint);
   const ask = settled(60, () => load(draw));
-  subscribe(
-    "run second layer head average other compare active query querySecond hover tab folded",
-    ask,
-  );
+  subscribe("run second layer head average other compare active query querySecond hover tab folded", () => {
+    dim();
+    ask();
+  });
   subscribe("hover query key querySecond keySecond tab zoom zoomSecond active", draw);
   document.addEventListener("inks", draw);
   new ResizeObserver(draw).observe(plots);
@@ -67,6 +68,19 @@ function range() {
     : [0, run.length];
 }
 
+/** What the curves are to be of, as a name. */
+function place() {
+  const source = shown();
+  return source.run && [source.run.id, ...placeOf(source)].join("/");
+}
+
+/** What is of another head, text or query than the one that is looked at is dimmed. */
+function dim() {
+  const now = place();
+  markStale(plots, values !== null && loaded !== now);
+  markStale(table, row !== null && row.of !== `${now}/${queryRead()}`);
+}
+
 async function load(draw) {
   const now = get();
   const { tab, folded } = now;
@@ -75,17 +89,19 @@ async function load(draw) {
   if (!run || tab !== "readouts" || folded || now.offline) return;
   const query = queryRead();
   const [layer, head] = placeOf(source);
-  const key = `${run.id}/${layer}/${head}`;
+  const key = place();
   if (loaded !== key) {
     const data = await heard(api.readouts(run.id, layer, head, "readouts-band"));
     if (!data) return;
     loaded = key;
     values = data.values;
+    dim();
     draw();
   }
   const data = await heard(api.row(run.id, layer, head, query, "row-band"));
   if (!data) return;
-  row = { run, query, weights: data.values };
+  row = { of: `${key}/${query}`, run, query, weights: data.values };
+  dim();
   list();
 }
 

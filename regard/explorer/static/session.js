@@ -1,6 +1,7 @@
 /** Opening texts: from typing, a file, the address, an appended token or generation. */
 import * as api from "./api.js";
 import { event } from "./dom.js";
+import { during } from "./pending.js";
 import { heard } from "./quiet.js";
 import { activeSide, get, set } from "./store.js";
 
@@ -41,7 +42,7 @@ export function show(run, { keep = false, side = "first" } = {}) {
       set({ querySecond: clear.query, keySecond: clear.key, zoomSecond: clear.zoom, headsSecond: new Map() });
     else set({ layer: at, head: Math.min(head, run.layers[at].heads.length - 1), ...clear, heads: new Map() });
   }
-  readHeads(run, side);
+  during(readHeads(run, side));
 }
 
 /** @param {any} run @param {"first"|"second"} side */
@@ -56,7 +57,10 @@ async function readHeads(run, side) {
       (line) => {
         if (current() !== run) return;
         if (line.error) set({ problem: line.error });
-        else set(/** @type {any} */ ({ [name]: new Map(get()[name]).set(line.layer, line.heads) }));
+        else {
+          const heads = line.heads.map((figures) => ({ ...figures, run: run.id }));
+          set(/** @type {any} */ ({ [name]: new Map(get()[name]).set(line.layer, heads) }));
+        }
       },
       side === "second" ? "heads-second" : "heads",
     );
@@ -98,7 +102,9 @@ export function append(token) {
 }
 
 /** Opens the texts again that are on the page: the server was started anew, or has put them away. */
-export async function reopen() {
+export const reopen = () => during(reopened());
+
+async function reopened() {
   if (!get().run) return;
   for (const side of /** @type {const} */ (["first", "second"])) {
     const run = runOf(side);
@@ -123,7 +129,9 @@ const GROWTH = 4;
  * @param {(drawn: any[], side: "first"|"second") => void} each hears of the tokens that the text
  *   shown does not have yet
  */
-export async function generate({ tokens, temperature }, each) {
+export const generate = (options, each) => during(generated(options, each));
+
+async function generated({ tokens, temperature }, each) {
   const side = writing();
   const control = new AbortController();
   drawing = control;

@@ -1,6 +1,6 @@
 /** One query's attention, every number of it: query, scores, softmax, and the weighted sum of values. */
 import * as api from "./api.js";
-import { byId, make, rove, settled } from "./dom.js";
+import { byId, make, markStale, rove, settled } from "./dom.js";
 import { named, placeName, plural, signed, weight } from "./format.js";
 import { heard } from "./quiet.js";
 import { change, get, keyNow, queryNow, queryRead, shown, subscribe } from "./store.js";
@@ -13,10 +13,11 @@ let picked = null; // the key that is followed
 const strips = new Strips(() => data?.context && table());
 
 export function startSteps() {
-  subscribe(
-    "run second layer head average other compare active query querySecond hover tab folded",
-    settled(110, load),
-  );
+  const soon = settled(40, load);
+  subscribe("run second layer head average other compare active query querySecond hover tab folded", () => {
+    dim();
+    soon();
+  });
   subscribe("key keySecond hover query querySecond", follow);
   subscribe("key keySecond query querySecond", settled(110, fetchPicked));
   const draw = () => strips.draw();
@@ -24,6 +25,15 @@ export function startSteps() {
   new ResizeObserver(draw).observe(byId("steps"));
   rove(byId("steps"));
 }
+
+/** What the steps are to answer, as a name. */
+function question() {
+  const { run, layer, head } = shown();
+  return run && [run.id, layer, head, queryRead()].join("/");
+}
+
+/** Old numbers under a new title would lie: they are dimmed until theirs come. */
+const dim = () => markStale(byId("steps"), data !== null && data.name !== question());
 
 async function load() {
   const { tab, folded, offline } = get();
@@ -35,17 +45,15 @@ async function load() {
   }
   if (tab !== "steps" || folded) return;
   const query = queryRead();
-  const name = `${run.id}/${layer}/${head}/${query}`;
-  // Old numbers under a new title would lie: they pale until theirs come.
-  byId("steps").classList.toggle("waiting", data?.name !== name);
+  const name = question();
   if (data?.name === name) noteMean(average);
   if (data?.name === name || offline) return;
   const steps = await heard(api.steps(run.id, layer, head, query, { count: PAGE }));
   if (!steps) return;
-  byId("steps").classList.remove("waiting");
   const entries = steps.keys.filter(({ visible }) => visible);
   data = { ...steps, entries, hiddenEntries: [], extra: null, page: PAGE, name, at: query, run, layer, head };
   [picked] = entries;
+  dim();
   strips.clear();
   build();
   noteMean(average);

@@ -8,6 +8,7 @@ import { heard } from "./quiet.js";
 import { figuresOf, get, placeOf, queryNow, queryRead, set, shown } from "./store.js";
 
 const WRITTEN = 256; // keys of a query's steps that the server writes out at a time
+export const UNFINISHED = "That is still being computed; export it once it is there.";
 
 /** Hands a file over. */
 export function save(blob, name) {
@@ -45,7 +46,7 @@ function mapTable() {
   const column = activeColumn();
   const source = column.source();
   const { sharp } = column;
-  if (!sharp) return set({ problem: "The map is still being drawn; export it once it is there." });
+  if (!column.current()) return set({ problem: UNFINISHED });
   const { queries, keys, block, rows, columns, values } = sharp;
   const cell = (i, j) => [
     queries[0] + i * block,
@@ -130,6 +131,8 @@ async function readoutsTable() {
 function headsTable() {
   const source = shown(get().compare === "text" ? undefined : "first");
   const { run } = source;
+  const known = ({ layer, head }) => figuresOf(layer, head, source.heads)?.run === run.id;
+  if (!ordered(source).every(known)) return set({ problem: UNFINISHED });
   table(
     "regard-heads",
     ["layer", "head", "layer_name", "name", "meaning", ...READOUTS.map(([name]) => name)],

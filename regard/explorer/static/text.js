@@ -1,6 +1,6 @@
 /** A text as it was cut into tokens, and what each attends to, shown right in it. */
 import * as api from "./api.js";
-import { byId, framed, make, segments, settled } from "./dom.js";
+import { byId, framed, make, markStale, segments, settled } from "./dom.js";
 import { plural, sentence, weight } from "./format.js";
 import { heard } from "./quiet.js";
 import {
@@ -56,8 +56,8 @@ class TextView {
     /** @type {HTMLElement|null} */
     this.reached = null;
     this.asked = 0;
-    /** @type {{gives: Float32Array|null, takes: Float32Array|null}} */
-    this.weights = { gives: null, takes: null };
+    /** @type {{of: string, gives: Float32Array|null, takes: Float32Array|null}} of: the question */
+    this.weights = { of: "", gives: null, takes: null };
     this.repaint = framed(() => this.#paint());
     this.#listen();
     subscribe("run second compare", () => this.#rebuild());
@@ -148,7 +148,7 @@ class TextView {
     if (run === this.run) return;
     const before = this.run ? this.spans.length : 0;
     this.run = run;
-    this.weights = { gives: null, takes: null };
+    this.weights = { of: "", gives: null, takes: null };
     if (run) return this.#place(queryNow(this.side), before && get().grown ? this.behind : null);
     this.spans = [];
     this.painted = new Set();
@@ -226,11 +226,18 @@ class TextView {
     return best;
   }
 
+  /** What the shading is to answer, as a name. */
+  #question() {
+    const source = this.source();
+    return [source.run.id, ...placeOf(source), queryNow(this.side)].join("/");
+  }
+
   async #ask() {
     const source = this.source();
     const { run } = source;
     if (!run) return;
     const mine = ++this.asked;
+    const of = this.#question();
     const token = queryNow(this.side);
     const [layer, head] = placeOf(source);
     const [gives, takes] = await Promise.all([
@@ -239,7 +246,7 @@ class TextView {
     ]);
     if (mine !== this.asked || run !== this.run) return;
     // Without an answer nothing is shaded: another token's weights would be taken for this one's.
-    this.weights = { gives: gives?.values ?? null, takes: takes?.values ?? null };
+    this.weights = { of, gives: gives?.values ?? null, takes: takes?.values ?? null };
     this.repaint();
   }
 
@@ -250,7 +257,9 @@ class TextView {
     const { first, behind, spans } = this;
     const query = queryNow(this.side);
     const key = keyNow(this.side);
-    const { gives, takes } = this.weights;
+    const { of, gives, takes } = this.weights;
+    const stale = of !== this.#question();
+    markStale(this.root, stale); // its style takes the shading away
     const now = new Set([query, key]);
     let [mostGives, mostTakes] = [0, 0];
     for (let k = 0; k < run.length; k++) {
@@ -273,8 +282,8 @@ class TextView {
     this.reached = spans[query - first] ?? null;
     if (this.reached) this.reached.tabIndex = 0; // Tab comes to the query; arrows go on from there
     const [ends, taken] = this.legend.querySelectorAll("samp");
-    ends.textContent = gives ? `≤ ${weight(mostGives)}` : "";
-    taken.textContent = gives ? `≤ ${weight(mostTakes)}` : "";
+    ends.textContent = gives && !stale ? `≤ ${weight(mostGives)}` : "";
+    taken.textContent = takes && !stale ? `≤ ${weight(mostTakes)}` : "";
   }
 }
 

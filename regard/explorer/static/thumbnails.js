@@ -1,5 +1,6 @@
 /** The small pictures of all heads of a text: asked for once the map is there, a layer at a time. */
 import * as api from "./api.js";
+import { during } from "./pending.js";
 import { heard } from "./quiet.js";
 import { afterMap } from "./session.js";
 import { get, subscribe } from "./store.js";
@@ -14,12 +15,15 @@ const listeners = [];
 /** @param {(side: "first"|"second", layer: number) => void} heardOf called when a layer's have come */
 export const onThumbnails = (heardOf) => listeners.push(heardOf);
 
-/** The pictures of a layer's heads, or undefined as long as they have not come. */
+/**
+ * The pictures of a layer's heads, or undefined as long as they have not come; `run` is the text
+ * that they are of, a shorter one where it has grown since.
+ */
 export const thumbnailsOf = (side, layer) => kept[side].layers.get(layer);
 
 export function startThumbnails() {
-  subscribe("run", ({ run, grown }) => load("first", run, grown));
-  subscribe("second", ({ second, grown }) => load("second", second, grown));
+  subscribe("run", ({ run, grown }) => during(load("first", run, grown)));
+  subscribe("second", ({ second, grown }) => during(load("second", second, grown)));
 }
 
 async function load(side, run, grown) {
@@ -36,7 +40,7 @@ async function load(side, run, grown) {
     const data = await heard(api.thumbnails(run.id, layer, SIZE, `thumbnails-${side}`));
     if (mine.run !== run) return;
     if (!data) continue;
-    mine.layers.set(layer, data);
+    mine.layers.set(layer, { ...data, run: run.id });
     for (const heardOf of listeners) heardOf(side, layer);
   }
   document.dispatchEvent(new CustomEvent("thumbnails"));

@@ -2,7 +2,7 @@
 import * as api from "./api.js";
 import { written } from "./address.js";
 import { READOUTS } from "./card.js";
-import { byId, framed, make } from "./dom.js";
+import { byId, framed, make, markStale } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { paintTraining, stepAt } from "./draw_training.js";
 import { count, plural, signed } from "./format.js";
@@ -97,7 +97,7 @@ function build(draw) {
       grid,
     ),
   );
-  parts = { slider, output, kept, canvas, plot, cells };
+  parts = { slider, output, kept, canvas, plot, grid, cells };
   new ResizeObserver(draw).observe(plot);
 }
 
@@ -117,7 +117,8 @@ function paint() {
   const score = scoreNow();
   const { layer, head } = shown();
   const loss = told.losses[n] == null ? "" : ` · loss ${signed(told.losses[n], 3)}`;
-  const { slider, output, kept, canvas, plot, cells } = parts;
+  const { slider, output, kept, canvas, plot, grid, cells } = parts;
+  markStale(grid, pictures.data !== null && pictures.step !== step);
   slider.value = String(n);
   output.textContent = `update ${count(step)}${loss}`;
   slider.setAttribute("aria-valuetext", output.textContent.replace(" · ", ", "));

@@ -1,6 +1,9 @@
 """The page in a browser that shows it as people see it.
 
 Run with:  REGARD_BROWSER=required pytest tests/explorer/browser
+
+REGARD_BROWSER_SLOWDOWN=5 throttles the pages' processor to a fifth. No test waits for time: each
+waits until the page declares that it has settled, or for what it shows.
 """
 
 import contextlib
@@ -14,6 +17,8 @@ from regard.explorer._subjects import ModelSubject, RecordingSubject
 from regard.gpt import load
 
 REQUIRED = os.environ.get("REGARD_BROWSER") == "required"
+SLOWDOWN = float(os.environ.get("REGARD_BROWSER_SLOWDOWN", "1"))
+PATIENCE = 30_000 * SLOWDOWN  # milliseconds until a page that never gets there fails
 HINT = "get playwright and chromium, then REGARD_BROWSER=required pytest tests/explorer/browser"
 EXAMPLE = "The with statement wraps the execution of a block. The with statement"
 
@@ -38,6 +43,52 @@ def browser():
             _missing(f"no chromium starts ({str(error).splitlines()[0]})")
         yield found
         found.close()
+
+
+@pytest.fixture(scope="session")
+def pages(browser):
+    """Open a page in a context of its own, throttled where that is asked for."""
+
+    @contextlib.contextmanager
+    def opened(**options):
+        with browser.new_context(**options) as context:
+            context.set_default_timeout(PATIENCE)
+            page = context.new_page()
+            if SLOWDOWN > 1:
+                session = context.new_cdp_session(page)
+                session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWDOWN})
+            yield page
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def settled():
+    """Wait until the page declares that nothing is asked for, scheduled or still to be drawn."""
+
+    def wait(page):
+        page.wait_for_selector("html[data-settled=true]")
+        return page
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def written():
+    """A weight as the page writes it: two or three figures that count, below 0.001 as a power."""
+
+    def write(weight):
+        if weight in {0, 1}:
+            return f"{weight:.0f}"
+        if weight >= 0.9995:
+            return "0.999+"
+        if weight >= 0.001:
+            return f"{weight:.{3 if weight >= 0.01 else 4}f}"
+        digits, exponent = f"{weight:.1e}".split("e")
+        power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        return power if digits == "1.0" else f"{digits.removesuffix('.0')}·{power}"
+
+    return write
 
 
 @pytest.fixture(scope="session")
@@ -78,17 +129,15 @@ def running():
 
 
 @pytest.fixture
-def show(browser, running):
+def show(pages, running, settled):
     """Open the page of something; whatever it complains about fails the test."""
     with contextlib.ExitStack() as stack:
         complaints = []
 
         def go(subject, hash="", *, width=1440, height=900, offline=False, **options):  # noqa: A002
             explorer = running(subject)
-            context = browser.new_context(viewport={"width": width, "height": height}, **options)
-            stack.callback(context.close)
-            context.set_default_timeout(10_000)
-            page = context.new_page()
+            viewport = {"width": width, "height": height}
+            page = stack.enter_context(pages(viewport=viewport, **options))
 
             def console(message):
                 if message.type == "error" and not offline:
@@ -104,8 +153,7 @@ def show(browser, running):
             page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
             page.goto(explorer.url + hash)
             page.locator("#tokens .token").first.wait_for()
-            page.wait_for_function("() => document.querySelector('#busy').textContent === ''")
-            return page
+            return settled(page)
 
         yield go
     assert complaints == []

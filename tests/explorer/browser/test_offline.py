@@ -1,5 +1,6 @@
 """The report's own answers, computed in a browser, are the server's within the error it tells."""
 
+import contextlib
 import functools
 import re
 from threading import Event
@@ -50,13 +51,13 @@ def odd():
 
 
 @pytest.fixture(scope="module")
-def answers(browser):
+def answers(pages):
     """Ask a report's own module, without its page."""
-    context = browser.new_context(offline=True)
+    stack = contextlib.ExitStack()
 
     @functools.cache
     def ask(subject):
-        page = context.new_page()
+        page = stack.enter_context(pages(offline=True))
         elements = re.findall(
             r'<script type="(?:application/json|text/plain)".*', report_html(subject)
         )
@@ -75,8 +76,8 @@ def answers(browser):
 
         return question
 
-    yield ask
-    context.close()
+    with stack:
+        yield ask
 
 
 @pytest.fixture(params=["odd", "model"])

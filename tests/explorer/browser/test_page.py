@@ -23,25 +23,6 @@ INJECTED = [
 ]
 
 
-# The address, which follows a moment after, says all that was chosen; every head was scored, and
-# nothing that is drawn or written out is of something else.
-SETTLED = """() => {
-  const all = (name, holds) => [...document.querySelectorAll(name)].every(holds);
-  return document.querySelector("#busy").textContent === ""
-    && window.written() === location.hash
-    && all("#grid .cell", (cell) => cell.title.includes(": "))
-    && all(".stale", (one) => one.hidden)
-    && all(".waiting", () => false);
-}"""
-
-
-def settled(page):
-    page.evaluate(
-        'import("/static/address.js").then(({ written }) => { window.written = written })'
-    )
-    page.wait_for_function(SETTLED)
-
-
 def seen(page):
     return {
         "tokens": page.locator("#tokens .token").all_text_contents(),
@@ -52,11 +33,11 @@ def seen(page):
         "colour": page.locator("#colour [aria-checked=true]").text_content(),
         "average": page.locator("#average [aria-checked=true]").text_content(),
         "tab": page.locator("[role=tab][aria-selected=true]").text_content(),
-        "hash": page.evaluate("location.hash.slice(1)"),  # page.url follows a moment after
+        "hash": page.evaluate("location.hash.slice(1)"),
     }
 
 
-def test_an_address_that_is_shared_brings_the_page_back(show, model):
+def test_an_address_that_is_shared_brings_the_page_back(show, settled, model):
     page = show(model)
     page.locator("#edit").click()
     page.locator("#entry-text").fill("the cat & the #1 dog? 100% sure + <b>")
@@ -71,9 +52,7 @@ def test_an_address_that_is_shared_brings_the_page_back(show, model):
     page.mouse.move(2, 2)
     settled(page)
     before = seen(page)
-    again = show(model, "#" + before["hash"])
-    settled(again)
-    assert seen(again) == before
+    assert seen(show(model, "#" + before["hash"])) == before
 
 
 @pytest.mark.parametrize(
@@ -81,7 +60,6 @@ def test_an_address_that_is_shared_brings_the_page_back(show, model):
 )
 def test_an_address_that_makes_no_sense_opens_the_page(show, model, hash):  # noqa: A002
     page = show(model, hash)
-    settled(page)
     assert page.locator("#tokens .token").count() > 3
 
 
@@ -94,7 +72,6 @@ def download(page, what):
 
 def test_pictures_are_exported(show, model):
     page = show(model, "#l=1&h=1&q=9&k=3")
-    settled(page)
     for what in ("map", "heads"):
         name, data = download(page, f"{what}-png")
         assert name.endswith(".png")
@@ -123,9 +100,6 @@ def table(data):
 def test_numbers_are_exported(show, model):
     run = model.run(model.about()["runs"][0])
     page = show(model, "#l=1&h=2&q=9")
-    page.wait_for_function(
-        "() => [...document.querySelectorAll('#grid .cell')].every((c) => /: /.test(c.title))"
-    )
     name, data = download(page, "row-csv")
     assert name == "regard-row-layer1-head2-query9.csv"
     rows = table(data)
@@ -146,13 +120,12 @@ def test_numbers_are_exported(show, model):
 
 
 def harmless(page):
-    settled(page)
     assert page.evaluate("window.hacked") is None
     assert page.locator("main img, main script, main iframe").count() == 0
 
 
 @pytest.mark.parametrize("text", INJECTED)
-def test_a_text_is_only_ever_text(show, model, text):
+def test_a_text_is_only_ever_text(show, settled, model, text):
     page = show(model)
     page.locator("#edit").click()
     page.locator("#entry-text").fill(text)
@@ -165,7 +138,7 @@ def test_a_text_is_only_ever_text(show, model, text):
     page.locator("#tokens .token").last.click()
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("t")
-    harmless(page)
+    harmless(settled(page))
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +149,7 @@ def hostile(make_recording):
     return RecordingSubject(recording, title="<img src=x onerror=window.hacked=1>")
 
 
-def test_the_tokens_of_a_recording_are_only_ever_text(show, hostile):
+def test_the_tokens_of_a_recording_are_only_ever_text(show, settled, hostile):
     page = show(hostile, "#q=12&k=1")
     shown = page.locator("#tokens .token").all_text_contents()
     assert shown[0] == INJECTED[0]
@@ -187,17 +160,17 @@ def test_the_tokens_of_a_recording_are_only_ever_text(show, hostile):
         page.keyboard.press("Enter")
         page.locator("#band-title", has_text=f"of query {at} ").wait_for()
     page.keyboard.press("t")
-    harmless(page)
+    harmless(settled(page))
     _, data = download(page, "row-csv")
     assert not [one for one in table(data) if one["key_token"].startswith(("=", "+", "-", "@"))]
     _, data = download(page, "map-svg")
     assert b"<script" not in data
     assert b"<img" not in data
     ET.fromstring(data)
-    harmless(page)
+    harmless(settled(page))
 
 
-def test_a_recording_takes_no_text(show, hostile):
+def test_a_recording_takes_no_text(show, settled, hostile):
     page = show(hostile)
     assert not page.locator("#edit").is_visible()
     assert not page.locator("#generate").is_visible()
@@ -207,10 +180,9 @@ def test_a_recording_takes_no_text(show, hostile):
     settled(page)
 
 
-def test_a_server_that_has_ended_is_missed_and_found_again(show, shipped, running):
+def test_a_server_that_has_ended_is_missed_and_found_again(show, settled, shipped, running):
     subject = ModelSubject(*shipped, title="the model", text="the cat sat on the mat")
     page = show(subject, offline=True)
-    settled(page)
     tokens = page.locator("#tokens .token").all_text_contents()
     explorer = running(subject)
     explorer.stop()
@@ -264,7 +236,9 @@ CUT = """() => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 900])
 @pytest.mark.parametrize("what", ["model", "hostile"])
-def test_nothing_is_cut_and_nothing_overflows(show, request, tmp_path, what, width, scheme):
+def test_nothing_is_cut_and_nothing_overflows(
+    show, settled, request, tmp_path, what, width, scheme
+):
     page = show(request.getfixturevalue(what), "#q=9&k=3", width=width, color_scheme=scheme)
     problems = {}
     for name, keys in [("steps", ""), ("readouts", "t"), ("wide", "h"), ("keys", "h?")]:

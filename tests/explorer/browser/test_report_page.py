@@ -22,7 +22,7 @@ LAYER, HEAD, QUERY, KEY = 1, 1, 9, 4
 
 
 @pytest.fixture
-def opened(browser, tmp_path):
+def opened(pages, settled, tmp_path):
     """Write a report and open it; whatever it asks for or complains about fails the test."""
     with contextlib.ExitStack() as stack:
         complaints = []
@@ -30,12 +30,8 @@ def opened(browser, tmp_path):
         def go(subject, hash="", *, width=1440, scheme="light", **options):  # noqa: A002
             file = tmp_path / "report.html"
             regard.report(subject, file, **options)
-            context = browser.new_context(
-                viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True
-            )
-            stack.callback(context.close)
-            context.set_default_timeout(10_000)
-            page = context.new_page()
+            viewport = {"width": width, "height": 900}
+            page = stack.enter_context(pages(viewport=viewport, color_scheme=scheme, offline=True))
             page.on(
                 "console",
                 lambda message: (
@@ -52,7 +48,7 @@ def opened(browser, tmp_path):
             page.on("request", asked)
             page.goto(file.as_uri() + hash)
             page.locator("#tokens .token").first.wait_for()
-            return page
+            return settled(page)
 
         yield go
     assert complaints == []
@@ -62,23 +58,21 @@ def fact(page, name):
     return page.locator("#cross dt", has_text=re.compile(f"^{name}$")).locator("+ dd")
 
 
-def test_all_parts_are_there_and_nothing_that_takes_a_server(opened, model):
+def test_all_parts_are_there_and_nothing_that_takes_a_server(opened, settled, model):
     page = opened(model, start=f"l={LAYER}&h={HEAD}&q={QUERY}&k={KEY}")
     run = model.run(model.about()["runs"][0])
     assert page.locator("#tokens .token").count() == len(run.tokens)
-    page.locator("#notes", has_text="largest error of any weight").wait_for()
+    assert "largest error of any weight" in page.locator("#notes").text_content()
     drawn = """(canvas) => new Set(canvas.getContext("2d")
       .getImageData(0, 0, canvas.width, canvas.height).data).size"""
-    page.locator("#band-title", has_text=f"layer {LAYER}, head {HEAD}").wait_for()
-    page.locator("#steps tbody tr[data-key]").first.wait_for()
-    page.wait_for_function(
-        "(many) => document.querySelectorAll('#grid .cell[title*=\": \"]').length === many",
-        arg=sum(len(layer.heads) for layer in run.layers),
-    )
+    assert f"layer {LAYER}, head {HEAD}" in page.locator("#band-title").text_content()
+    assert page.locator("#steps tbody tr[data-key]").count() > 0
+    many = sum(len(layer.heads) for layer in run.layers)
+    assert page.locator('#grid .cell[title*=": "]').count() == many
     assert page.locator("#map-first canvas").first.evaluate(drawn) > 20
     assert page.locator("#grid .cell canvas").first.evaluate(drawn) > 5
     page.locator("#tab-readouts").click()
-    page.locator("#readouts tbody tr").first.wait_for()
+    assert settled(page).locator("#readouts tbody tr").count() > 0
     assert page.locator("#next button").count() > 0
     assert page.locator("#next button:enabled").count() == 0
     for name in ("#entry", "#edit", "#generate", "#offline", "#problem"):
@@ -103,7 +97,7 @@ def test_a_weight_is_the_models_within_the_error_that_is_told(opened, shipped, m
     strongest = int(scores.argmax())
     exact = float(scores.softmax(-1)[strongest])
     page = opened(model, f"#l={LAYER}&h={HEAD}&q={QUERY}&k={strongest}")
-    page.locator("#cross", has_text=f"{float(scores.max()):.3f}".replace("-", "−")).wait_for()
+    assert fact(page, "score").text_content() == f"{float(scores.max()):.3f}".replace("-", "−")
     told = float(re.search(r"any weight is ([\d.]+)", page.locator("#notes").text_content())[1])
     shown = float(fact(page, "weight").get_attribute("title"))
     assert 0 < told < 1e-4
@@ -111,22 +105,23 @@ def test_a_weight_is_the_models_within_the_error_that_is_told(opened, shipped, m
     assert shown == pytest.approx(exact, abs=told, rel=5e-4)
 
 
-def test_the_wheel_zooms_to_weights_of_their_own(opened, model):
+def test_the_zoom_goes_to_weights_of_their_own(opened, settled, model):
     page = opened(model)
-    page.locator("#zoom-note", has_text="all").wait_for()
+    note = page.locator("#zoom-note")
+    assert note.text_content().startswith("all ")
     page.locator("#zoom-in").click()
-    page.locator("#zoom-note", has_text="queries").wait_for()
-    assert "z=" in page.evaluate("location.hash") or page.wait_for_function(
-        "() => location.hash.includes('z=')"
-    )
+    settled(page)
+    assert note.text_content().startswith("queries ")
+    assert "z=" in page.evaluate("location.hash")
 
 
-def test_a_recording_of_two_sequences_and_no_values(opened, padded):
+def test_a_recording_of_two_sequences_and_no_values(opened, settled, padded):
     page = opened(RecordingSubject(padded.recording, title="mine"))
-    page.locator("#tokens .token", has_text="a12").wait_for()
+    assert page.locator("#tokens .token").last.text_content() == "a12"
     page.locator("#sequence").select_option("1")
-    page.locator("#tokens .token", has_text="b12").wait_for()
-    page.locator("#steps .out", has_text="values were not recorded").wait_for()
+    settled(page)
+    assert page.locator("#tokens .token").last.text_content() == "b12"
+    assert "values were not recorded" in page.locator("#steps .out").text_content()
     assert not page.locator("#next-panel").is_visible()
 
 
@@ -134,7 +129,7 @@ def test_tokens_are_text(opened, make_recording):
     query = torch.randn(1, 1, len(HOSTILE), 5)
     recording = make_recording([(query, query)], tokens=[HOSTILE])
     page = opened(RecordingSubject(recording, title="<img src=y onerror=alert(2)>"))
-    page.locator("#tokens .token", has_text="<b>bold</b>").wait_for()
+    assert page.locator("#tokens .token", has_text="<b>bold</b>").count() == 1
     assert page.locator("img, b b, #tokens img, #tokens b").count() == 0
     assert "<img src=y" in page.locator("#about, h1 + *").first.text_content()
 
@@ -143,7 +138,6 @@ def test_tokens_are_text(opened, make_recording):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_follows_the_preference_and_fits(opened, model, width, scheme):
     page = opened(model, width=width, scheme=scheme)
-    page.locator("#steps tbody tr[data-key]").first.wait_for()
     assert page.locator("html").get_attribute("data-theme") == scheme
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
@@ -151,6 +145,6 @@ def test_it_follows_the_preference_and_fits(opened, model, width, scheme):
 def test_a_copy_of_the_address_opens_the_same_view(opened, shipped):
     subject = ModelSubject(*shipped, title="m", text="a list is a list")
     page = opened(subject, f"#l={LAYER}&h=2&q=3&c=linear&b=readouts")
-    page.locator("#band-title", has_text=f"layer {LAYER}, head 2").wait_for()
-    page.locator("#readouts tbody tr").first.wait_for()
+    assert f"layer {LAYER}, head 2" in page.locator("#band-title").text_content()
+    assert page.locator("#readouts tbody tr").count() > 0
     assert page.locator("#colour [value=linear]").get_attribute("aria-checked") == "true"

@@ -1,0 +1,137 @@
+"""What answers a question that is no longer the current one is declared stale, and dimmed."""
+
+import contextlib
+
+import pytest
+
+from regard.explorer._subjects import ModelSubject
+
+SEEN = "(one) => getComputedStyle(one).backgroundColor"
+CLEAR = "rgba(0, 0, 0, 0)"
+STRONGEST = "#tokens .token[data-at='{}']"
+
+
+@contextlib.contextmanager
+def held(page, *questions):
+    """Keep the server's answers to some questions back for a while."""
+    waiting = []
+    patterns = [f"**/{question}*" for question in questions]
+    for pattern in patterns:
+        page.route(pattern, lambda route: waiting.append(route))  # noqa: PLW0108 - playwright marks its handlers
+    yield
+    for pattern in patterns:
+        page.unroute(pattern)
+    for route in waiting:
+        with contextlib.suppress(Exception):  # a question that the page has called off
+            route.continue_()
+
+
+@pytest.fixture
+def run(model):
+    return model.run(model.about()["runs"][0])
+
+
+@pytest.fixture
+def page(show, model):
+    """Without motion: what is dimmed is so at once."""
+    return show(model, "#l=1&h=1&q=9&k=3", reduced_motion="reduce")
+
+
+@pytest.mark.parametrize("ask", ["query", "mean", "head"])
+def test_a_text_is_never_shaded_by_what_is_no_longer_asked(page, run, settled, written, ask):
+    strongest = page.locator(STRONGEST.format(int(run.row(1, 1, 9).argmax())))
+    legend = page.locator("#legend samp")
+    assert strongest.evaluate(SEEN) != CLEAR
+    assert all(legend.all_text_contents())
+    query, place = 9, (1, 1)
+    with held(page, "row", "column"):
+        if ask == "query":
+            query = 11
+            page.locator(STRONGEST.format(query)).click()
+        elif ask == "mean":
+            place = (1, "mean")
+            page.locator("#average [value=layer]").click()
+        else:
+            place = (1, 2)
+            page.keyboard.press("]")
+        page.locator("#tokens[data-state=stale]").wait_for()
+        page.locator(STRONGEST.format(query) + ".query").wait_for()
+        assert legend.all_text_contents() == ["", ""]
+        shades = page.locator("#tokens .token").evaluate_all(f"(all) => all.map({SEEN})")
+        assert set(shades) == {CLEAR}
+        assert page.locator("html").get_attribute("data-settled") == "false"
+    settled(page)
+    assert page.locator("#tokens").get_attribute("data-state") == "current"
+    row = run.row(*place, query)
+    assert page.locator(STRONGEST.format(int(row.argmax()))).evaluate(SEEN) != CLEAR
+    assert legend.first.text_content() == f"≤ {written(float(row.max()))}"
+
+
+def opacity(page, selector):
+    return page.locator(selector).first.evaluate("(one) => Number(getComputedStyle(one).opacity)")
+
+
+@pytest.mark.parametrize(
+    ("tab", "question", "part"),
+    [
+        ("steps", "steps", "#steps"),
+        ("readouts", "row", "#readouts .along > div:last-child"),
+        ("readouts", "readouts", "#readouts .plots"),
+    ],
+)
+def test_the_band_is_dimmed_until_its_numbers_have_come(page, settled, tab, question, part):
+    if tab == "readouts":
+        page.keyboard.press("t")
+        settled(page)
+    assert page.locator(part).get_attribute("data-state") == "current"
+    assert opacity(page, f"{part} > *") == 1
+    with held(page, question):
+        page.keyboard.press("ArrowUp" if question != "readouts" else "]")
+        page.locator(f"{part}[data-state=stale]").wait_for()
+        assert opacity(page, f"{part} > *") < 0.5
+    settled(page)
+    assert page.locator(part).get_attribute("data-state") == "current"
+    assert opacity(page, f"{part} > *") == 1
+
+
+def test_of_a_text_that_grows_all_that_is_of_the_shorter_one_is_dimmed(show, shipped, settled):
+    subject = ModelSubject(*shipped, title="the model", text="the cat sat on the mat")
+    page = show(subject, "#l=1&h=1&q=4&k=3", reduced_motion="reduce")
+    parts = ["#map-first .field", "#map-first .chip", "#grid .cell", "#card", "#steps"]
+    with held(page, "map", "heads", "thumbnails", "steps", "row", "column", "readouts"):
+        page.locator("#next button").first.click()
+        page.locator("#tokens .token.new").wait_for()
+        for part in parts:
+            page.locator(f"{part}[data-state=stale]").first.wait_for()
+        page.locator("#export summary").click()
+        page.locator("[data-export=map-png]").click()
+        page.locator("#problem", has_text="still being computed").wait_for()
+    settled(page)
+    assert page.locator("[data-state=stale]").count() == 0
+
+
+def test_a_question_that_is_asked_twice_is_answered(page, settled):
+    score = page.locator("#cross dd").last
+    with held(page, "cell"):
+        with page.expect_request("**/cell*"):
+            page.keyboard.press("]")
+        with page.expect_request("**/cell*"):
+            page.locator("#tokens .token.query").hover()
+            page.mouse.move(2, 2)
+        assert score.text_content() == "–"
+    settled(page)
+    assert score.text_content() != "–"
+
+
+def test_an_answer_that_gave_way_to_an_older_question_is_asked_for_again(show, settled, model):
+    """Questions go over several connections: one that was called off can be the last to come."""
+    page = show(model, "#l=1&h=1&q=9&k=3", offline=True)  # a browser complains of a 409
+    answers = iter([409])
+
+    def overtaken(route):
+        status = next(answers, None)
+        route.continue_() if status is None else route.fulfill(status=status)
+
+    page.route("**/cell*", overtaken)
+    page.keyboard.press("]")
+    assert settled(page).locator("#cross dd").last.text_content() != "–"
