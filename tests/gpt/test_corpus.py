@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
-from regard.gpt import CorpusError, corpus, python_texts, read_texts, split_texts
+from regard.gpt import (
+    CorpusError,
+    GPTConfig,
+    TrainConfig,
+    corpus,
+    prepare,
+    python_texts,
+    read_texts,
+    split_texts,
+    train,
+)
 
 
 def test_python_carries_its_language_reference():
@@ -100,3 +113,45 @@ def test_a_split_holds_out_the_share_asked_for():
 def test_a_text_of_two_characters_cannot_be_split():
     with pytest.raises(CorpusError, match="fewer than three characters"):
         split_texts(["xy"], validation=0.5, seed=0)
+
+
+def functions_of_texts(folder):
+    quiet = Console(quiet=True)
+    small = {"gpt": GPTConfig(vocab_size=260, context=4, layers=1, heads=1, dim=2)}
+    small["config"] = TrainConfig(steps=1, warmup=0)
+    return {
+        "prepare": lambda texts: prepare(folder / "c", texts, console=quiet),
+        "prepare by characters": lambda texts: prepare(
+            folder / "c", texts, tokenizer="char", console=quiet
+        ),
+        "train": lambda texts: train(folder / "m", texts=texts, console=quiet, **small),
+        "resume": lambda texts: train(folder / "m", texts=texts, console=quiet, resume=True),
+        "split_texts": lambda texts: split_texts(texts, validation=0.1, seed=0),
+    }
+
+
+@pytest.mark.parametrize("name", functions_of_texts(None))
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("some words\n" * 99, r"texts is a str; expected a list .* \[text\], .* pathlib\.Path"),
+        ("book.txt", r"texts is a str; expected a list of texts, .*pathlib\.Path"),
+        (b"bytes", "texts is a bytes; expected a list"),
+        (iter(["a text"] * 99), r"texts is a list_iterator; expected a list"),
+        (["a text", Path("book.txt")], r"texts\[1\] is a \w+Path; .* give its pathlib\.Path"),
+    ],
+)  # fmt: skip
+def test_what_is_no_list_of_texts_is_refused(tmp_path, name, texts, message):
+    with pytest.raises(TypeError, match=message):
+        functions_of_texts(tmp_path)[name](texts)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["prepare", "prepare by characters", "train"])
+def test_half_of_a_surrogate_pair_is_told_by_text_and_place(tmp_path, name):
+    texts = ["a text of some words\n" * 99, "another \udc80 one\n" * 99]
+    message = r"texts\[1\] holds a lone surrogate, U\+DC80, at index 8; .* leave it out, such as by"
+    with pytest.raises(ValueError, match=message) as caught:
+        functions_of_texts(tmp_path)[name](texts)
+    assert type(caught.value) is ValueError  # and no UnicodeEncodeError
+    assert list(tmp_path.iterdir()) == []

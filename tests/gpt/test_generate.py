@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from variants import VARIANTS
 
 from regard.gpt import (
@@ -19,6 +23,7 @@ from regard.gpt import (
     stream_texts,
 )
 from regard.gpt._growing import Growing
+from regard.gpt._spelling import Spelling
 from regard.gpt.sampling import Sampler, penalised, pick, probabilities, uniform
 
 CONFIG = GPTConfig(vocab_size=23, context=7, layers=2, heads=1, dim=12, dropout=0.5)
@@ -321,6 +326,56 @@ def test_text_that_may_become_a_stop_string_is_held_back(says):
     assert list(pieces) == ["c", "ab", "ac"]
 
 
+def by_characters(text, stop):
+    """Where a text ends that is written one character after another."""
+    for end in range(1, len(text) + 1):
+        complete = [len(one) for one in stop if text[:end].endswith(one)]
+        if complete:
+            return text[: end - max(complete)]
+    return text
+
+
+class Pieces:
+    """A tokenizer whose tokens are these bytes."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def decode(self, ids):
+        return b"".join(self.data[i] for i in ids).decode(errors="replace")
+
+
+@settings(max_examples=1000, deadline=None)
+@given(
+    text=st.text("abé", max_size=25),
+    cuts=st.sets(st.integers(1, 40)),
+    stop=st.lists(st.text("abé", min_size=1, max_size=4), max_size=3),
+)
+@example(text="bbbbaab", cuts=set(), stop=["baab", "aa"])
+@example(text="bbbbaab", cuts=set(), stop=["aab", "ab"])
+def test_a_text_ends_where_it_would_if_it_came_by_characters(text, cuts, stop):
+    data = text.encode()
+    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    pieces = [data[start:end] for start, end in pairwise(places)]
+    spelling, expected, told = Spelling(Pieces(pieces), stop), by_characters(text, stop), ""
+    for token, end in enumerate(places[1:]):
+        told += spelling.add(token)
+        assert expected.startswith(told)
+        # No more is held back than what may become a stop string, or a character.
+        shown = data[:end].decode(errors="ignore")
+        assert spelling.stopped or len(told) > len(shown) - max(map(len, [*stop, "a"]))
+    assert told + spelling.end() == expected
+
+
+def test_a_stream_ends_before_the_stop_string_that_is_complete_first(monkeypatch):
+    tokenizer = BPETokenizer.train(["bbbbaab"] * 9, vocab_size=262)
+    (token,) = tokenizer.encode("bbbbaab")  # completes both at once
+    model = GPT(GPTConfig(vocab_size=262, context=9, layers=1, heads=1, dim=4))
+    monkeypatch.setattr(Sampler, "draw", lambda self, logits: torch.tensor([token]))
+    pieces = stream_text(model, tokenizer, "a", tokens=1, stop=["baab", "aa"])
+    assert list(pieces) == ["bbbb"]
+
+
 def test_texts_end_each_for_itself_and_the_drawing_with_the_last(says):
     tokenizer = CharTokenizer("abc.")
     model = says(tokenizer, "ab.ccccc", "abca.ccc")
@@ -334,6 +389,8 @@ def test_a_prompt_and_a_list_of_stop_strings_are_needed(model):
     tokenizer = BPETokenizer.train(["x"], vocab_size=256)
     with pytest.raises(ValueError, match="prompt is empty"):
         stream_text(model, tokenizer, "", tokens=3)
+    with pytest.raises(TypeError, match="prompts is a str; expected a list of texts"):
+        generate_texts(model, tokenizer, "xx", tokens=3)
     for stop in ("ab", [""]):
         with pytest.raises(ValueError, match=r"stop is .*; expected a list of strings"):
             stream_text(model, tokenizer, "x", tokens=3, stop=stop)

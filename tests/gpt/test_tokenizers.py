@@ -95,6 +95,13 @@ def test_vocabularies_have_a_least_size_and_may_stay_smaller():
 def test_a_lone_surrogate_is_refused(bpe):
     with pytest.raises(ValueError, match=r"lone surrogate, U\+D800, at index 1"):
         bpe.encode("a\ud800")
+    with pytest.raises(ValueError, match=r"texts\[1\] holds a lone surrogate"):
+        BPETokenizer.train(["b", "a\ud800"], vocab_size=260)
+
+
+def test_one_text_is_no_list_of_them():
+    with pytest.raises(TypeError, match=r"texts is a str; expected a list of texts, such as"):
+        BPETokenizer.train("the cat sat on the mat", vocab_size=260)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char"])
