@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from regard.gpt._draws import mix
-from regard.gpt.corpus import CorpusError, sections, split_texts, text_files
+from regard.gpt.corpus import CorpusError, require_texts, sections, split_texts, text_files
+from regard.gpt.tokenizer import require_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,10 +47,15 @@ def source_of(texts: Sequence[str] | Path, *, validation: float, seed: int) -> S
 
     Raises:
         CorpusError: there is no text.
+        TypeError: `texts` is a str, or one of them is none.
+        ValueError: a text holds half of a surrogate pair, which UTF-8 cannot express.
     """
+    require_texts(texts)
     if isinstance(texts, Path):
         files = text_files(texts)
         return Files(texts, files, sum(file.stat().st_size for file in files), validation, seed)
+    for number, text in enumerate(texts):
+        require_utf8(text, f"texts[{number}]")
     return Texts(texts, *split_texts(texts, validation=validation, seed=seed))
 
 
@@ -150,7 +156,7 @@ class _Whole:
         self.texts += 1
 
     def add(self, text: str) -> None:
-        data = text.encode(errors="surrogatepass")
+        data = text.encode()
         self.blank = self.blank and not text.strip()
         self.bytes += len(data)
         self.digest.update(data)

@@ -56,10 +56,11 @@ class Spelling:
 
     def _told(self, new: str) -> str:
         text = self._held + new
-        places = [place for stop in self._stop if (place := text.find(stop)) >= 0]
-        if places:
+        ends = [(text.find(stop) + len(stop), -len(stop)) for stop in self._stop if stop in text]
+        if ends:  # one token may complete several: the first to end, as if it came by characters
             self.stopped = True
-            return text[: min(places)]
+            end, length = min(ends)
+            return text[: end + length]
         certain = len(text) - max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[certain:]
         return text[:certain]

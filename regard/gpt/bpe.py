@@ -9,10 +9,10 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from regard.gpt.tokenizer import FILE, checked, save_tokenizer
+from regard.gpt.tokenizer import FILE, checked, require_utf8, save_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -66,8 +66,12 @@ class BPETokenizer:
                 holds these very signs encodes them as that token.
 
         Raises:
-            ValueError: `vocab_size` is below 256, or 257 with `end`, or above 2**24.
+            ValueError: `vocab_size` is below 256, or 257 with `end`, or above 2**24; or a text
+                holds half of a surrogate pair, which UTF-8 cannot express.
+            TypeError: `texts` is a str.
         """
+        if isinstance(texts, str):
+            raise TypeError("texts is a str; expected a list of texts, such as [text]")
         least = _BYTES + end
         if vocab_size > _MOST:  # for which the library would take all memory, and end the process
             raise ValueError(f"vocab_size is {vocab_size}; expected at most {_MOST}")
@@ -84,7 +88,7 @@ class BPETokenizer:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        inner.train_from_iterator(texts, trainer)
+        inner.train_from_iterator(_in_utf8(texts), trainer)
         if end:
             inner.add_special_tokens([END])
         return cls(inner)
@@ -106,13 +110,13 @@ class BPETokenizer:
         Raises:
             ValueError: `text` holds half of a surrogate pair, which UTF-8 cannot express.
         """
-        _require_utf8(text)
+        require_utf8(text)
         return list(self._inner.encode(text).ids)
 
     def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         """The ids of each of some texts, by all threads; `ValueError` as for `encode`."""
-        for text in texts:
-            _require_utf8(text)
+        for number, text in enumerate(texts):
+            require_utf8(text, f"texts[{number}]")
         found = self._inner.encode_batch_fast(list(texts))
         return [np.array(encoding.ids, dtype=np.int64) for encoding in found]
 
@@ -195,14 +199,10 @@ class BPETokenizer:
         return b"".join(self._data[i] for i in checked(ids, self.vocab_size))
 
 
-def _require_utf8(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"text holds a lone surrogate, U+{ord(text[error.start]):04X}, at index "
-            f"{error.start}; it has no UTF-8 form: leave it out"
-        ) from None
+def _in_utf8(texts: Iterable[str]) -> Iterator[str]:
+    for number, text in enumerate(texts):
+        require_utf8(text, f"texts[{number}]")
+        yield text
 
 
 def _displayable(data: bytes) -> str:

@@ -6,15 +6,13 @@ import ast
 import re
 import sysconfig
 import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 
 from regard.errors import Error
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 Part = Literal["topics", "docstrings", "sources"]
 
@@ -98,6 +96,25 @@ def text_files(path: Path) -> list[Path]:
     return [path]
 
 
+def require_texts(texts: object) -> None:
+    """Raise TypeError unless these are texts in a list, or the like, or where they lie.
+
+    A str is a sequence of characters too, each of which would become a document.
+    """
+    if isinstance(texts, str | bytes | Iterator):
+        raise TypeError(
+            f"texts is a {type(texts).__name__}; expected a list of texts, such as [text], or the "
+            'path of a file or a folder, such as pathlib.Path("book.txt")'
+        )
+    if isinstance(texts, Sequence):
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(
+                    f"texts[{number}] is a {type(text).__name__}; expected a str; for a folder of "
+                    "files, give its pathlib.Path in place of the list"
+                )
+
+
 def split_texts(
     texts: Sequence[str], *, validation: float, seed: int
 ) -> tuple[list[str], list[str]]:
@@ -117,11 +134,13 @@ def split_texts(
 
     Raises:
         CorpusError: the texts hold fewer than three characters.
+        TypeError: `texts` is a str, or one of them is none.
 
     >>> training, held_out = split_texts(["a line\n" * 4000], validation=0.1, seed=0)
     >>> sum(map(len, training)), sum(map(len, held_out))
     (25200, 2800)
     """
+    require_texts(texts)
     size = sum(map(len, texts))
     if size < 3:
         raise CorpusError("the texts hold fewer than three characters; expected text to train on")

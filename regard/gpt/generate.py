@@ -149,7 +149,8 @@ def stream_text(
         tokens: how many tokens to draw at most.
         sampling: as in `generate`.
         past: as in `generate`.
-        stop: as soon as one of these strings is complete, the text ends before it.
+        stop: as soon as one of these strings is complete, the text ends before it; of several that
+            end with the same character, before the longest.
 
     Returns:
         An iterator over the pieces, without the prompt. Bytes left over at the end that make no
@@ -179,7 +180,13 @@ def stream_texts(
     Returns:
         An iterator over pairs: which prompt, counted from 0, and the next piece of its text. It
         ends when all texts have.
+
+    Raises:
+        TypeError: `prompts` is a str.
+        ValueError: as in `stream_text`.
     """
+    if isinstance(prompts, str):
+        raise TypeError("prompts is a str; expected a list of texts, such as [prompt]")
     if isinstance(stop, str) or not all(stop):
         raise ValueError(f"stop is {stop!r}; expected a list of strings, none of them empty")
     if not all(prompts):

@@ -108,7 +108,9 @@ def prepare(
     Raises:
         CorpusError: there is no text, or too little to hold some out; `folder` exists, or another
             process prepares it.
-        ValueError: `vocab_size` is too small, or a given tokenizer has no token for a character.
+        TypeError: `texts` is a str, or one of them is none.
+        ValueError: `vocab_size` is too small, a given tokenizer has no token for a character, or a
+            text holds half of a surrogate pair, which UTF-8 cannot express.
         OSError: `folder` cannot be written; nothing of it stays.
     """
     folder = Path(folder)
@@ -321,7 +323,7 @@ def _learned(source: Source, kind: str, vocab_size: int, bar: Progress) -> Token
         for piece in pieces:
             if wanted(piece):
                 yield piece.text
-            bar.advance(task, len(piece.text.encode(errors="surrogatepass")))
+            bar.advance(task, len(piece.text.encode()))
 
     if kind == "char":  # a character that training never saw could not even be encoded
         characters: set[str] = set()

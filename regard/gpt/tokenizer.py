@@ -154,6 +154,18 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | Path) -> None:
     replace_file(Path(folder, FILE), tokenizer.to_json().encode())
 
 
+def require_utf8(text: str, name: str = "text") -> None:
+    """Raise ValueError where a text, called so, holds half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} holds a lone surrogate, U+{ord(text[error.start]):04X}, at index "
+            f"{error.start}; it has no UTF-8 form: leave it out, such as by "
+            'text.encode(errors="ignore").decode()'
+        ) from None
+
+
 def checked(ids: Iterable[int], vocab_size: int) -> Sequence[int]:
     """The ids as plain integers; `ValueError` for the first one outside the vocabulary."""
     known = [index(i) for i in ids]

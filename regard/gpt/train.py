@@ -18,6 +18,7 @@ from regard.gpt._setup import Begun, resumed
 from regard.gpt._update import DivergedError
 from regard.gpt.checkpoint import CheckpointError, holds_model
 from regard.gpt.config import GPTConfig
+from regard.gpt.corpus import require_texts
 from regard.gpt.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -87,8 +88,10 @@ def train(
         CorpusError: there is no text, or the corpus is damaged.
         OSError: `folder` cannot be made, or no file in it; found out before training.
         SaveError: a checkpoint could not be written, such as on a full disk; the one before stays.
+        TypeError: `texts` is a str, or one of them is none.
         ValueError: the context has no room for the repeated runs that `config` asks for, or
-            arguments do not go together, or ranks were given different ones.
+            arguments do not go together, or ranks were given different ones; or a text holds half
+            of a surrogate pair, which UTF-8 cannot express.
         TooShortError: the text is too short for the context.
         DivergedError: a loss or a gradient is no longer finite; the latest checkpoint stays.
         DistributedError: another rank failed, or is lost; the latest checkpoint stays.
@@ -99,6 +102,7 @@ def train(
         raise ValueError("texts and corpus are both given; leave out one of them")
     if resume and overwrite:
         raise ValueError("resume and overwrite are both given; leave out one of them")
+    require_texts(texts)
     root, device = Path(folder), torch.device(device)
     accelerators = [] if device.type == "cpu" else [device]
     with (
