@@ -32,6 +32,8 @@ PIXELS = 800
 LONG, USUAL, DIM = 65_536, 4096, 64
 GRID_LENGTH, GRID = 2048, 12
 ROUNDS = 7
+MANY = 25  # of what comes soon: the slowest of them counts
+MEANWHILE = 0.1  # seconds, whatever else is computed
 
 
 def exploring(report: Report) -> None:
@@ -57,7 +59,40 @@ def exploring(report: Report) -> None:
     with _recording(_recorded(GRID_LENGTH, heads=GRID, layers=GRID)) as client:
         taken = _seconds(partial(_thumbnails, client))
         _row(report, f"{GRID} × {GRID} thumbnails at {GRID_LENGTH}", taken, 3.0)
+    _meanwhile(report)
     painting(report)
+
+
+def _meanwhile(report: Report) -> None:
+    """What is asked of a known head while the pictures of two layers are computed."""
+    title = f"exploring: of a known head at {LONG}, while two layers' thumbnails are computed"
+    report.table(title, ("request", 20), ("ms, median", 30), ("ms, the slowest", 30))
+    with _recording(_recorded(LONG, heads=2, layers=2)) as client:
+        _get(client, _square(0, 0, LONG))
+        asked = [
+            threading.Thread(target=client.get, args=(f"api/runs/0/thumbnails?layer={layer}",))
+            for layer in range(2)
+        ]
+        for thread in asked:
+            thread.start()
+        time.sleep(1)
+        last = LONG - 1
+        for name, at in {
+            "row": f"row?query={last}",
+            "column": "column?key=0",
+            "cell": f"cell?query={last}&key=0",
+            "steps": f"steps?query={last}",
+            "map, whole again": f"map?queries=0,{LONG}&keys=0,{LONG}&block=64",
+            "map, 1000 tokens": f"map?queries={LONG - 1000},{LONG}&keys=0,1000&block=1",
+        }.items():
+            path = f"api/runs/0/{at}&layer=0&head=0"
+            waits = [_seconds(partial(_answered, client, path)) for _ in range(MANY)]
+            slowest = report.at_most(f"{name}, slowest", max(waits) * 1e3, MEANWHILE * 1e3, ".1f")
+            median = report.at_most(name, statistics.median(waits) * 1e3, MEANWHILE * 1e3, ".1f")
+            report.row(name, median, slowest)
+        assert all(thread.is_alive() for thread in asked), "they were to be computed meanwhile"
+        for thread in asked:
+            thread.join()
 
 
 def _row(report: Report, name: str, seconds: float, target: float) -> None:
@@ -113,6 +148,10 @@ def _health_meanwhile(client: httpx.Client) -> float:
         waits.append(_seconds(lambda: client.get("api/health").raise_for_status()))
     worker.join()
     return max(waits)
+
+
+def _answered(client: httpx.Client, path: str) -> None:
+    client.get(path).raise_for_status()
 
 
 def _median(task: Callable[[], object]) -> float:

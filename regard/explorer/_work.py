@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from threading import Event
+from threading import Event, get_native_id
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -46,7 +48,9 @@ class Lane(Enum):
     """What comes after everything else: pictures and scores of all heads."""
 
 
-_THREADS = {Lane.QUICK: 1, Lane.SHOWN: 2, Lane.ASIDE: 1}
+_THREADS = {Lane.QUICK: 2, Lane.SHOWN: 2, Lane.ASIDE: 1}
+_NICE = 10
+"""By how much others go before pictures and scores, where the system tells threads apart."""
 
 
 class Work:
@@ -58,9 +62,7 @@ class Work:
 
     def __init__(self) -> None:
         self._threads = {
-            lane: ThreadPoolExecutor(
-                count, f"regard {lane.name}", _by_itself if lane is Lane.QUICK else None
-            )
+            lane: ThreadPoolExecutor(count, f"regard {lane.name}", _PREPARED.get(lane))
             for lane, count in _THREADS.items()
         }
         self._current: dict[str, Event] = {}
@@ -150,6 +152,16 @@ def _by_itself() -> None:
     set_number = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
     if set_number is not None:
         set_number(1)
+
+
+def _behind_others() -> None:
+    """Have this thread, and those that compute for it, give way to all others from now on."""
+    if sys.platform == "linux":
+        here = os.PRIO_PROCESS, get_native_id()
+        os.setpriority(*here, os.getpriority(*here) + _NICE)
+
+
+_PREPARED = {Lane.QUICK: _by_itself, Lane.ASIDE: _behind_others}
 
 
 def _finish(ending: asyncio.Future[None]) -> None:

@@ -4,10 +4,11 @@ No clock decides here: what takes long stands still until the test lets it go.
 """
 
 import asyncio
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from threading import Event, get_native_id
 
 import pytest
 
@@ -153,6 +154,18 @@ def test_lanes_wait_for_their_own_alone(work):
         assert await work.run(None, lambda off: 7, Lane.QUICK) == 7
         go.set()
         assert all(await asyncio.gather(*asked))
+
+    run(check)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_pictures_and_scores_give_way(work):
+    def priority(off):
+        return os.getpriority(os.PRIO_PROCESS, get_native_id())
+
+    async def check():
+        quick, shown, aside = [await work.run(None, priority, lane) for lane in Lane]
+        assert quick == shown < aside
 
     run(check)
 
