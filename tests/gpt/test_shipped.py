@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from math import log
 from statistics import median
@@ -125,6 +126,29 @@ def test_there_is_a_previous_token_head(model, tokenizer):
     rows = torch.arange(8, weights.shape[-1])
     scores = weights[..., rows, rows - 1].mean(dim=-1)  # (layers, H)
     assert scores[0].max() > 0.5  # chance: about 1 / 30
+
+
+@pytest.mark.parametrize("text", ["held-out text", "random tokens"])
+@pytest.mark.parametrize("head", [1, 2])
+def test_what_its_heads_put_on_the_token_before_is_what_the_card_says(model, tokenizer, text, head):
+    card = (SHIPPED / "README.md").read_text("utf-8")
+    row = re.search(rf"\| head {head}, {text} \| (\S+) \| (\S+) \| (\S+) \|", card)
+    length, windows = model.config.context, 16
+    if text == "held-out text":
+        config = TrainConfig()
+        _, held_out = split_texts(python_texts(), validation=config.validation, seed=config.seed)
+        tokens = [i for part in held_out for i in tokenizer.encode(part)][: windows * length]
+        ids = torch.tensor(tokens).view(windows, length)
+    else:
+        generator = torch.Generator().manual_seed(0)
+        ids = torch.randint(model.config.vocab_size, (windows, length), generator=generator)
+    with torch.no_grad():
+        _, patterns = model(ids, return_patterns=True)
+    rows = torch.arange(1, length)
+    weights = patterns[0].dense()[:, head, rows, rows - 1].mean(0)  # (T - 1,)
+    found = [part.mean().item() for part in (weights[:255], weights[255:], weights)]
+    # Another Python's text, and other random windows, move the means by less than 0.02.
+    assert found == pytest.approx([float(number) for number in row.groups()], abs=0.03)
 
 
 def test_it_continues_text_with_words_it_has_read(model, tokenizer):
