@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard._captions import caption
 from regard._dropout import surviving
 from regard._problem import Problem, check
 from regard._visible import dot_products, softcapped, weighted_sum
@@ -32,20 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Step", "Steps", "explain"]
 
-_MEANINGS = {
-    "query": "what each position looks for",
-    "key": "what each position can be found by",
-    "value": "what each position hands over when it is found",
-    "scores": "query · key: how well each key answers each query",
-    "scaled": "scores · scale, which keeps their variance near 1",
-    "softcapped": "cap · tanh(scaled / cap): large scores flattened",
-    "biased": "a bias added for each pair of positions",
-    "masked": "−inf where a query may not see a key",
-    "weights": "softmax of each row: shares that sum to 1",
-    "dropped": "some weights zeroed at random, the survivors scaled by 1/(1−p)",
-    "context": "weights @ value: each row a weighted mean of the values",
-    "logsumexp": "log of the softmax's denominator: with it, any weight is exp(masked − logsumexp)",
-}
+_NAMES = (
+    *("query", "key", "value", "scores", "scaled", "softcapped", "biased", "masked"),
+    *("weights", "dropped", "context", "logsumexp"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +75,15 @@ class Steps:
     context: Float[Tensor, "*b L Dv"]
     logsumexp: Float[Tensor, "*b L"]
     scale: float
+    softcap: float | None = None
+    sink: Float[Tensor, "..."] | None = None
+    dropout: float = 0.0
 
     def __iter__(self) -> Iterator[Step]:
-        for name, meaning in _MEANINGS.items():
+        for name in _NAMES:
             tensor = getattr(self, name)
             if tensor is not None:
-                yield Step(name, tensor, meaning)
+                yield Step(name, tensor, caption(name, self))
 
     def __repr__(self) -> str:
         lines = [f"  {s.name:<10} {s.shape!s:<18} {s.meaning}" for s in self]
@@ -197,7 +191,16 @@ def explain(
         generator=generator,
     )
     results = {name: problem.restore(tensor) for name, tensor in written_out(problem)}
-    return Steps(query=query, key=key, value=value, scale=problem.scale, **results)
+    return Steps(
+        query=query,
+        key=key,
+        value=value,
+        scale=problem.scale,
+        softcap=softcap,
+        sink=sink,
+        dropout=dropout,
+        **results,
+    )
 
 
 def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:

@@ -48,7 +48,7 @@ def plot_steps(steps: Steps, query: int = -1, tokens: Sequence[str] | None = Non
     rows = [(step, _row(step, query)) for step in steps if step.name not in _UNSEEN]
     hidden = np.isneginf(next(row for step, row in rows if step.name == "masked"))
     with on_paper():
-        return _draw(steps, rows, hidden, tokens, _title(steps, query, leading, tokens))
+        return _draw(rows, hidden, tokens, _title(steps, query, leading, tokens))
 
 
 def _row(step: Step, query: int) -> NDArray[Any]:
@@ -68,7 +68,6 @@ def _title(steps: Steps, query: int, leading: Sequence[int], tokens: Sequence[st
 
 
 def _draw(
-    steps: Steps,
     rows: Sequence[tuple[Step, NDArray[Any]]],
     hidden: NDArray[Any],
     tokens: Sequence[str] | None,
@@ -91,7 +90,7 @@ def _draw(
         ax = figure.place(_LEFT, top, _WIDTH, _PANEL)
         after_mask = step.name in _SHARES or step.name == "masked"
         _draw_row(ax, step, values, hidden if after_mask else None)
-        _describe(ax, step, len(values), steps.scale)
+        _describe(ax, step, len(values))
         if step.name in _CHANNELS:
             channels = ticks(None, (0, len(values)), _WIDTH, size=7, across=3)
             channels.put(ax.xaxis, pad=2)
@@ -164,13 +163,10 @@ def _shade_hidden(ax: Axes, hidden: NDArray[Any], *, named: bool) -> None:
             ax.text(*at, "−∞", ha="center", va="center", color=FAINT, fontsize=8)
 
 
-def _describe(ax: Axes, step: Step, count: int, scale: float) -> None:
+def _describe(ax: Axes, step: Step, count: int) -> None:
     """The step's name, its size and what it means, at its left."""
     left = (0.12 - _LEFT) / _WIDTH
-    meaning = step.meaning
-    if step.name == "scaled":
-        meaning = meaning.replace("scale,", f"{number(scale)},", 1)
-    lines = "\n".join(textwrap.wrap(meaning, 38)[:3])
+    lines = "\n".join(textwrap.wrap(step.meaning, 38))
     size = f"{_CHANNELS.get(step.name, 'S')} = {count}"
     common: dict[str, Any] = {"transform": ax.transAxes, "va": "top"}
     ax.text(left, 1.0, step.name, weight="bold", fontsize=9, color=INK, **common)

@@ -37,4 +37,4 @@ def legend() -> Text:
     text = Text("shade: ", style="dim")
     for least, style in _SHADES.items():
         text.append(f" {least:g} ", style)
-    return text.append(" … 1", "dim")
+    return text.append(" and above", "dim")

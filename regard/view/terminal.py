@@ -78,11 +78,11 @@ def step_tables(steps: Steps, tokens: Sequence[str] | None = None) -> Iterator[R
         queries, keys = steps.weights.shape[-2:]
         raise ValueError(f"{len(tokens)} tokens do not label {queries} queries and {keys} keys")
     leading = steps.weights.shape[:-2]
-    if leading:
+    count = math.prod(leading)
+    if count > 1:
+        sizes = f" ({' × '.join(map(str, leading))})" if len(leading) > 1 else ""
         first = ", ".join("0" for _ in leading)
-        sizes = " × ".join(map(str, leading))
-        count = math.prod(leading)
-        yield Text(f"{count} heads ({sizes}); shown: [{first}]", style=_DIM)
+        yield Text(f"{count} heads{sizes}; shown: [{first}]", style=_DIM)
     hidden = _first(steps.masked).isneginf()
     yield _Flow([_Matrix.of(step, steps, hidden, tokens) for step in steps])
     yield legend()

@@ -16,7 +16,7 @@ PACKAGE = Path(regard.__file__).parent
 ROOMS = {
     "errors": ["errors", "_extras", "_files"],
     "mask": ["mask", "_bounds", "_layout", "_rows", "_terms"],
-    "steps": ["steps", "_problem", "_dropout", "_visible"],
+    "steps": ["steps", "_captions", "_problem", "_dropout", "_visible"],
     "backends": ["backends"],
     "pattern": [
         "pattern",

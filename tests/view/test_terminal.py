@@ -115,6 +115,17 @@ def test_of_several_heads_the_first_is_shown_and_it_is_said():
         assert [line.split() for line in shown[-5:]] == [line.split() for line in alone[-5:]]
 
 
+def test_several_heads_are_counted_and_a_single_one_is_not():
+    assert printed(steps_of(5, 7, leading=(6,))).startswith("6 heads; shown: [0]\n")
+    assert printed(steps_of(5, 7, leading=(1,))).startswith("query (1, L=5, D=3)")
+    assert printed(steps_of(5, 7, leading=(1, 1))).startswith("query (B=1, H=1, L=5, D=3)")
+
+
+def test_the_legend_covers_dropped_weights_which_may_exceed_one():
+    steps = steps_of(3, 3, mask=regard.causal(), dropout=0.9)
+    assert " 0.8  and above" in printed(steps)
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     st.integers(0, 17), st.integers(0, 17), st.integers(1, 15), st.integers(40, 140),
