@@ -16,17 +16,17 @@ from regard.pattern import Pattern
 from regard.readouts import Distance, Entropy, Mass, Offsets
 from regard.record._calls import RecordError
 from regard.record._readings import bar
-from regard.record.repeats import Copies, Successors
-from regard.record.roles import Figures, Role, role_of
+from regard.record.repeats import Controls, Copies, Successors, with_targets
+from regard.record.roles import ENOUGH, Figures, Role, role_of
 
 if TYPE_CHECKING:
     import pandas as pd
-    from jaxtyping import Int
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
     from regard.record._layer import Layer, Tokens
 
-__all__ = ["HeadScores", "Heads", "even", "figures", "with_targets"]
+__all__ = ["HeadScores", "Heads", "even", "figures", "over"]
 
 Read = Callable[..., tuple[Any, ...]]
 """Of a pattern and readouts."""
@@ -64,10 +64,19 @@ class HeadScores:
 
 
 class Heads(Sequence[HeadScores]):
-    """The scores of all heads, layer by layer."""
+    """The scores of all heads, layer by layer.
 
-    def __init__(self, scores: Sequence[HeadScores]) -> None:
+    Args:
+        scores: of each head.
+        repeats: the number of queries that induction and duplicate tokens are measured over; None
+            where it is not known.
+    """
+
+    def __init__(
+        self, scores: Sequence[HeadScores], repeats: tuple[int, int] | None = None
+    ) -> None:
         self._scores = tuple(scores)
+        self._repeats = repeats
 
     @overload
     def __getitem__(self, index: int) -> HeadScores: ...
@@ -75,7 +84,7 @@ class Heads(Sequence[HeadScores]):
     def __getitem__(self, index: slice) -> Heads: ...
     def __getitem__(self, index: int | slice) -> HeadScores | Heads:
         if isinstance(index, slice):
-            return Heads(self._scores[index])
+            return Heads(self._scores[index], self._repeats)
         return self._scores[index]
 
     def __len__(self) -> int:
@@ -95,7 +104,24 @@ class Heads(Sequence[HeadScores]):
     def __repr__(self) -> str:
         lines = [f"{'head':>7}  prev first  same  indu  dupl  entropy distance  name"]
         lines += [_line(scores) for scores in self._scores]
+        if self._repeats is not None:
+            induction, duplicates = map(over, self._repeats)
+            lines.append(f"induction: {induction}; duplicate token: {duplicates}")
         return "\n".join(lines)
+
+
+def over(queries: int, tokens: int | None = None) -> str:
+    """Say how many queries a score on repeats rests on, and whether a head is named after them.
+
+    >>> over(0), over(3), over(30, 80)
+    ('of no token', 'over 3 tokens, too few to name a head', 'over 30 tokens of 80')
+    """
+    if queries == 0:
+        return "of no token"
+    text = f"over {queries} token{'s' if queries > 1 else ''}"
+    if tokens is not None:
+        text += f" of {tokens}"
+    return text if queries >= ENOUGH else f"{text}, too few to name a head"
 
 
 def read_heads(
@@ -114,6 +140,7 @@ def read_heads(
         read: takes readouts of a pattern, as `Pattern.read` does.
     """
     scores: list[HeadScores] = []
+    queries: tuple[int, int] | None = None
     with bar(len(layers), progress=progress) as advance:
         for layer in layers:
             texts = [_without_padding(text, ids) for text, ids in _texts(layer, names)]
@@ -123,8 +150,10 @@ def read_heads(
                 own = _mean([text[place] for text in measured])
                 flat = _mean([text[place] for text in level])
                 scores.append(_scores(layer.index, head, own, role_of(own, flat)))
+                if names is not None and own is not None:
+                    queries = own.induction_queries, own.same_queries
             advance()
-    return Heads(scores)
+    return Heads(scores, queries)
 
 
 def figures(
@@ -142,12 +171,16 @@ def figures(
         return [None] * heads
     counted = [] if ids is None else [with_targets(ids, after=after) for after in (False, True)]
     # The shares are read row by row: not where no query has anything to count.
-    repeats: tuple[Copies | Successors, ...] = ()
+    repeats: tuple[Copies | Successors | Controls, ...] = ()
     if ids is not None and any(one.any() for one in counted):
-        repeats = Copies(ids), Successors(ids)
-    first, entropy, distance, offsets, *shares = read(
+        repeats = Copies(ids), Successors(ids), Controls(ids)
+    first, entropy, distance, offsets, *found = read(
         pattern, Mass(0), Entropy(), Distance(), Offsets(2), *repeats
     )
+    same = induction = _Repeats()
+    if found:
+        *shares, controls = found
+        same, induction = map(_Repeats, shares, controls, counted)
     highest = even(pattern).entropy()[:, 1:]
     choice = highest > 0  # of more than one key
     spread = torch.where(choice, entropy[:, 1:] / highest, 0).sum(-1) / choice.sum(-1).clamp(min=1)
@@ -158,8 +191,12 @@ def figures(
             previous=float(offsets[head, 1]),
             first=float(first[head, 1:].mean()),
             itself=max(0.0, float(itself[head])),
-            induction=_share(shares[1][head], counted[1]) if shares else None,
-            same=_share(shares[0][head], counted[0]) if shares else None,
+            induction=induction.share(head),
+            induction_control=induction.control(head),
+            induction_queries=induction.queries,
+            same=same.share(head),
+            same_control=same.control(head),
+            same_queries=same.queries,
             spread=float(spread[head]),
             entropy=float(entropy[head, 1:].mean()),
             distance=float(distance[head, 1:].mean()),
@@ -168,16 +205,28 @@ def figures(
     ]
 
 
-def with_targets(ids: Int[Tensor, " T"], *, after: bool) -> Tensor:
-    """Which queries have anything that `Copies` or, with ``after``, `Successors` counts."""
-    index = torch.arange(len(ids), device=ids.device)
-    number = ids.unique(return_inverse=True)[1]
-    # Key 0 counts for nothing, but what came before key 1 does.
-    earliest = int(not after)
-    first = torch.full_like(index, len(ids)).scatter_reduce_(
-        0, number[earliest:], index[earliest:], "amin"
-    )
-    return index - first[number] >= 2 + int(after)
+@dataclass(frozen=True, eq=False)
+class _Repeats:
+    """The weight that queries give to earlier copies, or to what followed them."""
+
+    shares: Float[Tensor, "H T"] | None = None
+    controls: Float[Tensor, " H"] | None = None
+    counted: Bool[Tensor, " T"] | None = None
+
+    @property
+    def queries(self) -> int:
+        """How many queries have any such key."""
+        return 0 if self.counted is None else int(self.counted.sum())
+
+    def share(self, head: int) -> float | None:
+        """Mean over those queries."""
+        if self.shares is None or not self.queries:
+            return None
+        return float(self.shares[head][self.counted].mean())
+
+    def control(self, head: int) -> float | None:
+        """What the same keys get from other queries."""
+        return float(self.controls[head]) if self.controls is not None and self.queries else None
 
 
 def even(pattern: Pattern) -> Pattern:
@@ -221,10 +270,6 @@ def _cut(pattern: Pattern, start: int, stop: int) -> Pattern:
     return Pattern.of(problem.window(part, part), None)
 
 
-def _share(shares: Tensor, counted: Tensor) -> float | None:
-    return float(shares[counted].mean()) if counted.any() else None
-
-
 def _texts(layer: Layer, names: Tokens | None) -> list[tuple[Pattern, Tensor | None]]:
     """Each sequence of the batch with its tokens, numbered."""
     pattern = layer.pattern
@@ -254,16 +299,18 @@ def _without_padding(pattern: Pattern, ids: Tensor | None) -> tuple[Pattern, Ten
 
 
 def _mean(texts: list[Figures | None]) -> Figures | None:
-    """Average the figures of a head over the texts that have any."""
+    """Average the figures of a head over the texts that have any; queries add up."""
     given = [asdict(text) for text in texts if text is not None]
     if not given:
         return None
 
-    def average(name: str) -> Any:
+    def over_texts(name: str) -> Any:
         values = [entry[name] for entry in given if entry[name] is not None]
+        if name.endswith("_queries"):
+            return sum(values)
         return sum(values) / len(values) if values else None
 
-    return Figures(**{name: average(name) for name in given[0]})
+    return Figures(**{name: over_texts(name) for name in given[0]})
 
 
 def _scores(layer: int, head: int, figures: Figures | None, role: Role) -> HeadScores:

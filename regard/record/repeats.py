@@ -1,6 +1,6 @@
 """Weight on earlier copies of the query's token, and on what followed them.
 
-Both are readouts: they take a pattern in blocks and need no matrix of its size.
+All are readouts: they take a pattern in blocks and need no matrix of its size.
 
 Axes: N heads numbered through, L = S positions of one text; a block has n heads, R rows, C columns.
 """
@@ -8,20 +8,20 @@ Axes: N heads numbered through, L = S positions of one text; a block has n heads
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from regard._stream import Block
 from regard.readouts import Readout
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from regard._stream import Block
     from regard.readouts import Sizes
 
-__all__ = ["Copies", "Successors", "targets"]
+__all__ = ["Control", "Controls", "Copies", "Successors", "targets", "with_targets"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +77,87 @@ class Successors(Readout["Tensor", "Tensor"]):
         return sizes.restore(state)
 
 
+class Control(NamedTuple):
+    """What earlier copies, and what followed them, get whether or not they are such."""
+
+    copies: Float[Tensor, "*b"]
+    successors: Float[Tensor, "*b"]
+
+
+class _Sums(NamedTuple):
+    """Of each key: weight, and number, of the queries that see it."""
+
+    weight: Float[Tensor, "N S"]
+    pairs: Float[Tensor, "N S"]
+
+    @classmethod
+    def begin(cls, sizes: Sizes) -> _Sums:
+        return cls(sizes.zeros(sizes.keys), sizes.zeros(sizes.keys))
+
+    def add(self, block: Block, chosen: Bool[Tensor, "R C"]) -> None:
+        """Take in the pairs of a block that are chosen."""
+        place = block.heads, block.columns
+        self.weight[place] += block.weights.masked_fill(~chosen, 0).sum(dim=-2).double()
+        seen = Block.seen(block.log_weights[0])  # the heads of a block see the same keys
+        self.pairs[place] += (seen & chosen).sum(dim=-2)
+
+
+@dataclass(frozen=True, eq=False)
+class Controls(Readout["tuple[_Sums, _Sums, _Sums]", Control]):
+    """What the keys of `Copies` and `Successors` get from queries that they are none of.
+
+    A head that always looks at a certain key looks there from that key's successors, too. So the
+    share of a query on its targets is held against this: of each of its targets the mean weight
+    from all other queries of the same head, added up; the mean over the queries that have targets.
+    Both sides leave out the first key and pairs of a query with itself or the key before it. A
+    target that no other query sees counts as what it gets, so that nothing can be made of it.
+
+    Args:
+        ids: the text's token ids, ``(L,)``.
+    """
+
+    ids: Int[Tensor, " L"]
+
+    def begin(self, sizes: Sizes) -> tuple[_Sums, _Sums, _Sums]:
+        """Start from nothing: of copies, of successors, of all pairs that could be such."""
+        return _Sums.begin(sizes), _Sums.begin(sizes), _Sums.begin(sizes)
+
+    def add(self, state: tuple[_Sums, _Sums, _Sums], block: Block) -> None:
+        """Sum over the block's queries."""
+        copies, successors, both = state
+        copies.add(block, targets(self.ids, block.rows, block.columns, after=False))
+        successors.add(block, targets(self.ids, block.rows, block.columns, after=True))
+        both.add(block, _far(self.ids, block.rows, block.columns))
+
+    def finish(self, state: tuple[_Sums, _Sums, _Sums], sizes: Sizes) -> Control:
+        """Compare each key's queries."""
+        copies, successors, both = state
+        return Control(
+            sizes.restore(self._control(copies, both, after=False)),
+            sizes.restore(self._control(successors, both, after=True)),
+        )
+
+    def _control(self, own: _Sums, both: _Sums, *, after: bool) -> Float[Tensor, " N"]:
+        others = both.pairs - own.pairs
+        elsewhere = (both.weight - own.weight) / others.clamp_min(1)
+        at_home = own.weight / own.pairs.clamp_min(1)
+        mean = torch.where(others > 0, elsewhere, at_home)
+        queries = with_targets(self.ids, after=after).sum().clamp_min(1)
+        return (own.pairs * mean).sum(dim=-1) / queries
+
+
+def with_targets(ids: Int[Tensor, " T"], *, after: bool) -> Bool[Tensor, " T"]:
+    """Which queries have anything that `Copies` or, with ``after``, `Successors` counts."""
+    index = torch.arange(len(ids), device=ids.device)
+    number = ids.unique(return_inverse=True)[1]
+    # Key 0 counts for nothing, but what came before key 1 does.
+    earliest = int(not after)
+    first = torch.full_like(index, len(ids)).scatter_reduce_(
+        0, number[earliest:], index[earliest:], "amin"
+    )
+    return index - first[number] >= 2 + int(after)
+
+
 def targets(
     ids: Int[Tensor, " L"], rows: slice, columns: slice, *, after: bool
 ) -> Bool[Tensor, "R C"]:
@@ -88,11 +169,16 @@ def targets(
     >>> targets(ids, slice(3, 4), slice(0, 4), after=True).int()
     tensor([[0, 1, 0, 0]], dtype=torch.int32)
     """
-    query = torch.arange(rows.start, rows.stop, device=ids.device)
+    copy = torch.arange(columns.start, columns.stop, device=ids.device) - int(after)
+    same = ids[rows][:, None] == ids[copy.clamp_min(0)]
+    return same & _far(ids, rows, columns)
+
+
+def _far(ids: Int[Tensor, " L"], rows: slice, columns: slice) -> Bool[Tensor, "R C"]:
+    """Pairs whose weight may come from the tokens, not from where the two stand."""
+    query = torch.arange(rows.start, rows.stop, device=ids.device)[:, None]
     key = torch.arange(columns.start, columns.stop, device=ids.device)
-    copy = key - int(after)
-    same = ids[query][:, None] == ids[copy.clamp_min(0)]
-    return same & (key >= 1) & (key <= query[:, None] - 2)
+    return (key >= 1) & (key <= query - 2)
 
 
 def _add(state: Tensor, block: Block, marked: Tensor) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from regard.mask import causal
 from regard.pattern import Pattern
-from regard.record.heads import figures, with_targets
+from regard.record.heads import figures
 from regard.record.roles import Figures, Role, role_of
 
 if TYPE_CHECKING:
@@ -62,8 +62,6 @@ class Reading:
     """All heads, layer by layer."""
     even: Figures | None
     """What the figures are for a head that spreads evenly; None for a text of one token."""
-    repeating: int
-    """How many queries have an earlier copy of their token to follow."""
 
     def pattern(self, head: HeadReading) -> Pattern:
         """The weights of one head, ``(T, T)``."""
@@ -145,7 +143,6 @@ def read_heads(
             for head, measured in enumerate(figures(pattern, ids))
         ),
         even=even,
-        repeating=int(with_targets(ids, after=True).sum()),
     )
 
 

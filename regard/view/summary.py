@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from regard.record.heads import over
 from regard.record.roles import Role
 from regard.view.shade import shade
 from regard.view.terminal import figure_format, label
@@ -212,17 +213,14 @@ def _figures(figures: Figures | None, role: Role) -> list[Text]:
 def _explanation(reading: Reading) -> str:
     if reading.even is None:
         return "A single token can only attend to itself."
-    repeats = (
-        f"over the {reading.repeating} of {len(reading.tokens)} tokens that stood there before"
-        if reading.repeating
-        else "none here, for no token of this text comes twice"
-    )
     return (
         "Shares of a query's weight, each a mean over queries: on the token before, on the first, "
-        "on itself; induction: on what followed earlier copies of the token, same: on the copies "
-        f"({repeats}). spread: entropy / the highest possible. back: mean distance in tokens. "
-        "A head is named after what it does clearly more than an even head, which looks at all "
-        "tokens alike."
+        "on itself; induction: on what followed earlier copies of the token "
+        f"({over(reading.even.induction_queries, len(reading.tokens))}), same: on the copies "
+        f"({over(reading.even.same_queries)}). spread: entropy / the highest possible. back: mean "
+        "distance in tokens. A head is named after what it does clearly more than an even head, "
+        "which looks at all tokens alike; after induction or same only if that is also clearly "
+        "more than it looks at the same tokens from other queries."
     )
 
 

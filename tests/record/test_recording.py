@@ -490,7 +490,7 @@ def test_scores_are_those_of_the_definition(causal, texts):
     frame = heads.frame()
     assert list(frame.columns) == list(asdict(heads[0]))
     assert len(frame) == len(heads) == 2 * H
-    assert len(repr(heads).splitlines()) == 1 + 2 * H
+    assert len(repr(heads).splitlines()) == 1 + 2 * H + (texts is not None)
     assert list(heads[1:3]) == [heads[1], heads[2]]
 
 

@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard.record.heads import with_targets
-from regard.record.repeats import Copies, Successors, targets
+from regard.record.repeats import Controls, Copies, Successors, targets, with_targets
 
 
 def by_definition(weights, ids, *, after):
@@ -33,6 +32,54 @@ def test_shares_are_those_of_the_definition(ids, seed):
     torch.testing.assert_close(
         successors, by_definition(dense, ids, after=True), rtol=0, atol=1e-14
     )
+
+
+def control_by_definition(weights, visible, ids, *, after):
+    """What the targets of each query get from queries that they are no target of."""
+    pairs = [(i, j) for i in range(len(ids)) for j in range(1, i - 1)]
+    matched = [(i, j) for i, j in pairs if ids[j - int(after)] == ids[i]]
+    if not matched:
+        return torch.zeros(len(weights), dtype=weights.dtype)
+    total = 0
+    for i, j in matched:
+        seers = [q for q, k in pairs if k == j and visible[q, j]]
+        others = [q for q in seers if (q, j) not in matched]
+        if visible[i, j]:
+            total = total + weights[:, others or [q for q in seers if (q, j) in matched], j].mean(
+                -1
+            )
+    return total / len({i for i, _ in matched})
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=17), st.integers(0, 99), st.booleans())
+def test_controls_are_those_of_the_definition(ids, seed, windowed):
+    generator = torch.Generator().manual_seed(seed)
+    query, key = torch.randn(2, 3, len(ids), 5, generator=generator, dtype=torch.float64)
+    mask = regard.causal() & regard.window(5) if windowed else regard.causal()
+    pattern = regard.Pattern(query, key, mask=mask)
+    found = pattern.read(Controls(torch.tensor(ids)))[0]
+    visible = mask.visible(len(ids), len(ids))
+    for after, control in ((False, found.copies), (True, found.successors)):
+        expected = control_by_definition(pattern.dense(), visible, ids, after=after)
+        # float64 sums of at most some hundred weights
+        torch.testing.assert_close(control, expected, rtol=0, atol=1e-13)
+
+
+def test_controls_of_many_blocks_add_up():
+    generator = torch.Generator().manual_seed(7)
+    ids = torch.randint(50, (1699,), generator=generator)  # more rows than one block holds
+    x = torch.randn(2, 1699, 3, generator=generator)
+    pattern = regard.Pattern(x, x, mask=regard.causal())
+    whole = slice(0, 1699)
+    marked = targets(ids, whole, whole, after=True).double()
+    i, j = torch.arange(1699)[:, None], torch.arange(1699)
+    others = ((j >= 1) & (j <= i - 2)).double() - marked
+    mean = (pattern.dense().double() * others).sum(-2) / others.sum(-2).clamp_min(1)
+    expected = (marked.sum(-2) * mean).sum(-1) / marked.any(-1).sum()
+    found = pattern.read(Controls(ids))[0].successors
+    # float32 weights, each within some 1e-7 of the same; their mean is about 0.02
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("readout", [Copies, Successors])

@@ -2,14 +2,18 @@ from dataclasses import replace
 
 import pytest
 
-from regard.record.roles import LEAD, NEAR, WIDE, Figures, Role, lead, role_of
+from regard.record.roles import ENOUGH, LEAD, NEAR, WIDE, Figures, Role, lead, role_of
 
 EVEN = Figures(
     previous=0.1,
     first=0.1,
     itself=0.1,
     induction=0.05,
+    induction_control=0.05,
+    induction_queries=ENOUGH,
     same=0.05,
+    same_control=0.05,
+    same_queries=ENOUGH,
     spread=1.0,
     entropy=2.0,
     distance=20.0,
@@ -48,9 +52,25 @@ def test_repeats_come_before_where_the_head_rests_meanwhile():
     assert role_of(replace(PLAIN, first=0.9, induction=0.4), EVEN) is Role.INDUCTION
 
 
+@pytest.mark.parametrize("named", ["induction", "same"])
+def test_repeats_name_no_head_that_looks_at_the_same_keys_from_elsewhere(named):
+    control = 0.5
+    led = control + LEAD * (1 - control)
+    column = replace(PLAIN, **{named: led - 1e-9, f"{named}_control": control})
+    assert role_of(column, EVEN) is Role.MIXED
+    found = replace(PLAIN, **{named: led + 1e-9, f"{named}_control": control})
+    assert role_of(found, EVEN) is {"induction": Role.INDUCTION, "same": Role.SAME}[named]
+
+
+@pytest.mark.parametrize("named", ["induction", "same"])
+def test_repeats_name_no_head_after_too_few_queries(named):
+    few = replace(PLAIN, **{named: 0.9, f"{named}_queries": ENOUGH - 1})
+    assert role_of(few, EVEN) is Role.MIXED
+
+
 def test_without_repeats_no_head_is_named_after_them():
-    even = replace(EVEN, induction=None, same=None)
-    assert role_of(replace(PLAIN, induction=None, same=None, first=0.6), even) is Role.FIRST
+    none = dict.fromkeys(["induction", "induction_control", "same", "same_control"])
+    assert role_of(replace(PLAIN, **none, first=0.6), replace(EVEN, **none)) is Role.FIRST
 
 
 def test_spread_near_and_mixed_are_what_is_left():

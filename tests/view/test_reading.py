@@ -45,7 +45,7 @@ def test_figures_are_those_of_the_weights(make_reading):
         queries = {i for i, _ in pairs}
         induction = sum(weights[i, j] for i, j in pairs) / len(queries)
         assert figures.induction == pytest.approx(float(induction), abs=1e-5)
-        assert reading.repeating == len(queries)
+        assert figures.induction_queries == len(queries)
 
 
 def test_an_even_head_spreads_as_the_formula_says(reading):
@@ -60,14 +60,14 @@ def test_an_even_head_spreads_as_the_formula_says(reading):
 
 def test_a_text_without_repeats_has_no_figures_for_them(make_reading):
     reading = make_reading(list("abcdefg"), [["induction"]])
-    assert reading.repeating == 0
+    assert reading.even.induction_queries == 0
     assert reading.heads[0].figures.induction is None
     assert reading.heads[0].figures.same is None
 
 
 def test_repeats_that_could_be_something_else_do_not_count(make_reading):
     # The second a follows the first, the b its copy: previous token, first token or itself.
-    assert make_reading(list("aab"), [["even"]]).repeating == 0
+    assert make_reading(list("aab"), [["even"]]).even.induction_queries == 0
 
 
 def test_a_single_token_has_no_figures(make_reading):

@@ -36,7 +36,8 @@ def test_a_line_for_each_head_says_what_it_does_with_figures(reading):
     assert [row[0] for row in rows] == ["0", "1", "2", "1", "1", "2", "2", "1", "2"]
     assert "(an even head)" in lines[10]
     words = " ".join(" ".join(lines[11:]).split())
-    assert f"over the {reading.repeating} of 22 tokens that stood there before" in words
+    assert "what followed earlier copies of the token (over 14 tokens of 22)" in words
+    assert "same: on the copies (over 13 tokens)" in words
 
 
 @pytest.mark.parametrize(("width", "shown"), [(20, 0), (40, 2), (60, 4), (80, 7)])
@@ -59,7 +60,18 @@ def test_a_narrow_terminal_drops_figures_and_says_so(reading, width, shown):
 def test_without_repeats_that_is_said_and_no_figure_is_made_up(make_reading):
     text = printed(head_table(make_reading(list("abcdef"), [["first"]])))
     assert text.splitlines()[1].split()[-4:-2] == ["–", "–"]
-    assert "no token of this text comes twice" in " ".join(text.split())
+    words = " ".join(text.split())
+    assert (
+        "what followed earlier copies of the token (of no token), same: on the copies (of" in words
+    )
+
+
+def test_too_few_repeats_are_counted_and_said_to_be_too_few(make_reading):
+    reading = make_reading([*"abcdefg", *"abc"], [["induction"]])
+    assert reading.heads[0].role.value != "induction"
+    words = " ".join(printed(head_table(reading)).split())
+    assert "(over 3 tokens of 10, too few to name a head)" in words
+    assert "same: on the copies (over 2 tokens, too few to name a head)" in words
 
 
 def test_the_report_on_all_heads(reading):

@@ -113,7 +113,7 @@ function scores(figures, average) {
       make("dt", { textContent: unit ? `${word}, ${unit}` : word }),
       make("dd", {
         textContent: figures ? (value == null ? "–" : signed(value, name === "distance" ? 1 : 3)) : "…",
-        title: value == null && figures ? "does not apply to this text: nothing in it repeats" : "",
+        title: value == null && figures ? "does not apply to this text: too little in it repeats" : "",
       }),
     );
   }

@@ -85,9 +85,9 @@ function welcome() {
     if (layer || head || query != null || performance.now() - since > PATIENCE) return; // it is being looked at
     const all = [...heads].flatMap(([at, found]) => found.map((figures) => ({ layer: at, ...figures })));
     const best = all
-      .filter(({ induction }) => induction != null)
+      .filter(({ name }) => name === "induction")
       .sort((a, b) => b.induction - a.induction)[0];
-    if (best?.induction > 0.3) set({ layer: best.layer, head: best.head });
+    if (best) set({ layer: best.layer, head: best.head });
   });
 }
 
