@@ -1,5 +1,8 @@
 """A recording in a folder: `recording.json` and a file of tensors that it names.
 
+The first line of the index holds the checksum of the lines below it, among which is that of the
+tensors' file: whatever is flipped on a disk is noticed. Version 1 had neither.
+
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """
 
@@ -10,6 +13,7 @@ import re
 import secrets
 from dataclasses import replace
 from fnmatch import fnmatch
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +36,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _INDEX, _TENSORS = "recording.json", "recording-{}.safetensors"
-_FORMAT, _VERSION = "regard recording", 1
+_FORMAT, _VERSION = "regard recording", 2
+_SEAL = '{{"sha256": "{}",'
 _NUMBERS = ("position", "first", "behind")
 
 
@@ -54,6 +59,7 @@ def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
         "format": _FORMAT,
         "version": _VERSION,
         "mark": mark,
+        "tensors": "",
         "tokens": recording.tokens,
         "source_tokens": recording.source_tokens,
         "layers": [_described(layer, tensors) for layer in recording.layers],
@@ -64,7 +70,8 @@ def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
         with as_os_error(path):
             safetensors.torch.save_file(tensors.named, path, metadata={"mark": mark})
         as_any_new_file(path)
-        replace_file(folder / _INDEX, (json.dumps(index) + "\n").encode())
+        index["tensors"] = _checksum(path)
+        replace_file(folder / _INDEX, _sealed(index))
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -88,6 +95,9 @@ def _is_ours(name: str) -> bool:
 
 def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording:
     """Read a recording that `Recording.save` wrote; nothing in it is executed.
+
+    The checksums of its files are compared. Recordings that an earlier regard saved have none, so
+    that of those only what can't be read, or does not fit together, is noticed.
 
     Args:
         folder: where it is.
@@ -113,13 +123,13 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording
 
     folder = Path(folder)
     try:
-        index = json.loads((folder / _INDEX).read_bytes())
-        if index["format"] != _FORMAT or index["version"] != _VERSION:
-            raise RecordError(
-                f"{folder / _INDEX} is {index['format']!r}, version {index['version']!r}, but this "
-                f"regard reads {_FORMAT!r}, version {_VERSION}"
-            )
+        index = _opened(folder / _INDEX)
         tensors = folder / _TENSORS.format(_mark(index["mark"]))
+        if index["version"] > 1 and _checksum(tensors) != index["tensors"]:
+            raise RecordError(
+                f"{tensors} is damaged: its checksum is not that of the file that was written; "
+                "take it from a copy, or record and save again"
+            )
         with safe_open(tensors, framework="pt", device=str(device)) as file:
             if (file.metadata() or {}).get("mark") != index["mark"]:
                 raise RecordError(f"{tensors} belongs to another recording; save again")
@@ -132,6 +142,35 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         raise RecordError(f"the recording in {folder} is damaged: {error}") from error
     return Recording(lambda: layers, lambda: labels)
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _sealed(index: Mapping[str, Any]) -> bytes:
+    """Write an index down, with the checksum of all that follows as its first line."""
+    rest = (json.dumps(index).removeprefix("{") + "\n").encode()
+    return f"{_SEAL.format(sha256(rest).hexdigest())}\n".encode() + rest
+
+
+def _opened(path: Path) -> dict[str, Any]:
+    """Read an index, and check that it is what was written."""
+    data = path.read_bytes()
+    index: dict[str, Any] = json.loads(data)
+    if index["format"] != _FORMAT or index["version"] not in (1, _VERSION):
+        raise RecordError(
+            f"{path} is {index['format']!r}, version {index['version']!r}, but this regard reads "
+            f"{_FORMAT!r}, versions 1 and {_VERSION}"
+        )
+    first, _, rest = data.partition(b"\n")
+    if index["version"] > 1 and first.decode() != _SEAL.format(sha256(rest).hexdigest()):
+        raise RecordError(
+            f"{path} is damaged: its checksum is not that of the text that was written; take it "
+            "from a copy, or record and save again"
+        )
+    return index
 
 
 class _Tensors:
@@ -154,7 +193,9 @@ class _Tensors:
 
 
 def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
-    problem, logsumexp = layer.pattern.parts()
+    pattern = layer.pattern
+    pattern.read()  # works the log-sum-exps out where they are not known
+    problem, logsumexp = pattern.parts()
     bounds = problem.rows.bounds
     entry: dict[str, Any] = {
         "name": layer.name,

@@ -168,3 +168,13 @@ def test_what_takes_long_can_be_called_off_anywhere(run, ask):
         for head in range(3):
             run._heads.pop((0, head), None)
             run._unfinished.clear()
+
+
+def test_a_saved_recording_is_known_at_once(make_recording, tmp_path, bands):
+    given = torch.randn(2, 2, 3, L, D, generator=torch.Generator().manual_seed(4))
+    make_recording([tuple(given)]).save(tmp_path)
+    run = RecordingSubject(regard.load(tmp_path), title="x").run("1")
+    assert run.has_column(0, 2)
+    assert run.has_map(0, 2, (0, L), (0, L), 1)
+    run.column(0, "mean", 7)
+    assert bands == []

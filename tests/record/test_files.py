@@ -199,6 +199,19 @@ def test_a_freed_recording_is_not_saved(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("run", ["causal", "everything", "no leading", "no rows", "float64"])
+def test_log_sum_exps_are_saved_whether_known_or_not(tmp_path, run):
+    recording = saved(tmp_path / "unknown", RUNS[run])
+    logsumexp = recording[0].logsumexp
+    recording.save(tmp_path / "known")
+    for name in ("unknown", "known"):
+        pattern = regard.load(tmp_path / name)[0]
+        kept = pattern.parts()[1]
+        assert kept is not None
+        assert kept.dtype == logsumexp.dtype
+        assert torch.equal(kept.reshape(logsumexp.shape), logsumexp)
+
+
 def test_nothing_in_the_files_can_be_executed(tmp_path):
     saved(tmp_path, RUNS["everything"], tokens=None)
     for path in tmp_path.iterdir():
@@ -243,21 +256,78 @@ def test_damaged_files(tmp_path, name, damage):
         regard.load(tmp_path)
 
 
+FLIPS = 211
+"""Bytes of each file that are changed, one at a time: those of numbers among them."""
+
+
+@pytest.mark.parametrize("name", ["recording.json", "tensors"])
+def test_a_bit_that_is_flipped_is_noticed(tmp_path, name):
+    saved(tmp_path, RUNS["everything"])
+    path = tmp_path / name if name.endswith("json") else tensors_of(tmp_path)
+    data = path.read_bytes()
+    for place in range(0, len(data), max(1, len(data) // FLIPS)):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with pytest.raises(RecordError):
+            regard.load(tmp_path)
+    path.write_bytes(data)
+    regard.load(tmp_path)
+
+
+def test_it_is_said_what_is_damaged_and_what_to_do(tmp_path):
+    recording = saved(tmp_path)
+    path = tensors_of(tmp_path)
+    tensors = safetensors.torch.load_file(path)
+    tensors["0"][0, 0, 0, 0] += 1
+    safetensors.torch.save_file(tensors, path, metadata=safe_open(path, "pt").metadata())
+    with pytest.raises(RecordError, match=f"{path.name} is damaged: its checksum.*save again"):
+        regard.load(tmp_path)
+    recording.save(tmp_path, overwrite=True)
+    index = (tmp_path / "recording.json").read_text()
+    (tmp_path / "recording.json").write_text(index.replace('"index": 0', '"index": 1'))
+    with pytest.raises(RecordError, match=r"recording\.json is damaged: its checksum.*save again"):
+        regard.load(tmp_path)
+
+
+def former(folder):
+    """Make a saved recording one of the former version, which had no checksums."""
+    index = json.loads((folder / "recording.json").read_text())
+    for name in ("sha256", "tensors"):
+        del index[name]
+    for entry in index["layers"]:
+        entry["logsumexp"] = None
+    (folder / "recording.json").write_text(json.dumps(index | {"version": 1}) + "\n")
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_recording_of_the_former_version_is_read(tmp_path, run):
+    recording = saved(tmp_path, RUNS[run])
+    former(tmp_path)
+    equal(recording, regard.load(tmp_path))
+    regard.load(tmp_path).save(tmp_path, overwrite=True)
+    assert json.loads((tmp_path / "recording.json").read_text())["version"] == 2
+    equal(recording, regard.load(tmp_path))
+
+
 def test_halves_of_two_recordings(tmp_path):
     saved(tmp_path / "one")
     saved(tmp_path / "two")
     data = tensors_of(tmp_path / "two").read_bytes()
     tensors_of(tmp_path / "one").write_bytes(data)
+    index = json.loads((tmp_path / "one" / "recording.json").read_text())
+    index["tensors"] = _files._checksum(tensors_of(tmp_path / "one"))
+    write_index(tmp_path / "one", index)
     with pytest.raises(RecordError, match="belongs to another recording"):
         regard.load(tmp_path / "one")
 
 
-@pytest.mark.parametrize(("key", "value"), [("version", 2), ("version", "1"), ("format", "regard")])
+@pytest.mark.parametrize(("key", "value"), [("version", 3), ("version", "2"), ("format", "regard")])
 def test_other_formats(tmp_path, key, value):
     saved(tmp_path)
     index = json.loads((tmp_path / "recording.json").read_text())
-    (tmp_path / "recording.json").write_text(json.dumps(index | {key: value}))
-    with pytest.raises(RecordError, match="this regard reads 'regard recording', version 1"):
+    write_index(tmp_path, index | {key: value})
+    with pytest.raises(RecordError, match="reads 'regard recording', versions 1 and 2"):
         regard.load(tmp_path)
 
 
@@ -271,12 +341,24 @@ def damage(folder, change, tensors=None):
         name = entry[place[0]] if len(place) == 1 else entry[place[0]][int(place[1])]
         named[name] = new(named[name]).contiguous()
     change(index, entry)
-    (folder / "recording.json").write_text(json.dumps(index))
     safetensors.torch.save_file(named, tensors_of(folder), metadata=metadata)
+    index["tensors"] = _files._checksum(tensors_of(folder))
+    write_index(folder, index)
+
+
+def write_index(folder, index):
+    """Write an index down as one that was written so, and is not damaged."""
+    index.pop("sha256")
+    (folder / "recording.json").write_bytes(_files._sealed(index))
 
 
 def nothing(index, entry):
     pass
+
+
+def forget(index, entry):
+    """Log-sum-exps that are those of other bounds."""
+    entry["logsumexp"] = None
 
 
 ENTRIES = {
@@ -389,7 +471,7 @@ def test_bounds_outside_the_keys_are_cut(tmp_path, number, place, dtype):
         t[..., 2] = number
         return t.to(dtype)
 
-    damage(tmp_path, nothing, {f"table {place}": one})
+    damage(tmp_path, forget, {f"table {place}": one})
     pattern = regard.load(tmp_path)[0]
     if place == 1:
         start = one(start).long()
@@ -415,6 +497,7 @@ def test_bounds_outside_the_keys_are_cut(tmp_path, number, place, dtype):
 @pytest.mark.parametrize("name", ["position", "first", "behind"])
 def test_lines_outside_the_keys(tmp_path, number, name):
     saved(tmp_path, lambda: sdpa(key=torch.randn(B, H, L, D), is_causal=True))
+    damage(tmp_path, forget)
     damage(tmp_path, lambda index, entry: entry["line"].update({name: number}))
     pattern = regard.load(tmp_path)[0]
     weights = pattern.dense()
@@ -493,6 +576,6 @@ def test_the_first_saving_that_fails_can_be_repeated(tmp_path, monkeypatch):
 def test_the_file_says_what_it_is(tmp_path):
     saved(tmp_path)
     index = json.loads((tmp_path / "recording.json").read_text())
-    assert (index["format"], index["version"]) == ("regard recording", 1)
+    assert (index["format"], index["version"]) == ("regard recording", 2)
     with safe_open(tensors_of(tmp_path), framework="pt") as file:
         assert file.metadata() == {"mark": index["mark"]}
