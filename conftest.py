@@ -31,6 +31,8 @@ CORE = (
     "regard._bounds",
     "regard._rows",
     "regard._terms",
+    "regard._contexts",
+    "regard._kinds",
     "regard._layout",
     "regard._dropout",
     "regard._problem",

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard._contexts import readable
 from regard._dropout import draw_seed
+from regard._kinds import check_dtype, check_tensor
 from regard._layout import aligned, four_axes, matrix, per_head, widened
 from regard.mask import Mask
 
@@ -76,18 +78,27 @@ class Problem:
     @property
     def differentiable(self) -> bool:
         """Whether a gradient may be asked for."""
-        tensors = (self.query, self.key, self.value, self.rows.bias, self.alibi, self.sink)
-        return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        return torch.is_grad_enabled() and any(
+            t is not None and t.requires_grad for t in self.continuous
+        )
+
+    @property
+    def continuous(self) -> tuple[Tensor | None, ...]:
+        """The tensors that results depend on continuously."""
+        return self.query, self.key, self.value, self.rows.bias, self.alibi, self.sink
 
     @cached_property
-    def tame(self) -> bool:
+    def tame(self) -> bool | None:
         """Whether query, key and value hold no NaN, and nothing from which one could arise.
 
         Infinities make NaNs of zero weights. So do numbers so large that a score overflows, such
-        as memory that was never written holds them.
+        as memory that was never written holds them. None where that can't be seen; torch.compile
+        breaks its graph to see it.
         """
-        tensors = (self.query, self.key, self.value)
-        largest = [_largest(t) for t in tensors if t is not None and t.numel() > 0]
+        tensors = [t for t in (self.query, self.key, self.value) if t is not None]
+        if not torch.compiler.is_compiling() and not readable(*tensors):
+            return None
+        largest = [_largest(t) for t in tensors if t.numel() > 0]
         return not largest or bool((torch.stack(largest) <= _TAME).all())  # read back but once
 
     def repeated(self, tensor: Float[Tensor, "B G S d"]) -> Float[Tensor, "B H S d"]:
@@ -284,12 +295,13 @@ def _check_tensors(tensors: Mapping[str, object]) -> None:
 
 
 def _check_floating(name: str, tensor: object) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a tensor, but is {type(tensor).__name__}")
+    check_tensor(tensor, name)
+    assert isinstance(tensor, torch.Tensor), "it has just been checked"
     if not tensor.is_floating_point():
         is_mask = name == "bias" and tensor.dtype == torch.bool
         cure = "pass it as mask=regard.dense(bias)" if is_mask else f"try {name}.float()"
         raise TypeError(f"{name} must be floating point, but is {tensor.dtype}; {cure}")
+    check_dtype(tensor, name)
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard._contexts import readable
+
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
@@ -21,10 +23,10 @@ def dot_products(
 ) -> Float[Tensor, "B H L S"]:
     """Compute query @ keyᵀ, such that a zero gradient of a score stays zero on its way back."""
     with unrounded(query.device):
-        scores = query @ key.mT
-        if _finite(query) and _finite(key):
+        scores = query @ key.transpose(-2, -1)
+        if _finite(query, key):
             return scores
-        clean = _cleaned(query) @ _cleaned(key).mT
+        clean = _cleaned(query) @ _cleaned(key).transpose(-2, -1)
     return clean + torch.where(scores.isfinite(), 0, scores).detach()
 
 
@@ -57,8 +59,9 @@ def unrounded(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, enabled=False)
 
 
-def _finite(tensor: Tensor) -> bool:
-    return bool(tensor.detach().isfinite().all())
+def _finite(*tensors: Tensor) -> bool:
+    """Whether there is nothing to keep apart, as far as that can be seen."""
+    return readable(*tensors) and all(bool(t.detach().isfinite().all()) for t in tensors)
 
 
 def _cleaned(tensor: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard._bounds import Line, Table, line_through
+from regard._kinds import check_dtype, check_tensor
 from regard._layout import align, flat, matrix
 from regard._rows import Rows
 from regard._terms import Causal, Documents, Intervals, Padding, Prefix, Term, Window, runs
@@ -327,10 +328,11 @@ def dense(mask: Bool[Tensor, "..."] | Float[Tensor, "..."]) -> Mask:
         >>> regard.dense(torch.eye(2, dtype=torch.bool)).visible(2, 2).int().tolist()
         [[1, 0], [0, 1]]
     """
-    _check_tensor(mask, "mask")
+    check_tensor(mask, "mask")
     if mask.dtype == torch.bool:
         return Mask(allowed=mask)
     if mask.is_floating_point():
+        check_dtype(mask, "mask")
         return Mask(bias=mask)
     raise TypeError(f"mask must be bool or floating point, but is {mask.dtype}; try mask.bool()")
 
@@ -371,13 +373,8 @@ def _check_whole(given: object, name: str) -> None:
         raise TypeError(f"{name} must be a whole number, but is {given!r}")
 
 
-def _check_tensor(given: object, name: str) -> None:
-    if not isinstance(given, torch.Tensor):
-        raise TypeError(f"{name} must be a tensor, but is {type(given).__name__}")
-
-
 def _check_positions(given: object, name: str) -> None:
-    _check_tensor(given, name)
+    check_tensor(given, name)
     assert isinstance(given, torch.Tensor), "it has just been checked"
     if given.ndim == 0:
         raise ValueError(f"{name} needs an axis with one entry a key, but is a single number")

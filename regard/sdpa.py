@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard._kinds import refuse_nested
 from regard.attention import attention
 from regard.mask import Mask, causal, dense
 
@@ -40,7 +41,7 @@ def scaled_dot_product_attention(
         key: ``(..., G, S, D)``.
         value: ``(..., G, S, Dv)``.
         attn_mask: broadcastable to ``(..., H, L, S)``; True where a key may be seen, or a number
-            to be added to the scaled scores.
+            to be added to the scaled scores. Or a `CausalBias` of ``torch.nn.attention.bias``.
         dropout_p: probability of zeroing a weight; applied whenever it is above 0.
         is_causal: top-left causal mask; with attn_mask, what both let through is seen.
         scale: factor on the scores; None is 1/√D.
@@ -50,7 +51,7 @@ def scaled_dot_product_attention(
         context ``(..., H, L, Dv)``.
 
     Raises:
-        ValueError: for shapes that do not fit together.
+        ValueError: for shapes that do not fit together, and for a `CausalBias` with is_causal.
 
     Example:
         >>> import regard, torch
@@ -58,11 +59,39 @@ def scaled_dot_product_attention(
         >>> regard.scaled_dot_product_attention(x, x, x, is_causal=True).shape
         torch.Size([2, 3, 5, 7])
     """
+    query, key, value = broadcast(query, key, value, grouped=enable_gqa)
     mask: Mask | None = causal(offset=0) if is_causal else None
     if attn_mask is not None:
-        mask = dense(attn_mask) if mask is None else mask & dense(attn_mask)
-    query, key, value = broadcast(query, key, value, grouped=enable_gqa)
+        given = causal_bias(attn_mask, query.shape[-2], key.shape[-2], is_causal=is_causal)
+        given = dense(attn_mask) if given is None else given
+        mask = given if mask is None else mask & given
     return attention(query, key, value, mask=mask, scale=scale, dropout=dropout_p)
+
+
+def causal_bias(attn_mask: Tensor, queries: int, keys: int, *, is_causal: bool) -> Mask | None:
+    """Read a `CausalBias`, whose memory holds nothing; None for any other attn_mask.
+
+    Raises:
+        ValueError: beside is_causal, as torch does, and for one that lines up at the lower right of
+            a matrix of another size.
+    """
+    if type(attn_mask) is torch.Tensor:
+        return None
+    from torch.nn.attention.bias import CausalBias, CausalVariant
+
+    if not isinstance(attn_mask, CausalBias):
+        return None
+    if is_causal:
+        raise ValueError("attn_mask is a CausalBias, beside which is_causal=True may not be given")
+    if attn_mask.variant == CausalVariant.UPPER_LEFT:
+        return causal(offset=0)
+    ahead = attn_mask.seq_len_kv - attn_mask.seq_len_q
+    if ahead != keys - queries:
+        raise ValueError(
+            f"attn_mask is causal_lower_right({attn_mask.seq_len_q}, {attn_mask.seq_len_kv}), but "
+            f"there are {queries} queries and {keys} keys"
+        )
+    return causal(offset=ahead)
 
 
 def broadcast(
@@ -70,6 +99,8 @@ def broadcast(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Spread the leading dimensions over each other; grouped heads keep theirs."""
     tensors = (query, key, value)
+    for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
+        refuse_nested(tensor, name)
     kept = 3 if grouped and min(t.ndim for t in tensors) > 2 else 2
     try:
         leading = torch.broadcast_shapes(*(t.shape[:-kept] for t in tensors))

@@ -1,5 +1,6 @@
 """Fixtures that tests of several folders use."""
 
+import jaxtyping
 import pytest
 from instructions import SETS
 
@@ -17,6 +18,14 @@ def instructions(request):
     assert library.regard_choose(request.param.encode()) == 0
     yield request.param
     library.regard_choose(before)
+
+
+@pytest.fixture
+def unchecked():
+    """Leave the shapes that annotations name unchecked: in a graph, sizes are no numbers."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def pytest_collection_modifyitems(items):

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from regard._layout import aligned, widened
+from regard.backends._context import objection_to_context, objection_to_numbers
 from regard.backends._sink import with_sink
 from regard.backends.cuda import is_nvidia
 from regard.steps import total_bias
@@ -54,9 +55,13 @@ def objection(problem: Problem) -> str | None:
         return f"it has no softcap={problem.softcap}; leave it out"
     if problem.dropout > 0:
         return f"it gives no reproducible dropout={problem.dropout}; set it to 0"
-    if not problem.tame:  # they pass its masks, and in short rows it makes a visible NaN a 0
-        return "query, key or value holds NaN, infinity or more than 2⁵⁶, which it mishandles"
-    return _missing_gradient(problem) or _missing_logsumexp(problem)
+    return (
+        objection_to_context(problem)
+        # They pass its masks, and in short rows it makes a visible NaN a 0.
+        or objection_to_numbers(problem, "it mishandles")
+        or _missing_gradient(problem)
+        or _missing_logsumexp(problem)
+    )
 
 
 def _missing_gradient(problem: Problem) -> str | None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard._kinds import check_tensor
 from regard._problem import Problem, check
 from regard.errors import Error
 from regard.mask import Mask, causal
-from regard.sdpa import broadcast
+from regard.sdpa import broadcast, causal_bias
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -92,6 +93,10 @@ def of_sdpa(
     query, key, _ = broadcast(query, key, value, grouped=enable_gqa or shared)
     mask = causal(offset=0) if is_causal else None
     if attn_mask is not None:
+        lined_up = causal_bias(attn_mask, query.shape[-2], key.shape[-2], is_causal=is_causal)
+        if lined_up is not None:
+            return Call(query=query, key=key, mask=lined_up, scale=scale)
+        check_tensor(attn_mask, "attn_mask")
         given = reducer.reduce(attn_mask, query.shape[:-2], query.shape[-2], key.shape[-2])
         if given.level is not None:
             query = query.masked_fill(given.level[..., None], 0)

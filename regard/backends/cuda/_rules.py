@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard._bounds import Line
+from regard.backends._context import objection_to_context, objection_to_numbers
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -58,7 +59,7 @@ def unsupported(problem: Problem) -> str | None:
         return f"it gives no reproducible dropout={problem.dropout}; set it to 0"
     if problem.differentiable and problem.sink is not None:
         return "it gives no gradient through a sink; compute under torch.no_grad()"
-    return None
+    return objection_to_context(problem)
 
 
 def not_half(problem: Problem) -> str | None:
@@ -74,9 +75,9 @@ def untame(problem: Problem) -> str | None:
     A hidden weight is 0 in these kernels, but 0 · NaN is NaN. That there is none costs reading one
     number back from the device; where nothing is hidden, no number can come out that should not.
     """
-    if sees_everything(problem.rows) or problem.tame:
+    if sees_everything(problem.rows):
         return None
-    return "query, key or value holds NaN, infinity or more than 2⁵⁶, which its masks let through"
+    return objection_to_numbers(problem, "its masks let through")
 
 
 def rounded_up(size: int) -> int:

@@ -15,6 +15,7 @@ import torch
 
 from regard._layout import widened
 from regard._visible import unrounded
+from regard.backends._context import objection_to_context
 from regard.backends._sink import with_sink
 from regard.backends.cuda import _device, _rules
 
@@ -58,7 +59,7 @@ def _unsupported(problem: Problem) -> str | None:
         return f"it takes at most {_LONGEST} queries and keys"
     if problem.dropout > 0:
         return f"it gives no reproducible dropout={problem.dropout}; set it to 0"
-    return None
+    return objection_to_context(problem)
 
 
 def _missing_gradient(problem: Problem) -> str | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch.autograd import forward_ad
 
+from regard.backends._context import objection_to_context
 from regard.backends.native import _library
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._library import Description, describe, why_missing
@@ -51,19 +51,9 @@ def objection(problem: Problem) -> str | None:
         return why
     if problem.value is None:
         return "it computes no weights without a value"
-    if _has_tangent(problem):
-        return "a tensor carries a tangent, and it gives no forward-mode derivatives"
     if problem.value.shape[-1] > _WIDEST:
         return f"it takes head dimensions of at most {_WIDEST}"
-    return None
-
-
-def _has_tangent(problem: Problem) -> bool:
-    if forward_ad._current_level < 0:  # noqa: SLF001 - torch has no public question
-        return False
-    rows = problem.rows
-    tensors = (problem.query, problem.key, problem.value, rows.bias, problem.alibi, problem.sink)
-    return any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    return objection_to_context(problem)
 
 
 def objection_to_reading(problem: Problem) -> str | None:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.autograd import forward_ad
 
+from regard._contexts import watched
 from regard._problem import check
 from regard.backends.native import _library, objection
 from regard.backends.native._arguments import Arguments
@@ -46,26 +46,27 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
 
     Nothing is known yet of what it is handed.
     """
-    if torch.compiler.is_compiling():  # the compiler has to see what runs
+    if watched():
         return None
     line = (None, None, None) if mask is None else mask.line
     if line is None or not (type(query) is type(key) is type(value) is torch.Tensor):
         return None
-    if _watched() or (
-        torch.is_grad_enabled()
-        and (query.requires_grad or key.requires_grad or value.requires_grad)
+    if torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
     ):
         return None
-    if not (query.is_cpu and key.is_cpu and value.is_cpu):
+    here = query.is_cpu and key.is_cpu and value.is_cpu
+    if not here or query.is_neg() or key.is_neg() or value.is_neg():
+        return None  # the memory of the latter holds the negative numbers
+    try:
+        asked = (
+            query.shape, key.shape, value.shape,
+            query.stride(), key.stride(), value.stride(),
+            query.dtype, key.dtype, value.dtype,
+            line, scale,
+        )  # fmt: skip
+    except RuntimeError:  # a nested tensor has no shape: the checks will say so
         return None
-    if query.is_neg() or key.is_neg() or value.is_neg():  # their memory holds the negative numbers
-        return None
-    asked = (
-        query.shape, key.shape, value.shape,
-        query.stride(), key.stride(), value.stride(),
-        query.dtype, key.dtype, value.dtype,
-        line, scale,
-    )  # fmt: skip
     try:
         plan = _PLANS[asked]
     except KeyError:
@@ -83,15 +84,6 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
     if result != 0:
         raise MemoryError("no memory for attention to work in")
     return context
-
-
-def _watched() -> bool:
-    """Whether someone has to see the operators that run: a mode, a transform."""
-    return (
-        torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001 - torch has no public question
-        or torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001
-        or forward_ad._current_level >= 0  # noqa: SLF001
-    )
 
 
 def _remember(
