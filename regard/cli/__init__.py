@@ -10,7 +10,9 @@ __all__ = ["main"]
 
 
 def main(*first: str) -> NoReturn:
-    """Run the command and exit: 0 for success, 1 for failure, 2 for misuse, 130 for Ctrl-C.
+    """Run the command and exit.
+
+    The status is 0 for success, 1 for failure, 2 for misuse, 130 for Ctrl-C, and 143 for a SIGTERM.
 
     Args:
         first: what the arguments begin with, before those that the process was given.

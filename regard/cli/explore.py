@@ -11,7 +11,7 @@ import typer
 
 from regard.cli.device import Device
 from regard.cli.errors import MisuseError, telling
-from regard.cli.subject import Folder, subject_of
+from regard.cli.subject import Folder, Model, chosen, subject_of
 from regard.cli.text import read_text
 
 __all__ = ["explore"]
@@ -27,6 +27,7 @@ def explore(
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0 takes one that is free.", min=0, max=65535)
     ] = 0,
+    model: Model = None,
     device: Device = "cpu",
     *,
     open_page: Annotated[
@@ -44,7 +45,7 @@ def explore(
         from regard.explorer import Explorer
     except ModuleNotFoundError as missing:
         raise MisuseError(str(missing)) from missing
-    subject = subject_of(folder, read_text(text, file), device)
+    subject = subject_of(chosen(folder, model), read_text(text, file), device)
     with telling(OSError):
         explorer = Explorer(subject, host=host, port=port)
     gc.freeze()  # what is loaded stays: looking through it for garbage would stop answers for 0.1 s

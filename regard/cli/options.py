@@ -55,8 +55,9 @@ class Given(Generic[Config]):
             MisuseError: it doesn't take that; fields are called what the user calls them.
         """
         try:
-            made = self.kind() if base is None else base
-            return replace(made, **self.values)  # type: ignore[type-var]  # it is a dataclass
+            if base is None:
+                return self.kind(**self.values)
+            return replace(base, **self.values)  # type: ignore[type-var]  # it is a dataclass
         except (TypeError, ValueError) as error:
             raise MisuseError(self.told(str(error))) from error
 

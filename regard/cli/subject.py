@@ -18,7 +18,7 @@ from regard.record import load as load_recording
 if TYPE_CHECKING:
     from regard.explorer._subjects import Subject
 
-__all__ = ["Folder", "subject_of", "write_report"]
+__all__ = ["Folder", "Model", "chosen", "subject_of", "write_report"]
 
 Folder = Annotated[
     Path | None,
@@ -27,6 +27,22 @@ Folder = Annotated[
         metavar="[MODEL_DIR | RECORDING_DIR]",
     ),
 ]
+
+Model = Annotated[
+    Path | None,
+    typer.Option(help="The folder, by the name that other commands have for it.", metavar="DIR"),
+]
+
+
+def chosen(folder: Path | None, model: Path | None) -> Path | None:
+    """The folder that was given, as the argument or by ``--model``; None where there is none.
+
+    Raises:
+        MisuseError: it was given twice.
+    """
+    if folder is not None and model is not None:
+        raise MisuseError(f"the folder is given twice: leave out {folder}, or --model")
+    return folder if model is None else model
 
 
 def subject_of(

@@ -1,6 +1,7 @@
 """`regard train`."""
 
 from pathlib import Path
+from signal import SIGTERM
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ from regard.gpt import (
 )
 from regard.gpt import train as train_model
 from regard.gpt._ranks import launched, leading
+from regard.gpt._stop import Terminated
 from regard.gpt.checkpoint import holds_model
 
 __all__ = ["train"]
@@ -66,8 +68,8 @@ def train(
 ) -> None:
     """Train a GPT on text and keep it in a folder.
 
-    Ctrl-C, or a SIGTERM, ends it early and keeps the latest model; before the first update it
-    changes nothing.
+    Ctrl-C, or a SIGTERM, ends it early, with status 130 or 143, and keeps the latest model; before
+    the first update it changes nothing.
     Whatever ends it, --resume goes on from the latest checkpoint.
 
     Examples:
@@ -100,22 +102,25 @@ def train(
         callbacks: list[Callback] = []
         if tensorboard and leading():
             callbacks.append(TensorBoard(out / "tensorboard"))
-        training = train_model(
-            out,
-            texts=text,
-            corpus=corpus,
-            gpt=gpt.over(before[0]),
-            config=train.over(before[1]),
-            resume=resume,
-            overwrite=overwrite,
-            device=place,
-            callbacks=callbacks,
-        )
+        try:
+            training = train_model(
+                out,
+                texts=text,
+                corpus=corpus,
+                gpt=gpt.over(before[0]),
+                config=train.over(before[1]),
+                resume=resume,
+                overwrite=overwrite,
+                device=place,
+                callbacks=callbacks,
+            )
+        except Terminated:  # before there was anything to keep, or twice
+            raise typer.Exit(128 + SIGTERM) from None
         leads = leading()
     if leads:
         _tell(out, training)
-    if training.interrupted:
-        raise typer.Exit(130)
+    if training.signal is not None:
+        raise typer.Exit(128 + training.signal)
 
 
 def _tell(out: Path, training: Training) -> None:

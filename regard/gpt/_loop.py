@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import platform
 import signal
-import threading
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from math import isfinite, log, nan
+from math import isfinite, log
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,13 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from regard.gpt._evaluate import mean_loss
 from regard.gpt._metrics import Report
 from regard.gpt._shards import keep_together
+from regard.gpt._stop import SIGNALS, Terminated, between_updates
 from regard.gpt._update import DivergedError, diverged, optimizer_state
 from regard.gpt.checkpoint import load
 from regard.gpt.schedule import learning_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
 
     from rich.console import Console
     from torch import Tensor
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from regard.gpt._checkpoints import RunFolder
     from regard.gpt._metrics import Callback, MetricsFile, Rates
     from regard.gpt._ranks import Ranks
+    from regard.gpt._stop import Stop
     from regard.gpt._update import Updates
     from regard.gpt.batches import Batch, Batches
     from regard.gpt.model import GPT
@@ -45,14 +45,20 @@ class Training:
     Attributes:
         model: the model, in evaluation mode.
         tokenizer: its tokenizer.
-        interrupted: whether Ctrl-C or SIGTERM ended it before its last step.
+        signal: what ended it before its last step: SIGINT, which Ctrl-C sends, or SIGTERM; None
+            where it came to its end.
         record: what `training.json` holds.
     """
 
     model: GPT
     tokenizer: Tokenizer
-    interrupted: bool
+    signal: signal.Signals | None
     record: dict[str, Any]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C or SIGTERM ended it before its last step."""
+        return self.signal is not None
 
 
 @dataclass
@@ -93,10 +99,10 @@ class Loop:
 
     def go(self, console: Console, callbacks: Sequence[Callback]) -> Training:
         """Train to the end, or to a signal to stop."""
-        interrupted = False
-        with _bar(console) as bar, _between_updates() as stop:
+        ended_by = None
+        with _bar(console) as bar, between_updates() as stop:
             task = bar.add_task(
-                "training", total=self.config.steps, completed=self.at.step, loss=nan, speed=0.0
+                "training", total=self.config.steps, completed=self.at.step, measured=""
             )
             try:
                 while self.at.step < self.config.steps:
@@ -105,8 +111,7 @@ class Loop:
                     bar.update(
                         task,
                         completed=report.step,
-                        loss=report.loss,
-                        speed=report.tokens_per_second,
+                        measured=f"loss {report.loss:.3f} {report.tokens_per_second:,.0f} tokens/s",
                     )
                     if report.validation_loss is not None:
                         say(bar.console, _line(report))
@@ -114,10 +119,10 @@ class Loop:
                         for callback in callbacks:
                             callback(report)
                 self._together()
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as asked:
                 if self.at.step == 0 or stop.at_once:
                     raise
-                interrupted = True
+                ended_by = signal.SIGTERM if isinstance(asked, Terminated) else signal.SIGINT
                 self._save(interrupted=True)
                 say(
                     bar.console, f"stopped after {self.at.step} updates; kept in {self.folder.root}"
@@ -128,8 +133,8 @@ class Loop:
         return Training(
             model=model,
             tokenizer=self.corpus.tokenizer,
-            interrupted=interrupted,
-            record=self.record(interrupted=interrupted),
+            signal=ended_by,
+            record=self.record(interrupted=ended_by is not None),
         )
 
     def _advance(self) -> Report:
@@ -173,34 +178,36 @@ class Loop:
         return report
 
     @contextmanager
-    def _alone(self, stop: _Stop | None = None) -> Iterator[None]:
+    def _alone(self, stop: Stop | None = None) -> Iterator[None]:
         """Do what a rank may fail at, or be stopped in, while the others do not."""
         try:
             yield
         except KeyboardInterrupt:
             if stop is None or stop.at_once or self.ranks.size == 1:
                 raise
-            stop.asked = True
+            stop.asked = signal.SIGINT
         except Exception as error:
             if self.ranks.size == 1:
                 raise
             self.failure = error
 
-    def _together(self, asked: bool = False) -> bool:  # noqa: FBT001, FBT002 - the thing itself
-        """Whether any rank was asked to stop: all of them learn it after the same update.
+    def _together(self, asked: signal.Signals | None = None) -> signal.Signals | None:
+        """The signal to stop that any rank has: all of them learn it after the same update.
 
         Raises:
             Exception: what a rank failed at alone, on that rank.
             DistributedError: the same, on the others.
         """
-        asked, failed = self.ranks.any(
-            asked, self.failure is not None, device=self.validation.device
+        *stopped, failed = self.ranks.any(
+            *(asked == number for number in SIGNALS),
+            self.failure is not None,
+            device=self.validation.device,
         )
         if failed:
             with self.ranks.agreeing():
                 if self.failure is not None:
                     raise self.failure
-        return asked
+        return next((number for number, came in zip(SIGNALS, stopped, strict=True) if came), None)
 
     def _validate(self, loss: float, batch: Batch) -> float:
         found = mean_loss(
@@ -270,53 +277,6 @@ class Loop:
         }
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C, and what a system that shuts down or a job's time limit sends."""
-
-
-class _Stop:
-    """A signal to stop, kept until the update that is under way is done."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self.at_once = False
-
-    def here(self, asked: bool) -> None:  # noqa: FBT001 - the thing itself
-        """Stop now, if that was asked for."""
-        if asked:
-            raise KeyboardInterrupt
-
-
-@contextmanager
-def _between_updates() -> Iterator[_Stop]:
-    """Let a signal wait for the end of an update, so that model and optimizer belong together.
-
-    Sent again, it waits no longer, and what is under way is not kept. Only the main thread may
-    say so; in others nothing changes.
-    """
-    stop = _Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        if stop.asked:
-            stop.at_once = True
-            raise KeyboardInterrupt
-        stop.asked = True
-
-    usual = {signal.default_int_handler, signal.SIG_DFL}  # else somebody else looks after it
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    ours = [number for number in _SIGNALS if before[number] in usual]
-    for number in ours:
-        signal.signal(number, ask)
-    try:
-        yield stop
-    finally:
-        for number in ours:
-            signal.signal(number, before[number])
-
-
 def say(console: Console, line: str) -> None:
     """Print a line as it is, however long."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -338,8 +298,7 @@ def _bar(console: Console) -> Progress:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-        TextColumn("{task.fields[speed]:,.0f} tokens/s"),
+        TextColumn("{task.fields[measured]}"),
         TimeRemainingColumn(),
         console=console,
     )

@@ -27,6 +27,8 @@ class TrainConfig:
 
     >>> TrainConfig(steps=10, warmup=2).batch
     8
+    >>> TrainConfig(steps=4000).warmup, TrainConfig(steps=50).warmup
+    (100, 5)
     """
 
     tokenizer: Literal["bpe", "char"] = option(
@@ -44,7 +46,11 @@ class TrainConfig:
     )
     decay: float = option(0.2, "of schedule wsd: share of the updates, the last, in which it falls")
     final: float = option(0.05, "learning rate at the end, as a share of the highest")
-    warmup: int = option(100, "updates over which the learning rate rises linearly")
+    warmup: int = option(
+        None,
+        "updates over which the learning rate rises linearly; none: a tenth of steps, but 100 at "
+        "most",
+    )
     weight_decay: float = option(0.1, "AdamW's decay, on weights of two dimensions only")
     beta1: float = option(0.9, "AdamW's decay of the gradient's running mean")
     beta2: float = option(0.95, "AdamW's decay of the squared gradient's running mean")
@@ -91,6 +97,8 @@ class TrainConfig:
         require_flag(self, "document_mask")
         for name in ("steps", "batch", "accumulate", "evaluate_every"):
             require_count(self, name, least=1)
+        if self.warmup is None:  # what it stands for is part of the recipe, and is kept with it
+            object.__setattr__(self, "warmup", min(100, self.steps // 10))
         for name in ("warmup", "keep_every", "record_every"):
             require_count(self, name, least=0)
         require_count(self, "seed", least=0, most=2**63 - 1)  # what torch's generators take
@@ -107,7 +115,7 @@ class TrainConfig:
         if self.warmup > self.steps:
             raise ValueError(
                 f"TrainConfig.warmup is {self.warmup} of steps={self.steps} updates; "
-                "expected at most as many"
+                "expected at most as many; leave it out for a tenth of them"
             )
         if self.keep_every % self.evaluate_every:
             raise ValueError(

@@ -39,6 +39,8 @@ def test_a_model_reads_a_text_or_a_file(regard, model, tmp_path):
     before = file.read_bytes()
     assert regard("report", model, "--file", text, "--out", file).status == 0
     assert file.read_bytes() == before
+    assert regard("report", "--model", model, "--file", text, "--out", file).status == 0
+    assert file.read_bytes() == before
 
 
 def test_a_recording_is_shown_as_it_is(regard, kept, tmp_path, monkeypatch):
@@ -83,3 +85,8 @@ def test_a_report_replaces_nothing_but_a_file(misused, model, tmp_path):
     for path in (tmp_path, tmp_path / "pipe"):
         line = misused("report", model, "--text", TEXT, "--out", path)
         assert f"{path} exists and is no regular file; choose another --out FILE" in line
+
+
+def test_a_folder_is_given_once(misused, model):
+    line = misused("report", "a", "--model", model)
+    assert "the folder is given twice: leave out a, or --model" in line

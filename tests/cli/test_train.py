@@ -1,4 +1,5 @@
 import inspect
+import signal
 import subprocess
 import sys
 from dataclasses import fields
@@ -92,6 +93,45 @@ def test_an_interruption_keeps_the_model_and_ends_with_130(regard, corpus, tmp_p
     assert done.status == 130
     assert "1 updates" in done.out
     load(tmp_path / "out")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(
+    ("number", "usual", "status"),
+    [
+        (signal.SIGINT, signal.default_int_handler, 130),
+        (signal.SIGTERM, signal.SIG_DFL, 143),
+    ],
+)
+def test_the_status_tells_which_signal_ended_it(
+    regard, corpus, tmp_path, monkeypatch, number, usual, status, times
+):
+    original = torch.nn.utils.clip_grad_norm_
+
+    def interrupted(*arguments):
+        for _ in range(times):
+            signal.raise_signal(number)
+        return original(*arguments)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", interrupted)
+    before = signal.signal(number, usual)
+    try:
+        done = regard("train", "--out", tmp_path / "out", "--text", corpus, *SMALL)
+    finally:
+        signal.signal(number, before)
+    assert done.status == status
+    assert (tmp_path / "out").exists() is (times == 1)  # twice waits for no update
+
+
+def test_steps_alone_are_enough_for_a_short_try(regard, corpus, tmp_path):
+    small = SMALL[: SMALL.index("--steps")]
+    out = tmp_path / "out"
+    assert regard("train", "--out", out, "--text", corpus, *small, "--steps", 20).status == 0
+    assert recipe_of(out)[1].warmup == 2
+    file = recipe(tmp_path, "steps = 10")
+    done = regard("train", "--out", out, "--text", corpus, *small, "--config", file, "--overwrite")
+    assert done.status == 0
+    assert recipe_of(out)[1].warmup == 1
 
 
 @pytest.mark.parametrize(

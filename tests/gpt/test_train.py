@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import signal
 from itertools import pairwise
 
@@ -230,6 +231,7 @@ def test_a_signal_waits_for_the_update_that_is_under_way(tmp_path, monkeypatch, 
     finally:
         signal.signal(number, before)
     assert done.interrupted
+    assert done.signal == number
     assert done.record["step"] == 4
 
 
@@ -280,9 +282,22 @@ def test_progress_shows_loss_speed_and_time_left(tmp_path):
     shown_by = ("training", "6/6", "loss", "tokens/s", "0:00:00", "validation loss", "bits/byte")
     for part in (*shown_by, "perplexity", "bfloat16: no"):
         assert part in shown
+    assert "training" in shown[: shown.index("loss ")]  # before there was anything to tell
+    assert "nan" not in shown
+    assert not re.search(r"\b0 tokens/s", shown)
     assert [report.step for report in reports] == [1, 2, 3, 4, 5, 6]
     assert [report.validation_loss is None for report in reports] == [1, 1, 0, 1, 1, 0]
     assert all(report.tokens_per_second > 0 for report in reports)
+
+
+def test_progress_of_a_run_that_was_at_its_end_tells_nothing_that_there_is_not(tmp_path):
+    options = {"gpt": TINY, "config": brief()}
+    train(tmp_path / "m", texts=[TEXT], console=QUIET, **options)
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+    train(tmp_path / "m", resume=True, console=console, **options)
+    shown = console.file.getvalue()
+    assert "6/6" in shown
+    assert not re.search("nan|loss|tokens/s", shown)
 
 
 def test_a_folder_with_a_model_is_not_trained_over(tmp_path):

@@ -1,0 +1,32 @@
+"""`regard explore`: what it shows; how it serves is tested beside the explorer."""
+
+import pytest
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The subjects that the command has shown."""
+    subjects = []
+
+    class Explorer:
+        url, computing = "http://127.0.0.1:9/", False
+
+        def __init__(self, subject, **_):
+            subjects.append(subject)
+
+        def serve(self):
+            pass
+
+    monkeypatch.setattr("regard.explorer.Explorer", Explorer)
+    monkeypatch.setattr("gc.freeze", lambda: None)  # for good, in this process
+    return subjects
+
+
+def test_a_model_is_given_as_an_argument_or_by_its_option(regard, misused, model, shown):
+    assert regard("explore", "--no-open", model).status == 0
+    assert regard("explore", "--no-open", "--model", model).status == 0
+    assert regard("explore", "--no-open").status == 0
+    titles = [subject.about()["title"] for subject in shown]
+    assert titles == [model.name, model.name, "the model that comes with regard"]
+    line = misused("explore", "--no-open", "a", "--model", model)
+    assert "the folder is given twice: leave out a, or --model" in line
