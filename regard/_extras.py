@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_CHECKOUT = Path(__file__).parents[1]
 
 
 @contextmanager
@@ -14,13 +22,40 @@ def needing(extra: str) -> Iterator[None]:
     """Say of a library that can't be imported inside the block how to get it.
 
     >>> with needing("record"):
-    ...     import no_such_library
+    ...     import no_such_library  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ModuleNotFoundError: this needs the library no_such_library: pip install 'regard[record]'
+    ModuleNotFoundError: this needs the library no_such_library: pip install ...[record]'
     """
     try:
         yield
     except ModuleNotFoundError as missing:
         library = (missing.name or "").partition(".")[0]
-        message = f"this needs the library {library}: pip install 'regard[{extra}]'"
+        message = f"this needs the library {library}: {install(extra)}"
         raise ModuleNotFoundError(message, name=library) from None
+
+
+def install(extra: str) -> str:
+    """The command that adds an extra to this installation, from where it was installed itself.
+
+    The name alone would have pip look for it in its index, which need not have this package.
+    """
+    try:
+        origin = distribution("regard").read_text("direct_url.json")  # PEP 610; none from an index
+    except PackageNotFoundError:
+        if (_CHECKOUT / "pyproject.toml").is_file():
+            return _pip(f"{_CHECKOUT}[{extra}]")
+        origin = None
+    if origin is None:
+        return _pip(f"regard[{extra}]")
+    found = json.loads(origin)
+    url = found["url"]
+    if "dir_info" in found:
+        folder = f"{url2pathname(urlsplit(url).path)}[{extra}]"
+        return _pip(folder, *(["--editable"] if found["dir_info"].get("editable") else []))
+    if "vcs_info" in found:
+        url = f"{found['vcs_info']['vcs']}+{url}@{found['vcs_info']['commit_id']}"
+    return _pip(f"regard[{extra}] @ {url}")
+
+
+def _pip(requirement: str, *options: str) -> str:
+    return " ".join(["pip install", *options, shlex.quote(requirement)])

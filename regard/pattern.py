@@ -350,7 +350,7 @@ class Pattern:
         """Draw one head, or the heads of one sequence; `view.plot.plot_pattern` has the arguments.
 
         Raises:
-            ImportError: without matplotlib: ``pip install 'regard[plot]'``.
+            ImportError: without matplotlib, which the extra ``plot`` brings.
         """
         from regard.view.plot import plot_pattern
 

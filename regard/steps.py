@@ -18,6 +18,7 @@ import torch
 
 from regard._captions import caption
 from regard._dropout import surviving
+from regard._extras import install
 from regard._problem import Problem, check
 from regard._visible import dot_products, softcapped, weighted_sum
 
@@ -59,7 +60,7 @@ class Steps:
 
     Each step is an attribute; iterating gives them as `Step`, in the order of the computation.
     Steps that were not asked for (softcapped, biased, dropped) are None and are not iterated over.
-    Printing shows them as tables, with rich's help where it is installed (``regard[cli]``).
+    Printing shows them as tables, with rich's help where it is installed (the extra ``cli``).
     """
 
     query: Float[Tensor, "*b L D"]
@@ -93,7 +94,7 @@ class Steps:
         try:
             from regard.view.terminal import as_text
         except ModuleNotFoundError as missing:
-            return f"{self!r}\n(the tables need {missing.name}: pip install 'regard[cli]')"
+            return f"{self!r}\n(the tables need {missing.name}: {install('cli')})"
         return as_text(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -121,7 +122,7 @@ class Steps:
         Raises:
             IndexError: for a query out of range.
             ValueError: if there is not one token for each key, or nothing to draw.
-            ImportError: without matplotlib: ``pip install 'regard[plot]'``.
+            ImportError: without matplotlib, which the extra ``plot`` brings.
         """
         from regard.view.plot import plot_steps
 

@@ -6,6 +6,8 @@ It parses, calls and prints; what there is to compute is computed in the other r
 import sys
 from typing import NoReturn
 
+from regard._extras import install
+
 __all__ = ["main"]
 
 
@@ -22,5 +24,5 @@ def main(*first: str) -> NoReturn:
     except ModuleNotFoundError as missing:
         if missing.name not in {"rich", "safetensors", "tokenizers", "typer"}:
             raise
-        sys.exit(f"regard: the command line needs {missing.name}: pip install 'regard[cli]'")
+        sys.exit(f"regard: the command line needs {missing.name}: {install('cli')}")
     sys.exit(run([*first, *sys.argv[1:]]))

@@ -1,8 +1,10 @@
 """A GPT to look into: model, tokenizers, corpus, training, checkpoints, generation.
 
 `load()` gives the trained model that comes with the package. This room needs the libraries of
-the `gpt` extra: `pip install 'regard[gpt]'`.
+the extra `gpt`.
 """
+
+from regard._extras import install
 
 try:
     from regard.gpt._resume import recipe_of
@@ -32,7 +34,7 @@ except ModuleNotFoundError as error:
     library = (error.name or "").partition(".")[0]
     if library not in {"filelock", "rich", "safetensors", "tokenizers"}:
         raise
-    message = f"regard.gpt needs the library {library}: pip install 'regard[gpt]'"
+    message = f"regard.gpt needs the library {library}: {install('gpt')}"
     raise ModuleNotFoundError(message, name=library) from None
 
 __all__ = [

@@ -333,7 +333,7 @@ class GPT(nn.Module):
         Args:
             path_or_name: a folder; or, where there is none of that name, the name of a model on the
                 Hugging Face hub, such as ``"openai-community/gpt2"``. It is fetched through
-                `huggingface_hub` (`pip install 'regard[hub]'`), and kept in that library's cache.
+                `huggingface_hub` (the extra `hub`), and kept in that library's cache.
 
         Returns:
             The model, in evaluation mode and in float32 whatever precision the file keeps.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from regard._extras import install
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -25,7 +27,7 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path) -> None:
         if find_spec("tensorboard") is None:
-            message = "this needs the library tensorboard: pip install 'regard[tensorboard]'"
+            message = f"this needs the library tensorboard: {install('tensorboard')}"
             raise ModuleNotFoundError(message, name="tensorboard")
         self._folder = str(folder)
         self._writer: SummaryWriter | None = None

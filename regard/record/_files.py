@@ -105,7 +105,7 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording
 
     Raises:
         RecordError: if the folder holds no recording, or a damaged one.
-        ImportError: without safetensors: ``pip install 'regard[record]'``.
+        ImportError: without safetensors, which the extra ``record`` brings.
 
     Example:
         >>> import regard, tempfile, torch

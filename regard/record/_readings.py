@@ -74,7 +74,7 @@ class Labelled:
         """Lay it out as a pandas data frame: a column for each axis, one for the value.
 
         Raises:
-            ImportError: without pandas: ``pip install 'regard[record]'``.
+            ImportError: without pandas, which the extra ``record`` brings.
         """
         with needing("record"):
             import pandas as pd

@@ -235,7 +235,7 @@ class Recording:
 
         Raises:
             ValueError: for a kind that was not recorded, or if nothing was.
-            ImportError: without matplotlib: ``pip install 'regard[plot]'``.
+            ImportError: without matplotlib, which the extra ``plot`` brings.
         """
         from regard.view.plot import plot_heads
 
@@ -322,7 +322,7 @@ class Recording:
 
         Raises:
             FileExistsError: if there is one, or anything else in the folder.
-            ImportError: without safetensors: ``pip install 'regard[record]'``.
+            ImportError: without safetensors, which the extra ``record`` brings.
         """
         from regard.record._files import write
 

@@ -45,7 +45,7 @@ def use_in_transformers() -> None:
     `record` does this by itself for a model that needs it.
 
     Raises:
-        ImportError: without transformers: ``pip install 'regard[transformers]'``.
+        ImportError: without transformers, which the extra ``transformers`` brings.
     """
     with needing("transformers"):
         from transformers import AttentionInterface, AttentionMaskInterface

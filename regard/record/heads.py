@@ -94,7 +94,7 @@ class Heads(Sequence[HeadScores]):
         """Lay them out as a pandas data frame, a row a head.
 
         Raises:
-            ImportError: without pandas: ``pip install 'regard[record]'``.
+            ImportError: without pandas, which the extra ``record`` brings.
         """
         with needing("record"):
             import pandas as pd

@@ -1,4 +1,4 @@
-"""Figures for papers and notebooks, drawn with matplotlib (``pip install 'regard[plot]'``).
+"""Figures for papers and notebooks, drawn with matplotlib (the extra ``plot``).
 
 `Pattern.plot`, `Recording.plot_heads` and `Steps.plot` are the ways in. Each gives a
 `matplotlib.figure.Figure` made without pyplot, so it needs no display and leaves no state behind.
@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+from regard._extras import install
+
 try:
     import matplotlib  # noqa: F401, ICN001 - only whether it is there
 except ModuleNotFoundError as missing:
-    message = f"drawing needs {missing.name}: pip install 'regard[plot]'"
+    message = f"drawing needs {missing.name}: {install('plot')}"
     raise ImportError(message, name=missing.name) from missing
 
 from regard.view.plot_heads import plot_heads

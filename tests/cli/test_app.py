@@ -3,6 +3,7 @@ from importlib.metadata import version
 
 import pytest
 
+from regard._extras import install
 from regard.cli import main
 
 COMMANDS = ["explain", "train", "generate", "doctor"]
@@ -46,7 +47,7 @@ def test_without_the_extra_the_cure_is_one_line(monkeypatch, capsys, library):
     monkeypatch.setattr(sys, "meta_path", [Lacking(), *sys.meta_path])
     with pytest.raises(SystemExit) as ended:
         main()
-    cure = f"regard: the command line needs {library}: pip install 'regard[cli]'"
+    cure = f"regard: the command line needs {library}: {install('cli')}"
     assert ended.value.code == cure  # which Python prints on stderr, ending with status 1
 
 

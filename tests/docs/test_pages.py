@@ -23,6 +23,40 @@ def test_links_lead_somewhere(page):
             assert (page.parent / address).exists(), f"{page.name} refers to {address}"
 
 
+# What code on a page needs beyond torch, and the extra that brings it.
+EXTRAS = {
+    r"from regard\.gpt import": "gpt",
+    r"(from|import) transformers\b": "transformers",
+    r"\.frame\(": "record",
+    r"\.save\(\"|regard\.load\(": "record",
+    r"\.plot\(|\.plot_heads\(": "plot",
+    r"regard\.explore\(|regard explore ": "explore",
+    r"^regard (explain|generate|train|doctor|report) ": "cli",
+}
+BRINGS = {"transformers": {"record", "gpt"}, "explore": {"cli", "gpt"}, "cli": {"gpt"}}
+LADDER = re.compile(r"\d\d-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_names_the_extras_that_its_code_needs(page):
+    text = page.read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```(?:python|sh)\n(.*?)```", text, flags=re.DOTALL))
+    needed = {extra for use, extra in EXTRAS.items() if re.search(use, code, flags=re.MULTILINE)}
+    # The index says what the ladder needs, before its first page.
+    prose = (pages.FOLDER / "README.md").read_text() if LADDER.match(page.name) else text
+    named = set(re.findall(r"`(\w+)`", prose))
+    named.update(*(extras.split(",") for extras in re.findall(r"\[([\w,]+)\]'", prose)))
+    named.update(*(BRINGS.get(extra, ()) for extra in tuple(named)))
+    assert needed <= named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_is_installed_is_this_project_and_not_the_reader_s(page):
+    for what in re.findall(r"pip install '?([^\s'`]+)", page.read_text(encoding="utf-8")):
+        here = page.name == "README.md" and page.parent == pages.FOLDER and what == ".[gpt]"
+        assert what.startswith("/path/to/regard") or here, what
+
+
 def test_wrong_output_is_reported_with_page_and_line(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# A page\n\n```python\n>>> 0.5 + 0.25\n0.85\n```\n")

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import regard
+from regard._extras import install
 from regard.explorer import ExplorerError, ModelSubject, RecordingSubject, _report
 from regard.explorer._report import LARGEST, report_html
 from regard.gpt import GPT, CharTokenizer, GPTConfig
@@ -189,4 +190,4 @@ except ModuleNotFoundError as missing:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert "pip install 'regard[explore]'" in done.stdout
+    assert install("explore") in done.stdout

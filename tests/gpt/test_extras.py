@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from regard._extras import install
+
 
 @pytest.mark.parametrize("library", ["filelock", "rich", "safetensors", "tokenizers"])
 def test_a_missing_library_is_named_with_the_cure(library):
@@ -15,5 +17,5 @@ def test_a_missing_library_is_named_with_the_cure(library):
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
     assert last == (
-        f"ModuleNotFoundError: regard.gpt needs the library {library}: pip install 'regard[gpt]'"
+        f"ModuleNotFoundError: regard.gpt needs the library {library}: {install('gpt')}"
     )

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from regard._extras import install
+
 BEFORE = """
 import sys
 for name in {missing!r}:
@@ -46,5 +48,5 @@ def test_a_missing_library_is_named_with_the_cure(line, library, extra):
     done = run(line)
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1] == (
-        f"ModuleNotFoundError: this needs the library {library}: pip install 'regard[{extra}]'"
+        f"ModuleNotFoundError: this needs the library {library}: {install(extra)}"
     )

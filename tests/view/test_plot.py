@@ -295,6 +295,8 @@ def test_without_matplotlib_the_error_says_what_to_install():
 import sys
 sys.modules["matplotlib"] = None
 import torch, regard
+from html import escape as html_of
+from regard._extras import install
 x = torch.eye(3)
 with regard.record() as recording:
     regard.attention(x, x, x)
@@ -302,12 +304,12 @@ for draw in (regard.Pattern(x, x).plot, regard.explain(x, x, x).plot, recording.
     try:
         draw()
     except ImportError as error:
-        assert "pip install 'regard[plot]'" in str(error), error
+        assert install("plot") in str(error), error
     else:
         raise AssertionError(draw)
 for shown in (regard.Pattern(x, x), regard.explain(x, x, x), recording):
     html = shown._repr_html_()
-    assert "drawing needs matplotlib: pip install &#x27;regard[plot]&#x27;" in html, html
+    assert "drawing needs matplotlib: " + html_of(install("plot")) in html, html
     assert type(shown).__name__ in html
 """
     subprocess.run([sys.executable, "-c", script], check=True)
