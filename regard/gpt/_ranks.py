@@ -30,6 +30,8 @@ _TIMEOUT = timedelta(minutes=10)
 """A rank that is silent for so long is lost; one whose process ends is, at once."""
 _PATIENCE = timedelta(days=1)
 """How long the others wait for rank 0 to prepare a corpus."""
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+"""How many processes there are, by launchers for torch, Open MPI's mpirun and MPICH's."""
 
 
 @dataclass
@@ -181,8 +183,12 @@ def launched(device: torch.device) -> Iterator[torch.device]:
 
     Yields:
         The device of this rank: of several of a kind, the one with its number on its machine.
+
+    Raises:
+        ValueError: another launcher started this process, as one of several.
     """
     if not dist.is_available() or not dist.is_torchelastic_launched():
+        _require_alone()
         yield device
         return
     backend = "gloo"
@@ -195,6 +201,22 @@ def launched(device: torch.device) -> Iterator[torch.device]:
     yield device
     # After a failure the process ends as it is: another rank may be gone that would be waited for.
     dist.destroy_process_group()
+
+
+def _require_alone() -> None:
+    """Raise ValueError where another launcher than torchrun has started several processes.
+
+    Each would else train a model of its own, or find the folder taken by another.
+    """
+    for name in _SIZES:
+        size = os.environ.get(name, "")
+        if size.isdecimal() and int(size) > 1:
+            raise ValueError(
+                f"{name}={size} in the environment says that a launcher has started {size} "
+                "processes, and regard knows those of torchrun alone: start `torchrun "
+                "--nproc-per-node N -m regard.train ...` once on each machine, or, to train in "
+                f"this process alone, unset {name}"
+            )
 
 
 def _is_lost(error: RuntimeError) -> bool:

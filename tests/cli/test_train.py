@@ -124,6 +124,20 @@ def test_the_status_tells_which_signal_ended_it(
     assert (tmp_path / "out").exists() is (times == 1)  # twice waits for no update
 
 
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_ranks_of_another_launcher_are_sent_to_torchrun(
+    regard, misused, corpus, tmp_path, monkeypatch, name
+):
+    out = tmp_path / "out"
+    monkeypatch.setenv(name, "3")
+    line = misused("train", "--out", out, "--text", corpus, *SMALL)
+    assert f"{name}=3 in the environment says that a launcher has started 3 processes" in line
+    assert "start `torchrun --nproc-per-node N -m regard.train ...` once on each machine" in line
+    assert not out.exists()
+    monkeypatch.setenv(name, "1")
+    assert regard("train", "--out", out, "--text", corpus, *SMALL).status == 0
+
+
 def test_steps_alone_are_enough_for_a_short_try(regard, corpus, tmp_path):
     small = SMALL[: SMALL.index("--steps")]
     out = tmp_path / "out"
