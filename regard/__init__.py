@@ -4,16 +4,20 @@ The attention weights of a model are a lazy matrix: computed at the speed of a f
 stored, and exact wherever you look.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
-from regard.attention import attention
-from regard.errors import Error
-from regard.mask import Mask, causal, dense, documents, intervals, padding, prefix, window
-from regard.pattern import Pattern
-from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
-from regard.record import Layer, Recording, load, record, use_in_transformers
-from regard.sdpa import scaled_dot_product_attention
-from regard.steps import Step, Steps, explain
+from regard._interrupt import is_command, quiet_interrupts
+
+with quiet_interrupts() if is_command() else nullcontext():  # torch takes seconds to import
+    from regard.attention import attention
+    from regard.errors import Error
+    from regard.mask import Mask, causal, dense, documents, intervals, padding, prefix, window
+    from regard.pattern import Pattern
+    from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+    from regard.record import Layer, Recording, load, record, use_in_transformers
+    from regard.sdpa import scaled_dot_product_attention
+    from regard.steps import Step, Steps, explain
 
 __all__ = [
     "Distance",

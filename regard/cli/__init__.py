@@ -7,6 +7,7 @@ import sys
 from typing import NoReturn
 
 from regard._extras import install
+from regard._interrupt import quiet_interrupts
 
 __all__ = ["main"]
 
@@ -20,7 +21,8 @@ def main(*first: str) -> NoReturn:
         first: what the arguments begin with, before those that the process was given.
     """
     try:
-        from regard.cli.app import run
+        with quiet_interrupts():
+            from regard.cli.app import run
     except ModuleNotFoundError as missing:
         if missing.name not in {"rich", "safetensors", "tokenizers", "typer"}:
             raise

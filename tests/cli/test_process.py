@@ -43,6 +43,49 @@ def test_ctrl_c_ends_with_130_and_says_nothing(model):
         assert process.wait() == 130
 
 
+INTERRUPTING = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["INTERRUPTED_AT"]:
+            print(name, flush=True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+"""
+SCRIPT = "import sys\nfrom regard.cli import main\nsys.exit(main())\n"  # as pip installs it
+
+
+@posix
+@pytest.mark.parametrize("program", [("-m", "regard"), ("-m", "regard.train"), ("regard",)])
+@pytest.mark.parametrize("module", ["torch", "numpy", "regard.cli.app", "tokenizers"])
+def test_ctrl_c_while_a_library_is_imported_ends_with_130_and_says_nothing(
+    tmp_path, monkeypatch, program, module
+):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
+    (tmp_path / "regard").write_text(SCRIPT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("INTERRUPTED_AT", module)
+    if program == ("regard",):
+        program = (tmp_path / "regard",)
+    with start("--help", program=program) as process:
+        assert process.stdout.read() == f"{module}\n".encode()
+        assert process.stderr.read() == b""
+        assert process.wait() == 130
+
+
+@posix
+def test_ctrl_c_in_a_program_that_imports_regard_is_its_own(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("INTERRUPTED_AT", "torch")
+    program = "try:\n import regard\nexcept KeyboardInterrupt:\n print('mine')"
+    with start(program=("-c", program)) as process:
+        assert process.stdout.read() == b"torch\nmine\n"
+        assert process.wait() == 0
+
+
 @posix
 def test_a_report_cut_short_is_no_error(model):
     with start("explain", "the cat sat on the cat", "--model", model) as process:

@@ -14,7 +14,7 @@ PACKAGE = Path(regard.__file__).parent
 # From the top down; each may use those above it. `attention` stands below `pattern` since it
 # returns one.
 ROOMS = {
-    "errors": ["errors", "_extras", "_files"],
+    "errors": ["errors", "_extras", "_files", "_interrupt"],
     "mask": ["mask", "_bounds", "_contexts", "_kinds", "_layout", "_rows", "_terms"],
     "steps": ["steps", "_captions", "_problem", "_dropout", "_visible"],
     "backends": ["backends"],

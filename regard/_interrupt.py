@@ -1,0 +1,43 @@
+"""Ctrl-C while a command is still importing its libraries."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MODULES = {"regard", "regard.train"}
+"""What `python -m` is given to run the command."""
+
+
+def is_command() -> bool:
+    """Whether this process is `regard`, `python -m regard` or `python -m regard.train`."""
+    program = next(iter(sys.argv), "")
+    if program == "-m":  # so Python has it until it has found the module, inside this package
+        return not _MODULES.isdisjoint(sys.orig_argv)
+    return Path(program).stem == "regard"
+
+
+@contextmanager
+def quiet_interrupts() -> Iterator[None]:
+    """Let Ctrl-C inside the block end the process with status 130, and say nothing.
+
+    Only for imports, which leave nothing to clean up. A `KeyboardInterrupt` there would be told by
+    a traceback through some library, or be caught by one, which then goes on half imported.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
