@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from regard.explorer._protocol import Protocol
 from regard.explorer._server import application
 from regard.explorer._subjects import RecordingSubject
 from regard.explorer._work import Work
@@ -70,8 +71,9 @@ class Explorer:
         self._work = Work()
         config = uvicorn.Config(
             application(subject, host, self._work),
-            log_level="warning",
+            log_level="error",  # what asks for a websocket is no news to who runs the command
             access_log=False,
+            http=Protocol,
             ws="none",
             timeout_graceful_shutdown=2,  # a computation that can't be called off is not waited for
         )

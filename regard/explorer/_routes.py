@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from regard.explorer._answers import Lines, Numbers, describe, drawn, lines, numbers
 from regard.explorer._run import MEAN, Run
+from regard.explorer._sentences import NAME, PLACE, RANGE
 from regard.explorer._subjects import CHARACTERS, GENERATED, ExplorerError, ModelSubject, Subject
 from regard.explorer._training import Training
 from regard.explorer._walk import STRONGEST
@@ -27,11 +28,11 @@ WRITTEN = 256
 """Most keys that are written out at a time."""
 
 Result = TypeVar("Result")
-Name = Annotated[str | None, Header(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+Name = Annotated[str | None, Header(max_length=64, pattern=NAME)]
 Update = Annotated[int, Field(ge=0, le=2**53)]
 Whole = Annotated[int, Query(ge=0, le=2**31)]
-Place = Annotated[str, Query(pattern=rf"^(\d{{1,9}}|{MEAN})$")]
-Range = Annotated[str, Query(pattern=r"^\d{1,10},\d{1,10}$")]
+Place = Annotated[str, Query(pattern=PLACE)]
+Range = Annotated[str, Query(pattern=RANGE)]
 Side = Annotated[int, Query(ge=1, le=PIXELS)]
 Page = Annotated[int, Query(ge=1, le=WRITTEN)]
 Picked = Annotated[int | None, Query(ge=0, le=2**31)]

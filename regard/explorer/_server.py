@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from regard.explorer._guard import Guard
 from regard.explorer._routes import MissingError, router
+from regard.explorer._sentences import misread
 from regard.explorer._subjects import ExplorerError
 from regard.explorer._work import BusyError, ReplacedError, Work
 from regard.record import RecordError
@@ -87,19 +88,7 @@ async def _missed(request: Request, error: Exception) -> JSONResponse:
 
 async def _misread(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the handler's signature
     assert isinstance(error, RequestValidationError), "it is registered for those"
-    return JSONResponse({"error": "; ".join(map(_problem, error.errors()))}, status_code=422)
-
-
-def _problem(entry: dict[str, Any]) -> str:
-    """Say what is wrong with a part of a request, and where."""
-    if entry["type"] == "json_invalid":
-        return "the request's body is no JSON"
-    name = ".".join(map(str, entry["loc"][1:]))
-    if entry["type"] == "string_unicode":
-        return f"{name} is no Unicode: it has half of a pair that stands for one character"
-    if not name:  # not a field of it, but all of it
-        return "the request's body is no JSON object; send it as application/json"
-    return f"{name}: {entry['msg']}"
+    return JSONResponse({"error": misread(error.errors())}, status_code=422)
 
 
 class _Limited:

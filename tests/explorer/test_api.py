@@ -220,6 +220,47 @@ def test_names_of_views_are_plain(reader, refused, header, value):
     refused(reader.get(address("1", "row", **PLACE, query=1), headers={header: value}), 422)
 
 
+NUMBER = "must be a number, counted from 0, or mean"
+TWO = "must be two whole numbers, the first and the one behind the last, such as 0,128"
+MISREAD = [
+    ("readouts", {**PLACE, "layer": "first"}, f"layer is 'first', but {NUMBER}"),
+    ("readouts", {**PLACE, "head": "\u0663"}, f"head is '\u0663', but {NUMBER}"),  # an Arabic 3
+    ("readouts", {"layer": 0}, "head is missing"),
+    ("readouts", {}, "layer is missing; head is missing"),
+    ("map", {**WINDOW, **PLACE, "keys": "1"}, f"keys is '1', but {TWO}"),
+    ("map", {**WINDOW, **PLACE, "block": "2.5"}, "block is '2.5', but must be a whole number"),
+    ("map", {**WINDOW, **PLACE, "block": 0}, "block is '0', but must be at least 1"),
+    (
+        "map",
+        {**WINDOW, **PLACE, "block": 2**21},
+        "block is '2097152', but must be at most 1,048,576",
+    ),
+    ("row", {**PLACE, "query": -1}, "query is '-1', but must be at least 0"),
+    ("row", {**PLACE, "query": "9" * 5000}, "query is '999"),
+    ("row", {**PLACE, "query": "x" * 99}, f"query is '{'x' * 38}…, but must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("what", "fields", "said"), MISREAD)
+def test_what_can_not_be_read_is_refused_in_a_sentence_of_ours(reader, refused, what, fields, said):
+    assert refused(reader.get(address("1", what, **fields)), 422).startswith(said)
+
+
+@pytest.mark.parametrize("header", ["X-View", "X-Client"])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("a b", "is 'a b', but must be made of letters, digits, - and _"),
+        ("", "is '', but must be made of letters, digits, - and _"),
+        ("x" * 65, "must have at most 64 characters"),
+    ],
+)
+def test_names_that_are_refused_are_named(reader, refused, header, value, said):
+    answer = reader.get(address("1", "row", **PLACE, query=1), headers={header: value})
+    assert refused(answer, 422).startswith(header.lower())
+    assert said in refused(answer, 422)
+
+
 @pytest.mark.parametrize("path", ["/api", "/api/", "/api/nothing", "/nothing", "/api/runs/1/x"])
 def test_addresses_that_do_not_exist(reader, refused, path):
     refused(reader.get(path), 404)
@@ -265,7 +306,7 @@ def test_any_text_comes_back_as_it_was(client, text):
     ("body", "status", "said"),
     [
         ({"text": ""}, 422, "the text is empty"),
-        ({"text": "x" * (CHARACTERS + 1)}, 422, f"{CHARACTERS}"),
+        ({"text": "x" * (CHARACTERS + 1)}, 422, f"{CHARACTERS:,}"),
         ({"text": None}, 422, "text"),
         ({"text": 7}, 422, "text"),
         ({}, 422, "text"),
@@ -292,7 +333,9 @@ def test_bodies_that_are_no_json(client, refused, body):
         (b"{", "the request's body is no JSON"),
         (b"[]", "the request's body is no JSON object; send it as application/json"),
         (b'{"text": "\\ud800"}', "text is no Unicode: it has half of a pair that stands for one"),
-        (b'{"text": 7}', "text: Input should be a valid string"),
+        (b'{"text": 7}', "text is 7, but must be text"),
+        (b"{}", "text is missing"),
+        (b'{"text": ["' + b"x" * 99 + b'"]}', f"text is ['{'x' * 37}…, but must be text"),
     ],
 )
 def test_bodies_are_refused_in_a_sentence(client, refused, body, said):
@@ -432,6 +475,20 @@ def test_a_run_that_outgrows_the_context_keeps_its_end_and_says_so(client, first
 )
 def test_generation_that_is_refused(client, first, refused, body, said):
     assert said in refused(client.post(f"/api/runs/{first['id']}/generate", json=body), 422)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"temperature": "warm"}, "temperature is 'warm', but must be a number"),
+        ({"temperature": 101}, "temperature is 101, but must be at most 100"),
+        ({"tokens": 1.5}, "tokens is 1.5, but must be a whole number"),
+        ({"seed": []}, "seed is [], but must be a whole number"),
+    ],
+)
+def test_how_to_generate_is_refused_in_a_sentence_of_ours(client, first, refused, body, said):
+    answer = client.post(f"/api/runs/{first['id']}/generate", json=body)
+    assert refused(answer, 422).startswith(said)
 
 
 @pytest.mark.parametrize("temperature", ["NaN", "Infinity", "1e999"])

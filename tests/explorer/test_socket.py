@@ -1,8 +1,14 @@
-"""Answers go out at once."""
+"""Connections: answers go out at once, and what is not asked to its end is ended."""
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
-from regard.explorer import Explorer
+import pytest
+
+from regard.explorer import Explorer, _protocol
+
+LIMIT = 30  # seconds, for what should not take any
 
 
 def test_nothing_waits_for_an_acknowledgement(recorded, monkeypatch):
@@ -25,3 +31,65 @@ def test_nothing_waits_for_an_acknowledgement(recorded, monkeypatch):
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     finally:
         explorer.stop()
+
+
+@pytest.fixture
+def impatient(serve, recorded, monkeypatch):
+    """A server that waits for the rest of a request hardly at all."""
+    monkeypatch.setattr(_protocol, "IDLE", 0.05)
+    return serve(recorded)
+
+
+def connect(explorer):
+    return socket.create_connection((explorer.host, explorer.port), timeout=LIMIT)
+
+
+HALVES = {
+    "nothing": b"",
+    "half a line": b"GET /api/hea",
+    "half a head": b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+    "half a body": b"POST /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json"
+    b"\r\nContent-Length: 99\r\n\r\n{",
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_half_a_request_is_not_waited_for_without_end(impatient, half):
+    with connect(impatient) as client:
+        client.sendall(HALVES[half])
+        assert client.recv(1) == b""
+
+
+def test_half_a_request_behind_a_whole_one_is_not_waited_for(impatient):
+    with connect(impatient) as client:
+        client.sendall(b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 200"
+        client.sendall(b"GET")
+        while client.recv(2**16):
+            pass
+
+
+def test_an_answer_may_take_longer_than_half_a_request(impatient, recorded, raw, monkeypatch):
+    run, begun, go = recorded.run("0"), Event(), Event()
+    plain = run.row
+
+    def held(*given):
+        begun.set()
+        assert go.wait(LIMIT)
+        return plain(*given)
+
+    monkeypatch.setattr(run, "row", held)
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(raw, impatient, "/api/runs/0/row?layer=0&head=0&query=5")
+        assert begun.wait(LIMIT)
+        with connect(impatient) as later:  # which the server gives up afterwards
+            assert later.recv(1) == b""
+        go.set()
+        assert asked.result(LIMIT).status == 200
+
+
+def test_who_asks_for_a_websocket_is_refused_in_silence(serve, recorded, raw, capfd):
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+    assert raw(serve(recorded), "/ws", headers=upgrade | key).status == 404
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,64 @@
+"""What is wrong with a request, in sentences of our own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["NAME", "PLACE", "RANGE", "misread"]
+
+NAME = "^[A-Za-z0-9_-]+$"
+PLACE = "^([0-9]{1,9}|mean)$"
+RANGE = "^[0-9]{1,10},[0-9]{1,10}$"
+
+_FORMS = {
+    NAME: "must be made of letters, digits, - and _",
+    PLACE: "must be a number, counted from 0, or mean",
+    RANGE: "must be two whole numbers, the first and the one behind the last, such as 0,128",
+}
+_WORDS = {
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "finite": "must be a finite number",
+    "string": "must be text",
+}
+_SHOWN = 40  # characters of what came
+
+
+def misread(problems: Iterable[Mapping[str, Any]]) -> str:
+    """Say what is wrong with the parts of a request that pydantic could not read, and where."""
+    return "; ".join(map(_sentence, problems))
+
+
+def _sentence(problem: Mapping[str, Any]) -> str:
+    kind = problem["type"]
+    if kind == "json_invalid":
+        return "the request's body is no JSON"
+    name = ".".join(map(str, problem["loc"][1:]))
+    if not name:  # not a field of it, but all of it
+        return "the request's body is no JSON object; send it as application/json"
+    if kind == "missing":
+        return f"{name} is missing"
+    if kind == "string_unicode":
+        return f"{name} is no Unicode: it has half of a pair that stands for one character"
+    given = repr(problem["input"])
+    given = given if len(given) <= _SHOWN else f"{given[: _SHOWN - 1]}…"
+    return f"{name} is {given}, but {_wanted(kind, problem.get('ctx', {}))}"
+
+
+def _wanted(kind: str, limits: Mapping[str, Any]) -> str:
+    if kind == "string_pattern_mismatch":
+        return _FORMS[limits["pattern"]]
+    if kind == "string_too_long":
+        return f"must have at most {limits['max_length']:,} characters"
+    if kind == "string_too_short":
+        return "must not be empty"
+    if kind == "int_parsing_size":
+        return "must be a number of fewer digits"
+    if kind == "greater_than_equal":
+        return f"must be at least {limits['ge']:,}"
+    if kind == "less_than_equal":
+        return f"must be at most {limits['le']:,}"
+    return _WORDS.get(kind.split("_", maxsplit=1)[0], "can't be read")
