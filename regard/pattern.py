@@ -339,7 +339,7 @@ class Pattern:
         self,
         tokens: Sequence[str] | None = None,
         *,
-        scale: Literal["log", "linear"] = "log",
+        scale: Literal["log", "linear"] | None = None,
         rows: int | None = None,
         columns: int | None = None,
         queries: tuple[int, int] | None = None,

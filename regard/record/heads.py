@@ -76,7 +76,7 @@ class Heads(Sequence[HeadScores]):
         self, scores: Sequence[HeadScores], repeats: tuple[int, int] | None = None
     ) -> None:
         self._scores = tuple(scores)
-        self._repeats = repeats
+        self.repeats = repeats
 
     @overload
     def __getitem__(self, index: int) -> HeadScores: ...
@@ -84,7 +84,7 @@ class Heads(Sequence[HeadScores]):
     def __getitem__(self, index: slice) -> Heads: ...
     def __getitem__(self, index: int | slice) -> HeadScores | Heads:
         if isinstance(index, slice):
-            return Heads(self._scores[index], self._repeats)
+            return Heads(self._scores[index], self.repeats)
         return self._scores[index]
 
     def __len__(self) -> int:
@@ -104,8 +104,8 @@ class Heads(Sequence[HeadScores]):
     def __repr__(self) -> str:
         lines = [f"{'head':>7}  prev first  same  indu  dupl  entropy distance  name"]
         lines += [_line(scores) for scores in self._scores]
-        if self._repeats is not None:
-            induction, duplicates = map(over, self._repeats)
+        if self.repeats is not None:
+            induction, duplicates = map(over, self.repeats)
             lines.append(f"induction: {induction}; duplicate token: {duplicates}")
         return "\n".join(lines)
 
@@ -140,7 +140,7 @@ def read_heads(
         read: takes readouts of a pattern, as `Pattern.read` does.
     """
     scores: list[HeadScores] = []
-    queries: tuple[int, int] | None = None
+    queries = None if names is None else (0, 0)
     with bar(len(layers), progress=progress) as advance:
         for layer in layers:
             texts = [_without_padding(text, ids) for text, ids in _texts(layer, names)]

@@ -20,6 +20,7 @@ import torch
 
 from regard.pattern import Pattern
 from regard.view.frame import frame, numbers
+from regard.view.scale import usual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -139,7 +140,14 @@ def _map(pattern: Pattern, still: str) -> str:
     if not maps.isfinite().all():
         return still
     pictures, told = numbers(maps)
-    shown = {"length": length, "side": side, "causal": causal, "heads": list(range(heads)), **told}
+    shown = {
+        "length": length,
+        "side": side,
+        "causal": causal,
+        "heads": list(range(heads)),
+        "scale": usual(keys),
+        **told,
+    }
     title = f"Pattern of {length} queries and keys"
     return frame("notebook/pattern.js", shown, pictures, still=still, height=_TALL, title=title)
 
@@ -193,6 +201,7 @@ def _grid(recording: Recording) -> str:
     shown = {
         "size": side,
         "causal": causal,
+        "scale": usual(layers[0].keys),
         "exact": side == rows and all(layer.exact for layer in layers),
         "heads": heads,
         "across": across,
@@ -233,6 +242,7 @@ def _read_recording(recording: Recording) -> tuple[list[Thumbnails], str]:
                 heads=layer.heads[:_HEADS_ACROSS],
                 maps=image.reshape(-1, *image.shape[-2:]).cpu().numpy(),
                 exact=image.shape == pattern.shape,
+                keys=pattern.shape[-1],
                 names=names.get(place, ()),
             )
         )

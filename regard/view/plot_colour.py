@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.colors import Colormap, ListedColormap, Normalize
@@ -16,9 +16,16 @@ from matplotlib.colors import Colormap, ListedColormap, Normalize
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["DECADES", "Scale", "ScaleKind", "WeightNorm", "ramp", "scale_for", "shades"]
+    from regard.view.scale import ScaleKind
 
-ScaleKind = Literal["log", "linear"]
+__all__ = [
+    "DECADES",
+    "Scale",
+    "WeightNorm",
+    "ramp",
+    "scale_for",
+    "shades",
+]
 
 DECADES = 4
 """The logarithmic scale spans so many powers of ten."""

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 
 from regard.record import RecordError
-from regard.record.heads import read_heads
+from regard.record.heads import over, read_heads
 from regard.record.roles import Role
 from regard.view.plot_colour import WeightNorm, scale_for, shades
 from regard.view.plot_style import (
@@ -28,9 +28,10 @@ from regard.view.plot_style import (
     on_paper,
     write,
 )
+from regard.view.scale import FEW, usual
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -57,6 +58,7 @@ class Thumbnails:
     maps: NDArray[Any]
     """(H, r, c)."""
     exact: bool
+    keys: int
     names: tuple[str, ...] = ()
     """What each head does; none where they could not be scored."""
 
@@ -75,19 +77,22 @@ def plot_heads(recording: Recording, kind: Kind | None = None, size: int = 64) -
 
 
 def named(recording: Recording, layers: Sequence[Layer]) -> tuple[dict[int, tuple[str, ...]], str]:
-    """What the heads of each layer do, by the layer's place; and why not, if not."""
+    """What the heads of each layer do, by the layer's place; and what to know of these names."""
     if layers[0].kind == "cross":
         return {}, "cross-attention is not scored"
     try:
         other = layers[0].kind == "encoder" and "self" in recording.kinds
         tokens = recording.source_tokens if other else recording.tokens
-        scores = iter(read_heads(layers, tokens, progress=False))
-        return {
-            place: tuple(next(scores).name for _ in layer.heads)
-            for place, layer in enumerate(layers)
-        }, ""
+        heads = read_heads(layers, tokens, progress=False)
     except RecordError as error:
         return {}, f"not scored: {error}"
+    scores = iter(heads)
+    names = {
+        place: tuple(next(scores).name for _ in layer.heads) for place, layer in enumerate(layers)
+    }
+    if heads.repeats is None:
+        return names, "induction not scored: the tokens were not recorded"
+    return names, f"induction {over(heads.repeats[0])}"
 
 
 def of_first(pattern: Pattern) -> Pattern:
@@ -102,7 +107,7 @@ def _thumbnails(layer: Layer, size: int, names: tuple[str, ...]) -> Thumbnails:
     image = pattern.image(size, size)
     maps = image.reshape(-1, *image.shape[-2:]).cpu().numpy()
     exact = image.shape[-2:] == pattern.shape[-2:]
-    return Thumbnails(layer.index, layer.heads, maps, exact, names)
+    return Thumbnails(layer.index, layer.heads, maps, exact, pattern.shape[-1], names)
 
 
 def _note(layers: Sequence[Layer], reason: str) -> str:
@@ -112,8 +117,14 @@ def _note(layers: Sequence[Layer], reason: str) -> str:
     batch = max(layer.pattern.shape[0] if layer.pattern.ndim > 3 else 1 for layer in layers)
     if batch > 1:
         parts.append(f"pictures of sequence 0 of {batch}, names over all")
-    parts.append("each head on a logarithmic scale of its own")
+    parts.append(f"each head on a {_scales(keys for _, keys in shapes)} scale of its own")
     return "; ".join([*parts, reason] if reason else parts)
+
+
+def _scales(keys: Iterable[int]) -> str:
+    names = {"linear": "linear", "log": "logarithmic"}
+    kinds = {names[usual(number)] for number in keys}
+    return kinds.pop() if len(kinds) == 1 else f"linear (up to {FEW} keys) or logarithmic"
 
 
 def draw_thumbnails(layers: Sequence[Thumbnails], note: str) -> Figure:
@@ -160,7 +171,7 @@ def _draw_thumbnail(
         axes.imshow(
             values,
             cmap=shades(),
-            norm=WeightNorm(scale_for("log", most, exact=layer.exact)),
+            norm=WeightNorm(scale_for(usual(layer.keys), most, exact=layer.exact)),
             extent=(x, x + side, y + side, y),
             interpolation=interpolation(side, max(values.shape)),
             interpolation_stage="data",

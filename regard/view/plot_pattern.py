@@ -27,6 +27,7 @@ from regard.view.plot_style import (
     number,
     on_paper,
 )
+from regard.view.scale import usual
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.pattern import Pattern
-    from regard.view.plot_colour import ScaleKind
     from regard.view.plot_labels import Ticks
+    from regard.view.scale import ScaleKind
 
 __all__ = ["HeadMaps", "draw_maps", "plot_pattern", "read_maps"]
 
@@ -82,7 +83,7 @@ def plot_pattern(
     pattern: Pattern,
     tokens: Sequence[str] | None = None,
     *,
-    scale: ScaleKind = "log",
+    scale: ScaleKind | None = None,
     rows: int | None = None,
     columns: int | None = None,
     queries: tuple[int, int] | None = None,
@@ -95,9 +96,9 @@ def plot_pattern(
     Args:
         pattern: ``(L, S)``, ``(H, L, S)`` or ``(1, H, L, S)``, of any length.
         tokens: of a self-attention, one for each position; None numbers the positions.
-        scale: ``log`` spans four powers of ten, ``linear`` starts at 0. Both end at 1 where each
-            pixel is one weight, else at a round number above the greatest mean; so too where all
-            weights are faint.
+        scale: ``log`` spans four powers of ten, ``linear`` starts at 0; None is linear where at
+            most 64 keys are shown, else log. Both end at 1 where each pixel is one weight, else at
+            a round number above the greatest mean; so too where all weights are faint.
         rows: most pixels down; None is 384, of several heads 128.
         columns: most pixels across; likewise.
         queries: the first query to show and the one behind the last; None is all.
@@ -126,11 +127,12 @@ def plot_pattern(
 def draw_maps(
     maps: HeadMaps,
     tokens: Sequence[str] | None = None,
-    scale: ScaleKind = "log",
+    scale: ScaleKind | None = None,
     figsize: tuple[float, float] | None = None,
     ax: Axes | None = None,
 ) -> Figure:
     """Draw what was read off a pattern."""
+    scale = scale or usual(maps.size[1])
     with on_paper():
         if len(maps.names) > 1:
             return _draw_heads(maps, tokens, scale, figsize)
@@ -373,7 +375,8 @@ def _draw_scale(ax: Axes, norm: WeightNorm, height: float) -> None:
     ax.tick_params(length=2, pad=2, labelsize=7)
     ax.spines[:].set(visible=True, color=LINE)
     ax.set_label("scale")
-    caption(ax, "weight", (0, 1), (0, 6), ha="left", va="bottom", size=7)
+    text = f"weight,\n{scale.kind}" if height < 1.2 else f"weight, {scale.kind}"
+    caption(ax, text, (0, 1), (0, 6), ha="left", va="bottom", size=7)
 
 
 def _note(maps: HeadMaps, *steps: int) -> str:

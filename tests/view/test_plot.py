@@ -17,6 +17,7 @@ from regard.nn import MultiHeadAttention
 from regard.record import Recording
 from regard.view.plot_colour import WeightNorm, ramp, scale_for, shades
 from regard.view.plot_labels import drawable, ticks
+from regard.view.scale import FEW, usual
 
 ODD = ["$x_1$", " cat", "\n", "a_b^c", "🦙", "\\frac", "%"]
 
@@ -126,8 +127,55 @@ def test_where_tokens_do_not_fit_the_skipping_is_said():
 
 def test_the_ends_of_the_scale_stand_in_numbers():
     bar = named(head(5).plot(), "scale")
+    assert [t.get_text() for t in bar.get_yticklabels()] == ["0", "0.5", "1"]
+    bar = named(head(5).plot(scale="log"), "scale")
     labels = [t.get_text() for t in bar.get_yticklabels()]
     assert labels == ["≤ 0.0001", "0.001", "0.01", "0.1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("length", "options", "kind"),
+    [
+        (FEW, {}, "linear"),
+        (FEW + 1, {}, "log"),
+        (FEW + 1, {"keys": (1, FEW + 1)}, "linear"),
+        (FEW, {"scale": "log"}, "log"),
+        (FEW + 1, {"scale": "linear"}, "linear"),
+    ],
+)
+def test_few_keys_are_on_a_linear_scale_and_the_bar_says_so(length, options, kind):
+    figure = head(length).plot(**options)
+    assert figure.axes[0].images[0].norm.scale.kind == kind
+    assert [t for t in texts(figure) if t.startswith("weight")] == [f"weight, {kind}"]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        ([FEW], "each head on a linear scale"),
+        ([FEW + 1], "each head on a logarithmic scale"),
+        ([FEW, FEW + 1], f"linear (up to {FEW} keys) or logarithmic scale"),
+    ],
+)
+def test_thumbnails_say_which_scale_they_are_on(lengths, said):
+    with regard.record() as recording:
+        for length in lengths:
+            regard.attention(*draw(3, 1, 2, length, 4), mask=regard.causal())
+    figure = recording.plot_heads(size=16)
+    assert said in " ".join(texts(figure))
+    kinds = [image.norm.scale.kind for image in figure.axes[0].images]
+    assert kinds == [usual(length) for length in lengths for _ in range(2)]
+
+
+def test_a_figure_of_heads_says_what_their_names_rest_on():
+    def said(**options):
+        with regard.record(**options) as recording:
+            regard.attention(*draw(3, 1, 2, 7, 4), mask=regard.causal())
+        return " ".join(texts(recording.plot_heads()))
+
+    assert "induction not scored: the tokens were not recorded" in said()
+    assert "induction over 3 tokens, too few to name a head" in said(tokens=list("xabcabc"))
+    assert "induction of no token" in said(tokens=list("abcdefg"))
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])

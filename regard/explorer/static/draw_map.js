@@ -290,7 +290,7 @@ export function paintScale(surface, { x = 0, y = 0, width, scale, inks, value = 
   surface.fillText(low, x, y + 31);
   surface.textAlign = "right";
   surface.fillText(high, x + width, y + 31);
-  const caption = scale.kind === "log" ? "weight, log" : "weight";
+  const caption = `weight, ${scale.kind}`;
   surface.textAlign = "center";
   const middle = x + surface.measureText(low).width + between / 2;
   if (surface.measureText(caption).width < between - 12) surface.fillText(caption, middle, y + 31);

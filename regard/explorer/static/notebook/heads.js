@@ -5,7 +5,7 @@ import { prepared } from "../surface.js";
 import { inks, startTheme } from "../theme.js";
 import { cover, shown, weights } from "./data.js";
 
-const { size, causal, exact, heads, across, title } = shown;
+const { size, causal, exact, heads, across, scale, title } = shown;
 const CELL = 84; // pixels of a thumbnail, at most
 const LEAST = 34;
 
@@ -19,7 +19,7 @@ const redraw = framed(() => {
   const { width, height } = gridSize(heads.length, across, cell);
   const data = { values, rows: size, columns: size };
   const cells = heads.map(({ name, role }, k) => ({
-    picture: thumbnail(data, k, { theme: inks().theme, causal, exact }),
+    picture: thumbnail(data, k, { theme: inks().theme, causal, exact, kind: scale }),
     name,
     role,
     chosen: false,

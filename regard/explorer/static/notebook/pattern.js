@@ -9,7 +9,7 @@ import { inks, startTheme } from "../theme.js";
 import { bounded, moved, scaled } from "../zoom.js";
 import { cover, shown, weights } from "./data.js";
 
-const { length, side, causal, heads } = shown;
+const { length, side, causal, heads, scale: kind } = shown;
 const block = length / side; // tokens along a side of a cell
 const SCALE = 160; // pixels
 const HINT = "drag moves, double click or Ctrl with the wheel zooms";
@@ -20,7 +20,7 @@ let zoom = null;
 let at = null; // the cell under the pointer
 let place = layout(300, 300, length, 6);
 let image = null;
-let scale = scaleFor("log", 1, true);
+let scale = scaleFor(kind, 1, true);
 
 const canvas = make("canvas", { role: "img", "aria-label": `Pattern of ${plural(length, "token")}` });
 const colours = make("canvas", { role: "img", "aria-label": "Colour scale" });
@@ -36,7 +36,7 @@ const redraw = framed(() => {
     for (const value of part) most = Math.max(most, value);
     const hidden = causal ? (i, j) => Math.floor(j * block) >= Math.ceil((i + 1) * block) : undefined;
     const data = { values: part, rows: side, columns: side };
-    scale = scaleFor("log", most, side === length);
+    scale = scaleFor(kind, most, side === length);
     image = picture(data, scale, inks().theme, hidden);
   }
   paintMap(prepared(canvas, place.width, place.height), {
