@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from regard.explorer._notebook import explorer_html
 from regard.explorer._protocol import Protocol
 from regard.explorer._server import application
 from regard.explorer._subjects import RecordingSubject
@@ -68,7 +69,7 @@ class Explorer:
             ) from error
         self._socket.listen()  # whoever opens the page at once waits, and is not turned away
         self.host, self.port = host, self._socket.getsockname()[1]
-        self._work = Work()
+        self._subject, self._work = subject, Work()
         config = uvicorn.Config(
             application(subject, host, self._work),
             log_level="error",  # what asks for a websocket is no news to who runs the command
@@ -113,8 +114,7 @@ class Explorer:
         return f"Explorer({self.url})"
 
     def _repr_html_(self) -> str:
-        attributes = 'title="regard explore" allow="clipboard-write" width="100%" height="900"'
-        return f'<iframe src="{self.url}" {attributes} style="border:0"></iframe>'
+        return explorer_html(self._subject, self.url, self.port)
 
 
 def explore(

@@ -125,7 +125,7 @@ export function apply(fields) {
 export function startAddress() {
   const write = settled(250, () => {
     const hash = written();
-    if (hash && hash !== location.hash) history.replaceState(null, "", hash);
+    if (hash && hash !== location.hash) history.replaceState(null, "", location.href.split("#")[0] + hash);
   });
   subscribe(
     "run second layer head query key querySecond keySecond zoom zoomSecond colour average sort size compare other active tab update wide folded",

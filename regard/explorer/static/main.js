@@ -32,7 +32,7 @@ async function begin() {
   const about = await heard(api.about());
   if (!about) return; // a banner says why; where the server is missing, the retry begins again
   keepTo(about.decimals);
-  if (about.start && !location.hash) history.replaceState(null, "", `#${about.start}`);
+  if (about.start && !location.hash) history.replaceState(null, "", `${location.href.split("#")[0]}#${about.start}`);
   set({ about });
   await openAddress();
 }

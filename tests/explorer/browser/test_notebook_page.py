@@ -104,3 +104,12 @@ def test_without_scripts_the_still_picture_is_seen(cell, pattern):
     with Image.open(io.BytesIO(shot)) as picture:
         colours = picture.convert("RGB").getcolors(2**20)
     assert len(colours) > 50  # what covered it would be even
+
+
+def test_an_explorer_is_a_report_in_the_notebook_itself(cell, padded):
+    explorer = regard.explore(padded.recording)
+    explorer.stop()  # nothing is asked of it
+    _, frame = cell(explorer._repr_html_())
+    frame.locator("#tokens .token").nth(2).click()
+    frame.locator("#band-title", has_text="of query 2").wait_for()
+    frame.locator("html[data-settled=true]").wait_for()
