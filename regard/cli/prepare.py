@@ -6,6 +6,7 @@ from typing import Annotated, Literal, cast
 import typer
 
 from regard.cli.errors import MisuseError, telling
+from regard.cli.text import UTF8Only
 from regard.errors import Error
 from regard.gpt import GPTConfig, Tokenizer, TrainConfig
 from regard.gpt import prepare as prepare_corpus
@@ -41,6 +42,7 @@ def prepare(
     seed: Annotated[
         int, typer.Option(help="Fixes what is held out.", min=0, max=2**63 - 1)
     ] = _USUAL.seed,
+    utf8_only: UTF8Only = False,
 ) -> None:
     """Turn text of any size into tokens on disk, once, for any number of trainings.
 
@@ -59,7 +61,13 @@ def prepare(
                 f"--tokenizer is {tokenizer}; expected bpe, char, or a folder with a {FILE}"
             )
         corpus = prepare_corpus(
-            out, text, tokenizer=kind, vocab_size=vocab_size, validation=validation, seed=seed
+            out,
+            text,
+            tokenizer=kind,
+            vocab_size=vocab_size,
+            validation=validation,
+            seed=seed,
+            utf8_only=utf8_only,
         )
     parts = corpus.manifest["parts"]
     typer.echo(

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from regard.cli.errors import MisuseError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["read_text"]
+__all__ = ["UTF8Only", "read_text"]
+
+UTF8Only = Annotated[
+    bool,
+    typer.Option("--utf8-only", help="Of a folder, pass over files that are not UTF-8 text."),
+]
 
 
 def read_text(text: str | None, file: Path | None) -> str | None:

@@ -9,6 +9,7 @@ import typer
 from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, telling, telling_of_memory
 from regard.cli.options import Given, takes
+from regard.cli.text import UTF8Only
 from regard.errors import Error
 from regard.gpt import (
     Callback,
@@ -46,6 +47,7 @@ def train(
             help="In place of --text: a folder that regard prepare made.", metavar="CORPUS_DIR"
         ),
     ] = None,
+    utf8_only: UTF8Only = False,
     resume: Annotated[
         bool,
         typer.Option(
@@ -111,6 +113,7 @@ def train(
                 config=train.over(before[1]),
                 resume=resume,
                 overwrite=overwrite,
+                utf8_only=utf8_only,
                 device=place,
                 callbacks=callbacks,
             )

@@ -109,11 +109,15 @@ class MetricsFile:
         path: the file.
         step: the update that the run goes on from; lines of later ones, which a run that was cut
             off left behind, are dropped, and with them what a loss of power made of others.
+
+    Attributes:
+        lost: of how many updates up to that one there is no whole line.
     """
 
     def __init__(self, path: Path, step: int) -> None:
-        kept = [line for line, numbers in _lines(path) if numbers["step"] <= step]
-        replace_file(path, b"".join(kept))
+        kept = {n["step"]: line for line, n in _lines(path) if 1 <= n["step"] <= step}
+        self.lost = step - len(kept)
+        replace_file(path, b"".join(kept.values()))
         self._file = path.open("a", encoding="utf-8")
 
     def __call__(self, report: Report, /) -> None:

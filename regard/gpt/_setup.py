@@ -90,6 +90,8 @@ class Begun:
         config: TrainConfig,
         device: torch.device,
         console: Console,
+        *,
+        utf8_only: bool,
     ) -> Loop:
         """Prepare everything; `regard.gpt.train` documents what can go wrong."""
         ranks = self._ranks
@@ -111,6 +113,7 @@ class Begun:
                         vocab_size=gpt.vocab_size,
                         validation=config.validation,
                         seed=config.seed,
+                        utf8_only=utf8_only,
                         console=console,
                     )
         with ranks.agreeing(patient=True) as said:
@@ -159,6 +162,8 @@ def resumed(
     asked: tuple[GPTConfig | None, TrainConfig | None],
     device: torch.device,
     console: Console,
+    *,
+    utf8_only: bool,
 ) -> Loop:
     """A run as its latest checkpoint left it; `regard.gpt.train` documents what can go wrong."""
     with ranks.agreeing(patient=True) as said:
@@ -177,7 +182,7 @@ def resumed(
         before = recipe(state)
         require_described(run, restored.model.config, before[0])
         config = require_same(progress.step, before, asked)
-        opened = _same_corpus(run, restored, text, texts, corpus, config)
+        opened = _same_corpus(run, restored, text, texts, corpus, config, utf8_only=utf8_only)
         batches = _batches(opened, before[0], config)
         said.same |= {"the latest update": progress.step, **_facts(before[0], config, opened)}
     ranks.require_shared(root)
@@ -338,6 +343,8 @@ def _same_corpus(
     texts: Sequence[str] | Path | None,
     corpus: str | Path | Corpus | None,
     config: TrainConfig,
+    *,
+    utf8_only: bool,
 ) -> Corpus:
     """The corpus of a run that goes on.
 
@@ -360,7 +367,9 @@ def _same_corpus(
             "checksum differs"
         )
     if texts is not None:
-        source = source_of(texts, validation=config.validation, seed=config.seed)
+        source = source_of(
+            texts, validation=config.validation, seed=config.seed, utf8_only=utf8_only
+        )
         for _ in source:
             pass  # files are described when they have been read
         if source.describe() != opened.manifest["source"]:

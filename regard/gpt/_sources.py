@@ -14,9 +14,10 @@ from regard.gpt.corpus import CorpusError, require_texts, sections, split_texts,
 from regard.gpt.tokenizer import require_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _BLOCK = 1 << 20  # bytes read at a time
+_NAMED = 20  # files that a message names
 
 
 class Piece(NamedTuple):
@@ -35,6 +36,9 @@ class Source(Protocol):
     size: int
     """Bytes to be read, about."""
 
+    def notice(self) -> str | None:
+        """What was passed over, in words; None where nothing was."""
+
     def __iter__(self) -> Iterator[Piece]:
         """The pieces, in order; those of a document follow each other."""
 
@@ -42,8 +46,16 @@ class Source(Protocol):
         """Number of texts, bytes and checksum; known when all pieces have been read."""
 
 
-def source_of(texts: Sequence[str] | Path, *, validation: float, seed: int) -> Source:
+def source_of(
+    texts: Sequence[str] | Path, *, validation: float, seed: int, utf8_only: bool
+) -> Source:
     """The pieces of texts in memory, or of a file or a folder that is too large for it.
+
+    Args:
+        texts: the texts, or where they lie.
+        validation: the share to hold out.
+        seed: fixes what is held out.
+        utf8_only: whether files that are not UTF-8 text are passed over.
 
     Raises:
         CorpusError: there is no text.
@@ -53,7 +65,13 @@ def source_of(texts: Sequence[str] | Path, *, validation: float, seed: int) -> S
     require_texts(texts)
     if isinstance(texts, Path):
         files = text_files(texts)
-        return Files(texts, files, sum(file.stat().st_size for file in files), validation, seed)
+        odd = _odd(files) if utf8_only else {}
+        files = [file for file in files if file not in odd]
+        if not files:
+            raise CorpusError(f"{texts} holds no UTF-8 text: {_listed(texts, odd)}")
+        return Files(
+            texts, files, sum(file.stat().st_size for file in files), validation, seed, [*odd]
+        )
     for number, text in enumerate(texts):
         require_utf8(text, f"texts[{number}]")
     return Texts(texts, *split_texts(texts, validation=validation, seed=seed))
@@ -69,6 +87,10 @@ class Texts:
 
     def __post_init__(self) -> None:
         self.size = sum(map(len, self.texts))
+
+    def notice(self) -> None:
+        """Nothing was passed over."""
+        return
 
     def __iter__(self) -> Iterator[Piece]:
         """Training first; a piece is a whole text, or what the split has left of it."""
@@ -98,6 +120,7 @@ class Files:
     size: int
     validation: float
     seed: int
+    passed_over: Sequence[Path]
     _whole: _Whole = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,8 +128,28 @@ class Files:
         share = min(self.validation, 1 - self.validation)
         self.section = max(1, min(4000, self.size // 40, int(self.size * share / 4)))
 
+    def notice(self) -> str | None:
+        """The files that were passed over, in words; None where there are none."""
+        if not self.passed_over:
+            return None
+        count, whole = len(self.passed_over), len(self.passed_over) + len(self.files)
+        names = _names(self.path, self.passed_over)
+        return f"passed over {count} of {whole} files, which are not UTF-8 text: {names}"
+
     def __iter__(self) -> Iterator[Piece]:
         """File by file, each in order."""
+        try:
+            yield from self._pieces()
+        except _NotTextError as error:
+            if self.path.is_dir() and (odd := _odd(self.files)):
+                raise CorpusError(
+                    f"{self.path} holds other files than UTF-8 text: {_listed(self.path, odd)}; "
+                    "convert them first, or pass over them by utf8_only=True, on the command line "
+                    "--utf8-only"
+                ) from None
+            raise CorpusError(f"{error}; convert it first, or leave it out") from None
+
+    def _pieces(self) -> Iterator[Piece]:
         self._whole = _Whole()
         number = 0
         for file in self.files:
@@ -125,8 +168,9 @@ class Files:
             )
 
     def describe(self) -> dict[str, Any]:
-        """Number of texts, bytes and checksum."""
-        return self._whole.told()
+        """Number of texts, bytes and checksum, and how many files were passed over, if any."""
+        told = self._whole.told()
+        return told | {"passed_over": len(self.passed_over)} if self.passed_over else told
 
     def _sections(self, file: Path) -> Iterator[str]:
         """The sections of a file; none where it is empty."""
@@ -174,6 +218,34 @@ def _held(number: int, share: float, seed: int) -> bool:
     return (mix(seed) / 2**63 + number * 0.6180339887498949) % 1 < share
 
 
+class _NotTextError(CorpusError):
+    """A file is not UTF-8 text."""
+
+
+def _odd(files: Sequence[Path]) -> dict[Path, str]:
+    """The files that are not UTF-8 text, each with what is wrong with it."""
+    found = {}
+    for file in files:
+        try:
+            for _ in _decoded(file):
+                pass
+        except _NotTextError as error:
+            found[file] = str(error)
+    return found
+
+
+def _listed(root: Path, odd: Mapping[Path, str]) -> str:
+    """What is wrong with the first of some files, and the names of the others."""
+    first, *others = odd
+    return odd[first] + (f"; neither are {_names(root, others)}" if others else "")
+
+
+def _names(root: Path, files: Sequence[Path]) -> str:
+    names = [str(file.relative_to(root)) if file != root else str(file) for file in files[:_NAMED]]
+    left = len(files) - len(names)
+    return ", ".join(names) + (f" and {left} more" if left else "")
+
+
 def _decoded(file: Path) -> Iterator[str]:
     """The text of a UTF-8 file in blocks, every line end a line feed, without a leading mark."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
@@ -189,9 +261,8 @@ def _decoded(file: Path) -> Iterator[str]:
                 done += len(data)
     except UnicodeDecodeError as error:
         offset = done + len(data) - len(error.object) + error.start
-        raise CorpusError(
-            f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset "
-            f"{offset}; convert it first, or leave it out"
+        raise _NotTextError(
+            f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {offset}"
         ) from None
     except OSError as error:
         raise CorpusError(f"{file} cannot be read: {error.strerror}") from None

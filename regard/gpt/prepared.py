@@ -11,7 +11,9 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from errno import ENOSPC
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -88,6 +90,7 @@ def prepare(
     vocab_size: int = 1024,
     validation: float = 0.05,
     seed: int = 0,
+    utf8_only: bool = False,
     console: Console | None = None,
 ) -> Corpus:
     """Turn text into a corpus on disk, once.
@@ -103,6 +106,8 @@ def prepare(
         vocab_size: V of a BPE that is learned, its end token included.
         validation: the share of text to hold out.
         seed: fixes what is held out.
+        utf8_only: whether to pass over files that are not UTF-8 text, which are then named, and
+            not to refuse them.
         console: where progress is shown; None is standard error.
 
     Raises:
@@ -116,18 +121,20 @@ def prepare(
     folder = Path(folder)
     if folder.exists():
         raise CorpusError(f"{folder} already exists; prepare into a new folder, or remove it")
-    source = source_of(texts, validation=validation, seed=seed)
+    source = source_of(texts, validation=validation, seed=seed, utf8_only=utf8_only)
+    console = console or Console(stderr=True)
+    if (notice := source.notice()) is not None:
+        console.print(notice, markup=False, highlight=False, soft_wrap=True)
     kind = tokenizer if isinstance(tokenizer, str) else "given"
-    folder.parent.mkdir(parents=True, exist_ok=True)
     made = folder.with_name(f".{folder.name}.tmp")
-    with Hold(folder.with_name(f".{folder.name}.lock")) as hold:
+    with _telling(folder), Hold(folder.with_name(f".{folder.name}.lock")) as hold:
         if not hold.take():
             raise CorpusError(f"another process prepares {folder}; wait until it has ended")
         if made.exists():  # a process was killed
             shutil.rmtree(made)
         made.mkdir()
         try:
-            with _bar(console or Console(stderr=True)) as progress:
+            with _bar(console) as progress:
                 if isinstance(tokenizer, str):
                     tokenizer = _learned(source, tokenizer, vocab_size, progress)
                 parts = _write(made, source, tokenizer, progress)
@@ -152,6 +159,22 @@ def prepare(
             shutil.rmtree(made, ignore_errors=True)
             raise
     return open_corpus(folder, verify=False)
+
+
+@contextmanager
+def _telling(folder: Path) -> Iterator[None]:
+    """Say of what can't be written inside the block what is left, and what to do."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        cure = "free some space" if error.errno == ENOSPC else "prepare it elsewhere"
+        raise OSError(
+            error.errno,
+            f"the corpus could not be written, {error.strerror or error}: nothing of it stays; "
+            f"{cure}, and start again",
+            str(folder),
+        ) from error
 
 
 def open_corpus(folder: str | Path, *, verify: bool = True) -> Corpus:

@@ -11,7 +11,7 @@ from rich.console import Console
 from regard.gpt._checkpoints import LOCK, METRICS
 from regard.gpt._evaluate import evaluate
 from regard.gpt._hold import Hold
-from regard.gpt._loop import Training
+from regard.gpt._loop import Training, say
 from regard.gpt._metrics import Callback, MetricsFile, Report
 from regard.gpt._ranks import joined
 from regard.gpt._setup import Begun, resumed
@@ -39,6 +39,7 @@ def train(
     config: TrainConfig | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    utf8_only: bool = False,
     device: torch.device | str = "cpu",
     console: Console | None = None,
     callbacks: Sequence[Callback] = (),
@@ -73,6 +74,7 @@ def train(
             the same. Texts that are given have to be those of the run.
         overwrite: whether to replace a model that `folder` holds; it stays until the new one is
             kept for the first time.
+        utf8_only: whether to pass over files that are not UTF-8 text, as `prepare` does.
         device: where to train.
         console: where progress is shown; None is standard error.
         callbacks: called with a `Report` after every update, in order; of several ranks, on each.
@@ -113,7 +115,17 @@ def train(
     ):
         console = Console(quiet=True) if not ranks.leads else console or Console(stderr=True)
         if resume:
-            loop = resumed(ranks, hold, root, texts, corpus, (gpt, config), device, console)
+            loop = resumed(
+                ranks,
+                hold,
+                root,
+                texts,
+                corpus,
+                (gpt, config),
+                device,
+                console,
+                utf8_only=utf8_only,
+            )
             return _run(loop, console, callbacks)
         gpt, config = gpt or GPTConfig(), config or TrainConfig()
         if gpt.context < 2 and config.repeats > 0:
@@ -127,7 +139,7 @@ def train(
                 "resume=True, or replace it by overwrite=True"
             )
         with Begun(root, ranks, hold) as begun:
-            loop = begun.loop(texts, corpus, gpt, config, device, console)
+            loop = begun.loop(texts, corpus, gpt, config, device, console, utf8_only=utf8_only)
             return _run(loop, console, callbacks)
 
 
@@ -135,6 +147,12 @@ def _run(loop: Loop, console: Console, callbacks: Sequence[Callback]) -> Trainin
     if not loop.ranks.leads:
         return loop.go(console, callbacks)
     with MetricsFile(loop.folder.path / METRICS, loop.at.step) as loop.metrics:
+        if loop.metrics.lost:
+            say(
+                console,
+                f"{loop.folder.path / METRICS}: of {loop.at.step} lines, {loop.metrics.lost} are "
+                "damaged or missing and were left out; nothing that is trained depends on them",
+            )
         return loop.go(console, callbacks)
 
 

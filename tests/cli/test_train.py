@@ -303,6 +303,22 @@ def test_a_prepared_corpus_is_made_once_and_trained_on(regard, misused, corpus, 
     assert "the text is given twice" in misused(*both)
 
 
+def test_files_that_are_no_text_are_passed_over_on_request(regard, misused, corpus, tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    corpus.rename(texts / "one.txt")
+    (texts / "two.gz").write_bytes(b"\x1f\x8b")
+    out, prepared = tmp_path / "out", tmp_path / "prepared"
+    for command in (("train", "--out", out, *SMALL), ("prepare", "--out", prepared)):
+        assert "pass over them by" in misused(*command, "--text", texts)
+        done = regard(*command, "--text", texts, "--utf8-only")
+        assert done.status == 0
+        assert "passed over 1 of 2 files, which are not UTF-8 text: two.gz\n" in done.err
+    again = ("train", "--out", out, "--text", texts, "--resume")
+    assert "pass over them by" in misused(*again)
+    assert regard(*again, "--utf8-only").status == 0
+
+
 def test_a_missing_tensorboard_is_named(misused, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("regard.gpt.tensorboard.find_spec", lambda name: None)
     arguments = ("train", "--out", tmp_path / "out", "--text", corpus, *SMALL, "--tensorboard")

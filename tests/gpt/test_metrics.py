@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import types
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from regard._extras import install
 from regard.gpt import (
     GPT,
     CheckpointError,
@@ -242,7 +244,7 @@ def test_a_run_without_recordings_says_so(tmp_path):
 
 def test_tensorboard_is_named_where_it_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr("regard.gpt.tensorboard.find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'regard\[tensorboard\]'"):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(install("tensorboard"))):
         TensorBoard(tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -172,9 +173,74 @@ def test_a_full_disk_leaves_nothing(folder, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    message = "could not be written, No space left .*: nothing of it stays; free some space, and"
+    with pytest.raises(OSError, match=message) as caught:
         prepare(tmp_path / "c", folder, vocab_size=300, console=QUIET)
+    assert caught.value.errno == 28
+    assert caught.value.filename == str(tmp_path / "c")
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
+def test_a_write_that_the_system_refuses_is_told_with_the_folder_and_a_cure(folder, tmp_path):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(
+            OSError, match=r"File too large: nothing .*; prepare it elsewhere"
+        ) as told:
+            prepare(tmp_path / "c", folder, vocab_size=300, console=QUIET)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert told.value.filename == str(tmp_path / "c")
+    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
+@pytest.fixture
+def mixed(folder):
+    """The folder with three files more that are no UTF-8 text."""
+    (folder / "deep").mkdir()
+    (folder / "deep" / "x.gz").write_bytes(gzip.compress(b"text", mtime=0))
+    (folder / "deep" / "y.gz").write_bytes(gzip.compress(b"more", mtime=0))
+    (folder / "b-latin1.txt").write_bytes("caf\u00e9 au lait".encode("latin-1"))
+    return folder
+
+
+def test_all_files_that_are_no_text_are_named_at_once(mixed, tmp_path):
+    with pytest.raises(CorpusError, match="texts holds other files than UTF-8 text") as caught:
+        prepare(tmp_path / "c", mixed, console=QUIET)
+    told = str(caught.value)
+    assert f"{mixed / 'b-latin1.txt'} is not UTF-8 text: byte 0xe9 at offset 3" in told
+    assert "neither are deep/x.gz, deep/y.gz; convert them first, or pass over them" in told
+    assert "utf8_only=True, on the command line --utf8-only" in told
+    assert not (tmp_path / "c").exists()
+
+
+def test_files_that_are_no_text_are_passed_over_on_request_and_named(mixed, tmp_path):
+    console = Console(file=io.StringIO(), width=40)
+    corpus = prepare(tmp_path / "c", mixed, vocab_size=300, utf8_only=True, console=console)
+    assert console.file.getvalue() == (
+        "passed over 3 of 7 files, which are not UTF-8 text: b-latin1.txt, deep/x.gz, deep/y.gz\n"
+    )
+    assert corpus.manifest["source"]["passed_over"] == 3
+    for name in ("b-latin1.txt", "deep/x.gz", "deep/y.gz"):
+        (mixed / name).unlink()
+    alone = prepare(tmp_path / "d", mixed, vocab_size=300, utf8_only=True, console=console)
+    assert alone.fingerprint == corpus.fingerprint
+    assert "passed_over" not in alone.manifest["source"]
+
+
+def test_many_files_that_are_no_text_are_counted(tmp_path):
+    (tmp_path / "texts").mkdir()
+    for number in range(31):
+        (tmp_path / "texts" / f"{number:02}").write_bytes(b"\xff")
+    with pytest.raises(
+        CorpusError, match=r"holds no UTF-8 text: .* neither are 01, .* and 10 more"
+    ):
+        prepare(tmp_path / "c", tmp_path / "texts", utf8_only=True, console=QUIET)
+    (tmp_path / "texts" / "00").write_text("some text\n" * 99)
+    with pytest.raises(CorpusError, match=r"01 is not .*; neither are 02, .*, 21 and 9 more; conv"):
+        prepare(tmp_path / "c", tmp_path / "texts", console=QUIET)
 
 
 KILLED = """

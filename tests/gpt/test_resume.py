@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -43,8 +44,8 @@ RECIPE = TrainConfig(
 QUIET = Console(quiet=True)
 
 
-def go(folder, *, texts=(TEXT,), gpt=TINY, config=RECIPE, **options):
-    return train(folder, texts=texts, gpt=gpt, config=config, console=QUIET, **options)
+def go(folder, *, texts=(TEXT,), gpt=TINY, config=RECIPE, console=QUIET, **options):
+    return train(folder, texts=texts, gpt=gpt, config=config, console=console, **options)
 
 
 def resume(folder, *, texts=None, gpt=None, config=None, **options):
@@ -270,8 +271,17 @@ def test_what_a_loss_of_power_made_of_the_metrics_keeps_no_run_from_going_on(who
     path = cut / "run" / "metrics.jsonl"
     third, *rest = path.read_bytes().splitlines(keepends=True)[2:]
     path.write_bytes(b"\xff\n{]\n[1]\n{}\n" + third + b"".join(rest) + b"\0" * 99)
-    resume(cut)
+    console = Console(file=io.StringIO(), width=80)
+    resume(cut, console=console)
+    assert f"{path}: of 5 lines, 2 are damaged or missing" in console.file.getvalue()
     assert losses(cut) == losses(whole)[2:]
+
+
+def test_whole_metrics_are_not_called_damaged(cut):
+    console = Console(file=io.StringIO(), width=80)
+    resume(cut, console=console)
+    assert "going on after update 5" in console.file.getvalue()
+    assert "damaged" not in console.file.getvalue()
 
 
 @pytest.mark.parametrize(
