@@ -40,6 +40,7 @@ export function written() {
   if (now.tab === "training" && now.update != null) fields.set("u", String(now.update));
   if (now.wide) fields.set("w", "1");
   if (now.folded) fields.set("f", "1");
+  if (now.fit) fields.set("i", "1");
   if (now.compare === "head") {
     const { layer, head, average } = now.other;
     fields.set("o", [layer, head, ...(average === "head" ? [] : [average])].join());
@@ -111,6 +112,7 @@ export function apply(fields) {
   patch.update = whole(fields.get("u"));
   patch.wide = fields.get("w") === "1";
   patch.folded = fields.get("f") === "1";
+  patch.fit = fields.get("i") === "1";
   const [layer, place, average] = (fields.get("o") ?? "").split(",");
   patch.other = { ...head(layer, place), average: allowed.average.includes(average) ? average : "head" };
   if (now.second) {
@@ -128,7 +130,7 @@ export function startAddress() {
     if (hash && hash !== location.hash) history.replaceState(null, "", location.href.split("#")[0] + hash);
   });
   subscribe(
-    "run second layer head query key querySecond keySecond zoom zoomSecond colour average sort size compare other active tab update wide folded",
+    "run second layer head query key querySecond keySecond zoom zoomSecond colour fit average sort size compare other active tab update wide folded",
     write,
   );
 }

@@ -69,12 +69,15 @@ function title() {
 function split() {
   const splitter = byId("splitter");
   const main = byId("page");
+  const heightOf = (one) => one.getBoundingClientRect().height;
   const resize = (height) => {
-    const room = main.getBoundingClientRect().height;
-    const fits = Math.round(Math.max(120, Math.min(room - 260, height)));
+    const fits = Math.round(Math.max(120, Math.min(heightOf(main) - 260, height)));
     document.documentElement.style.setProperty("--band", `${fits}px`);
-    splitter.setAttribute("aria-valuenow", String(Math.round((100 * fits) / room)));
   };
+  const say = () =>
+    splitter.setAttribute("aria-valuenow", String(Math.round((100 * heightOf(byId("band"))) / Math.max(1, heightOf(main)))));
+  new ResizeObserver(say).observe(byId("band"));
+  say();
   splitter.setAttribute("aria-valuemin", "0");
   splitter.setAttribute("aria-valuemax", "100");
   splitter.addEventListener("pointerdown", (event) => {

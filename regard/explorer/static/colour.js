@@ -2,7 +2,7 @@
  * The colour of a weight: one hue, from the page's ground to near-black (light) or near-white (dark).
  * Lightness rises or falls evenly along it, so it survives greyscale and any colour-blindness.
  *
- * @typedef {{kind: "log"|"linear", low: number, high: number}} Scale
+ * @typedef {{kind: "log"|"linear", low: number, high: number, exceeded?: boolean}} Scale
  */
 
 const HUE = 42 * (Math.PI / 180);

@@ -10,7 +10,7 @@
  */
 import { fitted, skipped, tickText, ticks } from "./axes.js";
 import { place as placed, rampPicture } from "./colour.js";
-import { end } from "./format.js";
+import { end, weight } from "./format.js";
 import { whole } from "./zoom.js";
 
 const GAP = 6;
@@ -18,6 +18,10 @@ const LABEL = 11;
 /** Widest and tallest cell: one token alone should not fill a screen. */
 const CELL = 88;
 const SLANT = Math.PI / 3.4;
+/** Room above the map for the axes' names. */
+const TOP = 20;
+/** Smallest cell that its weight is written into. */
+const NUMBERED = 56;
 
 /**
  * Where the parts lie in so much room: labels left and below, entropy right, received below.
@@ -28,10 +32,10 @@ const SLANT = Math.PI / 3.4;
 export function layout(width, height, length, letters = 14) {
   const narrow = width < 440;
   const left = Math.max(62, Math.min(narrow ? 70 : 104, letters * 6.7 + 16));
-  const right = narrow ? 54 : 58;
+  const right = narrow ? 48 : 58;
   const bar = narrow ? 30 : 40;
   const bottom = bar + GAP * 2 + (narrow ? 62 : 84);
-  const top = 6;
+  const top = TOP;
   const side = Math.max(
     60,
     Math.min(width - left - right, height - top - bottom, Math.max(length, 1) * CELL),
@@ -53,7 +57,9 @@ export function hit(place, zoom, length, x, y) {
  * @param {CanvasRenderingContext2D} surface or an SvgSurface
  * @param {{place: Place, inks: Inks, zoom: any, length: number, causal: boolean, pictures: Picture[],
  *   labels: string[], margins: {entropy: Float32Array, received: Float32Array}|null,
- *   query: number|null, key: number|null}} data pictures: the coarse first, the sharp over it
+ *   numbers?: any, scale?: import("./colour.js").Scale,
+ *   query: number|null, key: number|null}} data pictures: the coarse first, the sharp over it;
+ *   numbers: the weights, which are written into cells that have the room
  */
 export function paintMap(surface, data) {
   const { place, inks, pictures, length } = data;
@@ -67,6 +73,7 @@ export function paintMap(surface, data) {
   surface.rect(left, top, side, side);
   surface.clip();
   for (const picture of pictures) paintPicture(surface, picture, place, now, cell);
+  if (data.numbers && cell >= NUMBERED) paintNumbers(surface, data, now, cell);
   surface.restore();
   surface.strokeStyle = inks.line;
   surface.lineWidth = 1;
@@ -96,6 +103,24 @@ function paintPicture(surface, { canvas, queries, keys, block }, { left, top, si
   );
 }
 
+/** Each weight in its cell, in the ink that is read on its colour. */
+function paintNumbers(surface, { place, inks, numbers, scale, causal }, now, cell) {
+  const { queries, keys, columns, values } = numbers;
+  const pale = inks.theme === "light" ? 0.6 : 0.42; // up to there the page's own ink is read
+  surface.font = `${LABEL}px ${inks.mono}`;
+  surface.textAlign = "center";
+  surface.textBaseline = "middle";
+  for (let query = Math.floor(now.queries); query < Math.min(queries[1], now.queries + now.span); query++) {
+    for (let key = Math.floor(now.keys); key < Math.min(keys[1], now.keys + now.span); key++) {
+      if (causal && key > query) continue;
+      const value = values[(query - queries[0]) * columns + (key - keys[0])];
+      surface.fillStyle = placed(scale, value) > pale ? inks.paper : inks.ink;
+      const at = (first, token) => (token + 0.5 - first) * cell;
+      surface.fillText(weight(value), place.left + at(now.keys, key), place.top + at(now.queries, query));
+    }
+  }
+}
+
 function paintMargins(surface, { place, inks, margins, query, key }, now, cell) {
   const { left, top, side, bar } = place;
   const highest = Math.max(greatest(margins.entropy), 1e-9);
@@ -122,7 +147,7 @@ function paintMargins(surface, { place, inks, margins, query, key }, now, cell) 
   );
   surface.fillStyle = inks.soft;
   surface.textBaseline = "alphabetic";
-  surface.font = `10px ${inks.sans}`;
+  surface.font = `${LABEL}px ${inks.sans}`;
   surface.textAlign = "right";
   ["received", `0 … ${end(most > 1e-6 ? round(most) : 0)}`, "root scale"].forEach((line, i) =>
     surface.fillText(line, left - GAP, under + 9 + 12 * i),
@@ -164,11 +189,18 @@ function greatest(values) {
 
 function paintLabels(surface, { place, inks, labels, length, query, key }, now, cell) {
   const { left, top, side, bar, bottom } = place;
-  // A little smaller where that shows every token instead of every second.
-  const size = Math.max(9, Math.min(LABEL, cell - 0.5));
+  surface.font = `${LABEL}px ${inks.sans}`;
+  surface.fillStyle = inks.soft;
+  surface.textBaseline = "alphabetic";
+  surface.textAlign = "right";
+  surface.fillText("query ↓", left - GAP, top - 7);
+  surface.textAlign = "left";
+  surface.fillText("key →", left, top - 7);
+  // A little smaller where that shows every token instead of every second, with a gap between lines.
+  const size = Math.max(8.5, Math.min(LABEL, cell - 2));
   surface.font = `${size}px ${inks.mono}`;
   surface.textBaseline = "middle";
-  const room = cell >= 9.5 ? 9.5 : LABEL + 1;
+  const room = cell >= 10.5 ? 10.5 : LABEL + 2;
   const middle = (first, k) => (k + 0.5 - first) * cell;
   const inside = (at) => at >= 0 && at <= side;
 
@@ -186,7 +218,7 @@ function paintLabels(surface, { place, inks, labels, length, query, key }, now, 
   }
   if (query != null && !rows.at.includes(query)) write(query, true);
 
-  const columns = ticks(now.keys, now.span, side, length, cell >= 9.5 ? room : room + 3);
+  const columns = ticks(now.keys, now.span, side, length, cell >= 10.5 ? room : room + 3);
   // Slanted reads more easily; upright has room for more.
   const turn = cell * columns.step < 15 ? Math.PI / 2 : SLANT;
   const base = top + side + GAP + bar + 8;
@@ -214,15 +246,12 @@ function paintLabels(surface, { place, inks, labels, length, query, key }, now, 
   const { step: down } = rows;
   const { step: along } = columns;
   if (down === 1 && along === 1) return;
-  surface.font = `10px ${inks.sans}`;
+  surface.font = `${LABEL}px ${inks.sans}`;
   surface.fillStyle = inks.soft;
   surface.textAlign = "left";
   surface.textBaseline = "alphabetic";
-  surface.fillText(
-    down === along ? `labels: ${skipped(down)}` : `labels: ${skipped(down)} down, ${skipped(along)} across`,
-    4,
-    place.height - 5,
-  );
+  const said = down === along ? `labels: ${skipped(down)}` : `labels: ${skipped(down)} ↓, ${skipped(along)} →`;
+  surface.fillText(fitted(surface, said, place.width - 8), 4, place.height - 5);
 }
 
 function paintCross(surface, { place, inks, query, key }, now, cell) {
@@ -281,11 +310,12 @@ export function paintScale(surface, { x = 0, y = 0, width, scale, inks, value = 
   surface.strokeStyle = inks.line;
   surface.lineWidth = 1;
   surface.strokeRect(x + 0.5, y + 6.5, width - 1, height + 1);
-  surface.font = `10.5px ${inks.sans}`;
+  surface.font = `${LABEL}px ${inks.sans}`;
   surface.fillStyle = inks.soft;
   surface.textBaseline = "alphabetic";
   surface.textAlign = "left";
-  const [low, high] = [scale.kind === "log" ? `≤ ${end(scale.low)}` : "0", end(scale.high)];
+  const low = scale.kind === "log" ? `≤ ${end(scale.low)}` : "0";
+  const high = `${scale.exceeded ? "≥ " : ""}${end(scale.high)}`;
   const between = width - surface.measureText(low).width - surface.measureText(high).width;
   surface.fillText(low, x, y + 31);
   surface.textAlign = "right";

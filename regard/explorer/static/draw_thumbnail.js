@@ -49,7 +49,7 @@ export function paintGrid(surface, { cells, across, cell, inks, title }) {
     surface.lineWidth = chosen ? 2 : 1;
     surface.strokeRect(x - 0.5, y - 0.5, cell + 1, cell + 1);
     surface.textAlign = "left";
-    surface.font = `10px ${inks.sans}`;
+    surface.font = `11px ${inks.sans}`;
     surface.fillStyle = inks.ink;
     surface.fillText(fitted(surface, role, cell + 6), x, y + cell + 13);
     surface.fillStyle = inks.soft;

@@ -163,7 +163,9 @@ class Grid {
     }
     const width = grid.clientWidth - 8;
     if (width < 40) return;
-    const how = arrangement(run, width, grid.clientHeight - 8);
+    // On a narrow page the grid is as tall as its heads, up to an end: that is the room there is.
+    const room = Number.parseFloat(getComputedStyle(grid).maxHeight) || grid.clientHeight;
+    const how = arrangement(run, width, room - 8);
     const heads = ordered(source);
     const key = [run.layers.length, sort, wide, JSON.stringify(how), heads.map((one) => nameOf(one.layer, one.head))].join();
     if (key === this.arranged) return this.#fill();

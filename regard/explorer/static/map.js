@@ -23,8 +23,6 @@ import { prepared } from "./surface.js";
 import { inks } from "./theme.js";
 import { asked, isWhole, moved, scaled, whole } from "./zoom.js";
 
-/** Side of the picture of the whole that stands in for what has not come yet. */
-const COARSE = 256;
 const FINEST = 1400; // cells along a side: half as many more are asked for at most, and 2,048 are given
 
 export class MapColumn {
@@ -35,7 +33,7 @@ export class MapColumn {
     this.place = layout(300, 300, 1);
     /** The window's data and the whole's, as the server sent them. */
     this.sharp = null;
-    this.coarse = null;
+    this.coarse = null; // it stands in for what has not come yet, and says how the colours go
     this.margins = null;
     this.made = new Map();
     this.asking = { sharp: "", coarse: "" };
@@ -47,7 +45,7 @@ export class MapColumn {
     new ResizeObserver(() => this.#resized()).observe(this.field);
     document.addEventListener("inks", () => this.#recolour());
     subscribe("hover query key querySecond keySecond", () => this.redraw());
-    subscribe("colour", () => this.#recolour());
+    subscribe("colour fit", () => this.#recolour());
     subscribe("run second layer head average other compare wide zoom zoomSecond", () => this.#changed());
     subscribe("heads headsSecond layer head average other compare active run second", () => this.#titled());
   }
@@ -87,12 +85,14 @@ export class MapColumn {
     const side = this.which === "second" ? " on the right" : "";
     this.layerSelect = make("select", { "aria-label": `Layer${side}`, onchange: chooseLayer });
     this.headSelect = make("select", { "aria-label": `Head${side}`, onchange: chooseHead });
+    this.name = make("span", { className: "side-name", textContent: this.which === "second" ? "right" : "left" });
     this.chip = make("span", { className: "chip" });
     this.told = make("span", { className: "about" });
     this.stale = make("span", { className: "stale", textContent: "drawing …", hidden: true });
     this.title = make(
       "div",
       { className: "title" },
+      this.name,
       make("label", {}, "Layer ", this.layerSelect),
       make("label", {}, "Head ", this.headSelect),
       this.chip,
@@ -151,6 +151,7 @@ export class MapColumn {
     this.told.textContent = average === "head" ? (figures?.meaning ?? "") : `the mean of ${meanOf(run, source)}`;
     this.told.title = this.told.textContent;
     for (const one of [this.chip, this.told]) markStale(one, average === "head" && figures && figures.run !== run.id);
+    this.name.hidden = get().compare === "off";
     this.root.classList.toggle("active", activeSide() === this.which);
   }
 
@@ -211,7 +212,7 @@ export class MapColumn {
     const all = isWhole(zoom, run.length);
     const jobs = [{ name: "sharp", range: asked(zoom, run.length, most) }];
     if (!all && !this.coarse?.key.startsWith(`${this.wanted}/`))
-      jobs.push({ name: "coarse", range: asked(null, run.length, COARSE) });
+      jobs.push({ name: "coarse", range: asked(null, run.length, most) });
     await Promise.all(jobs.map((job) => this.#fetch(job, { run, layer, head, all })));
   }
 
@@ -286,6 +287,8 @@ export class MapColumn {
       length: run.length,
       causal: run.causal,
       pictures,
+      numbers: this.sharp?.exact && this.current() ? this.sharp : null,
+      scale,
       labels: run.labels,
       margins: this.margins?.of === this.wanted ? this.margins : null,
       query: query < run.length ? query : null,
@@ -301,6 +304,7 @@ export class MapColumn {
       return;
     }
     const { place } = this;
+    this.canvas.classList.toggle("zoomed", !isWhole(this.source().zoom, run.length));
     paintMap(prepared(this.canvas, place.width, place.height), this.drawing());
     const { queries, keys, span } = this.source().zoom ?? whole(run.length);
     const seen = (first) =>
@@ -328,17 +332,22 @@ function fill(select, names, chosen) {
 /** @type {{first: MapColumn, second: MapColumn}} */
 export const columns = /** @type {any} */ ({});
 
-/** One scale for what is compared. */
+/**
+ * One scale for what is compared: the whole pattern's, so that a weight keeps its colour while the map
+ * is zoomed, unless it is to fit what is seen. A weight can then be above it, where that is of means.
+ */
 export function scaleNow() {
   const shown = [columns.first, columns.second].filter(
     (column) => column && !column.root.hidden && column.sharp,
   );
-  const most = Math.max(0, ...shown.map(({ sharp }) => sharp.greatest));
-  return scaleFor(
+  const fitted = shown.map(({ sharp, coarse }) => (get().fit ? sharp : (coarse ?? sharp)));
+  const most = (all) => Math.max(0, ...all.map(({ greatest }) => greatest));
+  const scale = scaleFor(
     get().colour,
-    most,
-    shown.every(({ sharp }) => sharp.exact),
+    most(fitted),
+    fitted.every(({ exact }) => exact),
   );
+  return { ...scale, exceeded: scale.high < 1 && most(shown.map(({ sharp }) => sharp)) > scale.high };
 }
 
 /** The column that zoom buttons and keys mean. */

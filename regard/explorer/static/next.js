@@ -29,6 +29,9 @@ export function startNext() {
   });
 }
 
+/** Words for a voice: what is seen must be part of the name that it says. */
+const unseen = (words) => make("span", { className: "unseen", textContent: words });
+
 function list(next, busy) {
   const most = next[0]?.probability || 1;
   const focused = document.activeElement?.closest?.("#next")
@@ -46,13 +49,11 @@ function list(next, busy) {
           {
             type: "button",
             disabled: busy || !get().about?.writes, // a report only tells
-            title: get().about?.writes ? `Append ${name}` : "",
-            "aria-label": `${get().about?.writes ? "Append " : ""}${name}, probability ${weight(probability)}`,
             onclick: () => append(token),
           },
-          make("span", { className: "name", textContent: name }),
+          make("span", { className: "name" }, get().about?.writes ? unseen("Append ") : null, name),
           make("span", {}, bar),
-          make("b", { textContent: weight(probability) }),
+          make("b", {}, unseen("probability "), weight(probability)),
         ),
       );
     }),

@@ -1,12 +1,11 @@
 /** Beside the map: the cell under the crosshair, the colour scale, the zoom and the overview. */
 import * as api from "./api.js";
-import { scaleFor } from "./colour.js";
 import { byId, framed, make, segments, settled } from "./dom.js";
 import { paintOverview, paintScale } from "./draw_map.js";
 import { count, full, named, placeName, signed, weight } from "./format.js";
 import { activeColumn, columns, scaleNow } from "./map.js";
 import { heard } from "./quiet.js";
-import { get, keyNow, placeOf, queryNow, set, shown, sides, subscribe } from "./store.js";
+import { get, keyNow, placeOf, queryNow, set, shown, sides, strongestKey, subscribe } from "./store.js";
 import { prepared } from "./surface.js";
 import { inks } from "./theme.js";
 import { bounded, isWhole, whole } from "./zoom.js";
@@ -27,15 +26,16 @@ export function startRail() {
   byId("zoom-in").onclick = () => activeColumn().zoomBy(2);
   byId("zoom-out").onclick = () => activeColumn().zoomBy(1 / 2);
   byId("zoom-whole").onclick = () => activeColumn().zoomTo(null);
+  byId("fit").onclick = () => set({ fit: !get().fit });
   overviewMoves(byId("overview"));
   const ask = settled(70, askCell);
   const draw = framed(drawRail);
-  subscribe("hover query key querySecond keySecond layer head average other run second compare active", () => {
+  subscribe("hover query key querySecond keySecond layer head average other run second compare active strongest", () => {
     showCell();
     ask();
   });
   subscribe("cell", showCell);
-  subscribe("colour zoom zoomSecond cell run second compare active hover key query keySecond querySecond", () => {
+  subscribe("colour fit strongest zoom zoomSecond cell run second compare active hover key query keySecond querySecond", () => {
     mark(get().colour);
     draw();
   });
@@ -43,13 +43,14 @@ export function startRail() {
   for (const event of ["inks", "pictures"]) document.addEventListener(event, draw);
 }
 
-/** The cell that a side is at. */
+/** The cell that a side is at: where no key is chosen, the strongest of its query. */
 function spot(side) {
   const source = shown(side);
-  const [query, key] = [queryNow(side), keyNow(side)];
+  const chosen = keyNow(side);
+  const [query, key] = [queryNow(side), chosen ?? strongestKey(side)];
   const place = placeOf(source);
   const name = source.run && key != null ? `${source.run.id}/${place.join("/")}/${query}/${key}` : "";
-  return { ...source, column: columns[side], query, key, place, name, cell: cells.get(name) };
+  return { ...source, column: columns[side], query, key, chosen, place, name, cell: cells.get(name) };
 }
 
 async function askCell() {
@@ -100,8 +101,10 @@ function showCell() {
   const spots = sides()
     .map(spot)
     .filter(({ run }) => run);
-  if (get().compare === "text") return cross.replaceChildren(...spots.map((at) => facts([at], sideName(at))));
-  cross.replaceChildren(...(spots.length ? [facts(spots)] : []));
+  const lists = get().compare === "text" ? spots.map((at) => facts([at], sideName(at))) : spots.length ? [facts(spots)] : [];
+  const free = spots.length === 1 && spots[0].chosen == null && spots[0].key != null;
+  const note = "the strongest key of this query; point at another";
+  cross.replaceChildren(...lists, ...(free ? [make("p", { className: "note", textContent: note })] : []));
 }
 
 const sideName = ({ side }) => (side === "first" ? "left" : "right");
@@ -155,9 +158,11 @@ function drawRail() {
   overview.hidden = all;
   byId("zoom-whole").disabled = all;
   byId("zoom-out").disabled = all;
+  byId("fit").disabled = all;
+  byId("fit").setAttribute("aria-pressed", String(get().fit));
   const size = Math.min(width, 130);
   if (!all) {
-    const picture = column.coarse ? column.pictureOf(column.coarse, scaleFor(scale.kind, column.coarse.greatest, column.coarse.exact)) : null;
+    const picture = column.coarse ? column.pictureOf(column.coarse, scale) : null;
     paintOverview(prepared(overview, size, size), {
       size,
       picture,

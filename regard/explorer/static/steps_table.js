@@ -22,12 +22,12 @@ export function keysTable(data, on) {
     ["q·k", "the dot product"],
     ...data.steps.map((name) => NAMES[name](data)),
     ["− logsumexp", `minus ${signed(data.logsumexp, 3)}, the log of the sum of all e^score`],
-    ["weight", "e to the power of that", "start"],
-    ["", ""],
+    ["", "", "wide"],
+    ["weight", "e to the power of that"],
     ...(d == null ? [] : [[`× v[${d}]`, `the weight times number ${d} of the key’s value`]]),
   ];
   const head = columns.map(([textContent, title, className = ""]) =>
-    make("th", { textContent, title, className, scope: "col" }),
+    textContent ? make("th", { textContent, title, className, scope: "col" }) : make("td", { className }),
   );
   const most = Math.max(1e-12, ...data.entries.map((one) => one.weight));
   const row = (one) => keyRow(one, data, { d, most, on });
@@ -83,7 +83,7 @@ function restRow({ data, d, spare, on }) {
       "tr",
       { className: "rest" },
       make("td", { className: "start", colSpan: spare }, `${plural(count, "weaker key")}, together `, more),
-      make("td"),
+      make("td", { className: "wide" }),
       make("td", { textContent: weight(together) }),
       d == null ? null : make("td", { textContent: signed(data.context[d] - soFar(data, d), 3) }),
     ),
@@ -110,7 +110,7 @@ function hiddenRows({ data, d, spare, on }, row) {
       `${plural(data.hidden, "key")} hidden by the mask: a score of −∞ `,
       left ? more : null,
     ),
-    make("td"),
+    make("td", { className: "wide" }),
     make("td", { textContent: "0" }),
     d == null ? null : make("td", { textContent: "0" }),
   );
@@ -128,7 +128,7 @@ function sumRow({ data, d, spare }) {
       textContent: `sum over ${plural(data.count, "visible key")}${sunk}`,
       colSpan: spare,
     }),
-    make("td"),
+    make("td", { className: "wide" }),
     make("td", { textContent: data.count ? sum.toFixed(3) : "0" }),
     d == null ? null : make("td", { textContent: signed(data.context[d], 3), title: `context[${d}]` }),
   );

@@ -13,7 +13,8 @@
  *   compare: "off"|"head"|"text", other: HeadName, active: "first"|"second",
  *   tab: "steps"|"readouts"|"training", update: number|null, theme: "auto"|"light"|"dark", wide: boolean, folded: boolean,
  *   heads: Map<number, any[]>, headsSecond: Map<number, any[]>, busy: string, problem: string, offline: boolean, cell: any, spoken: string,
- *   generating: boolean, grown: boolean,
+ *   generating: boolean, grown: boolean, fit: boolean,
+ *   strongest: Record<"first"|"second", {of: string, key: number|null}>,
  * }} State
  */
 
@@ -52,6 +53,8 @@ const state = {
   spoken: "",
   generating: false,
   grown: false,
+  fit: false, // colours of the window, not of the whole
+  strongest: { first: { of: "", key: null }, second: { of: "", key: null } },
 };
 
 /** @type {{names: Set<string>, heard: (state: State) => void}[]} */
@@ -171,6 +174,19 @@ export function keyNow(side = activeSide()) {
   // A key that was locked beside another query means nothing for the one under the pointer.
   const at = hover.key ?? (hover.query == null || hover.query === query ? key : null);
   return at == null ? null : clamp(at, run.length);
+}
+
+/** What a side asks of its query, as a name: which text, which head or mean, which token. */
+export function questionOf(side = activeSide()) {
+  const source = shown(side);
+  return source.run && [source.run.id, ...placeOf(source), queryNow(side)].join("/");
+}
+
+/** The key that its query attends to most, once that is known: two heads of one text show one pair. */
+export function strongestKey(side) {
+  const apart = state.compare === "text";
+  const { of, key } = state.strongest[apart ? side : "first"];
+  return of === questionOf(apart ? side : activeSide()) ? key : null;
 }
 
 /** The query that panels show which take a while to read: the locked one stays whatever is hovered. */

@@ -1,5 +1,6 @@
 /** A text as it was cut into tokens, and what each attends to, shown right in it. */
 import * as api from "./api.js";
+import { bytesOf, characterAt } from "./characters.js";
 import { byId, framed, make, markStale, segments, settled } from "./dom.js";
 import { plural, sentence, weight } from "./format.js";
 import { heard } from "./quiet.js";
@@ -11,6 +12,7 @@ import {
   keyNow,
   placeOf,
   queryNow,
+  questionOf,
   set,
   shown,
   subscribe,
@@ -18,6 +20,8 @@ import {
 
 /** Most tokens that stand on the page at a time; of a longer text, those around the query. */
 const MOST = 2400;
+/** How many times an even weight one is that has the full ink. */
+const MARKED = 8;
 
 export function startText() {
   const mark = segments(
@@ -60,6 +64,8 @@ class TextView {
     this.weights = { of: "", gives: null, takes: null };
     this.repaint = framed(() => this.#paint());
     this.#listen();
+    // Where there is less room, or more, what was in sight may be no more.
+    new ResizeObserver(() => this.run && this.#reveal(queryNow(this.side))).observe(this.root);
     subscribe("run second compare", () => this.#rebuild());
     const soon = settled(12, () => this.#ask()); // a pointer that only passes asks for nothing
     subscribe(
@@ -166,11 +172,15 @@ class TextView {
       fragment.append(this.#more(`… ${plural(this.first, "token")} before`, this.first - half), make("br"));
     this.spans = [];
     this.painted = new Set();
-    for (let k = this.first; k < this.behind; k++) {
-      const span = tokenOf(run, k);
-      if (grownFrom != null && k >= grownFrom) span.classList.add("new");
-      this.spans.push(span);
-      fragment.append(span);
+    for (let k = this.first; k < this.behind; ) {
+      const whole = characterAt(run.labels, k);
+      const behind = Math.min(whole?.behind ?? k + 1, this.behind);
+      const spans = [];
+      for (; k < behind; k++) spans.push(tokenOf(run, k, whole?.character));
+      for (const span of spans) span.classList.toggle("new", grownFrom != null && Number(span.dataset.at) >= grownFrom);
+      this.spans.push(...spans);
+      if (whole) fragment.append(make("ruby", {}, ...spans, make("rt", { textContent: whole.character, "aria-hidden": "true" })));
+      else fragment.append(...spans);
     }
     if (this.behind < run.length)
       fragment.append(
@@ -179,6 +189,7 @@ class TextView {
       );
     this.root.replaceChildren(fragment);
     this.repaint();
+    this.#reveal(clamp(around, run.length));
   }
 
   #more(text, around) {
@@ -196,11 +207,16 @@ class TextView {
     const { hover } = get();
     if (query == null || !run || run !== this.run || (hover.query != null && hover.query !== query)) return;
     if (query < this.first || query >= this.behind) this.#place(query);
+    this.#reveal(query);
+  }
+
+  /** Scrolls the text alone, so that a token of it is seen: the page stays where it is. */
+  #reveal(query) {
     const span = this.spans[query - this.first];
-    const panel = byId("text-panel").getBoundingClientRect();
-    const box = span?.getBoundingClientRect();
-    if (box && (box.top < panel.top + 40 || box.bottom > panel.bottom - 20))
-      span.scrollIntoView({ block: "nearest" });
+    if (!span) return;
+    const [box, panel] = [boxOf(span), this.root.getBoundingClientRect()];
+    const past = Math.max(0, box.bottom + box.height - panel.bottom) + Math.min(0, box.top - box.height - panel.top);
+    if (past) this.root.scrollTop += past;
   }
 
   #focus(token) {
@@ -212,11 +228,11 @@ class TextView {
   /** How many tokens on the one above or below lies. */
   #line(query, way) {
     const { spans, first, behind } = this;
-    const box = spans[query - first].getBoundingClientRect();
+    const box = boxOf(spans[query - first]);
     let best = 0;
     let distance = Infinity;
     for (let k = query + way; k >= first && k < behind; k += way) {
-      const other = spans[k - first].getBoundingClientRect();
+      const other = boxOf(spans[k - first]);
       const down = Math.abs(other.top - box.top);
       if (down > 1.9 * box.height) break;
       if (down < box.height * 0.6) continue;
@@ -226,18 +242,12 @@ class TextView {
     return best;
   }
 
-  /** What the shading is to answer, as a name. */
-  #question() {
-    const source = this.source();
-    return [source.run.id, ...placeOf(source), queryNow(this.side)].join("/");
-  }
-
   async #ask() {
     const source = this.source();
     const { run } = source;
     if (!run) return;
     const mine = ++this.asked;
-    const of = this.#question();
+    const of = questionOf(this.side);
     const token = queryNow(this.side);
     const [layer, head] = placeOf(source);
     const [gives, takes] = await Promise.all([
@@ -247,6 +257,8 @@ class TextView {
     if (mine !== this.asked || run !== this.run) return;
     // Without an answer nothing is shaded: another token's weights would be taken for this one's.
     this.weights = { of, gives: gives?.values ?? null, takes: takes?.values ?? null };
+    const key = gives && greatestAt(gives.values);
+    set({ strongest: { ...get().strongest, [this.which]: { of, key } } });
     this.repaint();
   }
 
@@ -258,9 +270,11 @@ class TextView {
     const query = queryNow(this.side);
     const key = keyNow(this.side);
     const { of, gives, takes } = this.weights;
-    const stale = of !== this.#question();
+    const stale = of !== questionOf(this.side);
     markStale(this.root, stale); // its style takes the shading away
     const now = new Set([query, key]);
+    // Full ink is for a weight of several times an even one: a head that looks everywhere alike is pale.
+    const even = Math.min(1, MARKED / (run.causal ? query + 1 : run.length));
     let [mostGives, mostTakes] = [0, 0];
     for (let k = 0; k < run.length; k++) {
       if (gives) mostGives = Math.max(mostGives, gives[k]);
@@ -273,8 +287,8 @@ class TextView {
     for (const k of this.painted) if (!now.has(k)) style(spans[k - first], 0, 0, false, false);
     for (const k of now) {
       if (k == null) continue;
-      const give = gives && mostGives > 0 ? gives[k] / mostGives : 0;
-      const take = takes && mostTakes > 0 && k !== query ? takes[k] / mostTakes : 0;
+      const give = gives ? gives[k] / Math.max(mostGives, even) : 0;
+      const take = takes && k !== query ? takes[k] / Math.max(mostTakes, even) : 0;
       style(spans[k - first], give, take, k === query, k === key && key !== query);
     }
     this.painted = now;
@@ -283,22 +297,39 @@ class TextView {
     if (this.reached) this.reached.tabIndex = 0; // Tab comes to the query; arrows go on from there
     const [ends, taken] = this.legend.querySelectorAll("samp");
     ends.textContent = gives && !stale ? `≤ ${weight(mostGives)}` : "";
-    taken.textContent = takes && !stale ? `≤ ${weight(mostTakes)}` : "";
+    const last = run.causal && query === run.length - 1;
+    taken.textContent = takes && !stale ? (last ? "nothing: it is the last" : `≤ ${weight(mostTakes)}`) : "";
   }
 }
 
-function tokenOf(run, k) {
+/** Where a token is seen: the space that it begins with may stay at the end of the line before. */
+const boxOf = (span) =>
+  [...span.getClientRects()].reduce((most, box) => (box.width > most.width ? box : most), new DOMRect());
+
+/** Where the greatest of some weights is, or null where there is none. */
+function greatestAt(weights) {
+  let best = null;
+  for (let k = 0; k < weights.length; k++) if (weights[k] > (best == null ? 0 : weights[best])) best = k;
+  return best;
+}
+
+/** A token; of one that is part of a character, its bytes, to stand below that. */
+function tokenOf(run, k, character = "") {
   const { text, shown: signs } = run.tokens[k];
   const blank = !text.trim();
+  const bytes = character && bytesOf(signs).map((byte) => byte.toString(16).toUpperCase()).join(" ");
   // Where a token breaks the line, the text goes on in the next; its sign shows that it does.
-  const span = make("span", {
-    className: signs.includes("↵") ? "token breaks" : "token",
-    textContent: (blank ? signs : text).replaceAll("↵", "↵\n"),
-    tabIndex: -1,
-    role: "button",
-  });
+  const written = bytes || (blank ? signs : text).replaceAll("↵", "↵\n");
+  // A frame is drawn around the word: the space before it can be at the end of another line.
+  const word = written.trimStart();
+  const span = make(
+    "span",
+    { className: "token", tabIndex: -1, role: "button" },
+    written.slice(0, written.length - word.length),
+    make("span", { className: "word", textContent: word }),
+  );
   span.dataset.at = String(k);
-  span.setAttribute("aria-label", `token ${k}: ${signs}`);
+  span.setAttribute("aria-label", character ? `token ${k}: ${bytes}, of ${character}` : `token ${k}: ${signs}`);
   return span;
 }
 

@@ -101,6 +101,14 @@ def test_every_part_is_named_in_order_and_the_pictures_in_words(page):
     assert "weight 0." in live.text_content() or "·10" in live.text_content()
 
 
+def test_axe_finds_nothing(page):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page.locator("#export summary").click()
+    axe = Axe().run(page)
+    assert axe.violations_count == 0, axe.generate_report()
+
+
 def test_what_is_chosen_is_told_to_a_screen_reader(show, settled, model):
     page = show(model, "#l=1&h=2&q=5&k=3")
     said = page.locator("#text-panel").aria_snapshot()
