@@ -39,7 +39,7 @@ WEIGHTS = 2**27
 """Most weights that a report stands for: a browser computes them all for the pictures of heads."""
 
 # How far off a score may typically be, as powers of two: as little as fits into the size, and never
-# more than leaves the three decimals that weights are shown with.
+# more than leaves three decimals of a weight true.
 _FINEST, _USUAL, _COARSEST = -16, -12, -11
 _WEIGHT = 5e-4
 

@@ -72,6 +72,13 @@ def test_the_page_and_the_frames_can_be_bundled():
     assert re.search(r"[^#\w]fetch\(", script("main.js"))
 
 
+def test_comments_stay_with_the_modules():
+    """A page of its own carries what runs; words in a line of code are code."""
+    code = script("main.js")
+    assert "/** The page of `regard explore`" in static("main.js")
+    assert not re.search(r"^\s*(//|/\*\*)", code, re.MULTILINE)
+
+
 def test_json_ends_no_element_and_comes_back():
     content = {"a": "</script><!--&\u2028", "b": [1.5, None]}
     text = embedded(content)
