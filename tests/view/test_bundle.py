@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from regard.view import bundle
-from regard.view.bundle import deflated, embedded, policy, script
+from regard.view.bundle import deflated, embedded, policy, script, static
 
 
 @pytest.fixture
