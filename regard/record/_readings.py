@@ -113,6 +113,11 @@ class Readings(Mapping[str, Labelled]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def _repr_html_(self) -> str:
+        from regard.view.tables import readings_html
+
+        return readings_html(self)
+
     def __repr__(self) -> str:
         return "Readings(" + ", ".join(map(repr, self.values())) + ")"
 

@@ -101,6 +101,11 @@ class Heads(Sequence[HeadScores]):
 
         return pd.DataFrame([asdict(scores) for scores in self._scores])
 
+    def _repr_html_(self) -> str:
+        from regard.view.tables import heads_html
+
+        return heads_html(self)
+
     def __repr__(self) -> str:
         lines = [f"{'head':>7}  prev first  same  indu  dupl  entropy distance  name"]
         lines += [_line(scores) for scores in self._scores]

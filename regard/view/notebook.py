@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.pattern import Pattern
+from regard.view.elements import heading, line, plain, reason, table, whole
 from regard.view.frame import frame, numbers
 from regard.view.scale import usual
 
@@ -51,9 +52,6 @@ _SMALLEST = 24
 _MAP = 256  # most cells along a side of a map in a frame
 _TALL = 540  # pixels of such a frame
 
-_TABLE = "border-collapse:collapse;margin:4px 0;border:0;color:inherit;font-size:inherit"
-_CELL = "text-align:left;padding:1px 14px 1px 0;border:0;background:none;color:inherit"
-_HEADING = f"{_CELL};font-weight:normal;opacity:.7"
 _PAPER = "background:#fff;border-radius:4px;margin:6px 0;max-width:100%;height:auto"
 
 
@@ -63,29 +61,29 @@ def pattern_html(pattern: Pattern) -> str:
     def parts() -> Iterable[str]:
         dtype = str(pattern.dtype).removeprefix("torch.")
         size = pattern.shape.numel() * pattern.dtype.itemsize
-        yield _heading("Pattern", f"{_sizes(pattern.shape)}, {dtype}, {pattern.device}")
-        yield _line(f"written down it would take {_bytes(size)}; any part of it is exact when read")
+        yield heading("Pattern", f"{_sizes(pattern.shape)}, {dtype}, {pattern.device}")
+        yield line(f"written down it would take {_bytes(size)}; any part of it is exact when read")
         yield _map(pattern, "".join(_picture(lambda: _draw_pattern(pattern), pattern)))
         heads = pattern.shape[-3] if pattern.ndim > 2 else 1
         sequences = pattern.shape[:-3].numel()
         if heads > _HEADS:
-            yield _line(f"{_HEADS} of {heads} heads are shown; pattern[..., {_HEADS}:] has more")
+            yield line(f"{_HEADS} of {heads} heads are shown; pattern[..., {_HEADS}:] has more")
         if sequences > 1:
-            yield _line(f"sequence 0 of {sequences} is shown")
+            yield line(f"sequence 0 of {sequences} is shown")
 
-    return _whole(parts, pattern)
+    return whole(parts, pattern)
 
 
 def steps_html(steps: Steps) -> str:
     """Steps: each with its shape and what it means, and the last query's way through them."""
 
     def parts() -> Iterable[str]:
-        yield _heading("Steps", f"of one attention, scale {steps.scale:.4g}")
+        yield heading("Steps", f"of one attention, scale {steps.scale:.4g}")
         rows = [(step.name, " × ".join(map(str, step.shape)), step.meaning) for step in steps]
-        yield _table(("step", "shape", "what it is"), rows)
+        yield table(("step", "shape", "what it is"), rows)
         yield from _picture(steps.plot, steps)
 
-    return _whole(parts, steps)
+    return whole(parts, steps)
 
 
 def recording_html(recording: Recording) -> str:
@@ -94,18 +92,18 @@ def recording_html(recording: Recording) -> str:
     def parts() -> Iterable[str]:
         layers = recording.layers
         counts = [f"{len(recording.of_kind(kind))} × {kind}" for kind in recording.kinds]
-        yield _heading("Recording", f"{len(layers)} attentions: {', '.join(counts) or 'none'}")
+        yield heading("Recording", f"{len(layers)} attentions: {', '.join(counts) or 'none'}")
         if layers:
             yield _grid(recording)
         rows = [
             (str(layer.index), layer.kind, layer.name, _sizes(layer.pattern.shape))
             for layer in layers[:_LAYERS_LISTED]
         ]
-        yield _table(("layer", "kind", "module", "pattern"), rows)
+        yield table(("layer", "kind", "module", "pattern"), rows)
         if len(layers) > _LAYERS_LISTED:
-            yield _line(f"… {len(layers) - _LAYERS_LISTED} more: recording.layers")
+            yield line(f"… {len(layers) - _LAYERS_LISTED} more: recording.layers")
 
-    return _whole(parts, recording)
+    return whole(parts, recording)
 
 
 def _draw_pattern(pattern: Pattern) -> Figure:
@@ -271,20 +269,6 @@ def _thinned(pattern: Pattern, most: int) -> Pattern:
     return Pattern.of(problem.at(index), None if logsumexp is None else logsumexp[:, index])
 
 
-# The HTML
-
-
-def _whole(parts: Callable[[], Iterable[str]], shown: object) -> str:
-    """Put the parts together; what fails is said, and the rest left out."""
-    done: list[str] = []
-    try:
-        done.extend(parts())
-    except Exception as error:  # noqa: BLE001 - a notebook must go on, whatever happened
-        name = html.escape(_plain(shown))
-        done = [f"<pre>{name}</pre>{_line(f'nothing to show: {_reason(error)}')}"]
-    return f'<div style="line-height:1.45">{"".join(done)}</div>'
-
-
 def _picture(draw: Callable[[], Figure], shown: object) -> Iterable[str]:
     """A figure as an image; without matplotlib, or without anything to draw, the reason."""
     try:
@@ -292,7 +276,7 @@ def _picture(draw: Callable[[], Figure], shown: object) -> Iterable[str]:
 
         yield _image(draw())
     except Exception as error:  # noqa: BLE001 - likewise
-        yield f"{_line(f'no picture: {_reason(error)}')}<pre>{html.escape(_plain(shown))}</pre>"
+        yield f"{line(f'no picture: {reason(error)}')}<pre>{html.escape(plain(shown))}</pre>"
 
 
 def _image(figure: Figure) -> str:
@@ -320,36 +304,6 @@ def _png(figure: Figure, density: int) -> str:
     written = io.BytesIO()
     few.save(written, format="png")
     return b64encode(written.getvalue()).decode()
-
-
-def _plain(shown: object) -> str:
-    try:
-        return repr(shown)
-    except Exception:  # noqa: BLE001 - likewise
-        return type(shown).__name__
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-def _heading(name: str, what: str) -> str:
-    return f"<div><b>{html.escape(name)}</b> {html.escape(what)}</div>"
-
-
-def _line(text: str) -> str:
-    return f'<div style="opacity:.7">{html.escape(text)}</div>'
-
-
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = _row("th", _HEADING, names)
-    body = "".join(_row("td", _CELL, row) for row in rows)
-    return f'<table style="{_TABLE}"><thead>{head}</thead><tbody>{body}</tbody></table>'
-
-
-def _row(kind: str, style: str, texts: Sequence[str]) -> str:
-    cells = (f'<{kind} style="{style}">{html.escape(text)}</{kind}>' for text in texts)
-    return f'<tr style="background:none">{"".join(cells)}</tr>'
 
 
 def _sizes(shape: Sequence[int]) -> str:

@@ -221,3 +221,38 @@ def test_the_frame_of_many_heads_has_smaller_pictures(monkeypatch):
     torch.testing.assert_close(weights, expected, rtol=2e-4, atol=1e-7)
     monkeypatch.setattr(notebook, "MOVING", 12 * 16 * 2.75)
     assert "iframe" not in shown(recording).elements
+
+
+def test_scores_of_heads_are_a_table():
+    heads = record([MultiHeadAttention(10, 5, mask=regard.causal())], 1, 7, 10).heads()
+    page = shown(heads)
+    assert page.elements.count("tr") == 1 + 5
+    assert "Heads 5, by layer" in page.text
+    for name, value in [(heads[3].name, heads[3].entropy), ("0·3", heads[3].first_token)]:
+        assert name in page.text
+        assert f"{value:.3g}" in page.text
+    assert "–" in page.text  # tokens are not known, so there is no induction
+
+
+def test_of_many_heads_the_first_are_listed():
+    layers = [MultiHeadAttention(26, 13) for _ in range(5)]
+    page = shown(record(layers, 1, 3, 26).heads())
+    assert page.elements.count("tr") == 1 + 64
+    assert "… 1 more: heads.frame()" in page.text
+
+
+def test_readings_are_a_table_of_their_ranges():
+    layers = [MultiHeadAttention(10, 5), MultiHeadAttention(10, 2)]
+    recording = record(layers, 1, 7, 10)
+    readings = recording.read(regard.Entropy(), regard.TopK(3))
+    page = shown(readings)
+    assert page.elements.count("tr") == 1 + 3
+    for name in ("entropy", "top_weights", "top_positions"):
+        assert name in page.text
+        numbers = torch.cat([part.flatten().double() for part in readings[name].parts])
+        for value in (numbers.min(), numbers.mean(), numbers.max()):
+            assert f"{float(value):.3g}" in page.text
+    assert "layer × batch × head × query" in page.text  # the layers differ in heads
+    alike = record([MultiHeadAttention(10, 5)], 1, 7, 10).read(regard.Received())
+    assert "layer 1 × batch 1 × head 5 × key 7" in shown(alike).text
+    assert "least" in shown(Recording(list).read()).text

@@ -1,0 +1,86 @@
+"""What a notebook shows of heads' scores and of readouts: tables, cut where they are long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regard.view.elements import heading, line, table, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+    from regard.record._readings import Labelled, Readings
+    from regard.record.heads import Heads
+
+__all__ = ["heads_html", "readings_html"]
+
+_LISTED = 64  # rows
+_SCORES = {
+    "previous_token": "previous token",
+    "first_token": "first token",
+    "same_token": "same token",
+    "induction": "induction",
+    "duplicate_token": "duplicate token",
+    "entropy": "entropy, nats",
+    "distance": "distance, tokens",
+}
+
+
+def heads_html(heads: Heads) -> str:
+    """A row a head: its scores and its name."""
+
+    def parts() -> Iterable[str]:
+        yield heading("Heads", f"{len(heads)}, by layer; shares are means over queries")
+        rows = [
+            (
+                f"{head.layer}·{head.head}",
+                head.name,
+                *(_figure(getattr(head, score)) for score in _SCORES),
+            )
+            for head in heads[:_LISTED]
+        ]
+        yield table(("head", "name", *_SCORES.values()), rows)
+        if len(heads) > _LISTED:
+            yield line(f"… {len(heads) - _LISTED} more: heads.frame()")
+
+    return whole(parts, heads)
+
+
+def readings_html(readings: Readings) -> str:
+    """A row a readout: its axes, and the range of its numbers."""
+
+    def parts() -> Iterable[str]:
+        yield heading("Readings", f"{len(readings)}; readings[name].frame() has all numbers")
+        rows = [
+            (name, _axes(entry), *map(_figure, _range(entry.parts)))
+            for name, entry in readings.items()
+        ]
+        yield table(("readout", "axes", "least", "mean", "most"), rows)
+
+    return whole(parts, readings)
+
+
+def _axes(entry: Labelled) -> str:
+    sizes = {tuple(part.shape) for part in entry.parts}
+    if len(sizes) != 1:
+        return " × ".join(entry.axes)  # of different sizes from layer to layer
+    shape = (len(entry.parts), *sizes.pop())
+    return " × ".join(f"{axis} {size}" for axis, size in zip(entry.axes, shape, strict=True))
+
+
+def _range(parts: tuple[Tensor, ...]) -> tuple[float | None, float | None, float | None]:
+    full = [part.double() for part in parts if part.numel()]
+    if not full:
+        return None, None, None
+    count = sum(part.numel() for part in full)
+    return (
+        min(float(part.min()) for part in full),
+        sum(float(part.sum()) for part in full) / count,
+        max(float(part.max()) for part in full),
+    )
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
