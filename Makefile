@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/installed
-PEERS := $(VENV)/peers
+# What is installed: enough for the command, for the tests too, for the benchmark's peers too.
+COMMAND := $(VENV)/installed-command
+TESTS := $(VENV)/installed-tests
+PEERS := $(VENV)/installed-peers
 NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
 TEXT := "The with statement is used to wrap the execution of a block. The with statement \
 allows common patterns to be reused: a block that is used again is a block of the with statement."
@@ -14,7 +16,7 @@ allows common patterns to be reused: a block that is used again is a block of th
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(INSTALLED) ## show what each token of a text attends to, and write regard.html
+demo: $(COMMAND) ## show what each token of a text attends to, and write regard.html
 	$(BIN)/regard explain --html regard.html $(TEXT)
 
 # A process a core, each with one thread: they do not wait for each other.
@@ -22,50 +24,56 @@ test: lint ## lint, check types, run all tests, then the kernels under sanitizer
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 	@$(MAKE) --no-print-directory sanitize neon
 
-throttled: $(INSTALLED) ## run the browser tests with the browser's processor throttled to a fifth
+throttled: $(TESTS) ## run the browser tests with the browser's processor throttled to a fifth
 	OMP_NUM_THREADS=1 REGARD_BROWSER=required REGARD_BROWSER_SLOWDOWN=5 $(BIN)/python -m pytest tests/explorer/browser
 
-lint: $(INSTALLED)
+lint: $(TESTS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # Random problems, compared with the definition: with every access and overflow checked, and with
 # several callers at once whose accesses must not race.
-sanitize: $(INSTALLED) ## run the kernels under the sanitizers of memory, arithmetic and threads
+sanitize: $(TESTS) ## run the kernels under the sanitizers of memory, arithmetic and threads
 	@$(MAKE) --no-print-directory --jobs=2 sanitize-memory sanitize-threads
 
-sanitize-memory: $(INSTALLED)
+sanitize-memory: $(TESTS)
 	@$(BIN)/python tools/sanitize.py address,undefined 200
 
-sanitize-threads: $(INSTALLED)
+sanitize-threads: $(TESTS)
 	@$(BIN)/python tools/sanitize.py thread 200 4
 
-neon: $(INSTALLED) ## cross-compile the kernels for NEON and run them in an emulator
+neon: $(TESTS) ## cross-compile the kernels for NEON and run them in an emulator
 	@$(BIN)/python tools/neon.py 40
 
 bench: $(PEERS) ## measure against peers, a quarter of an hour; keep the machine idle meanwhile
 	$(BIN)/python -m benchmarks
 
-pictures: $(INSTALLED) ## make the pictures of README and docs anew
+pictures: $(TESTS) ## make the pictures of README and docs anew
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/demo.py
 	$(BIN)/python docs/explorer.py
 
-model: $(INSTALLED) ## train the shipped model again, into runs/shipped
+model: $(COMMAND) ## train the shipped model again, into runs/shipped
 	$(BIN)/regard train --out runs/shipped
 
 clean: ## remove the virtual environment, the build and what tools left behind
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(INSTALLED): pyproject.toml constraints.txt $(NATIVE)
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "regard needs Python 3.11 or later; name one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+
+$(COMMAND): pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
+	$(BIN)/python tools/install.py cli
 	@touch $@
 
+$(TESTS): pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
+	$(BIN)/python tools/install.py test
+	@touch $(COMMAND) $@
+
 # Peers that can't be had are named as missing, and keep no one from measuring.
-$(PEERS): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,bench]' \
+$(PEERS): $(TESTS)
+	$(BIN)/python tools/install.py test bench \
 		&& touch $@ || echo "not all peers can be installed here; measuring without them"
