@@ -206,7 +206,7 @@ def heads(names: Names) -> Figure:
 
 
 def parameters(names: Names) -> Figure:
-    """Page 7: the share of each part in the four sizes of GPT-2."""
+    """Page 9: the share of each part in the four sizes of GPT-2."""
     parts = {
         "embeddings": ("#d0d7de", ("token_embedding", "position_embedding")),
         "query,\nkey": (SHADES(0.45), ("query_key",)),
@@ -301,7 +301,7 @@ PICTURES: dict[str, tuple[str, Callable[[Names], Figure]]] = {
     "causal": ("05-causal-mask.md", causal),
     "dropout": ("06-dropout.md", dropout),
     "heads": ("07-many-heads.md", heads),
-    "parameters": ("07-many-heads.md", parameters),
+    "parameters": ("09-a-gpt-block.md", parameters),
     "cross": ("08-cross-attention.md", cross),
     "block": ("09-a-gpt-block.md", block),
 }
