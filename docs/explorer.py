@@ -31,12 +31,24 @@ def main(file: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
-        page.goto(explorer.url)
-        page.wait_for_load_state("networkidle")
+        layer, head = _inducing(subject)  # as the page chooses by itself, on an idle machine
+        page.goto(f"{explorer.url}#l={layer}&h={head}")
+        page.wait_for_selector("html[data-settled=true]")
         page.screenshot(path=unfinished)
         browser.close()
     explorer.stop()
     unfinished.replace(file)
+
+
+def _inducing(subject: ModelSubject) -> tuple[int, int]:
+    """The head that copies most: its layer and its place in it."""
+    run = subject.run(subject.about()["runs"][0])
+    scores = {
+        (layer, entry["head"]): entry["induction"]
+        for layer in range(len(run.layers))
+        for entry in run.scores(layer)["heads"]
+    }
+    return max(scores, key=scores.__getitem__)
 
 
 if __name__ == "__main__":
