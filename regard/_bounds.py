@@ -6,10 +6,11 @@ Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
+
+from regard._cached import cached
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,19 +56,19 @@ class Line:
     behind: int | None = None
     """Stop of query 0, likewise. None: all stop at S."""
 
-    @cached_property
+    @cached
     def positions(self) -> Int[Tensor, "1 1 L"]:
         """Where each query sits among the keys."""
         return self._moving(self.position)
 
-    @cached_property
+    @cached
     def start(self) -> Int[Tensor, "1 1 L"]:
         """The first key that each query sees."""
         if self.first is None:
             return torch.zeros_like(self.positions)
         return self._moving(self.first).clamp(0, self.keys)
 
-    @cached_property
+    @cached
     def stop(self) -> Int[Tensor, "1 1 L"]:
         """The key behind the last one that each query sees."""
         if self.behind is None:

@@ -30,15 +30,21 @@ _MASK = 2**32 - 1
 _COUNTERS = 2**17
 
 
-def draw_seed(generator: torch.Generator | None) -> int:
-    """Draw a seed of 64 bits; None is torch's own generator on the CPU, whatever computes."""
+def draw_seed(generator: torch.Generator | None) -> Int[Tensor, "2"]:
+    """Draw a seed; None is torch's own generator on the CPU, whatever computes.
+
+    It stays a tensor, so that a graph holds the drawing and not what was drawn once, and so that
+    `torch.func.vmap` can draw one for each entry.
+
+    Returns:
+        Its two words of 32 bits, the low one first.
+    """
     device = torch.device("cpu") if generator is None else generator.device
-    low, high = torch.randint(2**32, (2,), generator=generator, device=device).tolist()
-    return low | high << 32
+    return torch.randint(2**32, (2,), generator=generator, device=device)
 
 
 def surviving(
-    seed: int,
+    seed: Int[Tensor, "2"],
     dropout: float,
     heads: tuple[int, int],
     rows: slice,
@@ -51,7 +57,7 @@ def surviving(
     (j div 4, i, b·H + h, 0) is at least dropout · 2³².
 
     Args:
-        seed: 64 bits; the low word comes first in Philox's key.
+        seed: as `draw_seed` gives it; the low word comes first in Philox's key.
         dropout: probability of zeroing a weight.
         heads: (B, H) of the whole problem.
         rows: queries of the block, counted in the whole problem.
@@ -62,29 +68,30 @@ def surviving(
     fours = torch.arange(first, -(-columns.stop // 4), device=device)
     query = torch.arange(rows.start, rows.stop, device=device)[:, None]
     head = torch.arange(math.prod(heads), device=device).reshape(*heads, 1, 1)
+    low, high = seed.to(device).unbind()
     threshold = math.ceil(dropout * 2**32)  # an exact product: 2³² shifts the exponent alone
     height = max(1, _COUNTERS // max(1, head.numel() * fours.numel()))
     parts = []
     for some in query.split(height):
-        words = philox((fours, some, head, torch.zeros_like(fours)), seed)
+        words = philox((fours, some, head, torch.zeros_like(fours)), (low, high))
         parts.append(torch.stack([word >= threshold for word in words], dim=-1).flatten(-2))
     return torch.cat(parts, dim=-2)[..., columns.start - 4 * first : columns.stop - 4 * first]
 
 
-def philox(counter: Words, seed: int) -> tuple[Int[Tensor, "B H l q"], ...]:
-    """Scramble counters, whose four words broadcast, by Philox4x32-10.
+def philox(counter: Words, key: tuple[Tensor, Tensor]) -> tuple[Int[Tensor, "B H l q"], ...]:
+    """Scramble counters, whose four words broadcast, under a key by Philox4x32-10.
 
     A word is kept in an int64. The early rounds work on the small tensors they are handed; only
     from the fourth on has each word met all others, and the full shape.
     """
     one, two, three, four = counter
-    keys = seed & _MASK, seed >> 32
+    low, high = key
     for _ in range(_ROUNDS):
         high_one, low_one = _product(one, _MULTIPLIERS[0])
         high_three, low_three = _product(three, _MULTIPLIERS[1])
-        one, two = high_three ^ two ^ keys[0], low_three
-        three, four = high_one ^ four ^ keys[1], low_one
-        keys = (keys[0] + _WEYL[0]) & _MASK, (keys[1] + _WEYL[1]) & _MASK
+        one, two = high_three ^ two ^ low, low_three
+        three, four = high_one ^ four ^ high, low_one
+        low, high = (low + _WEYL[0]) & _MASK, (high + _WEYL[1]) & _MASK
     return one, two, three, four
 
 

@@ -5,6 +5,7 @@ Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,7 +38,7 @@ class Mover:
 
 def flat(leading: tuple[int, ...]) -> tuple[int, int]:
     """All leading dimensions as two: batch and heads."""
-    return torch.Size(leading[:-1]).numel(), leading[-1] if leading else 1
+    return math.prod(leading[:-1]), leading[-1] if leading else 1
 
 
 def align(

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
+from regard._cached import cached
 from regard._contexts import readable
 from regard._dropout import draw_seed
 from regard._kinds import check_dtype, check_tensor
@@ -52,8 +52,8 @@ class Problem:
     alibi: Float[Tensor, "#b #h"] | None = None
     sink: Float[Tensor, "#b #h"] | None = None
     dropout: float = 0.0
-    seed: int = 0
-    """Of 64 bits; with a dropout above 0, it and a weight's place decide whether it survives."""
+    seed: Int[Tensor, "2"] | None = None
+    """With a dropout above 0, it and a weight's place decide whether that survives."""
 
     @property
     def heads(self) -> tuple[int, int]:
@@ -87,7 +87,7 @@ class Problem:
         """The tensors that results depend on continuously."""
         return self.query, self.key, self.value, self.rows.bias, self.alibi, self.sink
 
-    @cached_property
+    @cached
     def tame(self) -> bool | None:
         """Whether query, key and value hold no NaN, and nothing from which one could arise.
 
@@ -211,7 +211,7 @@ class Problem:
             alibi=alibi,
             sink=sink,
             dropout=0.0,
-            seed=0,
+            seed=None,
         )
 
     def _assert_no_dropout(self) -> None:
@@ -266,7 +266,7 @@ def check(
         alibi=per_head(alibi, "alibi", leading),
         sink=per_head(sink, "sink", leading),
         dropout=dropout,
-        seed=draw_seed(generator) if dropout > 0 else 0,
+        seed=draw_seed(generator) if dropout > 0 else None,
     )
 
 

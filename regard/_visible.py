@@ -7,6 +7,7 @@ visible. With finite inputs they are the plain operations.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,8 @@ import torch
 from regard._contexts import readable
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from jaxtyping import Bool, Float
     from torch import Tensor
 
@@ -54,8 +57,10 @@ def weighted_sum(
     return context
 
 
-def unrounded(device: torch.device) -> torch.autocast:
+def unrounded(device: torch.device) -> AbstractContextManager[object]:
     """Keep autocast out: it would round float32 factors to a half precision."""
+    if device.type == "meta":  # which has none
+        return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 

@@ -139,7 +139,7 @@ class Mask:
         self, leading: tuple[int, ...], queries: int, keys: int, device: torch.device
     ) -> Line | Table:
         offset: int | Tensor = keys - queries if self.offset is None else self.offset
-        if isinstance(offset, int):
+        if not isinstance(offset, torch.Tensor):  # in a graph, it may be a symbol
             line = line_through([term.line(offset) for term in self.terms])
             if line is not None:
                 return Line(queries, keys, device, offset, *line)
@@ -238,7 +238,7 @@ def documents(ids: Int[Tensor, "*b S"], *, offset: int | Int[Tensor, "*b"] | Non
     changes = ids[..., 1:] != ids[..., :-1]
     in_order = ids.sort(dim=-1).values
     distinct = in_order[..., 1:] != in_order[..., :-1]
-    if not torch.equal(changes.sum(-1), distinct.sum(-1)):
+    if not ids.is_meta and not torch.equal(changes.sum(-1), distinct.sum(-1)):
         raise ValueError(
             "ids has a document in two pieces, so its keys are no interval; "
             "number the pieces apart or pass dense(ids[..., :, None] == ids[..., None, :])"
@@ -264,13 +264,15 @@ def padding(keep: Bool[Tensor, "*b S"] | Int[Tensor, "*b S"]) -> Mask:
     _check_positions(keep, "keep")
     if keep.dtype != torch.bool:
         _check_integers(keep, "keep")
-        if bool(((keep != 0) & (keep != 1)).any()):
+        if not keep.is_meta and bool(((keep != 0) & (keep != 1)).any()):
             raise ValueError("keep holds numbers other than 0 and 1; for token ids, compare first")
     kept = keep.bool()
     index = torch.arange(kept.shape[-1], device=kept.device)
     stop = torch.where(kept, index + 1, 0).amax(-1) if index.numel() else kept.sum(-1)
     start = stop - kept.sum(-1)
-    if not torch.equal(kept, (index >= start[..., None]) & (index < stop[..., None])):
+    if not keep.is_meta and not torch.equal(
+        kept, (index >= start[..., None]) & (index < stop[..., None])
+    ):
         raise ValueError(
             "keep has padding between tokens, so the keys are no interval; "
             "pass dense(keep[..., None, :].bool())"

@@ -240,7 +240,7 @@ def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
     logsumexp = torch.logsumexp(logits, dim=-1).masked_fill(blind[..., 0], -torch.inf)
     yield "logsumexp", logsumexp  # (B, H, L)
 
-    if problem.dropout > 0:
+    if problem.seed is not None:
         spared = surviving(
             problem.seed, problem.dropout, problem.heads, rows, columns, weights.device
         )

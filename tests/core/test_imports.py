@@ -15,7 +15,7 @@ PACKAGE = Path(regard.__file__).parent
 # returns one.
 ROOMS = {
     "errors": ["errors", "_extras", "_files", "_interrupt"],
-    "mask": ["mask", "_bounds", "_contexts", "_kinds", "_layout", "_rows", "_terms"],
+    "mask": ["mask", "_bounds", "_cached", "_contexts", "_kinds", "_layout", "_rows", "_terms"],
     "steps": ["steps", "_captions", "_problem", "_dropout", "_visible"],
     "backends": ["backends"],
     "pattern": [

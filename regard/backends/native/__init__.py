@@ -12,6 +12,7 @@ import torch
 from regard.backends._context import objection_to_context
 from regard.backends.native import _library
 from regard.backends.native._arguments import CODES, Arguments
+from regard.backends.native._derivatives import attend
 from regard.backends.native._library import Description, describe, why_missing
 from regard.backends.native._linear import apply as map_few
 from regard.backends.native._linear import serves as maps
@@ -81,8 +82,7 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
     """Compute context and logsumexp."""
     from regard.backends.native import _operators  # noqa: F401 - registers the operator
 
-    context, logsumexp = torch.ops.regard.attention(*Arguments.of(problem))
-    return context, logsumexp
+    return attend(*Arguments.of(problem))
 
 
 def backward(

@@ -49,8 +49,8 @@ class Arguments(NamedTuple):
     alibi: Float[Tensor, "#b #h"] | None
     sink: Float[Tensor, "#b #h"] | None
     dropout: float
-    seed: int
-    """64 bits, as the signed integer that torch's schemas know."""
+    seed: Int[Tensor, "2"] | None
+    """The low word and the high one; None without dropout."""
 
     @classmethod
     def of(cls, problem: Problem) -> Arguments:
@@ -74,7 +74,7 @@ class Arguments(NamedTuple):
             alibi=problem.alibi,
             sink=problem.sink,
             dropout=problem.dropout,
-            seed=problem.seed - 2**64 if problem.seed >= 2**63 else problem.seed,
+            seed=problem.seed,
         )
 
     def pack(self) -> Packed:
@@ -86,7 +86,7 @@ class Arguments(NamedTuple):
             torch.get_num_threads(),
             *(batch, heads, self.key.shape[1], queries, self.key.shape[2], dim),
             self.value.shape[-1],
-            *(self.scale, self.softcap, self.dropout, self.seed),
+            *(self.scale, self.softcap, self.dropout, _signed(self.seed)),
             *_vectors(self.query, kept),
             *_vectors(self.key, kept),
             *_vectors(self.value, kept),
@@ -114,6 +114,15 @@ class Packed(NamedTuple):
 
     numbers: bytes
     kept: list[Tensor]
+
+
+def _signed(seed: Int[Tensor, "2"] | None) -> int:
+    """A seed as one integer of 64 bits, the struct's being signed."""
+    if seed is None:
+        return 0
+    low, high = seed.tolist()
+    number: int = low | high << 32
+    return number - 2**64 if number >= 2**63 else number
 
 
 def rule(line: Line) -> list[int]:

@@ -9,14 +9,16 @@ key, Dv of value.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from regard.backends.native import _backward
 from regard.backends.native._arguments import Arguments, vectors
+from regard.backends.native._derivatives import differentiate, refuse, save
+from regard.backends.native._fold import fold_backward, fold_forward
 from regard.backends.native._library import call
-from regard.errors import Error
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 _ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? start, Tensor? stop, Tensor? positions, "
     "SymInt[] line, float scale, float softcap, Tensor? allowed, Tensor? bias, Tensor? alibi, "
-    "Tensor? sink, float dropout, int seed"
+    "Tensor? sink, float dropout, Tensor? seed"
 )
 _LIBRARY = torch.library.Library("regard", "DEF")
 _LIBRARY.define(f"attention({_ARGUMENTS}) -> (Tensor context, Tensor logsumexp)")
@@ -54,40 +56,19 @@ def _forward_like(*arguments: Any) -> tuple[Tensor, Tensor]:
     )
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    given = Arguments(*inputs)
-    tensors = {name: t for name, t in given._asdict().items() if isinstance(t, torch.Tensor)}
-    ctx.names = list(tensors)
-    ctx.others = {name: x for name, x in given._asdict().items() if name not in tensors}
-    ctx.save_for_backward(*output, *tensors.values())
-    ctx.mark_non_differentiable(output[1])
-
-
-def _differentiate(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    """Give each argument of `_forward` its gradient."""
-    result, logsumexp, *tensors = ctx.saved_tensors
-    given = Arguments(**ctx.others, **dict(zip(ctx.names, tensors, strict=True)))
-    wanted = [
-        needed and name in _backward.DIFFERENTIABLE
-        for name, needed in zip(Arguments._fields, ctx.needs_input_grad, strict=True)
-    ]
-    gradients = torch.ops.regard.attention_backward(gradient, result, logsumexp, wanted, *given)
-    of = iter(gradients)
-    return tuple(next(of) if want else None for want in wanted)
-
-
-def _no_second_derivative(ctx: Any, *gradients: Tensor) -> None:  # noqa: ARG001 - autograd's signature
-    raise Error(
-        "the native backend gives first derivatives only; for the derivative of a gradient pass "
-        "backend='eager' to regard.attention"
-    )
-
-
 _LIBRARY.impl("attention", _forward, "CPU")
 _LIBRARY.impl("attention_backward", _backward.backward, "CPU")
 torch.library.register_fake("regard::attention", _forward_like, lib=_LIBRARY)
 torch.library.register_fake("regard::attention_backward", _backward.like, lib=_LIBRARY)
-torch.library.register_autograd(
-    "regard::attention", _differentiate, setup_context=_save, lib=_LIBRARY
+torch.library.register_vmap(
+    "regard::attention", partial(fold_forward, torch.ops.regard.attention), lib=_LIBRARY
 )
-torch.library.register_autograd("regard::attention_backward", _no_second_derivative, lib=_LIBRARY)
+torch.library.register_vmap(
+    "regard::attention_backward",
+    partial(fold_backward, torch.ops.regard.attention_backward),
+    lib=_LIBRARY,
+)
+torch.library.register_autograd(
+    "regard::attention", differentiate, setup_context=save, lib=_LIBRARY
+)
+torch.library.register_autograd("regard::attention_backward", refuse, lib=_LIBRARY)

@@ -1,0 +1,103 @@
+"""Derivatives of the operators: for autograd, and for the transforms of `torch.func`.
+
+A derivative that is registered for an operator serves autograd, compilers and export. `torch.func`
+does not ask for it, but for an `autograd.Function`: so there is one for each operator.
+
+Axes: B batch, H query heads, L queries, Dv head dimension of value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard._contexts import transforms
+from regard.backends.native import _backward
+from regard.backends.native._arguments import Arguments
+from regard.backends.native._fold import fold_backward, fold_forward
+from regard.errors import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+def attend(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
+    """Compute context and logsumexp by the operator, in the way that it can be differentiated."""
+    call: Any = _Attention.apply if transforms() else torch.ops.regard.attention
+    context, logsumexp = call(*arguments)
+    return context, logsumexp
+
+
+def gradients(*arguments: Any) -> Sequence[Tensor]:
+    """Compute the gradients that are wanted by the operator, likewise."""
+    call: Any = _Gradients.apply if transforms() else torch.ops.regard.attention_backward
+    results: Sequence[Tensor] = call(*arguments)
+    return results
+
+
+def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    """Keep what the backward pass needs."""
+    given = Arguments(*inputs)
+    tensors = {name: t for name, t in given._asdict().items() if isinstance(t, torch.Tensor)}
+    ctx.names = list(tensors)
+    ctx.others = {name: x for name, x in given._asdict().items() if name not in tensors}
+    ctx.save_for_backward(*output, *tensors.values())
+    ctx.mark_non_differentiable(output[1])
+
+
+def differentiate(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    """Give each argument of the forward operator its gradient."""
+    result, logsumexp, *tensors = ctx.saved_tensors
+    given = Arguments(**ctx.others, **dict(zip(ctx.names, tensors, strict=True)))
+    wanted = [
+        needed and name in _backward.DIFFERENTIABLE
+        for name, needed in zip(Arguments._fields, ctx.needs_input_grad, strict=True)
+    ]
+    of = iter(gradients(gradient, result, logsumexp, wanted, *given))
+    return tuple(next(of) if want else None for want in wanted)
+
+
+def refuse(ctx: Any, *gradients: Tensor) -> None:  # noqa: ARG001 - autograd's signature
+    """Stand for the derivative of the gradients."""
+    raise Error(
+        "the native backend gives first derivatives only; for the derivative of a gradient pass "
+        "backend='eager' to regard.attention"
+    )
+
+
+class _Attention(torch.autograd.Function):
+    """The forward operator under a transform."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return torch.ops.regard.attention(*arguments)
+
+    setup_context = staticmethod(save)
+    backward = staticmethod(differentiate)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+        return fold_forward(attend, info, in_dims, *arguments)
+
+
+class _Gradients(torch.autograd.Function):
+    """The backward operator under a transform."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return tuple(torch.ops.regard.attention_backward(*arguments))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass  # there is no derivative to keep anything for
+
+    backward = staticmethod(refuse)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+        results, places = fold_backward(gradients, info, in_dims, *arguments)
+        return tuple(results), tuple(places)

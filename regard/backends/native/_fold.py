@@ -1,0 +1,142 @@
+"""Many problems at once, under `torch.func.vmap`: what it maps over is folded into the batch.
+
+Axes: N problems mapped over, B batch, H query heads, L queries; b is B or 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.backends.native._arguments import Arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+_EACH_ITS_OWN = ("query", "key", "value")  # tensors whose first axis is the batch, never 1 for all
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """How a dimension joins the batch."""
+
+    size: int
+    """N."""
+    batch: int
+    """B."""
+
+    def __call__(self, tensor: Tensor, dim: int | None, *, each: bool) -> Tensor:
+        """Bring ``(b, ...)``, mapped over at a dimension or not, to ``(N·B, ...)``.
+
+        Args:
+            tensor: what an argument holds.
+            dim: where it is mapped over; None if all problems share it.
+            each: whether each problem needs its own; else what all share may stay ``(1, ...)``.
+        """
+        if dim is not None:
+            tensor = tensor.movedim(dim, 0)
+        elif len(tensor) == 1 and not each:
+            return tensor
+        else:
+            tensor = tensor.expand(self.size, *tensor.shape)
+        return tensor.expand(self.size, self.batch, *tensor.shape[2:]).flatten(0, 1)
+
+    def unfolded(self, tensor: Tensor) -> Tensor:
+        """Bring ``(N·B, ...)`` to ``(N, B, ...)``."""
+        return tensor.unflatten(0, (self.size, self.batch))
+
+
+def fold_forward(
+    call: Callable[..., tuple[Tensor, Tensor]],
+    info: Any,
+    dims: tuple[Any, ...],
+    *arguments: Any,
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Give the context and logsumexp of each problem; a rule of `torch.library.register_vmap`.
+
+    Args:
+        call: what computes the folded problem.
+        info: how many problems there are.
+        dims: for each argument, where it is mapped over, or None.
+        arguments: see `Arguments`.
+    """
+    given = Arguments(*arguments)
+    mapped = dict(zip(Arguments._fields, dims, strict=True))
+    if given.seed is not None:
+        return _one_by_one(call, info.batch_size, dims, arguments)
+    fold = _Fold(info.batch_size, _rows(given.query, mapped["query"]))
+    results = call(*_folded(fold, given, mapped, _EACH_ITS_OWN))
+    return tuple(map(fold.unfolded, results)), (0, 0)
+
+
+def fold_backward(
+    call: Callable[..., Sequence[Tensor]],
+    info: Any,
+    dims: tuple[Any, ...],
+    gradient: Tensor,
+    context: Tensor,
+    logsumexp: Tensor,
+    wanted: list[bool],
+    *arguments: Any,
+) -> tuple[list[Tensor], list[int]]:
+    """Give the gradients of each problem, as `fold_forward` gives its results."""
+    given = Arguments(*arguments)
+    mapped = dict(zip(Arguments._fields, dims[4:], strict=True))
+    if given.seed is not None:
+        every = (gradient, context, logsumexp, wanted, *arguments)
+        results, places = _one_by_one(call, info.batch_size, dims, every)
+        return list(results), list(places)
+    fold = _Fold(info.batch_size, _rows(given.query, mapped["query"]))
+    names = [name for name, want in zip(Arguments._fields, wanted, strict=True) if want]
+    rows = (
+        fold(tensor, dim, each=True).contiguous()
+        for tensor, dim in zip((gradient, context, logsumexp), dims, strict=False)
+    )
+    found = call(*rows, wanted, *_folded(fold, given, mapped, (*_EACH_ITS_OWN, *names)))
+    gradients = []
+    for name, each in zip(names, map(fold.unfolded, found), strict=True):
+        shared = _rows(getattr(given, name), mapped[name]) < fold.batch
+        gradients.append(each.sum(1, keepdim=True) if shared else each)
+    return gradients, [0] * len(gradients)
+
+
+def _folded(
+    fold: _Fold, given: Arguments, mapped: dict[str, Any], each: tuple[str, ...]
+) -> Arguments:
+    tensors: dict[str, Any] = {
+        name: fold(tensor, mapped[name], each=name in each)
+        for name, tensor in given._asdict().items()
+        if isinstance(tensor, torch.Tensor)
+    }
+    return given._replace(**tensors)
+
+
+def _rows(tensor: Tensor, dim: int | None) -> int:
+    """Size of the first axis, but for the one that is mapped over."""
+    return tensor.shape[1 if dim == 0 else 0]
+
+
+def _one_by_one(
+    call: Callable[..., Sequence[Tensor]],
+    size: int,
+    dims: tuple[Any, ...],
+    arguments: tuple[Any, ...],
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Compute the problems apart: which weights fall goes by their place in one problem."""
+    results = [
+        call(
+            *(
+                argument.select(dim, number)
+                if isinstance(argument, torch.Tensor) and dim is not None
+                else argument
+                for argument, dim in zip(arguments, dims, strict=True)
+            )
+        )
+        for number in range(size)
+    ]
+    stacked = tuple(torch.stack(each) for each in zip(*results, strict=True))
+    return stacked, (0,) * len(stacked)
