@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "backward_panel.h"
+#include "norms.h"
 
 namespace regard::REGARD_SET {
 
@@ -30,6 +31,7 @@ struct Backward {
   int64_t *passed = nullptr;      // (groups, panels): tasks that are done with
   // (groups, panels, heads of a group): shares of their gradients
   double *alibi = nullptr, *sink = nullptr;
+  const RowNorm *norms = nullptr;  // (B, H, L), of rows whose log-sum-exp is coarse, or none
   regard_tensor query_sums = {};  // float32: the gradient itself, or memory lent for it
 };
 
@@ -53,8 +55,11 @@ static void add_numbers(const Backward &w, const Task &task, const TaskRows &row
   for (int j = 0; j < task.vectors; j++) {
     if (w.g.alibi) add(j, alibi[j], w.alibi);
     if (!w.g.sink || !first) continue;
-    const floats sink = numbers_of(w.p.sink, task, j * LANES) * LOG2_E;
-    add(j, -exp2(sink - rows.shift[j]) * rows.delta[j], w.sink);
+    const floats sink = numbers_of(w.p.sink, task, j * LANES);
+    floats power;
+    for (int i = 0; i < LANES; i++)
+      power[i] = float((sink[i] - rows.peak[j][i] * w.scoring.unit) * LOG2_E - rows.log[j][i]);
+    add(j, -exp2(power) * rows.delta[j], w.sink);
   }
 }
 
@@ -67,7 +72,7 @@ static void visit(const Backward &w, const KeyPanel<Arithmetic> &panel, int64_t 
                    .gradient = scratch.gradient,
                    .query_rows = scratch.query_rows,
                    .gradient_rows = scratch.gradient_rows};
-  load_task_rows<Arithmetic>(p, g, w.scoring.query_factor, task, rows);
+  load_task_rows<Arithmetic>(p, g, w.scoring, w.norms, task, rows);
   floats alibi[VECTORS] = {};
   backward_task(p, g, w.scoring, panel, task, rows, scratch, alibi);
 
@@ -173,7 +178,14 @@ static int backward(const regard_problem &p, const regard_gradients &g) {
   w.sink = w.alibi + numbers;
   w.query_sums = lends ? regard_tensor{query_sums.data, p.heads * of_head, of_head, p.dim} : g.query;
 
+  const bool coarse = any_coarse(g.logsumexp, p.batch * p.heads * p.queries);
+  const Lent norms(coarse ? p.batch * p.heads * p.queries * int64_t(sizeof(RowNorm)) : 0);
+  if (!norms.data) return REGARD_OUT_OF_MEMORY;
+  w.norms = (RowNorm *)norms.data;
+
   int result = many ? find_hulls(w) : REGARD_DONE;
+  if (result == REGARD_DONE && coarse)
+    result = find_coarse_norms<Arithmetic>(p, w.scoring, g.logsumexp, (RowNorm *)norms.data);
   if (result == REGARD_DONE)
     result = for_each_task(int(p.threads), w.groups * w.panels, PanelScratch::size(p),
                            [&](int64_t number, void *memory) {

@@ -63,15 +63,15 @@ struct KeyPanel {
   Panel<typename Arithmetic::Number> keys = {}, values = {}, summed_keys = {};
 };
 
-// The weights of a run: 2^(factor·score − shift), 0 where a key is hidden, though the shift be NaN.
+// The weights of a run, 0 where a key is hidden, though the norm be NaN.
 template <class Arithmetic>
 static void find_weights(const TaskRows &rows, const Run &run, float factor, float *scores) {
   for (int j = run.first; j < run.last; j++) {
-    const floats shift = rows.shift[j], rest = rows.rest[j];
+    const floats peak = rows.peak[j], log = rows.log[j];
 #pragma GCC unroll 4
     for (int64_t at = j * LANES; at < run.keys * QUERIES; at += QUERIES) {
       const floats score = load(scores + at);
-      const floats weight = Arithmetic::exponential(score * factor - shift - rest);
+      const floats weight = Arithmetic::exponential((score - peak) * factor - log);
       store(scores + at, score == all(HIDDEN) ? floats{} : weight);
     }
   }

@@ -9,6 +9,7 @@
 
 #include "decode_scores.h"
 #include "decode_tiles.h"
+#include "row_sum.h"
 #include "threads.h"
 
 namespace regard::REGARD_SET {
@@ -28,7 +29,7 @@ REGARD_INLINE bool has_few_rows(const regard_problem &p) {
          rows <= (p.keys < MANY ? LANES / 2 : MOST_ROWS);
 }
 
-// What a row has seen in a chunk: its context is that of the weights 2^(logit − peak).
+// What a row has seen in a chunk: its context is that of the weights 2^(factor · (score − peak)).
 struct Partial {
   float peak, total;
   int32_t sees;
@@ -185,9 +186,8 @@ static void decode_chunk(const regard_problem &p, const Scoring &scoring, const 
     const float peak =
         scoring.adjusted ? adjust_stretch<true>(p, task, stretch, scores, partial[r].sees)
                          : adjust_stretch<false>(p, task, stretch, scores, partial[r].sees);
-    const float shift = most(LOWEST, peak * scoring.factor);  // LOWEST · factor may be −∞
-    partial[r].peak = shift;
-    partial[r].total = exponentials(scores, keys, scoring.factor, shift, weights);
+    partial[r].peak = peak;
+    partial[r].total = exponentials(scores, keys, scoring.factor, peak, weights);
     if (p.dropout > 0) drop(p, task, stretch, weights);
   }
   context_of<Element>(p, task, key, keys, scratch, context);
@@ -208,40 +208,37 @@ REGARD_INLINE Chunks chunks_of(const Task &task) {
 
 // Adds up a row's chunks, takes the sink in, divides by the denominator and writes the row.
 template <class Element>
-static void merge_row(const regard_problem &p, const Task &task, int row, const Partials &partials,
-                      float *sums, const regard_tensor &context, float *logsumexp) {
+static void merge_row(const regard_problem &p, const Scoring &scoring, const Task &task, int row,
+                      const Partials &partials, float *sums, const regard_tensor &context,
+                      float *logsumexp) {
   const int64_t pair = task.batch * p.groups + task.group;
   const Chunks chunks = chunks_of(task);
-  float peak = LOWEST, total = 0;
+  float peak = HIDDEN, total = 0;
   bool sees = false;
   for (int64_t chunk = chunks.first; chunk < chunks.last; chunk++) {
     const Partial &partial = partials.numbers[partials.at(pair, chunk) + row];
     peak = most(peak, partial.peak);
     sees |= partial.sees;
   }
-  float factor = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
-  if (p.sink.data) {
-    const float sink = number_of(p.sink, task, row) * LOG2_E;
-    peak = most(peak, sink);
-    total = exp2(all(sink - peak))[0];
-  }
   memset(sums, 0, size_t(partials.width) * sizeof(float));
   for (int64_t chunk = chunks.first; chunk < chunks.last; chunk++) {
     const int64_t at = partials.at(pair, chunk) + row;
     const Partial &partial = partials.numbers[at];
-    const floats ratio = exp2(all(partial.peak - peak));
+    const floats ratio = exp2(all((partial.peak - peak_or_none(peak)) * scoring.factor));
     total += partial.total * ratio[0];
     for (int64_t d = 0; d < partials.width; d += LANES)
       store(sums + d, load(sums + d) + load(partials.context + at * partials.width + d) * ratio);
   }
-  factor /= total;
+  RowSum sum = {peak_or_none(peak) * scoring.unit, total};
+  float factor = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
+  if (p.sink.data) factor *= sum.take_in(number_of(p.sink, task, row));
+  factor /= sum.total;
   // Where nothing is seen the context is 0, even where what may not be seen is no number.
   for (int64_t d = 0; d < p.dim_value; d += LANES)
     narrow_part(Element(), row_of<Element>(context, task, row) + d,
                 sees ? load(sums + d) * factor : floats{}, p.dim_value - d);
   if (!logsumexp) return;
-  logsumexp[(task.batch * p.heads + task.head[row]) * p.queries + task.query[row]] =
-      sees ? natural_log(peak, total) : -INFINITY;
+  logsumexp[row_number(p, task, row)] = sees ? sum.logsumexp() : -INFINITY;
 }
 
 // Chunks that a thread takes at a time: neighbours in memory, yet several turns for every thread.
@@ -276,7 +273,7 @@ static int decode(const regard_problem &p, const regard_tensor &context, float *
         }
         if (__atomic_sub_fetch(&partials.left[pair], 1, __ATOMIC_ACQ_REL) > 0) return;
         for (int r = 0; r < task.count; r++)
-          merge_row<Element>(p, task, r, partials, scratch.band, context, logsumexp);
+          merge_row<Element>(p, scoring, task, r, partials, scratch.band, context, logsumexp);
       });
 }
 

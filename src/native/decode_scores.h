@@ -13,7 +13,7 @@ struct Stretch {
   int32_t key, keys;
 };
 
-// What is added to the scores of up to LANES keys, in units of log 2, −∞ where a key is hidden.
+// What is added to the scores of up to LANES keys, −∞ where a key is hidden.
 static floats added_to(const regard_problem &p, const Task &task, int row, int32_t key, int keys) {
   const auto offset = [&](const regard_matrix &m) {
     return task.batch * m.batch + task.head[row] * m.head + task.query[row] * m.row +
@@ -22,7 +22,7 @@ static floats added_to(const regard_problem &p, const Task &task, int row, int32
   alignas(64) float added[LANES] = {};
   if (p.bias.data) {
     const float *bias = (const float *)p.bias.data + offset(p.bias);
-    for (int k = 0; k < keys; k++) added[k] = bias[k * p.bias.column] * LOG2_E;
+    for (int k = 0; k < keys; k++) added[k] = bias[k * p.bias.column];
   }
   if (p.allowed.data) {
     const uint8_t *allowed = (const uint8_t *)p.allowed.data + offset(p.allowed);
@@ -45,8 +45,8 @@ static float adjust_stretch(const regard_problem &p, const Task &task, const Str
   const ints start = all(task.start[stretch.row]);
   const ints stop = all(least(task.stop[stretch.row], stretch.key + stretch.keys));
   const ints position = all(task.position[stretch.row]);
-  const float slope = p.alibi.data ? number_of(p.alibi, task, stretch.row) * LOG2_E : 0;
-  floats peak = all(LOWEST);
+  const float slope = p.alibi.data ? number_of(p.alibi, task, stretch.row) : 0;
+  floats peak = all(HIDDEN);
   ints seen = {};
   for (int32_t k = 0; k < stretch.keys; k += LANES) {
     const ints key = stretch.key + k + lane_numbers();
@@ -55,7 +55,6 @@ static float adjust_stretch(const regard_problem &p, const Task &task, const Str
     if constexpr (adjusted) {
       score *= scale;
       if (cap > 0) score = tanh(score / cap) * cap;
-      score *= LOG2_E;
       if (dense) {
         const floats added = added_to(p, task, stretch.row, stretch.key + k,
                                       least(LANES, stretch.keys - k));
@@ -78,12 +77,17 @@ static float adjust_stretch(const regard_problem &p, const Task &task, const Str
   return highest;
 }
 
-// weights = 2^(factor·score − shift), and their sum.
-static float exponentials(const float *scores, int32_t keys, float factor, float shift,
+// What scores are measured from: 0 where there is no peak, so that −∞ stays −∞.
+REGARD_INLINE float peak_or_none(float peak) { return peak == HIDDEN ? 0 : peak; }
+
+// weights = 2^(factor · (score − peak)), and their sum. Few as they are here, all have it subtracted first;
+// see scores.h.
+static float exponentials(const float *scores, int32_t keys, float factor, float peak,
                           float *weights) {
   floats total = {};
+  const floats from = all(peak_or_none(peak));
   for (int32_t k = 0; k < keys; k += LANES) {
-    const floats w = exp2(load(scores + k) * factor - shift);
+    const floats w = exp2((load(scores + k) - from) * factor);
     store(weights + k, w);
     total += w;
   }

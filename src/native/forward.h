@@ -6,6 +6,7 @@
 #pragma once
 
 #include "dropout.h"
+#include "row_sum.h"
 #include "scores.h"
 #include "threads.h"
 
@@ -76,9 +77,12 @@ static int split(const Task &task, int32_t first, int32_t last, Span common, Run
   return count;
 }
 
-// weights = 2^(factor·score − shift), in place of the scores, and their sum. Writes full fours of keys.
+// weights = 2^(factor·score − shift), in place of the scores, and their sum. Writes full fours of keys,
+// and adds up as if those behind the last were hidden.
 template <class Arithmetic>
-REGARD_INLINE floats exponentials(float *scores, int32_t keys, floats factor, floats shift) {
+REGARD_INLINE floats exponentials(float *scores, int32_t keys, floats factor, const Shift &shifts) {
+  subtract(scores, keys, shifts.before);
+  const floats shift = shifts.after;
   floats even = floats{}, odd = floats{}, w[4];
   float *weights = scores;
   int32_t k = 0;
@@ -94,29 +98,38 @@ REGARD_INLINE floats exponentials(float *scores, int32_t keys, floats factor, fl
     w[i] = floats{};
     if (k + i < keys)
       w[i] = Arithmetic::exponential(load(scores + i * QUERIES) * factor - shift);
-    even += w[i];
   }
   Arithmetic::store_weights(weights, w);
+  even += w[0] + w[1];
+  odd += w[2] + w[3];
   return even + odd;
 }
 
-REGARD_INLINE floats shift_of(floats peak, floats factor) {
-  return larger(all(LOWEST), peak * factor);  // LOWEST · factor may be −∞
+// What sums that were taken with one shift are to be multiplied by where another takes its place.
+REGARD_INLINE floats ratio_of(const Shift &old, const Shift &current, floats factor) {
+  return exp2((old.before - current.before) * factor + (old.after - current.after));
 }
 
-// Brings what was summed up before to a new peak. A peak that is but a little too low is left: weights
-// then exceed 1, by no more than 2^SLACK.
+// Brings what a row has summed up before to a new peak. A peak that is but a little too low is left:
+// weights then exceed 1, by no more than 2^SLACK.
 static void rescale(const Task &task, const floats *peak, float factor, int64_t dim,
                     Softmax &softmax, float *context) {
   constexpr float SLACK = 8;
-  ints exceeds = {};
-  for (int j = 0; j < task.vectors; j++)
-    exceeds |= (peak[j] - softmax.peak[j]) * factor > all(SLACK);
-  if (!any(exceeds)) return;
+  ints exceeds[VECTORS], some = {};
   for (int j = 0; j < task.vectors; j++) {
-    const floats ratio = exp2((softmax.peak[j] - peak[j]) * factor);
-    softmax.peak[j] = peak[j];
+    exceeds[j] = (peak[j] - softmax.peak[j]) * factor > all(SLACK);
+    some |= exceeds[j];
+  }
+  if (!any(some)) return;
+  for (int j = 0; j < task.vectors; j++) {
+    const floats old = softmax.peak[j];
+    softmax.peak[j] = exceeds[j] ? peak[j] : old;
     if (softmax.empty) continue;
+    // Nothing is summed up yet where there was no peak.
+    const floats ratio = old == all(HIDDEN) ? all(1.0f)
+                                            : ratio_of(shift_of(old, all(factor)),
+                                                       shift_of(softmax.peak[j], all(factor)),
+                                                       all(factor));
     softmax.total[j] *= ratio;
     for (int64_t d = 0; d < dim; d++) {
       float *at = context + d * QUERIES + j * LANES;
@@ -216,14 +229,14 @@ static void finish(const ForwardCall &call, const Task &task, const ForwardScrat
   const float spared = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
   floats factors[VECTORS];
   for (int j = 0; j < task.vectors; j++) {
-    floats peak = shift_of(softmax.peak[j], all(scoring.factor)), total = softmax.total[j];
-    floats share = all(spared);
+    const Shift shift = shift_of(softmax.peak[j], all(scoring.factor));
+    floats total = softmax.total[j], share = all(spared);
+    RowSum sums[LANES];
+    for (int i = 0; i < LANES && (p.sink.data || call.logsumexp); i++)
+      sums[i] = {level_of(shift, i, scoring), total[i]};
     if (p.sink.data) {
-      const floats sink = numbers_of(p.sink, task, j * LANES) * LOG2_E;
-      const floats higher = larger(peak, sink), ratio = exp2(peak - higher);
-      total = total * ratio + exp2(sink - higher);
-      share *= ratio;
-      peak = higher;
+      const floats sink = numbers_of(p.sink, task, j * LANES);
+      for (int i = 0; i < LANES; i++) share[i] *= sums[i].take_in(sink[i]), total[i] = sums[i].total;
     }
     const ints sees = scoring.adjusted
                           ? softmax.seen[j]
@@ -236,16 +249,13 @@ static void finish(const ForwardCall &call, const Task &task, const ForwardScrat
       }
     factors[j] = sees ? factors[j] : floats{};
     if (!call.logsumexp) continue;
-    alignas(64) float peaks[LANES], logs[LANES];
+    alignas(64) float logs[LANES];
     alignas(64) int32_t seeing[LANES];
-    store(peaks, peak);
     store(logs, log2(total));
     store(seeing, sees);
     for (int i = 0; i < LANES && j * LANES + i < task.count; i++) {
-      const int r = j * LANES + i;
-      const double power = double(peaks[i]) + logs[i];
-      call.logsumexp[(task.batch * p.heads + task.head[r]) * p.queries + task.query[r]] =
-          seeing[i] ? float(power * LN_2) : -INFINITY;
+      call.logsumexp[row_number(p, task, j * LANES + i)] =
+          seeing[i] ? float(sums[i].level + logs[i] * LN_2) : -INFINITY;
     }
   }
   store_rows(typename Arithmetic::Element(), scratch.context, factors, task, p.dim_value, call.context);
@@ -257,7 +267,7 @@ static void forward_task(const ForwardCall &call, const Task &task, const Task &
   const regard_problem &p = call.problem;
   Softmax softmax;
   for (int j = 0; j < VECTORS; j++)
-    softmax.peak[j] = all(LOWEST), softmax.total[j] = floats{}, softmax.seen[j] = ints{};
+    softmax.peak[j] = all(HIDDEN), softmax.total[j] = floats{}, softmax.seen[j] = ints{};
   memset(scratch.context, 0, size_t(padded(p.dim_value)) * QUERIES * sizeof(float));
   Arithmetic::load_queries(p.query, task, p.dim, call.scoring.query_factor, scratch.query);
   for (int32_t key = task.first_key; key < task.last_key; key += BLOCK)

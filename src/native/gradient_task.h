@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gradient_arithmetic.h"
+#include "row_sum.h"
 
 namespace regard::REGARD_SET {
 
@@ -9,9 +10,8 @@ namespace regard::REGARD_SET {
 struct TaskRows {
   float *query, *gradient;            // in the lanes: (dim, QUERIES), (dim_value, QUERIES)
   float *query_rows, *gradient_rows;  // side by side: (QUERIES, padded(dim)) and so on
-  // Log-sum-exp in units of log 2; ∞, which makes all weights 0, where a row sees nothing.
-  floats shift[VECTORS] = {};
-  floats rest[VECTORS] = {};   // what rounding took from it: as much as from the logarithm itself
+  // See RowNorm; the logarithm is ∞, which makes all weights 0, where a row sees nothing.
+  floats peak[VECTORS] = {}, log[VECTORS] = {};
   floats delta[VECTORS] = {};  // context · its gradient, which the softmax's derivative subtracts
   bool finite = true;          // all numbers of query and gradient
   bool blind = false;          // some row sees nothing
@@ -38,30 +38,34 @@ static floats find_delta(Element element, const regard_tensor &context,
 }
 
 template <class Arithmetic>
-static void load_task_rows(const regard_problem &p, const regard_gradients &g, float query_factor,
-                           const Task &task, TaskRows &rows) {
+static void load_task_rows(const regard_problem &p, const regard_gradients &g,
+                           const Scoring &scoring, const RowNorm *exact, const Task &task,
+                           TaskRows &rows) {
   using Element = typename Arithmetic::Element;
-  alignas(64) float shift[QUERIES], rest[QUERIES];
+  alignas(64) float peak[QUERIES], log[QUERIES];
+  const double inverse = 1 / scoring.unit;
   bool sees[QUERIES];
   for (int r = 0; r < QUERIES; r++) {
-    const float logsumexp =
-        r < task.count
-            ? g.logsumexp[(task.batch * p.heads + task.head[r]) * p.queries + task.query[r]]
-            : -INFINITY;
+    const int64_t row = r < task.count ? row_number(p, task, r) : 0;
+    const float logsumexp = r < task.count ? g.logsumexp[row] : -INFINITY;
     sees[r] = logsumexp != -INFINITY;
-    const double power = double(logsumexp) * 1.44269504088896340736;
-    shift[r] = sees[r] ? float(power) : INFINITY;
-    rest[r] = sees[r] ? float(power - shift[r]) : 0;
+    RowNorm norm = {0, INFINITY};
+    if (sees[r])
+      norm = is_coarse(logsumexp)
+                 ? exact[row]
+                 : norm_of(logsumexp, float(logsumexp * inverse), scoring.unit);
+    peak[r] = norm.peak;
+    log[r] = norm.log;
     rows.blind |= r < task.count && !sees[r];
   }
   rows.finite = Arithmetic::load_rows_side_by_side(p.query, task, sees, p.dim, rows.query_rows);
   rows.finite &= Arithmetic::load_rows_side_by_side(g.context_gradient, task, sees, p.dim_value,
                                                     rows.gradient_rows);
-  Arithmetic::load_queries(p.query, task, p.dim, query_factor, rows.query);
+  Arithmetic::load_queries(p.query, task, p.dim, scoring.query_factor, rows.query);
   Arithmetic::load_queries(g.context_gradient, task, p.dim_value, 1, rows.gradient);
   for (int j = 0; j < task.vectors; j++) {
-    rows.shift[j] = load(shift + j * LANES);
-    rows.rest[j] = load(rest + j * LANES);
+    rows.peak[j] = load(peak + j * LANES);
+    rows.log[j] = load(log + j * LANES);
     rows.delta[j] = find_delta(Element(), g.context, g.context_gradient, task, sees, j * LANES,
                                p.dim_value);
   }

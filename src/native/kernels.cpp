@@ -9,6 +9,7 @@
 #include "decode.h"
 #include "forward.h"
 #include "linear.h"
+#include "norms.h"
 #include "pairs.h"
 #include "peak.h"
 #include "read.h"
@@ -29,8 +30,9 @@ using BFloat16Gradients = WidenedGradients<BFloat16>;
 
 template <class Arithmetic, class Element>
 int attend(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
-  return has_few_rows(p) ? decode<Element>(p, context, logsumexp)
-                         : forward<Arithmetic>(p, context, logsumexp);
+  if (!has_few_rows(p)) return forward<Arithmetic>(p, context, logsumexp);
+  const int result = decode<Element>(p, context, logsumexp);
+  return result == REGARD_DONE && logsumexp ? restate_coarse<Arithmetic>(p, logsumexp) : result;
 }
 
 int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, float *logsumexp) {

@@ -98,6 +98,11 @@ static void begin(const regard_problem &p, int64_t number, Task &task) {
   find_hulls(p, task);
 }
 
+// Where a row's number lies in a contiguous (B, H, L).
+REGARD_INLINE int64_t row_number(const regard_problem &p, const Task &task, int r) {
+  return (task.batch * p.heads + task.head[r]) * p.queries + task.query[r];
+}
+
 template <class Element>
 REGARD_INLINE typename Element::type *row_of(const regard_tensor &t, const Task &task, int r) {
   return (typename Element::type *)t.data + task.batch * t.batch + task.head[r] * t.head +

@@ -6,9 +6,9 @@
 #include "chosen.h"
 #include "image.h"
 #include "key_readouts.h"
+#include "norms.h"
 #include "offsets.h"
 #include "row_readouts.h"
-#include "threads.h"
 #include "top.h"
 
 namespace regard::REGARD_SET {
@@ -88,22 +88,29 @@ static void read_task(const Reading &reading, const Unit &unit, const Task &task
   Arithmetic::load_queries(p.query, task, p.dim, reading.scoring.query_factor, scratch.query);
 
   Norms norms;
+  RowNorm exact[QUERIES];
   norms.factor = reading.scoring.factor;
   if (reading.readouts.logsumexp) {
     for (int r = 0; r < QUERIES; r++)
       norms.logsumexp[r] =
           r < task.count ? reading.readouts.logsumexp[row_number(p, task, r)] : -INFINITY;
+    if (any_coarse(norms.logsumexp, task.count)) {
+      Task whole = task;  // of all keys, not of those alone that are read
+      find_bounds(p, whole);
+      find_hulls(p, whole);
+      find_norms_of<Arithmetic>(p, reading.scoring, whole, scratch, norms.logsumexp, exact);
+    }
   } else {
-    find_logsumexp<Arithmetic>(p, reading.scoring, task, scratch, norms.logsumexp);
+    find_norms<Arithmetic>(p, reading.scoring, task, scratch, norms.logsumexp, exact);
   }
-  norms.prepare(task);
+  norms.prepare(task, exact);
 
   each([&](auto kind, const At &at) { kind.begin(at, task); });
   if (reading.scores)
-    for_each_block(task, [&](int32_t first, int32_t last, bool common) {
+    for_each_block(task, [&](int32_t first, int32_t last) {
       Block block(p, task, first, last, scratch);
       ints ignored[VECTORS] = {};
-      score<Arithmetic>(reading.scoring, common, scratch, block, ignored);
+      score<Arithmetic>(reading.scoring, scratch, block, ignored);
       each([&](auto kind, const At &at) { kind.scores(at, block); });
       if (!reading.weights) return;
       weigh(norms, reading.columns, reading.entropy, block);

@@ -46,7 +46,7 @@ struct Max : Readout {
     alignas(64) float weights[QUERIES];
     for (int j = 0; j < task.vectors; j++) {
       const floats peak = load(at.kept<float>() + j * LANES);
-      store(weights + j * LANES, exp2(peak * norms.factor - norms.shift[j]));
+      store(weights + j * LANES, exp2((peak - norms.peak_of(j)) * norms.factor - norms.log_of(j)));
     }
     RowReadout::write(at, task, [&](int r) { return weights[r]; });
   }

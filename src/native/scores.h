@@ -1,4 +1,8 @@
-// From dot products to logits in units of log 2: scale, softcap, bias, ALiBi and mask.
+// From dot products to logits: scale, softcap, bias, ALiBi and mask.
+//
+// A row's weights are 2^(factor · score − shift) over their sum, with a shift that leaves the largest near
+// 1: the product of the peak and the factor. What rounding takes from it is the same for all weights of
+// the row, and their sum knows of it.
 #pragma once
 
 #include <math.h>
@@ -8,21 +12,54 @@
 namespace regard::REGARD_SET {
 
 constexpr float HIDDEN = -INFINITY;  // the logit of a hidden key: its weight is exactly 0
-constexpr float LOWEST = -1e30f;     // where a row's peak starts: finite, so that −∞ − peak is −∞
+constexpr double LEAST_SCALE = 0x1p-100;  // so that a logit's dot product stays within float32
 
-// How a problem's logits are made. Without softcap and the like the scale is left to the
-// exponential: logit = factor · dot product.
+// How a problem's logits are made. Without softcap and the like the scores are dot products, and the
+// scale is left to the exponential.
 struct Scoring {
-  bool adjusted;       // each block of scores takes a pass of its own, after which factor is 1
-  float query_factor;  // on the query, exact in every dtype: it makes the factor positive
-  float factor;
+  bool adjusted;       // each block of dot products takes a pass of its own, after which unit is 1
+  float query_factor;  // on the query, exact in every dtype: it makes the unit positive
+  float factor;        // a score of 1 in units of log 2
+  double unit;         // a score of 1 in natural units
 };
 
 REGARD_INLINE Scoring scoring_of(const regard_problem &p) {
+  const double size = fabs(p.scale);
   const bool adjusted =
-      p.softcap > 0 || p.bias.data || p.allowed.data || p.alibi.data || p.scale == 0;
-  if (adjusted) return {true, 1, 1};
-  return {false, p.scale < 0 ? -1.0f : 1.0f, float(fabs(p.scale)) * LOG2_E};
+      p.softcap > 0 || p.bias.data || p.allowed.data || p.alibi.data || size < LEAST_SCALE;
+  const double unit = adjusted ? 1 : size;
+  return {adjusted, !adjusted && p.scale < 0 ? -1.0f : 1.0f, float(unit * LOG2_E), unit};
+}
+
+// What is subtracted from a row's scores before they are multiplied by the factor, and after. Where the
+// product is so large that its rounding could make powers of 2 overflow, the peak is subtracted itself:
+// between scores that weigh anything the difference is exact.
+struct Shift {
+  floats before, after;
+};
+#if defined(__FMA__) || defined(__aarch64__)
+constexpr float LARGEST_SHIFT = 0x1p20f;
+#else  // the product with each score is rounded too, and not as the peak's
+constexpr float LARGEST_SHIFT = 0x1p5f;
+#endif
+
+// Both are 0 where there is no peak yet, so that −∞ stays −∞.
+REGARD_INLINE Shift shift_of(floats peak, floats factor) {
+  const floats product = peak * factor;
+  const ints large = ~(magnitude(product) < all(LARGEST_SHIFT));
+  return {large & (peak != all(HIDDEN)) ? peak : floats{}, large ? floats{} : product};
+}
+
+// Subtracts what comes before the factor from scores (keys, QUERIES), which hardly ever is anything.
+REGARD_INLINE void subtract(float *scores, int32_t keys, floats before) {
+  if (!any(before != floats{})) return;
+  for (int32_t k = 0; k < keys; k++, scores += QUERIES) store(scores, load(scores) - before);
+}
+
+// The shift of a lane in natural units.
+REGARD_INLINE double level_of(const Shift &shift, int lane, const Scoring &scoring) {
+  const double power = double(shift.before[lane]) * scoring.factor + shift.after[lane];
+  return power * (scoring.unit / scoring.factor);
 }
 
 // Keys from start up to stop.
@@ -53,8 +90,8 @@ static void hide(const Task &task, const Run &run, float *scores, floats *peak) 
   }
 }
 
-// What is added to the scores of LANES rows and up to LANES keys, in units of log 2, −∞ where a key
-// is hidden: added[k] holds key k's.
+// What is added to the scores of LANES rows and up to LANES keys, −∞ where a key is hidden: added[k]
+// holds key k's.
 static void load_added(const regard_problem &p, const Task &task, int first_row, int32_t first_key,
                        int keys, floats *added) {
   for (int i = 0; i < LANES; i++) {
@@ -64,7 +101,7 @@ static void load_added(const regard_problem &p, const Task &task, int first_row,
       const regard_matrix &m = p.bias;
       const float *bias = (const float *)m.data + task.batch * m.batch + task.head[r] * m.head +
                           task.query[r] * m.row + first_key * m.column;
-      for (int k = 0; k < keys; k++) row[k] = bias[k * m.column] * LOG2_E;
+      for (int k = 0; k < keys; k++) row[k] = bias[k * m.column];
     }
     if (r < task.count && p.allowed.data) {
       const regard_matrix &m = p.allowed;
@@ -93,8 +130,7 @@ static void adjust(const regard_problem &p, const Task &task, const Run &run, fl
   for (int j = run.first; j < run.last; j++) {
     const ints start = load(task.start + j * LANES), stop = load(task.stop + j * LANES);
     const ints position = load(task.position + j * LANES);
-    const floats slope =
-        p.alibi.data ? numbers_of(p.alibi, task, j * LANES) * LOG2_E : floats{};
+    const floats slope = p.alibi.data ? numbers_of(p.alibi, task, j * LANES) : floats{};
     for (int32_t first = 0; first < run.keys; first += LANES) {
       const int keys = least(LANES, run.keys - first);
       floats added[LANES];
@@ -105,7 +141,6 @@ static void adjust(const regard_problem &p, const Task &task, const Run &run, fl
         ints visible = (key >= start) & (key < stop);
         floats score = load(at) * scale;
         if (cap > 0) score = tanh(score / cap) * cap;
-        score *= LOG2_E;
         if (dense) {
           visible &= added[k] != all(HIDDEN);
           score += added[k];

@@ -134,9 +134,9 @@ struct Top : Readout {
       if (stray || keys[lists.k - 1] < 0) complete(at, task, lists, r, stray);
       float *weight = at.asked.result + row_number(at.p, task, r) * lists.k;
       int64_t *position = at.asked.positions + row_number(at.p, task, r) * lists.k;
-      const floats shift = all(norms.shift[r / LANES][r % LANES]);
+      const floats peak = all(norms.peak[r]), rest = all(norms.log[r]);
       for (int64_t t = 0; t < lists.k; t += LANES)
-        narrow_part(Float32(), weight + t, exp2(load(scores + t) * norms.factor - shift),
+        narrow_part(Float32(), weight + t, exp2((load(scores + t) - peak) * norms.factor - rest),
                     lists.k - t);
       for (int64_t t = 0; t < lists.k; t++) position[t] = keys[t];
       if (stray)  // what is not there weighs nothing

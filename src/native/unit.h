@@ -74,9 +74,4 @@ static void begin(const regard_problem &p, const Unit &unit, int64_t first, int6
   find_hulls(p, task);
 }
 
-// Where a row's number lies in a contiguous (B, H, L).
-REGARD_INLINE int64_t row_number(const regard_problem &p, const Task &task, int r) {
-  return (task.batch * p.heads + task.head[r]) * p.queries + task.query[r];
-}
-
 }  // namespace regard::REGARD_SET

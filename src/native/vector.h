@@ -102,13 +102,7 @@ REGARD_INLINE ints lane_numbers() {
   return numbers;
 }
 
-constexpr float LOG2_E = 1.44269504088896340736f;
-constexpr double LN_2 = 0.69314718055994530942;
-
-// ln(2^power · x), rounded but once more than log2f does.
-REGARD_INLINE float natural_log(float power, float x) {
-  return float((double(power) + log2f(x)) * LN_2);
-}
+constexpr double LOG2_E = 1.44269504088896340736, LN_2 = 0.69314718055994530942;
 
 REGARD_INLINE floats round_down(floats x) {
 #if defined(__AVX512F__)
@@ -180,7 +174,7 @@ REGARD_INLINE floats tanh(floats x) {
   p = p * square + 1.33314422036e-1f;
   p = p * square - 3.33332819422e-1f;
   const floats small = p * square * x + x;
-  const floats rest = exp2(size * (-2 * LOG2_E));
+  const floats rest = exp2(size * float(-2 * LOG2_E));
   const floats large = (1.0f - rest) / (1.0f + rest);
   const floats with_sign = (floats)((ints)large | ((ints)x & INT32_MIN));
   return size < 0.625f ? small : with_sign;

@@ -45,67 +45,81 @@ struct Block {
         columns(scratch.columns) {}
 };
 
-// What makes weights of scores: w = 2^(factor·score − shift).
+// What makes weights of scores; see RowNorm.
 struct Norms {
   alignas(64) float logsumexp[QUERIES];  // natural
-  floats shift[VECTORS];
+  alignas(64) float peak[QUERIES], log[QUERIES];
   float factor;
   ints stray[VECTORS];  // rows whose weights are no numbers, as far as they see
   bool any_stray;
 
-  // From the log-sum-exp.
-  void prepare(const Task &task) {
+  // From the log-sum-exp, or where that is coarse, from the norms that were worked out.
+  void prepare(const Task &task, const RowNorm *exact) {
+    alignas(64) int32_t strays[QUERIES];
+    for (int r = 0; r < task.vectors * LANES; r++) {
+      const bool sees = task.start[r] < task.stop[r] && logsumexp[r] != -INFINITY;
+      const bool is_stray = sees && !(logsumexp[r] < INFINITY);
+      RowNorm norm = {0, is_stray ? NAN : 0};
+      if (sees && !is_stray)
+        norm = is_coarse(logsumexp[r]) ? exact[r] : RowNorm{0, float(logsumexp[r] * LOG2_E)};
+      peak[r] = norm.peak;
+      log[r] = norm.log;
+      strays[r] = is_stray ? -1 : 0;
+    }
     ints found = {};
     for (int j = 0; j < task.vectors; j++) {
-      const floats given = load(logsumexp + j * LANES);
-      const ints sees = load(task.start + j * LANES) < load(task.stop + j * LANES);
-      stray[j] = sees & ~(given < all(INFINITY));
-      shift[j] = (sees & (given != all(-INFINITY))) ? given * LOG2_E : floats{};
-      shift[j] = stray[j] ? all(NAN) : shift[j];
+      stray[j] = load(strays + j * LANES);
       found |= stray[j];
     }
     any_stray = any(found);
   }
+
+  floats peak_of(int j) const { return load(peak + j * LANES); }
+  floats log_of(int j) const { return load(log + j * LANES); }
 };
 
-// Calls visit(first, last, common) for blocks of the keys that some row sees, in their order.
-// Readouts look at whole vectors, so a block is common only if every lane sees all of it.
+// Calls visit(first, last) for blocks of the keys that some row sees, in their order. Where one block
+// ends and the next begins goes by the keys alone, and so does, then, the order of a row's sums: it is
+// the same whichever other rows are in the task.
 template <class Visit>
 REGARD_INLINE void for_each_block(const Task &task, Visit visit) {
-  if (task.first_key >= task.last_key) return;
-  const auto over = [&](int32_t from, int32_t to, bool common) {
-    for (int32_t key = from; key < to; key += PIECE) visit(key, least(key + PIECE, to), common);
-  };
+  constexpr int32_t TOGETHER = 4;  // keys whose exponentials are added up as one
+  static_assert(PIECE % TOGETHER == 0);
+  int32_t key = task.first_key / TOGETHER * TOGETHER;
+  for (int32_t end; key < task.last_key; key = end) {
+    end = least((key / PIECE + 1) * PIECE, task.last_key);
+    visit(key, end);
+  }
+}
+
+// The keys that all rows of a task see. Readouts look at whole vectors, so lanes not in use count.
+REGARD_INLINE Span seen_by_all(const Task &task) {
   ints blind = {};
   for (int j = 0; j < task.vectors; j++)
     blind |= load(task.start + j * LANES) >= load(task.stop + j * LANES);
-  if (any(blind) || task.common_start >= task.common_stop)
-    return over(task.first_key, task.last_key, false);
-  over(task.first_key, task.common_start, false);
-  over(task.common_start, task.common_stop, true);
-  over(task.common_stop, task.last_key, false);
+  return any(blind) ? Span{} : Span{task.common_start, task.common_stop};
 }
 
 // Fills a block with scores, −∞ where hidden, and notes the lanes that saw a key.
 template <class Arithmetic>
-static void score(const Scoring &scoring, bool common, const ReadScratch &scratch, Block &block,
-                  ints *seen) {
+static void score(const Scoring &scoring, const ReadScratch &scratch, Block &block, ints *seen) {
   const regard_problem &p = block.p;
   const Task &task = block.task;
   Run runs[MOST_RUNS];
   const int32_t end = block.key + block.keys;
-  const int count = split(task, block.key, end, common ? Span{block.key, end} : Span{}, runs);
-  if (!common)
+  const Span common = seen_by_all(task);
+  const int count = split(task, block.key, end, common, runs);
+  if (block.key < common.start || end > common.stop)
     for (int64_t i = 0; i < int64_t(block.keys) * QUERIES; i += LANES)
       store(block.weights + i, all(HIDDEN));
 
   floats ignored[VECTORS];
   for (int j = 0; j < VECTORS; j++) block.peak[j] = all(HIDDEN), ignored[j] = floats{};
-  const bool plain = common && !scoring.adjusted;
   constexpr int STEP = Arithmetic::STEP;
   const auto keys = Arithmetic::keys(p.key, task, block.key, block.keys, p.dim, scratch.panel);
   for (int n = 0; n < count; n++) {
     const Run &run = runs[n];
+    const bool plain = !run.edge && !scoring.adjusted;
     float *scores = block.weights + (run.key - block.key) * QUERIES;
     with_live(run.last - run.first, [&](auto live) {
       score_rows<Arithmetic, live>(keys.data + (run.key - block.key) * keys.stride, keys.stride,
@@ -115,7 +129,7 @@ static void score(const Scoring &scoring, bool common, const ReadScratch &scratc
     });
     if (scoring.adjusted)
       adjust(p, task, run, scores, block.peak, seen);
-    else if (!common)
+    else if (run.edge)
       hide(task, run, scores, block.peak);
   }
 }
@@ -148,7 +162,10 @@ template <int vectors, bool columns, bool entropy>
 static void exponentiate(const Norms &norms, Block &block) {
   const floats factor = all(norms.factor);
   floats shift[vectors], sums[vectors];
-  REGARD_UNROLL for (int j = 0; j < vectors; j++) shift[j] = norms.shift[j], sums[j] = floats{};
+  REGARD_UNROLL for (int j = 0; j < vectors; j++) {
+    subtract(block.weights + j * LANES, block.keys, norms.peak_of(j));
+    shift[j] = norms.log_of(j), sums[j] = floats{};
+  }
   float *scores = block.weights, *column = block.columns;
   for (int32_t k = 0; k < block.keys; k++, scores += QUERIES, column += LANES) {
     floats weights[vectors], total = {};
@@ -181,46 +198,6 @@ REGARD_INLINE void weigh(const Norms &norms, bool columns, bool entropy, Block &
     for (int j = 0; j < block.task.vectors; j++)
       total += load(block.weights + k * QUERIES + j * LANES);
     store(block.columns + k * LANES, total);
-  }
-}
-
-// Works out the log-sum-exp of a task's rows, as the forward pass does.
-template <class Arithmetic>
-static void find_logsumexp(const regard_problem &p, const Scoring &scoring, const Task &task,
-                           const ReadScratch &scratch, float *logsumexp) {
-  floats peak[VECTORS], total[VECTORS];
-  ints seen[VECTORS];
-  for (int j = 0; j < VECTORS; j++) peak[j] = all(LOWEST), total[j] = floats{}, seen[j] = ints{};
-  const floats factor = all(scoring.factor);
-  for_each_block(task, [&](int32_t first, int32_t last, bool common) {
-    Block block(p, task, first, last, scratch);
-    score<Arithmetic>(scoring, common, scratch, block, seen);
-    for (int j = 0; j < task.vectors; j++) {
-      const floats higher = larger(peak[j], block.peak[j]);
-      total[j] *= exp2((peak[j] - higher) * factor);
-      peak[j] = higher;
-      total[j] += exponentials<Widened<Float32>>(block.weights + j * LANES, block.keys, factor,
-                                      shift_of(higher, factor));
-    }
-  });
-  for (int j = 0; j < task.vectors; j++) {
-    floats shift = shift_of(peak[j], factor);
-    if (p.sink.data) {
-      const floats sink = numbers_of(p.sink, task, j * LANES) * LOG2_E;
-      const floats higher = larger(shift, sink);
-      total[j] = total[j] * exp2(shift - higher) + exp2(sink - higher);
-      shift = higher;
-    }
-    const ints sees = scoring.adjusted
-                          ? seen[j]
-                          : load(task.start + j * LANES) < load(task.stop + j * LANES);
-    alignas(64) float shifts[LANES], totals[LANES];
-    alignas(64) int32_t seeing[LANES];
-    store(shifts, shift);
-    store(totals, total[j]);
-    store(seeing, sees);
-    for (int i = 0; i < LANES; i++)
-      logsumexp[j * LANES + i] = seeing[i] ? natural_log(shifts[i], totals[i]) : -INFINITY;
   }
 }
 

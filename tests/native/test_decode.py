@@ -263,8 +263,9 @@ def test_large_logits(logit, instructions):
     context, logsumexp = native(query, key, value)
     exact = regard.explain(query.double(), key.double(), value.double())
     assert cases.error(context, exact.context) <= 1e-5
-    # A float32 of this size is 1e-3 away from the next, and so are the products that it sums up.
-    assert cases.error(logsumexp, exact.logsumexp) <= (2e-3 if logit > 0 else 1e-5)
+    # A float32 of this size is 1e-3 away from the next. So are the sums that lead to it, of D
+    # products each, whose roundings are as good as random.
+    assert cases.error(logsumexp, exact.logsumexp) <= (D**0.5 * 1e-3 if logit > 0 else 1e-5)
 
 
 def test_an_infinite_logit_is_no_number(instructions):

@@ -1,6 +1,7 @@
 // Whether results are what the definition says they are.
 #pragma once
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 
@@ -16,7 +17,7 @@ class Judge {
  public:
   Judge(const Sample &sample, const Reference &reference)
       : sample(sample), reference(reference),
-        weights_error(ROUNDINGS * 0x1p-23 * (16 + reference.largest_logit)),
+        weights_error(ROUNDINGS * 0x1p-23 * (16 + logit_size(sample, reference))),
         result_error(weights_error + ROUNDINGS * epsilon_of(sample.dtype)) {}
 
   // Holds a number to what it must be, within a tolerance; NaN is never right.
@@ -36,6 +37,12 @@ class Judge {
   static constexpr double ROUNDINGS = 4;
   // Weights below the least normal float may come out as 0, many of them times a large number.
   static constexpr double TINY = 0x1p-100;
+
+  // Of logits: their parts' absolute values summed up. Where no rounding takes part in them only a
+  // log-sum-exp is rounded, and one of more than 64 is not.
+  static double logit_size(const Sample &sample, const Reference &reference) {
+    return sample.logit_unit > 0 ? std::min(reference.largest_logit, 64.0) : reference.largest_logit;
+  }
 
   const Sample &sample;
   const Reference &reference;

@@ -87,10 +87,17 @@ void random_rows(Random &random, Sample &sample) {
   sample.rows.head = heads > 1 ? s.queries : 0;
 }
 
-Numbers<float> random_numbers(Random &random, int64_t count) {
+template <class Make>
+Numbers<float> numbers_of(int64_t count, Make make) {
   Numbers<float> numbers(count);
-  for (int64_t i = 0; i < count; i++) numbers[i] = float(random.normal());
+  for (int64_t i = 0; i < count; i++) numbers[i] = float(make());
   return numbers;
+}
+
+// From near 1 to where the dtype ends, or the square in a float32.
+double random_power(Random &random, int64_t dtype) {
+  return std::ldexp(1, int(dtype == REGARD_FLOAT16 ? random.pick({-1, 1, 4, 8, 11, 15})
+                                                   : random.pick({-1, 4, 8, 11, 15, 17, 33, 48})));
 }
 
 // Puts numbers that must not come out where nothing is seen: keys and values, rows of queries.
@@ -121,22 +128,33 @@ Sample Sample::random(uint64_t seed) {
   Random random(seed);
   const Sizes s = random_sizes(random);
   const int64_t dtype = random.below(3);
+  const bool exact = random.chance(0.2);
+  const double size_of_signs = exact ? random_power(random, dtype) : 0;
+  const double unit = size_of_signs * size_of_signs / 4;
   const auto tensor = [&](int64_t heads, int64_t rows, int64_t dim, Layout layout) {
     Tensor made(dtype, s.batch, heads, rows, dim, layout);
     const double size = random.pick({1, 1, 3});
     made.fill([&](auto...) { return size * random.normal(); });
     return made;
   };
+  const auto factors = [&](int64_t heads, int64_t rows) {
+    Tensor made = tensor(heads, rows, s.dim, random_layout(random));
+    if (exact) made.fill([&](auto...) { return random.chance(0.5) ? size_of_signs : -size_of_signs; });
+    return made;
+  };
+  const auto added = [&] { return exact ? unit * double(random.between(-3, 4)) : random.normal(); };
   Sample sample = {
       .seed = seed,
       .sizes = s,
       .dtype = dtype,
-      .scale = random.chance(0.7) ? 1 / std::sqrt(double(s.dim ? s.dim : 1)) : random.normal() / 2,
-      .softcap = random.chance(0.2) ? double(random.pick({1, 5, 30})) : 0,
+      .logit_unit = unit,
+      .scale = exact ? random.pick({-1, 1, 1}) / 4.0
+               : random.chance(0.7) ? 1 / std::sqrt(double(s.dim ? s.dim : 1)) : random.normal() / 2,
+      .softcap = !exact && random.chance(0.2) ? double(random.pick({1, 5, 30})) : 0,
       .dropout = random.chance(0.2) ? 0.3 : 0,
       .dropout_seed = random.bits(),
-      .query = tensor(s.heads, s.queries, s.dim, random_layout(random)),
-      .key = tensor(s.groups, s.keys, s.dim, random_layout(random)),
+      .query = factors(s.heads, s.queries),
+      .key = factors(s.groups, s.keys),
       .value = tensor(s.groups, s.keys, s.dim_value, random_layout(random)),
       .context_gradient = tensor(s.heads, s.queries, s.dim_value, random_layout(random)),
       .start = {}, .stop = {}, .positions = {}, .rows = {},
@@ -147,10 +165,10 @@ Sample Sample::random(uint64_t seed) {
     sample.allowed = random_matrix<uint8_t>(random, s, [&] { return random.chance(0.8); });
   if (random.chance(0.2))
     sample.bias = random_matrix<float>(random, s, [&] {
-      return random.chance(0.1) ? -INFINITY : float(random.normal());
+      return random.chance(0.1) ? -INFINITY : float(added());
     });
-  if (random.chance(0.2)) sample.alibi = random_numbers(random, s.heads);
-  if (random.chance(0.2)) sample.sink = random_numbers(random, s.heads);
+  if (random.chance(0.2)) sample.alibi = numbers_of(s.heads, added);
+  if (random.chance(0.2)) sample.sink = numbers_of(s.heads, added);
   if (random.chance(0.3)) hide_strays(sample, random, sample);
   return sample;
 }
@@ -189,7 +207,7 @@ std::string Sample::text() const {
   out << "sample " << seed << ": " << dtypes[dtype] << " B=" << sizes.batch << " H=" << sizes.heads
       << " G=" << sizes.groups << " L=" << sizes.queries << " S=" << sizes.keys
       << " D=" << sizes.dim << " Dv=" << sizes.dim_value << " scale=" << scale
-      << " softcap=" << softcap << " dropout=" << dropout << " rows="
+      << " unit=" << logit_unit << " softcap=" << softcap << " dropout=" << dropout << " rows="
       << (start ? "tables" : rows.start_step ? "window" : rows.stop_step ? "causal" : "all")
       << (allowed.numbers ? " allowed" : "") << (bias.numbers ? " bias" : "")
       << (alibi ? " alibi" : "") << (sink ? " sink" : "");

@@ -1,0 +1,135 @@
+"""Scores of any size that a float32 holds: NaN nowhere, and weights that are one-hot exactly so.
+
+Queries and keys are signs times a power of 2. So every dot product is exact in whatever order it is
+added up, and what is compared is what becomes of the scores: equals share their weight, however
+large they are, and a lead of some millions takes all of it.
+"""
+
+import math
+
+import pytest
+import torch
+from patterns import inputs, masks
+from ways import SETS, forced
+
+import regard
+
+pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
+
+D, DV, H, G = 16, 7, 4, 2
+SIZES = [1e2, 8e4, 8e6, 2.0**33, 1e20, 1e30]
+# Few rows against many keys go another way.
+LENGTHS = [(3, 1031), (131, 257)]
+# Of the numbers themselves: the dtype's rounding of a result, 2 to 8 of them in a float32 softmax.
+ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+# A log-sum-exp of up to 64 is kept as a float32, and so is its product with log₂ e: their roundings
+# are 2e-6 each. Those of scores that a softcap or a bias keeps at such sizes come on top.
+EXPONENT = 5
+OPTIONS = ("none", "causal", "window", "padding", "documents", "dense", "bias", "alibi", "softcap")
+OPTIONS += ("sink", "large sink")
+
+
+def option(name, queries, keys, size):
+    if name in ("sink", "large sink"):
+        # A sink as large as the largest score, and one far above it, take half of a row and all.
+        tall = torch.tensor([size, 4 * size, 0.0, -size])
+        return {"sink": tall if name == "large sink" else torch.tensor([1.0, -2.0, 0.0, 3.0])}
+    if name == "softcap":
+        return {"softcap": 20.0}
+    if name == "alibi":
+        return {"alibi": size / 2.0 ** torch.arange(8, 8 + H)}
+    if name == "bias":  # beside such scores, a float32 keeps nothing that is much smaller
+        generator = torch.Generator().manual_seed(6)
+        return {"bias": size * torch.randint(-3, 4, (H, queries, keys), generator=generator) / 8}
+    return masks(queries, keys)[name]
+
+
+def signs(*shape, seed):
+    return torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(seed)) * 2.0 - 1
+
+
+def problem(queries, keys, size, dtype):
+    """Queries that each equal some key: that key's score is `size`, others are far below."""
+    unit = 2.0 ** round(math.log2(math.sqrt(size / math.sqrt(D))))
+    key = signs(2, G, keys, D, seed=1)
+    same = torch.randint(0, keys, (2, H, queries), generator=torch.Generator().manual_seed(2))
+    query = key.repeat_interleave(H // G, 1).gather(2, same[..., None].expand(-1, -1, -1, D))
+    value = torch.randn(2, G, keys, DV, generator=torch.Generator().manual_seed(3))
+    query, key = (query * unit).to(dtype), (key * unit).to(dtype)
+    return query, key, value.to(dtype), float(query[0, 0, 0].double().square().sum() / math.sqrt(D))
+
+
+def gradients(context, tensors):
+    ahead = torch.randn(context.shape, generator=torch.Generator().manual_seed(4))
+    return torch.autograd.grad(context, tensors, ahead.to(context.dtype))
+
+
+def close(result, exact, dtype, size=None):
+    largest = exact.abs().max() if size is None else size
+    assert (result.double() - exact).abs().max() <= ROUNDING[dtype] * largest
+
+
+@pytest.mark.parametrize("instructions", SETS)
+@pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(("queries", "keys"), LENGTHS)
+def test_large_scores(queries, keys, name, dtype, instructions):
+    for size in SIZES:
+        if dtype == torch.float16 and size > 1e9:
+            continue
+        *tensors, reached = problem(queries, keys, size, dtype)
+        options = option(name, queries, keys, reached)
+        given = [t.clone().requires_grad_() for t in tensors]
+        exact = [t.double().requires_grad_() for t in tensors]
+        steps = regard.explain(*exact, **options)
+        expected = gradients(steps.context, exact)
+        with forced(instructions):
+            context, pattern = regard.attention(
+                *given, **options, backend="native", return_pattern=True
+            )
+            found = gradients(context, given)
+            fresh = regard.Pattern(*tensors[:2], **options)
+            dense = [pattern.dense(), fresh.dense()]
+            largest = fresh.max()
+        close(context, steps.context, dtype)
+        assert torch.allclose(pattern.logsumexp.double(), steps.logsumexp, rtol=1e-6, atol=1e-6)
+        for weights in dense:  # float32 in any case
+            close(weights, steps.weights, torch.float32, EXPONENT)
+        close(largest, steps.weights.amax(-1), torch.float32, EXPONENT)
+        close(found[2], expected[2], dtype, 4 * expected[2].abs().max())
+        # Those of query and key are differences of products of DV numbers, times the other's size.
+        for one, other, partner in zip(found[:2], expected, (1, 0), strict=False):
+            reach = float(tensors[partner].abs().max()) * DV
+            close(one, other, dtype, max(float(other.abs().max()), reach))
+
+
+@pytest.mark.parametrize("instructions", SETS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", [-1e38, -1e31, -(2.0**33), 2.0**33, 3e4**2 * 8, 1e31, 1e38])
+def test_a_single_key_has_all_weight(score, dtype, instructions):
+    value = torch.randn(1, 1, 1, DV).to(dtype)
+    for rows in (1, 70):
+        size = math.sqrt(abs(score) / 8)
+        query = torch.full((1, 1, rows, D), size, dtype=dtype)
+        key = torch.full((1, 1, 1, D), math.copysign(size, score), dtype=dtype)
+        with forced(instructions):
+            context, pattern = regard.attention(
+                query, key, value, backend="native", return_pattern=True
+            )
+            assert torch.equal(context, value.expand(1, 1, rows, DV))
+            assert torch.equal(pattern.dense(), torch.ones(1, 1, rows, 1))
+            assert torch.equal(regard.Pattern(query, key).max(), torch.ones(1, 1, rows))
+
+
+@pytest.mark.parametrize("instructions", SETS)
+def test_rows_of_a_bias_that_hides_by_the_lowest_number(instructions):
+    """As many libraries write their masks; where all is lowest, all are equal."""
+    query, key = inputs(70, 131)
+    bias = torch.zeros(70, 131)
+    bias[:, 100:] = bias[3] = torch.finfo(torch.float32).min
+    exact = regard.explain(query.double(), key.double(), key.double(), bias=bias.double())
+    with forced(instructions):
+        weights = regard.Pattern(query, key, bias=bias).dense()
+    expected = exact.weights.clone()
+    expected[:, :, 3] = 1 / 131  # what scores are added to such a number is below its rounding
+    assert (weights.double() - expected).abs().max() < 1e-6
