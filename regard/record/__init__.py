@@ -1,6 +1,6 @@
 """Recording a run: what a model's attention did, from its own kernels, without its weights."""
 
-from regard.record._calls import RecordError
+from regard.record._errors import RecordError
 from regard.record._files import load
 from regard.record._layer import Layer
 from regard.record._readings import Labelled, Readings

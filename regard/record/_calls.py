@@ -12,18 +12,14 @@ import torch
 
 from regard._kinds import check_tensor
 from regard._problem import Problem, check
-from regard.errors import Error
 from regard.mask import Mask, causal
+from regard.record._errors import RecordError
 from regard.sdpa import broadcast, causal_bias
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from regard.record._masks import Reducer
-
-
-class RecordError(Error):
-    """A model or a call that can't be recorded, or a recording that can't give what is asked."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,6 +60,34 @@ class Call:
             sink=self.sink,
         )
         return problem.detached()
+
+    def repeats(self, other: Call) -> bool:
+        """Tell whether another call of the same module had the same weights, for other values.
+
+        So attention is computed that weighs a layer's values in two halves (DiffLlama).
+        """
+        if not (self.modules and other.modules and self.modules[-1] is other.modules[-1]):
+            return False
+        if not (self.query.is_set_to(other.query) and _equal(self.key, other.key)):
+            return False
+        ours, theirs = self.problem(), other.problem()
+        return (ours.scale, ours.softcap) == (theirs.scale, theirs.softcap) and all(
+            _equal(one, another)
+            for one, another in (
+                (ours.rows.start, theirs.rows.start),
+                (ours.rows.stop, theirs.rows.stop),
+                (ours.rows.allowed, theirs.rows.allowed),
+                (ours.rows.bias, theirs.rows.bias),
+                (ours.alibi, theirs.alibi),
+                (ours.sink, theirs.sink),
+            )
+        )
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.dtype == other.dtype and torch.equal(one, other)
 
 
 def of_sdpa(
@@ -121,9 +145,12 @@ def _grouped(
     group for queries of one head.
     """
     share = getattr(module, "num_key_value_groups", 1)
-    groups = getattr(getattr(module, "config", None), "num_key_value_heads", None)
-    if not isinstance(share, int) or share < 2 or groups is None or query.ndim != 4:
+    if not isinstance(share, int) or share < 2 or query.ndim != 4:
         return query, key, mask
+    config = getattr(module, "config", None)
+    groups = getattr(config, "num_key_value_heads", None)
+    if groups is None:  # some, whose heads all share one key, do not name it
+        groups = getattr(config, "num_attention_heads", 0) // share
     if query.shape[1] == groups and query.shape[2] == share:
         if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
             mask = mask.reshape(mask.shape[0], -1, 1, mask.shape[-1])

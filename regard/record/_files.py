@@ -24,7 +24,7 @@ from regard._layout import flat
 from regard._problem import Problem, check
 from regard.mask import dense
 from regard.pattern import Pattern
-from regard.record._calls import RecordError
+from regard.record._errors import RecordError
 from regard.record._layer import Labels, Layer
 from regard.record._names import KINDS
 from regard.record._recording import Recording

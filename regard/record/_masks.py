@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.mask import Mask, dense, intervals
+from regard.record._lazy_mask import LazyMask
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -48,6 +49,9 @@ class Reducer:
             queries: L.
             keys: S.
         """
+        if isinstance(mask, LazyMask):
+            return reduced(mask, leading, queries, keys)
+        mask = mask.detach()
         if mask.is_inference():  # it may change without a trace
             return self._shared(reduced(mask.clone(), leading, queries, keys))
         place = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, version(mask), leading)
@@ -80,8 +84,15 @@ def version(tensor: Tensor) -> int:
 
 
 def reduced(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> Reduced:
-    """Give a mask as row intervals where its rows are contiguous, else as it is; see `Reducer`."""
-    mask = mask.detach()
+    """Give a mask as row intervals where its rows are contiguous, else as it is; see `Reducer`.
+
+    What is trained stays part of the graph, whatever its numbers are now.
+    """
+    if isinstance(mask, LazyMask):
+        rule = mask.rule(queries, keys)
+        if rule is not None:
+            return Reduced(rule)
+        mask = mask.written_out()
     full = _without_copies(mask.reshape((1,) * (len(leading) + 2 - mask.ndim) + mask.shape))
     if full.dtype == torch.bool:
         return Reduced(_of_visible(full, full, queries, keys))
@@ -92,10 +103,11 @@ def reduced(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> 
     if bool(low.any()):
         even = low[..., None] & (full == lowest)
         visible = visible | even
-        full = mask = full.masked_fill(even, 0)
+        full = mask = torch.where(even, full - lowest, full)  # 0, which a gradient passes
         # float16's lowest number is so near that scores do not vanish beside it; all are shifted.
         level = low if lowest < torch.finfo(torch.float16).min else None
-    adds = bool((full.masked_fill(~visible, 0) != 0).any())
+    trained = torch.is_grad_enabled() and mask.requires_grad
+    adds = trained or bool((full.masked_fill(~visible, 0) != 0).any())
     return Reduced(_of_visible(visible, mask if adds else None, queries, keys), level)
 
 

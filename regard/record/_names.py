@@ -21,6 +21,8 @@ class Names:
 
     def __init__(self, model: nn.Module | None) -> None:
         self._paths: dict[int, dict[int, str]] = {}
+        self._with_decoder: dict[int, set[str]] = {}
+        """Of each root, what has a decoder right below it."""
         self._roots: list[nn.Module] = []
         if model is not None:
             self.learn(model)
@@ -29,7 +31,11 @@ class Names:
         """Take in the paths below a module that was called."""
         if id(root) not in self._paths:
             self._roots.append(root)  # held, so that its id stays its own
-            self._paths[id(root)] = {id(m): path for path, m in root.named_modules()}
+            paths = self._paths[id(root)] = {id(m): path for path, m in root.named_modules()}
+            ends = (path.rpartition(".") for path in paths.values())
+            self._with_decoder[id(root)] = {
+                above for above, _, name in ends if _is(name, "decoder")
+            }
 
     def path(self, module: nn.Module | None) -> str:
         """The longest path that is known of a module; its class where there is none."""
@@ -52,12 +58,16 @@ class Names:
         return "encoder" if self._beside_decoder(module) else "self"
 
     def _beside_decoder(self, module: nn.Module) -> bool:
-        """Tell whether a module lies in an ``encoder`` that has a ``decoder`` beside it."""
-        for paths in self._paths.values():
+        """Tell whether a module lies in an encoder that has a decoder beside it."""
+        for id_of_root, paths in self._paths.items():
             parts = paths.get(id(module), "").split(".")
-            if "encoder" in parts:
-                place = parts.index("encoder")
-                beside = ".".join([*parts[:place], "decoder"])
-                if beside in paths.values():
+            for place, part in enumerate(parts):
+                above = ".".join(parts[:place])
+                if _is(part, "encoder") and above in self._with_decoder[id_of_root]:
                     return True
         return False
+
+
+def _is(name: str, part: str) -> bool:
+    """Tell whether a module is named for a part of a model: ``encoder``, or ``text_encoder``."""
+    return name == part or name.endswith("_" + part)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from regard.record._calls import RecordError
 from regard.record._chosen import chosen
+from regard.record._errors import RecordError
 from regard.record._layer import Layer
 from regard.record._recorder import Recorder
 from regard.record._recording import Recording
@@ -36,7 +36,8 @@ def record(
     follow. Seen are calls of ``torch.nn.functional.scaled_dot_product_attention``, of torch's own
     transformer layers and of `regard.attention`. A model of `transformers` whose attention never
     calls SDPA ("eager", "flex_attention", a flash kernel) has to be given: for the time of the
-    recording it computes with `regard.attention`, whose results are the same up to rounding.
+    recording it computes with `regard.attention`, whose results are the same up to rounding. A
+    class whose attention is its own, and can't be chosen, is refused.
 
     Over ``generate`` with a key/value cache each layer has one pattern that grows: the prompt's
     rows first, then a row a step.

@@ -48,6 +48,7 @@ class Recorder:
         self._slots: dict[tuple[int, int], Slot] = {}
         self._order: list[tuple[Slot, Track]] = []
         self._run = -1
+        self._before: Call | None = None
         self._times: dict[int, int] = {}
 
     def __call__(self, call: Call) -> None:
@@ -55,6 +56,9 @@ class Recorder:
         if self._within is not None and not any(id(m) in self._within for m in call.modules):
             return
         self.calls += 1
+        before, self._before = self._before, call
+        if before is not None and before.run == call.run and call.repeats(before):
+            return
         slot = self._slot(call)
         if not slot.kept:
             return

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from regard._layout import Mover
-from regard.record._calls import RecordError
+from regard.record._errors import RecordError
 from regard.record._names import KINDS
 from regard.record._readings import read_all
 from regard.record._rollout import rolled_out

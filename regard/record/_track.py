@@ -17,8 +17,8 @@ import torch
 
 from regard._bounds import Line, Table
 from regard.pattern import Pattern
-from regard.record._calls import RecordError
 from regard.record._chosen import only_heads
+from regard.record._errors import RecordError
 from regard.record._masks import version
 
 if TYPE_CHECKING:

@@ -13,12 +13,15 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from regard._extras import needing
 from regard.attention import attention
-from regard.mask import Mask, causal
-from regard.record._calls import RecordError
-from regard.record._lazy_mask import LazyMask, structured
+from regard.mask import Mask, causal, dense
+from regard.record._errors import RecordError
 from regard.record._masks import reduced
+from regard.record._served import require_choice
+from regard.record._structured import structured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,13 +30,6 @@ if TYPE_CHECKING:
 
 NAME = "regard"
 
-# By these a class says that its attention is what an interface can compute.
-_FLAGS = (
-    "_supports_attention_backend",
-    "_supports_sdpa",
-    "_supports_flex_attn",
-    "_supports_flash_attn",
-)
 # Arguments that change the weights in some model and have no place in `attention`.
 _UNKNOWN = ("cache", "head_mask", "layer_head_mask", "sinks", "block_indices")
 
@@ -43,6 +39,10 @@ def use_in_transformers() -> None:
 
     The model then computes its attention with `regard.attention`, and a recording sees the calls.
     `record` does this by itself for a model that needs it.
+
+    Served is every class whose file lets its attention be chosen, as ``set_attn_implementation``
+    asks of it. A class with attention of its own (Bloom, MPT, LED, ...) stays as it is there; if it
+    was loaded with ``attn_implementation="regard"``, its first call raises a `RecordError`.
 
     Raises:
         ImportError: without transformers, which the extra ``transformers`` brings.
@@ -59,7 +59,7 @@ def attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Tensor | Mask | None,
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
@@ -76,7 +76,7 @@ def attention_forward(
         query: ``(B, H, L, D)``, after rotary.
         key: ``(B, G, S, D)``, after the cache.
         value: ``(B, G, S, Dv)``.
-        attention_mask: None, a `LazyMask` made by `structured`, or a tensor of the model's own.
+        attention_mask: None, what `structured` made, or a tensor of the model's own.
         scaling: factor on the scores; None is 1/√D.
         dropout: probability of zeroing a weight.
         is_causal: with no mask, hide later keys; None asks the layer.
@@ -105,7 +105,7 @@ def attention_forward(
         )
     queries = query.shape[-2]
     if is_causal is None:
-        is_causal = bool(getattr(module, "is_causal", True))
+        is_causal = bool(getattr(module, "is_causal", False))
     mask, level = _mask(attention_mask, query, key)
     if level is not None:
         query = query.masked_fill(level[..., None], 0)
@@ -127,14 +127,17 @@ def attention_forward(
     return context.transpose(1, 2).contiguous(), None
 
 
-def _mask(given: Tensor | None, query: Tensor, key: Tensor) -> tuple[Mask | None, Tensor | None]:
+def _mask(
+    given: Tensor | Mask | None, query: Tensor, key: Tensor
+) -> tuple[Mask | None, Tensor | None]:
     """Read the model's mask, and which queries it leaves without a choice."""
-    if given is None:
-        return None, None
-    if isinstance(given, LazyMask) and given.shape[-2:] == (query.shape[-2], key.shape[-2]):
-        return given.mask, None
-    plain = given[..., : key.shape[-2]]
-    found = reduced(plain, query.shape[:-2], query.shape[-2], key.shape[-2])
+    if given is None or isinstance(given, Mask):
+        return given, None
+    if given.shape[-1] > key.shape[-2]:
+        given = given[..., : key.shape[-2]]
+    if torch.compiler.is_compiling():  # a graph can't look at numbers
+        return dense(given), None
+    found = reduced(given, query.shape[:-2], query.shape[-2], key.shape[-2])
     return found.mask, found.level
 
 
@@ -170,7 +173,7 @@ def _configs(model: nn.Module) -> list[Any]:
         for part in _with_parts(config):
             if part._attn_implementation not in (None, "sdpa", NAME):  # noqa: SLF001
                 found.setdefault(id(part), part)
-                _require_choice(module, part)
+                require_choice(module, part._attn_implementation)  # noqa: SLF001
     return list(found.values())
 
 
@@ -188,24 +191,3 @@ def _with_parts(config: Any) -> Iterator[Any]:
         part = getattr(config, name, None)
         if part is not None:
             yield from _with_parts(part)
-
-
-def _require_choice(module: nn.Module, config: Any) -> None:
-    kind: Any = type(module)
-    implementation = config._attn_implementation  # noqa: SLF001
-    if implementation.startswith("paged|"):
-        raise RecordError(
-            f"{kind.__name__} attends over a paged cache ({implementation!r}), which is not "
-            "recorded; call model.set_attn_implementation('sdpa')"
-        )
-    if not hasattr(kind, "_can_set_attn_implementation"):  # a part of a model; its file asks
-        return
-    can_choose = kind._can_set_attn_implementation()  # noqa: SLF001 - its only name
-    if not can_choose or not any(getattr(kind, flag, False) for flag in _FLAGS):
-        cure = "it supports 'sdpa': call model.set_attn_implementation('sdpa')"
-        if not getattr(kind, "_supports_sdpa", False):
-            cure = "its attention is its own; take its weights with output_attentions=True"
-        raise RecordError(
-            f"{kind.__name__} computes {implementation!r} attention and does not let another be "
-            f"chosen; {cure}"
-        )

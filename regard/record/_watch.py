@@ -20,7 +20,8 @@ from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 
 from regard.attention import attention
-from regard.record._calls import RecordError, of_attention, of_sdpa
+from regard.record._calls import of_attention, of_sdpa
+from regard.record._errors import RecordError
 from regard.record._fused import FusedLayers, may_fuse
 from regard.record._masks import Reducer
 

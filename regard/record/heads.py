@@ -14,7 +14,7 @@ import torch
 from regard._extras import needing
 from regard.pattern import Pattern
 from regard.readouts import Distance, Entropy, Mass, Offsets
-from regard.record._calls import RecordError
+from regard.record._errors import RecordError
 from regard.record._readings import bar
 from regard.record.repeats import Controls, Copies, Successors, with_targets
 from regard.record.roles import ENOUGH, Figures, Role, role_of

@@ -175,9 +175,14 @@ def test_the_queries_sit_where_a_causal_mask_says(first, offset):
     assert reduced(SHAPES["padding right"], (B, H), L, S).offset is None
 
 
-def test_a_gradient_of_the_mask_is_left_behind():
+def test_a_recording_leaves_the_gradient_of_the_mask_behind():
+    query, key = torch.randn(B, H, L, 4), torch.randn(B, H, S, 4)
     bias = torch.randn(L, S, requires_grad=True)
-    assert not reduced(bias, (B, H), L, S).bias.requires_grad
+    with regard.record() as recording:
+        context = F.scaled_dot_product_attention(query, key, key, bias)
+    assert context.requires_grad
+    assert not recording[0].parts()[0].rows.bias.requires_grad
+    assert not Reducer().reduce(bias, (B, H), L, S).mask.bias.requires_grad
 
 
 @st.composite

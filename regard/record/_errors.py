@@ -1,0 +1,9 @@
+"""The error of this part of the package."""
+
+from __future__ import annotations
+
+from regard.errors import Error
+
+
+class RecordError(Error):
+    """A model or a call that can't be recorded, or a recording that can't give what is asked."""

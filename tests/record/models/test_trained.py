@@ -1,0 +1,108 @@
+"""Training with regard's attention, and while it is recorded: every gradient is eager attention's.
+
+Some models add what they learn to their scores by way of the mask.
+"""
+
+import copy
+
+import pytest
+import torch
+import transformers as hf
+from record.models.classes import TOKENS
+
+import regard
+
+SWIN = hf.SwinConfig(
+    image_size=20,
+    patch_size=2,
+    embed_dim=14,
+    depths=[2, 1],
+    num_heads=[2, 7],
+    window_size=5,
+    drop_path_rate=0.0,
+)
+DOGE = hf.DogeConfig(
+    hidden_size=42,
+    intermediate_size=53,
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    head_dim=14,
+    max_position_embeddings=64,
+    **TOKENS,
+)
+PARAKEET = hf.ParakeetEncoderConfig(
+    hidden_size=42,
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    intermediate_size=53,
+    num_mel_bins=24,
+    subsampling_conv_channels=7,
+    dropout=0.0,
+    dropout_positions=0.0,
+    layerdrop=0.0,
+    activation_dropout=0.0,
+    attention_dropout=0.0,
+)
+
+
+def picture():
+    return {"pixel_values": torch.randn(2, 3, 20, 20)}
+
+
+def text():
+    return {"input_ids": torch.randint(3, 101, (2, 13))}
+
+
+def sound():
+    return {"input_features": torch.randn(2, 61, 24), "attention_mask": torch.ones(2, 61)}
+
+
+LEARNED = {
+    "swin": (hf.SwinModel, SWIN, picture, ("relative_position_bias_table",)),
+    "doge": (hf.DogeModel, DOGE, text, ("dt_proj.weight", "self_attn.A")),
+    "parakeet": (hf.ParakeetEncoder, PARAKEET, sound, ("relative_k_proj.weight", "bias_v")),
+}
+
+
+def gradients(name, how):
+    """The gradients of a model's parameters, by name."""
+    kind, config, inputs, _ = LEARNED[name]
+    regard.use_in_transformers()
+    torch.manual_seed(0)
+    implementation = "regard" if how == "regard" else "eager"
+    model = kind._from_config(copy.deepcopy(config), attn_implementation=implementation)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=parameter[0].numel() ** -0.5)
+            else:
+                parameter.add_(torch.randn_like(parameter) / 10)
+    model.eval()  # without dropout; gradients flow all the same
+    torch.manual_seed(1)
+    arguments = inputs()
+
+    def learn():
+        hidden = model(**arguments).last_hidden_state
+        (hidden * torch.randn_like(hidden)).sum().backward()
+
+    if how == "recorded":
+        with regard.record(model) as recording:
+            learn()
+        assert not any(pattern.parts()[0].query.requires_grad for pattern in recording)
+    else:
+        learn()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("how", ["regard", "recorded"])
+@pytest.mark.parametrize("name", LEARNED)
+def test_what_is_learned_in_the_mask_is_trained(name, how):
+    ours, eager = gradients(name, how), gradients(name, "eager")
+    assert ours.keys() == eager.keys()
+    for place in LEARNED[name][3]:
+        assert any(parameter.endswith(place) and eager[parameter].any() for parameter in eager)
+    for parameter, expected in eager.items():
+        # Sums of hundreds of terms, each rounded at 1e-7 a step through two layers.
+        near = 1e-5 * max(1.0, float(expected.abs().max()))
+        torch.testing.assert_close(ours[parameter], expected, rtol=0, atol=near, msg=parameter)
