@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from regard.gpt import GPT
 
 PROMPT, NEW, ROUNDS = 32, 128, 3
+SHARE = 0.4  # of the bandwidth, one sequence at a time
 
 
 def gpt_generation(report: Report) -> None:
@@ -72,8 +73,8 @@ def _rows(report: Report, model: GPT, peer: Any, batch: int) -> None:
         report.row(
             row,
             f"{rate:.1f}",
-            report.at_least(row, share, 0.75 if ours and batch == 1 else None, ".0%"),
-            report.at_least(row, over, 2.0 if ours and batch == 8 else None),
+            report.at_least(row, share, SHARE if ours and batch == 1 else None, ".0%"),
+            report.at_least(row, over, 1.0 if ours and peer is not None else None),
         )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LENGTHS = tuple(Case(1, 2, 2048 * 2**power, 64) for power in range(6))
 AREAS = (Case(1, 12, 8192, 64), WINDOWED, PACKED)
-TOLERANCE = 0.15
+TOLERANCE = 0.2  # short windows and documents touch keys at their edges that they do not show
 
 
 def growth(

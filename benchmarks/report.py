@@ -44,6 +44,20 @@ class Report:
         """Write a ratio that may be off 1 by a share."""
         return self._marked(row, f"{value:.2f}", f"= 1±{share:.0%}", met=abs(value - 1) <= share)
 
+    @property
+    def counts(self) -> tuple[int, list[str]]:
+        """How many targets were met, and which were not."""
+        return self._met, self._missed
+
+    def take_over(self, met: int, missed: list[str]) -> None:
+        """Add the counts of another report."""
+        self._met += met
+        self._missed += missed
+
+    def failed(self, what: str) -> None:
+        """Count a part that could not be measured to its end as missed."""
+        self._missed.append(what)
+
     def summary(self) -> None:
         """Say how many targets were met, and which were not."""
         print(f"\n{self._met} of {self._met + len(self._missed)} targets met")

@@ -1,0 +1,68 @@
+"""What the Makefile installs, and what is seen of it."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def install():
+    spec = importlib.util.spec_from_file_location("install", ROOT / "tools" / "install.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("  Downloading typer-0.29.2-py3-none-any.whl (121 kB)\n", "typer 0.29.2 (121 kB)"),
+        ("  Downloading typer-0.29.2-py3-none-any.whl.metadata (16 kB)\n", ""),
+        ("Downloading torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl (180.5 MB)\n",
+         "torch 2.13.0+cpu (180.5 MB)"),
+        ("  Using cached antlr4-4.9.3.tar.gz (117 kB)\n", "antlr4 4.9.3 (117 kB)"),
+        ("Processing /a/b/rich-15.0.0-py3-none-any.whl (from typer)\n", "rich 15.0.0"),
+        ("  Building editable for regard (pyproject.toml): started\n",
+         "Building editable for regard …"),
+        ("  Building editable for regard (pyproject.toml): finished with status 'done'\n", ""),
+        ("Installing collected packages: a, b, c\n", "Installing 3 packages …"),
+        ("Collecting typer>=0.15 (from regard==0.1.0)\n", ""),
+        ("Looking in indexes: https://pypi.org/simple\n", ""),
+    ],
+)  # fmt: skip
+def test_a_line_of_pip_is_a_package_a_long_step_or_nothing(install, line, shown):
+    assert install.shown(line) == shown
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_warnings_are_shown_only_where_pip_fails(install, monkeypatch, tmp_path, capfd, fails):
+    said = "print('Looking in links'); print('Processing /x/a-1.0-py3.whl')"
+    (tmp_path / "pip.py").write_text(
+        f"import sys; {said}; sys.stderr.write('a warning\\n'); sys.exit({int(fails)})"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert install.main("cli") == int(fails)
+    out, err = capfd.readouterr()
+    assert out == "  a 1.0\n"
+    assert ("a warning" in err, "Looking in links" in err) == (fails, fails)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@pytest.mark.parametrize(("target", "extras"), [("demo", "cli"), ("lint", "test")])
+def test_a_target_installs_what_it_needs(target, extras, tmp_path):
+    command = ["make", "--dry-run", "--always-make", f"VENV={tmp_path / 'venv'}", target]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    python = f"PYTHON={sys.executable}"
+    done = subprocess.run(
+        [*command, python], cwd=ROOT, env=plain, capture_output=True, text=True, check=True
+    )
+    assert [line for line in done.stdout.splitlines() if "install.py" in line] == [
+        f"{tmp_path / 'venv'}/bin/python tools/install.py {extras}"
+    ]
