@@ -71,3 +71,13 @@ def for_onnx() -> bool:
     if torch.compiler.is_exporting() or _get_tracing_state() is not None:
         return torch.onnx.is_in_onnx_export()
     return False
+
+
+def as_under_autocast(tensor: Tensor) -> Tensor:
+    """Convert a tensor as autocast does for the functions that it runs in half precision."""
+    kind = tensor.device.type
+    if tensor.is_meta or not torch.is_autocast_enabled(kind):
+        return tensor
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))

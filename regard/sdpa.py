@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard._contexts import as_under_autocast
 from regard._kinds import refuse_nested
 from regard.attention import attention
 from regard.mask import Mask, causal, dense
@@ -34,7 +35,8 @@ def scaled_dot_product_attention(
     ``is_causal`` lines queries and keys up at the top left (query 0 sees key 0 alone, whatever L
     and S are), and leading dimensions broadcast, heads included. One thing is kept from
     `attention`: a NaN comes out where it is visible and nowhere else, while torch's kernels lose
-    some and spread others.
+    some and spread others. Under autocast, query, key and value are converted as for torch's call,
+    while `attention` computes in the dtype that it is handed.
 
     Args:
         query: ``(..., H, L, D)``.
@@ -59,6 +61,7 @@ def scaled_dot_product_attention(
         >>> regard.scaled_dot_product_attention(x, x, x, is_causal=True).shape
         torch.Size([2, 3, 5, 7])
     """
+    query, key, value = (as_under_autocast(tensor) for tensor in (query, key, value))
     query, key, value = broadcast(query, key, value, grouped=enable_gqa)
     mask: Mask | None = causal(offset=0) if is_causal else None
     if attn_mask is not None:

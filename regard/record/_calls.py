@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard._contexts import as_under_autocast
 from regard._kinds import check_tensor
 from regard._problem import Problem, check
 from regard.mask import Mask, causal
@@ -109,7 +110,7 @@ def of_sdpa(
             "the model attends over nested tensors, which are not recorded; pad the batch and hide "
             "the padding with a mask"
         )
-    query, key, value = (_as_computed(tensor) for tensor in (query, key, value))
+    query, key, value = (as_under_autocast(tensor) for tensor in (query, key, value))
     grouped_query, grouped_key, attn_mask = _grouped(module, query, key, attn_mask)
     if grouped_query is not query or grouped_key is not key:
         query, key, value, enable_gqa = grouped_query, grouped_key, grouped_key, True
@@ -126,14 +127,6 @@ def of_sdpa(
             query = query.masked_fill(given.level[..., None], 0)
         mask = given.mask if mask is None else mask & replace(given.mask, offset=0)
     return Call(query=query, key=key, mask=mask, scale=scale)
-
-
-def _as_computed(tensor: Tensor) -> Tensor:
-    """Convert as autocast does, behind the function's back."""
-    kind = tensor.device.type
-    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(kind))
 
 
 def _grouped(

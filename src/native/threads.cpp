@@ -5,6 +5,9 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,8 +22,25 @@ Parallel find_parallel() {
   return reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
 }
 
+// Whether this process is a fork that has run no program of its own. It may have inherited a pool
+// that worked before this library was loaded, when nobody was there to notice the fork. Linux has a
+// flag for it, the ninth number of this file, behind a name that may hold anything; macOS has no such
+// file, and there the runtime is LLVM's, which makes a new pool after a fork.
+bool is_fork() {
+  constexpr unsigned forked_and_not_executed = 0x40;  // PF_FORKNOEXEC of the kernel's sched.h
+  std::ifstream file("/proc/self/stat");
+  std::string line;
+  if (!std::getline(file, line)) return false;
+  std::istringstream numbers(line.substr(line.rfind(')') + 1));
+  std::string state;
+  long long parent, group, session, terminal, foreground;
+  unsigned long long flags = 0;
+  numbers >> state >> parent >> group >> session >> terminal >> foreground >> flags;
+  return numbers && (flags & forked_and_not_executed);
+}
+
 // A pool's threads do not survive a fork: in the child the runtime would wait for them for ever.
-std::atomic<bool> forked{false};
+std::atomic<bool> forked{is_fork()};
 const int watch_forks = pthread_atfork(nullptr, nullptr, [] { forked = true; });
 
 void on_own_threads(int threads, void (*body)(void *), void *context) {

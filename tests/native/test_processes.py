@@ -64,6 +64,40 @@ def test_a_process_may_fork_after_use():
     assert run.returncode == 0, run.stderr
 
 
+# A fork made before the library is loaded, which is then there in the child alone.
+FORKED_BEFORE = """
+import os, signal, sys, warnings
+import torch, regard
+
+warnings.simplefilter("ignore")
+torch.set_num_threads(2)
+torch.ones(2**22).exp_()  # work for torch's pool
+x = torch.randn(2, 3, 131, 17, generator=torch.Generator().manual_seed(0))
+reading, writing = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # whoever waits for the pool is ended
+    context = regard.attention(x, x, x, mask=regard.causal())
+    received = regard.Pattern(x, x, mask=regard.causal()).received()
+    os.write(writing, bytes(context.numpy()) + bytes(received.numpy()))
+    os._exit(0)
+os.close(writing)
+with open(reading, "rb") as pipe:
+    results = pipe.read()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+context = regard.attention(x, x, x, mask=regard.causal())
+received = regard.Pattern(x, x, mask=regard.causal()).received()
+assert results == bytes(context.numpy()) + bytes(received.numpy())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are safe by the runtime elsewhere")
+def test_a_process_may_fork_before_use():
+    command = [sys.executable, "-c", FORKED_BEFORE]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert run.returncode == 0, run.stderr
+
+
 @pytest.mark.parametrize("layout", ["rows", "heads"])
 def test_addresses_beyond_two_to_the_31st_element(layout):
     """Of memory that is reserved, only the pages in use are ever touched."""
