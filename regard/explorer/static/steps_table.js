@@ -4,7 +4,7 @@ import { full, plural, signed, weight } from "./format.js";
 
 const NAMES = {
   scaled: (data) => [`× ${signed(data.scale, 3, 3)}`, `times the scale, ${full(data.scale)}`],
-  softcapped: () => ["capped", "cap · tanh(scaled / cap): large scores flattened"],
+  softcapped: () => ["capped", "cap · tanh(scaled / cap): none beyond ±cap"],
   biased: () => ["+ bias", "with what this attention adds for the pair of positions"],
   masked: () => ["masked", "the score softmax is taken of: −∞ where the mask hides the key"],
 };
@@ -21,7 +21,7 @@ export function keysTable(data, on) {
     ["key", "position and token", "start"],
     ["q·k", "the dot product"],
     ...data.steps.map((name) => NAMES[name](data)),
-    ["− logsumexp", `minus ${signed(data.logsumexp, 3)}, the log of the sum of all e^score`],
+    ["− logsumexp", `minus ${signed(data.logsumexp, 3)}, the log of softmax’s denominator`],
     ["", "", "wide"],
     ["weight", "e to the power of that"],
     ...(d == null ? [] : [[`× v[${d}]`, `the weight times number ${d} of the key’s value`]]),
