@@ -135,24 +135,23 @@ def _grouped(
     """Undo what `transformers` does to grouped heads before it calls SDPA.
 
     It repeats the keys for each query head, or, where there is one query, takes the heads of a
-    group for queries of one head.
+    group for queries of one head. Which of them, the keys tell; configurations may name other
+    numbers than a layer goes by.
     """
     share = getattr(module, "num_key_value_groups", 1)
     if not isinstance(share, int) or share < 2 or query.ndim != 4:
         return query, key, mask
-    config = getattr(module, "config", None)
-    groups = getattr(config, "num_key_value_heads", None)
-    if groups is None:  # some, whose heads all share one key, do not name it
-        groups = getattr(config, "num_attention_heads", 0) // share
-    if query.shape[1] == groups and query.shape[2] == share:
-        if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
-            mask = mask.reshape(mask.shape[0], -1, 1, mask.shape[-1])
-        return query.reshape(query.shape[0], -1, 1, query.shape[-1]), key, mask
-    if key.shape[1] == groups * share:
-        each = key.unflatten(1, (groups, share))
+    if query.shape[1] != key.shape[1]:
+        return query, key, mask
+    if key.shape[1] % share == 0:
+        each = key.unflatten(1, (-1, share))
         first = each[:, :, :1]
         if torch.equal(each, first.expand_as(each)):
             return query, first[:, :, 0], mask
+    if query.shape[2] == share:
+        if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
+            mask = mask.reshape(mask.shape[0], -1, 1, mask.shape[-1])
+        return query.reshape(query.shape[0], -1, 1, query.shape[-1]), key, mask
     return query, key, mask
 
 

@@ -68,8 +68,6 @@ def structured(
     compiling = torch.compiler.is_compiling()
     if not compiling:  # where the mask can't be added, being no tensor
         require_interface(config)
-    # A causal layer would take None for its own rule where a model has it see everything.
-    may_skip = allow_is_bidirectional_skip and getattr(config, "is_causal", None) is not False
     everything: Any = masking_utils.bidirectional_mask_function
     only_earlier: Any = masking_utils.causal_mask_function
     device = torch.device(device)
@@ -80,7 +78,7 @@ def structured(
     if keep is not None and not compiling and bool(keep.all()):
         keep = None
     if mask_function is everything:
-        if keep is None and may_skip:
+        if keep is None and allow_is_bidirectional_skip:
             return None
         mask = Mask(offset=offset)
     elif mask_function is None or mask_function is only_earlier:

@@ -326,20 +326,32 @@ def test_a_decoder_may_be_made_to_see_both_ways(is_causal, padded):
     assert torch.equal(before, after) == is_causal
 
 
+@pytest.mark.parametrize("groups", [1, 2, None])
 @pytest.mark.parametrize("how", ["sdpa", "eager"])
-def test_one_key_for_all_heads_is_one_pattern_over_a_generation(how):
-    config = hf.GPTBigCodeConfig(**{**SMALL, "n_layer": 2}, multi_query=True)
+def test_one_key_for_all_heads_is_one_pattern_over_a_generation(how, groups):
+    # The model goes by multi_query alone.
+    config = hf.GPTBigCodeConfig(
+        **{**SMALL, "n_layer": 2}, multi_query=True, num_key_value_heads=groups
+    )
     model = build(hf.GPTBigCodeForCausalLM, config, how)
     options = {"do_sample": False, "max_new_tokens": 9, "min_new_tokens": 9}
+    prompt = ids(padded=False, length=8)
+    prompt["attention_mask"][1, :3] = 0  # a mask, with which SDPA is called in another way
     with regard.record(model) as recording:
-        out = model.generate(**ids(padded=False, length=8), **options)
+        out = model.generate(**prompt, **options)
+    keep = torch.nn.functional.pad(prompt["attention_mask"], (0, 8), value=1)
     with torch.no_grad():
-        eager = build(hf.GPTBigCodeForCausalLM, config, "eager")
-        expected = eager(out[:, :-1], output_attentions=True, use_cache=False).attentions
+        expected = build(hf.GPTBigCodeForCausalLM, config, "eager")(
+            out[:, :-1],
+            attention_mask=keep,
+            position_ids=(keep.cumsum(-1) - 1).clamp(min=0),
+            output_attentions=True,
+            use_cache=False,
+        ).attentions
     assert [layer.index for layer in recording.layers] == [0, 1]
     for pattern, weight in zip(recording.attentions, expected, strict=True):
         assert pattern.shape == weight.shape == (2, H, 16, 16)
-        assert (pattern.dense() - weight).abs().max() < 1e-5
+        assert (pattern.dense() - weight).abs().amax((1, 3))[keep.bool()].max() < 1e-5
 
 
 def test_a_layer_that_weighs_two_values_alike_has_one_pattern_over_a_generation():
