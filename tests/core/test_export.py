@@ -1,0 +1,122 @@
+"""Graphs by torch.compile, torch.export and make_fx: whole, for sizes that are not known yet."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+# In a process of its own: the compiler can't see through the type checks of the test run. Each
+# process works on all options in one dtype, and tells which of them went wrong.
+SETUP = """
+import json, sys, traceback, warnings
+import torch, regard
+from torch.export import Dim, export
+from torch.fx.experimental.proxy_tensor import make_fx
+
+warnings.simplefilter("ignore")  # torch's own, of what it will deprecate
+kind, dtype = sys.argv[1], getattr(torch, sys.argv[2])
+B, H, G, D, DV = 2, 6, 3, 11, 13
+TOLERANCE = 1e-12 if dtype == torch.float64 else 1e-4  # sums of some hundred terms near 1
+
+def inputs(batch, queries, keys):
+    torch.manual_seed(queries)
+    shapes = (batch, H, queries, D), (batch, G, keys, D), (batch, G, keys, DV)
+    return [torch.randn(shape).to(dtype) for shape in shapes]
+
+OPTIONS = {
+    "plain": {},
+    "causal": {"mask": regard.causal()},
+    "top left": {"mask": regard.causal(offset=0)},
+    "window": {"mask": regard.causal() & regard.window(3), "scale": -0.3},
+    "prefix": {"mask": regard.prefix(2), "softcap": 3.0},
+    "dropout": {"mask": regard.causal(), "dropout": 0.5},
+    "numbers": {"alibi": torch.arange(1.0, 1 + H), "sink": torch.ones(H)},
+}
+
+if dtype == torch.float64:  # written out, in many operators that take their time
+    OPTIONS = {name: OPTIONS[name] for name in ("window", "dropout")}
+
+def seeded(call, *tensors):
+    torch.manual_seed(7)
+    return call(*tensors)
+
+def same(call, expected, sizes):
+    tensors = inputs(*sizes)
+    results, wanted = seeded(call, *tensors), seeded(expected, *tensors)
+    torch.testing.assert_close(results, wanted, rtol=TOLERANCE, atol=TOLERANCE)
+
+class Model(torch.nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, query, key, value):
+        return regard.attention(query, key, value, **self.options)
+
+def differentiated(model):
+    def call(*tensors):
+        tensors = [t.detach().requires_grad_() for t in tensors]
+        return torch.autograd.grad(model(*tensors).square().sum(), tensors)
+    return call
+"""
+
+KINDS = {
+    # torch writes its own check of sizes for the four keys of a word of Philox, which does not hold
+    # for all of them; a fixed size does.
+    "export": """
+def run(name, model):
+    if name == "dropout" and dtype == torch.float64:
+        sizes, shapes = (B, 5, 7), None
+    else:
+        batch, queries, keys = (Dim(n, min=2, max=64) for n in ("batch", "queries", "keys"))
+        sizes, shapes = (3, 11, 17), ({0: batch, 2: queries}, *({0: batch, 2: keys},) * 2)
+    for strict in (True, False):
+        program = export(model, tuple(inputs(B, 5, 7)), dynamic_shapes=shapes, strict=strict)
+        same(program.module(), model, sizes)
+""",
+    "make_fx": """
+def run(name, model):
+    if name == "numbers":
+        return  # tensors that are no arguments are none that it knows
+    for mode in ("symbolic", "fake", "real"):
+        graph = make_fx(lambda *tensors: model(*tensors), tracing_mode=mode)(*inputs(B, 5, 7))
+        same(graph, model, (3, 11, 17) if mode == "symbolic" and name != "dropout" else (B, 5, 7))
+""",
+    "compile": """
+def run(name, model):
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+    same(compiled, model, (B, 5, 7))
+    for sizes in ((B, 5, 7), (B, 3, 11)):
+        same(differentiated(compiled), differentiated(model), sizes)
+""",
+    "call": """
+def run(name, model):
+    def call(*tensors):
+        return regard.scaled_dot_product_attention(*tensors, is_causal=True, enable_gqa=True)
+    if name == "window":
+        torch.compiler.reset()
+        same(torch.compile(call, fullgraph=True, backend="aot_eager"), call, (B, 5, 7))
+""",
+}
+
+RESULT = """
+wrong = {}
+for name, options in OPTIONS.items():
+    try:
+        run(name, Model(options))
+    except Exception:
+        wrong[name] = traceback.format_exc()
+print(json.dumps(wrong))
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_is_whole_and_computes_what_the_call_does(kind, dtype):
+    command = [sys.executable, "-c", SETUP + KINDS[kind] + RESULT, kind, dtype]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    wrong = json.loads(run.stdout.splitlines()[-1])
+    assert not wrong, "\n".join(f"{name}: {error}" for name, error in wrong.items())
