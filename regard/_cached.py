@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
 T = TypeVar("T")
 
@@ -24,7 +25,13 @@ class cached(Generic[T]):  # noqa: N801 - a decorator, as `functools.cached_prop
         self._name = function.__name__
         self.__doc__ = function.__doc__
 
-    def __get__(self, instance: object, owner: type | None = None) -> T:
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> T: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> Self | T:
+        if instance is None:  # asked of the class
+            return self
         result = self._function(instance)
         if not torch.compiler.is_compiling():
             instance.__dict__[self._name] = result
