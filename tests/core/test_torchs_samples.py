@@ -1,0 +1,81 @@
+"""torch's own samples, put to the stand-in: values, gradients, vmap, meta, torch.compile."""
+
+import subprocess
+import sys
+
+import pytest
+
+# In a process of its own: torch's samples come with its whole test suite, and the compiler can't
+# see through the type checks of the test run.
+SAMPLES = """
+import sys, types, unittest, warnings
+
+# torch's test suite wants this package, of which making samples uses nothing.
+sys.modules["expecttest"] = types.SimpleNamespace(TestCase=unittest.TestCase)
+warnings.simplefilter("ignore")
+import torch
+import torch.nn.functional as F
+from torch.func import grad, vmap
+from torch.testing import assert_close
+from torch.testing._internal.common_methods_invocations import op_db
+
+import regard
+
+dtype = getattr(torch, sys.argv[1])
+# Sums of some ten products of numbers up to 9.
+atol = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 0.3}[dtype]
+(info,) = (op for op in op_db if op.name == "nn.functional.scaled_dot_product_attention")
+count = 0
+
+def close(results, wanted):
+    for result, exact in zip(results, wanted, strict=True):
+        assert_close(result, exact, rtol=0, atol=atol)
+
+def on_meta(given):
+    return given.to("meta") if isinstance(given, torch.Tensor) else given
+
+for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
+    if sample.kwargs.get("dropout_p"):
+        continue  # torch draws other numbers
+    query, key, value, *others = sample.input, *sample.args
+    tensors = query, key, value
+
+    def both(function):
+        def call(*tensors):
+            return function(*tensors, *others, **sample.kwargs)
+
+        def gradients(*tensors):
+            tensors = [t.detach().requires_grad_() for t in tensors]
+            return torch.autograd.grad(call(*tensors).sum(), tensors, materialize_grads=True)
+
+        return call, gradients
+
+    call, gradients = both(regard.scaled_dot_product_attention)
+    torchs, torchs_gradients = both(F.scaled_dot_product_attention)
+    context = call(*tensors)
+    close((context, *gradients(*tensors)), (torchs(*tensors), *torchs_gradients(*tensors)))
+
+    halves = [t * 0.5 for t in tensors]
+    many = [torch.stack(pair) for pair in zip(tensors, halves)]
+    close(vmap(call)(*many), (context, call(*halves)))
+    of_each = vmap(grad(lambda *t: call(*t).sum(), argnums=(0, 1, 2)))(*many)
+    wanted = zip(torchs_gradients(*tensors), torchs_gradients(*halves), strict=True)
+    close(of_each, map(torch.stack, wanted))
+
+    options = {name: on_meta(given) for name, given in sample.kwargs.items()}
+    shape = regard.scaled_dot_product_attention(*map(on_meta, (*tensors, *others)), **options).shape
+    assert shape == context.shape
+
+    torch.compiler.reset()
+    compiled = torch.compile(call, fullgraph=True, backend="eager")
+    close([compiled(*tensors)], [context])
+    count += 1
+assert count > 5, "there are samples"
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_the_stand_in_passes_torch_s_samples(dtype):
+    command = [sys.executable, "-c", SAMPLES, dtype]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
