@@ -80,6 +80,10 @@ def attention(
     see nothing gives context 0 and gradient 0; a hidden key or value never touches a result. The
     dtype of the tensors decides, also under autocast, which `scaled_dot_product_attention` follows.
 
+    It can be compiled, exported and traced, gives shapes on the meta device, and can be transformed
+    by `torch.func`. On a CPU, forward-mode derivatives, second derivatives under `torch.func` and
+    graphs for ONNX are written out, which takes O(L·S) memory.
+
     Args:
         query: ``(B, H, L, D)``.
         key: ``(B, G, S, D)``, H a multiple of G: consecutive query heads share a key head

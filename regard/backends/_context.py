@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from regard._contexts import for_onnx, has_tangent, transforms
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ def objection_to_context(problem: Problem) -> str | None:
     levels = transforms()
     if "Jvp" in levels or any(map(has_tangent, problem.continuous)):
         return "a tensor carries a tangent, and it gives no forward-mode derivatives"
+    if "Grad" in levels and torch.compiler.is_dynamo_compiling():
+        return "torch.compile can't trace how a transform differentiates it"
     if levels.count("Grad") > 1:
         return "two transforms differentiate it, and it gives first derivatives only"
     if for_onnx():

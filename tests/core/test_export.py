@@ -91,6 +91,20 @@ def run(name, model):
     for sizes in ((B, 5, 7), (B, 3, 11)):
         same(differentiated(compiled), differentiated(model), sizes)
 """,
+    "transforms": """
+from torch.func import grad, vmap
+
+def run(name, model):
+    if name != "window":
+        return  # torch.compile takes its time
+    def loss(*tensors):
+        return model(*tensors).square().sum()
+    for call in (vmap(model), grad(loss), vmap(grad(loss)), grad(lambda *t: vmap(loss)(*t).sum())):
+        torch.compiler.reset()
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        tensors = [torch.stack([t, t / 2]) for t in inputs(B, 5, 7)]
+        torch.testing.assert_close(compiled(*tensors), call(*tensors), rtol=0, atol=TOLERANCE)
+""",
     "call": """
 def run(name, model):
     def call(*tensors):

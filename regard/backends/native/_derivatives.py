@@ -27,16 +27,21 @@ if TYPE_CHECKING:
 
 def attend(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
     """Compute context and logsumexp by the operator, in the way that it can be differentiated."""
-    call: Any = _Attention.apply if transforms() else torch.ops.regard.attention
+    call: Any = _Attention.apply if _under_transform() else torch.ops.regard.attention
     context, logsumexp = call(*arguments)
     return context, logsumexp
 
 
 def gradients(*arguments: Any) -> Sequence[Tensor]:
     """Compute the gradients that are wanted by the operator, likewise."""
-    call: Any = _Gradients.apply if transforms() else torch.ops.regard.attention_backward
+    call: Any = _Gradients.apply if _under_transform() else torch.ops.regard.attention_backward
     results: Sequence[Tensor] = call(*arguments)
     return results
+
+
+def _under_transform() -> bool:
+    """Whether to go by a Function; torch.compile, which can't, asks the operator for its vmap."""
+    return bool(transforms()) and not torch.compiler.is_dynamo_compiling()
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
