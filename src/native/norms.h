@@ -37,9 +37,13 @@ static void find_norms(const regard_problem &p, const Scoring &scoring, const Ta
       RowSum sum = {level_of(shift, i, scoring), total[j][i]};
       if (p.sink.data) sum.take_in(sinks[i]);
       logsumexp[j * LANES + i] = sees[i] ? sum.logsumexp() : -INFINITY;
-      const float highest = peak[j][i] == HIDDEN ? 0 : peak[j][i];
-      const double above = (sum.level - highest * scoring.unit) * LOG2_E;
-      norms[j * LANES + i] = {highest, float(above + log2f(sum.total))};
+      // A sink far above the scores is what they are measured from.
+      const bool below = p.sink.data && sum.level == sinks[i];
+      const float from = below                  ? float(sum.level / scoring.unit)
+                         : peak[j][i] == HIDDEN ? 0
+                                                : peak[j][i];
+      const double above = (sum.level - from * scoring.unit) * LOG2_E;
+      norms[j * LANES + i] = {from, float(above + log2f(sum.total))};
     }
   }
 }

@@ -81,14 +81,16 @@ def test_large_scores(queries, keys, name, dtype, instructions):
         options = option(name, queries, keys, reached)
         given = [t.clone().requires_grad_() for t in tensors]
         exact = [t.double().requires_grad_() for t in tensors]
-        steps = regard.explain(*exact, **options)
-        expected = gradients(steps.context, exact)
+        sinks = [options.pop("sink").requires_grad_()] if "sink" in options else []
+        sink = {"sink": sinks[0]} if sinks else {}
+        steps = regard.explain(*exact, **options, **sink)
+        expected = gradients(steps.context, [*exact, *sinks])
         with forced(instructions):
             context, pattern = regard.attention(
-                *given, **options, backend="native", return_pattern=True
+                *given, **options, **sink, backend="native", return_pattern=True
             )
-            found = gradients(context, given)
-            fresh = regard.Pattern(*tensors[:2], **options)
+            found = gradients(context, [*given, *sinks])
+            fresh = regard.Pattern(*tensors[:2], **options, **sink)
             dense = [pattern.dense(), fresh.dense()]
             largest = fresh.max()
         close(context, steps.context, dtype)
@@ -101,6 +103,8 @@ def test_large_scores(queries, keys, name, dtype, instructions):
         for one, other, partner in zip(found[:2], expected, (1, 0), strict=False):
             reach = float(tensors[partner].abs().max()) * DV
             close(one, other, dtype, max(float(other.abs().max()), reach))
+        if sinks:  # the sum of all rows', each of them of DV products
+            close(found[3], expected[3], dtype, 2 * queries * DV)
 
 
 @pytest.mark.parametrize("instructions", SETS)
