@@ -118,7 +118,7 @@ def aligned(size: int) -> int:
     """Round a size up to a multiple of 16, which is 64 bytes of float32.
 
     Matrix libraries round differently by where in memory a matrix starts. Where rows are a multiple
-    of a cache line, that no longer depends on what else is in the batch or on which thread works.
+    of a cache line, one such difference less is left between a sequence alone and in a batch.
     """
     return -(-size // 16) * 16
 

@@ -90,8 +90,13 @@ class Collected(Readout["Tensor", "Tensor"]):
 
     def add(self, state: Tensor, block: Block) -> None:
         """Multiply by the block."""
-        rows = self.rows[block.heads, :, block.rows].to(block.weights.dtype)
-        state[block.heads, :, block.columns] += rows @ block.weights
+        collected = state[block.heads, :, block.columns]
+        coefficients = self.rows[block.heads, :, block.rows].to(block.weights.dtype)
+        if not collected.is_cpu:
+            collected += coefficients @ block.weights
+            return
+        for row, weights in zip(coefficients.unbind(-1), block.weights.unbind(1), strict=True):
+            collected += row[..., None] * weights[:, None]  # one after the other; see _ordered
 
     def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
         """Shape the result."""

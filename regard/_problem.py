@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from regard._rows import Rows
 
 
-# The product of two such numbers, summed over a head dimension of up to 2¹⁶, stays within float32.
-_TAME = 2.0**56
+# The product of two such numbers, summed over a head dimension of up to 2¹⁶, is at most 2¹²⁶, which
+# a float32 holds.
+_TAME = 2.0**55
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,7 +100,8 @@ class Problem:
         if not torch.compiler.is_compiling() and not readable(*tensors):
             return None
         largest = [_largest(t) for t in tensors if t.numel() > 0]
-        return not largest or bool((torch.stack(largest) <= _TAME).all())  # read back but once
+        most = _TAME / max(1.0, abs(self.scale))  # a score must not overflow when it is scaled
+        return not largest or bool((torch.stack(largest) <= most).all())  # read back but once
 
     def repeated(self, tensor: Float[Tensor, "B G S d"]) -> Float[Tensor, "B H S d"]:
         """Repeat key or value for the query heads of its group, without copying where possible."""

@@ -8,11 +8,12 @@ Axes: heads are numbered through, n of them in a block; R rows and C columns of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
+from regard._ordered import dot_products, totals
 from regard.steps import total_bias
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ _TIMES_ON_CUDA = 16
 _HIDDEN = -1e30
 # Stands for it among the logarithms of visible weights, which an infinity in a key may bring about.
 _LOWEST = -1e29
+
+# Beyond this size a log-sum-exp is too coarse to make weights of scores. There a row's peak
+# is subtracted first, and the logarithm of its sum of exponentials then.
+_MOST_LOGSUMEXP = 64
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -104,31 +109,28 @@ def _block(
     part: Problem, chosen: Tensor, rows: slice, known: Tensor | None, within: slice | None
 ) -> Block | None:
     low, high = part.rows.span(rows)
+    own = None if known is None else known[:, rows].to(part.exact_dtype)
     if within is not None:
+        if own is not None and is_coarse(own).any():  # that takes whole rows
+            whole = _block(part, chosen, rows, known, None)
+            return None if whole is None else _cut(whole, within)
         low, high = max(low, within.start), min(high, within.stop)
     if low >= high:
         return None
     columns = slice(low, high)
-    scores = torch.bmm(part.query[:, 0, rows] * part.scale, part.key[:, 0, columns].mT)
-    if part.softcap is not None:
-        scores.div_(part.softcap).tanh_().mul_(part.softcap)
-    bias = total_bias(part, rows, columns)
-    if bias is not None:
-        scores += bias[:, 0]
-    if not part.tame:
-        scores.clamp_(min=_LOWEST)
-    _hide(scores, part, rows, columns)
+    scores = _scores(part, rows, columns)
+    logsumexp, peak, log = _norms(part, scores, own)
 
-    logsumexp = _logsumexp(part, scores) if known is None else known[:, rows].to(scores.dtype)
-    shift = logsumexp.masked_fill(logsumexp == -torch.inf, 0)  # who sees nothing keeps weight 0
-    shift = shift.masked_fill(shift == torch.inf, torch.nan)  # ∞ − ∞
-    log_weights = scores.sub_(shift[..., None])
+    blind = logsumexp == -torch.inf  # who sees nothing keeps weight 0
+    log = log.masked_fill(blind, 0).masked_fill(logsumexp == torch.inf, torch.nan)  # ∞ − ∞
+    if peak is not None:
+        scores.sub_(peak[..., None])
+    log_weights = scores.sub_(log[..., None])
     weights = log_weights.exp()
-    stray = bool(shift.isnan().any())
+    stray = bool(log.isnan().any())
     if stray:  # a visible NaN fills its row, but only as far as it sees
-        hidden = ~part.rows.visible(rows, columns)[:, 0].expand(weights.shape)
-        weights.masked_fill_(hidden, 0)
-        log_weights.masked_fill_(hidden, _HIDDEN)
+        weights.masked_fill_(~part.rows.visible(rows, columns)[:, 0].expand(weights.shape), 0)
+    _hide(log_weights.clamp_(min=_LOWEST), part, rows, columns, _HIDDEN)
     return Block(
         heads=slice(int(chosen[0]), int(chosen[-1]) + 1),
         rows=rows,
@@ -141,24 +143,77 @@ def _block(
     )
 
 
-def _hide(scores: Tensor, part: Problem, rows: slice, columns: slice) -> None:
+def _cut(block: Block, within: slice) -> Block | None:
+    """Keep the columns that lie within a range."""
+    low = max(block.columns.start, within.start)
+    high = min(block.columns.stop, within.stop)
+    if low >= high:
+        return None
+    at = slice(low - block.columns.start, high - block.columns.start)
+    return replace(
+        block,
+        columns=slice(low, high),
+        weights=block.weights[..., at],
+        log_weights=block.log_weights[..., at],
+    )
+
+
+def _scores(part: Problem, rows: slice, columns: slice) -> Float[Tensor, "n R C"]:
+    """Everything up to the softmax, −∞ for hidden keys."""
+    key = part.key[:, 0, columns]
+    scores = dot_products(part.query[:, 0, rows] * part.scale, key)
+    if part.softcap is not None:
+        scores.div_(part.softcap).tanh_().mul_(part.softcap)
+    bias = total_bias(part, rows, columns)
+    if bias is not None:
+        scores += bias[:, 0]
+    _hide(scores, part, rows, columns, -torch.inf)
+    return scores
+
+
+def _norms(
+    part: Problem, scores: Float[Tensor, "n R C"], known: Float[Tensor, "n R"] | None
+) -> tuple[Float[Tensor, "n R"], Float[Tensor, "n R"] | None, Float[Tensor, "n R"]]:
+    """Find a row's log-sum-exp, and what to subtract from its scores, first and second.
+
+    The first is None where it is 0 for all.
+    """
+    if known is not None and not is_coarse(known).any():
+        return known, None, known
+    peak = scores.amax(dim=-1)
+    blind = peak == -torch.inf
+    peak = peak.masked_fill(blind, 0)
+    log = totals((scores - peak[..., None]).exp()).log()
+    if part.sink is not None:
+        log = torch.logaddexp(log, part.sink.to(scores.dtype) - peak)
+    own = (peak + log).masked_fill(blind, -torch.inf)
+    if known is None:
+        known = own
+    else:  # where that is another, there are keys elsewhere, of which it alone knows
+        rounding = 4 * torch.finfo(scores.dtype).eps
+        same = (known - own).abs() <= rounding * known.abs()
+        log = torch.where(same, log, known - peak)
+    coarse = is_coarse(known)
+    if not coarse.any():
+        return known, None, known
+    return known, torch.where(coarse, peak, 0), torch.where(coarse, log, known)
+
+
+def is_coarse(logsumexp: Float[Tensor, "*b L"]) -> Bool[Tensor, "*b L"]:
+    """Tell rows whose log-sum-exp makes no exact weights by itself."""
+    return logsumexp.isfinite() & (logsumexp.abs() > _MOST_LOGSUMEXP)
+
+
+def _hide(scores: Tensor, part: Problem, rows: slice, columns: slice, hidden: float) -> None:
     """Overwrite the scores of hidden keys, looking only where there may be some."""
     if not part.rows.interval:
-        scores.masked_fill_(~part.rows.visible(rows, columns)[:, 0], _HIDDEN)
+        scores.masked_fill_(~part.rows.visible(rows, columns)[:, 0], hidden)
         return
     low, high = part.rows.common(rows)
     low, high = max(low, columns.start), min(high, columns.stop)
     edges = [slice(columns.start, low), slice(high, columns.stop)]
     for edge in edges if low < high else [columns]:
         if edge.start < edge.stop:
-            hidden = ~part.rows.visible(rows, edge)[:, 0]
+            unseen = ~part.rows.visible(rows, edge)[:, 0]
             at = slice(edge.start - columns.start, edge.stop - columns.start)
-            scores[..., at].masked_fill_(hidden, _HIDDEN)
-
-
-def _logsumexp(part: Problem, scores: Tensor) -> Tensor:
-    logsumexp = torch.logsumexp(scores, dim=-1)
-    blind = logsumexp <= _HIDDEN / 2
-    if part.sink is not None:
-        logsumexp = torch.logaddexp(logsumexp, part.sink.to(scores.dtype))
-    return logsumexp.masked_fill(blind, -torch.inf)
+            scores[..., at].masked_fill_(unseen, hidden)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from torch.overrides import handle_torch_function, has_torch_function
 
+from regard._contexts import readable
 from regard._problem import check
+from regard._stream import is_coarse
 from regard.backends import choose, quick, run
 from regard.mask import Mask
 from regard.pattern import Pattern
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     import torch
     from jaxtyping import Float
     from torch import Tensor
+
+    from regard._problem import Problem
 
 __all__ = ["attention"]
 
@@ -159,8 +163,23 @@ def attention(
         dropout=dropout,
         generator=generator,
     )
-    context, logsumexp = run(problem, choose(problem, backend))
+    choice = choose(problem, backend)
+    context, logsumexp = run(problem, choice)
     context = problem.restore(context)
     if not return_pattern:
         return context
+    if logsumexp is not None and choice.name != "native" and readable(logsumexp):
+        logsumexp = _restated(problem, logsumexp)
     return context, Pattern.of(problem, logsumexp)
+
+
+def _restated(problem: Problem, logsumexp: Float[Tensor, "B H L"]) -> Float[Tensor, "B H L"]:
+    """Bring coarse log-sum-exps to those that the pattern's own dot products lead to.
+
+    A library rounds these otherwise, and for large scores by more than weights can bear.
+    """
+    coarse = is_coarse(logsumexp.detach())
+    if not bool(coarse.any()):
+        return logsumexp
+    own = Pattern.of(problem, None).logsumexp.reshape(logsumexp.shape)
+    return own.to(logsumexp.dtype).where(coarse, logsumexp)

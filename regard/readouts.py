@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from regard._ordered import add_rows, totals
 from regard._readout import Readout, Sizes
 from regard._stream import Block
-from regard._visible import weighted_sum
 from regard.backends._order import Order
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ class Received(Readout["Tensor", "Tensor"]):
 
     def add(self, state: Tensor, block: Block) -> None:
         """Sum the block's columns."""
-        state[block.heads, block.columns] += block.weights.sum(dim=1)
+        received = state[block.heads, block.columns]
+        received.copy_(add_rows(received, block.weights))
 
     def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
         """Shape the result."""
@@ -179,7 +180,7 @@ class Distance(Readout["Tensor", "Tensor"]):
         key = torch.arange(block.columns.start, block.columns.stop, device=block.positions.device)
         distance = (block.positions[..., None] - key).abs().to(block.weights.dtype)
         moment = _row_dot(block.weights, distance.expand(block.weights.shape)).double()
-        share = block.weights.sum(dim=-1).double()
+        share = totals(block.weights).double()
         state[block.heads, block.rows] = torch.where(share == 0, 0, moment / share)
 
     def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
@@ -220,7 +221,7 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         key = key.clamp(0, width - 1).expand(inside.shape)
         seen = inside & Block.seen(block.log_weights.gather(-1, key))
         found = torch.where(seen, block.weights.gather(-1, key), 0)
-        weight[block.heads] += found.sum(dim=1)
+        weight[block.heads] = add_rows(weight[block.heads], found)
         count[block.heads] += seen.sum(dim=1)
 
     def finish(self, state: tuple[Tensor, Tensor], sizes: Sizes) -> Tensor:
@@ -250,7 +251,6 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     def add(self, state: tuple[Tensor, Tensor], block: Block) -> None:
         """Sum over the marked keys."""
         mass, marked = state
-        # Not weights @ marked: its rounding depends on how many heads the block holds.
         share = _row_dot(block.weights, marked[block.columns].expand(block.weights.shape))
         mass[block.heads, block.rows] = share.double()
 
@@ -306,33 +306,16 @@ class Image(Readout[_ImageState, "Tensor"]):
         return _ImageState(sizes.zeros(rows, columns), rows, columns, sizes.queries, sizes.keys)
 
     def add(self, state: _ImageState, block: Block) -> None:
-        """Pool the rows first, of which a block has few, then the columns."""
-        first, last, share = _cut_by_edges(
-            block.rows, state.queries, state.rows, state.pixels.device
-        )
-        share = share.to(block.weights)
-        row = torch.arange(len(share), device=share.device)
-        band = torch.zeros(int(last[-1]) - int(first[0]) + 1, len(share)).to(
-            share
-        )  # (pixel rows, R)
-        band[first - first[0], row] = share
-        band[last - first[0], row] += 1 - share
-        pooled = (
-            weighted_sum(band, block.weights, band > 0) if block.stray else band @ block.weights
-        )
-        bands = pooled.permute(2, 0, 1).contiguous()  # (C, n, pixel rows)
-
-        left, right, share = _cut_by_edges(
-            block.columns, state.keys, state.columns, state.pixels.device
-        )
-        share = share.to(block.weights)[:, None, None]
-        tile = bands.new_zeros(int(right[-1]) - int(left[0]) + 1, *bands.shape[1:])
-        tile.index_add_(0, left - left[0], bands * share)
-        tile.index_add_(0, right - left[0], bands * (1 - share))
-        pixels = state.pixels[
-            block.heads, int(first[0]) : int(last[-1]) + 1, int(left[0]) : int(right[-1]) + 1
-        ]
-        pixels += tile.permute(1, 2, 0)
+        """Pool the columns of each row, then the rows."""
+        device = state.pixels.device
+        left, share = _cut_by_edges(block.columns, state.keys, state.columns, device)
+        top, part = _cut_by_edges(block.rows, state.queries, state.rows, device)
+        first, last = int(left[0]), int(left[-1])
+        weights = block.weights.permute(2, 1, 0).double()  # (C, R, n)
+        by_column = weights.new_zeros(last + 1 - first, *weights.shape[1:])
+        _pool(by_column, left - first, share, weights)
+        pixels = state.pixels[block.heads, :, first : last + 1].permute(1, 2, 0)  # rows first
+        _pool(pixels, top, part, by_column.transpose(0, 1))
 
     def finish(self, state: _ImageState, sizes: Sizes) -> Tensor:
         """Turn sums into means: a pixel covers L/rows × S/columns weights."""
@@ -351,8 +334,8 @@ class Image(Readout[_ImageState, "Tensor"]):
 
 def _cut_by_edges(
     tokens: slice, length: int, pixels: int, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Find the one or two pixels that each token lies in, and its share in the first.
+) -> tuple[Int[Tensor, "s"], Float[Tensor, "s"]]:
+    """Find the one or two pixels that each token lies in, in turn, and its share in each.
 
     In units of 1/(length·pixels) of the whole, token i covers [i·pixels, (i+1)·pixels) and pixel p
     covers [p·length, (p+1)·length): the shares are ratios of integers. No token spans more than two
@@ -361,10 +344,21 @@ def _cut_by_edges(
     start = torch.arange(tokens.start, tokens.stop, device=device) * pixels
     first = start // length
     last = (start + pixels - 1) // length
-    edge = torch.minimum((first + 1) * length, start + pixels)
-    return first, last, (edge - start).double() / pixels
+    share = (torch.minimum((first + 1) * length, start + pixels) - start).double() / pixels
+    return torch.stack((first, last), 1).flatten(), torch.stack((share, 1 - share), 1).flatten()
+
+
+def _pool(
+    sums: Float[Tensor, "p ..."],
+    pixels: Int[Tensor, "s"],
+    shares: Float[Tensor, "s"],
+    tokens: Float[Tensor, "t ..."],
+) -> None:
+    """Add each token's share to its pixels, one token after the other."""
+    twice = tokens.repeat_interleave(2, dim=0)
+    sums.index_add_(0, pixels, twice * shares[:, None, None])
 
 
 def _row_dot(one: Float[Tensor, "n R C"], other: Float[Tensor, "n R C"]) -> Float[Tensor, "n R"]:
-    """Sum the products along each row, without a temporary of the block's size."""
-    return torch.linalg.vecdot(one, other)
+    """Sum the products along each row."""
+    return totals(one * other)

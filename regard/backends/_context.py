@@ -32,4 +32,4 @@ def objection_to_numbers(problem: Problem, mishandled: str) -> str | None:
         return "it has to look at the numbers, which a transform, a trace or the device hides"
     if problem.tame:
         return None
-    return f"query, key or value holds NaN, infinity or more than 2⁵⁶, which {mishandled}"
+    return f"query, key or value holds NaN, infinity or more than 2⁵⁵, which {mishandled}"

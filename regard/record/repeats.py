@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from regard._ordered import totals
 from regard._stream import Block
 from regard.readouts import Readout
 
@@ -182,4 +183,4 @@ def _far(ids: Int[Tensor, " L"], rows: slice, columns: slice) -> Bool[Tensor, "R
 
 
 def _add(state: Tensor, block: Block, marked: Tensor) -> None:
-    state[block.heads, block.rows] += (block.weights * marked).sum(dim=-1).double()
+    state[block.heads, block.rows] += totals(block.weights * marked).double()

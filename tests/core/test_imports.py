@@ -21,6 +21,7 @@ ROOMS = {
     "pattern": [
         "pattern",
         "readouts",
+        "_ordered",
         "_stream",
         "_readout",
         "_parts",

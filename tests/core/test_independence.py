@@ -1,15 +1,14 @@
-"""To the last bit: neither the rest of the batch nor the number of threads changes a result.
+"""Neither the rest of the batch nor the number of threads changes a result: by the kernels, no bit.
 
-Matrix libraries round by where in memory a matrix starts. The fused path and the readouts see to it
-that rows start at whole cache lines. `eager` is the definition and computes on what it is given: it
-is held to this only where rows of the input are whole cache lines, as those of head dimensions in
-use are, and not for gradients, which the library's threads may share out differently.
+Torch's own products may round by the shape of what they are handed, and by which thread computes
+what. Backends that are made of them, and they alone, are held to their rounding.
 """
 
 import itertools
 
 import pytest
 import torch
+from ways import SETS
 
 import regard
 from regard.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
@@ -57,7 +56,7 @@ def everything(tensors, entries, mask, backend):
         },
         "weights": own.dense(),
         "pattern @ value": own @ spread,
-        "context @ pattern": context.detach().mT @ own,
+        "rows @ pattern": normal(3, query.shape[-2], seed=8) @ own,
         "top weights": readouts[0].weights,
         "top positions": readouts[0].positions,
         **{type(r).__name__: t for r, t in zip(READOUTS[1:], readouts[1:], strict=True)},
@@ -69,13 +68,24 @@ def inputs(queries, keys, dim):
     return [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
 
 
-FUSED = itertools.product(
-    ["torch_sdpa"], [13, 64], ["none", "causal", "padding", "documents", "dense"], LENGTHS
+KERNELS = itertools.product(
+    ["native"] if SETS else [],
+    [13, 64],
+    ["none", "causal", "padding", "documents", "dense"],
+    LENGTHS,
 )
-WRITTEN_OUT = itertools.product(["eager"], [64], ["none", "padding"], LENGTHS[2:])
+TORCHS = itertools.product(["torch_sdpa", "eager"], [13, 64], ["none", "padding"], LENGTHS)
+OF_BACKENDS = ("context", "logsumexp")
 
 
-@pytest.mark.parametrize(("backend", "dim", "name", "lengths"), [*FUSED, *WRITTEN_OUT])
+def agree(backend, what, one, other):
+    """To the last bit, unless it comes of torch's products: sums of some hundred numbers."""
+    if backend == "native" or not (what in OF_BACKENDS or what.startswith("gradient")):
+        return torch.equal(one, other)
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("backend", "dim", "name", "lengths"), [*KERNELS, *TORCHS])
 def test_the_rest_of_the_batch_changes_nothing(backend, dim, name, lengths):
     tensors, keys = inputs(*lengths, dim), lengths[1]
     together = everything(tensors, slice(None), mask_of(name, keys, slice(None)), backend)
@@ -83,7 +93,7 @@ def test_the_rest_of_the_batch_changes_nothing(backend, dim, name, lengths):
         only = slice(entry, entry + 1)
         alone = everything(tensors, only, mask_of(name, keys, only), backend)
         for what, result in alone.items():
-            assert torch.equal(result[0], together[what][entry]), f"{what} of entry {entry}"
+            assert agree(backend, what, result[0], together[what][entry]), (what, entry)
 
 
 @pytest.fixture
@@ -97,7 +107,8 @@ def threads():
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("name", ["causal", "padding"])
 @pytest.mark.parametrize(
-    ("backend", "dim"), [("torch_sdpa", 13), ("torch_sdpa", 64), ("eager", 64)]
+    ("backend", "dim"),
+    [("native", 13), ("native", 64), ("torch_sdpa", 64), ("eager", 13)][0 if SETS else 2 :],
 )
 def test_the_number_of_threads_changes_nothing(threads, backend, dim, name, lengths):
     tensors, mask = inputs(*lengths, dim), mask_of(name, lengths[1], slice(None))
@@ -106,5 +117,4 @@ def test_the_number_of_threads_changes_nothing(threads, backend, dim, name, leng
     threads(2)
     two = everything(tensors, slice(None), mask, backend)
     for what, result in one.items():
-        if backend == "torch_sdpa" or "gradient" not in what:
-            assert torch.equal(result, two[what]), what
+        assert agree(backend, what, result, two[what]), what
