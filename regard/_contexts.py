@@ -8,9 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C import _get_dispatch_mode, _get_tracing_state, _len_torch_dispatch_stack
+from torch._C import _TorchDispatchModeKey as _Mode
 from torch._C._autograd import _profiler_enabled
-from torch._C._functorch import get_interpreter_stack, peek_interpreter_stack
+from torch._C._functorch import (
+    get_interpreter_stack,
+    is_functorch_wrapped_tensor,
+    peek_interpreter_stack,
+)
 from torch.autograd import forward_ad
 
 if TYPE_CHECKING:
@@ -47,6 +52,27 @@ def readable(*tensors: Tensor) -> bool:
         return False
     plain = torch.Tensor.__torch_dispatch__
     return all(t.device.type != "meta" and type(t).__torch_dispatch__ is plain for t in tensors)
+
+
+def unreadable(*tensors: Tensor) -> str | None:
+    """Say under what a kernel of ours can't read tensors, or None where it can."""
+    if _get_tracing_state() is not None or _get_dispatch_mode(_Mode.PROXY) is not None:
+        return "a trace, which would not see it"
+    if any(t.is_meta for t in tensors):
+        return "the meta device, whose tensors hold no numbers"
+    return unbranchable(*tensors)
+
+
+def unbranchable(*tensors: Tensor) -> str | None:
+    """Say under what Python can't branch on numbers in tensors that have a device; else None."""
+    if any(map(is_functorch_wrapped_tensor, tensors)):
+        return "torch.func, where a tensor may stand for many"
+    plain = torch.Tensor.__torch_dispatch__
+    if _get_dispatch_mode(_Mode.FAKE) is not None or any(
+        type(t).__torch_dispatch__ is not plain for t in tensors
+    ):
+        return "torch.export or fake tensors, which hold no numbers"
+    return None
 
 
 def transforms() -> tuple[str, ...]:

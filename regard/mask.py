@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard._bounds import Line, Table, line_through
+from regard._contexts import unbranchable
 from regard._kinds import check_dtype, check_tensor
 from regard._layout import align, flat, matrix
 from regard._rows import Rows
@@ -235,6 +236,7 @@ def documents(ids: Int[Tensor, "*b S"], *, offset: int | Int[Tensor, "*b"] | Non
     """
     _check_positions(ids, "ids")
     _check_integers(ids, "ids")
+    _require_numbers(ids, "ids")
     changes = ids[..., 1:] != ids[..., :-1]
     in_order = ids.sort(dim=-1).values
     distinct = in_order[..., 1:] != in_order[..., :-1]
@@ -262,6 +264,7 @@ def padding(keep: Bool[Tensor, "*b S"] | Int[Tensor, "*b S"]) -> Mask:
         [[0, 1, 1, 0]]
     """
     _check_positions(keep, "keep")
+    _require_numbers(keep, "keep")
     if keep.dtype != torch.bool:
         _check_integers(keep, "keep")
         if not keep.is_meta and bool(((keep != 0) & (keep != 1)).any()):
@@ -385,3 +388,13 @@ def _check_positions(given: object, name: str) -> None:
 def _check_integers(tensor: Shaped[Tensor, "..."], name: str) -> None:
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise TypeError(f"{name} must hold integers, but is {tensor.dtype}; try {name}.long()")
+
+
+def _require_numbers(tensor: Shaped[Tensor, "..."], name: str) -> None:
+    if torch.compiler.is_compiling() or tensor.is_meta:
+        return
+    why = unbranchable(tensor)
+    if why is not None:
+        raise ValueError(
+            f"{name} can't be checked under {why}; make the mask before, or hide keys by dense(...)"
+        )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from regard._contexts import unreadable
 from regard._index import span, spelled_out
 from regard._layout import Mover
 from regard._operand import check_operand
@@ -22,6 +23,7 @@ from regard._problem import Problem, check
 from regard._reading import take
 from regard._readout import Readout, Sizes
 from regard.backends import choose, run
+from regard.errors import Error
 from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, Top, TopK
 from regard.steps import worst_error
 
@@ -214,6 +216,7 @@ class Pattern:
         )
 
     def _weights(self, pairs: Tensor, rows: Any, columns: Any, limit: int | None) -> Tensor:
+        self._require_numbers()
         queries, keys = self.shape[-2:]
         row_index = torch.arange(queries)[rows]
         column_index = torch.arange(keys)[columns]
@@ -273,6 +276,7 @@ class Pattern:
     def _read(
         self, readouts: tuple[Readout[Any, Any], ...], columns: slice | None
     ) -> tuple[Any, ...]:
+        self._require_numbers()
         sizes = Sizes(
             self._problem.leading,
             self._problem.queries,
@@ -281,6 +285,14 @@ class Pattern:
             self.device,
         )
         return take(readouts, self._problem, sizes, self._logsumexp, columns)
+
+    def _require_numbers(self) -> None:
+        why = unreadable(self._problem.query, self._problem.key)
+        if why is not None:
+            raise Error(
+                f"a pattern's weights can't be read under {why}; return query and key, or the "
+                "pattern, and read it afterwards"
+            )
 
     def topk(self, k: int) -> Top:
         """Find the k strongest keys of each query: weights and positions ``(..., L, k)``."""

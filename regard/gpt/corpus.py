@@ -7,6 +7,7 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Iterator, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Literal
 
@@ -101,7 +102,8 @@ def require_texts(texts: object) -> None:
 
     A str is a sequence of characters too, each of which would become a document.
     """
-    if isinstance(texts, str | bytes | Iterator):
+    named = isinstance(texts, Sequence | PathLike)  # a set has no order, a mapping holds keys
+    if not named or isinstance(texts, str | bytes):
         raise TypeError(
             f"texts is a {type(texts).__name__}; expected a list of texts, such as [text], or the "
             'path of a file or a folder, such as pathlib.Path("book.txt")'

@@ -104,7 +104,8 @@ def train(
         raise ValueError("texts and corpus are both given; leave out one of them")
     if resume and overwrite:
         raise ValueError("resume and overwrite are both given; leave out one of them")
-    require_texts(texts)
+    if texts is not None:
+        require_texts(texts)
     root, device = Path(folder), torch.device(device)
     accelerators = [] if device.type == "cpu" else [device]
     with (

@@ -69,7 +69,7 @@ def step_tables(steps: Steps, tokens: Sequence[str] | None = None) -> Iterator[R
         tokens: of a self-attention, one for each position: they label queries and keys.
 
     Yields:
-        What rich prints.
+        What rich prints; where there is no head, names and shapes alone.
 
     Raises:
         ValueError: if there is not one token for each query and for each key.
@@ -79,6 +79,9 @@ def step_tables(steps: Steps, tokens: Sequence[str] | None = None) -> Iterator[R
         raise ValueError(f"{len(tokens)} tokens do not label {queries} queries and {keys} keys")
     leading = steps.weights.shape[:-2]
     count = math.prod(leading)
+    if count == 0:
+        yield Text(repr(steps))
+        return
     if count > 1:
         sizes = f" ({' × '.join(map(str, leading))})" if len(leading) > 1 else ""
         first = ", ".join("0" for _ in leading)

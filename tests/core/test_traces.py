@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import regard
 
@@ -82,3 +84,52 @@ def test_a_graph_for_onnx_holds_torch_s_operators_alone(grad, monkeypatch):
     assert "regard::" not in str(traced.graph)
     # Each entry is a weighted mean of numbers near 1.
     torch.testing.assert_close(traced(*tensors), call(*tensors), rtol=0, atol=2e-6)
+
+
+READINGS = {
+    "entropy": lambda pattern: pattern.entropy(),
+    "topk": lambda pattern: pattern.topk(2).weights,
+    "dense": lambda pattern: pattern.dense(),
+    "slice": lambda pattern: pattern[..., 1:3, :2],
+    "logsumexp": lambda pattern: pattern.logsumexp,
+}
+
+
+def traced(call, tensors):
+    torch.jit.trace(call, tensors, check_trace=False)
+
+
+def made(call, tensors):
+    make_fx(call)(*tensors)
+
+
+def faked(call, tensors):
+    with FakeTensorMode() as mode:
+        call(*map(mode.from_tensor, tensors))
+
+
+def without_numbers(call, tensors):
+    call(*(tensor.to("meta") for tensor in tensors))
+
+
+def mapped(call, tensors):
+    torch.func.vmap(call)(*tensors)
+
+
+@TRACING
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", READINGS)
+@pytest.mark.parametrize("way", [traced, made, faked, without_numbers, mapped])
+def test_a_pattern_is_not_read_where_the_reading_would_not_be_seen(way, name, dtype):
+    def call(query, key):
+        return READINGS[name](regard.Pattern(query, key, mask=regard.causal()))
+
+    with pytest.raises(regard.Error, match=r"can't be read under .*read it afterwards"):
+        way(call, inputs(dtype=dtype)[:2])
+
+
+@pytest.mark.parametrize("way", [faked, mapped])
+@pytest.mark.parametrize("make", [regard.padding, regard.documents])
+def test_a_mask_that_has_to_be_checked_is_made_outside(way, make):
+    with pytest.raises(ValueError, match=r"can't be checked under .*make the mask before"):
+        way(make, [torch.ones(B, S, dtype=torch.int64)])

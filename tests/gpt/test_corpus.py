@@ -138,6 +138,9 @@ def functions_of_texts(folder):
         ("book.txt", r"texts is a str; expected a list of texts, .*pathlib\.Path"),
         (b"bytes", "texts is a bytes; expected a list"),
         (iter(["a text"] * 99), r"texts is a list_iterator; expected a list"),
+        (5, "texts is a int; expected a list"),
+        ({"a text", "another"}, "texts is a set; expected a list"),
+        ({"a text": 1}, "texts is a dict; expected a list"),
         (["a text", Path("book.txt")], r"texts\[1\] is a \w+Path; .* give its pathlib\.Path"),
     ],
 )  # fmt: skip

@@ -193,3 +193,10 @@ def test_printing_steps_and_printing_them_with_rich_show_the_tables(monkeypatch)
 @given(st.integers(0, 10**6), st.text(), st.integers(3, 20))
 def test_labels_keep_to_their_width(position, token, width):
     assert cell_len(label(position, token, width)) <= width
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 5, 7), (2, 0, 5, 7)])
+def test_steps_of_no_head_are_names_and_shapes(shape):
+    nothing = torch.zeros(shape)
+    steps = regard.explain(nothing, nothing, nothing)
+    assert str(steps).split() == repr(steps).split()
