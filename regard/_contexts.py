@@ -16,6 +16,7 @@ from torch._C._functorch import (
     is_functorch_wrapped_tensor,
     peek_interpreter_stack,
 )
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def watched() -> bool:
         or _len_torch_dispatch_stack() > 0
         or peek_interpreter_stack() is not None
         or _get_tracing_state() is not None
-        or forward_ad._current_level >= 0  # noqa: SLF001
+        or forward_ad._current_level >= 0  # noqa: SLF001 - torch has no public way
         or _profiler_enabled()
     )
 
@@ -44,14 +45,9 @@ def readable(*tensors: Tensor) -> bool:
     Not where there are none (on the meta device, in fake tensors), not in a graph, which has to
     hold for other numbers too, and not under `torch.func`, where a tensor may stand for many.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _len_torch_dispatch_stack() > 0:
         return False
-    if _len_torch_dispatch_stack() > 0 or peek_interpreter_stack() is not None:
-        return False
-    if _get_tracing_state() is not None:
-        return False
-    plain = torch.Tensor.__torch_dispatch__
-    return all(t.device.type != "meta" and type(t).__torch_dispatch__ is plain for t in tensors)
+    return peek_interpreter_stack() is None and unreadable(*tensors) is None
 
 
 def unreadable(*tensors: Tensor) -> str | None:
@@ -67,10 +63,8 @@ def unbranchable(*tensors: Tensor) -> str | None:
     """Say under what Python can't branch on numbers in tensors that have a device; else None."""
     if any(map(is_functorch_wrapped_tensor, tensors)):
         return "torch.func, where a tensor may stand for many"
-    plain = torch.Tensor.__torch_dispatch__
-    if _get_dispatch_mode(_Mode.FAKE) is not None or any(
-        type(t).__torch_dispatch__ is not plain for t in tensors
-    ):
+    under_fake = isinstance(_get_dispatch_mode(_Mode.FAKE), FakeTensorMode)
+    if under_fake or any(isinstance(t, FakeTensor) for t in tensors):
         return "torch.export or fake tensors, which hold no numbers"
     return None
 
@@ -87,7 +81,7 @@ transforms._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa:
 
 def has_tangent(tensor: Tensor | None) -> bool:
     """Whether a forward-mode derivative is asked for."""
-    if tensor is None or forward_ad._current_level < 0:  # noqa: SLF001
+    if tensor is None or forward_ad._current_level < 0:  # noqa: SLF001 - as above
         return False
     return forward_ad.unpack_dual(tensor).tangent is not None
 
