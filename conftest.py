@@ -4,8 +4,8 @@ The core's annotations name shapes and dtypes, such as ``Float[Tensor, "*b L D"]
 are plain strings, so that users need no jaxtyping. In tests they are promises to be kept: before
 anything else imports `regard`, its core modules are imported with ``TYPE_CHECKING`` true, so that
 the names in the annotations exist, and under jaxtyping's hook, which checks every call against
-them (see tests/typecheck.py). This file lies at the root since the doctests in regard/ need it too,
-and pytest reads it before it collects either.
+them (see tests/support/typecheck.py). This file lies at the root since the doctests in regard/ need
+it too, and pytest reads it before it collects either.
 """
 
 import importlib
@@ -22,30 +22,18 @@ import rich.console  # noqa: F401 - the core's annotations name it; it must not 
 import torch
 
 collect_ignore = ["regard/train.py"]  # it is run, and refuses to be imported
-collect_ignore_glob = [] if find_spec("triton") else ["regard/backends/triton/*"]
+collect_ignore_glob = [] if find_spec("triton") else ["regard/backends/gpu/triton/*"]
 if not torch.cuda.is_available():  # Triton asks for it when it is imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 CORE = (
-    "regard.mask",
-    "regard._bounds",
-    "regard._rows",
-    "regard._terms",
+    "regard._axes",
     "regard._contexts",
-    "regard._kinds",
-    "regard._layout",
-    "regard._dropout",
-    "regard._problem",
-    "regard._visible",
+    "regard._tensors",
+    "regard.mask",
+    "regard.problem",
     "regard.steps",
     "regard.backends",
-    "regard._index",
-    "regard._operand",
-    "regard._stream",
-    "regard._readout",
-    "regard.readouts",
-    "regard._parts",
-    "regard._reading",
     "regard.pattern",
     "regard.attention",
     "regard.sdpa",
@@ -59,11 +47,13 @@ CORE = (
 def import_core_checked() -> None:
     """Import the core such that every call is held to its annotations."""
     assert "regard" not in sys.modules, "regard was imported before its annotations were checked"
-    sys.path.insert(0, str(Path(__file__).parent / "tests"))  # oracle, cases, typecheck
-    importlib.import_module("typecheck")  # and with it beartype, which must not see TYPE_CHECKING
+    sys.path.insert(0, str(Path(__file__).parent / "tests"))  # the package `support`
+    importlib.import_module(
+        "support.typecheck"
+    )  # and with it beartype, which must not see TYPE_CHECKING
     typing.TYPE_CHECKING = True
     try:
-        with jaxtyping.install_import_hook(CORE, "typecheck.checked"):
+        with jaxtyping.install_import_hook(CORE, "support.typecheck.checked"):
             for name in CORE:
                 importlib.import_module(name)
     finally:

@@ -19,7 +19,7 @@ from benchmarks.readouts import readouts
 from benchmarks.recording import recording
 from benchmarks.report import Report
 from benchmarks.training import backward, forward
-from regard.backends.native._library import why_missing
+from regard.backends.native.library import why_missing
 
 
 def main() -> None:

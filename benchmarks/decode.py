@@ -12,7 +12,7 @@ import regard
 from benchmarks.cases import name_of
 from benchmarks.measure import interleaved
 from benchmarks.report import milliseconds
-from regard.backends.native._peak import peak_bandwidth
+from regard.backends.native.peak import peak_bandwidth
 
 if TYPE_CHECKING:
     from benchmarks.report import Report

@@ -108,7 +108,7 @@ def _recorded(length: int, *, heads: int, layers: int) -> Recording:
 
 
 def _recording(recording: Recording) -> AbstractContextManager[httpx.Client]:
-    from regard.explorer._subjects import RecordingSubject
+    from regard.explorer.subjects import RecordingSubject
 
     return served(RecordingSubject(recording, title="recording"))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard.backends.native._peak import peak_bandwidth
+from regard.backends.native.peak import peak_bandwidth
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.nanogpt import NanoGPT, Update
-from regard.backends.native._peak import peak_flops
+from regard.backends.native.peak import peak_flops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -144,11 +144,11 @@ def _transformers(config: Any) -> Any:
 def ours(setting: Setting, device: torch.device, *, compiled: bool) -> Step:
     """Our update, as `regard train` makes it, with ``--compile on`` or without."""
     from regard.gpt import GPT, TrainConfig
-    from regard.gpt._gains import bfloat16, this_machine
-    from regard.gpt._ranks import Ranks
-    from regard.gpt._spread import Whole
-    from regard.gpt._update import Updates, make_optimizer
-    from regard.gpt.batches import Batch
+    from regard.gpt.training.batches import Batch
+    from regard.gpt.training.hardware import bfloat16, this_machine
+    from regard.gpt.training.parallel import Whole
+    from regard.gpt.training.ranks import Ranks
+    from regard.gpt.training.update import Updates, make_optimizer
 
     recipe = TrainConfig(
         steps=setting.steps, warmup=0, final=1.0, learning_rate=LEARNING_RATE, batch=setting.batch

@@ -18,10 +18,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
 from benchmarks.report import Report, milliseconds
-from regard import _reading
-from regard._problem import check
-from regard._readout import Sizes
-from regard.backends import NAMES, choose, triton
+from regard.backends import NAMES, choose
+from regard.backends.gpu import triton
+from regard.pattern import reading
+from regard.pattern.readout import Sizes
+from regard.problem import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -230,7 +231,7 @@ def _timed(
 def _chunked(pattern: regard.Pattern, readouts: tuple[regard.Readout[Any, Any], ...]) -> object:
     problem, logsumexp = pattern.parts()
     sizes = Sizes(problem.leading, problem.queries, problem.keys, pattern.dtype, pattern.device)
-    return _reading._streamed(readouts, problem, sizes, logsumexp, None)  # noqa: SLF001 - what serves without Triton
+    return reading._streamed(readouts, problem, sizes, logsumexp, None)  # noqa: SLF001 - what serves without Triton
 
 
 def eager_readouts(query: Tensor, key: Tensor) -> dict[str, Tensor]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import regard
-from regard._problem import check
 from regard.backends import NAMES, choose
-from regard.readouts import Top
+from regard.pattern.readouts import Top
+from regard.problem import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

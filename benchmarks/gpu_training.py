@@ -19,8 +19,8 @@ import torch
 from benchmarks.gpt_training import LEARNING_RATE, Setting, batches, operations, ours, trained
 from benchmarks.nanogpt import NanoGPT, Update
 from benchmarks.report import Report
-from regard.gpt._gains import bfloat16, this_machine
-from regard.gpt._metrics import peak_rate
+from regard.gpt.training.hardware import bfloat16, this_machine
+from regard.gpt.training.metrics import peak_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

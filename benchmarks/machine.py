@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.backends.native import _library
-from regard.backends.native._peak import peak_bandwidth, peak_flops
+from regard.backends.native import library
+from regard.backends.native.peak import peak_bandwidth, peak_flops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 def describe() -> None:
     """Print it."""
-    library = _library.load()
-    assert library is not None, "the caller has asked"
+    loaded = library.load()
+    assert loaded is not None, "the caller checked that it is there"
     print(f"processor      {_processor()}, {os.cpu_count()} logical cores")
     print(f"system         {platform.platform()}, Python {platform.python_version()}")
     print(f"torch          {torch.__version__}, {torch.get_num_threads()} threads")
     print(
         f"regard         {importlib.metadata.version('regard')}, "
-        f"instructions {library.regard_instructions().decode()}"
+        f"instructions {loaded.regard_instructions().decode()}"
     )
     print(f"peak float32   {_median(lambda: peak_flops(torch.float32)) / 1e9:.0f} GFLOP/s")
     print(f"peak bfloat16  {_median(lambda: peak_flops(torch.bfloat16)) / 1e9:.0f} GFLOP/s")

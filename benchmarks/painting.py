@@ -32,7 +32,7 @@ def painting(report: Report) -> None:
     except ModuleNotFoundError:
         print("first paint: playwright is not installed")
         return
-    from regard.explorer._subjects import EXAMPLE, ModelSubject
+    from regard.explorer.subjects import EXAMPLE, ModelSubject
     from regard.gpt import load
 
     model, tokenizer = load()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from benchmarks.report import Report
-    from regard.readouts import Readout
+    from regard.pattern.readouts import Readout
 
 HEADS, DIM = 12, 64
 LENGTHS = (4096, 16384)

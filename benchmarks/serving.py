@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from regard.explorer._subjects import Subject
+    from regard.explorer.subjects import Subject
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from benchmarks.cases import CASES, DTYPES, name_of
 from benchmarks.measure import interleaved
 from benchmarks.report import milliseconds
-from regard.backends.native._peak import peak_flops
+from regard.backends.native.peak import peak_flops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
-from regard.view.plot_style import ACCENT, FAINT, INK, LINE, STYLE, canvas, write
+from regard.view.plot.style import ACCENT, FAINT, INK, LINE, STYLE, canvas, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ with quiet_interrupts() if is_command() else nullcontext():  # torch takes secon
     from regard.errors import Error
     from regard.mask import Mask, causal, dense, documents, intervals, padding, prefix, window
     from regard.pattern import Pattern
-    from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+    from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
     from regard.record import Layer, Recording, load, record, use_in_transformers
     from regard.sdpa import scaled_dot_product_attention
     from regard.steps import Step, Steps, explain

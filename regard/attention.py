@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Literal, overload
 from torch.overrides import handle_torch_function, has_torch_function
 
 from regard._contexts import readable
-from regard._problem import check
-from regard._stream import is_coarse
 from regard.backends import choose, quick, run
 from regard.mask import Mask
 from regard.pattern import Pattern
+from regard.pattern.stream import is_coarse
+from regard.problem import check
 
 if TYPE_CHECKING:
     import torch
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard._problem import Problem
+    from regard.problem import Problem
 
 __all__ = ["attention"]
 

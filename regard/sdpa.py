@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard._contexts import as_under_autocast
-from regard._kinds import refuse_nested
+from regard._tensors import refuse_nested
 from regard.attention import attention
 from regard.mask import Mask, causal, dense
 

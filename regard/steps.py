@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard._captions import caption
-from regard._dropout import surviving
 from regard._extras import install
-from regard._problem import Problem, check
-from regard._visible import dot_products, softcapped, weighted_sum
+from regard.problem import Problem, check
+from regard.problem.dropout import surviving
+from regard.problem.finite import dot_products, softcapped, weighted_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

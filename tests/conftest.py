@@ -2,22 +2,22 @@
 
 import jaxtyping
 import pytest
-from instructions import SETS
+from support.instruction_sets import SETS
 
-from regard.backends.native import _library
+from regard.backends.native import library
 
 
 @pytest.fixture(params=SETS or ["none"])
 def instructions(request):
     """Compute with each set of instructions in turn."""
-    library = _library.load()
-    if library is None:
+    loaded = library.load()
+    if loaded is None:
         yield None
         return
-    before = library.regard_instructions()
-    assert library.regard_choose(request.param.encode()) == 0
+    before = loaded.regard_instructions()
+    assert loaded.regard_choose(request.param.encode()) == 0
     yield request.param
-    library.regard_choose(before)
+    loaded.regard_choose(before)
 
 
 @pytest.fixture

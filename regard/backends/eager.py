@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard._problem import Problem
+    from regard.problem import Problem
 
 
 def objection(problem: Problem) -> str | None:  # noqa: ARG001 - every backend answers this question

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from regard._layout import aligned, widened
-from regard.backends._context import objection_to_context, objection_to_numbers
+from regard._axes import aligned, widened
 from regard.backends._sink import with_sink
-from regard.backends.cuda import is_nvidia
+from regard.backends._transforms import objection_to_context, objection_to_numbers
+from regard.backends.gpu.fused import is_nvidia
 from regard.steps import total_bias
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard._problem import Problem
+    from regard.problem import Problem
 
     Kernel = Callable[..., tuple[Tensor, Tensor | None]]
 

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from regard import Mask, causal, window
-from regard._problem import Problem, check
-from regard.backends import choose, cuda, triton
+from regard.backends import choose
+from regard.backends.gpu import fused, triton
 from regard.backends.native import Description, describe, why_missing
 from regard.cli.errors import telling
+from regard.problem import Problem, check
 
 __all__ = ["doctor"]
 
@@ -63,7 +64,7 @@ def _facts(library: Description | None) -> Table:
 def _gpu() -> list[tuple[str, str]]:
     if not torch.cuda.is_available():
         return [("GPU", "none that torch can use through CUDA")]
-    major, minor = cuda.capability(torch.device("cuda"))
+    major, minor = fused.capability(torch.device("cuda"))
     name = f"{torch.cuda.get_device_name()}, compute capability {major}.{minor}"
     missing = triton.why_missing()
     by = "Triton" if missing is None else f"torch, in chunks; not by Triton: {missing}"

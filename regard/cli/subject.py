@@ -10,13 +10,13 @@ import typer
 from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, telling
 from regard.explorer import ExplorerError, ModelSubject, RecordingSubject, report
-from regard.explorer._training import training_of
+from regard.explorer.training import training_of
 from regard.gpt import CheckpointError, load
 from regard.record import RecordError
 from regard.record import load as load_recording
 
 if TYPE_CHECKING:
-    from regard.explorer._subjects import Subject
+    from regard.explorer.subjects import Subject
 
 __all__ = ["Folder", "Model", "chosen", "subject_of", "write_report"]
 

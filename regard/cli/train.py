@@ -21,9 +21,9 @@ from regard.gpt import (
     recipe_of,
 )
 from regard.gpt import train as train_model
-from regard.gpt._ranks import launched, leading
-from regard.gpt._stop import Terminated
 from regard.gpt.checkpoint import holds_model
+from regard.gpt.training.ranks import launched, leading
+from regard.gpt.training.stop import Terminated
 
 __all__ = ["train"]
 

@@ -15,7 +15,7 @@ from regard.distributed import _kernels
 from regard.distributed._merge import merge, take_in_sink
 from regard.distributed._pattern import ShardedPattern
 from regard.distributed._plan import make_plan
-from regard.distributed._ring import Homeward, circulate
+from regard.distributed.ring import Homeward, circulate
 from regard.errors import Error
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.attention import attention
 from regard.distributed._attention import attend
-from regard.record._watch import listening
+from regard.record.intercept.watch import listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard._problem import Problem
+    from regard.problem import Problem
 
 # The written-out computation holds a handful of such blocks: 2²⁴ float64 scores are 128 MiB.
 _SCORES = 2**24

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from regard._parts import LogSumExp
-from regard._reading import take
-from regard._readout import Sizes
-from regard.distributed._agree import agree
 from regard.distributed._merge import take_in_sink
 from regard.distributed._plan import make_plan
 from regard.distributed._readouts import merged
-from regard.distributed._ring import DistributedError, circulate
+from regard.distributed.agree import agree
+from regard.distributed.ring import DistributedError, circulate
 from regard.pattern import Pattern
+from regard.pattern.internal_readouts import LogSumExp
+from regard.pattern.reading import take
+from regard.pattern.readout import Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard._readout import Readout
     from regard.distributed._plan import Block, Plan
     from regard.mask import Mask
+    from regard.pattern.readout import Readout
 
 
 class ShardedPattern(Pattern):

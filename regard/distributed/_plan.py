@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from regard._problem import Problem, check
-from regard.distributed._agree import agree
 from regard.distributed._layout import Layout
-from regard.distributed._ring import Ring
+from regard.distributed.agree import agree
+from regard.distributed.ring import Ring
 from regard.mask import Mask
+from regard.problem import Problem, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch import Tensor
 
-    from regard._rows import Rows
     from regard.distributed._layout import Piece
+    from regard.mask.rows import Rows
 
 
 class Block(NamedTuple):

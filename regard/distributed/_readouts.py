@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard._stream import stream
-from regard.distributed._ring import Homeward
-from regard.readouts import (
+from regard.distributed.ring import Homeward
+from regard.pattern.readouts import (
     Distance,
     Entropy,
     Image,
@@ -29,6 +28,7 @@ from regard.readouts import (
     Top,
     TopK,
 )
+from regard.pattern.stream import stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from regard._readout import Readout, Sizes
-    from regard._rows import Rows
     from regard.distributed._plan import Block, Plan
+    from regard.mask.rows import Rows
+    from regard.pattern.readout import Readout, Sizes
 
 
 def merged(readout: Readout[Any, Any], sizes: Sizes, plan: Plan) -> Merger:
     """Make what merges a readout.
 
     Raises:
-        TypeError: for a readout that is not among those of `regard.readouts`.
+        TypeError: for a readout that is not among those of `regard.pattern.readouts`.
         ValueError: for one that does not fit the pattern.
     """
     kind = _MERGERS.get(type(readout))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.distributed._agree import agree
 from regard.distributed._layout import Layout
-from regard.distributed._ring import Ring, circulate
+from regard.distributed.agree import agree
+from regard.distributed.ring import Ring, circulate
 
 if TYPE_CHECKING:
     import torch.distributed as dist

@@ -8,7 +8,7 @@ from regard._extras import needing
 if TYPE_CHECKING:
     from regard.explorer._explore import Explorer, explore
     from regard.explorer._report import report
-    from regard.explorer._subjects import ExplorerError, ModelSubject, RecordingSubject
+    from regard.explorer.subjects import ExplorerError, ModelSubject, RecordingSubject
 
 __all__ = ["Explorer", "ExplorerError", "ModelSubject", "RecordingSubject", "explore", "report"]
 

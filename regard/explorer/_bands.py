@@ -12,7 +12,7 @@ import torch
 
 from regard.explorer._work import require_wanted
 from regard.pattern import Pattern
-from regard.readouts import Distance, Entropy, Mass, Readout, Received
+from regard.pattern.readouts import Distance, Entropy, Mass, Readout, Received
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from regard._readout import Sizes
-    from regard._stream import Block
+    from regard.pattern.readout import Sizes
+    from regard.pattern.stream import Block
     from regard.record.heads import Read
 
 _BAND = 2**26  # weights: some tens of milliseconds

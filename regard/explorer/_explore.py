@@ -13,13 +13,13 @@ import uvicorn
 from regard.explorer._notebook import explorer_html
 from regard.explorer._protocol import Protocol
 from regard.explorer._server import application
-from regard.explorer._subjects import RecordingSubject
 from regard.explorer._work import Work
+from regard.explorer.subjects import RecordingSubject
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from regard.explorer._subjects import Subject
+    from regard.explorer.subjects import Subject
     from regard.record import Recording
 
 

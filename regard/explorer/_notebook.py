@@ -10,11 +10,11 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from regard.explorer._report import SIZE, report_html
-from regard.explorer._subjects import ExplorerError
+from regard.explorer.subjects import ExplorerError
 from regard.record import RecordError
 
 if TYPE_CHECKING:
-    from regard.explorer._subjects import Subject
+    from regard.explorer.subjects import Subject
 
 __all__ = ["explorer_html"]
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from regard.page.bundle import deflated
 from regard.steps import written_out
-from regard.view.bundle import deflated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard._problem import Problem
+    from regard.problem import Problem
 
 __all__ = ["Errors", "Numbers", "PackedHead", "pack_layer"]
 

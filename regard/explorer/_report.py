@@ -18,16 +18,16 @@ import torch
 
 from regard._files import replace_file
 from regard.explorer._packed import Errors, Numbers, pack_layer
-from regard.explorer._subjects import ExplorerError, RecordingSubject
+from regard.explorer.subjects import ExplorerError, RecordingSubject
+from regard.page.bundle import embedded, policy, script, static
 from regard.record import Recording
-from regard.view.bundle import embedded, policy, script, static
 
 if TYPE_CHECKING:
     import os
 
-    from regard._problem import Problem
     from regard.explorer._run import Run
-    from regard.explorer._subjects import Subject
+    from regard.explorer.subjects import Subject
+    from regard.problem import Problem
 
 __all__ = ["LARGEST", "report", "report_html"]
 

@@ -15,10 +15,10 @@ from pydantic import BaseModel, Field
 from regard.explorer._answers import Lines, Numbers, describe, drawn, lines, numbers
 from regard.explorer._run import MEAN, Run
 from regard.explorer._sentences import NAME, PLACE, RANGE
-from regard.explorer._subjects import CHARACTERS, GENERATED, ExplorerError, ModelSubject, Subject
-from regard.explorer._training import Training
 from regard.explorer._walk import STRONGEST
 from regard.explorer._work import Lane, ReplacedError, Work
+from regard.explorer.subjects import CHARACTERS, GENERATED, ExplorerError, ModelSubject, Subject
+from regard.explorer.training import Training
 
 __all__ = ["MissingError", "router"]
 

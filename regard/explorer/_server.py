@@ -16,8 +16,8 @@ from starlette.exceptions import HTTPException
 from regard.explorer._guard import Guard
 from regard.explorer._routes import MissingError, router
 from regard.explorer._sentences import misread
-from regard.explorer._subjects import ExplorerError
 from regard.explorer._work import BusyError, ReplacedError, Work
+from regard.explorer.subjects import ExplorerError
 from regard.record import RecordError
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from regard.explorer._subjects import Subject
+    from regard.explorer.subjects import Subject
 
-STATIC = Path(str(files("regard.explorer").joinpath("static")))
+STATIC = Path(str(files("regard.page").joinpath("static")))
 BODY = 2**21
 """Most bytes of a request."""
 

@@ -7,13 +7,10 @@ the extra `gpt`.
 from regard._extras import install
 
 try:
-    from regard.gpt._resume import recipe_of
     from regard.gpt.bpe import BPETokenizer
     from regard.gpt.cache import GPTCache
     from regard.gpt.checkpoint import CheckpointError, load, load_training, save
     from regard.gpt.config import GPTConfig
-    from regard.gpt.corpus import CorpusError, python_texts, read_texts, split_texts
-    from regard.gpt.counts import ParameterCounts, parameter_counts
     from regard.gpt.generate import (
         generate,
         generate_texts,
@@ -21,15 +18,18 @@ try:
         stream_text,
         stream_texts,
     )
-    from regard.gpt.history import History, history
     from regard.gpt.model import GPT
-    from regard.gpt.prepared import Corpus, open_corpus, prepare
+    from regard.gpt.parameter_count import ParameterCounts, parameter_counts
     from regard.gpt.sampling import Sampling
-    from regard.gpt.schedule import learning_rate
-    from regard.gpt.tensorboard import TensorBoard
     from regard.gpt.tokenizer import CharTokenizer, Tokenizer
-    from regard.gpt.train import Callback, DivergedError, Report, Training, evaluate, train
-    from regard.gpt.train_config import TrainConfig
+    from regard.gpt.training._resume import recipe_of
+    from regard.gpt.training.config import TrainConfig
+    from regard.gpt.training.corpus import CorpusError, python_texts, read_texts, split_texts
+    from regard.gpt.training.history import History, history
+    from regard.gpt.training.packed_corpus import Corpus, open_corpus, prepare
+    from regard.gpt.training.schedule import learning_rate
+    from regard.gpt.training.tensorboard import TensorBoard
+    from regard.gpt.training.train import Callback, DivergedError, Report, Training, evaluate, train
 except ModuleNotFoundError as error:
     library = (error.name or "").partition(".")[0]
     if library not in {"filelock", "rich", "safetensors", "tokenizers"}:

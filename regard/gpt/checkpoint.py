@@ -12,8 +12,8 @@ import torch
 
 from regard._files import replace_files
 from regard.errors import Error
+from regard.gpt._checksums import checksums, require_written
 from regard.gpt._tensors import DamagedError, dump, read
-from regard.gpt._written import checksums, require_written
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.config import GPTConfig
 from regard.gpt.model import GPT

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal, overload
 import torch
 from torch import Tensor
 
-from regard.gpt._growing import Growing
-from regard.gpt._spelling import Spelling
+from regard.gpt._detokenizer import Spelling
+from regard.gpt._incremental import Growing
 from regard.gpt.model import check_ids
 from regard.gpt.sampling import Sampler, Sampling
 

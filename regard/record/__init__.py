@@ -2,11 +2,11 @@
 
 from regard.record._errors import RecordError
 from regard.record._files import load
-from regard.record._layer import Layer
-from regard.record._readings import Labelled, Readings
 from regard.record._record import record
 from regard.record._recording import Recording
-from regard.record._transformers import use_in_transformers
+from regard.record.intercept.transformers import use_in_transformers
+from regard.record.layer import Layer
+from regard.record.readings import Labelled, Readings
 
 __all__ = [
     "Labelled",

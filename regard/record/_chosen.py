@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard._bounds import Table
+from regard.mask.bounds import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor
 
-    from regard._problem import Problem
+    from regard.problem import Problem
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,17 +17,17 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard._bounds import Line, Table
+from regard._axes import flat
 from regard._extras import needing
 from regard._files import as_any_new_file, as_os_error, replace_file
-from regard._layout import flat
-from regard._problem import Problem, check
 from regard.mask import dense
+from regard.mask.bounds import Line, Table
 from regard.pattern import Pattern
+from regard.problem import Problem, check
 from regard.record._errors import RecordError
-from regard.record._layer import Labels, Layer
-from regard.record._names import KINDS
 from regard.record._recording import Recording
+from regard.record.layer import Labels, Layer
+from regard.record.names import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

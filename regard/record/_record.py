@@ -9,12 +9,12 @@ from torch import nn
 
 from regard.record._chosen import chosen
 from regard.record._errors import RecordError
-from regard.record._layer import Layer
 from regard.record._recorder import Recorder
 from regard.record._recording import Recording
 from regard.record._tokens import Labeller
-from regard.record._transformers import switched
-from regard.record._watch import listen, require_eager
+from regard.record.intercept.transformers import switched
+from regard.record.intercept.watch import listen, require_eager
+from regard.record.layer import Layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

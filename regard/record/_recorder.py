@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from regard.record._names import Names
 from regard.record._track import Track
+from regard.record.names import Names
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from regard.record._calls import Call
     from regard.record._chosen import Chosen
-    from regard.record._names import Kind
+    from regard.record.intercept.calls import Call
+    from regard.record.names import Kind
 
 
 @dataclass(eq=False)

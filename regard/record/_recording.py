@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from regard._layout import Mover
+from regard._axes import Mover
 from regard.record._errors import RecordError
-from regard.record._names import KINDS
-from regard.record._readings import read_all
 from regard.record._rollout import rolled_out
+from regard.record.names import KINDS
+from regard.record.readings import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.pattern import Pattern
-    from regard.readouts import Readout
-    from regard.record._layer import Labels, Layer, Tokens
-    from regard.record._names import Kind
-    from regard.record._readings import Readings
+    from regard.pattern.readouts import Readout
     from regard.record.heads import Heads
+    from regard.record.layer import Labels, Layer, Tokens
+    from regard.record.names import Kind
+    from regard.record.readings import Readings
 
 
 class Recording:
@@ -196,7 +196,7 @@ class Recording:
         """Take readouts of every layer and head, one pass over each layer.
 
         Args:
-            readouts: what to take, from `regard.readouts`.
+            readouts: what to take, from `regard.pattern.readouts`.
             kind: ``self``, ``cross`` or ``encoder``; None as for indexing.
             progress: show a bar on the terminal (needs rich); None shows it where there is one.
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard.record._layer import Labels
+from regard.record.layer import Labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor, nn
 
-    from regard.record._layer import Tokens
     from regard.record._recording import Recording
+    from regard.record.layer import Tokens
 
 
 class Labeller:

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard._bounds import Line, Table
+from regard.mask.bounds import Line, Table
 from regard.pattern import Pattern
 from regard.record._chosen import only_heads
 from regard.record._errors import RecordError
-from regard.record._masks import version
+from regard.record.intercept.masks import version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from regard._problem import Problem
-    from regard._rows import Rows
+    from regard.mask.rows import Rows
+    from regard.problem import Problem
     from regard.record._chosen import Chosen
 
 

@@ -13,9 +13,9 @@ import torch
 
 from regard._extras import needing
 from regard.pattern import Pattern
-from regard.readouts import Distance, Entropy, Mass, Offsets
+from regard.pattern.readouts import Distance, Entropy, Mass, Offsets
 from regard.record._errors import RecordError
-from regard.record._readings import bar
+from regard.record.readings import bar
 from regard.record.repeats import Controls, Copies, Successors, with_targets
 from regard.record.roles import ENOUGH, Figures, Role, role_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from regard.record._layer import Layer, Tokens
+    from regard.record.layer import Layer, Tokens
 
 __all__ = ["HeadScores", "Heads", "even", "figures", "over"]
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from regard._ordered import totals
-from regard._stream import Block
-from regard.readouts import Readout
+from regard.pattern.ordered import totals
+from regard.pattern.readouts import Readout
+from regard.pattern.stream import Block
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from regard.readouts import Sizes
+    from regard.pattern.readouts import Sizes
 
 __all__ = ["Control", "Controls", "Copies", "Successors", "targets", "with_targets"]
 

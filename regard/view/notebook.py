@@ -2,7 +2,7 @@
 
 Text in the notebook's own colours and a picture as a data URI, always on white paper, so that both
 are legible on a light page and on a dark one. Over the picture of a pattern or a recording lies a
-frame with the explorer's own drawing, see `regard.view.frame`, which covers it where scripts run.
+frame with the explorer's own drawing, see `regard.page.frame`, which covers it where scripts run.
 No address, nothing from outside. A notebook must not fail because of what it shows, so whatever
 goes wrong is said in its place. Of a long pattern only a part of the queries is looked at, spread
 evenly, and that is said too; it has no frame.
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard.page.frame import frame, numbers
 from regard.pattern import Pattern
 from regard.view.elements import heading, line, plain, reason, table, whole
-from regard.view.frame import frame, numbers
 from regard.view.scale import usual
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from regard.record import Recording
-    from regard.record._layer import Layer
+    from regard.record.layer import Layer
     from regard.steps import Steps
-    from regard.view.plot_heads import Thumbnails
+    from regard.view.plot.heads import Thumbnails
 
 __all__ = ["LARGEST", "MOVING", "pattern_html", "recording_html", "steps_html"]
 
@@ -107,7 +107,7 @@ def recording_html(recording: Recording) -> str:
 
 
 def _draw_pattern(pattern: Pattern) -> Figure:
-    from regard.view.plot_pattern import draw_maps, read_maps
+    from regard.view.plot.pattern import draw_maps, read_maps
 
     first = _first(pattern)
     drawn = _thinned(first, _WEIGHTS)
@@ -166,8 +166,8 @@ def _grid(recording: Recording) -> str:
     read: list[tuple[list[Thumbnails], str]] = []
 
     def draw() -> Figure:
-        from regard.view.plot_heads import draw_thumbnails
-        from regard.view.plot_style import on_paper
+        from regard.view.plot.heads import draw_thumbnails
+        from regard.view.plot.style import on_paper
 
         read.append(_read_recording(recording))
         with on_paper():
@@ -212,7 +212,7 @@ def _grid(recording: Recording) -> str:
 
 def _read_recording(recording: Recording) -> tuple[list[Thumbnails], str]:
     """Thumbnails of the first heads and layers, and what to say of them."""
-    from regard.view.plot_heads import Thumbnails, named, of_first
+    from regard.view.plot.heads import Thumbnails, named, of_first
 
     layers = recording.of_kind()
     shown = layers[:_LAYERS_DOWN]
@@ -294,7 +294,7 @@ def _image(figure: Figure) -> str:
 def _png(figure: Figure, density: int) -> str:
     from PIL import Image  # matplotlib needs it, too
 
-    from regard.view.plot_style import on_paper
+    from regard.view.plot.style import on_paper
 
     drawn = io.BytesIO()
     with on_paper():

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from regard.record._readings import Labelled, Readings
     from regard.record.heads import Heads
+    from regard.record.readings import Labelled, Readings
 
 __all__ = ["heads_html", "readings_html"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gpu import kernels
+from support.triton_device import kernels
 
 import regard
 from benchmarks import gpu, gpu_checks

@@ -1,8 +1,8 @@
 """``--device``: where a command computes."""
 
-import mimicked
 import pytest
 import torch
+from support import fake_gpu
 
 COMMANDS = {
     "explain": ["explain", "the cat sat", "--layer", "1", "--head", "0"],
@@ -25,11 +25,11 @@ def test_a_command_says_the_same_of_a_model_on_a_gpu(regard, model, monkeypatch,
             moved.append({type(t) for t in state.values()}) or load(module, state, **options)
         ),
     )
-    with mimicked.gpu():
+    with fake_gpu.gpu():
         found = regard(*COMMANDS[name], "--model", model, "--device", "cuda:0")
     assert found == expected
     assert expected.status == 0
-    assert moved == [{mimicked.Mimicked}]
+    assert moved == [{fake_gpu.Mimicked}]
 
 
 @pytest.mark.parametrize("command", ["explain", "explore", "report", "generate", "train"])

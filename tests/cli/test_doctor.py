@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from pretended import gpu
+from support.fake_cuda import gpu
 
-from regard._problem import Problem
-from regard.backends import triton
+from regard.backends.gpu import triton
+from regard.problem import Problem
 
 
 def told(done):

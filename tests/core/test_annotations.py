@@ -8,8 +8,8 @@ import jaxtyping
 import pytest
 import torch
 from jaxtyping import Float
+from support.typecheck import checked
 from torch import Tensor
-from typecheck import checked
 
 import regard
 
@@ -57,7 +57,7 @@ def test_a_result_of_the_wrong_shape_is_caught(monkeypatch):
         return context[..., 1:, :], logsumexp
 
     monkeypatch.setattr(module, "run", one_query_too_few)
-    monkeypatch.setattr("regard._problem.Problem.restore", lambda self, result: result[0])
+    monkeypatch.setattr("regard.problem.Problem.restore", lambda self, result: result[0])
     x = torch.randn(3, 5, 7)
     with pytest.raises(
         jaxtyping.TypeCheckError, match=r"return value of regard\.attention\.attention"
@@ -79,7 +79,7 @@ def test_a_step_of_the_wrong_shape_is_caught(monkeypatch):
 
 
 def test_a_result_of_the_wrong_dtype_is_caught(monkeypatch):
-    monkeypatch.setattr("regard._rows.Rows.visible", lambda self, rows, columns: self.start)
+    monkeypatch.setattr("regard.mask.rows.Rows.visible", lambda self, rows, columns: self.start)
     with pytest.raises(
         jaxtyping.TypeCheckError, match=r"return value of regard\.mask\.Mask\.visible"
     ):

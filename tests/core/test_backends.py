@@ -5,11 +5,11 @@ import functools
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import HALF, Case, cases
-from exactness import as_exact_as_torch, interval_masks, large, normal
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from ways import ON_CPU
+from support.cases import HALF, Case, cases
+from support.cpu_paths import ON_CPU
+from support.tolerances import as_exact_as_torch, interval_masks, large, normal
 
 import regard
 from regard.backends import torch_sdpa

@@ -5,9 +5,9 @@ import textwrap
 
 import pytest
 import torch
-from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import cases
 
 import regard
 

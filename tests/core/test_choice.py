@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 import torch
-from ways import ON_CPU
+from support.cpu_paths import ON_CPU
 
 import regard
-from regard._problem import check
 from regard.backends import choose
-from regard.backends.native import _library
+from regard.backends.native import library
+from regard.problem import check
 
 
 def problem(dtype=torch.float32, lead=(2, 4), dim=8, dim_value=3, **options):
@@ -33,7 +33,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 @pytest.fixture
 def no_library(monkeypatch):
     """A pure Python install, as `_library` describes it."""
-    monkeypatch.setattr(_library, "why_missing", lambda: "there is none")
+    monkeypatch.setattr(library, "why_missing", lambda: "there is none")
 
 
 @pytest.mark.parametrize(("options", "dtype"), [*itertools.product(OPTIONS, DTYPES)])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pretended import gpu, pretended
+from support.fake_cuda import gpu, pretended
 
 import regard
 from regard.backends import choose
@@ -111,7 +111,7 @@ def test_an_activated_flash_attention_comes_first_and_is_named(which, capability
 
 
 def test_what_torch_has_activated_is_asked_of_torch(monkeypatch):
-    from regard.backends.cuda import flash
+    from regard.backends.gpu.fused import flash
 
     assert flash.activated() is None
     monkeypatch.setattr(

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from cases import HALF, cases
-from exactness import as_exact_as_torch, interval_masks, large, normal
 from hypothesis import given, settings
+from support.cases import HALF, cases
+from support.tolerances import as_exact_as_torch, interval_masks, large, normal
 
 import regard
-from regard._problem import check
 from regard.backends import choose
+from regard.problem import check
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),

@@ -2,12 +2,12 @@
 
 import math
 
-import oracle
 import pytest
 import torch
+from support import oracle
 
 import regard
-from regard._dropout import draw_seed
+from regard.problem.dropout import draw_seed
 
 
 def generator(seed=3):

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 import torch
-from cases import DTYPES, strided
-from ways import ON_CPU
+from support.cases import DTYPES, strided
+from support.cpu_paths import ON_CPU
 
 import regard
-from regard.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
+from regard.pattern.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
 
 pytestmark = pytest.mark.usefixtures("instructions")
 

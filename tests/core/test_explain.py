@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from cases import DTYPES, cases, close, error
 from hypothesis import given, settings
+from support.cases import DTYPES, cases, close, error
 
 import regard
 

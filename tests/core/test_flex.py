@@ -6,15 +6,15 @@ given. The kernel that they are compiled into is not: see test_cuda.py.
 
 import pytest
 import torch
-from cases import HALF, cases
-from exactness import as_exact_as_torch, interval_masks, large, normal
 from hypothesis import given, settings
-from pretended import flex_on_cpu
+from support.cases import HALF, cases
+from support.fake_cuda import flex_on_cpu
+from support.tolerances import as_exact_as_torch, interval_masks, large, normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
-from regard._problem import check
-from regard.backends.flex import _blocks, _kernel, _mods
+from regard.backends.gpu.flex import _blocks, _kernel, _mods
+from regard.problem import check
 
 # torch's tracing of tensors that are no leaves warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")

@@ -8,15 +8,15 @@ import contextlib
 
 import pytest
 import torch
-from cases import HALF, cases
-from exactness import as_exact_as_torch, interval_masks, large, normal
 from hypothesis import assume, given, settings
-from pretended import documented_kernels
+from support.cases import HALF, cases
+from support.fake_cuda import documented_kernels
+from support.tolerances import as_exact_as_torch, interval_masks, large, normal
 
 import regard
 from regard.backends import choose
 from regard.backends._sink import with_sink
-from regard.backends.cuda import efficient
+from regard.backends.gpu.fused import efficient
 
 OPTIONS = {
     "plain": {},
@@ -108,12 +108,12 @@ def test_a_visible_nan_makes_a_nan_of_the_logsumexp():
 @pytest.mark.parametrize("backend", ["flash", "cudnn", "efficient"])
 def test_torch_knows_the_calls_and_their_gradients(backend, monkeypatch):
     """On tensors without numbers: the names, the shapes, and that a gradient comes back."""
-    module = getattr(regard.backends.cuda, backend)
+    module = getattr(regard.backends.gpu.fused, backend)
     monkeypatch.setattr(module, "unrounded", contextlib.nullcontext)  # there is no such autocast
     query = torch.empty(2, 4, 37, 7, dtype=torch.bfloat16, device="meta", requires_grad=True)
     key = torch.empty(2, 2, 37, 7, dtype=torch.bfloat16, device="meta", requires_grad=True)
     value = torch.empty(2, 2, 37, 5, dtype=torch.bfloat16, device="meta", requires_grad=True)
-    problem = regard._problem.check(query, key, value, mask=regard.causal())
+    problem = regard.problem.check(query, key, value, mask=regard.causal())
     context, logsumexp = module.run(problem)
     assert context.shape == (2, 4, 37, 5)
     assert logsumexp.shape == (2, 4, 37)
@@ -129,7 +129,7 @@ def test_torch_knows_the_calls_and_their_gradients(backend, monkeypatch):
 def test_choosing_by_name_is_by_name():
     x = torch.ones(1, 1, 5, 8, dtype=torch.bfloat16)
     with documented_kernels():
-        assert str(choose(regard._problem.check(x, x, x), "flash")) == "flash (FA2)"
+        assert str(choose(regard.problem.check(x, x, x), "flash")) == "flash (FA2)"
 
 
 def test_a_sink_that_is_no_number_spares_the_rows_that_see_nothing():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from ways import ON_CPU
+from support.cpu_paths import ON_CPU
 
 import regard
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from ways import ON_CPU
+from support.cpu_paths import ON_CPU
 
 import regard
-from regard.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
+from regard.pattern.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
 
 pytestmark = pytest.mark.usefixtures("instructions")
 

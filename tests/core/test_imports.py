@@ -15,20 +15,12 @@ PACKAGE = Path(regard.__file__).parent
 # returns one.
 ROOMS = {
     "errors": ["errors", "_extras", "_files", "_interrupt"],
-    "mask": ["mask", "_bounds", "_cached", "_contexts", "_kinds", "_layout", "_rows", "_terms"],
-    "steps": ["steps", "_captions", "_problem", "_dropout", "_visible"],
+    "tensors": ["_axes", "_cached", "_contexts", "_tensors"],
+    "mask": ["mask"],
+    "problem": ["problem"],
+    "steps": ["steps", "_captions"],
     "backends": ["backends"],
-    "pattern": [
-        "pattern",
-        "readouts",
-        "_ordered",
-        "_stream",
-        "_readout",
-        "_parts",
-        "_reading",
-        "_index",
-        "_operand",
-    ],
+    "pattern": ["pattern"],
     "attention": ["attention", "sdpa"],
     "record": ["record"],
     "the face": ["__init__"],
@@ -36,12 +28,13 @@ ROOMS = {
     "distributed": ["distributed"],
     "gpt": ["gpt"],
     "circuits": ["circuits"],
+    "page": ["page"],
     "view": ["view"],
     "explorer": ["explorer"],
     "cli": ["cli", "__main__", "train"],
 }
 ORDER = {module: place for place, modules in enumerate(ROOMS.values()) for module in modules}
-CORE = [module for room in list(ROOMS)[:8] for module in ROOMS[room]]
+CORE = [module for room in list(ROOMS)[:10] for module in ROOMS[room]]
 
 # Tables, figures and what a notebook shows are the view's business, which is looked for when they
 # are asked for.
@@ -55,7 +48,7 @@ EXCEPTIONS = {
 }
 
 # Kernels are written in Triton's language, and imported by those who launch them.
-IN_TRITON = PACKAGE / "backends" / "triton" / "kernels"
+IN_TRITON = PACKAGE / "backends" / "gpu" / "triton" / "kernels"
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 

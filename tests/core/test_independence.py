@@ -8,10 +8,10 @@ import itertools
 
 import pytest
 import torch
-from ways import SETS
+from support.cpu_paths import SETS
 
 import regard
-from regard.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
+from regard.pattern.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
 
 B, H, G = 3, 3, 1  # odd, so that the entries of a batch start at odd places in memory
 READOUTS = (TopK(3), Entropy(), Received(), Distance(), Offsets(5), Mass(slice(0, 4)), Image(4, 3))

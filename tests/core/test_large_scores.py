@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from ways import streamed
+from support.cpu_paths import streamed
 
 import regard
 

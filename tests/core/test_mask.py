@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from cases import KINDS, masks
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import KINDS, masks
 
 import regard
 from regard import causal, dense, documents, intervals, padding, prefix, window
-from regard._bounds import Line
+from regard.mask.bounds import Line
 
 SIZES = st.sampled_from([1, 2, 3, 5, 7, 11])
 INTERVALS = tuple(kind for kind in KINDS if kind != "dense")

@@ -12,7 +12,7 @@ MATRIX = LENGTH * LENGTH * HEADS * 4 / 2**20  # MiB of float32: 256
 SCRIPT = """
 import sys
 import torch, regard
-from regard.readouts import *
+from regard.pattern.readouts import *
 
 def mebibytes(field):  # of this process alone, where ru_maxrss may hold its parent's
     with open("/proc/self/status") as status:

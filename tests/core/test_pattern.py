@@ -4,13 +4,13 @@ import operator
 
 import pytest
 import torch
-from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ways import way
+from support.cases import cases
+from support.cpu_paths import way
 
 import regard
-from regard import _reading
+from regard.pattern import reading
 
 SHAPE = (2, 6, 5, 7)
 
@@ -194,7 +194,7 @@ def test_what_it_says_of_itself():
 @pytest.mark.parametrize("block", [None, 2**20])
 def test_the_log_sum_exp_is_worked_out_once(block, monkeypatch):
     passes = []
-    for module, name in ((_reading, "stream"), (_reading.native, "read")):
+    for module, name in ((reading, "stream"), (reading.native, "read")):
         function = getattr(module, name)
         monkeypatch.setattr(
             module, name, lambda *given, f=function: passes.append(given[-2]) or f(*given)

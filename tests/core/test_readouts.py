@@ -2,14 +2,24 @@
 
 import pytest
 import torch
-from cases import cases
-from definitions import distance, entropy, image, largest, of_each_head, offsets, received
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ways import streamed, way
+from support.cases import cases
+from support.cpu_paths import streamed, way
+from support.definitions import distance, entropy, image, largest, of_each_head, offsets, received
 
 import regard
-from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Readout, Received, TopK
+from regard.pattern.readouts import (
+    Distance,
+    Entropy,
+    Image,
+    Mass,
+    Max,
+    Offsets,
+    Readout,
+    Received,
+    TopK,
+)
 
 # By the kernels, or streamed with so many scores in a block: many blocks, and one.
 BLOCKS = st.sampled_from([None, 10, 60, 300, 2**20])

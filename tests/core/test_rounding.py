@@ -7,13 +7,13 @@ for with it, and whatever else is read.
 
 import pytest
 import torch
-from patterns import flat, inputs, masks
 from record.models.classes import CASES
-from rounding import RoundedByShape
-from ways import SETS, forced, streamed
+from support.cpu_paths import SETS, forced, streamed
+from support.patterns import flat, inputs, masks
+from support.rounding import RoundedByShape
 
 import regard
-from regard.readouts import (
+from regard.pattern.readouts import (
     Distance,
     Entropy,
     Image,

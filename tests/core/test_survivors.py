@@ -5,12 +5,12 @@ import itertools
 import math
 import operator
 
-import oracle
 import pytest
 import torch
+from support import oracle
 
-from regard._dropout import draw_seed, philox, surviving
-from regard._problem import check
+from regard.problem import check
+from regard.problem.dropout import draw_seed, philox, surviving
 
 CPU = torch.device("cpu")
 B, H, L, S = 2, 3, 5, 11
@@ -74,7 +74,7 @@ def test_a_weight_survives_from_its_word_on():
 @pytest.mark.parametrize("counters", [1, 40, 2**17], ids="counters={}".format)
 def test_a_block_is_a_cut_of_the_whole(counters, monkeypatch):
     expected = oracle.survivors(SEED, 0.4, (B, H, L, S))
-    monkeypatch.setattr("regard._dropout._COUNTERS", counters)  # one row at a time, two, all
+    monkeypatch.setattr("regard.problem.dropout._COUNTERS", counters)  # one row at a time, two, all
     rows = [slice(*ends) for ends in itertools.combinations_with_replacement(range(L + 1), 2)]
     columns = [slice(*ends) for ends in itertools.combinations_with_replacement(range(S + 1), 2)]
     for row, column in itertools.product(rows, columns):

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from ring import CAUSAL, PROBLEMS, ROUNDING, exact
+from support.ring import CAUSAL, PROBLEMS, ROUNDING, exact
 
 import regard
 from regard import distributed

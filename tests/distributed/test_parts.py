@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import regard
-from regard._problem import check
 from regard.distributed import Layout, _kernels
-from regard.distributed._agree import agree
 from regard.distributed._merge import merge, take_in_sink
 from regard.distributed._plan import Plan
-from regard.distributed._ring import Ring, circulate
+from regard.distributed.agree import agree
+from regard.distributed.ring import Ring, circulate
 from regard.gpt import GPTConfig, TrainConfig
-from regard.gpt._setup import _facts
+from regard.gpt.training._setup import _facts
+from regard.problem import check
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])

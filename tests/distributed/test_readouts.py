@@ -4,8 +4,8 @@ import functools
 
 import pytest
 import torch
-from definitions import distance, entropy, largest, of_each_head, offsets, received
-from ring import MARKED, PROBLEMS, READ, ROUNDING, exact
+from support.definitions import distance, entropy, largest, of_each_head, offsets, received
+from support.ring import MARKED, PROBLEMS, READ, ROUNDING, exact
 
 # Readouts are summed up in float64; what is off is a weight, by the rounding of its score, times
 # the length of a row at most, or a distance in it.

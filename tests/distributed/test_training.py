@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import training
+from support import training_rank
 
 from regard.gpt import GPT, CheckpointError, GPTConfig, TrainConfig, load, load_training
-from regard.gpt._metrics import read_metrics
-from regard.gpt._ranks import Ranks
-from regard.gpt._spread import Copied
-from regard.gpt._update import Updates, make_optimizer
-from regard.gpt.batches import Batches
+from regard.gpt.training.batches import Batches
+from regard.gpt.training.metrics import read_metrics
+from regard.gpt.training.parallel import Copied
+from regard.gpt.training.ranks import Ranks
+from regard.gpt.training.update import Updates, make_optimizer
 
-WORKER = training.__file__
+WORKER = training_rank.__file__
 SECONDS = 300  # for a machine that is busy with something else
 KINDS = {"ddp": {"parallel": "ddp"}, "fsdp": {"parallel": "fsdp"}}
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -60,7 +60,7 @@ def world(size, folder, runs):
 def alone(tmp_path_factory):
     """A run of one process."""
     folder = tmp_path_factory.mktemp("alone") / "m"
-    training.go(folder)
+    training_rank.go(folder)
     return folder
 
 
@@ -121,7 +121,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(alone, folder, kind):
     )
     assert [name[:11] for name in files] == [f"shard-{n:05}" for n in range(1, len(files) + 1)]
     assert not list(together.rglob("*.metadata"))  # which would be pickled
-    training.go(together, resume=True)  # by this process
+    training_rank.go(together, resume=True)  # by this process
     assert curve(together) == pytest.approx(curve(alone), **NEAR)
     assert norms(together) == pytest.approx(norms(alone), rel=1e-4)
     assert (together / "run/checkpoints/00000007/optimizer.safetensors").is_file()
@@ -140,7 +140,7 @@ def test_recordings_and_ranks_without_rows(folder, tmp_path):
         "00000002.safetensors",
         "probe.json",
     ]
-    training.go(tmp_path / "few", recipe=FEW)
+    training_rank.go(tmp_path / "few", recipe=FEW)
     assert curve(folder[0] / "few") == pytest.approx(curve(tmp_path / "few"), **NEAR)
 
 
@@ -170,8 +170,8 @@ def test_what_one_rank_fails_at_alone_is_told_by_all(folder):
     for told in names["one-is-full"]:
         assert "File too large" in told, told
         assert "the checkpoint of update 3 is whole" in told, told
-    training.go(folder[0] / "one-is-full", resume=True)
-    training.go(folder[0] / "one-fails", resume=True)
+    training_rank.go(folder[0] / "one-is-full", resume=True)
+    training_rank.go(folder[0] / "one-fails", resume=True)
     for name in names:
         assert curve(folder[0] / name) == pytest.approx(curve(folder[0] / "ddp2"), **NEAR)
         kept = sorted(path.name for path in (folder[0] / name / "run/checkpoints").iterdir())
@@ -190,10 +190,10 @@ def test_a_damaged_piece_is_refused(folder, tmp_path):
     data[-3] ^= 1
     piece.write_bytes(data)
     with pytest.raises(CheckpointError, match=rf"{piece.name} is damaged: it was changed"):
-        training.go(tmp_path / "m", resume=True, recipe=KINDS["fsdp"])
+        training_rank.go(tmp_path / "m", resume=True, recipe=KINDS["fsdp"])
     piece.unlink()
     with pytest.raises(CheckpointError, match=rf"damaged: it has no {piece.name}"):
-        training.go(tmp_path / "m", resume=True, recipe=KINDS["fsdp"])
+        training_rank.go(tmp_path / "m", resume=True, recipe=KINDS["fsdp"])
 
 
 def test_gradients_are_exchanged_once_an_update():
@@ -273,7 +273,7 @@ class Agents:
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_a_killed_rank_ends_two_agents_and_they_go_on(tmp_path):
     text, out = tmp_path / "text.txt", tmp_path / "m"
-    text.write_text(training.TEXT, "utf-8")
+    text.write_text(training_rank.TEXT, "utf-8")
     steps = 100_000  # it is killed long before
     recipe = ["--tokenizer", "char", "--steps", steps, "--warmup", 2, "--batch", 2]
     shape = ["--context", 8, "--layers", 1, "--heads", 2, "--dim", 6, "--schedule", "wsd"]

@@ -13,11 +13,11 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from ring import CAUSAL, PROBLEMS, READ, READOUTS
+from support.ring import CAUSAL, PROBLEMS, READ, READOUTS
 
 import regard
 from regard import distributed
-from regard.distributed._ring import Ring
+from regard.distributed.ring import Ring
 from regard.nn import MultiHeadAttention
 
 
@@ -89,7 +89,7 @@ def put_together(rank):
     return {"done": torch.ones(1)}
 
 
-class Own(regard.readouts.Readout):
+class Own(regard.pattern.readouts.Readout):
     begin = add = finish = None
 
 

@@ -16,7 +16,7 @@ from torch import nn
 import regard
 from regard.explorer import Explorer
 from regard.explorer._server import application
-from regard.explorer._subjects import ModelSubject, RecordingSubject
+from regard.explorer.subjects import ModelSubject, RecordingSubject
 from regard.gpt import GPT, BPETokenizer, GPTConfig
 
 TEXT = "the cat sat on the mat, the dog sat on the cat"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.explorer._server import BODY
-from regard.explorer._subjects import CHARACTERS, GENERATED, ModelSubject, RecordingSubject
+from regard.explorer.subjects import CHARACTERS, GENERATED, ModelSubject, RecordingSubject
 from regard.gpt import Sampling, stream
 
 TEXT = "the cat sat on the mat, the dog sat on the cat"
@@ -524,7 +524,7 @@ def test_a_text_that_was_put_away_can_be_opened_again(client, refused):
 
 
 def test_a_recording_that_was_freed_is_gone_and_it_is_said(ask, make_recording, refused):
-    from regard.explorer._subjects import RecordingSubject
+    from regard.explorer.subjects import RecordingSubject
 
     recording = make_recording([torch.randn(2, 1, 2, 7, 5)])
     reader = ask(RecordingSubject(recording, title="x"))

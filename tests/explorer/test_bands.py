@@ -8,8 +8,8 @@ import torch
 import regard
 from regard.explorer import _bands
 from regard.explorer._bands import Unfinished, along, reader, thumbnail
-from regard.explorer._subjects import RecordingSubject
 from regard.explorer._work import ReplacedError
+from regard.explorer.subjects import RecordingSubject
 from regard.record.repeats import Copies
 
 L, D = 61, 5
@@ -100,7 +100,7 @@ def test_they_can_be_called_off(pattern, bands, read, looks):
 
 
 def test_what_is_streamed_can_be_called_off_between_blocks(monkeypatch):
-    monkeypatch.setattr("regard._stream._BLOCK_SCORES", L * 7)
+    monkeypatch.setattr("regard.pattern.stream._BLOCK_SCORES", L * 7)
     query, key = torch.randn(2, 1, L, D)
     pattern = regard.Pattern(query, key)
     off = Once(5)

@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 import torch
-from mimicked import DEVICE, Mimicked, gpu
+from support.fake_gpu import DEVICE, Mimicked, gpu
 
 from regard.explorer import ModelSubject, report
 from regard.gpt import GPT, CharTokenizer, GPTConfig

@@ -7,7 +7,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.openapi import from_asgi
 
 from regard.explorer._server import application
-from regard.explorer._subjects import ModelSubject, RecordingSubject
+from regard.explorer.subjects import ModelSubject, RecordingSubject
 
 load_all_checks()
 EXAMPLES = 15

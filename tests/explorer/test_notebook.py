@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.explorer import Explorer, _notebook
-from regard.explorer._subjects import RecordingSubject
+from regard.explorer.subjects import RecordingSubject
 
 
 class Elements(HTMLParser):

@@ -15,7 +15,7 @@ from regard.explorer import ExplorerError, ModelSubject, RecordingSubject, _repo
 from regard.explorer._report import LARGEST, report_html
 from regard.gpt import GPT, CharTokenizer, GPTConfig
 from regard.record import Recording
-from regard.record._layer import Labels
+from regard.record.layer import Labels
 
 HOSTILE = ["</script><img src=x onerror=alert(1)>", "<!--", "&lt;b&gt;", "\u2028", "\u202e", "\x00"]
 

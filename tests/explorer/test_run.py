@@ -10,8 +10,8 @@ import torch
 
 import regard
 from regard.explorer._run import Run
-from regard.explorer._subjects import ExplorerError, ModelSubject, RecordingSubject
 from regard.explorer._work import ReplacedError
+from regard.explorer.subjects import ExplorerError, ModelSubject, RecordingSubject
 from regard.record import load
 
 N, H, L, D = 2, 6, 13, 5

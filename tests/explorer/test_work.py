@@ -13,8 +13,8 @@ from time import sleep
 import pytest
 import torch
 
-from regard.explorer._subjects import RecordingSubject
 from regard.explorer._work import WAITING, BusyError, ReplacedError, Work
+from regard.explorer.subjects import RecordingSubject
 
 LIMIT = 30  # seconds, for what should not take any
 

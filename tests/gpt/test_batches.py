@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from regard.gpt import TrainConfig
-from regard.gpt._draws import mix, permuted
-from regard.gpt.batches import IGNORED, Batches, TooShortError
+from regard.gpt.training._permutation import mix, permuted
+from regard.gpt.training.batches import IGNORED, Batches, TooShortError
 
 
 def make(tokens, *, context=16, vocab_size=1000, **recipe):

@@ -3,11 +3,11 @@
 import contextlib
 from dataclasses import replace
 
-import mimicked
 import pytest
 import torch
-from mimicked import DEVICE, Mimicked
 from rich.console import Console
+from support import fake_gpu
+from support.fake_gpu import DEVICE, Mimicked
 
 from regard.gpt import (
     GPTConfig,
@@ -62,7 +62,7 @@ def weights(training):
 
 
 def test_a_model_learns_there_what_it_learns_on_a_cpu(tmp_path):
-    with mimicked.gpu():
+    with fake_gpu.gpu():
         there, reports = trained(tmp_path / "there", DEVICE)
         assert all(isinstance(p, Mimicked) for p in there.model.parameters())
         found = weights(there)
@@ -79,7 +79,7 @@ def test_a_model_learns_there_what_it_learns_on_a_cpu(tmp_path):
 
 def test_a_run_goes_on_there_to_the_last_bit(tmp_path):
     gpt = replace(GPT, dropout=0.1)
-    with mimicked.gpu():
+    with fake_gpu.gpu():
         whole, _ = trained(tmp_path / "whole", DEVICE, gpt=gpt)
         part, _ = trained(tmp_path / "part", DEVICE, gpt=gpt, stop=3)
         assert part.interrupted
@@ -93,7 +93,7 @@ def test_a_step_of_training_reads_one_pair_of_numbers_back(tmp_path, monkeypatch
     """Besides what is asked of the ids before each pass, which torch.compile leaves out."""
     read = []
     monkeypatch.setattr(Mimicked, "tolist", lambda t: read.append(t.numel()) or t.held.tolist())
-    with mimicked.gpu() as crossed:
+    with fake_gpu.gpu() as crossed:
         crossing = []
         recipe = replace(RECIPE, evaluate_every=5, record_every=0)
         with monkeypatch.context() as patch:
@@ -141,7 +141,7 @@ def test_it_draws_there_what_it_draws_on_a_cpu(sampling):
     model, tokenizer = load()
     prompts = [tokenizer.encode(text) for text in ("The with statement", "A", "The with")]
     expected = generate(model, prompts, tokens=7, sampling=sampling)
-    with mimicked.gpu() as crossed:
+    with fake_gpu.gpu() as crossed:
         model.to(DEVICE)
         found = generate(model, prompts, tokens=7, sampling=sampling)
         assert [each.tolist() for each in found] == [each.tolist() for each in expected]

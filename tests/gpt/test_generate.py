@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from variants import VARIANTS
+from support.gpt_variants import VARIANTS
 
 from regard.gpt import (
     GPT,
@@ -22,8 +22,8 @@ from regard.gpt import (
     stream_text,
     stream_texts,
 )
-from regard.gpt._growing import Growing
-from regard.gpt._spelling import Spelling
+from regard.gpt._detokenizer import Spelling
+from regard.gpt._incremental import Growing
 from regard.gpt.sampling import Sampler, penalised, pick, probabilities, uniform
 
 CONFIG = GPTConfig(vocab_size=23, context=7, layers=2, heads=1, dim=12, dropout=0.5)

@@ -23,9 +23,9 @@ from regard.gpt import (
     load,
     train,
 )
-from regard.gpt._gains import Machine, bfloat16, compiling, this_machine
-from regard.gpt._metrics import operations, perplexity, read_metrics
-from regard.gpt._update import document_mask
+from regard.gpt.training.hardware import Machine, bfloat16, compiling, this_machine
+from regard.gpt.training.metrics import operations, perplexity, read_metrics
+from regard.gpt.training.update import document_mask
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 TINY = GPTConfig(context=16, layers=2, heads=3, dim=15)
@@ -104,8 +104,10 @@ def test_compiling_is_decided_by_device_and_compiler(asked, device, compiler, on
 
 
 def test_compiling_for_a_gpu_without_triton_is_refused(monkeypatch):
-    monkeypatch.setattr("regard.gpt._gains._bfloat16", lambda device: None)  # asks a driver
-    monkeypatch.setattr("regard.gpt._gains.find_spec", lambda name: None)
+    monkeypatch.setattr(
+        "regard.gpt.training.hardware._bfloat16", lambda device: None
+    )  # asks a driver
+    monkeypatch.setattr("regard.gpt.training.hardware.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"compile is 'on' and there is no Triton, .* a GPU"):
         compiling("on", this_machine(torch.device("cuda")))
 
@@ -243,7 +245,7 @@ def test_a_run_without_recordings_says_so(tmp_path):
 
 
 def test_tensorboard_is_named_where_it_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.gpt.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("regard.gpt.training.tensorboard.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=re.escape(install("tensorboard"))):
         TensorBoard(tmp_path)
 
@@ -264,7 +266,7 @@ def test_tensorboard_gets_every_number(tmp_path, monkeypatch):
     module = types.ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    monkeypatch.setattr("regard.gpt.tensorboard.find_spec", lambda name: object())
+    monkeypatch.setattr("regard.gpt.training.tensorboard.find_spec", lambda name: object())
     board = TensorBoard(tmp_path / "board")
     train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET, callbacks=[board])
     assert written[0] == (str(tmp_path / "board"), 1)

@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from variants import VARIANTS
+from support.gpt_variants import VARIANTS
 
 import regard
 from regard.circuits import ov, qk
 from regard.cli.model import head_steps
-from regard.explorer._subjects import ModelSubject
+from regard.explorer.subjects import ModelSubject
 from regard.gpt import (
     GPT,
     BPETokenizer,

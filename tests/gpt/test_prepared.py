@@ -21,10 +21,10 @@ from regard.gpt import (
     open_corpus,
     prepare,
 )
-from regard.gpt import _sources as sources
-from regard.gpt import prepared as module
-from regard.gpt._hold import Hold
-from regard.gpt.corpus import read_texts
+from regard.gpt.training import _sources as sources
+from regard.gpt.training import packed_corpus as module
+from regard.gpt.training._folder_lock import Hold
+from regard.gpt.training.corpus import read_texts
 
 QUIET = Console(quiet=True)
 

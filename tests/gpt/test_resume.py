@@ -32,8 +32,8 @@ from regard.gpt import (
     recipe_of,
     train,
 )
-from regard.gpt._checkpoints import SaveError
-from regard.gpt._metrics import read_metrics
+from regard.gpt.training.checkpoints import SaveError
+from regard.gpt.training.metrics import read_metrics
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 # Dropout, accumulation, growing windows, random runs: everything that could depend on the past.

@@ -31,9 +31,9 @@ from regard.gpt import (
     split_texts,
     train,
 )
-from regard.gpt._update import DivergedError, make_optimizer
-from regard.gpt.batches import Batches, TooShortError
-from regard.gpt.schedule import window
+from regard.gpt.training.batches import Batches, TooShortError
+from regard.gpt.training.schedule import window
+from regard.gpt.training.update import DivergedError, make_optimizer
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 TINY = GPTConfig(context=16, layers=2, heads=2, dim=32, dropout=0.0)
@@ -250,7 +250,7 @@ def test_the_old_model_stays_until_the_new_one_is_kept(tmp_path, monkeypatch, en
     if ends == "too short":
         text, error = "abcdef", TooShortError
     elif ends == "no number":
-        monkeypatch.setattr("regard.gpt._loop.mean_loss", end)
+        monkeypatch.setattr("regard.gpt.training._loop.mean_loss", end)
     else:
         monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", end)
     options = {"gpt": wider, "config": brief(), "console": QUIET, "overwrite": True}

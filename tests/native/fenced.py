@@ -19,11 +19,11 @@ from unittest import mock
 import torch
 
 import regard
-from regard._problem import check
 from regard.backends import native
 from regard.backends.native._arguments import Arguments, vectors
-from regard.backends.native._library import call
-from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+from regard.backends.native.library import call
+from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+from regard.problem import check
 
 PAGE = mmap.PAGESIZE
 LIBC = ctypes.CDLL(None, use_errno=True)

@@ -2,17 +2,17 @@
 
 import math
 
-import cases
 import pytest
 import torch
 from hypothesis import given, settings
+from support import cases
 
 import regard
-from regard.backends.native import _library
+from regard.backends.native import library
 
-pytestmark = pytest.mark.skipif(_library.load() is None, reason="there is no native library")
+pytestmark = pytest.mark.skipif(library.load() is None, reason="there is no native library")
 
-SETS = _library.load().regard_supported().decode().split(",") if _library.load() else []
+SETS = library.load().regard_supported().decode().split(",") if library.load() else []
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Of the largest gradient, in roundings of the dtype. In float32 sums of a thousand products round
 # some times; in the half precisions weights, score gradients and results are rounded once each.
@@ -24,9 +24,9 @@ B, H, G, L, S, D, DV = 2, 6, 2, 149, 577, 37, 19
 @pytest.fixture(params=SETS)
 def instructions(request):
     """Each set in turn, and the best one again afterwards."""
-    assert _library.load().regard_choose(request.param.encode()) == 0
+    assert library.load().regard_choose(request.param.encode()) == 0
     yield request.param
-    assert _library.load().regard_choose(None) == 0
+    assert library.load().regard_choose(None) == 0
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from patterns import flat, inputs, masks
-from ways import SETS, forced
+from support.cpu_paths import SETS, forced
+from support.patterns import flat, inputs, masks
 
 import regard
-from regard.readouts import Distance, Entropy, Mass, Max, TopK
+from regard.pattern.readouts import Distance, Entropy, Mass, Max, TopK
 
 pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
 

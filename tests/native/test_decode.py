@@ -2,18 +2,18 @@
 
 import math
 
-import cases
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import cases
 
 import regard
-from regard.backends.native import _library
+from regard.backends.native import library
 
-pytestmark = pytest.mark.skipif(_library.load() is None, reason="there is no native library")
+pytestmark = pytest.mark.skipif(library.load() is None, reason="there is no native library")
 
-SETS = _library.load().regard_supported().decode().split(",") if _library.load() else []
+SETS = library.load().regard_supported().decode().split(",") if library.load() else []
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Of the largest value. In float32 every sum rounds some times; in the half precisions the inputs
 # are exact and the result is rounded once.
@@ -26,9 +26,9 @@ S = 5003
 @pytest.fixture(params=SETS)
 def instructions(request):
     """Each set in turn, and the best one again afterwards."""
-    assert _library.load().regard_choose(request.param.encode()) == 0
+    assert library.load().regard_choose(request.param.encode()) == 0
     yield request.param
-    assert _library.load().regard_choose(None) == 0
+    assert library.load().regard_choose(None) == 0
 
 
 @pytest.fixture
@@ -130,11 +130,11 @@ def test_every_option(mask, name, dtype, instructions):
 @settings(max_examples=100)
 @given(cases.cases(dtypes=DTYPES, lengths=[1]), st.sampled_from(SETS or [None]))
 def test_masks_and_options_crossed(case, name):
-    assert _library.load().regard_choose(name.encode()) == 0
+    assert library.load().regard_choose(name.encode()) == 0
     try:
         context, logsumexp = native(case.query, case.key, case.value, **case.options)
     finally:
-        assert _library.load().regard_choose(None) == 0
+        assert library.load().regard_choose(None) == 0
     largest = float(case.value.abs().max())
     floor = (2 * torch.finfo(case.dtype).eps + case.rounding) * largest
     cases.close(context, case.exact.context, case.torchs_own(), case.blind, floor)

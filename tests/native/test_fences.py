@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from instructions import SETS
+from support.instruction_sets import SETS
 
 pytestmark = pytest.mark.skipif(not SETS, reason="there is no native library")
 

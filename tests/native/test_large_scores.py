@@ -9,8 +9,8 @@ import math
 
 import pytest
 import torch
-from patterns import inputs, masks
-from ways import SETS, forced
+from support.cpu_paths import SETS, forced
+from support.patterns import inputs, masks
 
 import regard
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import regard
-from regard.backends.native import _library
+from regard.backends.native import library
 
 WHEEL = importlib.metadata.distribution("regard").read_text("WHEEL")
 with_library = pytest.mark.skipif(
@@ -20,17 +20,17 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 CPUINFO = Path("/proc/cpuinfo")
 TELL = """
-from regard.backends.native import _library
-print(_library.load().regard_instructions().decode())
+from regard.backends.native import library
+print(library.load().regard_instructions().decode())
 """
 
 
 @pytest.fixture
 def fresh():
     """The module as it is before the library is first asked for; and again afterwards."""
-    _library._open.cache_clear()
+    library._open.cache_clear()
     yield _library
-    _library._open.cache_clear()
+    library._open.cache_clear()
 
 
 def python(script, instructions=""):
@@ -40,13 +40,13 @@ def python(script, instructions=""):
 
 
 def supported():
-    return _library.load().regard_supported().decode().split(",")
+    return library.load().regard_supported().decode().split(",")
 
 
 @with_library
 def test_the_library_is_there():
-    assert _library.why_missing() is None
-    assert _library.load() is _library.load()
+    assert library.why_missing() is None
+    assert library.load() is library.load()
 
 
 @with_library
@@ -70,7 +70,7 @@ def test_a_set_that_is_named_is_used_or_refused(name):
 
 @with_library
 def test_the_processor_runs_the_baseline_and_no_set_that_was_not_built():
-    built = _library.load().regard_built().decode().split(",")
+    built = library.load().regard_built().decode().split(",")
     assert "baseline" in supported()
     assert [name for name in built if name in supported()] == supported()
 
@@ -85,7 +85,7 @@ def test_dot_products_of_bfloat16_come_last_on_intels_processors():
 
 
 def test_a_missing_library_says_so_and_torch_serves(fresh, monkeypatch):
-    monkeypatch.setattr(_library, "_path", lambda: None)
+    monkeypatch.setattr(library, "_path", lambda: None)
     assert fresh.load() is None
     assert "no native library" in fresh.why_missing()
     query, key, value = torch.randn(3, 2, 7, 5, generator=torch.Generator().manual_seed(0))
@@ -96,7 +96,7 @@ def test_a_missing_library_says_so_and_torch_serves(fresh, monkeypatch):
 def test_a_file_that_is_no_library_says_so(fresh, monkeypatch, tmp_path):
     file = tmp_path / "libregard.so"
     file.write_text("no library")
-    monkeypatch.setattr(_library, "_path", lambda: file)
+    monkeypatch.setattr(library, "_path", lambda: file)
     assert fresh.load() is None
     assert fresh.why_missing().startswith("the native library can't be loaded: ")
     assert str(file) in fresh.why_missing()
@@ -104,8 +104,8 @@ def test_a_file_that_is_no_library_says_so(fresh, monkeypatch, tmp_path):
 
 @with_library
 def test_a_library_of_another_version_says_both_numbers(fresh, monkeypatch):
-    ours = _library._ABI
-    monkeypatch.setattr(_library, "_ABI", 1009)
+    ours = library._ABI
+    monkeypatch.setattr(library, "_ABI", 1009)
     assert fresh.load() is None
     assert f"has ABI {ours}, but this regard needs 1009" in fresh.why_missing()
 
@@ -124,8 +124,8 @@ def loaded(name):
 before = loaded("lib(?:gomp|omp|iomp)")
 assert before, "torch brings its own"
 assert not loaded("libregard"), "import regard loads the library"
-from regard.backends.native import _library
-assert _library.load() is not None
+from regard.backends.native import library
+assert library.load() is not None
 assert len(loaded("libregard")) == 1
 assert loaded("lib(?:gomp|omp|iomp)") == before, "the library brings an OpenMP of its own"
 """

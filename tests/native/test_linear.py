@@ -3,8 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import HALF
-from ways import SETS, forced
+from support.cases import HALF
+from support.cpu_paths import SETS, forced
 
 from regard.backends import native
 

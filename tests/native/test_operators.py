@@ -9,10 +9,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
-from regard._problem import check
 from regard.backends.native import _operators  # noqa: F401 - registers the operators
 from regard.backends.native._arguments import Arguments
 from regard.backends.native._backward import DIFFERENTIABLE
+from regard.problem import check
 
 B, H, G, L, S, D, DV = 2, 6, 3, 5, 7, 11, 13
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from regard.backends.native._library import why_missing
-from regard.backends.native._peak import peak_bandwidth, peak_flops
+from regard.backends.native.library import why_missing
+from regard.backends.native.peak import peak_bandwidth, peak_flops
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason="measured by the library")
 

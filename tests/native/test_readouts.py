@@ -5,16 +5,16 @@ import math
 
 import pytest
 import torch
-from cases import HALF, cases
-from definitions import distance, entropy, image, largest, of_each_head, offsets, received
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patterns import NAMES, READOUTS, everything, flat, inputs, masks, normal
-from ways import SETS, forced, streamed
+from support.cases import HALF, cases
+from support.cpu_paths import SETS, forced, streamed
+from support.definitions import distance, entropy, image, largest, of_each_head, offsets, received
+from support.patterns import NAMES, READOUTS, everything, flat, inputs, masks, normal
 
 import regard
-from regard import _reading
-from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+from regard.pattern import reading
+from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
 
 pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
 
@@ -273,11 +273,11 @@ def test_what_else_is_read_changes_no_bit(instructions):
 
 def test_all_are_taken_in_one_pass_and_none_is_streamed(monkeypatch):
     passes = []
-    read = _reading.native.read
+    read = reading.native.read
     monkeypatch.setattr(
-        _reading.native, "read", lambda *given: passes.append(given[1]) or read(*given)
+        reading.native, "read", lambda *given: passes.append(given[1]) or read(*given)
     )
-    monkeypatch.setattr(_reading, "stream", lambda *_: pytest.fail("it was streamed"))
+    monkeypatch.setattr(reading, "stream", lambda *_: pytest.fail("it was streamed"))
     regard.Pattern(*inputs(5, 7)).read(*READOUTS)
     assert [len(orders) for orders in passes] == [len(READOUTS) + 1]  # and the log-sum-exp
 

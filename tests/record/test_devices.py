@@ -1,9 +1,9 @@
 """Recordings on a GPU that has numbers and no kernels: they stay there, or move as asked."""
 
-import mimicked
 import pytest
 import torch
-from mimicked import DEVICE, Mimicked, gpu
+from support import fake_gpu
+from support.fake_gpu import DEVICE, Mimicked, gpu
 from torch import nn
 
 import regard
@@ -152,7 +152,7 @@ def test_the_mimicked_device_refuses_what_cuda_refuses():
         with pytest.raises(TypeError, match="numpy"):
             there.numpy()
         assert float((there * 2).sum()) == 6.0
-        assert torch.arange(3, device=DEVICE).device == mimicked.DEVICE
+        assert torch.arange(3, device=DEVICE).device == fake_gpu.DEVICE
         assert crossed == []
         assert type(there.cpu()) is torch.Tensor
         assert crossed == [(3,)]

@@ -9,9 +9,9 @@ from transformers import masking_utils
 
 import regard
 from regard.record import RecordError
-from regard.record._lazy_mask import LazyMask
-from regard.record._structured import structured
-from regard.record._transformers import attention_forward
+from regard.record.intercept._structured import structured
+from regard.record.intercept.lazy_mask import LazyMask
+from regard.record.intercept.transformers import attention_forward
 
 B, H, L, D = 2, 3, 7, 5
 KEEP = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1]])

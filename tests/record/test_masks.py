@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.record import RecordError, _masks
-from regard.record._masks import Reducer
+from regard.record import RecordError
+from regard.record.intercept import masks
+from regard.record.intercept.masks import Reducer
 
 B, H, L, S = 2, 3, 5, 7
 LOWEST = torch.finfo(torch.float32).min
@@ -27,7 +28,7 @@ def shown(mask, queries=L, keys=S, leading=None):
 
 
 def reduced(mask, leading, queries, keys):
-    return _masks.reduced(mask, leading, queries, keys).mask
+    return masks.reduced(mask, leading, queries, keys).mask
 
 
 def is_interval(mask):
@@ -82,7 +83,7 @@ def test_rows_of_nothing_but_the_lowest_number_are_even():
     visible[2] = False
     given = forms(visible)[2]
     given[3] = -math.inf  # hides everything in earnest
-    found = _masks.reduced(given, (B, H), L, S)
+    found = masks.reduced(given, (B, H), L, S)
     assert is_interval(found.mask)
     assert found.level.expand(B, H, L)[0, 0].tolist() == [False, False, True, False, False]
     visible[2], visible[3] = True, False

@@ -13,7 +13,7 @@ from torch import nn
 
 import regard
 from regard.gpt import load
-from regard.readouts import Readout
+from regard.pattern.readouts import Readout
 from regard.record import RecordError
 from regard.record.repeats import Copies, Successors
 

@@ -4,20 +4,20 @@ import math
 
 import pytest
 import torch
-from cases import HALF, cases
-from definitions import distance, entropy, image, largest, of_each_head, offsets, received
-from gpu import DEVICE, kernels, moved
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patterns import NAMES, everything, flat, normal
-from patterns import inputs as inputs_of
-from patterns import masks as masks_of
-from ways import streamed
+from support.cases import HALF, cases
+from support.cpu_paths import streamed
+from support.definitions import distance, entropy, image, largest, of_each_head, offsets, received
+from support.patterns import NAMES, everything, flat, normal
+from support.patterns import inputs as inputs_of
+from support.patterns import masks as masks_of
+from support.triton_device import DEVICE, kernels, moved
 
 import regard
-from regard import _reading
-from regard._readout import Sizes
-from regard.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+from regard.pattern import reading
+from regard.pattern.readout import Sizes
+from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
 
 pytest.importorskip("triton")
 
@@ -244,7 +244,7 @@ def test_a_stray_row_is_blind_where_it_sees_no_key_of_those_asked_for():
         known = pattern.logsumexp.flatten(0, 1)
         problem, _ = pattern.parts()
         sizes = Sizes(problem.leading, 9, 70, torch.float32, known.device)
-        return flat(_reading.take(readouts, problem, sizes, known, slice(10, 45)))
+        return flat(reading.take(readouts, problem, sizes, known, slice(10, 45)))
 
     with streamed():
         expected = read()
@@ -275,7 +275,7 @@ def test_the_rest_of_the_batch_changes_no_bit(name):
 
 def test_any_number_of_readouts_is_taken_in_one_pass(monkeypatch):
     """But offsets, for which only tiles along the diagonal are read, and a second image."""
-    from regard.backends.triton import _one_pass, _read
+    from regard.backends.gpu.triton import _one_pass, _read
 
     passes = []
 
@@ -289,7 +289,7 @@ def test_any_number_of_readouts_is_taken_in_one_pass(monkeypatch):
 
     for module, kernel in ((_one_pass, "read_rows"), (_read, "read_columns")):
         monkeypatch.setattr(module, kernel, Counted(getattr(module, kernel)))
-    monkeypatch.setattr(_reading, "stream", lambda *_: pytest.fail("it was streamed"))
+    monkeypatch.setattr(reading, "stream", lambda *_: pytest.fail("it was streamed"))
     readouts = [r for r in READOUTS if r != Image(1, 2)] + [TopK(2), Mass(0), Mass(1), Offsets(3)]
     pattern = regard.Pattern(*(moved(t) for t in inputs(37, 41)), mask=regard.causal())
     with kernels():
@@ -311,7 +311,7 @@ def test_any_number_of_readouts_is_taken_in_one_pass(monkeypatch):
 @pytest.mark.parametrize("name", ["none", "early", "padding"])
 def test_a_chunk_of_queries_holds_several_blocks(name, monkeypatch):
     """As it does from 64 blocks on; here the chunks are two, of two blocks and of three."""
-    from regard.backends.triton import _one_pass, _read
+    from regard.backends.gpu.triton import _one_pass, _read
 
     for module in (_one_pass, _read):
         monkeypatch.setattr(module, "CHUNKS", 2)
@@ -328,7 +328,7 @@ def test_a_chunk_of_queries_holds_several_blocks(name, monkeypatch):
 
 @given(st.integers(1, 60), st.integers(1, 60), st.sampled_from([1, 4, 7]))
 def test_a_row_of_pixels_is_made_of_the_blocks_that_it_overlaps(queries, rows, block):
-    from regard.backends.triton._partial_sums import Parts
+    from regard.backends.gpu.triton._partial_sums import Parts
 
     parts = Parts.of_image(queries, rows, block)
     for part, base in enumerate(parts.base):

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from regard.view import bundle
-from regard.view.bundle import deflated, embedded, policy, script, static
+from regard.page import bundle
+from regard.page.bundle import deflated, embedded, policy, script, static
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import regard
-from regard.view.plot_colour import Scale, WeightNorm, ramp, scale_for, shades
+from regard.view.plot.colour import Scale, WeightNorm, ramp, scale_for, shades
 
 NODE = shutil.which("node")
-SCRIPT = Path(regard.__file__).parent / "explorer" / "static" / "colour.js"
+SCRIPT = Path(regard.__file__).parent / "page" / "static" / "colour.js"
 VALUES = [0.0, 1e-9, 1e-4, 0.0013, 0.02, 0.2, 0.5, 0.99, 1.0]
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.backends._context import objection_to_context
-from regard.backends.native import _library
+from regard.backends._transforms import objection_to_context
+from regard.backends.native import library
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend
-from regard.backends.native._library import Description, describe, why_missing
 from regard.backends.native._linear import apply as map_few
 from regard.backends.native._linear import serves as maps
 from regard.backends.native._readouts import read
+from regard.backends.native.library import Description, describe, why_missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard._problem import Problem
-    from regard.backends._order import Order
+    from regard.backends.kernel_spec import Order
+    from regard.problem import Problem
 
 __all__ = [
     "Description",
@@ -59,7 +59,7 @@ def objection(problem: Problem) -> str | None:
 
 def objection_to_reading(problem: Problem) -> str | None:
     """Say why `read` can't serve a problem, or None."""
-    why = _library.why_missing()
+    why = library.why_missing()
     if why is not None:
         return why
     if problem.query.device.type != "cpu":

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from regard._bounds import Line
+from regard.mask.bounds import Line
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from regard._problem import Problem
+    from regard.problem import Problem
 
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.backends.native._arguments import Arguments, vectors
-from regard.backends.native._library import call
+from regard.backends.native.library import call
 
 if TYPE_CHECKING:
     from jaxtyping import Float

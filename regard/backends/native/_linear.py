@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.backends.native import _library
+from regard.backends.native import library
 from regard.backends.native._arguments import CODES
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def serves(
         bias.dtype == x.dtype and bias.is_contiguous() and not bias.is_neg()
     ):
         return False
-    return _library.why_missing() is None
+    return library.why_missing() is None
 
 
 def apply(
@@ -48,7 +48,7 @@ def apply(
     """
     outputs, inputs = weight.shape
     result = x.new_empty((*x.shape[:-1], outputs))
-    _library.call(
+    library.call(
         "regard_apply",
         _MAP.pack(
             CODES[x.dtype],

@@ -18,7 +18,7 @@ from regard.backends.native import _backward
 from regard.backends.native._arguments import Arguments, vectors
 from regard.backends.native._derivatives import differentiate, refuse, save
 from regard.backends.native._fold import fold_backward, fold_forward
-from regard.backends.native._library import call
+from regard.backends.native.library import call
 
 if TYPE_CHECKING:
     from jaxtyping import Float

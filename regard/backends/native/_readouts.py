@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.backends._order import KINDS
+from regard.backends.kernel_spec import KINDS
 from regard.backends.native._arguments import Arguments
-from regard.backends.native._library import call
+from regard.backends.native.library import call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard._problem import Problem
-    from regard.backends._order import Order
+    from regard.backends.kernel_spec import Order
+    from regard.problem import Problem
 
 
 def read(

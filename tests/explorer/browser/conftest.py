@@ -13,7 +13,7 @@ import shutil
 import pytest
 import torch
 
-from regard.explorer._subjects import ModelSubject, RecordingSubject
+from regard.explorer.subjects import ModelSubject, RecordingSubject
 from regard.gpt import load
 
 REQUIRED = os.environ.get("REGARD_BROWSER") == "required"

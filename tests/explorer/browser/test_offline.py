@@ -11,8 +11,8 @@ import torch
 import regard
 from regard.explorer import RecordingSubject
 from regard.explorer._report import report_html
+from regard.page.bundle import script, static
 from regard.record import Recording
-from regard.view.bundle import script, static
 
 H, L, D = 4, 37, 5
 QUERY = 23

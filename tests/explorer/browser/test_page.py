@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.explorer import Explorer
-from regard.explorer._subjects import ModelSubject, RecordingSubject
+from regard.explorer.subjects import ModelSubject, RecordingSubject
 
 INJECTED = [
     "<img src=x onerror=window.hacked=1>",

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from regard.explorer._subjects import ModelSubject
+from regard.explorer.subjects import ModelSubject
 
 SEEN = "(one) => getComputedStyle(one).backgroundColor"
 CLEAR = "rgba(0, 0, 0, 0)"

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from regard.explorer._subjects import CHARACTERS, RecordingSubject
+from regard.explorer.subjects import CHARACTERS, RecordingSubject
 
 
 class Fingers:

@@ -5,8 +5,8 @@ import re
 import pytest
 from rich.console import Console
 
-from regard.explorer._subjects import ModelSubject
-from regard.explorer._training import training_of
+from regard.explorer.subjects import ModelSubject
+from regard.explorer.training import training_of
 from regard.gpt import GPTConfig, TrainConfig, history, load, train
 
 TEXT = "the cat sat on the mat. the dog sat on the log. " * 30

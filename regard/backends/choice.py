@@ -1,0 +1,105 @@
+"""Which backend computes a problem: a pure function of the problem that can say why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from regard.backends import eager, native, torch_sdpa
+from regard.backends.gpu import flex, fused
+from regard.backends.gpu.fused import cudnn, efficient, flash
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard.problem import Problem
+
+_BACKENDS = {
+    "native": native,
+    "torch_sdpa": torch_sdpa,
+    "flash": flash,
+    "cudnn": cudnn,
+    "efficient": efficient,
+    "flex": flex,
+    "eager": eager,
+}
+NAMES = tuple(_BACKENDS)
+
+# Fewer queries than fill a tile of cuDNN's. It builds a plan for each shape, which a cache that
+# grows would ask for at each step, while FlashAttention splits the keys of few queries up.
+_FEW = 64
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend, and what spoke against those that would have been preferred.
+
+    Printing it says so in a line.
+    """
+
+    name: str
+    objections: tuple[tuple[str, str], ...] = ()
+    version: str | None = None
+    """Of FlashAttention on CUDA, which can be exchanged: 'FA2', 'FA3' or 'FA4'."""
+
+    def __str__(self) -> str:
+        name = self.name if self.version is None else f"{self.name} ({self.version})"
+        return "; ".join([name, *(f"not {other}: {why}" for other, why in self.objections)])
+
+
+def choose(problem: Problem, backend: str | None = None) -> Choice:
+    """Choose the first backend that honours every argument of a problem.
+
+    Args:
+        problem: the checked arguments.
+        backend: a name from `NAMES`, to have this one or an error.
+
+    Raises:
+        ValueError: for an unknown name, and for a backend that can't honour an argument.
+    """
+    if backend is not None:
+        if backend not in _BACKENDS:
+            raise ValueError(f"backend is {backend!r}, but must be None or one of {NAMES}")
+        why = _BACKENDS[backend].objection(problem)
+        if why is not None:
+            raise ValueError(f"backend={backend!r} can't compute this: {why}, or use 'eager'")
+        return Choice(backend, version=_version(backend))
+    objections: list[tuple[str, str]] = []
+    for name in _preferred(problem):
+        why = _BACKENDS[name].objection(problem)
+        if why is None:
+            return Choice(name, tuple(objections), _version(name))
+        objections.append((name, why))
+    raise AssertionError("eager objects to nothing")
+
+
+def _preferred(problem: Problem) -> tuple[str, ...]:
+    """Name the backends of a problem's device, the fastest first."""
+    device = problem.query.device
+    if device.type == "cpu":
+        return ("native", "torch_sdpa", "eager")
+    if not fused.is_nvidia(device):
+        return ("torch_sdpa", "eager")
+    # cuDNN's kernels are written for the tensor cores of these GPUs, FlashAttention 2 for those
+    # before. Who activates a later FlashAttention wants that one.
+    hopper = fused.capability(device)[0] in {9, 10}
+    first_cudnn = hopper and flash.activated() is None and problem.queries >= _FEW
+    whole = ("cudnn", "flash") if first_cudnn else ("flash", "cudnn")
+    # With intervals FlexAttention leaves out what nobody sees; else it would only have to be
+    # compiled, and where a dense mask or bias exists there is nothing to write down.
+    rows = problem.rows
+    written = fused.is_plain(rows) or not rows.interval
+    others = ("efficient", "flex") if written else ("flex", "efficient")
+    return (*whole, *others, "eager")
+
+
+def _version(name: str) -> str | None:
+    return (flash.activated() or "FA2") if name == "flash" else None
+
+
+def run(
+    problem: Problem, choice: Choice
+) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"] | None]:
+    """Compute context and logsumexp with the backend chosen; None for what it does not tell."""
+    return _BACKENDS[choice.name].run(problem)

@@ -1,0 +1,1 @@
+"""Attention on GPUs: torch's fused kernels, FlexAttention, readouts in Triton."""

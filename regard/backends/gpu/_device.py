@@ -1,0 +1,51 @@
+"""Facts about the machine that decide what a kernel can do there. None of them reads a tensor."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from regard.problem import Problem
+
+
+def is_nvidia(device: torch.device) -> bool:
+    """Whether a device is one of CUDA's; ROCm's bear the same name, but run other kernels."""
+    return device.type == "cuda" and torch.version.hip is None
+
+
+def capability(device: torch.device) -> tuple[int, int]:
+    """Tell the compute capability: (8, 0) for an A100, (9, 0) for an H100 or H200."""
+    return torch.cuda.get_device_capability(device)
+
+
+def cudnn_version() -> int:
+    """Tell the version of cuDNN that torch has loaded, such as 91002 for 9.10.2; 0 for none."""
+    return torch.backends.cudnn.version() or 0
+
+
+def why_no_triton() -> str | None:
+    """Say why Triton can't be used, or None."""
+    if find_spec("triton") is None:
+        return "Triton is not installed; torch's packages for CUDA on Linux bring it"
+    return None
+
+
+def elsewhere(problem: Problem) -> str | None:
+    """Object to a problem that does not lie on a CUDA device."""
+    device = problem.query.device
+    if device.type != "cuda":
+        return f"query is on {device}, and it computes on CUDA"
+    if not is_nvidia(device):
+        return "torch was built for ROCm, where this was never tried"
+    return None
+
+
+def too_old(problem: Problem, needed: tuple[int, int]) -> str | None:
+    """Object to a device of a lower compute capability than is needed."""
+    has = capability(problem.query.device)
+    if has >= needed:
+        return None
+    return f"it needs compute capability {needed[0]}.{needed[1]}, and the GPU has {has[0]}.{has[1]}"

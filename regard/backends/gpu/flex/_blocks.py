@@ -1,0 +1,89 @@
+"""The block mask of row intervals: which blocks of keys each block of queries has to look at.
+
+It is worked out from the two integers a row: O(L) for the smallest start and largest stop of each
+block of queries, and O(blocks²) for the table of blocks. No L×S tensor comes to be, and nothing is
+read back from the device.
+
+Axes: b batch or 1, h query heads or 1, L queries, S keys, m blocks of queries, n blocks of keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.flex_attention import BlockMask
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+    from torch import Tensor
+
+    from regard.backends.gpu.flex._mods import MaskMod
+    from regard.mask.rows import Rows
+
+_BLOCK = 128  # queries and keys of a block, which the kernel's own tiles divide
+_TABLE = 2**22  # entries of the table of blocks, of which there are four, 4 bytes each
+
+
+def block_mask(rows: Rows, mask_mod: MaskMod) -> BlockMask:
+    """Build FlexAttention's block mask.
+
+    Args:
+        rows: the mask, worked out.
+        mask_mod: tells within a block that is not wholly visible who sees whom.
+    """
+    size = _block_size(rows)
+    touched, full = block_tables(rows, size)
+    return BlockMask.from_kv_blocks(
+        *_listed(touched & ~full),
+        *_listed(full),
+        BLOCK_SIZE=size,
+        mask_mod=mask_mod,
+        seq_lengths=(rows.queries, rows.keys),
+    )
+
+
+def block_tables(rows: Rows, size: int) -> tuple[Bool[Tensor, "b h m n"], Bool[Tensor, "b h m n"]]:
+    """Tell which blocks some row may see a key of, and which ones every row sees all keys of.
+
+    A block between the first start and the last stop of its rows counts as touched, also where it
+    lies in a gap between their intervals: that costs time, and changes nothing.
+    """
+    start, stop = rows.start, rows.stop
+    blind = start >= stop
+    low = _per_block(start.masked_fill(blind, rows.keys), size, rows.keys).amin(-1)
+    high = _per_block(stop.masked_fill(blind, 0), size, 0).amax(-1)
+    # Rows behind the last one see nothing, so that a block that they fill up is never full.
+    latest = _per_block(start, size, rows.keys).amax(-1)
+    earliest = _per_block(stop, size, 0).amin(-1)
+
+    first = torch.arange(0, rows.keys, size, device=start.device)  # (n,)
+    touched = (low[..., None] < first + size) & (high[..., None] > first)
+    full = (latest[..., None] <= first) & (earliest[..., None] >= first + size)
+    if not rows.interval:  # what is dense may hide any key
+        full = torch.zeros_like(full)
+    return touched, full
+
+
+def _block_size(rows: Rows) -> int:
+    """Choose blocks so large that their table stays small, by the sizes alone."""
+    size = _BLOCK
+    tables = rows.start.shape[0] * rows.start.shape[1]
+    while tables * -(-rows.queries // size) * -(-rows.keys // size) > _TABLE:
+        size *= 2
+    return size
+
+
+def _per_block(bound: Int[Tensor, "b h L"], size: int, beyond: int) -> Int[Tensor, "b h m size"]:
+    """Cut the rows into blocks, the last one filled up."""
+    missing = -bound.shape[-1] % size
+    return F.pad(bound, (0, missing), value=beyond).unflatten(-1, (-1, size))
+
+
+def _listed(
+    blocks: Bool[Tensor, "b h m n"],
+) -> tuple[Int[Tensor, "b h m"], Int[Tensor, "b h m n"]]:
+    """List the blocks that are marked, before those that are not, in order, and count them."""
+    order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
+    return blocks.sum(-1, dtype=torch.int32), order.to(torch.int32)

@@ -1,0 +1,11 @@
+"""torch's own fused kernels on CUDA, each called by its name, for the log-sum-exp too.
+
+``torch.nn.functional.scaled_dot_product_attention`` chooses among the same kernels, but says
+neither which it took nor what the log-sum-exp was.
+"""
+
+from regard.backends.gpu._device import capability, is_nvidia, why_no_triton
+from regard.backends.gpu._rules import is_plain
+from regard.backends.gpu.fused import cudnn, efficient, flash
+
+__all__ = ["capability", "cudnn", "efficient", "flash", "is_nvidia", "is_plain", "why_no_triton"]

@@ -1,0 +1,103 @@
+"""The pass over the rows: what it is handed to write to, and what becomes of that.
+
+Axes: N heads numbered through, L queries, S keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.backends.gpu.triton._inputs import power_of_two
+from regard.backends.gpu.triton._partial_sums import CHUNKS, Parts, folded
+from regard.backends.gpu.triton.kernels.rows import read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard.backends.gpu.triton._inputs import Inputs
+    from regard.backends.kernel_spec import Order
+
+
+def take_rows(
+    inputs: Inputs, orders: Sequence[Order], known: Float[Tensor, "N L"]
+) -> list[tuple[Tensor, ...]]:
+    """Take what is ordered in one pass: any number of readouts, an image at most."""
+    kinds = {order.kind for order in orders}
+    tops, marked, images = (
+        [order for order in orders if order.kind == kind] for kind in ("top", "mass", "image")
+    )
+    heads, queries = known.shape
+    keys, blocks = inputs.problem.keys, inputs.query_blocks
+    chunks = min(CHUNKS, blocks) if "received" in kinds else blocks
+    per_row = {
+        kind: known.new_empty(known.shape) if kind in kinds else None
+        for kind in ("entropy", "distance", "max")
+    }
+
+    marks = mass = None
+    if marked:
+        marks = known.new_zeros((power_of_two(len(marked)), keys), dtype=torch.uint8)
+        for mark, order in zip(marks, marked, strict=False):
+            assert order.given is not None, "keys are marked"
+            mark.copy_(order.given != 0)
+        mass = known.new_empty((len(marks), heads, queries))
+
+    top = top_positions = None
+    top_size = max((order.size for order in tops), default=1)
+    if tops:
+        top = known.new_empty((heads, queries, top_size))
+        top_positions = known.new_empty(top.shape, dtype=torch.int64)
+
+    received = known.new_zeros((heads, chunks, keys)) if "received" in kinds else None
+    image = None
+    image_rows, image_columns = images[0].shape if images else (1, 1)
+    pixel_parts = Parts.of_image(queries, image_rows, inputs.tiles.queries)
+    if images:
+        image = known.new_zeros((heads, blocks, pixel_parts.slots, image_columns))
+
+    read_rows[(heads * chunks,)](
+        **inputs.arguments(),
+        entropy=per_row["entropy"],
+        distance=per_row["distance"],
+        largest=per_row["max"],
+        logsumexp=known,
+        marks=marks,
+        mass=mass,
+        top=top,
+        top_positions=top_positions,
+        received=received,
+        image=image,
+        top_size=top_size,
+        image_rows=image_rows,
+        image_columns=image_columns,
+        chunks=chunks,
+        blocks=blocks,
+        MARKS=1 if marks is None else len(marks),
+        TOP=power_of_two(top_size),
+        SLOTS=pixel_parts.slots,
+    )
+
+    found: dict[str, tuple[Tensor, ...]] = {
+        kind: (tensor,) for kind, tensor in per_row.items() if tensor is not None
+    }
+    if received is not None:
+        found["received"] = (folded(received, Parts.of_sum(chunks))[:, 0].float(),)
+    if image is not None:
+        area = (queries / image_rows) * (keys / image_columns)
+        found["image"] = ((folded(image, pixel_parts) / area).float(),)
+    masses = iter(() if mass is None else mass)
+
+    def result(order: Order) -> tuple[Tensor, ...]:
+        if order.kind == "mass":
+            return (next(masses),)
+        if order.kind == "top":
+            assert top is not None and top_positions is not None, "it is ordered"  # noqa: PT018 - one invariant
+            return top[..., : order.size], top_positions[..., : order.size]
+        return found[order.kind]
+
+    return [result(order) for order in orders]

@@ -1,0 +1,154 @@
+"""Readouts by the kernels: which of them serve what is ordered, and in what memory.
+
+Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S keys.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.backends.gpu.triton._inputs import Inputs, power_of_two, spread_strides
+from regard.backends.gpu.triton._one_pass import take_rows
+from regard.backends.gpu.triton._partial_sums import CHUNKS, Parts, folded
+from regard.backends.gpu.triton.kernels.columns import read_columns
+from regard.backends.gpu.triton.kernels.diagonals import read_diagonals
+from regard.backends.gpu.triton.kernels.logsumexp import read_logsumexp
+from regard.backends.gpu.triton.kernels.slices import read_slices
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard.backends.kernel_spec import Order
+    from regard.problem import Problem
+
+# Rows that are multiplied from the left by one program.
+_GIVEN = 16
+_BY_ROWS = ("max", "entropy", "distance", "mass", "top", "received", "image")
+
+
+def read_all(
+    problem: Problem,
+    orders: Sequence[Order],
+    logsumexp: Float[Tensor, "N L"] | None,
+    columns: slice | None,
+) -> list[tuple[Tensor, ...]]:
+    """Compute what is ordered; see `read`."""
+    assert columns is None or logsumexp is not None, "part of a row does not tell its log-sum-exp"
+    device = problem.query.device
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        inputs = Inputs.of(problem, columns)
+        known = _logsumexp(inputs) if logsumexp is None else logsumexp.float().contiguous()
+        results: dict[int, tuple[Tensor, ...]] = {}
+        for numbers in _passes(orders):
+            found = _take(inputs, [orders[i] for i in numbers], known)
+            results.update(zip(numbers, found, strict=True))
+    return [results[i] for i in range(len(orders))]
+
+
+def _passes(orders: Sequence[Order]) -> list[list[int]]:
+    """Share the orders out among passes over the pattern.
+
+    One pass over the rows takes everything but offsets, of which only the tiles along the diagonal
+    are gone over, a second image, slices and products from the left. What keys receive has a
+    faster pass of its own, where it is all that is asked for.
+    """
+    together = [i for i, order in enumerate(orders) if order.kind in _BY_ROWS]
+    images = [i for i in together if orders[i].kind == "image"]
+    apart = [i for i, order in enumerate(orders) if order.kind not in _BY_ROWS]
+    first = [i for i in together if i not in images[1:]]
+    return [p for p in (first, *([i] for i in images[1:]), *([i] for i in apart)) if p]
+
+
+def _take(inputs: Inputs, orders: Sequence[Order], known: Tensor) -> list[tuple[Tensor, ...]]:
+    """Take the readouts of one pass."""
+    kinds = {order.kind for order in orders}
+    if kinds == {"logsumexp"}:
+        return [(known,) for _ in orders]
+    if kinds == {"weights"}:
+        return [_slices(inputs, order, known) for order in orders]
+    if kinds == {"offsets"}:
+        return [(_diagonals(inputs, order.size, known),) for order in orders]
+    if kinds == {"received"}:
+        received = _columns(inputs, known, None)
+        return [(received,) for _ in orders]
+    if kinds == {"collected"}:
+        return [(_columns(inputs.crowded(), known, order),) for order in orders]
+    return take_rows(inputs.crowded(), orders, known)
+
+
+def _logsumexp(inputs: Inputs) -> Float[Tensor, "N L"]:
+    problem = inputs.problem
+    result = problem.query.new_empty((inputs.heads, problem.queries), dtype=torch.float32)
+    read_logsumexp[(inputs.heads * inputs.query_blocks,)](
+        **inputs.arguments(),
+        sink=inputs.per_head(problem.sink),
+        logsumexp=result,
+        blocks=inputs.query_blocks,
+    )
+    return result
+
+
+def _slices(inputs: Inputs, order: Order, known: Tensor) -> tuple[Tensor, ...]:
+    assert order.given is not None, "the keys are chosen"
+    weights = known.new_empty((*known.shape, order.size))
+    tiles = -(-order.size // inputs.tiles.keys)
+    if tiles:
+        read_slices[(inputs.heads * inputs.query_blocks, tiles)](
+            **inputs.arguments(),
+            logsumexp=known,
+            chosen=order.given.to(known.device),
+            weights=weights,
+            chosen_number=order.size,
+            blocks=inputs.query_blocks,
+        )
+    return (weights,)
+
+
+def _columns(inputs: Inputs, known: Tensor, order: Order | None) -> Tensor:
+    """Sum the columns; or multiply from the left, if rows are ordered."""
+    keys = inputs.problem.keys
+    spans = inputs.spans()
+    rows = 0 if order is None else order.size
+    shape = (inputs.heads, keys) if order is None else (inputs.heads, rows, keys)
+    result = known.new_empty(shape)
+    groups = 1 if order is None else -(-rows // _GIVEN)
+    if groups:
+        read_columns[(inputs.heads * inputs.key_blocks, groups)](
+            **inputs.arguments(),
+            logsumexp=known,
+            spans=spans,
+            block_strides=(*spread_strides(spans[0])[:2], spans.stride(0)),
+            query_blocks=inputs.query_blocks,
+            received=result if order is None else None,
+            given=None if order is None else order.given,
+            collected=None if order is None else result,
+            given_rows=rows,
+            blocks=inputs.key_blocks,
+            GIVEN=_GIVEN,
+            BLOCKS=min(1024, power_of_two(inputs.query_blocks)),
+        )
+    return result
+
+
+def _diagonals(inputs: Inputs, offsets: int, known: Tensor) -> Tensor:
+    """Average the weights by how far back they lie."""
+    chunks = min(CHUNKS, inputs.query_blocks)
+    sums = known.new_zeros((inputs.heads, chunks, offsets))
+    counts = torch.zeros_like(sums, dtype=torch.int32)
+    read_diagonals[(inputs.heads * chunks,)](
+        **inputs.arguments(),
+        logsumexp=known,
+        sums=sums,
+        counts=counts,
+        offset_number=offsets,
+        chunks=chunks,
+        blocks=inputs.query_blocks,
+    )
+    weight, count = (folded(partial, Parts.of_sum(chunks))[:, 0] for partial in (sums, counts))
+    return (weight / count.clamp_min(1)).float()

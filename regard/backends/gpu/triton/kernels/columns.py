@@ -1,0 +1,169 @@
+"""One pass over the columns of a pattern: what its keys receive, and the product from the left.
+
+A program owns a block of keys and goes over the queries that see any of them. Its tile holds keys
+in its rows, so that a sum over queries stays within a thread; nobody else adds to its results.
+
+Axes: N heads numbered through, L queries, S keys, D head dimension; M rows multiplied from the
+left.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.backends.gpu.triton.kernels.weights import (
+    load_interval,
+    load_logsumexp,
+    load_vectors,
+    log_weights,
+)
+
+
+@triton.jit
+def read_columns(
+    query,
+    key,
+    logsumexp,
+    start,
+    stop,
+    position,
+    allowed,
+    bias,
+    alibi,
+    query_strides,
+    key_strides,
+    interval_strides,
+    allowed_strides,
+    bias_strides,
+    heads,
+    groups,
+    queries,
+    keys,
+    depth,
+    scale,
+    softcap,
+    spans,  # (4, b, h, query blocks), see `_load_spans`
+    block_strides,
+    query_blocks,
+    received,  # (N, S), or None
+    given,  # (N, M, L), or None
+    collected,  # (N, M, S)
+    given_rows,
+    blocks,
+    GIVEN: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    # Causal heads have most to do in their first keys.
+    heads_in_all = tl.num_programs(0) // blocks
+    number = tl.program_id(0) % heads_in_all
+    block = tl.program_id(0) // heads_in_all
+    some = tl.program_id(1) * GIVEN + tl.arange(0, GIVEN)
+    batch, head = (number // heads).to(tl.int64), (number % heads).to(tl.int64)
+    own_query = query + batch * query_strides[0] + head * query_strides[1]
+    own_key = key + batch * key_strides[0] + (head // (heads // groups)) * key_strides[1]
+
+    column = block * KEYS + tl.arange(0, KEYS)
+    vectors = load_vectors(own_key, column, keys, key_strides[2], depth, WIDTH)
+
+    # Query blocks that see any of the keys, and a run of those whose queries all see all of them.
+    since, inner, until = query_blocks, query_blocks, 0
+    own_block = batch * block_strides[0] + head * block_strides[1]
+    for many in range(0, query_blocks, BLOCKS):
+        low, high, latest, earliest, which = _load_spans(
+            spans, own_block, block_strides, many, query_blocks, BLOCKS
+        )
+        meets = (low < (block + 1) * KEYS) & (high > block * KEYS) & (low < high)
+        since = tl.minimum(since, tl.min(tl.where(meets, which, query_blocks), 0))
+        until = tl.maximum(until, tl.max(tl.where(meets, which + 1, 0), 0))
+        covers = (latest <= block * KEYS) & (earliest >= (block + 1) * KEYS)
+        inner = tl.minimum(inner, tl.min(tl.where(covers, which, query_blocks), 0))
+    outer = until
+    for many in range(0, query_blocks, BLOCKS):
+        _, _, latest, earliest, which = _load_spans(
+            spans, own_block, block_strides, many, query_blocks, BLOCKS
+        )
+        cut = (latest > block * KEYS) | (earliest < (block + 1) * KEYS)
+        behind_inner = cut & (which > inner) & (which < query_blocks)
+        outer = tl.minimum(outer, tl.min(tl.where(behind_inner, which, query_blocks), 0))
+    inner = tl.minimum(inner, until)
+
+    sums = tl.zeros((KEYS,), tl.float64)
+    products_sums = tl.zeros((KEYS, GIVEN), tl.float32)
+    for phase in tl.static_range(3):
+        if phase == 0:
+            low_block, high_block = since, inner
+        elif phase == 1:
+            low_block, high_block = inner, outer
+        else:
+            low_block, high_block = tl.maximum(inner, outer), until
+        for query_block in range(low_block, high_block):
+            row = query_block * QUERIES + tl.arange(0, QUERIES)
+            first, behind, at = load_interval(
+                start, stop, position, interval_strides, batch, head, row, queries
+            )
+            shift = load_logsumexp(logsumexp, number, row, queries)
+            products = tl.dot(
+                vectors,
+                tl.trans(load_vectors(own_query, row, queries, query_strides[2], depth, WIDTH)),
+                input_precision="ieee",
+            )
+            logs = log_weights(
+                products,
+                shift[None, :],
+                row[None, :],
+                column[:, None],
+                first[None, :],
+                behind[None, :],
+                at[None, :],
+                number,
+                batch,
+                head,
+                queries,
+                keys,
+                scale,
+                softcap,
+                alibi,
+                bias,
+                bias_strides,
+                allowed,
+                allowed_strides,
+                EDGE=phase != 1,
+            )
+            weights = tl.exp2(logs)
+            if received is not None:
+                sums += tl.sum(weights, 1).to(tl.float64)
+            if collected is not None:
+                place = (number.to(tl.int64) * given_rows + some)[None, :] * queries + row[:, None]
+                inside = (row < queries)[:, None] & (some < given_rows)[None, :]
+                rows = tl.load(given + place, mask=inside, other=0.0)
+                products_sums += tl.dot(weights, rows, input_precision="ieee")
+
+    if received is not None:
+        place = number.to(tl.int64) * keys + column
+        tl.store(received + place, sums.to(tl.float32), mask=column < keys)
+    if collected is not None:
+        place = (number.to(tl.int64) * given_rows + some)[None, :] * keys + column[:, None]
+        inside = (column < keys)[:, None] & (some < given_rows)[None, :]
+        tl.store(collected + place, products_sums, mask=inside)
+
+
+@triton.jit
+def _load_spans(spans, own_block, block_strides, many, query_blocks, BLOCKS: tl.constexpr):
+    """Load, of some query blocks, the keys that any of its queries sees, and that all of them see.
+
+    Returns:
+        The first key that any sees, and the one behind the last; the latest start, and the
+        earliest stop; the blocks' numbers.
+    """
+    which = many + tl.arange(0, BLOCKS)
+    inside = which < query_blocks
+    at = spans + own_block + which
+    low = tl.load(at, mask=inside, other=0)
+    high = tl.load(at + block_strides[2], mask=inside, other=0)
+    latest = tl.load(at + 2 * block_strides[2], mask=inside, other=0)
+    earliest = tl.load(at + 3 * block_strides[2], mask=inside, other=0)
+    return low, high, latest, earliest, which

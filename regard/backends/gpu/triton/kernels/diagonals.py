@@ -1,0 +1,124 @@
+"""One pass along the diagonals of a pattern: how much weight lies how far back.
+
+A program goes over a chunk of a head's queries, and over the tiles of keys that hold any of the
+offsets asked for, which with few offsets are few. It adds to memory of its own, which `fold` then
+adds up in order.
+
+Axes: N heads numbered through, L queries, S keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.backends.gpu.triton.kernels.weights import (
+    load_interval,
+    load_logsumexp,
+    load_vectors,
+    log_weights,
+)
+
+
+@triton.jit
+def read_diagonals(
+    query,
+    key,
+    logsumexp,
+    start,
+    stop,
+    position,
+    allowed,
+    bias,
+    alibi,
+    query_strides,
+    key_strides,
+    interval_strides,
+    allowed_strides,
+    bias_strides,
+    heads,
+    groups,
+    queries,
+    keys,
+    depth,
+    scale,
+    softcap,
+    sums,  # (N, chunks, offset_number), of zeros
+    counts,
+    offset_number,
+    chunks,
+    blocks,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    heads_in_all = tl.num_programs(0) // chunks
+    number = tl.program_id(0) % heads_in_all
+    chunk = chunks - 1 - tl.program_id(0) // heads_in_all
+    batch, head = (number // heads).to(tl.int64), (number % heads).to(tl.int64)
+    own_query = query + batch * query_strides[0] + head * query_strides[1]
+    own_key = key + batch * key_strides[0] + (head // (heads // groups)) * key_strides[1]
+    own_sums = (number.to(tl.int64) * chunks + chunk) * offset_number
+
+    for block in range(chunk * blocks // chunks, (chunk + 1) * blocks // chunks):
+        row = block * QUERIES + tl.arange(0, QUERIES)
+        first, behind, at = load_interval(
+            start, stop, position, interval_strides, batch, head, row, queries
+        )
+        vectors = load_vectors(own_query, row, queries, query_strides[2], depth, WIDTH)
+        shift = load_logsumexp(logsumexp, number, row, queries)
+
+        sees = first < behind
+        nearest = tl.min(tl.where(sees, at, 2147483647), 0)
+        farthest = tl.max(tl.where(sees, at, -1), 0)
+        low = tl.min(tl.where(sees, first, keys), 0)
+        low = tl.maximum(low, nearest - (offset_number - 1)) // KEYS * KEYS
+        high = tl.minimum(tl.max(tl.where(sees, behind, 0), 0), farthest + 1)
+        for tile in range(low, high, KEYS):
+            column = tile + tl.arange(0, KEYS)
+            products = tl.dot(
+                vectors,
+                tl.trans(load_vectors(own_key, column, keys, key_strides[2], depth, WIDTH)),
+                input_precision="ieee",
+            )
+            logs = log_weights(
+                products,
+                shift[:, None],
+                row[:, None],
+                column[None, :],
+                first[:, None],
+                behind[:, None],
+                at[:, None],
+                number,
+                batch,
+                head,
+                queries,
+                keys,
+                scale,
+                softcap,
+                alibi,
+                bias,
+                bias_strides,
+                allowed,
+                allowed_strides,
+                EDGE=True,
+            )
+            # A hidden key is no key of weight 0: it is not counted.
+            weights = tl.where(logs == -float("inf"), -1.0, tl.exp2(logs))
+            since = tl.maximum(nearest - (tile + KEYS - 1), 0)
+            until = tl.minimum(farthest - tile, offset_number - 1)
+            for some in range(since, until + 1, KEYS):
+                back = some + tl.arange(0, KEYS)
+                there = at[:, None] - back[None, :] - tile
+                inside = (there >= 0) & (there < KEYS)
+                found = tl.gather(weights, tl.minimum(tl.maximum(there, 0), KEYS - 1), 1)
+                counted = inside & (found != -1.0)
+                asked = back <= until
+                sum_at, count_at = sums + own_sums + back, counts + own_sums + back
+                total = tl.load(sum_at, mask=asked, other=0.0)
+                number_of = tl.load(count_at, mask=asked, other=0)
+                total += tl.sum(tl.where(counted, found, 0.0), 0)
+                number_of += tl.sum(counted.to(tl.int32), 0)
+                tl.store(sum_at, total, mask=asked)
+                tl.store(count_at, number_of, mask=asked)
+                tl.debug_barrier()  # what follows adds to the same sums, by other threads perhaps

@@ -1,0 +1,322 @@
+"""One pass over the rows of a pattern, from which any number of readouts is taken.
+
+A program goes over a chunk of a head's queries, a block of them at a time, and over the keys that
+the block sees, a tile at a time: those where intervals start, those that all of its queries see,
+those where intervals end. What is summed along a row stays in registers. What is summed over rows
+is added to memory of the chunk's own, or of the block's own, which `fold` then adds up in order:
+no result depends on which program is done first.
+
+Axes: N heads numbered through, L queries, S keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.backends.gpu.triton.kernels.weights import (
+    LN_2,
+    LOWEST,
+    load_interval,
+    load_logsumexp,
+    load_vectors,
+    log_weights,
+)
+
+
+@triton.jit
+def read_rows(
+    query,
+    key,
+    logsumexp,
+    start,
+    stop,
+    position,
+    allowed,
+    bias,
+    alibi,
+    query_strides,
+    key_strides,
+    interval_strides,
+    allowed_strides,
+    bias_strides,
+    heads,
+    groups,
+    queries,
+    keys,
+    depth,
+    scale,
+    softcap,
+    # What is asked for: pointers, None for the rest.
+    entropy,  # (N, L)
+    distance,  # (N, L)
+    largest,  # (N, L)
+    marks,  # (MARKS, S), what is not 0 is marked
+    mass,  # (MARKS, N, L)
+    top,  # (N, L, top_size)
+    top_positions,
+    received,  # (N, chunks, S), of zeros
+    image,  # (N, blocks, SLOTS, image_columns), of zeros
+    top_size,
+    image_rows,
+    image_columns,
+    chunks,
+    blocks,
+    MARKS: tl.constexpr,
+    TOP: tl.constexpr,
+    SLOTS: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    # Causal heads have most to do in their last chunks, which therefore come first.
+    programs = tl.num_programs(0)
+    number = tl.program_id(0) % (programs // chunks)
+    chunk = chunks - 1 - tl.program_id(0) // (programs // chunks)
+    batch, head = (number // heads).to(tl.int64), (number % heads).to(tl.int64)
+    own_query = query + batch * query_strides[0] + head * query_strides[1]
+    own_key = key + batch * key_strides[0] + (head // (heads // groups)) * key_strides[1]
+    by_chunk = number.to(tl.int64) * chunks + chunk
+
+    for block in range(chunk * blocks // chunks, (chunk + 1) * blocks // chunks):
+        row = block * QUERIES + tl.arange(0, QUERIES)
+        first, behind, at = load_interval(
+            start, stop, position, interval_strides, batch, head, row, queries
+        )
+        vectors = load_vectors(own_query, row, queries, query_strides[2], depth, WIDTH)
+        shift = load_logsumexp(logsumexp, number, row, queries)
+
+        # Tiles from `low`, of which those in [inner, outer) are seen whole by every query.
+        sees = first < behind
+        low = tl.min(tl.where(sees, first, keys), 0) // KEYS * KEYS
+        high = tl.max(tl.where(sees, behind, 0), 0)
+        inner = tl.maximum(low, tl.cdiv(tl.max(first, 0), KEYS) * KEYS)
+        outer = tl.min(behind, 0) // KEYS * KEYS
+        if inner >= outer:
+            inner = low
+            outer = low
+
+        logs_moment = tl.zeros((QUERIES,), tl.float32)
+        moment = tl.zeros((QUERIES,), tl.float32)
+        share = tl.zeros((QUERIES,), tl.float32)
+        peak = tl.full((QUERIES,), -float("inf"), tl.float32)
+        masses = tl.zeros((QUERIES, MARKS), tl.float32)
+        best = tl.full((QUERIES, TOP), -float("inf"), tl.float32)
+        best_at = tl.full((QUERIES, TOP), -1, tl.int32)
+        # Slots that are not asked for never become free.
+        if top is not None:
+            best = tl.where(tl.arange(0, TOP)[None, :] < top_size, best, float("inf"))
+        pixel = tl.zeros((QUERIES,), tl.float32)
+        if image is not None:
+            own_image = image + (number.to(tl.int64) * blocks + block) * SLOTS * image_columns
+            band = _band(row, block * QUERIES, queries, image_rows, SLOTS)
+
+        for phase in tl.static_range(3):
+            if phase == 0:
+                since, until = low, inner
+            elif phase == 1:
+                since, until = inner, outer
+            else:
+                since, until = outer, high
+            for tile in range(since, until, KEYS):
+                column = tile + tl.arange(0, KEYS)
+                if received is not None:  # asked for early, used late
+                    collecting = received + by_chunk * keys + column
+                    collected = tl.load(collecting, mask=column < keys, other=0.0)
+                products = tl.dot(
+                    vectors,
+                    tl.trans(load_vectors(own_key, column, keys, key_strides[2], depth, WIDTH)),
+                    input_precision="ieee",
+                )
+                logs = log_weights(
+                    products,
+                    shift[:, None],
+                    row[:, None],
+                    column[None, :],
+                    first[:, None],
+                    behind[:, None],
+                    at[:, None],
+                    number,
+                    batch,
+                    head,
+                    queries,
+                    keys,
+                    scale,
+                    softcap,
+                    alibi,
+                    bias,
+                    bias_strides,
+                    allowed,
+                    allowed_strides,
+                    EDGE=phase != 1,
+                )
+                weights = tl.exp2(logs)
+
+                if entropy is not None:
+                    logs_moment += tl.sum(weights * tl.maximum(logs, LOWEST), 1)
+                if distance is not None:
+                    far = tl.abs(at[:, None] - column[None, :]).to(tl.float32)
+                    moment += tl.sum(weights * far, 1)
+                    share += tl.sum(weights, 1)
+                if largest is not None:
+                    peak = tl.maximum(peak, tl.max(_comparable(logs), 1))
+                if mass is not None:
+                    for mark in tl.static_range(MARKS):
+                        place = tl.full((), mark, tl.int64) * keys + column
+                        marked = tl.load(marks + place, mask=column < keys, other=0)
+                        some = tl.sum(tl.where(marked[None, :] != 0, weights, 0.0), 1)
+                        masses += tl.where(tl.arange(0, MARKS)[None, :] == mark, some[:, None], 0)
+                if top is not None:
+                    best, best_at = _ranked(logs, column, best, best_at, TOP)
+                if received is not None:
+                    tl.store(collecting, collected + tl.sum(weights, 0), mask=column < keys)
+                if image is not None:
+                    pixel = _add_pixels(
+                        weights,
+                        pixel,
+                        band,
+                        own_image,
+                        tile,
+                        high,
+                        keys,
+                        image_columns,
+                        SLOTS,
+                        KEYS,
+                    )
+        if received is not None:
+            tl.debug_barrier()  # the next block adds to the same numbers, by other threads perhaps
+
+        result = number.to(tl.int64) * queries + row
+        inside = row < queries
+        stray = shift != shift
+        if entropy is not None:
+            nats = -LN_2 * logs_moment
+            tl.store(entropy + result, tl.where(nats <= 0, 0.0, nats), mask=inside)
+        if distance is not None:
+            mean = tl.where(share == 0, 0.0, moment / tl.where(share == 0, 1.0, share))
+            tl.store(distance + result, mean, mask=inside)
+        if largest is not None:
+            peak = tl.where(peak == float("inf"), float("nan"), tl.exp2(peak))
+            tl.store(largest + result, peak, mask=inside)
+        if mass is not None:
+            mark = tl.arange(0, MARKS)
+            place = mark.to(tl.int64) * (programs // chunks) * queries
+            place = place[None, :] + result[:, None]
+            tl.store(mass + place, masses, mask=inside[:, None])
+        if top is not None:
+            _store_ranked(best, best_at, stray, top, top_positions, result, inside, top_size, TOP)
+
+
+@triton.jit
+def _comparable(logs):
+    """Put ∞ for a visible NaN, which a maximum passes over: it ranks, and is told later."""
+    return tl.where(logs == logs, logs, float("inf"))
+
+
+@triton.jit
+def _ranked(logs, column, best, best_at, TOP: tl.constexpr):
+    """Let the keys of a tile take the places of weaker ones, the strongest and lowest first.
+
+    Most tiles hold nothing that ranks, and cost a comparison each.
+    """
+    logs = _comparable(logs)
+    weakest = tl.min(best, 1)
+    strongest = tl.max(logs, 1)
+    if tl.max((strongest > weakest).to(tl.int32), 0) > 0:
+        while tl.max((strongest > weakest).to(tl.int32), 0) > 0:
+            found = tl.where(logs == strongest[:, None], column[None, :], 2147483647)
+            where = tl.min(found, 1)
+            # Of equally weak ones the last to have come goes: its key is the highest.
+            rival = tl.where(best == weakest[:, None], best_at, -2)
+            goes = (rival == tl.max(rival, 1)[:, None]) & (best == weakest[:, None])
+            slot = tl.arange(0, TOP)[None, :]
+            goes_at = tl.min(tl.where(goes, slot, TOP), 1)
+            replaced = (slot == goes_at[:, None]) & (strongest > weakest)[:, None]
+            best = tl.where(replaced, strongest[:, None], best)
+            best_at = tl.where(replaced, where[:, None], best_at)
+            logs = tl.where(column[None, :] == where[:, None], -float("inf"), logs)
+            weakest = tl.min(best, 1)
+            strongest = tl.max(logs, 1)
+    return best, best_at
+
+
+@triton.jit
+def _store_ranked(
+    best,
+    best_at,
+    stray,
+    top,
+    top_positions,
+    result,
+    inside,
+    top_size,
+    TOP: tl.constexpr,
+):
+    """Write the strongest keys in order; of equal ones the lowest first."""
+    slot = tl.arange(0, TOP)[None, :]
+    best = tl.where(slot < top_size, best, -float("inf"))
+    for rank in range(top_size):
+        strongest = tl.max(best, 1)
+        there = (best == strongest[:, None]) & (best_at >= 0)
+        where = tl.min(tl.where(there, best_at, 2147483647), 1)
+        found = strongest > -float("inf")
+        weight = tl.where(stray, float("nan"), tl.exp2(strongest))
+        place = result * top_size + rank
+        tl.store(top + place, tl.where(found, weight, 0.0), mask=inside)
+        tl.store(top_positions + place, tl.where(found, where, -1).to(tl.int64), mask=inside)
+        best = tl.where(best_at == where[:, None], -float("inf"), best)
+
+
+@triton.jit
+def _band(row, top_row, queries, image_rows, SLOTS: tl.constexpr):
+    """Tell how much of each query lies in each row of pixels, from the first that the block meets.
+
+    In units of 1/(L·rows) of the height, query i covers [i·rows, (i+1)·rows) and pixel r covers
+    [r·L, (r+1)·L): shares are ratios of integers.
+    """
+    line = row.to(tl.int64)[None, :] * image_rows
+    first = tl.cast(top_row, tl.int64) * image_rows // queries
+    slot = (first + tl.arange(0, SLOTS)[:, None]) * queries
+    share = _overlap(line, image_rows, slot, queries)
+    return tl.where(row[None, :] < queries, share, 0.0)
+
+
+@triton.jit
+def _add_pixels(
+    weights,
+    pixel,
+    band,
+    image,
+    tile,
+    high,
+    keys,
+    image_columns,
+    SLOTS: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Add a tile to the columns of pixels that it lies in; write those that end in it.
+
+    Keys are cut by columns as queries are by rows, see `_band`. `pixel` holds, of every row, what
+    has been summed of the column that goes on in the next tile.
+    """
+    until = tl.cast(tl.minimum(tile + KEYS, high), tl.int64) * image_columns
+    left = tl.cast(tile, tl.int64) * image_columns // keys
+    right = (until - 1) // keys
+    if left <= right:
+        line = (tile + tl.arange(0, KEYS)).to(tl.int64) * image_columns
+        for c in range(left, right + 1):
+            share = _overlap(line, image_columns, c * keys, keys)[None, :]
+            pixel += tl.sum(tl.where(share > 0, weights * share, 0.0), 1)
+            if ((c + 1) * keys <= until) | (tile + KEYS >= high):
+                summed = tl.sum(tl.where(band > 0, band * pixel[None, :], 0.0), 1)
+                tl.store(image + tl.arange(0, SLOTS) * image_columns + c, summed)
+                pixel = tl.zeros_like(pixel)
+    return pixel
+
+
+@triton.jit
+def _overlap(one, one_length, other, other_length):
+    """How much of [one, one + one_length) lies in [other, other + other_length), in the former."""
+    low = tl.maximum(one, other)
+    high = tl.minimum(one + one_length, other + other_length)
+    return tl.maximum(high - low, 0).to(tl.float32) / one_length

@@ -1,0 +1,114 @@
+"""The shortest way from `attention` to the kernel, for plain calls.
+
+A call on a few tokens takes the kernel a microsecond or two, and the checks, the problem and the
+dispatcher many times that. So for calls that ask for nothing but a context, what the checks came to
+is remembered by the shapes, strides and dtypes that it depends on.
+
+Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
+key, Dv of value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from regard._contexts import watched
+from regard.backends.native import library, objection
+from regard.backends.native._arguments import Arguments
+from regard.problem import check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from regard.mask import Mask
+
+
+class _Plan(NamedTuple):
+    """What of a call stays the same from one to the next."""
+
+    numbers: bytes
+    """The problem, whose pointers are replaced."""
+    call: Callable[..., int]
+    shape: tuple[int, ...]
+    """Of the context."""
+
+
+_PLANS: dict[object, _Plan | None] = {}
+_MOST_PLANS = 4096
+
+
+def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Tensor | None:
+    """Compute the context at once, or None where the call needs the checks and the dispatcher.
+
+    Nothing is known yet of what it is handed.
+    """
+    if watched():
+        return None
+    line = (None, None, None) if mask is None else mask.line
+    if line is None or not (type(query) is type(key) is type(value) is torch.Tensor):
+        return None
+    if torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    ):
+        return None
+    here = query.is_cpu and key.is_cpu and value.is_cpu
+    if not here or query.is_neg() or key.is_neg() or value.is_neg():
+        return None  # the memory of the latter holds the negative numbers
+    try:
+        asked = (
+            query.shape, key.shape, value.shape,
+            query.stride(), key.stride(), value.stride(),
+            query.dtype, key.dtype, value.dtype,
+            line, scale,
+        )  # fmt: skip
+    except RuntimeError:  # a nested tensor has no shape: the checks will say so
+        return None
+    try:
+        plan = _PLANS[asked]
+    except KeyError:
+        plan = _remember(asked, query, key, value, mask, scale)
+    except TypeError:  # a scale that is no number: the checks will say so
+        return None
+    if plan is None:
+        return None
+    context = query.new_empty(plan.shape)
+    result = plan.call(
+        plan.numbers,
+        query.data_ptr(), key.data_ptr(), value.data_ptr(), context.data_ptr(),
+        torch.get_num_threads(),
+    )  # fmt: skip
+    if result != 0:
+        raise MemoryError("no memory for attention to work in")
+    return context
+
+
+def _remember(
+    asked: object,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | None,
+    scale: float | None,
+) -> _Plan | None:
+    """Check a call of this kind once; wrong arguments raise here as they do everywhere."""
+    problem = check(query, key, value, mask=mask, scale=scale)
+    plan = None
+    loaded = library.load()
+    where_they_lie = all(
+        one.data_ptr() == other.data_ptr() and (one.stride(-1) == 1 or one.shape[-1] <= 1)
+        for one, other in zip(
+            (problem.query, problem.key, problem.value), (query, key, value), strict=True
+        )
+        if other is not None and one is not None
+    )
+    if loaded is not None and objection(problem) is None and where_they_lie:
+        shape = (*query.shape[:-1], value.shape[-1])
+        plan = _Plan(Arguments.of(problem).pack().numbers, loaded.regard_attend, shape)
+    if len(_PLANS) >= _MOST_PLANS:
+        _PLANS.clear()
+    _PLANS[asked] = plan
+    return plan

@@ -1,0 +1,372 @@
+"""What is explored: a model, which runs over any text, or a recording, which is what it is.
+
+Axes: H heads, T tokens, E model dimension, D head dimension.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import ExitStack
+from hashlib import sha256
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+import regard
+from regard.errors import Error
+from regard.explorer._run import Run
+from regard.gpt import CheckpointError, Sampling, load, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+    from regard.explorer.training import Training
+    from regard.gpt import GPT, Tokenizer
+    from regard.record import Recording
+
+LIKELIEST = 10
+CHARACTERS = 200_000
+"""Longest text that is taken."""
+GENERATED = 500
+"""Most tokens that are generated at a time."""
+_KEPT = 16  # runs that stay open
+_EARLIER = 2  # models of earlier updates that stay open
+EXAMPLE = (
+    "The with statement wraps the execution of a block. The with statement lets common patterns "
+    "be reused. The with statement"
+)
+
+
+class ExplorerError(Error, ValueError):
+    """A request that can't be answered, in a sentence for who asked."""
+
+
+class Subject(Protocol):
+    """What the server serves."""
+
+    def about(self) -> dict[str, Any]:
+        """What it is, and what can be done with it."""
+
+    def run(self, name: str) -> Run:
+        """An open run."""
+
+
+class ModelSubject:
+    """A model of `regard.gpt` and its tokenizer.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        title: what it is called.
+        text: the text that is open at first.
+        ids: its tokens instead, as numbers.
+        notes: what to say of them.
+        training: what its heads were while it was trained, if that was recorded.
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        tokenizer: Tokenizer,
+        *,
+        title: str,
+        text: str | None = None,
+        ids: Sequence[int] | None = None,
+        notes: Sequence[str] = (),
+        training: Training | None = None,
+    ) -> None:
+        self.training = training
+        self._earlier: OrderedDict[int, ModelSubject] = OrderedDict()
+        self._loading = Lock()
+        self._model = model.eval()
+        self._device = model.wte.weight.device
+        self._tokenizer = tokenizer
+        self._title = title
+        self._runs: OrderedDict[str, tuple[Run, list[int]]] = OrderedDict()
+        self._lock = Lock()
+        self._first = ""
+        self._example = _example(tokenizer)
+        if ids is None:
+            first = self.read(self._example if text is None else text)
+        else:
+            first = self._of(list(ids), notes)
+        self._first = first.id
+
+    def about(self) -> dict[str, Any]:
+        """What it is, and what can be done with it."""
+        config = self._model.config
+        return {
+            "title": self._title,
+            "shape": f"{_shape(config.layers, config.heads)}, context {config.context}",
+            "writes": True,
+            "generates": True,
+            "example": self._example,
+            "limits": {
+                "characters": CHARACTERS,
+                "tokens": config.context,
+                "generate": GENERATED,
+            },
+            "runs": [self._first],
+            **({} if self.training is None else {"training": len(self.training.steps)}),
+        }
+
+    def at(self, update: int) -> ModelSubject:
+        """The model as it was at an update of its training; the last two asked for stay open.
+
+        Raises:
+            ExplorerError: it was not kept, or is damaged.
+        """
+        kept = {} if self.training is None else self.training.kept
+        if update not in kept:
+            raise ExplorerError(
+                f"the model of update {update} was not kept; train with --keep-every"
+            )
+        with self._loading:
+            if update not in self._earlier:
+                try:
+                    model, tokenizer = load(kept[update], device=self._device)
+                except (CheckpointError, OSError) as error:
+                    raise ExplorerError(str(error)) from error
+                self._earlier[update] = ModelSubject(
+                    model,
+                    tokenizer,
+                    title=f"{self._title}, update {update}",
+                    text=self.run(self._first).text,
+                    training=self.training,
+                )
+            self._earlier.move_to_end(update)
+            while len(self._earlier) > _EARLIER:
+                self._earlier.popitem(last=False)
+            return self._earlier[update]
+
+    def run(self, name: str) -> Run:
+        """An open run.
+
+        Raises:
+            KeyError: it is not open, or not any more.
+        """
+        with self._lock:
+            self._runs.move_to_end(name)
+            return self._runs[name][0]
+
+    def read(self, text: str) -> Run:
+        """Run the model over a text.
+
+        Raises:
+            ExplorerError: the text is empty, too long, or has characters without a token.
+        """
+        if not text:
+            raise ExplorerError("the text is empty; give at least one character")
+        if len(text) > CHARACTERS:
+            raise ExplorerError(
+                f"the text has {len(text):,} characters; at most {CHARACTERS:,} are taken at a time"
+            )
+        try:
+            ids = self._tokenizer.encode(text)
+        except ValueError as error:  # a character that this tokenizer has no token for
+            raise ExplorerError(str(error)) from error
+        context = self._model.config.context
+        notes = []
+        if len(ids) > context:
+            notes.append(
+                f"the text has {len(ids):,} tokens; these are the first {context}, the model's "
+                "context"
+            )
+        return self._of(ids[:context], notes)
+
+    def append(self, run: Run, token: int) -> Run:
+        """Run over the same tokens and one more.
+
+        Raises:
+            ExplorerError: there is no such token.
+        """
+        vocabulary = self._model.config.vocab_size
+        if not 0 <= token < vocabulary:
+            raise ExplorerError(f"token {token} is not one of 0 … {vocabulary - 1}")
+        return self._grown([*self._ids(run), token])
+
+    def generate(
+        self, run: Run, *, tokens: int, temperature: float, seed: int | None
+    ) -> Iterator[dict[str, Any]]:
+        """Draw tokens one by one; at last the run over all of them.
+
+        Raises:
+            ExplorerError: for a number out of range.
+        """
+        if not 1 <= tokens <= GENERATED:
+            raise ExplorerError(f"tokens is {tokens}; 1 … {GENERATED} are drawn at a time")
+        ids = self._ids(run)
+        try:
+            sampling = Sampling(temperature=temperature, seed=seed)
+            drawn = stream(self._model, torch.tensor(ids), tokens=tokens, sampling=sampling)
+        except ValueError as error:
+            raise ExplorerError(str(error)) from error
+        return self._told(ids, drawn)
+
+    def _told(self, ids: list[int], drawn: Iterator[Tensor]) -> Iterator[dict[str, Any]]:
+        grown = list(ids)
+        for token in drawn:
+            grown.append(int(token))
+            (piece,) = self._tokenizer.tokens([int(token)])
+            yield {"token": int(token), "piece": piece}
+        yield {"run": self._grown(grown)}
+
+    def _ids(self, run: Run) -> list[int]:
+        with self._lock:
+            known = self._runs.get(run.id)
+        if known is None:
+            raise ExplorerError("this text is not open any more; open it again")
+        return known[1]
+
+    def _grown(self, ids: list[int]) -> Run:
+        context = self._model.config.context
+        notes = []
+        if len(ids) > context:
+            notes.append(f"the context is full: these are the last {context} tokens")
+        return self._of(ids[-context:], notes)
+
+    def _of(self, ids: list[int], notes: Sequence[str]) -> Run:
+        name = sha256(repr(ids).encode()).hexdigest()[:16]
+        with self._lock:
+            known = self._runs.get(name)
+        run = self._computed(name, ids, notes) if known is None else known[0]
+        with self._lock:
+            self._runs[name] = run, ids
+            self._runs.move_to_end(name)
+            for old in [other for other in self._runs if other != self._first][:-_KEPT]:
+                del self._runs[old]
+        return run
+
+    def _computed(self, name: str, ids: list[int], notes: Sequence[str]) -> Run:
+        made: list[Tensor] = []
+        here = get_ident()
+
+        def keep(_module: object, _given: object, out: Tensor) -> None:
+            if get_ident() == here:  # another thread may be running the same model
+                made.append(out)
+
+        with ExitStack() as stack:
+            for block in self._model.h:
+                stack.callback(block.attn.c_attn.register_forward_hook(keep).remove)  # type: ignore[union-attr]
+            stack.enter_context(torch.no_grad())
+            with regard.record(self._model) as recording:
+                logits = self._model(torch.tensor(ids, device=self._device)[None])[0, -1]
+        shares = logits.softmax(-1)
+        if shares.isnan().any():
+            raise ExplorerError("the model's logits are no numbers; its weights are damaged")
+        top = shares.topk(min(LIKELIEST, len(shares)))
+        pieces = self._tokenizer.tokens(top.indices.tolist())
+        config = self._model.config
+        shared = config.heads // config.group_count
+        return Run(
+            id=name,
+            title=self._title,
+            tokens=tuple(self._tokenizer.tokens(ids)),
+            layers=recording.of_kind(),
+            text=self._tokenizer.decode(ids),
+            following=tuple(zip(top.indices.tolist(), pieces, top.values.tolist(), strict=True)),
+            values=tuple(
+                out[0][:, -config.group_count * config.head_dim :]  # behind queries and keys
+                .unflatten(-1, (config.group_count, -1))
+                .transpose(0, 1)  # (G, T, D)
+                .repeat_interleave(shared, dim=0)
+                for out in made
+            ),  # (H, T, D) each
+            notes=tuple(notes),
+        )
+
+
+class RecordingSubject:
+    """A recording: the self-attention of its sequences.
+
+    Args:
+        recording: what was recorded.
+        title: what it is called.
+
+    Raises:
+        ExplorerError: if there is nothing in it that a page could show.
+    """
+
+    def __init__(self, recording: Recording, *, title: str) -> None:
+        layers = recording.of_kind()
+        if not layers:
+            raise ExplorerError("the recording holds no attention")
+        first = layers[0].pattern
+        for layer in layers:
+            shape = layer.pattern.shape
+            if len(shape) not in (3, 4) or shape[-1] != shape[-2] or shape[-1] != first.shape[-1]:
+                raise ExplorerError(
+                    f"the explorer shows whole sequences, (heads, length, length), but "
+                    f"{layer.name or 'a layer'} is {layer.pattern!r}; record all rows, from the "
+                    "prompt on"
+                )
+        names = recording.tokens
+        count = first.shape[0] if first.ndim == 4 else 1
+        self._title = title
+        self._shape = _shape(len(layers), len(layers[0].heads))
+        self._runs = {
+            str(sequence): Run(
+                id=str(sequence),
+                title=title if count == 1 else f"{title}, sequence {sequence}",
+                tokens=_names(names, sequence, first.shape[-1]),
+                layers=layers,
+                sequence=sequence,
+            )
+            for sequence in range(count)
+        }
+
+    def about(self) -> dict[str, Any]:
+        """What it is, and what can be done with it."""
+        return {
+            "title": self._title,
+            "shape": self._shape,
+            "writes": False,
+            "generates": False,
+            "example": None,
+            "limits": {"characters": 0, "tokens": 0, "generate": 0},
+            "runs": list(self._runs),
+        }
+
+    def run(self, name: str) -> Run:
+        """One sequence of it.
+
+        Raises:
+            KeyError: there is no such sequence.
+        """
+        return self._runs[name]
+
+
+def _example(tokenizer: Tokenizer) -> str:
+    """A text that every model can read: some have no token for characters they never saw."""
+
+    def known(character: str) -> bool:
+        try:
+            tokenizer.encode(character)
+        except ValueError:
+            return False
+        return True
+
+    unknown = {character for character in set(EXAMPLE) if not known(character)}
+    text = "".join(character for character in EXAMPLE if character not in unknown)
+    return text or tokenizer.decode([0])
+
+
+def _shape(layers: int, heads: int) -> str:
+    """Say how many there are: 1 layer × 2 heads."""
+    return f"{layers} layer{'s' * (layers != 1)} × {heads} head{'s' * (heads != 1)}"
+
+
+def _names(
+    names: tuple[tuple[str, ...], ...] | None, sequence: int, length: int
+) -> tuple[str, ...]:
+    if names is None:
+        return tuple(map(str, range(length)))
+    found = names[sequence if sequence < len(names) else 0]
+    if len(found) != length:
+        raise ExplorerError(
+            f"the recording has names for {len(found)} positions, but {length} positions"
+        )
+    return found

@@ -1,0 +1,101 @@
+"""How the heads of a run formed: what `regard.gpt.history` kept, with the loss, for the page.
+
+Axes: M recorded updates, N layers, H heads, K scores, S side of a picture.
+"""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from regard.gpt.training.checkpoints import CHECKPOINTS, METRICS, PATTERNS, RUN, RunFolder
+from regard.gpt.training.history import history
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from regard.gpt import History
+
+
+class Training:
+    """What a run recorded of its heads.
+
+    Args:
+        recorded: its heads over the updates.
+        losses: of the batch of an update, in nats a token, as far as they are known.
+        kept: the folders of the models that were kept, by their update.
+    """
+
+    def __init__(
+        self, recorded: History, *, losses: dict[int, float], kept: dict[int, Path]
+    ) -> None:
+        self._history, self._losses, self.kept = recorded, losses, kept
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The updates, in order."""
+        return self._history.steps
+
+    def described(self) -> dict[str, Any]:
+        """Everything but the pictures: scores are ``[update][layer][head][score]``."""
+        told = self._history
+        return {
+            "steps": list(told.steps),
+            "losses": [self._losses.get(step) for step in told.steps],
+            "kept": sorted(self.kept),
+            "tokens": len(told.tokens),
+            "names": list(told.score_names),
+            "scores": _told(told.scores.tolist()),
+            "roles": told.roles,
+        }
+
+    def images(self, step: int) -> Tensor:
+        """The heads' patterns at an update, layer after layer, ``(N·H, S, S)``.
+
+        Raises:
+            KeyError: nothing was recorded at that update.
+        """
+        if step not in self.steps:
+            raise KeyError(step)
+        return self._history.images[self.steps.index(step)].flatten(0, 1)
+
+
+def training_of(folder: Path) -> Training | None:
+    """What the run of a folder recorded of its heads; None where it has recorded nothing.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    if not (folder / RUN).is_file():
+        return None
+    run = RunFolder.latest(folder)
+    if not any((run.path / PATTERNS).glob("*.safetensors")):
+        return None
+    checkpoints = (run.path / CHECKPOINTS).glob("*")
+    kept = {int(path.name): path for path in checkpoints if path.name.isdigit()}
+    return Training(history(folder), losses=_losses(run.path / METRICS), kept=kept)
+
+
+def _losses(path: Path) -> dict[int, float]:
+    """Read the loss of each update; of what was cut off half-way nothing is taken."""
+    found: dict[int, float] = {}
+    if path.is_file():
+        for line in path.read_bytes().splitlines():
+            try:
+                entry = json.loads(line)
+                step, loss = int(entry["step"]), float(entry["loss"])
+            except (ValueError, KeyError, TypeError):
+                continue
+            if isfinite(loss):
+                found[step] = loss
+    return found
+
+
+def _told(value: Any) -> Any:
+    """Prepare scores for JSON, which has no NaN: None stands for what can't be told."""
+    if isinstance(value, list):
+        return [_told(entry) for entry in value]
+    return value if isfinite(value) else None

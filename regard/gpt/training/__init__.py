@@ -1,0 +1,1 @@
+"""Training a GPT: corpus, batches, updates, checkpoints, several processes, the loop."""

@@ -1,0 +1,172 @@
+"""What a training step sees: windows of text, and random runs of tokens that repeat.
+
+Axes: R rows of a batch, T tokens of a row, N tokens of the text.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from regard.errors import Error
+from regard.gpt.training._permutation import mix, permuted
+from regard.gpt.training.schedule import window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from regard.gpt.training.config import TrainConfig
+
+IGNORED = -100
+"""The target of a position that counts for nothing; `cross_entropy` leaves it out by default."""
+
+_ONE = 1 << 20  # shares of rows are counted in whole numbers of this
+_ORDER, _SHIFT, _RUNS = range(3)  # what a draw is for
+
+
+class TooShortError(Error, ValueError):
+    """A text has fewer tokens than a training window needs."""
+
+
+def require_window(tokens: int, context: int) -> None:
+    """Raise `TooShortError` where a text has no window of `context` tokens and their targets."""
+    if tokens <= context:
+        raise TooShortError(
+            f"the text has {tokens} tokens to train on and a window of context={context} "
+            f"needs {context + 1}; give more text, or train with a smaller context"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """The rows of one update, or some of them.
+
+    Attributes:
+        ids: ``(R, T)`` int64.
+        targets: ``(R, T)`` int64; the next token of each position, or `IGNORED`.
+        counted: targets that count, over all rows of the update.
+        starts: ``(R,)`` where in the text each row begins; -1 for a random run.
+        passes: ``(R,)`` how many times the text had been read before; 0 for a random run.
+    """
+
+    ids: Tensor
+    targets: Tensor
+    counted: int
+    starts: NDArray[np.int64]
+    passes: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batches:
+    """The batch of every update, as a pure function of its number.
+
+    The text is cut into windows. A pass over it visits each of them once, in an order of its own;
+    the next pass cuts at other places, so at most a window's length is left out at either end.
+    Where windows become longer (`schedule.window`), the first pass with the new length begins.
+
+    A share `config.repeats` of the rows, evenly spread, holds no text but a run of uniformly random
+    tokens, repeated to fill the row. Such a row can only be continued by looking back at the run's
+    earlier copy, which is what an induction head does (Olsson et al., "In-context Learning and
+    Induction Heads", 2022). Its first copy cannot be predicted at all and counts for nothing. A
+    run's length is drawn from an eighth to a half of the row, so that the copy is found by content
+    and not by distance.
+
+    Args:
+        tokens: ``(N,)`` ids of the text, in memory or mapped from a file.
+        context: T of a whole window.
+        vocab_size: V; random tokens are below it.
+        config: the recipe.
+
+    Raises:
+        TooShortError: the text has not `context + 1` tokens.
+    """
+
+    tokens: NDArray[np.integer]
+    context: int
+    vocab_size: int
+    config: TrainConfig
+
+    def __post_init__(self) -> None:
+        require_window(len(self.tokens), self.context)
+
+    def rows(self, step: int) -> int:
+        """How many rows the batch of an update has: fewer, where windows are longer."""
+        length = window(step, self.context, self.config)
+        return self.config.batch * self.config.accumulate * (self.context // length)
+
+    def batch(self, step: int, part: slice = slice(None)) -> Batch:
+        """The batch of an update.
+
+        Args:
+            step: the update's number, from 0.
+            part: which of its rows; those of a batch do not depend on what else is asked for.
+        """
+        length, first = self._phase(step)
+        rows = self.rows(step)
+        number = np.arange(rows, dtype=np.int64) + (step - first) * rows
+        share = round(self.config.repeats * _ONE)
+        runs_before = number * share // _ONE
+        is_run = (number + 1) * share // _ONE > runs_before
+        starts, passes = self._places(number - runs_before, length)
+        starts[is_run], passes[is_run] = -1, 0
+        copies, copied, unforeseen = self._runs(step, int(is_run.sum()), length)
+
+        chosen = np.flatnonzero(~is_run[part])
+        which = np.flatnonzero(is_run[part])
+        tokens = torch.empty(len(is_run[part]), length + 1, dtype=torch.int64)  # (R, T + 1)
+        spans = starts[part][chosen, None] + np.arange(length + 1)
+        tokens[chosen] = torch.from_numpy(self.tokens[spans].astype(np.int64))
+        ids, targets = tokens[:, :-1], tokens[:, 1:].clone()
+        if len(which):
+            mine = (np.cumsum(is_run) - 1)[part][which]
+            tokens[which], targets[which] = copies[mine], copied[mine]
+        return Batch(
+            ids=ids,
+            targets=targets,
+            counted=rows * length - unforeseen,
+            starts=starts[part],
+            passes=passes[part],
+        )
+
+    def _phase(self, step: int) -> tuple[int, int]:
+        """The length of an update's windows, and the first update that has it."""
+        length = window(step, self.context, self.config)
+        steps = range(step + 1)
+        return length, bisect_left(
+            steps, length, key=lambda number: window(number, self.context, self.config)
+        )
+
+    def _places(
+        self, number: NDArray[np.int64], length: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the windows of some numbers begin, and how many passes went before each."""
+        windows = max(1, (len(self.tokens) - length) // length)
+        spare = min(len(self.tokens) - 1 - windows * length, length - 1)
+        passes, place = np.divmod(number, windows)
+        starts = np.empty_like(number)
+        for one in range(int(passes[0]), int(passes[-1]) + 1):
+            key = (self.config.seed, length, one)
+            here = passes == one
+            shift = mix(*key, _SHIFT) % (spare + 1)
+            starts[here] = shift + length * permuted(place[here], windows, mix(*key, _ORDER))
+        return starts, passes
+
+    def _runs(self, step: int, count: int, length: int) -> tuple[Tensor, Tensor, int]:
+        """All random runs of an update: tokens, targets, and how many of those are ignored."""
+        if count == 0:
+            nothing = torch.empty(0, length + 1, dtype=torch.int64)
+            return nothing, nothing[:, 1:], 0
+        generator = torch.Generator().manual_seed(mix(self.config.seed, step, _RUNS))
+        least, most = max(1, length // 8), max(1, length // 2)
+        sizes = torch.randint(least, most + 1, (count, 1), generator=generator)
+        runs = torch.randint(self.vocab_size, (count, most), generator=generator)
+        position = torch.arange(length + 1)
+        rows = runs.gather(1, position % sizes)  # (count, T + 1)
+        # The first copy, and the token that begins the second, can't be known.
+        targets = rows[:, 1:].masked_fill(position[:-1] < sizes, IGNORED)
+        return rows, targets, int(sizes.sum())

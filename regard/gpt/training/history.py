@@ -1,0 +1,205 @@
+"""How heads form: what each did on one text, again and again while a model was trained.
+
+``run/patterns`` holds ``probe.json`` (format, version, the text's token ids, what each token reads,
+the names of the scores) and a file for each update recorded, ``00000200.safetensors``: ``scores``
+``(N, H, K)`` float32, the K scores of each head of N layers, NaN where there is none, and
+``images`` ``(N, H, S, S)`` float16, each pattern averaged down to at most 64 by 64. The names of
+the heads stand in that file's header.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors
+import torch
+
+from regard._files import replace_file
+from regard.gpt import _tensors
+from regard.gpt._incremental import evaluating
+from regard.gpt.checkpoint import CheckpointError, load_json
+from regard.gpt.training.checkpoints import PATTERNS, RunFolder
+from regard.record import Layer
+from regard.record.heads import Heads, HeadScores, read_heads
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard.gpt.model import GPT
+    from regard.gpt.tokenizer import Tokenizer
+    from regard.pattern import Pattern
+
+_PROBE = "probe.json"
+_FORMAT, _VERSION = "regard patterns", 1
+_SIDE = 64
+_LABELS = {"layer", "head", "name"}
+_SCORES = [field.name for field in fields(HeadScores) if field.name not in _LABELS]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class History:
+    """The heads of a run, over its updates.
+
+    Attributes:
+        steps: the updates, in order; M of them.
+        ids: the text's token ids.
+        tokens: what each reads.
+        score_names: of the K scores; `regard.record.heads.HeadScores` describes them.
+        scores: ``(M, N, H, K)``, of each of N layers; NaN where a score can't be told.
+        roles: for each update, layer and head, what the head does, in a word.
+        images: ``(M, N, H, S, S)``, each pattern averaged down.
+    """
+
+    steps: tuple[int, ...]
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    score_names: tuple[str, ...]
+    scores: Float[Tensor, "M N H K"]
+    roles: tuple[tuple[tuple[str, ...], ...], ...]
+    images: Float[Tensor, "M N H S S"]
+
+    def score(self, name: str) -> Float[Tensor, "M N H"]:
+        """One score of every head over the updates, such as ``"induction"``.
+
+        Raises:
+            ValueError: there is no such score; the message names those there are.
+        """
+        if name not in self.score_names:
+            raise ValueError(f"name is {name!r}; expected one of {', '.join(self.score_names)}")
+        return self.scores[..., self.score_names.index(name)]
+
+    def heads(self, step: int) -> Heads:
+        """The heads at one update, as `Recording.heads` tells them.
+
+        Raises:
+            ValueError: nothing was recorded at that update.
+        """
+        if step not in self.steps:
+            raise ValueError(f"step is {step}; recorded were {', '.join(map(str, self.steps))}")
+        at = self.steps.index(step)
+        found = []
+        for layer, names in enumerate(self.roles[at]):
+            for head, name in enumerate(names):
+                values = self.scores[at, layer, head].tolist()
+                told: dict[str, Any] = {
+                    key: None if value != value else value  # noqa: PLR0124 - NaN alone differs
+                    for key, value in zip(self.score_names, values, strict=True)
+                }
+                found.append(HeadScores(layer=layer, head=head, name=name, **told))
+        return Heads(found)
+
+
+def history(folder: str | Path) -> History:
+    """What a run recorded of its heads (`TrainConfig.record_every`).
+
+    Args:
+        folder: the run's folder.
+
+    Raises:
+        CheckpointError: the folder has no run with recordings, or damaged ones.
+    """
+    run = RunFolder.latest(Path(folder))
+    place = run.path / PATTERNS
+    if not (place / _PROBE).is_file():
+        raise CheckpointError(
+            f"{folder} has no recorded patterns; train with record_every, such as record_every=100"
+        )
+    probe = load_json(place / _PROBE)
+    if (probe.get("format"), probe.get("version")) != (_FORMAT, _VERSION):
+        raise CheckpointError(f"{place / _PROBE} is of another version: {probe.get('version')!r}")
+    files = sorted(path for path in place.glob("*.safetensors") if path.stem.isdigit())
+    try:
+        kept = [_tensors.read(path) for path in files]
+        names = [_roles(path) for path in files]
+        return History(
+            steps=tuple(int(path.stem) for path in files),
+            ids=tuple(probe["ids"]),
+            tokens=tuple(probe["tokens"]),
+            score_names=tuple(probe["scores"]),
+            scores=torch.stack([one["scores"] for one in kept]),
+            roles=tuple(names),
+            images=torch.stack([one["images"] for one in kept]).float(),
+        )
+    except (_tensors.DamagedError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{place} is damaged: {error}") from None
+
+
+class Recorder:
+    """Records what the heads of a model do on one text.
+
+    Args:
+        run: the run's folder.
+        ids: the text, ``(T,)``, at most the model's context.
+        tokenizer: which names its tokens.
+        step: the update that the run goes on from; recordings of later ones are dropped.
+    """
+
+    def __init__(self, run: RunFolder, ids: Tensor, tokenizer: Tokenizer, step: int) -> None:
+        self._ids = ids
+        self._place = run.path / PATTERNS
+        self._place.mkdir(exist_ok=True)
+        for path in self._place.glob("*.safetensors"):
+            if int(path.stem) > step:
+                path.unlink()
+        told = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "ids": ids.tolist(),
+            "tokens": tokenizer.tokens(ids.tolist()),
+            "scores": _SCORES,
+        }
+        replace_file(self._place / _PROBE, (json.dumps(told) + "\n").encode())
+
+    def __call__(self, step: int, model: GPT) -> None:
+        """Record an update."""
+        with evaluating(model):
+            _, patterns = model(self._ids, return_patterns=True)
+            layers = [_layer(index, pattern) for index, pattern in enumerate(patterns)]
+            text = (tuple(map(str, self._ids.tolist())),)
+            heads = list(read_heads(layers, text, progress=False))
+            side = min(_SIDE, len(self._ids))
+            images = torch.stack([pattern.image(side, side) for pattern in patterns])
+        count = len(patterns)
+        scores = torch.tensor([[_number(head, name) for name in _SCORES] for head in heads])
+        each = len(heads) // count
+        names = [head.name for head in heads]
+        told = [names[start : start + each] for start in range(0, len(names), each)]
+        path = self._place / f"{step:08}.safetensors"
+        made = path.with_name(f".{path.name}.tmp")
+        try:
+            _tensors.write(
+                made,
+                {"scores": scores.view(count, each, -1), "images": images.half()},
+                about={"roles": json.dumps(told)},
+            )
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
+
+
+def _layer(index: int, pattern: Pattern) -> Layer:
+    heads, queries, _ = pattern.shape
+    return Layer(
+        name=f"h.{index}.attn",
+        kind="self",
+        index=index,
+        heads=tuple(range(heads)),
+        rows=range(queries),
+        look=lambda: pattern,
+    )
+
+
+def _number(head: HeadScores, name: str) -> float:
+    value: float | None = getattr(head, name)
+    return nan if value is None else value
+
+
+def _roles(path: Path) -> tuple[tuple[str, ...], ...]:
+    with safetensors.safe_open(path, "pt") as file:
+        told = json.loads(file.metadata()["roles"])
+    return tuple(tuple(map(str, layer)) for layer in told)

@@ -1,0 +1,161 @@
+"""Training a GPT on text, with checkpoints that outlive an interruption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from rich.console import Console
+
+from regard.gpt.checkpoint import CheckpointError, holds_model
+from regard.gpt.config import GPTConfig
+from regard.gpt.training._evaluate import evaluate
+from regard.gpt.training._folder_lock import Hold
+from regard.gpt.training._loop import Training, say
+from regard.gpt.training._setup import Begun, resumed
+from regard.gpt.training.checkpoints import LOCK, METRICS
+from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.corpus import require_texts
+from regard.gpt.training.metrics import Callback, MetricsFile, Report
+from regard.gpt.training.ranks import joined
+from regard.gpt.training.update import DivergedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from regard.gpt.training._loop import Loop
+    from regard.gpt.training.packed_corpus import Corpus
+
+__all__ = ["Callback", "DivergedError", "Report", "Training", "evaluate", "train"]
+
+
+def train(
+    folder: str | Path,
+    *,
+    texts: Sequence[str] | Path | None = None,
+    corpus: str | Path | Corpus | None = None,
+    gpt: GPTConfig | None = None,
+    config: TrainConfig | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    utf8_only: bool = False,
+    device: torch.device | str = "cpu",
+    console: Console | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Training:
+    """Train a GPT from nothing and keep it in a folder, or go on with a run that was cut off.
+
+    AdamW (Loshchilov and Hutter, 2019) with decay on weights of two dimensions, linear warm-up,
+    a learning rate that falls, and the gradient's norm clipped. After every validation, at the end,
+    and where Ctrl-C or SIGTERM ends the run after its first update, `folder` gets the model and a
+    checkpoint. A run that goes on from one computes what it would have computed without the
+    interruption, to the last bit, on the same machine with the same number of threads.
+
+    In a process group of `torch.distributed`, all ranks train together: each calls this with the
+    same arguments, and computes its part of every batch, which stays what `config` says. The
+    gradient is that of one process, to rounding, and dropout is drawn by each rank for itself.
+    `folder` has to be one that all share. Rank 0 alone prepares the corpus, writes metrics, and
+    shows progress. A checkpoint can be resumed by any number of ranks.
+
+    Args:
+        folder: where the model is kept, and beside it `run`: metrics, checkpoints, the corpus.
+        texts: what to train on: texts, or the path of a UTF-8 file or a folder of them, each a
+            document, which are never in memory as a whole; None is `python_texts()`.
+        corpus: in their place, a corpus that `prepare` made. What `config` says of tokenizer and
+            validation is then the corpus's.
+        gpt: the model's shape; None is the default shape. A tokenizer that finds fewer tokens in
+            the text than its `vocab_size` makes the vocabulary smaller; a character tokenizer's
+            vocabulary is the text's characters, whatever `vocab_size` says.
+        config: how to train; None is the default recipe.
+        resume: whether to go on from the latest checkpoint in `folder`. `gpt` and `config` then
+            stand for those of the run where they are None, and may else differ in `evaluate_every`,
+            in `keep_every`, and in `steps` as long as the updates that were made would have been
+            the same. Texts that are given have to be those of the run.
+        overwrite: whether to replace a model that `folder` holds; it stays until the new one is
+            kept for the first time.
+        utf8_only: whether to pass over files that are not UTF-8 text, as `prepare` does.
+        device: where to train.
+        console: where progress is shown; None is standard error.
+        callbacks: called with a `Report` after every update, in order; of several ranks, on each.
+
+    Returns:
+        The model with its tokenizer and its record. All randomness comes from `config.seed`;
+        torch's global generators are left as they were.
+
+    Raises:
+        CheckpointError: `folder` already holds a model, and `overwrite` and `resume` are False; or
+            it holds nothing to resume from, something damaged, or a run by another recipe or on
+            another text; or another process trains in it.
+        CorpusError: there is no text, or the corpus is damaged.
+        OSError: `folder` cannot be made, or no file in it; found out before training.
+        SaveError: a checkpoint could not be written, such as on a full disk; the one before stays.
+        TypeError: `texts` is a str, or one of them is none.
+        ValueError: the context has no room for the repeated runs that `config` asks for, or
+            arguments do not go together, or ranks were given different ones; or a text holds half
+            of a surrogate pair, which UTF-8 cannot express.
+        TooShortError: the text is too short for the context.
+        DivergedError: a loss or a gradient is no longer finite; the latest checkpoint stays.
+        DistributedError: another rank failed, or is lost; the latest checkpoint stays.
+        KeyboardInterrupt: Ctrl-C or SIGTERM came before the first update, or twice; nothing more is
+            kept.
+    """
+    if texts is not None and corpus is not None:
+        raise ValueError("texts and corpus are both given; leave out one of them")
+    if resume and overwrite:
+        raise ValueError("resume and overwrite are both given; leave out one of them")
+    if texts is not None:
+        require_texts(texts)
+    root, device = Path(folder), torch.device(device)
+    accelerators = [] if device.type == "cpu" else [device]
+    with (
+        joined() as ranks,
+        ranks.watched(),
+        Hold(root / LOCK) as hold,
+        torch.random.fork_rng(devices=accelerators, device_type=_accelerator(device)),
+    ):
+        console = Console(quiet=True) if not ranks.leads else console or Console(stderr=True)
+        if resume:
+            loop = resumed(
+                ranks,
+                hold,
+                root,
+                texts,
+                corpus,
+                (gpt, config),
+                device,
+                console,
+                utf8_only=utf8_only,
+            )
+            return _run(loop, console, callbacks)
+        gpt, config = gpt or GPTConfig(), config or TrainConfig()
+        if gpt.context < 2 and config.repeats > 0:
+            raise ValueError(
+                f"context is {gpt.context} and repeats {config.repeats}: a window of one token has "
+                "no room for a repeated run; choose a context of at least 2, or repeats=0"
+            )
+        if holds_model(root) and not overwrite:
+            raise CheckpointError(
+                f"{root} already holds a model; train into another folder, go on with its run by "
+                "resume=True, or replace it by overwrite=True"
+            )
+        with Begun(root, ranks, hold) as begun:
+            loop = begun.loop(texts, corpus, gpt, config, device, console, utf8_only=utf8_only)
+            return _run(loop, console, callbacks)
+
+
+def _run(loop: Loop, console: Console, callbacks: Sequence[Callback]) -> Training:
+    if not loop.ranks.leads:
+        return loop.go(console, callbacks)
+    with MetricsFile(loop.folder.path / METRICS, loop.at.step) as loop.metrics:
+        if loop.metrics.lost:
+            say(
+                console,
+                f"{loop.folder.path / METRICS}: of {loop.at.step} lines, {loop.metrics.lost} are "
+                "damaged or missing and were left out; nothing that is trained depends on them",
+            )
+        return loop.go(console, callbacks)
+
+
+def _accelerator(device: torch.device) -> str:
+    return "cuda" if device.type == "cpu" else device.type

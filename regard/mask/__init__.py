@@ -1,0 +1,5 @@
+"""Which keys each query may see: the masks by name, and what they come to for given shapes."""
+
+from regard.mask._mask import Mask, causal, dense, documents, intervals, padding, prefix, window
+
+__all__ = ["Mask", "causal", "dense", "documents", "intervals", "padding", "prefix", "window"]

@@ -1,0 +1,400 @@
+"""Which keys each query may see.
+
+Nearly every mask in use is one interval of keys per query: causal, sliding window, packed
+documents, padding on either side, prefix. A `Mask` keeps just the recipe, and works out two
+integers a row, ``start`` and ``stop``, once the number of queries and keys is known. Masks are
+combined with ``&``: the intersection of two intervals is an interval.
+
+What is no interval, an arbitrary boolean or additive tensor, is `dense`. It is honoured everywhere,
+costs O(L·S) memory, and keeps blocks of keys from being skipped.
+
+Axes: B batch, H query heads, L queries, S keys. A tensor given per sequence, such as document ids
+``(B, S)``, lines up with the leading dimensions of the query *from the left*, so that it need not
+name the heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard._axes import align, flat, matrix
+from regard._contexts import unbranchable
+from regard._tensors import check_dtype, check_tensor
+from regard.mask._terms import Causal, Documents, Intervals, Padding, Prefix, Term, Window, runs
+from regard.mask.bounds import Line, Table, line_through
+from regard.mask.rows import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxtyping import Bool, Float, Int, Shaped
+    from torch import Tensor
+
+__all__ = ["Mask", "causal", "dense", "documents", "intervals", "padding", "prefix", "window"]
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """The keys each query may see; made by the functions of this module, combined with ``&``.
+
+    Args:
+        terms: the interval masks that it is the intersection of.
+        offset: position of query 0 among the keys; None is S − L, so that the last query sits at
+            the last key.
+        allowed: a boolean tensor broadcastable to ``(..., L, S)``, True where a key may be seen.
+        bias: an additive tensor broadcastable to ``(..., L, S)``; −inf hides a key.
+
+    Example:
+        >>> import regard
+        >>> start, stop = (regard.causal() & regard.window(3)).intervals(5, 5)
+        >>> start.tolist(), stop.tolist()
+        ([0, 0, 0, 1, 2], [1, 2, 3, 4, 5])
+    """
+
+    terms: tuple[Term, ...] = ()
+    offset: int | Tensor | None = None
+    allowed: Tensor | None = None
+    bias: Tensor | None = None
+
+    def __and__(self, other: Mask) -> Mask:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return Mask(
+            terms=self.terms + other.terms,
+            offset=_same_offset(self.offset, other.offset),
+            allowed=_both(self.allowed, other.allowed, torch.logical_and),
+            bias=_both(self.bias, other.bias, torch.add),
+        )
+
+    def __bool__(self) -> bool:
+        raise TypeError("a mask is neither true nor false; join masks with &, not with `and`")
+
+    def __repr__(self) -> str:
+        parts = [repr(term) for term in self.terms]
+        if self.allowed is not None:
+            parts.append(f"dense(bool {tuple(self.allowed.shape)})")
+        if self.bias is not None:
+            parts.append(f"dense({self.bias.dtype} {tuple(self.bias.shape)})")
+        offset = "" if self.offset is None else f" at offset {self.offset}"
+        return (" & ".join(parts) or "everything") + offset
+
+    @cached_property
+    def line(self) -> tuple[int | None, int | None, int | None] | None:
+        """Start, stop and offset that tell the whole mask, for a query at position 0; or None.
+
+        None among the three stands for an end that does not matter, and for the offset S − L.
+        """
+        line = line_through([term.line(0) for term in self.terms])
+        dense = self.allowed is not None or self.bias is not None
+        if line is None or dense or isinstance(self.offset, torch.Tensor):
+            return None
+        return (*line, self.offset)
+
+    def intervals(
+        self, queries: int, keys: int, leading: tuple[int, ...] = ()
+    ) -> tuple[Int[Tensor, "*b L"], Int[Tensor, "*b L"]]:
+        """Work out the first visible key of each query and the one behind its last.
+
+        Args:
+            queries: L.
+            keys: S.
+            leading: the leading dimensions of the query, ``(B, H)`` as a rule.
+
+        Returns:
+            start, stop: integers ``(*leading, L)``; equal where a query sees nothing.
+
+        Raises:
+            ValueError: if the mask holds a `dense` part, which is no interval.
+        """
+        if self.allowed is not None or self.bias is not None:
+            raise ValueError(f"mask is {self!r}: a dense mask has no intervals; call visible()")
+        rows = self.resolve(leading, queries, keys, torch.device("cpu"))
+        shape = (*leading, queries)
+        return rows.spread(rows.start).reshape(shape), rows.spread(rows.stop).reshape(shape)
+
+    def visible(
+        self, queries: int, keys: int, leading: tuple[int, ...] = ()
+    ) -> Bool[Tensor, "*b L S"]:
+        """Write the whole mask down: True where a query may see a key, ``(*leading, L, S)``."""
+        rows = self.resolve(leading, queries, keys, torch.device("cpu"))
+        seen = rows.visible(slice(0, queries), slice(0, keys))
+        return seen.expand(*rows.lead, queries, keys).reshape(*leading, queries, keys)
+
+    def resolve(
+        self, leading: tuple[int, ...], queries: int, keys: int, device: torch.device
+    ) -> Rows:
+        """Work the mask out for given sizes; what the backends and the readouts are handed."""
+        return Rows(
+            lead=flat(leading),
+            keys=keys,
+            bounds=self._bounds(leading, queries, keys, device),
+            allowed=matrix(self.allowed, "mask", leading, queries, keys, device),
+            bias=matrix(self.bias, "mask", leading, queries, keys, device),
+        )
+
+    def _bounds(
+        self, leading: tuple[int, ...], queries: int, keys: int, device: torch.device
+    ) -> Line | Table:
+        offset: int | Tensor = keys - queries if self.offset is None else self.offset
+        if not isinstance(offset, torch.Tensor):  # in a graph, it may be a symbol
+            line = line_through([term.line(offset) for term in self.terms])
+            if line is not None:
+                return Line(queries, keys, device, offset, *line)
+        else:
+            offset = align(offset.to(device)[..., None], leading, "offset")
+        positions = offset + torch.arange(queries, device=device).expand(1, 1, -1)
+        start, stop = torch.zeros_like(positions), torch.full_like(positions, keys)
+        for term in self.terms:
+            low, high = term.bounds(positions, keys, leading)
+            start = torch.maximum(start, torch.as_tensor(low, device=device))
+            stop = torch.minimum(stop, torch.as_tensor(high, device=device))
+        start = start.clamp(0, keys)
+        start, stop = torch.broadcast_tensors(start, torch.maximum(start, stop.clamp(0, keys)))
+        return Table(positions, start, stop)
+
+
+def causal(*, offset: int | Int[Tensor, "*b"] | None = None) -> Mask:
+    """Let each query see its own position and those before it.
+
+    Args:
+        offset: position of query 0 among the keys, one number or one a sequence ``(B,)``. By
+            default S − L: the last query sits at the last key, as when decoding with a cache.
+            torch's ``is_causal`` is ``offset=0``.
+
+    Example:
+        >>> import regard
+        >>> regard.causal().visible(2, 3).int().tolist()
+        [[1, 1, 0], [1, 1, 1]]
+    """
+    return Mask((Causal(),), _checked_offset(offset))
+
+
+def window(size: int, *, ahead: int = 0, offset: int | Int[Tensor, "*b"] | None = None) -> Mask:
+    """Let each query see the last ``size`` positions, its own included, and ``ahead`` later ones.
+
+    Args:
+        size: number of positions looked back on, the query's own included, at least 1
+            (Beltagy et al. 2020, arXiv:2004.05150, section 3.1).
+        ahead: number of later positions that may be seen.
+        offset: as for `causal`.
+
+    Example:
+        >>> import regard
+        >>> regard.window(2).visible(3, 3).int().tolist()
+        [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
+    _check_whole(size, "size")
+    _check_whole(ahead, "ahead")
+    if size < 1 or ahead < 0:
+        raise ValueError(f"window needs size ≥ 1 and ahead ≥ 0, but got size={size}, ahead={ahead}")
+    return Mask((Window(size, ahead),), _checked_offset(offset))
+
+
+def prefix(
+    length: int | Int[Tensor, "*b"], *, offset: int | Int[Tensor, "*b"] | None = None
+) -> Mask:
+    """Let every query see the first ``length`` keys, and beyond them only what is not later.
+
+    Args:
+        length: number of keys that all may see, one number or one a sequence ``(B,)``
+            (Raffel et al. 2020, arXiv:1910.10683, section 3.2.1).
+        offset: as for `causal`.
+
+    Example:
+        >>> import regard
+        >>> regard.prefix(2).visible(3, 3).int().tolist()
+        [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
+    """
+    if isinstance(length, torch.Tensor):
+        _check_integers(length, "length")
+    else:
+        _check_whole(length, "length")
+        if length < 0:
+            raise ValueError(f"length must not be negative, but is {length}")
+    return Mask((Prefix(length),), _checked_offset(offset))
+
+
+def documents(ids: Int[Tensor, "*b S"], *, offset: int | Int[Tensor, "*b"] | None = None) -> Mask:
+    """Keep packed documents apart: a query sees only keys of the document it sits in.
+
+    Args:
+        ids: the document of each key, ``(S,)`` or ``(B, S)``: equal numbers side by side.
+        offset: as for `causal`.
+
+    Raises:
+        ValueError: if a document lies in two pieces, which is no interval.
+
+    Example:
+        >>> import regard, torch
+        >>> packed = regard.documents(torch.tensor([7, 7, 9]))
+        >>> (packed & regard.causal()).visible(3, 3).int().tolist()
+        [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
+    """
+    _check_positions(ids, "ids")
+    _check_integers(ids, "ids")
+    _require_numbers(ids, "ids")
+    changes = ids[..., 1:] != ids[..., :-1]
+    in_order = ids.sort(dim=-1).values
+    distinct = in_order[..., 1:] != in_order[..., :-1]
+    if not ids.is_meta and not torch.equal(changes.sum(-1), distinct.sum(-1)):
+        raise ValueError(
+            "ids has a document in two pieces, so its keys are no interval; "
+            "number the pieces apart or pass dense(ids[..., :, None] == ids[..., None, :])"
+        )
+    return Mask((Documents(*runs(changes, ids)),), _checked_offset(offset))
+
+
+def padding(keep: Bool[Tensor, "*b S"] | Int[Tensor, "*b S"]) -> Mask:
+    """Hide the padding: every query sees the keys kept, and those only.
+
+    Args:
+        keep: True or 1 for tokens, False or 0 for padding, ``(S,)`` or ``(B, S)``, as the
+            ``attention_mask`` of a tokenizer. The padding may lie on either side, or on both.
+
+    Raises:
+        ValueError: if padding lies between tokens, which is no interval.
+
+    Example:
+        >>> import regard, torch
+        >>> regard.padding(torch.tensor([0, 1, 1, 0])).visible(1, 4).int().tolist()
+        [[0, 1, 1, 0]]
+    """
+    _check_positions(keep, "keep")
+    _require_numbers(keep, "keep")
+    if keep.dtype != torch.bool:
+        _check_integers(keep, "keep")
+        if not keep.is_meta and bool(((keep != 0) & (keep != 1)).any()):
+            raise ValueError("keep holds numbers other than 0 and 1; for token ids, compare first")
+    kept = keep.bool()
+    index = torch.arange(kept.shape[-1], device=kept.device)
+    stop = torch.where(kept, index + 1, 0).amax(-1) if index.numel() else kept.sum(-1)
+    start = stop - kept.sum(-1)
+    if not keep.is_meta and not torch.equal(
+        kept, (index >= start[..., None]) & (index < stop[..., None])
+    ):
+        raise ValueError(
+            "keep has padding between tokens, so the keys are no interval; "
+            "pass dense(keep[..., None, :].bool())"
+        )
+    return Mask((Padding(start, stop, kept.shape[-1]),))
+
+
+def intervals(
+    start: Int[Tensor, "*b L"],
+    stop: Int[Tensor, "*b L"],
+    *,
+    offset: int | Int[Tensor, "*b"] | None = None,
+) -> Mask:
+    """Let each query see the keys from its start to just before its stop.
+
+    Args:
+        start: the first visible key of each query, ``(L,)``, ``(B, L)`` or ``(B, H, L)``.
+        stop: the key behind the last visible one, of the same shape; where it is not above start,
+            the query sees nothing.
+        offset: as for `causal`; it says where the queries sit, and hides nothing.
+
+    Raises:
+        ValueError: if the shapes differ.
+
+    Example:
+        >>> import regard, torch
+        >>> mask = regard.intervals(torch.tensor([0, 1]), torch.tensor([1, 3]))
+        >>> mask.visible(2, 3).int().tolist()
+        [[1, 0, 0], [0, 1, 1]]
+    """
+    for name, bound in (("start", start), ("stop", stop)):
+        _check_positions(bound, name)
+        _check_integers(bound, name)
+    if start.shape != stop.shape:
+        raise ValueError(
+            f"start has shape {tuple(start.shape)} and stop {tuple(stop.shape)}; give one of each "
+            "a query"
+        )
+    return Mask((Intervals(start, stop),), _checked_offset(offset))
+
+
+def dense(mask: Bool[Tensor, "..."] | Float[Tensor, "..."]) -> Mask:
+    """Take a mask that is written down, boolean or additive.
+
+    Args:
+        mask: broadcastable to ``(B, H, L, S)`` from the right, as in torch's SDPA. Boolean: True
+            where a key may be seen. Floating point: added to the scaled scores; −inf hides a key.
+            It may be trained.
+
+    Raises:
+        TypeError: for any other dtype.
+
+    Example:
+        >>> import regard, torch
+        >>> regard.dense(torch.eye(2, dtype=torch.bool)).visible(2, 2).int().tolist()
+        [[1, 0], [0, 1]]
+    """
+    check_tensor(mask, "mask")
+    if mask.dtype == torch.bool:
+        return Mask(allowed=mask)
+    if mask.is_floating_point():
+        check_dtype(mask, "mask")
+        return Mask(bias=mask)
+    raise TypeError(f"mask must be bool or floating point, but is {mask.dtype}; try mask.bool()")
+
+
+def _both(
+    one: Tensor | None, other: Tensor | None, combine: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor | None:
+    if one is None or other is None:
+        return one if other is None else other
+    try:
+        return combine(one, other)
+    except RuntimeError as error:
+        raise ValueError(
+            f"dense masks joined by & do not broadcast: {tuple(one.shape)}, {tuple(other.shape)}"
+        ) from error
+
+
+def _same_offset(one: int | Tensor | None, other: int | Tensor | None) -> int | Tensor | None:
+    if one is None or other is None:
+        return one if other is None else other
+    if not torch.equal(torch.as_tensor(one), torch.as_tensor(other)):
+        raise ValueError(
+            f"masks joined by & place the queries at different offsets: {one}, {other}"
+        )
+    return one
+
+
+def _checked_offset(offset: int | Tensor | None) -> int | Tensor | None:
+    if isinstance(offset, torch.Tensor):
+        _check_integers(offset, "offset")
+    elif offset is not None:
+        _check_whole(offset, "offset")
+    return offset
+
+
+def _check_whole(given: object, name: str) -> None:
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"{name} must be a whole number, but is {given!r}")
+
+
+def _check_positions(given: object, name: str) -> None:
+    check_tensor(given, name)
+    assert isinstance(given, torch.Tensor), "it has just been checked"
+    if given.ndim == 0:
+        raise ValueError(f"{name} needs an axis with one entry a key, but is a single number")
+
+
+def _check_integers(tensor: Shaped[Tensor, "..."], name: str) -> None:
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise TypeError(f"{name} must hold integers, but is {tensor.dtype}; try {name}.long()")
+
+
+def _require_numbers(tensor: Shaped[Tensor, "..."], name: str) -> None:
+    if torch.compiler.is_compiling() or tensor.is_meta:
+        return
+    why = unbranchable(tensor)
+    if why is not None:
+        raise ValueError(
+            f"{name} can't be checked under {why}; make the mask before, or hide keys by dense(...)"
+        )

@@ -1,0 +1,202 @@
+"""A mask worked out: what the computation asks of it, for given queries and keys.
+
+Axes: all leading dimensions are flattened to two, batch B and heads H; b and h are B or 1, H or 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.mask.bounds import Line, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxtyping import Bool, Float, Int, Shaped
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The visible keys of every query: an interval a row, and a dense part where there is one."""
+
+    lead: tuple[int, int]
+    keys: int
+    bounds: Line | Table
+    allowed: Bool[Tensor, "#b #h #L #S"] | None = None
+    bias: Float[Tensor, "#b #h #L #S"] | None = None
+
+    @property
+    def queries(self) -> int:
+        """L."""
+        return self.bounds.queries
+
+    @property
+    def positions(self) -> Int[Tensor, "#b #h L"]:
+        """Where each query sits among the keys."""
+        return self.bounds.positions
+
+    @property
+    def start(self) -> Int[Tensor, "#b #h L"]:
+        """The first key that each query sees."""
+        return self.bounds.start
+
+    @property
+    def stop(self) -> Int[Tensor, "#b #h L"]:
+        """The key behind the last one that each query sees."""
+        return self.bounds.stop
+
+    @property
+    def interval(self) -> bool:
+        """Whether two integers a row say everything."""
+        return self.allowed is None and self.bias is None
+
+    @property
+    def hides(self) -> bool:
+        """Whether any key is hidden from any query."""
+        if not self.interval:
+            return True
+        return bool((self.start > 0).any()) or bool((self.stop < self.keys).any())
+
+    @property
+    def causal_from_zero(self) -> bool:
+        """Whether L = S and query i sees exactly keys 0 … i: torch's is_causal."""
+        if not self.interval or self.queries != self.keys:
+            return False
+        index = torch.arange(self.keys, device=self.stop.device)
+        return not bool(self.start.any()) and bool((self.stop == index + 1).all())
+
+    def span(self, rows: slice) -> tuple[int, int]:
+        """Find the smallest range of keys that holds all that these queries see."""
+        start, stop = self.start[..., rows], self.stop[..., rows]
+        seen = start < stop
+        if not bool(seen.any()):
+            return 0, 0
+        return int(start[seen].min()), int(stop[seen].max())
+
+    def common(self, rows: slice) -> tuple[int, int]:
+        """Find the range of keys that every one of these queries sees, as far as intervals say."""
+        return int(self.start[..., rows].max()), int(self.stop[..., rows].min())
+
+    def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "b h l s"]:
+        """Write a block of the mask down: True where the query may see the key."""
+        key = torch.arange(columns.start, columns.stop, device=self.start.device)
+        start, stop = self.start[..., rows, None], self.stop[..., rows, None]
+        matrix = (key >= start) & (key < stop)
+        if self.allowed is not None:
+            matrix = matrix & _cut(self.allowed, rows, columns)
+        if self.bias is not None:
+            matrix = matrix & (_cut(self.bias, rows, columns) != -torch.inf)
+        return matrix
+
+    def bias_block(self, rows: slice, columns: slice) -> Float[Tensor, "b h l s"] | None:
+        """Cut the additive part, with 0 in place of −inf: hiding is `visible`'s business."""
+        if self.bias is None:
+            return None
+        block = _cut(self.bias, rows, columns)
+        return block.masked_fill(block == -torch.inf, 0)
+
+    def with_bias(self, bias: Float[Tensor, "b h l s"] | None) -> Rows:
+        """Add a bias to the additive part."""
+        if bias is None:
+            return self
+        return replace(self, bias=bias if self.bias is None else self.bias + bias)
+
+    def take(self, index: Int[Tensor, "l"]) -> Rows:
+        """Keep only the queries of an index."""
+        bounds = Table(*(t[..., index] for t in (self.positions, self.start, self.stop)))
+        return replace(
+            self,
+            bounds=bounds,
+            allowed=_take(self.allowed, index),
+            bias=_take(self.bias, index),
+        )
+
+    def window(self, queries: slice, keys: slice) -> Rows:
+        """Keep only a range of queries and a range of keys, counted from the range's first."""
+        size, shift = keys.stop - keys.start, queries.start - keys.start
+        bounds = self.bounds
+        if isinstance(bounds, Line):
+            bounds = Line(
+                queries.stop - queries.start,
+                size,
+                bounds.device,
+                bounds.position + shift,
+                None if bounds.first is None else bounds.first + shift,
+                None if bounds.behind is None else bounds.behind + shift,
+            )
+        else:
+            table = (bounds.positions, bounds.start, bounds.stop)
+            positions, start, stop = (bound[..., queries] - keys.start for bound in table)
+            bounds = Table(positions, start.clamp(0, size), stop.clamp(0, size))
+        return replace(
+            self,
+            keys=size,
+            bounds=bounds,
+            allowed=None if self.allowed is None else _cut(self.allowed, queries, keys),
+            bias=None if self.bias is None else _cut(self.bias, queries, keys),
+        )
+
+    def select(self, batch: Int[Tensor, "n"], head: Int[Tensor, "n"]) -> Rows:
+        """Keep only some (batch, head) pairs, as n batch entries of one head."""
+
+        def pick(tensor: Tensor) -> Tensor:
+            if tensor.shape[:2] == (1, 1):
+                return tensor
+            return tensor.expand(*self.lead, *tensor.shape[2:])[batch, head][:, None]
+
+        return replace(
+            self,
+            lead=(batch.numel(), 1),
+            bounds=self._bounds(pick),
+            allowed=None if self.allowed is None else pick(self.allowed),
+            bias=None if self.bias is None else pick(self.bias),
+        )
+
+    def entry(self, index: int) -> Rows:
+        """Keep only one entry of the batch."""
+
+        def pick(tensor: Tensor) -> Tensor:
+            return tensor if len(tensor) == 1 else tensor[index : index + 1]
+
+        return replace(
+            self,
+            lead=(1, self.lead[1]),
+            bounds=self._bounds(pick),
+            allowed=None if self.allowed is None else pick(self.allowed),
+            bias=None if self.bias is None else pick(self.bias),
+        )
+
+    def to(self, move: Callable[[Tensor], Tensor], device: torch.device) -> Rows:
+        """Move everything to a device, by a function that moves a tensor."""
+        bounds = self.bounds
+        return replace(
+            self,
+            bounds=bounds.on(device) if isinstance(bounds, Line) else bounds.mapped(move),
+            allowed=None if self.allowed is None else move(self.allowed),
+            bias=None if self.bias is None else move(self.bias),
+        )
+
+    def _bounds(self, pick: Callable[[Tensor], Tensor]) -> Line | Table:
+        """Pick batch entries and heads; all of them share a line."""
+        return self.bounds if isinstance(self.bounds, Line) else self.bounds.mapped(pick)
+
+    def spread(self, tensor: Shaped[Tensor, "b h L"]) -> Shaped[Tensor, "B H L"]:
+        """Repeat what the batch entries and heads share."""
+        return tensor.expand(*self.lead, -1)
+
+
+def _cut(matrix: Tensor, rows: slice, columns: slice) -> Tensor:
+    """Cut a block out of a matrix whose axes may be of size 1."""
+    if matrix.shape[-2] > 1:
+        matrix = matrix[..., rows, :]
+    return matrix[..., columns] if matrix.shape[-1] > 1 else matrix
+
+
+def _take(matrix: Tensor | None, index: Tensor) -> Tensor | None:
+    if matrix is None or matrix.shape[-2] == 1:
+        return matrix
+    return matrix[..., index, :]

@@ -1,0 +1,134 @@
+"""The explorer page's own modules in one script, for HTML that has to stand alone.
+
+A page that is opened from a file, or shown in a notebook, can't load modules. So each module
+becomes a function that gives what it exports, called once, after those that it imports. This reads
+the modules of `regard/page/static` and no others: one statement a line, named exports, no
+cycles; what it does not understand is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import zlib
+from base64 import b64encode, b85encode
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import regard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["deflated", "embedded", "policy", "script", "static"]
+
+# Found beside the package's code and not through it: importing the explorer takes a server.
+_FOLDER = Path(regard.__file__).parent / "page" / "static"
+
+_IMPORT = re.compile(
+    r'^import (?:\* as (?P<whole>\w+)|\{(?P<names>[^}]*)\}) from "(?P<path>\.[^"]+)";$',
+    re.MULTILINE,
+)
+_EXPORT = re.compile(
+    r"^export (?=(?:async )?(?:const|function\*?|class) (?P<name>\w+))", re.MULTILINE
+)
+# Comments on lines of their own are for whoever reads the modules: a sixth of what they weigh.
+_COMMENT = re.compile(r"^[ \t]*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/)[ \t]*\n", re.MULTILINE)
+_LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
+
+
+def static(name: str) -> str:
+    """Read a file of the page, such as ``page.css``."""
+    return (_FOLDER / name).read_text("utf-8")
+
+
+def script(entry: str, *, instead: Mapping[str, str] | None = None) -> str:
+    """Put a module and all that it imports into one script.
+
+    Args:
+        entry: the module's name, such as ``main.js``.
+        instead: names of modules, and of those that stand in for them.
+
+    Raises:
+        ValueError: for a module that this can't read, or modules that import each other.
+    """
+    done: dict[str, str] = {}
+    _add(entry, instead or {}, done, ())
+    return "\n".join(done.values())
+
+
+def embedded(content: object) -> str:
+    """Write JSON that may stand inside a script element: no < and no > is left to end it."""
+    text = json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
+
+
+def deflated(parts: Iterable[bytes]) -> str:
+    """Compress bytes and write them as text that may stand inside a script element.
+
+    In base 85, a sixteenth shorter than in base 64, with a point for the sign that could begin a
+    tag; `offline/bytes.js` reads it.
+    """
+    # Numbers hold nothing that comes twice: searching for it would take most of the time.
+    packer = zlib.compressobj(level=9, strategy=zlib.Z_RLE)
+    data = b"".join([*map(packer.compress, parts), packer.flush()])
+    return b85encode(data).decode().replace("<", ".")
+
+
+def policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
+    """Allow nothing from outside, and inside nothing but these very texts."""
+    return (
+        f"default-src 'none'; img-src data: blob:; style-src {_hashes(styles)}; "
+        f"script-src {_hashes(scripts)}; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hashes(texts: Sequence[str]) -> str:
+    digests = (sha256(text.encode()).digest() for text in texts)
+    return " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in digests)
+
+
+def _add(
+    name: str, instead: Mapping[str, str], done: dict[str, str], above: tuple[str, ...]
+) -> None:
+    """Write a module down behind those that it imports."""
+    name = instead.get(name, name)
+    if name in above:
+        raise ValueError(f"{' imports '.join([*above, name])}: modules must not import each other")
+    if name in done:
+        return
+    text = static(name)
+    if "</script" in text or "<!--" in text:
+        raise ValueError(f"{name} holds what would end a script element; write it in two parts")
+
+    def bound(found: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(name), found["path"]))
+        path = instead.get(path, path)
+        _add(path, instead, done, (*above, name))
+        if found["whole"]:
+            return f"const {found['whole']} = {_variable(path)};"
+        names = [part.strip() for part in found["names"].split(",") if part.strip()]
+        missing = {part.split(" as ")[0] for part in names} - _exports(static(path))
+        if missing:
+            raise ValueError(f"{name} imports {', '.join(sorted(missing))}, not in {path}")
+        return f"const {{ {', '.join(names).replace(' as ', ': ')} }} = {_variable(path)};"
+
+    exports = sorted(_exports(text))
+    text = _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub(bound, text)))
+    left = _LEFT.search(text)
+    if left is not None:
+        raise ValueError(f"{name}: {left[0]!r} is no import or export that can be bundled")
+    done[name] = (
+        f"/* {name} */\nconst {_variable(name)} = (() => {{\n{text}"
+        f"return {{ {', '.join(exports)} }};\n}})();"
+    )
+
+
+def _exports(text: str) -> set[str]:
+    return {found["name"] for found in _EXPORT.finditer(text)}
+
+
+def _variable(name: str) -> str:
+    return "module_" + re.sub(r"\W", "_", name.removesuffix(".js"))

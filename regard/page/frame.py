@@ -1,0 +1,76 @@
+"""A frame in a notebook's page: the explorer's drawings over data that lies in it, on its own.
+
+The frame has no address, may reach nothing and is kept apart from the notebook's page. Where
+scripts do not run it stays clear, so that the still picture below it is seen; where frames are left
+out, as on GitHub, that picture is all there is.
+
+Axes: N pictures.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.page.bundle import deflated, embedded, policy, script, static
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+__all__ = ["frame", "numbers"]
+
+_DECADES = 7
+"""What is fainter by so many powers of ten than a picture's greatest weight is told as 0."""
+
+_COLOURS = re.compile(r"^:root[^{]*\{[^}]*\}", re.MULTILINE)
+_SCHEME = re.compile(r"\s*color-scheme:[^;]*;")  # with one, a frame is not clear
+
+
+def frame(
+    module: str, shown: dict[str, Any], pictures: str, *, still: str, height: int, title: str
+) -> str:
+    """Put a module of the page and its data into a frame over a still picture.
+
+    Args:
+        module: such as ``notebook/pattern.js``.
+        shown: what it shows, beside the pictures' numbers.
+        pictures: those, as `numbers` gives them.
+        still: HTML of the picture below.
+        height: in pixels.
+        title: what a screen reader calls it.
+    """
+    code = script(module)
+    colours = _COLOURS.findall(static("page.css"))
+    style = _SCHEME.sub("", "\n".join(colours)) + static("notebook/frame.css")
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy([style], [code])}">'
+        f'<title></title><style>{style}</style></head><body><div id="tools"></div>'
+        '<div id="field"></div><button id="theme" hidden></button>'
+        f'<script type="application/json" id="shown">{embedded(shown)}</script>'
+        f'<script type="text/plain" id="numbers">{pictures}</script>'
+        f'<script type="module">{code}</script></body></html>'
+    )
+    return (
+        f'<div style="position:relative;min-height:{height}px">{still}'
+        f'<iframe sandbox="allow-scripts" title="{_attribute(title)}" srcdoc="{_attribute(page)}" '
+        'style="position:absolute;left:0;top:0;width:100%;height:100%;border:0"></iframe></div>'
+    )
+
+
+def numbers(maps: Float[Tensor, "N r c"]) -> tuple[str, dict[str, Any]]:
+    """Write pictures of weights down in two bytes a weight; and what it takes to read them."""
+    flat = maps.double().flatten(1).cpu()
+    most = flat.amax(dim=1, keepdim=True)
+    part = (flat / most.where(most > 0, 1)).clamp_min(10.0**-_DECADES)
+    codes = 1 + 65534 * (1 + part.log10() / _DECADES)
+    kept = torch.where(part > 10.0**-_DECADES, codes.round(), 0).flatten().long()
+    planes = [(kept >> shift & 255).to(torch.uint8).numpy().tobytes() for shift in (0, 8)]
+    return deflated(planes), {"most": most.flatten().tolist(), "decades": _DECADES}
+
+
+def _attribute(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")

@@ -1,0 +1,466 @@
+"""The weight matrix of attention, lazy: nothing of its size is stored, any part of it is exact.
+
+From the query, the key and one number a row, the log-sum-exp, any weight is
+``exp(score − logsumexp)``. A `Pattern` keeps those, O(L·D), and recomputes what is asked for.
+
+Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension. Every leading
+dimension is optional.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from regard._axes import Mover
+from regard._contexts import unreadable
+from regard.backends import choose, run
+from regard.errors import Error
+from regard.pattern._operand import check_operand
+from regard.pattern.index import span, spelled_out
+from regard.pattern.internal_readouts import Collected, LogSumExp, Weights
+from regard.pattern.reading import take
+from regard.pattern.readout import Readout, Sizes
+from regard.pattern.readouts import (
+    Distance,
+    Entropy,
+    Image,
+    Mass,
+    Max,
+    Offsets,
+    Received,
+    Top,
+    TopK,
+)
+from regard.problem import Problem, check
+from regard.steps import worst_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jaxtyping import Float
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+    from regard.mask import Mask
+    from regard.pattern.index import Index
+
+__all__ = ["Pattern"]
+
+_LIMIT = 2**30  # bytes that a slice may take, and `dense` unless told otherwise
+
+
+class Pattern:
+    """All weights of an attention, shape ``(B, H, L, S)``, none of them stored.
+
+    Indexing batch and heads alone gives a smaller pattern; an index that picks queries or keys
+    gives exact weights, as a tensor. It is a linear operator: ``pattern @ x`` and ``y @ pattern``
+    are exact and need no matrix. Gradients are not kept, and dropout has no part in it. Query and
+    key are kept, not copied: change them in place, and the pattern changes with them.
+
+    Args:
+        query: ``(B, H, L, D)``.
+        key: ``(B, G, S, D)``, H a multiple of G.
+        mask, scale, softcap, bias, alibi, sink: as for `attention`.
+        logsumexp: of each row, ``(B, H, L)``, natural logarithm, if a kernel has told it; else it
+            is worked out when it is first needed.
+
+    Raises:
+        ValueError: for shapes, dtypes, devices or numbers that do not fit together.
+        TypeError: for arguments of another kind.
+
+    Example:
+        >>> import regard, torch
+        >>> x = torch.eye(3)
+        >>> pattern = regard.Pattern(x, x, mask=regard.causal(), scale=1.0)
+        >>> pattern
+        Pattern(3 queries × 3 keys, float32, cpu)
+        >>> pattern[1]
+        tensor([0.2689, 0.7311, 0.0000])
+        >>> pattern.entropy()
+        tensor([0.0000, 0.5822, 0.9753])
+    """
+
+    def __init__(
+        self,
+        query: Float[Tensor, "*b L D"],
+        key: Float[Tensor, "*g S D"],
+        *,
+        mask: Mask | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        bias: Float[Tensor, "..."] | None = None,
+        alibi: Float[Tensor, "..."] | None = None,
+        sink: Float[Tensor, "..."] | None = None,
+        logsumexp: Float[Tensor, "*b L"] | None = None,
+    ) -> None:
+        problem = check(
+            query, key, mask=mask, scale=scale, softcap=softcap, bias=bias, alibi=alibi, sink=sink
+        )
+        if logsumexp is not None and logsumexp.shape != query.shape[:-1]:
+            raise ValueError(
+                f"logsumexp has shape {tuple(logsumexp.shape)}, but the query has one row for each "
+                f"of {tuple(query.shape[:-1])}"
+            )
+        self._keep(problem, logsumexp)
+
+    @classmethod
+    def of(cls, problem: Problem, logsumexp: Tensor | None) -> Pattern:
+        """Make a pattern of arguments that were checked already."""
+        pattern = cls.__new__(cls)
+        pattern._keep(problem, logsumexp)  # noqa: SLF001 - its own class
+        return pattern
+
+    def parts(self) -> tuple[Problem, Tensor | None]:
+        """What it is made of: the arguments, laid out, and log-sum-exps ``(B·H, L)`` if known."""
+        return self._problem, self._logsumexp
+
+    def _keep(self, problem: Problem, logsumexp: Tensor | None) -> None:
+        self._problem = problem.detached()
+        batch, heads = problem.heads
+        self._logsumexp = (
+            None
+            if logsumexp is None
+            else logsumexp.detach().reshape(batch * heads, problem.queries)
+        )
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(B, H, L, S)``, with the leading dimensions of the query."""
+        return torch.Size((*self._problem.leading, self._problem.queries, self._problem.keys))
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype that weights come in: float64 for a float64 query, else float32."""
+        return self._problem.exact_dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where query and key lie, and results come to lie."""
+        return self._problem.query.device
+
+    @property
+    def logsumexp(self) -> Float[Tensor, "*b L"]:
+        """Log-sum-exp of each row of masked scores, a sink included; −inf where it sees nothing."""
+        return self._row_logsumexp().reshape(self.shape[:-1])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        *leading, queries, keys = self.shape
+        prefix = " × ".join(map(str, leading)) + " × " if leading else ""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"Pattern({prefix}{queries} queries × {keys} keys, {dtype}, {self.device})"
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
+        """Take a part: a Pattern if only batch and heads are picked, else exact weights.
+
+        Integers, slices and one ellipsis may be used on any axis, and one list or tensor of
+        indices on the queries or on the keys.
+
+        Raises:
+            IndexError: for an index out of range or one too many.
+            TypeError: for an index of another kind.
+            ValueError: if the weights asked for take more than 1 GiB.
+        """
+        *leading, rows, columns = spelled_out(index, self.ndim)
+        pairs = self._pairs()[tuple(leading)]
+        whole = slice(None)
+        if isinstance(rows, slice) and isinstance(columns, slice) and rows == columns == whole:
+            return self._sub(pairs)
+        return self._weights(pairs, rows, columns, _LIMIT)
+
+    def dense(self, *, limit: int | None = _LIMIT) -> Float[Tensor, "*b L S"]:
+        """Write all weights down.
+
+        Args:
+            limit: refuse above this many bytes; None for no limit.
+
+        Raises:
+            ValueError: if the weights take more than that.
+        """
+        return self._weights(self._pairs(), slice(None), slice(None), limit)
+
+    def to(self, device: str | torch.device) -> Pattern:
+        """Move it: query, key, mask and log-sum-exp, with which all its readouts then are there.
+
+        Args:
+            device: such as ``"cpu"`` or ``"cuda"``.
+
+        Returns:
+            This pattern itself if it is there already.
+
+        Example:
+            >>> import regard, torch
+            >>> pattern = regard.Pattern(*torch.randn(2, 5, 7), mask=regard.causal())
+            >>> pattern.to("cpu") is pattern
+            True
+        """
+        return self.moved(Mover(device))
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Pattern:
+        """Move it, by a function that moves a tensor: patterns can share one, see `Mover`."""
+        if move(self._problem.query) is self._problem.query:
+            return self
+        known = self._logsumexp
+        return Pattern.of(self._problem.to(move), None if known is None else move(known))
+
+    def _pairs(self) -> Tensor:
+        """Number batch entries and heads through."""
+        leading = self._problem.leading
+        return torch.arange(torch.Size(leading).numel()).reshape(leading)
+
+    def _sub(self, pairs: Tensor) -> Pattern:
+        known = self._logsumexp
+        return Pattern.of(
+            self._problem.select(pairs), None if known is None else known[pairs.flatten()]
+        )
+
+    def _weights(self, pairs: Tensor, rows: Any, columns: Any, limit: int | None) -> Tensor:
+        self._require_numbers()
+        queries, keys = self.shape[-2:]
+        row_index = torch.arange(queries)[rows]
+        column_index = torch.arange(keys)[columns]
+        size = pairs.numel() * row_index.numel() * column_index.numel() * self.dtype.itemsize
+        if limit is not None and size > limit:
+            raise ValueError(
+                f"these weights take {size / 2**30:.1f} GiB, above the limit of "
+                f"{limit / 2**30:.1f} GiB; take fewer rows, read(...) a reduction, or "
+                "dense(limit=None)"
+            )
+        flat_rows, flat_columns = row_index.flatten(), column_index.flatten()
+        part = self._sub(pairs)._at(flat_rows)  # noqa: SLF001 - its own class
+        weights = part._read_weights(flat_columns)  # noqa: SLF001 - its own class
+        return weights.reshape((*pairs.shape, *row_index.shape, *column_index.shape))
+
+    def _at(self, rows: Tensor) -> Pattern:
+        """Keep only some queries."""
+        if rows.numel() == self._problem.queries and bool((rows.diff() == 1).all()):
+            return self
+        known = self._logsumexp
+        index = rows.to(self.device)
+        return Pattern.of(self._problem.at(index), None if known is None else known[:, index])
+
+    def _read_weights(self, columns: Tensor) -> Tensor:
+        if columns.numel() == 0:
+            return self.read(Weights(columns))[0]
+        span = slice(int(columns.min()), int(columns.max()) + 1)
+        if span == slice(0, self._problem.keys):
+            return self.read(Weights(columns))[0]
+        self._row_logsumexp()
+        return self._read((Weights(columns),), span)[0]
+
+    # Readouts
+
+    def read(self, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
+        """Take several readouts in one pass over the pattern.
+
+        Memory is O(L·D) for what the pattern keeps, the results, and a block of a few MiB; of a few
+        hundred on a GPU where torch reads in place of Triton.
+
+        Example:
+            >>> import regard, torch
+            >>> from regard.pattern.readouts import Entropy, TopK
+            >>> x = torch.eye(3)
+            >>> top, entropy = regard.Pattern(x, x).read(TopK(1), Entropy())
+            >>> top.positions.T
+            tensor([[0, 1, 2]])
+        """
+        for readout in readouts:
+            if not isinstance(readout, Readout):
+                raise TypeError(f"{readout!r} is no readout; regard.pattern.readouts has them")
+        if self._logsumexp is not None:
+            return self._read(readouts, None)
+        *results, self._logsumexp = self._read((*readouts, LogSumExp()), None)
+        return tuple(results)
+
+    def _read(
+        self, readouts: tuple[Readout[Any, Any], ...], columns: slice | None
+    ) -> tuple[Any, ...]:
+        self._require_numbers()
+        sizes = Sizes(
+            self._problem.leading,
+            self._problem.queries,
+            self._problem.keys,
+            self.dtype,
+            self.device,
+        )
+        return take(readouts, self._problem, sizes, self._logsumexp, columns)
+
+    def _require_numbers(self) -> None:
+        why = unreadable(self._problem.query, self._problem.key)
+        if why is not None:
+            raise Error(
+                f"a pattern's weights can't be read under {why}; return query and key, or the "
+                "pattern, and read it afterwards"
+            )
+
+    def topk(self, k: int) -> Top:
+        """Find the k strongest keys of each query: weights and positions ``(..., L, k)``."""
+        return self.read(TopK(k))[0]
+
+    def received(self) -> Float[Tensor, "*b S"]:
+        """Sum what each key receives over the queries."""
+        return self._tensor(Received())
+
+    def max(self) -> Float[Tensor, "*b L"]:
+        """Find the largest weight of each row."""
+        return self._tensor(Max())
+
+    def entropy(self) -> Float[Tensor, "*b L"]:
+        """Work out the entropy of each row, in nats."""
+        return self._tensor(Entropy())
+
+    def distance(self) -> Float[Tensor, "*b L"]:
+        """Average the distance from each query to what it attends to, in tokens."""
+        return self._tensor(Distance())
+
+    def offsets(self, n: int) -> Float[Tensor, "*b n"]:
+        """Average the weight by how far back it lies, 0 … n−1 tokens; see `readouts.Offsets`."""
+        return self._tensor(Offsets(n))
+
+    def mass(self, keys: int | slice | Sequence[int] | Tensor) -> Float[Tensor, "*b L"]:
+        """Work out the share of each row on a set of keys: an index, slice, indices or booleans."""
+        return self._tensor(Mass(keys))
+
+    def image(
+        self,
+        rows: int = 512,
+        columns: int = 512,
+        *,
+        queries: tuple[int, int] | None = None,
+        keys: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "*b r c"]:
+        """Average the pattern, or a window of it, down to a picture; see `readouts.Image`.
+
+        Args:
+            rows: height of the picture, at most the number of queries shown.
+            columns: its width, at most the number of keys shown.
+            queries: the first and the one behind the last that are shown; None is all.
+            keys: likewise.
+
+        Raises:
+            ValueError: for a window that is empty or not within the pattern.
+        """
+        if queries is None and keys is None:
+            return self._tensor(Image(rows, columns))
+        shown = span("queries", queries, self.shape[-2]), span("keys", keys, self.shape[-1])
+        window = Pattern.of(self._problem.window(*shown), self._row_logsumexp()[:, shown[0]])
+        return window.image(rows, columns)
+
+    def plot(
+        self,
+        tokens: Sequence[str] | None = None,
+        *,
+        scale: Literal["log", "linear"] | None = None,
+        rows: int | None = None,
+        columns: int | None = None,
+        queries: tuple[int, int] | None = None,
+        keys: tuple[int, int] | None = None,
+        figsize: tuple[float, float] | None = None,
+        ax: Axes | None = None,
+    ) -> Figure:
+        """Draw one head, or the heads of one sequence; `view.plot.plot_pattern` has the arguments.
+
+        Raises:
+            ImportError: without matplotlib, which the extra ``plot`` brings.
+        """
+        from regard.view.plot import plot_pattern
+
+        shown: Any = {"rows": rows, "columns": columns, "queries": queries, "keys": keys}
+        return plot_pattern(self, tokens, scale=scale, figsize=figsize, ax=ax, **shown)
+
+    def _repr_html_(self) -> str:
+        from regard.view.notebook import pattern_html
+
+        return pattern_html(self)
+
+    def _tensor(self, readout: Readout[Any, Tensor]) -> Tensor:
+        result: Tensor = self.read(readout)[0]
+        return result
+
+    def _row_logsumexp(self) -> Tensor:
+        if self._logsumexp is None:
+            self.read()
+        assert self._logsumexp is not None, "read() has worked it out"
+        return self._logsumexp
+
+    # As a linear operator
+
+    def __matmul__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Average x with the weights of each row.
+
+        Args:
+            x: ``(S,)``, or ``(..., S, N)`` with leading dimensions that broadcast to the pattern's.
+        """
+        if not isinstance(x, torch.Tensor):
+            return NotImplemented
+        columns = x[:, None] if x.ndim == 1 else x
+        check_operand(repr(self), self.shape, self.device, columns, -2, x)
+        batch, heads = self._problem.heads
+        leading = self._problem.leading
+        spread = columns.expand(*leading, *columns.shape[-2:]).to(self.dtype)
+        value = spread.reshape(batch, heads, *columns.shape[-2:])
+        problem = replace(self._problem.cast(self.dtype), value=value)
+        with torch.no_grad():
+            context = problem.restore(run(problem, choose(problem))[0])
+        return context[..., 0] if x.ndim == 1 else context
+
+    def __rmatmul__(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Sum the rows of the pattern with the coefficients y.
+
+        Args:
+            y: ``(L,)``, or ``(..., M, L)`` with leading dimensions that broadcast to the pattern's.
+        """
+        if not isinstance(y, torch.Tensor):
+            return NotImplemented
+        rows = y[None] if y.ndim == 1 else y
+        check_operand(repr(self), self.shape, self.device, rows, -1, y)
+        spread = rows.expand(*self._problem.leading, *rows.shape[-2:]).to(self.dtype)
+        batch, heads = self._problem.heads
+        collected = self._tensor(Collected(spread.reshape(batch * heads, *rows.shape[-2:])))
+        return collected[..., 0, :] if y.ndim == 1 else collected
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Let ``tensor @ pattern`` come here; no other torch function takes a pattern."""
+        if function in (torch.Tensor.__matmul__, torch.Tensor.matmul, torch.matmul):
+            left, right = args
+            return left @ right if isinstance(left, cls) else right.__rmatmul__(left)
+        return NotImplemented
+
+    def verify(self, rows: int = 64) -> float:
+        """Compare sampled rows of every head with the written-out computation in float64.
+
+        Args:
+            rows: how many rows to compare in each head, spread evenly, first and last included.
+
+        Returns:
+            The largest absolute error of a weight; infinity if one of the two is NaN and not both.
+
+        Example:
+            >>> import regard, torch
+            >>> query, key = torch.randn(2, 31, 17).unbind()
+            >>> regard.Pattern(query, key, mask=regard.causal()).verify() < 1e-5
+            True
+        """
+        if rows < 1:
+            raise ValueError(f"rows must be at least 1, but is {rows}")
+        self._row_logsumexp()
+        index = torch.linspace(0, max(self._problem.queries - 1, 0), min(rows, self.shape[-2]))
+        index = index.round().long()
+        parts = (self._sub(head[None]) for head in self._pairs().flatten())
+        sampled = (part._at(index) for part in parts)  # noqa: SLF001 - its own class
+        errors = (worst_error(part._problem, part.dense(limit=None)) for part in sampled)  # noqa: SLF001
+        return max(errors, default=0.0)

@@ -1,0 +1,113 @@
+"""The readouts that a pattern takes for itself: its log-sum-exp, some of its weights, its products.
+
+Axes: N heads numbered through, L queries, S keys; M rows multiplied from the left, c keys chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.backends.kernel_spec import Order
+from regard.pattern.readout import Readout, Sizes
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from regard.pattern.stream import Block
+
+
+@dataclass(frozen=True)
+class LogSumExp(Readout["Tensor", "Tensor"]):
+    """Log-sum-exp of each row, −inf where it sees nothing: ``(N, L)``, heads numbered through."""
+
+    def begin(self, sizes: Sizes) -> Tensor:
+        """Start from rows that see nothing."""
+        return sizes.zeros(sizes.queries, dtype=sizes.dtype).fill_(-torch.inf)
+
+    def add(self, state: Tensor, block: Block) -> None:
+        """Keep what the block found."""
+        state[block.heads, block.rows] = block.logsumexp
+
+    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:  # noqa: ARG002 - Readout's signature
+        """Give it as it is kept."""
+        return state
+
+    def order(self, sizes: Sizes) -> Order:
+        """Find the rows' own."""
+        return Order(kind="logsumexp", shape=(sizes.queries,))
+
+    def delivered(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:  # noqa: ARG002 - Readout's signature
+        """Give it as it is kept."""
+        return tensors[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Weights(Readout["Tensor", "Tensor"]):
+    """The weights themselves, of some keys: ``(..., L, number of keys)``."""
+
+    keys: Int[Tensor, "c"]
+
+    def begin(self, sizes: Sizes) -> Tensor:
+        """Start from hidden keys."""
+        return sizes.zeros(sizes.queries, self.keys.numel(), dtype=sizes.dtype)
+
+    def add(self, state: Tensor, block: Block) -> None:
+        """Copy the columns asked for."""
+        keys = self.keys.to(state.device)
+        inside = ((keys >= block.columns.start) & (keys < block.columns.stop)).nonzero()[:, 0]
+        columns = keys[inside] - block.columns.start
+        state[block.heads, block.rows, inside] = block.weights[..., columns]
+
+    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
+        """Shape the result."""
+        return sizes.restore(state)
+
+    def order(self, sizes: Sizes) -> Order:
+        """Copy the columns: keys in rising order, each with its place among those asked for."""
+        keys, places = self.keys.long().sort()
+        size = keys.numel()
+        return Order(
+            kind="weights",
+            shape=(sizes.queries, size),
+            size=size,
+            given=torch.stack((keys, places)).contiguous(),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Collected(Readout["Tensor", "Tensor"]):
+    """What each key collects of given rows, ``rows @ pattern``: ``(..., M, S)``."""
+
+    rows: Float[Tensor, "N M L"]
+
+    def begin(self, sizes: Sizes) -> Tensor:
+        """Start from nothing."""
+        return sizes.zeros(self.rows.shape[1], sizes.keys)
+
+    def add(self, state: Tensor, block: Block) -> None:
+        """Multiply by the block."""
+        collected = state[block.heads, :, block.columns]
+        coefficients = self.rows[block.heads, :, block.rows].to(block.weights.dtype)
+        if not collected.is_cpu:
+            collected += coefficients @ block.weights
+            return
+        for row, weights in zip(coefficients.unbind(-1), block.weights.unbind(1), strict=True):
+            collected += row[..., None] * weights[:, None]  # one after the other; see _ordered
+
+    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
+        """Shape the result."""
+        return sizes.restore(state)
+
+    def order(self, sizes: Sizes) -> Order:
+        """Multiply from the left."""
+        size = self.rows.shape[1]
+        return Order(
+            kind="collected",
+            shape=(size, sizes.keys),
+            size=size,
+            given=self.rows.to(sizes.dtype).contiguous(),
+        )

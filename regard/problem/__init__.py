@@ -1,0 +1,5 @@
+"""One attention problem, its arguments checked and in one layout."""
+
+from regard.problem._problem import Problem, check
+
+__all__ = ["Problem", "check"]

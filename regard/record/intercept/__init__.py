@@ -1,0 +1,1 @@
+"""Everything that sees or changes the attention calls of a model."""

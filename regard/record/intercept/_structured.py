@@ -1,0 +1,146 @@
+"""The mask of a model of `transformers` whose attention is ``regard``: its rule, not a matrix.
+
+Axes: B batch, L queries, S keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.mask import Mask, causal, dense, intervals, padding
+from regard.record.intercept._served import require_interface
+from regard.record.intercept.lazy_mask import lazy
+from regard.record.intercept.masks import reduced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from regard.record.intercept.lazy_mask import LazyMask
+
+_ENTRIES = 2**22  # of the mask that are looked at at a time
+
+
+def structured(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Tensor] | None = None,
+    attention_mask: Tensor | None = None,
+    *,
+    allow_is_bidirectional_skip: bool = False,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    config: Any = None,
+    **others: Any,  # noqa: ARG001 - the interface's
+) -> LazyMask | Mask | None:
+    """Make the mask of a model of `transformers`: its interface for the name ``regard``.
+
+    Args:
+        batch_size: B.
+        q_length: L.
+        kv_length: S.
+        q_offset: position of the first query.
+        kv_offset: position of the first key.
+        mask_function: tells for indices of batch, head, query and key whether the key is visible.
+        attention_mask: True for tokens, False for padding, ``(B, ≥ S)``.
+        allow_is_bidirectional_skip: whether None may stand for a mask that hides nothing.
+        use_vmap: whether the mask function takes one index at a time.
+        device: where the mask is needed.
+        config: of the model that asks.
+        others: what masks of other kernels take.
+
+    Returns:
+        None only if every key may be seen; a `Mask` to a model that is being compiled.
+
+    Raises:
+        RecordError: for a model whose attention is its own.
+    """
+    from transformers import masking_utils
+
+    compiling = torch.compiler.is_compiling()
+    if not compiling:  # where the mask can't be added, being no tensor
+        require_interface(config)
+    everything: Any = masking_utils.bidirectional_mask_function
+    only_earlier: Any = masking_utils.causal_mask_function
+    device = torch.device(device)
+    # A graph can't look at numbers, nor make a tensor of another kind.
+    first = q_offset if compiling else int(q_offset)
+    offset = first - kv_offset
+    keep = _keep(attention_mask, kv_length, kv_offset)
+    if keep is not None and not compiling and bool(keep.all()):
+        keep = None
+    if mask_function is everything:
+        if keep is None and allow_is_bidirectional_skip:
+            return None
+        mask = Mask(offset=offset)
+    elif mask_function is None or mask_function is only_earlier:
+        mask = causal(offset=offset)
+    else:
+        ask = partial(
+            masking_utils.sdpa_mask,
+            batch_size=batch_size,
+            kv_length=kv_length,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            allow_is_causal_skip=False,
+            use_vmap=use_vmap,
+            device=device,
+        )
+        if compiling:
+            mask = replace(dense(ask(q_length=q_length, q_offset=first)), offset=offset)
+        else:
+            mask = _evaluated(ask, (batch_size, q_length, kv_length), int(first), int(offset))
+    if keep is not None:
+        mask = mask & (dense(keep[:, None, None, :]) if compiling else _padding(keep))
+    return mask if compiling else lazy(mask, (batch_size, 1, q_length, kv_length), device)
+
+
+def _keep(attention_mask: Tensor | None, keys: int, first: int) -> Tensor | None:
+    """Cut the padding mask to the keys."""
+    if attention_mask is None:
+        return None
+    missing = first + keys - attention_mask.shape[-1]
+    keep = torch.nn.functional.pad(attention_mask.bool(), (0, max(missing, 0)))
+    return keep[:, first : first + keys]
+
+
+def _padding(keep: Tensor) -> Mask:
+    try:
+        return padding(keep)
+    except ValueError:  # padding between tokens
+        return dense(keep[:, None, None, :])
+
+
+def _evaluated(
+    ask: Callable[..., Tensor], sizes: tuple[int, int, int], first: int, offset: int
+) -> Mask:
+    """Ask for every entry of a mask, some rows at a time, and keep where rows begin and end.
+
+    If a row has gaps, the whole matrix is kept.
+
+    Args:
+        ask: writes down so many rows, ``q_length``, from a position on, ``q_offset``.
+        sizes: B, L and S.
+        first: position of the first query.
+        offset: the same among the keys that there are.
+    """
+    batch, queries, keys = sizes
+    height = max(1, _ENTRIES // max(1, batch * keys))
+    bounds = []
+    for start in range(0, queries, height):
+        count = min(height, queries - start)
+        rows = ask(q_length=count, q_offset=first + start)
+        found = reduced(rows, (batch, 1), count, keys).mask
+        if found.allowed is not None:
+            return replace(dense(ask(q_length=queries, q_offset=first)), offset=offset)
+        bounds.append(found.intervals(count, keys, (batch, 1)))
+    start_stop = (torch.cat(part, dim=-1).to(rows.device) for part in zip(*bounds, strict=True))
+    return intervals(*start_stop, offset=offset)

@@ -1,0 +1,193 @@
+"""`regard` as an attention implementation of `transformers`, and switching a model to it.
+
+Models whose implementation is "eager", "flex_attention" or a flash kernel never call SDPA. They
+call whatever is registered under the name in their configuration; here that is `attention`, which
+a recording sees like any other caller.
+
+Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard._extras import needing
+from regard.attention import attention
+from regard.mask import Mask, causal, dense
+from regard.record._errors import RecordError
+from regard.record.intercept._served import require_choice
+from regard.record.intercept._structured import structured
+from regard.record.intercept.masks import reduced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor, nn
+
+NAME = "regard"
+
+# Arguments that change the weights in some model and have no place in `attention`.
+_UNKNOWN = ("cache", "head_mask", "layer_head_mask", "sinks", "block_indices")
+
+
+def use_in_transformers() -> None:
+    """Register ``regard`` with `transformers`: for ``model.set_attn_implementation("regard")``.
+
+    The model then computes its attention with `regard.attention`, and a recording sees the calls.
+    `record` does this by itself for a model that needs it.
+
+    Served is every class whose file lets its attention be chosen, as ``set_attn_implementation``
+    asks of it. A class with attention of its own (Bloom, MPT, LED, ...) stays as it is there; if it
+    was loaded with ``attn_implementation="regard"``, its first call raises a `RecordError`.
+
+    Raises:
+        ImportError: without transformers, which the extra ``transformers`` brings.
+    """
+    with needing("transformers"):
+        from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, structured)
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | Mask | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Compute attention as the models of `transformers` call it.
+
+    Args:
+        module: the calling layer.
+        query: ``(B, H, L, D)``, after rotary.
+        key: ``(B, G, S, D)``, after the cache.
+        value: ``(B, G, S, Dv)``.
+        attention_mask: None, what `structured` made, or a tensor of the model's own.
+        scaling: factor on the scores; None is 1/√D.
+        dropout: probability of zeroing a weight.
+        is_causal: with no mask, hide later keys; None asks the layer.
+        softcap: as for `attention`.
+        s_aux: a sink of each head, ``(H,)``.
+        position_bias: added to the scores, broadcastable to ``(B, H, L, S)``.
+        others: what other kernels take; ignored as "sdpa" does.
+
+    Returns:
+        context ``(B, L, H, Dv)``, and None in place of the weights.
+
+    Raises:
+        RecordError: for an argument that changes the weights in a way `attention` does not know,
+            or if weights are to be returned.
+    """
+    for name in _UNKNOWN:
+        if others.get(name) is not None:
+            raise RecordError(
+                f"{type(module).__name__} passes {name}, which regard's attention does not know; "
+                "use model.set_attn_implementation('eager')"
+            )
+    if others.get("output_attentions"):
+        raise RecordError(
+            "output_attentions=True asks for weights that regard does not write down; leave it out "
+            "and take recording.attentions"
+        )
+    queries = query.shape[-2]
+    if is_causal is None:
+        is_causal = bool(getattr(module, "is_causal", False))
+    mask, level = _mask(attention_mask, query, key)
+    if level is not None:
+        query = query.masked_fill(level[..., None], 0)
+    if attention_mask is None and is_causal and queries > 1:
+        mask = causal(offset=0)
+    if position_bias is not None:
+        position_bias = position_bias[..., : key.shape[-2]]
+    context = attention(
+        query,
+        key,
+        value,
+        mask=mask,
+        scale=None if scaling is None else float(scaling),
+        softcap=softcap,
+        bias=position_bias,
+        sink=s_aux,
+        dropout=dropout,
+    )
+    return context.transpose(1, 2).contiguous(), None
+
+
+def _mask(
+    given: Tensor | Mask | None, query: Tensor, key: Tensor
+) -> tuple[Mask | None, Tensor | None]:
+    """Read the model's mask, and which queries it leaves without a choice."""
+    if given is None or isinstance(given, Mask):
+        return given, None
+    if given.shape[-1] > key.shape[-2]:
+        given = given[..., : key.shape[-2]]
+    if torch.compiler.is_compiling():  # a graph can't look at numbers
+        return dense(given), None
+    found = reduced(given, query.shape[:-2], query.shape[-2], key.shape[-2])
+    return found.mask, found.level
+
+
+@contextmanager
+def switched(model: nn.Module) -> Iterator[None]:
+    """Have a model of `transformers` compute with ``regard`` wherever it would not call SDPA.
+
+    Raises:
+        RecordError: for a model that does not let its attention be chosen.
+    """
+    configs = _configs(model)
+    if not configs:
+        yield
+        return
+    use_in_transformers()
+    before = [(config, config._attn_implementation_internal) for config in configs]  # noqa: SLF001 - the public setter changes nested configurations too
+    try:
+        for config in configs:
+            config._attn_implementation_internal = NAME  # noqa: SLF001
+        yield
+    finally:
+        for config, implementation in before:
+            config._attn_implementation_internal = implementation  # noqa: SLF001
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    """The configurations, each once, that name an implementation which never calls SDPA."""
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if not hasattr(config, "_attn_implementation_internal") or not _asks(module):
+            continue
+        for part in _with_parts(config):
+            if part._attn_implementation not in (None, "sdpa", NAME):  # noqa: SLF001
+                found.setdefault(id(part), part)
+                require_choice(module, part._attn_implementation)  # noqa: SLF001
+    return list(found.values())
+
+
+def _asks(module: nn.Module) -> bool:
+    """Tell whether a module, or the file that it is from, knows of attention implementations."""
+    kind = type(module)
+    return hasattr(kind, "_can_set_attn_implementation") or hasattr(
+        sys.modules.get(kind.__module__), "ALL_ATTENTION_FUNCTIONS"
+    )
+
+
+def _with_parts(config: Any) -> Iterator[Any]:
+    yield config
+    for name in getattr(config, "sub_configs", ()):
+        part = getattr(config, name, None)
+        if part is not None:
+            yield from _with_parts(part)

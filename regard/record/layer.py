@@ -1,0 +1,49 @@
+"""One layer of a recording, and what the positions it attends over are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from regard.pattern import Pattern
+    from regard.record.names import Kind
+
+Tokens = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Layer:
+    """One attention layer of a run."""
+
+    name: str
+    """Path of the module that attends, such as ``transformer.h.0.attn``."""
+    kind: Kind
+    """``self``, ``cross`` (of a decoder to its source) or ``encoder``."""
+    index: int
+    """Its number among the model's layers of this kind."""
+    heads: tuple[int, ...]
+    """Numbers of the query heads that were kept."""
+    rows: Sequence[int]
+    """Numbers of the queries that were kept."""
+    look: Callable[[], Pattern]
+    """Gives the pattern, if what it stands on is still there."""
+
+    @property
+    def pattern(self) -> Pattern:
+        """The layer's weights.
+
+        Raises:
+            RecordError: if the tensors it stands on were changed or freed.
+        """
+        return self.look()
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the positions are called."""
+
+    target: Tokens | None
+    source: Tokens | None = None

@@ -1,0 +1,198 @@
+"""Readouts of every layer of a model, labelled.
+
+Axes: N layers, B batch, H heads; what follows is the readout's own.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard._extras import needing
+from regard.pattern.readouts import Readout, Top
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pandas as pd
+    from torch import Tensor
+
+    from regard.record.layer import Layer
+
+# What the axes of a readout's result are, after batch and head.
+_AXES = {
+    "TopK": ("query", "rank"),
+    "Received": ("key",),
+    "Entropy": ("query",),
+    "Max": ("query",),
+    "Distance": ("query",),
+    "Mass": ("query",),
+    "Offsets": ("offset",),
+    "Image": ("row", "column"),
+    "Copies": ("query",),
+    "Successors": ("query",),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """A readout of every layer, with names for its axes.
+
+    Attributes:
+        name: what it is.
+        axes: names of the axes, ``layer`` first.
+        parts: a tensor for each layer, with the other axes.
+        labels: for each layer, the numbers along some of its axes; else they count from 0.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    parts: tuple[Tensor, ...]
+    labels: tuple[Mapping[str, Sequence[int]], ...]
+
+    @property
+    def values(self) -> Tensor:
+        """All of it as one tensor, layers first.
+
+        Raises:
+            ValueError: if the layers differ in shape; then take `parts` or `frame`.
+        """
+        shapes = sorted({tuple(part.shape) for part in self.parts})
+        if len(shapes) != 1:
+            raise ValueError(
+                f"{self.name} differs in shape from layer to layer: {shapes}; take parts or frame()"
+            )
+        return torch.stack(self.parts)
+
+    def frame(self) -> pd.DataFrame:
+        """Lay it out as a pandas data frame: a column for each axis, one for the value.
+
+        Raises:
+            ImportError: without pandas, which the extra ``record`` brings.
+        """
+        with needing("record"):
+            import pandas as pd
+
+        frames = []
+        for part, labels in zip(self.parts, self.labels, strict=True):
+            levels = [
+                labels.get(axis, range(size))
+                for axis, size in zip(self.axes[1:], part.shape, strict=True)
+            ]
+            index = pd.MultiIndex.from_product([labels["layer"], *levels], names=self.axes)
+            frames.append(pd.DataFrame({self.name: part.cpu().numpy().reshape(-1)}, index=index))
+        return pd.concat(frames).reset_index()
+
+    def __repr__(self) -> str:
+        shape = tuple(self.parts[0].shape) if self.parts else ()
+        axes = zip(self.axes, (len(self.parts), *shape), strict=False)
+        return f"Labelled({self.name}: " + " × ".join(f"{a} {n}" for a, n in axes) + ")"
+
+
+class Readings(Mapping[str, Labelled]):
+    """Readouts by name: ``readings["entropy"]``; top keys are two, their weights and positions."""
+
+    def __init__(self, entries: Mapping[str, Labelled]) -> None:
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> Labelled:
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise KeyError(f"no readout is named {name!r}; there is {list(self)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _repr_html_(self) -> str:
+        from regard.view.tables import readings_html
+
+        return readings_html(self)
+
+    def __repr__(self) -> str:
+        return "Readings(" + ", ".join(map(repr, self.values())) + ")"
+
+
+def read_all(
+    layers: Sequence[Layer], readouts: Sequence[Readout[Any, Any]], *, progress: bool | None
+) -> Readings:
+    """Take the readouts of each layer; `Recording.read` documents it."""
+    names = _names(readouts)
+    labels = tuple(_labels(layer) for layer in layers)
+    columns: dict[str, list[Tensor]] = {}
+    axes: dict[str, tuple[str, ...]] = {}
+    with bar(len(layers), progress=progress) as advance:
+        for layer in layers:
+            results = layer.pattern.read(*readouts)
+            for name, readout, result in zip(names, readouts, results, strict=True):
+                for column, tensor in _tensors(name, result).items():
+                    columns.setdefault(column, []).append(tensor)
+                    axes[column] = _axes(readout, tensor, layer.pattern.ndim - 2)
+            advance()
+    return Readings(
+        {name: Labelled(name, axes[name], tuple(parts), labels) for name, parts in columns.items()}
+    )
+
+
+def _names(readouts: Sequence[Readout[Any, Any]]) -> list[str]:
+    """Name readouts by their class; the second of a class gets a number."""
+    names: list[str] = []
+    for readout in readouts:
+        if not isinstance(readout, Readout):
+            raise TypeError(f"{readout!r} is no readout; regard.pattern.readouts has them")
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(readout).__name__).lower()
+        name = "top" if name == "top_k" else name
+        count = sum(re.fullmatch(rf"{name}(_\d+)?", other) is not None for other in names)
+        names.append(f"{name}_{count + 1}" if count else name)
+    return names
+
+
+def _tensors(name: str, result: Any) -> dict[str, Tensor]:
+    if isinstance(result, Top):
+        return {f"{name}_weights": result.weights, f"{name}_positions": result.positions}
+    if isinstance(result, torch.Tensor):
+        return {name: result}
+    raise TypeError(
+        f"the readout {name} gives {type(result).__name__}, but only tensors can be labelled; call "
+        "recording[layer].read(...)"
+    )
+
+
+def _axes(readout: Readout[Any, Any], tensor: Tensor, leading: int) -> tuple[str, ...]:
+    given = ("batch", "head") if leading == 2 else tuple(f"axis_{i}" for i in range(leading))
+    own = _AXES.get(type(readout).__name__, ())
+    rest = tensor.ndim - leading
+    own = own if len(own) == rest else tuple(f"axis_{leading + i}" for i in range(rest))
+    return ("layer", *given, *own)
+
+
+def _labels(layer: Layer) -> dict[str, Sequence[int]]:
+    return {"layer": [layer.index], "head": layer.heads, "query": layer.rows}
+
+
+@contextmanager
+def bar(total: int, *, progress: bool | None) -> Iterator[Callable[[], None]]:
+    """Show how many layers are done, on a terminal and where rich is there."""
+    wanted = sys.stderr.isatty() if progress is None else progress
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError:
+        if progress:
+            raise
+        wanted = False
+    if not wanted:
+        yield lambda: None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading layers", total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,21 @@
+"""Figures for papers and notebooks, drawn with matplotlib (the extra ``plot``).
+
+`Pattern.plot`, `Recording.plot_heads` and `Steps.plot` are the ways in. Each gives a
+`matplotlib.figure.Figure` made without pyplot, so it needs no display and leaves no state behind.
+"""
+
+from __future__ import annotations
+
+from regard._extras import install
+
+try:
+    import matplotlib  # noqa: F401, ICN001 - only whether it is there
+except ModuleNotFoundError as missing:
+    message = f"drawing needs {missing.name}: {install('plot')}"
+    raise ImportError(message, name=missing.name) from missing
+
+from regard.view.plot.heads import plot_heads
+from regard.view.plot.pattern import plot_pattern
+from regard.view.plot.steps import plot_steps
+
+__all__ = ["plot_heads", "plot_pattern", "plot_steps"]

@@ -1,0 +1,138 @@
+"""The colour of a weight in figures: the same scale as on the explorer's page, to the last level.
+
+One hue from the paper to near-black. Lightness falls evenly along it, so it survives greyscale and
+any colour-blindness. `regard/page/static/colour.js` computes the same.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.colors import Colormap, ListedColormap, Normalize
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from regard.view.scale import ScaleKind
+
+__all__ = [
+    "DECADES",
+    "Scale",
+    "WeightNorm",
+    "ramp",
+    "scale_for",
+    "shades",
+]
+
+DECADES = 4
+"""The logarithmic scale spans so many powers of ten."""
+
+_HUE = math.radians(42)
+_LEVELS = 256
+_PLENTY = 0.1  # a weight from which on the scale of single weights goes up to 1
+_FAINTEST = 1e-6  # least upper end of a scale
+_STAIN = "#4f8fc0"  # a NaN is no weight: it has a hue of its own
+
+
+@cache
+def ramp() -> tuple[tuple[int, int, int], ...]:
+    """All colours, red green blue, from no weight to the most."""
+    return tuple(_srgb(level / (_LEVELS - 1)) for level in range(_LEVELS))
+
+
+@cache
+def shades() -> Colormap:
+    """The colours as matplotlib's colour map."""
+    colours = np.array(ramp()) / 255
+    return ListedColormap(colours, name="regard").with_extremes(bad=_STAIN)
+
+
+def _srgb(t: float) -> tuple[int, int, int]:
+    """A colour of OKLCH in sRGB, with as much chroma as a screen has at that lightness."""
+    lightness = 0.995 - 0.8 * t
+    chroma = 0.004 + 0.155 * math.sin(math.pi * t**0.85) ** 1.1
+    while True:
+        a, b = math.cos(_HUE) * max(chroma, 0), math.sin(_HUE) * max(chroma, 0)
+        l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3  # noqa: E741 - of LMS
+        m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
+        s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3
+        linear = (
+            4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
+            -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+            -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
+        )
+        if chroma <= 0 or all(-1e-4 < x < 1.0001 for x in linear):
+            red, green, blue = map(_gamma, linear)
+            return red, green, blue
+        chroma -= 0.004
+
+
+def _gamma(x: float) -> int:
+    y = 12.92 * max(x, 0) if x <= 0.0031308 else 1.055 * min(x, 1) ** (1 / 2.4) - 0.055
+    return math.floor(255 * y + 0.5)
+
+
+class Scale:
+    """Where a weight lies between no colour and full colour."""
+
+    def __init__(self, kind: ScaleKind, high: float) -> None:
+        if kind not in {"log", "linear"}:
+            raise ValueError(f"scale must be 'log' or 'linear', but is {kind!r}")
+        self.kind, self.high = kind, high
+        self.low = high * 10.0**-DECADES if kind == "log" else 0.0
+
+    def place(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Where values lie, 0 … 1; NaN stays NaN."""
+        if self.kind == "linear":
+            return np.clip(values / self.high, 0, 1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.clip(1 + np.log10(values / self.high) / DECADES, 0, 1)
+
+    def value_at(self, place: NDArray[Any]) -> NDArray[Any]:
+        """The value at a place 0 … 1."""
+        if self.kind == "linear":
+            return self.high * place
+        return self.high * 10.0 ** (DECADES * (place - 1))
+
+    def ticks(self) -> list[float]:
+        """Values to write beside the colours, both ends among them."""
+        steps = DECADES if self.kind == "log" else 2
+        return [float(x) for x in self.value_at(np.linspace(0, 1, steps + 1))]
+
+
+def scale_for(kind: ScaleKind, most: float, *, exact: bool) -> Scale:
+    """The scale of a picture.
+
+    It goes up to 1 where each pixel is one weight and some are not faint, else up to a round number
+    above the greatest value, so that a pattern of 100,000 tokens does not vanish.
+    """
+    whole = (exact and most >= _PLENTY) or not most > 0
+    return Scale(kind, 1.0 if whole else min(1.0, _ceiling(max(most, _FAINTEST))))
+
+
+def _ceiling(value: float) -> float:
+    base = 10.0 ** math.floor(math.log10(value))
+    rounds = [float(f"{factor * base:.0e}") for factor in (1, 2, 5, 10)]
+    return next(round_ for round_ in rounds if round_ >= value * 0.9999)
+
+
+class WeightNorm(Normalize):
+    """A scale as matplotlib's norm: each value falls on the level that it has on the page."""
+
+    def __init__(self, scale: Scale) -> None:
+        super().__init__(scale.low, scale.high, clip=True)
+        self.scale = scale
+
+    def __call__(self, value: Any, clip: bool | None = None) -> Any:  # noqa: ARG002, FBT001 - matplotlib's signature
+        """Put values on 0 … 1, in the middle of their level; NaN is masked."""
+        values = np.ma.masked_invalid(np.ma.asarray(value, dtype=np.float64), copy=True)
+        place = self.scale.place(np.where(np.ma.getmaskarray(values), 0, values.data))
+        level = np.floor((_LEVELS - 1) * place + 0.5)
+        return np.ma.array((level + 0.5) / _LEVELS, mask=np.ma.getmaskarray(values))
+
+    def inverse(self, value: Any) -> Any:
+        """The weight at a place."""
+        return self.scale.value_at(np.asarray(value))
