@@ -30,6 +30,8 @@ def needing(extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as missing:
         library = (missing.name or "").partition(".")[0]
+        if library == "regard":  # no extra brings a module of our own
+            raise
         message = f"this needs the library {library}: {install(extra)}"
         raise ModuleNotFoundError(message, name=library) from None
 

@@ -19,7 +19,7 @@ import torch
 from regard._captions import caption
 from regard._extras import install
 from regard.problem import Problem, check
-from regard.problem.dropout import surviving
+from regard.problem.dropout import keep_mask
 from regard.problem.finite import dot_products, softcapped, weighted_sum
 
 if TYPE_CHECKING:
@@ -229,23 +229,23 @@ def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
     scores = scores.masked_fill(~visible, -torch.inf)
     yield "masked", scores
 
-    blind = ~visible.any(dim=-1, keepdim=True)  # rows that see nothing: their softmax is 0/0
-    logits = scores.masked_fill(blind, 0)
+    fully_masked = ~visible.any(dim=-1, keepdim=True)  # rows that see nothing: their softmax is 0/0
+    logits = scores.masked_fill(fully_masked, 0)
     if problem.sink is not None:
         sink = problem.sink.to(exact)[..., None, None].expand(*logits.shape[:-1], 1)
         logits = torch.cat([logits, sink], dim=-1)
     weights = torch.softmax(logits, dim=-1)[..., : problem.keys].masked_fill(~visible, 0)
     yield "weights", weights
 
-    logsumexp = torch.logsumexp(logits, dim=-1).masked_fill(blind[..., 0], -torch.inf)
+    logsumexp = torch.logsumexp(logits, dim=-1).masked_fill(fully_masked[..., 0], -torch.inf)
     yield "logsumexp", logsumexp  # (B, H, L)
 
     if problem.seed is not None:
-        spared = surviving(
+        kept = keep_mask(
             problem.seed, problem.dropout, problem.heads, rows, columns, weights.device
         )
         survivors = weights / (1 - problem.dropout) if problem.dropout < 1 else weights
-        weights = torch.where(spared, survivors, 0)
+        weights = torch.where(kept, survivors, 0)
         yield "dropped", weights
 
     if problem.value is not None:

@@ -20,8 +20,8 @@ def with_sink(
 
     Gradients go through both where the log-sum-exp has one; a row that sees nothing gets none.
     """
-    blind = logsumexp == -torch.inf
-    seen = logsumexp.masked_fill(blind, 0)  # ∞ − ∞ would make a NaN of the gradient of 0
+    fully_masked = logsumexp == -torch.inf
+    seen = logsumexp.masked_fill(fully_masked, 0)  # ∞ − ∞ would make a NaN of the gradient of 0
     total = torch.logaddexp(seen, sink.float()[..., None])
-    share = torch.exp(seen - total).masked_fill(blind, 0)[..., None]
-    return (context * share).to(context.dtype), total.masked_fill(blind, -torch.inf)
+    share = torch.exp(seen - total).masked_fill(fully_masked, 0)[..., None]
+    return (context * share).to(context.dtype), total.masked_fill(fully_masked, -torch.inf)

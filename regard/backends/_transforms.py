@@ -28,8 +28,8 @@ def objection_to_context(problem: Problem) -> str | None:
 
 def objection_to_numbers(problem: Problem, mishandled: str) -> str | None:
     """Object to numbers that a kernel mishandles, which is to be said, and to not knowing them."""
-    if problem.tame is None:
+    if problem.is_finite is None:
         return "it has to look at the numbers, which a transform, a trace or the device hides"
-    if problem.tame:
+    if problem.is_finite:
         return None
     return f"query, key or value holds NaN, infinity or more than 2⁵⁵, which {mishandled}"

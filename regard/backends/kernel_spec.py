@@ -24,7 +24,7 @@ KINDS = (  # as src/native/abi.h numbers them
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Order:
+class KernelSpec:
     """What a kernel is to compute; src/native/abi.h says what size, columns and given mean."""
 
     kind: str

@@ -144,7 +144,7 @@ def _in_blocks(
         rows = slice(first, min(first + _BLOCK, problem.queries))
         low, high = problem.rows.span(rows)
         columns = slice(low, max(high, low + 1))  # the kernel wants at least one key
-        mask, blind = _additive(problem, rows, columns)
+        mask, fully_masked = _additive(problem, rows, columns)
         context, logsumexp = kernel(
             query[..., rows, :],
             key[..., columns, :],
@@ -153,9 +153,9 @@ def _in_blocks(
             mask,
             is_causal=False,
         )
-        contexts.append(context.masked_fill(blind, 0))
+        contexts.append(context.masked_fill(fully_masked, 0))
         if logsumexp is not None:
-            logsumexps.append(logsumexp.masked_fill(blind[..., 0], -torch.inf))
+            logsumexps.append(logsumexp.masked_fill(fully_masked[..., 0], -torch.inf))
     return torch.cat(contexts, dim=-2), torch.cat(logsumexps, dim=-1) if logsumexps else None
 
 
@@ -166,18 +166,18 @@ def _additive(problem: Problem, rows: slice, columns: slice) -> tuple[Tensor | N
     replaced afterwards, which also cuts their gradient off.
     """
     visible = problem.rows.visible(rows, columns)
-    blind = ~visible.any(dim=-1, keepdim=True)
-    hidden = ~(visible | blind)
+    fully_masked = ~visible.any(dim=-1, keepdim=True)
+    hidden = ~(visible | fully_masked)
     bias = total_bias(problem, rows, columns)
     if bias is None and not bool(hidden.any()):
-        return None, blind
+        return None, fully_masked
     # On a CPU the kernel adds in float32 whatever the inputs are; elsewhere dtypes must agree.
     dtype = torch.float32 if problem.query.device.type == "cpu" else problem.query.dtype
     if bias is None:
         mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
     else:
-        mask = bias.detach().to(dtype).masked_fill(blind, 0)
-    return mask.masked_fill(hidden, -torch.inf), blind
+        mask = bias.detach().to(dtype).masked_fill(fully_masked, 0)
+    return mask.masked_fill(hidden, -torch.inf), fully_masked
 
 
 def _flash_on_cpu(

@@ -38,10 +38,10 @@ def take_in_sink(
     sink: Float[Tensor, "#b #h"],
 ) -> None:
     """Take a sink's logit into the denominator, in place; who sees nothing still has −inf."""
-    blind = logsumexp == -torch.inf
+    fully_masked = logsumexp == -torch.inf
     total = torch.logaddexp(logsumexp, sink.to(logsumexp.dtype)[..., None])
     context.mul_(_share(logsumexp, total))
-    logsumexp.copy_(total.masked_fill(blind, -torch.inf))
+    logsumexp.copy_(total.masked_fill(fully_masked, -torch.inf))
 
 
 def _share(part: Tensor, total: Tensor) -> Float[Tensor, "B H L 1"]:

@@ -17,9 +17,9 @@ _PLACES = {
     "Explorer": ("_explore", "explore"),
     "explore": ("_explore", "explore"),
     "report": ("_report", "cli"),
-    "ExplorerError": ("_subjects", "cli"),
-    "ModelSubject": ("_subjects", "cli"),
-    "RecordingSubject": ("_subjects", "cli"),
+    "ExplorerError": ("subjects", "cli"),
+    "ModelSubject": ("subjects", "cli"),
+    "RecordingSubject": ("subjects", "cli"),
 }
 
 

@@ -28,11 +28,11 @@ _BAND = 2**26  # weights: some tens of milliseconds
 _PATIENCE = 0.1  # seconds after which whoever waits for another looks whether to go on
 
 
-def rows(pattern: Pattern, first: int, behind: int) -> Pattern:
-    """Take a head's rows of a range, ``(behind − first, S)``."""
+def rows(pattern: Pattern, first: int, stop: int) -> Pattern:
+    """Take a head's rows of a range, ``(stop − first, S)``."""
     problem, logsumexp = pattern.parts()
-    part = problem.window(slice(first, behind), slice(0, problem.keys))
-    return Pattern.of(part, None if logsumexp is None else logsumexp[:, first:behind])
+    part = problem.window(slice(first, stop), slice(0, problem.keys))
+    return Pattern.of(part, None if logsumexp is None else logsumexp[:, first:stop])
 
 
 class Unfinished:
@@ -53,12 +53,12 @@ class Unfinished:
         while not self._lock.acquire(timeout=_PATIENCE):
             require_wanted(off)
         try:
-            for first, behind in _bands(self._pattern, self._next):
+            for first, stop in _bands(self._pattern, self._next):
                 require_wanted(off)
-                band = rows(self._pattern, first, behind)
+                band = rows(self._pattern, first, stop)
                 band.read()
                 self._parts.append(_known(band))
-                self._next = behind
+                self._next = stop
         finally:
             self._lock.release()
         return Pattern.of(self._pattern.parts()[0], torch.cat(self._parts, dim=-1))
@@ -78,10 +78,10 @@ def thumbnail(pattern: Pattern, size: int, off: Event | None) -> Tensor:
     sums = torch.zeros(height, min(size, keys), dtype=torch.float64, device=pattern.device)
     for pixel in range(height):
         require_wanted(off)
-        first, behind = -(-pixel * queries // height), (pixel + 1) * queries // height
-        if first < behind:
-            inner = rows(pattern, first, behind).image(1, size)[0]
-            sums[pixel] = inner.double() * (behind - first)
+        first, stop = -(-pixel * queries // height), (pixel + 1) * queries // height
+        if first < stop:
+            inner = rows(pattern, first, stop).image(1, size)[0]
+            sums[pixel] = inner.double() * (stop - first)
     # An edge within a row gives its parts to the pixels above and below it.
     cut = [pixel for pixel in range(1, height) if pixel * queries % height]
     if cut:
@@ -104,11 +104,9 @@ def along(pattern: Pattern, off: Event | None) -> Tensor:
     """
     of_rows: list[Tensor] = []
     received = torch.zeros(pattern.shape[-1], dtype=torch.float64, device=pattern.device)
-    for first, behind in _bands(pattern):
+    for first, stop in _bands(pattern):
         require_wanted(off)
-        *of_band, part = rows(pattern, first, behind).read(
-            Entropy(), Distance(), Mass(0), Received()
-        )
+        *of_band, part = rows(pattern, first, stop).read(Entropy(), Distance(), Mass(0), Received())
         of_rows.append(torch.stack(of_band))
         received += part
     return torch.cat([torch.cat(of_rows, dim=-1), received.to(pattern.dtype)[None]])
@@ -140,7 +138,9 @@ def reader(off: Event | None) -> Read:
 
     def read(pattern: Pattern, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
         require_wanted(off)
-        if any(type(readout).order is Readout.order for readout in readouts):  # it is streamed
+        if any(
+            type(readout).kernel_spec is Readout.kernel_spec for readout in readouts
+        ):  # it is streamed
             return pattern.read(*readouts, Until(off))[:-1]
         return pattern.read(*readouts)
 

@@ -62,8 +62,8 @@ class Mean:
         length, keys = self.patterns[0].shape
         of_rows = []
         received = torch.zeros(keys, dtype=torch.float64, device=self.patterns[0].device)
-        for first, behind in _bands(0, length, max(1, _BAND // max(keys, 1))):
-            band = Mean([rows(pattern, first, behind) for pattern in self.patterns])
+        for first, stop in _bands(0, length, max(1, _BAND // max(keys, 1))):
+            band = Mean([rows(pattern, first, stop) for pattern in self.patterns])
             distance = band._mean(lambda pattern: pattern.distance(), off)
             low, high = band._span()
             weights = band._mean(lambda pattern, k=slice(low, high): pattern[:, k], off)
@@ -100,6 +100,6 @@ class Mean:
         return total.div_(len(self.patterns))
 
 
-def _bands(first: int, behind: int, height: int) -> Iterator[tuple[int, int]]:
-    for start in range(first, behind, height):
-        yield start, min(start + height, behind)
+def _bands(first: int, stop: int, height: int) -> Iterator[tuple[int, int]]:
+    for start in range(first, stop, height):
+        yield start, min(start + height, stop)

@@ -347,16 +347,16 @@ def _require_heads(run: Run, layer: str, head: str) -> tuple[int | str, int | st
 
 
 def _range(name: str, given: str, size: int) -> tuple[int, int]:
-    first, behind = map(int, given.split(","))
-    if not first < behind <= size:
+    first, stop = map(int, given.split(","))
+    if not first < stop <= size:
         raise ExplorerError(f"{name}={given} is no range within 0,{size}")
-    return first, behind
+    return first, stop
 
 
 def _require_cells(block: int, *spans: tuple[int, int]) -> None:
     if block.bit_count() != 1:
         raise ExplorerError(f"block={block} is no power of two")
-    most = max(behind - first for first, behind in spans)
+    most = max(stop - first for first, stop in spans)
     if most > block * PIXELS:
         raise ExplorerError(
             f"{most} tokens in blocks of {block} are more than {PIXELS} cells; ask for larger "

@@ -67,7 +67,7 @@ def walk(
 
     # Hidden keys are a page of their own: asked for by a rank behind the last visible one's.
     shown = range(first, min(first + count, visible if first < visible else len(order)))
-    behind = order[min(first + count, visible) : visible]
+    stop = order[min(first + count, visible) : visible]
     return {
         "scale": problem.scale,
         "steps": [name for name in _PASSED if name in steps],
@@ -77,7 +77,7 @@ def walk(
         "count": visible,
         "keys": [told(rank) for rank in shown],
         "picked": None if picked is None else told(int((order == picked).nonzero())),
-        "rest": {"count": len(behind), "weight": max(0.0, float(weights[behind].sum()))},
+        "rest": {"count": len(stop), "weight": max(0.0, float(weights[stop].sum()))},
         "hidden": len(hidden) - visible,
         "context": None if context is None else context.tolist(),
     }

@@ -110,7 +110,7 @@ class Windows:
         if sums is None or not _made_of(finest, length, queries, keys, block):
             return average(queries, keys, block, off)
         down, across = (
-            slice(first // finest, -(-behind // finest)) for first, behind in (queries, keys)
+            slice(first // finest, -(-stop // finest)) for first, stop in (queries, keys)
         )
         total = _joined(_joined(sums[down, across], block // finest).T, block // finest).T
         return total / _areas(queries, keys, block, total.device)
@@ -128,10 +128,10 @@ def _made_of(finest: int, length: int, queries: Span, keys: Span, block: int) ->
     return block >= finest and not any(end % finest and end != length for end in ends)
 
 
-def _whole_and_rest(first: int, behind: int, block: int) -> list[Span]:
+def _whole_and_rest(first: int, stop: int, block: int) -> list[Span]:
     """Split a range into what whole cells cover, and the last cell if it is a smaller one."""
-    edge = behind - (behind - first) % block
-    return [(a, b) for a, b in ((first, edge), (edge, behind)) if a < b]
+    edge = stop - (stop - first) % block
+    return [(a, b) for a, b in ((first, edge), (edge, stop)) if a < b]
 
 
 def _cells(span: Span, block: int) -> int:

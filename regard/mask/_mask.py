@@ -25,7 +25,7 @@ from regard._axes import align, flat, matrix
 from regard._contexts import unbranchable
 from regard._tensors import check_dtype, check_tensor
 from regard.mask._terms import Causal, Documents, Intervals, Padding, Prefix, Term, Window, runs
-from regard.mask.bounds import Line, Table, line_through
+from regard.mask.bounds import AffineBounds, IndexBounds, line_through
 from regard.mask.rows import Rows
 
 if TYPE_CHECKING:
@@ -138,12 +138,12 @@ class Mask:
 
     def _bounds(
         self, leading: tuple[int, ...], queries: int, keys: int, device: torch.device
-    ) -> Line | Table:
+    ) -> AffineBounds | IndexBounds:
         offset: int | Tensor = keys - queries if self.offset is None else self.offset
         if not isinstance(offset, torch.Tensor):  # in a graph, it may be a symbol
             line = line_through([term.line(offset) for term in self.terms])
             if line is not None:
-                return Line(queries, keys, device, offset, *line)
+                return AffineBounds(queries, keys, device, offset, *line)
         else:
             offset = align(offset.to(device)[..., None], leading, "offset")
         positions = offset + torch.arange(queries, device=device).expand(1, 1, -1)
@@ -154,7 +154,7 @@ class Mask:
             stop = torch.minimum(stop, torch.as_tensor(high, device=device))
         start = start.clamp(0, keys)
         start, stop = torch.broadcast_tensors(start, torch.maximum(start, stop.clamp(0, keys)))
-        return Table(positions, start, stop)
+        return IndexBounds(positions, start, stop)
 
 
 def causal(*, offset: int | Int[Tensor, "*b"] | None = None) -> Mask:

@@ -158,8 +158,8 @@ def runs(changes: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         return index, index
     edge = torch.nn.functional.pad(changes, (1, 0), value=True)
     first = torch.where(edge, index, 0).cummax(-1).values
-    behind = torch.nn.functional.pad(changes, (0, 1), value=True)
-    last = torch.where(behind, index + 1, keys).flip(-1).cummin(-1).values.flip(-1)
+    stop = torch.nn.functional.pad(changes, (0, 1), value=True)
+    last = torch.where(stop, index + 1, keys).flip(-1).cummin(-1).values.flip(-1)
     return first, last
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class IndexBounds:
     """Three integers a query, ``0 ≤ start ≤ stop ≤ S``; equal where it sees nothing."""
 
     positions: Int[Tensor, "#b #h L"]
@@ -33,13 +33,13 @@ class Table:
         """L."""
         return self.start.shape[-1]
 
-    def mapped(self, function: Callable[[Tensor], Tensor]) -> Table:
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> IndexBounds:
         """Put a function of each tensor in its place."""
-        return Table(function(self.positions), function(self.start), function(self.stop))
+        return IndexBounds(function(self.positions), function(self.start), function(self.stop))
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class AffineBounds:
     """The same interval for every query, or one that moves on by a key from query to query.
 
     This is what causal masks and windows are, alone and together. Kernels read the rule; the tables
@@ -51,9 +51,9 @@ class Line:
     device: torch.device
     position: int
     """Where query 0 sits among the keys; query i sits i further."""
-    first: int | None = None
-    """Start of query 0, cut to ``[0, S]``; query i starts i further. None: all start at 0."""
-    behind: int | None = None
+    first_start: int | None = None
+    """Start of query 0, before it is cut to ``[0, S]``; query i starts i further; None: all 0."""
+    first_stop: int | None = None
     """Stop of query 0, likewise. None: all stop at S."""
 
     @cached
@@ -64,17 +64,17 @@ class Line:
     @cached
     def start(self) -> Int[Tensor, "1 1 L"]:
         """The first key that each query sees."""
-        if self.first is None:
+        if self.first_start is None:
             return torch.zeros_like(self.positions)
-        return self._moving(self.first).clamp(0, self.keys)
+        return self._moving(self.first_start).clamp(0, self.keys)
 
     @cached
     def stop(self) -> Int[Tensor, "1 1 L"]:
-        """The key behind the last one that each query sees."""
-        if self.behind is None:
+        """One past the last key that each query sees."""
+        if self.first_stop is None:
             stop = torch.full_like(self.positions, self.keys)
         else:
-            stop = self._moving(self.behind).clamp(0, self.keys)
+            stop = self._moving(self.first_stop).clamp(0, self.keys)
         return torch.maximum(self.start, stop)
 
     @property
@@ -82,12 +82,12 @@ class Line:
         """The largest `stop`, without the table; 0 where there are no queries."""
         if self.queries == 0:
             return 0
-        ends = (self.first or 0, self.keys if self.behind is None else self.behind)
-        moving = (self.first is not None, self.behind is not None)
+        ends = (self.first_start or 0, self.keys if self.first_stop is None else self.first_stop)
+        moving = (self.first_start is not None, self.first_stop is not None)
         last = (end + (self.queries - 1) * moves for end, moves in zip(ends, moving, strict=True))
         return max(min(max(end, 0), self.keys) for end in last)
 
-    def on(self, device: torch.device) -> Line:
+    def on(self, device: torch.device) -> AffineBounds:
         """The same rule, whose tables are written down elsewhere."""
         return replace(self, device=device)
 

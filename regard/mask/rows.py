@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.mask.bounds import Line, Table
+from regard.mask.bounds import AffineBounds, IndexBounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ class Rows:
 
     lead: tuple[int, int]
     keys: int
-    bounds: Line | Table
+    bounds: AffineBounds | IndexBounds
     allowed: Bool[Tensor, "#b #h #L #S"] | None = None
     bias: Float[Tensor, "#b #h #L #S"] | None = None
 
@@ -46,7 +46,7 @@ class Rows:
 
     @property
     def stop(self) -> Int[Tensor, "#b #h L"]:
-        """The key behind the last one that each query sees."""
+        """One past the last key that each query sees."""
         return self.bounds.stop
 
     @property
@@ -107,7 +107,7 @@ class Rows:
 
     def take(self, index: Int[Tensor, "l"]) -> Rows:
         """Keep only the queries of an index."""
-        bounds = Table(*(t[..., index] for t in (self.positions, self.start, self.stop)))
+        bounds = IndexBounds(*(t[..., index] for t in (self.positions, self.start, self.stop)))
         return replace(
             self,
             bounds=bounds,
@@ -119,19 +119,19 @@ class Rows:
         """Keep only a range of queries and a range of keys, counted from the range's first."""
         size, shift = keys.stop - keys.start, queries.start - keys.start
         bounds = self.bounds
-        if isinstance(bounds, Line):
-            bounds = Line(
+        if isinstance(bounds, AffineBounds):
+            bounds = AffineBounds(
                 queries.stop - queries.start,
                 size,
                 bounds.device,
                 bounds.position + shift,
-                None if bounds.first is None else bounds.first + shift,
-                None if bounds.behind is None else bounds.behind + shift,
+                None if bounds.first_start is None else bounds.first_start + shift,
+                None if bounds.first_stop is None else bounds.first_stop + shift,
             )
         else:
             table = (bounds.positions, bounds.start, bounds.stop)
             positions, start, stop = (bound[..., queries] - keys.start for bound in table)
-            bounds = Table(positions, start.clamp(0, size), stop.clamp(0, size))
+            bounds = IndexBounds(positions, start.clamp(0, size), stop.clamp(0, size))
         return replace(
             self,
             keys=size,
@@ -175,14 +175,14 @@ class Rows:
         bounds = self.bounds
         return replace(
             self,
-            bounds=bounds.on(device) if isinstance(bounds, Line) else bounds.mapped(move),
+            bounds=bounds.on(device) if isinstance(bounds, AffineBounds) else bounds.mapped(move),
             allowed=None if self.allowed is None else move(self.allowed),
             bias=None if self.bias is None else move(self.bias),
         )
 
-    def _bounds(self, pick: Callable[[Tensor], Tensor]) -> Line | Table:
+    def _bounds(self, pick: Callable[[Tensor], Tensor]) -> AffineBounds | IndexBounds:
         """Pick batch entries and heads; all of them share a line."""
-        return self.bounds if isinstance(self.bounds, Line) else self.bounds.mapped(pick)
+        return self.bounds if isinstance(self.bounds, AffineBounds) else self.bounds.mapped(pick)
 
     def spread(self, tensor: Shaped[Tensor, "b h L"]) -> Shaped[Tensor, "B H L"]:
         """Repeat what the batch entries and heads share."""

@@ -50,7 +50,7 @@ def _checked(entry: Any, *, matrix_axis: bool) -> Any:
 
 def span(name: str, given: tuple[int, int] | None, size: int) -> slice:
     """Check the first of a range and the one behind its last; None is all of it."""
-    first, behind = (0, size) if given is None else given
-    if not 0 <= first < behind <= size:
+    first, stop = (0, size) if given is None else given
+    if not 0 <= first < stop <= size:
         raise ValueError(f"{name}={given} is no range within 0 … {size}")
-    return slice(first, behind)
+    return slice(first, stop)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.backends.kernel_spec import Order
+from regard.backends.kernel_spec import KernelSpec
 from regard.pattern.readout import Readout, Sizes
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ class LogSumExp(Readout["Tensor", "Tensor"]):
         """Give it as it is kept."""
         return state
 
-    def order(self, sizes: Sizes) -> Order:
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Find the rows' own."""
-        return Order(kind="logsumexp", shape=(sizes.queries,))
+        return KernelSpec(kind="logsumexp", shape=(sizes.queries,))
 
-    def delivered(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:  # noqa: ARG002 - Readout's signature
+    def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:  # noqa: ARG002 - Readout's signature
         """Give it as it is kept."""
         return tensors[0]
 
@@ -66,11 +66,11 @@ class Weights(Readout["Tensor", "Tensor"]):
         """Shape the result."""
         return sizes.restore(state)
 
-    def order(self, sizes: Sizes) -> Order:
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Copy the columns: keys in rising order, each with its place among those asked for."""
         keys, places = self.keys.long().sort()
         size = keys.numel()
-        return Order(
+        return KernelSpec(
             kind="weights",
             shape=(sizes.queries, size),
             size=size,
@@ -102,10 +102,10 @@ class Collected(Readout["Tensor", "Tensor"]):
         """Shape the result."""
         return sizes.restore(state)
 
-    def order(self, sizes: Sizes) -> Order:
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Multiply from the left."""
         size = self.rows.shape[1]
-        return Order(
+        return KernelSpec(
             kind="collected",
             shape=(size, sizes.keys),
             size=size,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from regard.backends.kernel_spec import Order
+    from regard.backends.kernel_spec import KernelSpec
     from regard.pattern.readout import Readout, Sizes
     from regard.problem import Problem
 
@@ -42,25 +42,25 @@ def take(
         columns: the keys to stay within, for which the log-sum-exp must be given.
     """
     reader, orders = _orders(readouts, problem, sizes)
-    delivered = iter(
+    from_kernel = iter(
         reader.read(problem, list(orders.values()), logsumexp, columns) if orders else ()
     )
     rest = [readout for i, readout in enumerate(readouts) if i not in orders]
     streamed = iter(_streamed(rest, problem, sizes, logsumexp, columns) if rest else ())
     return tuple(
-        readout.delivered(next(delivered), sizes) if i in orders else next(streamed)
+        readout.from_kernel(next(from_kernel), sizes) if i in orders else next(streamed)
         for i, readout in enumerate(readouts)
     )
 
 
 def _orders(
     readouts: Sequence[Readout[Any, Any]], problem: Problem, sizes: Sizes
-) -> tuple[ModuleType, dict[int, Order]]:
+) -> tuple[ModuleType, dict[int, KernelSpec]]:
     """Find out which kernels serve, and which readouts they compute, by their index, and how."""
     reader = triton if problem.query.device.type == "cuda" else native
     if reader.objection_to_reading(problem) or 0 in (*sizes.leading, sizes.queries, sizes.keys):
         return reader, {}
-    orders = ((i, readout.order(sizes)) for i, readout in enumerate(readouts))
+    orders = ((i, readout.kernel_spec(sizes)) for i, readout in enumerate(readouts))
     known = {i: order for i, order in orders if order is not None}
     return reader, {i: order for i, order in known.items() if not reader.objection_to(order)}
 

@@ -14,7 +14,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.backends.kernel_spec import Order
+    from regard.backends.kernel_spec import KernelSpec
     from regard.pattern.stream import Block
 
 State = TypeVar("State")
@@ -61,11 +61,11 @@ class Readout(ABC, Generic[State, Result]):
     def finish(self, state: State, sizes: Sizes) -> Result:
         """Turn what was accumulated into the result."""
 
-    def order(self, sizes: Sizes) -> Order | None:  # noqa: ARG002 - what its parts need
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:  # noqa: ARG002 - what its parts need
         """Say how the kernels compute it; None, as for readouts of your own, has it streamed."""
         return None
 
-    def delivered(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Result:
+    def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Result:
         """Turn what the kernels computed into the result."""
         (result,) = tensors
         return cast("Result", sizes.restore(result))

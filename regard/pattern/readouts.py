@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from regard.backends.kernel_spec import Order
+from regard.backends.kernel_spec import KernelSpec
 from regard.pattern.ordered import add_rows, totals
 from regard.pattern.readout import Readout, Sizes
 from regard.pattern.stream import Block
@@ -85,12 +85,12 @@ class TopK(Readout[Top, Top]):
         """Shape the result."""
         return Top(*(sizes.restore(tensor) for tensor in state))
 
-    def order(self, sizes: Sizes) -> Order:
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Rank by scores."""
         k = min(self.k, sizes.keys)
-        return Order(kind="top", shape=(sizes.queries, k), size=k)
+        return KernelSpec(kind="top", shape=(sizes.queries, k), size=k)
 
-    def delivered(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Top:
+    def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Top:
         """Shape the result."""
         return Top(*(sizes.restore(tensor) for tensor in tensors))
 
@@ -111,9 +111,9 @@ class Max(Readout["Tensor", "Tensor"]):
         """Shape the result."""
         return sizes.restore(state)
 
-    def order(self, sizes: Sizes) -> Order:
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Find the largest."""
-        return Order(kind="max", shape=(sizes.queries,))
+        return KernelSpec(kind="max", shape=(sizes.queries,))
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ class Received(Readout["Tensor", "Tensor"]):
         """Shape the result."""
         return sizes.restore(state)
 
-    def order(self, sizes: Sizes) -> Order:
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Sum the columns."""
-        return Order(kind="received", shape=(sizes.keys,))
+        return KernelSpec(kind="received", shape=(sizes.keys,))
 
 
 @dataclass(frozen=True)
@@ -158,9 +158,9 @@ class Entropy(Readout["Tensor", "Tensor"]):
         """Shape the result; a row on one key is 0, not −0 or a rounding error below it."""
         return sizes.restore(torch.where(state <= 0, 0, state))
 
-    def order(self, sizes: Sizes) -> Order:
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Sum the rows."""
-        return Order(kind="entropy", shape=(sizes.queries,))
+        return KernelSpec(kind="entropy", shape=(sizes.queries,))
 
 
 @dataclass(frozen=True)
@@ -187,9 +187,9 @@ class Distance(Readout["Tensor", "Tensor"]):
         """Shape the result."""
         return sizes.restore(state)
 
-    def order(self, sizes: Sizes) -> Order:
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Average over the rows."""
-        return Order(kind="distance", shape=(sizes.queries,))
+        return KernelSpec(kind="distance", shape=(sizes.queries,))
 
 
 @dataclass(frozen=True)
@@ -229,9 +229,9 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         weight, count = state
         return sizes.restore(weight / count.clamp_min(1))
 
-    def order(self, sizes: Sizes) -> Order:  # noqa: ARG002 - Readout's signature
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:  # noqa: ARG002 - Readout's signature
         """Sum along the diagonals."""
-        return Order(kind="offsets", shape=(self.n,), size=self.n)
+        return KernelSpec(kind="offsets", shape=(self.n,), size=self.n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,9 +258,9 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         """Shape the result."""
         return sizes.restore(state[0])
 
-    def order(self, sizes: Sizes) -> Order:
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Sum over the marked keys."""
-        return Order(kind="mass", shape=(sizes.queries,), given=self._marked(sizes))
+        return KernelSpec(kind="mass", shape=(sizes.queries,), given=self._marked(sizes))
 
     def _marked(self, sizes: Sizes) -> Tensor:
         marked = torch.zeros(sizes.keys, dtype=sizes.dtype, device=sizes.device)
@@ -326,10 +326,10 @@ class Image(Readout[_ImageState, "Tensor"]):
         )
         return sizes.restore(state.pixels / area)
 
-    def order(self, sizes: Sizes) -> Order:
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Pool columns and rows."""
         rows, columns = min(self.rows, sizes.queries), min(self.columns, sizes.keys)
-        return Order(kind="image", shape=(rows, columns), size=rows, columns=columns)
+        return KernelSpec(kind="image", shape=(rows, columns), size=rows, columns=columns)
 
 
 def _cut_by_edges(

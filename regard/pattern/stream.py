@@ -121,8 +121,8 @@ def _block(
     scores = _scores(part, rows, columns)
     logsumexp, peak, log = _norms(part, scores, own)
 
-    blind = logsumexp == -torch.inf  # who sees nothing keeps weight 0
-    log = log.masked_fill(blind, 0).masked_fill(logsumexp == torch.inf, torch.nan)  # ∞ − ∞
+    fully_masked = logsumexp == -torch.inf  # who sees nothing keeps weight 0
+    log = log.masked_fill(fully_masked, 0).masked_fill(logsumexp == torch.inf, torch.nan)  # ∞ − ∞
     if peak is not None:
         scores.sub_(peak[..., None])
     log_weights = scores.sub_(log[..., None])
@@ -181,12 +181,12 @@ def _norms(
     if known is not None and not is_coarse(known).any():
         return known, None, known
     peak = scores.amax(dim=-1)
-    blind = peak == -torch.inf
-    peak = peak.masked_fill(blind, 0)
+    fully_masked = peak == -torch.inf
+    peak = peak.masked_fill(fully_masked, 0)
     log = totals((scores - peak[..., None]).exp()).log()
     if part.sink is not None:
         log = torch.logaddexp(log, part.sink.to(scores.dtype) - peak)
-    own = (peak + log).masked_fill(blind, -torch.inf)
+    own = (peak + log).masked_fill(fully_masked, -torch.inf)
     if known is None:
         known = own
     else:  # where that is another, there are keys elsewhere, of which it alone knows

@@ -89,7 +89,7 @@ class Problem:
         return self.query, self.key, self.value, self.rows.bias, self.alibi, self.sink
 
     @cached
-    def tame(self) -> bool | None:
+    def is_finite(self) -> bool | None:
         """Whether query, key and value hold no NaN, and nothing from which one could arise.
 
         Infinities make NaNs of zero weights. So do numbers so large that a score overflows, such

@@ -43,7 +43,7 @@ def draw_seed(generator: torch.Generator | None) -> Int[Tensor, "2"]:
     return torch.randint(2**32, (2,), generator=generator, device=device)
 
 
-def surviving(
+def keep_mask(
     seed: Int[Tensor, "2"],
     dropout: float,
     heads: tuple[int, int],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard.mask.bounds import Table
+from regard.mask.bounds import IndexBounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -112,9 +112,9 @@ def only_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
     if shared == [group for group in apart for _ in range(len(shared) // len(apart))]:
         shared = apart
     bounds = problem.rows.bounds
-    if isinstance(bounds, Table):
+    if isinstance(bounds, IndexBounds):
         parts = (pick(bounds.positions), pick(bounds.start), pick(bounds.stop))
-        bounds = Table(*(part for part in parts if part is not None))
+        bounds = IndexBounds(*(part for part in parts if part is not None))
     rows = replace(
         problem.rows,
         lead=(problem.heads[0], len(numbers)),

@@ -21,7 +21,7 @@ from regard._axes import flat
 from regard._extras import needing
 from regard._files import as_any_new_file, as_os_error, replace_file
 from regard.mask import dense
-from regard.mask.bounds import Line, Table
+from regard.mask.bounds import AffineBounds, IndexBounds
 from regard.pattern import Pattern
 from regard.problem import Problem, check
 from regard.record._errors import RecordError
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 _INDEX, _TENSORS = "recording.json", "recording-{}.safetensors"
 _FORMAT, _VERSION = "regard recording", 2
 _SEAL = '{{"sha256": "{}",'
-_NUMBERS = ("position", "first", "behind")
+_NUMBERS = {"position": "position", "first": "first_start", "behind": "first_stop"}
+"""By their names in the file: the fields of `AffineBounds`."""
 
 
 def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
@@ -214,8 +215,8 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
         "bias": tensors.add(problem.rows.bias),
         "logsumexp": tensors.add(logsumexp),
     }
-    if isinstance(bounds, Line):
-        return entry | {"line": {name: getattr(bounds, name) for name in _NUMBERS}}
+    if isinstance(bounds, AffineBounds):
+        return entry | {"line": {name: getattr(bounds, field) for name, field in _NUMBERS.items()}}
     table = (bounds.positions, bounds.start, bounds.stop)
     return entry | {"table": [tensors.add(tensor) for tensor in table]}
 
@@ -262,17 +263,17 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
 
 def _bounds(
     entry: Mapping[str, Any], problem: Problem, read: Callable[[str], Tensor]
-) -> Line | Table:
+) -> AffineBounds | IndexBounds:
     """Restore where rows start and stop, cut to the keys that there are."""
     if "line" in entry:
-        position, first, behind = (entry["line"][name] for name in _NUMBERS)
-        return Line(
+        position, first, stop = (entry["line"][name] for name in _NUMBERS)
+        return AffineBounds(
             problem.queries,
             problem.keys,
             problem.query.device,
             _whole(position),
             None if first is None else _whole(first),
-            None if behind is None else _whole(behind),
+            None if stop is None else _whole(stop),
         )
     positions, start, stop = (read(name) for name in entry["table"])
     batch, heads = problem.heads
@@ -284,7 +285,7 @@ def _bounds(
             raise ValueError(f"a table of {bound.dtype}")
     start = start.long().clamp(0, problem.keys)
     stop = stop.long().clamp(0, problem.keys)
-    return Table(positions.long(), start, start.maximum(stop))
+    return IndexBounds(positions.long(), start, start.maximum(stop))
 
 
 def _mark(mark: Any) -> str:

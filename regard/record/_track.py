@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.mask.bounds import Line, Table
+from regard.mask.bounds import AffineBounds, IndexBounds
 from regard.pattern import Pattern
 from regard.record._chosen import only_heads
 from regard.record._errors import RecordError
@@ -202,7 +202,7 @@ def _past(problem: Problem) -> int:
     A rule tells it by itself: nothing is written down, or read back from a GPU.
     """
     bounds = problem.rows.bounds
-    if isinstance(bounds, Line):
+    if isinstance(bounds, AffineBounds):
         return bounds.position if problem.queries else 0
     first = problem.rows.positions[..., :1]
     return int(first.amin()) if first.numel() else 0
@@ -211,7 +211,7 @@ def _past(problem: Problem) -> int:
 def _last_seen(problem: Problem) -> int:
     """The key behind the last one that any query may see; see `_past`."""
     bounds = problem.rows.bounds
-    if isinstance(bounds, Line):
+    if isinstance(bounds, AffineBounds):
         return bounds.last_stop
     stop = problem.rows.stop
     return int(stop.amax()) if stop.numel() else 0
@@ -242,7 +242,7 @@ def _joined(pieces: list[_Piece], keys: int) -> Rows:
         pieces[0].rows,
         lead=lead,
         keys=keys,
-        bounds=Table(*(torch.cat(column, dim=-1) for column in columns)),
+        bounds=IndexBounds(*(torch.cat(column, dim=-1) for column in columns)),
         allowed=_written_out([piece.rows.allowed for piece in pieces], pieces, keys, filler=True),
         bias=_written_out([piece.rows.bias for piece in pieces], pieces, keys, filler=0.0),
     )

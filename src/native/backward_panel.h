@@ -171,7 +171,7 @@ static void backward_task(const regard_problem &p, const regard_gradients &g,
   const auto down = [](int32_t key) { return key / Arithmetic::STEP * Arithmetic::STEP; };
   const auto up = [&](int32_t key) { return down(key + Arithmetic::STEP - 1); };
   const int32_t common_start = up(task.common_start), common_stop = down(task.common_stop);
-  if (common_start < common_stop && !rows.blind) {
+  if (common_start < common_stop && !rows.fully_masked) {
     over(down(task.first_key), common_start, false);
     over(common_start, common_stop, true);
     over(common_stop, up(task.last_key), false);

@@ -62,8 +62,8 @@ static float adjust_stretch(const regard_problem &p, const Task &task, const Str
         score += added;
       }
       if (p.alibi.data) {
-        const ints ahead = key - position, behind = position - key;
-        score -= slope * __builtin_convertvector(ahead > behind ? ahead : behind, floats);
+        const ints ahead = key - position, stop = position - key;
+        score -= slope * __builtin_convertvector(ahead > stop ? ahead : stop, floats);
       }
     }
     score = visible ? score : all(HIDDEN);

@@ -226,11 +226,11 @@ static void finish(const ForwardCall &call, const Task &task, const ForwardScrat
                    const Softmax &softmax) {
   const regard_problem &p = call.problem;
   const Scoring &scoring = call.scoring;
-  const float spared = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
+  const float kept = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
   floats factors[VECTORS];
   for (int j = 0; j < task.vectors; j++) {
     const Shift shift = shift_of(softmax.peak[j], all(scoring.factor));
-    floats total = softmax.total[j], share = all(spared);
+    floats total = softmax.total[j], share = all(kept);
     RowSum sums[LANES];
     for (int i = 0; i < LANES && (p.sink.data || call.logsumexp); i++)
       sums[i] = {level_of(shift, i, scoring), total[i]};

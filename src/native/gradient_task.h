@@ -14,7 +14,7 @@ struct TaskRows {
   floats peak[VECTORS] = {}, log[VECTORS] = {};
   floats delta[VECTORS] = {};  // context · its gradient, which the softmax's derivative subtracts
   bool finite = true;          // all numbers of query and gradient
-  bool blind = false;          // some row sees nothing
+  bool fully_masked = false;          // some row sees nothing
 };
 
 // Of LANES rows: the sum over d of the context times its gradient.
@@ -56,7 +56,7 @@ static void load_task_rows(const regard_problem &p, const regard_gradients &g,
                  : norm_of(logsumexp, float(logsumexp * inverse), scoring.unit);
     peak[r] = norm.peak;
     log[r] = norm.log;
-    rows.blind |= r < task.count && !sees[r];
+    rows.fully_masked |= r < task.count && !sees[r];
   }
   rows.finite = Arithmetic::load_rows_side_by_side(p.query, task, sees, p.dim, rows.query_rows);
   rows.finite &= Arithmetic::load_rows_side_by_side(g.context_gradient, task, sees, p.dim_value,

@@ -91,8 +91,8 @@ static void add_alibi_gradient(const Task &task, const Run &run, const float *gr
     const ints position = load(task.position + j * LANES);
     floats sum = floats{};
     for (int32_t k = 0; k < run.keys; k++) {
-      const ints ahead = all(run.key + k) - position, behind = position - all(run.key + k);
-      const floats distance = __builtin_convertvector(ahead > behind ? ahead : behind, floats);
+      const ints ahead = all(run.key + k) - position, stop = position - all(run.key + k);
+      const floats distance = __builtin_convertvector(ahead > stop ? ahead : stop, floats);
       sum += distance * load(gradients + k * QUERIES + j * LANES);
     }
     sums[j] -= sum;

@@ -146,8 +146,8 @@ static void adjust(const regard_problem &p, const Task &task, const Run &run, fl
           score += added[k];
         }
         if (p.alibi.data) {
-          const ints ahead = key - position, behind = position - key;
-          score -= slope * __builtin_convertvector(ahead > behind ? ahead : behind, floats);
+          const ints ahead = key - position, stop = position - key;
+          score -= slope * __builtin_convertvector(ahead > stop ? ahead : stop, floats);
         }
         score = visible ? score : all(HIDDEN);
         store(at, score);

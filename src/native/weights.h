@@ -94,10 +94,10 @@ REGARD_INLINE void for_each_block(const Task &task, Visit visit) {
 
 // The keys that all rows of a task see. Readouts look at whole vectors, so lanes not in use count.
 REGARD_INLINE Span seen_by_all(const Task &task) {
-  ints blind = {};
+  ints fully_masked = {};
   for (int j = 0; j < task.vectors; j++)
-    blind |= load(task.start + j * LANES) >= load(task.stop + j * LANES);
-  return any(blind) ? Span{} : Span{task.common_start, task.common_stop};
+    fully_masked |= load(task.start + j * LANES) >= load(task.stop + j * LANES);
+  return any(fully_masked) ? Span{} : Span{task.common_start, task.common_stop};
 }
 
 // Fills a block with scores, −∞ where hidden, and notes the lanes that saw a key.

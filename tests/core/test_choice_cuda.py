@@ -79,11 +79,11 @@ def test_choosing_reads_no_number_where_nothing_is_hidden_or_they_are_known(opti
 
 def test_numbers_are_looked_at_only_once_all_else_fits():
     with gpu():
-        problem = pretended(tame=None, softcap=2.0, mask=regard.causal(), dropout=0.5)
+        problem = pretended(is_finite=None, softcap=2.0, mask=regard.causal(), dropout=0.5)
         choice = choose(problem)
         assert choice.name == "eager"
         assert LOOKS not in str(choice)
-        choice = choose(pretended(tame=None, mask=regard.causal()))  # fake tensors hold none
+        choice = choose(pretended(is_finite=None, mask=regard.causal()))  # fake tensors hold none
         assert choice.name == "eager"
         assert LOOKS in str(choice)
 

@@ -106,10 +106,10 @@ def test_without_a_generator_torch_s_own_seed_counts():
 
 def test_survivors_are_scaled_and_the_rest_is_zero():
     steps = regard.explain(*inputs(), mask=regard.causal(), dropout=0.25, generator=generator())
-    spared = steps.dropped != 0
-    torch.testing.assert_close(steps.dropped[spared], steps.weights[spared] / 0.75)
+    kept = steps.dropped != 0
+    torch.testing.assert_close(steps.dropped[kept], steps.weights[kept] / 0.75)
     visible = steps.weights != 0
-    share = float(spared[visible].float().mean())
+    share = float(kept[visible].float().mean())
     count = int(visible.sum())
     # Five standard deviations of a mean of coin tosses.
     assert abs(share - 0.75) < 5 * math.sqrt(0.25 * 0.75 / count)

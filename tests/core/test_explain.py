@@ -20,10 +20,10 @@ def test_float64_is_the_definition(case):
     # A few roundings of numbers of the size of a score or a value, which stay below 100.
     assert error(steps.weights, case.exact.weights) < 1e-13
     assert error(steps.context, case.exact.context) < 1e-13
-    assert error(steps.logsumexp, case.exact.logsumexp, case.blind) < 1e-13
-    assert bool((steps.logsumexp[case.blind] == -torch.inf).all())
+    assert error(steps.logsumexp, case.exact.logsumexp, case.fully_masked) < 1e-13
+    assert bool((steps.logsumexp[case.fully_masked] == -torch.inf).all())
     assert not bool(steps.weights[~case.visible].any())
-    assert not bool(steps.context[case.blind].any())
+    assert not bool(steps.context[case.fully_masked].any())
 
 
 @settings(max_examples=100)
@@ -33,8 +33,14 @@ def test_every_dtype_is_as_exact_as_torch_s_own_kernel(case):
     assert steps.context.dtype == case.dtype
     assert steps.weights.dtype == steps.logsumexp.dtype == case.exact_dtype
     floor = (torch.finfo(case.dtype).eps + case.rounding) * float(case.value.abs().max())
-    close(steps.context, case.exact.context, case.torchs_own(), case.blind, floor)
-    close(steps.weights, case.exact.weights, case.plain_weights(), case.blind, 2 * case.rounding)
+    close(steps.context, case.exact.context, case.torchs_own(), case.fully_masked, floor)
+    close(
+        steps.weights,
+        case.exact.weights,
+        case.plain_weights(),
+        case.fully_masked,
+        2 * case.rounding,
+    )
 
 
 @settings(max_examples=30)
@@ -71,7 +77,7 @@ def test_rows_sum_to_one_but_for_the_sink_s_share(case):
     share = torch.zeros_like(steps.logsumexp)
     if "sink" in case.options:
         share = torch.exp(case.options["sink"].double()[:, None] - steps.logsumexp)
-    expected = (1 - share).masked_fill(case.blind, 0)
+    expected = (1 - share).masked_fill(case.fully_masked, 0)
     torch.testing.assert_close(steps.weights.sum(-1), expected)
 
 

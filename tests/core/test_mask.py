@@ -8,7 +8,7 @@ from support.cases import KINDS, masks
 
 import regard
 from regard import causal, dense, documents, intervals, padding, prefix, window
-from regard.mask.bounds import Line
+from regard.mask.bounds import AffineBounds
 
 SIZES = st.sampled_from([1, 2, 3, 5, 7, 11])
 INTERVALS = tuple(kind for kind in KINDS if kind != "dense")
@@ -250,7 +250,7 @@ def test_dense_masks_have_no_intervals(given):
 
 @pytest.mark.parametrize("queries", [0, 1, 5])
 @pytest.mark.parametrize("first", [None, -3, 2, 9])
-@pytest.mark.parametrize("behind", [None, -7, -2, 4, 9])
-def test_where_the_last_row_stops_is_known_without_the_table(queries, first, behind):
-    line = Line(queries, 7, torch.device("cpu"), 2, first, behind)
+@pytest.mark.parametrize("stop", [None, -7, -2, 4, 9])
+def test_where_the_last_row_stops_is_known_without_the_table(queries, first, stop):
+    line = AffineBounds(queries, 7, torch.device("cpu"), 2, first, stop)
     assert line.last_stop == max(line.stop.flatten().tolist(), default=0)

@@ -333,8 +333,8 @@ def test_an_image_of_a_window_is_cut_out_of_the_pattern(mask, keys):
     query = torch.randn(2, 3, 29, 7, generator=generator)
     key = torch.randn(2, 1, 31, 7, generator=generator)
     pattern = regard.Pattern(query, key, mask=mask)
-    first, behind = keys or (0, 31)
-    shown = pattern.dense()[..., 11:23, first:behind]
+    first, stop = keys or (0, 31)
+    shown = pattern.dense()[..., 11:23, first:stop]
     pixels = pattern.image(100, 100, queries=(11, 23), keys=keys)
     # One pixel a weight; both are float32 exponentials of the same scores.
     torch.testing.assert_close(pixels, shown, rtol=0, atol=1e-6)

@@ -130,9 +130,9 @@ def test_dropout_spares_the_right_share_and_scales_it():
     query, key = torch.zeros(1, 4), torch.zeros(400, 4)
     torch.manual_seed(1)
     context = regard.scaled_dot_product_attention(query, key, value, dropout_p=0.25)
-    spared = context[context != 0]
-    torch.testing.assert_close(spared, torch.full_like(spared, 1 / 400 / 0.75))
-    assert abs(spared.numel() / 400 - 0.75) < 5 * (0.25 * 0.75 / 400) ** 0.5  # five deviations
+    kept = context[context != 0]
+    torch.testing.assert_close(kept, torch.full_like(kept, 1 / 400 / 0.75))
+    assert abs(kept.numel() / 400 - 0.75) < 5 * (0.25 * 0.75 / 400) ** 0.5  # five deviations
     assert not bool(regard.scaled_dot_product_attention(query, key, value, dropout_p=1.0).any())
 
 

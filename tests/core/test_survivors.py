@@ -10,7 +10,7 @@ import torch
 from support import oracle
 
 from regard.problem import check
-from regard.problem.dropout import draw_seed, philox, surviving
+from regard.problem.dropout import draw_seed, keep_mask, philox
 
 CPU = torch.device("cpu")
 B, H, L, S = 2, 3, 5, 11
@@ -29,7 +29,7 @@ def number(seed):
 
 
 def block(rows, columns, *, seed=SEED, dropout=0.4, heads=(B, H)):
-    return surviving(words(seed), dropout, heads, rows, columns, CPU)
+    return keep_mask(words(seed), dropout, heads, rows, columns, CPU)
 
 
 def whole(queries=L, keys=S, **options):
@@ -56,19 +56,19 @@ def test_philox_gives_the_known_answers(line):
 @pytest.mark.parametrize("dropout", [1e-9, 0.1, 0.5, 0.97, 1.0])
 @pytest.mark.parametrize("seed", [0, 1, 2**32, SEED, 2**64 - 1])
 def test_survivors_are_those_of_the_definition(seed, dropout):
-    spared = whole(seed=seed, dropout=dropout)
-    assert torch.equal(spared, oracle.survivors(seed, dropout, (B, H, L, S)))
+    kept = whole(seed=seed, dropout=dropout)
+    assert torch.equal(kept, oracle.survivors(seed, dropout, (B, H, L, S)))
 
 
 def test_a_weight_survives_from_its_word_on():
     word = 0x6627E8D5  # of key 0, query 0, head 0 under seed 0: the first known answer
     at = word / 2**32
-    for dropout, spared in (
+    for dropout, kept in (
         (at, True),
         (math.nextafter(at, 0), True),
         (math.nextafter(at, 1), False),
     ):
-        assert bool(whole(1, 1, seed=0, dropout=dropout, heads=(1, 1))) == spared
+        assert bool(whole(1, 1, seed=0, dropout=dropout, heads=(1, 1))) == kept
 
 
 @pytest.mark.parametrize("counters", [1, 40, 2**17], ids="counters={}".format)
@@ -83,9 +83,9 @@ def test_a_block_is_a_cut_of_the_whole(counters, monkeypatch):
 
 def test_far_blocks_are_told_without_what_lies_before():
     row, column = 2**31 + 5, 2**33 + 7  # beyond int32 each, the number of four keys too
-    spared = block(slice(row, row + 2), slice(column, column + 9), heads=(1, 2))
+    kept = block(slice(row, row + 2), slice(column, column + 9), heads=(1, 2))
     for (h, i, j), got in zip(
-        itertools.product(range(2), range(2), range(9)), spared.flatten(), strict=True
+        itertools.product(range(2), range(2), range(9)), kept.flatten(), strict=True
     ):
         counter = ((column + j) // 4, row + i, h, 0)
         word = oracle.philox(counter, (SEED % 2**32, SEED // 2**32))[(column + j) % 4]
@@ -99,10 +99,10 @@ def test_heads_are_numbered_through():
 
 @pytest.mark.parametrize("dropout", [0.1, 0.25, 0.5, 0.9])
 def test_the_share_of_survivors_is_right_in_each_word(dropout):
-    spared = whole(101, 404, dropout=dropout)
-    shares = spared.reshape(-1, 4).double().mean(0)
+    kept = whole(101, 404, dropout=dropout)
+    shares = kept.reshape(-1, 4).double().mean(0)
     # Five standard deviations of a mean of coin tosses.
-    allowed = 5 * math.sqrt(dropout * (1 - dropout) / (spared.numel() / 4))
+    allowed = 5 * math.sqrt(dropout * (1 - dropout) / (kept.numel() / 4))
     assert bool(((shares - (1 - dropout)).abs() < allowed).all())
 
 

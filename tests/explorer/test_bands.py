@@ -125,7 +125,7 @@ def test_a_column_makes_its_head_known_once(run, bands):
     assert torch.equal(run.column(0, 1, 5), first)
     run.column(0, 1, L - 1)
     run.cell(0, 1, 3, 2)
-    assert [behind - first for first, behind in bands[many:]] in ([], [1])
+    assert [stop - first for first, stop in bands[many:]] in ([], [1])
 
 
 def test_a_cell_and_a_row_compute_one_row(run, bands):

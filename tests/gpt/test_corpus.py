@@ -13,13 +13,13 @@ from regard.gpt import (
     CorpusError,
     GPTConfig,
     TrainConfig,
-    corpus,
     prepare,
     python_texts,
     read_texts,
     split_texts,
     train,
 )
+from regard.gpt.training import corpus
 
 
 def test_python_carries_its_language_reference():

@@ -13,17 +13,17 @@ from regard.gpt import (
     GPTConfig,
     Sampling,
     TrainConfig,
-    _metrics,
-    _update,
     generate,
     history,
     load,
     train,
 )
+from regard.gpt.training import metrics
+from regard.gpt.training import update as update_module
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 GPT = GPTConfig(context=16, layers=2, heads=2, groups=1, dim=20, positions="rotary")
-PEAK_RATE = _metrics.peak_rate.__wrapped__
+PEAK_RATE = metrics.peak_rate.__wrapped__
 RECIPE = TrainConfig(
     tokenizer="char", steps=5, warmup=2, batch=2, accumulate=3, evaluate_every=2, record_every=2,
     precision="float32",
@@ -97,7 +97,7 @@ def test_a_step_of_training_reads_one_pair_of_numbers_back(tmp_path, monkeypatch
         crossing = []
         recipe = replace(RECIPE, evaluate_every=5, record_every=0)
         with monkeypatch.context() as patch:
-            update = _update.Updates.__call__
+            update = update_module.Updates.__call__
 
             def counted(updates, step, batch):
                 before = len(crossed), len(read)
@@ -107,7 +107,7 @@ def test_a_step_of_training_reads_one_pair_of_numbers_back(tmp_path, monkeypatch
                 crossing.append((copied, read[before[1] :]))
                 return result
 
-            patch.setattr(_update.Updates, "__call__", counted)
+            patch.setattr(update_module.Updates, "__call__", counted)
             trained(tmp_path / "m", DEVICE, recipe=recipe)
     assert crossing == [([], [2])] * 5
 
@@ -124,7 +124,7 @@ def test_the_generator_of_the_device_trained_on_is_seeded(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", standing)
     monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: seeded.append((*at, seed)))
     with torch.random.fork_rng(devices=[]):
-        _update._seed(7, torch.device("cuda:1"))
+        update_module._seed(7, torch.device("cuda:1"))
     assert seeded == [(torch.device("cuda:1"), 7)]
 
 

@@ -211,19 +211,19 @@ def test_a_gradient_does_not_depend_on_which_others_are_wanted(name):
 @pytest.mark.parametrize("option", ["scale", "softcap", "bias", "sink", "dropout"])
 def test_what_is_hidden_reaches_no_gradient(option, dtype, stray, instructions):
     hidden = torch.tensor([0, 3, S - 1])
-    blind = torch.arange(40)
+    fully_masked = torch.arange(40)
     mask = regard.causal(offset=-40 + 150) & regard.padding((POSITIONS >= 150) & (POSITIONS < 570))
     clean, weight = tensors(dtype), normal(B, H, L, DV, dtype=dtype)
     dirty = {name: t.clone() for name, t in clean.items()}
     dirty["key"][:, :, hidden] = stray
     dirty["value"][:, :, hidden + torch.tensor([1, 0, -1])] = stray
-    dirty["query"][:, :, blind] = stray
+    dirty["query"][:, :, fully_masked] = stray
     spoilt = weight.clone()
-    spoilt[:, :, blind] = stray
+    spoilt[:, :, fully_masked] = stray
     options = {"mask": mask, **OPTIONS[option]}
     got, wanted = native(dirty, spoilt, **options), exact(clean, weight, **options)
     agree(got, wanted, dtype)
-    assert not got["query"][:, :, blind].any()
+    assert not got["query"][:, :, fully_masked].any()
     for name in ("key", "value"):
         assert not got[name][:, :, :150].any()
         assert not got[name][:, :, 570:].any()

@@ -65,15 +65,15 @@ def check(query, key, value, **options):
     context, logsumexp = native(query, key, value, **options)
     options["generator"] = torch.Generator().manual_seed(5)
     exact = regard.explain(query.double(), key.double(), value.double(), **options)
-    blind = exact.logsumexp == -math.inf
+    fully_masked = exact.logsumexp == -math.inf
 
     largest = float(value.abs().max()) / (1 - min(options.get("dropout", 0.0), 0.9))
     bound = ROUNDINGS[query.dtype] * torch.finfo(query.dtype).eps * largest
     error = cases.error(context, exact.context)
     assert error <= bound, f"context: error {error:.3g}, but at most {bound:.3g}"
-    assert cases.error(logsumexp, exact.logsumexp, blind) <= 1e-5
-    assert torch.equal(logsumexp == -math.inf, blind)
-    assert not context[blind].any()
+    assert cases.error(logsumexp, exact.logsumexp, fully_masked) <= 1e-5
+    assert torch.equal(logsumexp == -math.inf, fully_masked)
+    assert not context[fully_masked].any()
 
 
 POSITIONS = torch.arange(S)
@@ -137,11 +137,11 @@ def test_masks_and_options_crossed(case, name):
         assert library.load().regard_choose(None) == 0
     largest = float(case.value.abs().max())
     floor = (2 * torch.finfo(case.dtype).eps + case.rounding) * largest
-    cases.close(context, case.exact.context, case.torchs_own(), case.blind, floor)
+    cases.close(context, case.exact.context, case.torchs_own(), case.fully_masked, floor)
     own = torch.logsumexp(case.plain_logits(), -1)
-    cases.close(logsumexp, case.exact.logsumexp, own, case.blind, 4 * case.rounding)
-    assert not context[case.blind].any()
-    assert (logsumexp[case.blind] == -math.inf).all()
+    cases.close(logsumexp, case.exact.logsumexp, own, case.fully_masked, 4 * case.rounding)
+    assert not context[case.fully_masked].any()
+    assert (logsumexp[case.fully_masked] == -math.inf).all()
 
 
 @pytest.mark.parametrize("keys", [1, 15, 16, 17, 511, 512, 513, 4095, 4096])

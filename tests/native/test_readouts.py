@@ -41,7 +41,7 @@ def test_every_readout_is_its_definition(name, case, size, known, data):
     with forced(name):
         pattern = regard.Pattern(case.query, case.key, **case.options)
         if known:
-            assert pattern.logsumexp.shape == case.blind.shape
+            assert pattern.logsumexp.shape == case.fully_masked.shape
         results = list(pattern.read(*readouts))
         logsumexp, dense, collected = pattern.logsumexp, pattern.dense(), coefficients @ pattern
     exact = case.exact.weights
@@ -67,9 +67,11 @@ def test_every_readout_is_its_definition(name, case, size, known, data):
     torch.testing.assert_close(dense.double(), exact, **tolerance)
     assert not bool(dense[~case.visible].any())
     torch.testing.assert_close(collected.double(), coefficients.double() @ exact, **tolerance)
-    assert (logsumexp[case.blind] == -math.inf).all()
+    assert (logsumexp[case.fully_masked] == -math.inf).all()
     torch.testing.assert_close(
-        logsumexp[~case.blind].double(), case.exact.logsumexp[~case.blind], **tolerance
+        logsumexp[~case.fully_masked].double(),
+        case.exact.logsumexp[~case.fully_masked],
+        **tolerance,
     )
 
 

@@ -50,7 +50,7 @@ class Case:
         return self.query.dtype
 
     @property
-    def blind(self):
+    def fully_masked(self):
         """Rows that see nothing, (B, H, L)."""
         return ~self.visible.any(-1)
 
@@ -135,17 +135,17 @@ class Case:
         return self.options["sink"].to(like)[:, None, None].expand(*like.shape[:-1], 1)
 
 
-def error(result, exact, blind=None) -> float:
+def error(result, exact, fully_masked=None) -> float:
     """The largest absolute error, rows that see nothing left out."""
     difference = (result.double() - exact).abs()
-    if blind is not None:
-        difference = difference[~blind]
+    if fully_masked is not None:
+        difference = difference[~fully_masked]
     return float(difference.max()) if difference.numel() else 0.0
 
 
-def close(result, exact, reference, blind, floor) -> None:
+def close(result, exact, reference, fully_masked, floor) -> None:
     """Assert an error of at most twice the reference's, or of a floor that the caller explains."""
-    ours, theirs = error(result, exact, blind), error(reference, exact, blind)
+    ours, theirs = error(result, exact, fully_masked), error(reference, exact, fully_masked)
     assert ours <= 2 * theirs + floor, f"error {ours:.3g}, torch's own {theirs:.3g}"
 
 

@@ -98,7 +98,7 @@ def report(name, readouts, *, dtype=torch.bfloat16, dim=128, known=True, capabil
     options = {"mask": regard.causal()} | options
     problem, _ = regard.Pattern(query, query, **options).parts()
     sizes = Sizes(problem.leading, L, L, torch.float32, query.device)
-    orders = [readout.order(sizes) for readout in readouts]
+    orders = [readout.kernel_spec(sizes) for readout in readouts]
     logsumexp = torch.zeros(B * H, L) if known else None
     with patch.object(_inputs, "is_roomy", lambda _: capability == 90):
         launches = launched(problem, orders, logsumexp)

@@ -14,8 +14,9 @@ import torch
 import torch.nn.attention.flex_attention as torchs
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from regard.backends.gpu import _device
 from regard.backends.gpu.flex import _kernel
-from regard.backends.gpu.fused import _device, flash
+from regard.backends.gpu.fused import flash
 from regard.problem import check
 from support.cases import HALF
 
@@ -42,7 +43,7 @@ def pretended(
     dim=64,
     dim_value=None,
     groups=2,
-    tame=True,
+    is_finite=True,
     trained=None,
     dropout=0.0,
     **options,
@@ -56,8 +57,8 @@ def pretended(
     if trained is not None:  # after the fact: torch can't follow gradients where there is no GPU
         named = {"query": problem.query, "bias": problem.rows.bias, "sink": problem.sink}
         named[trained].requires_grad_()
-    if tame is not None:
-        problem.__dict__["tame"] = tame
+    if is_finite is not None:
+        problem.__dict__["tame"] = is_finite
     return problem
 
 

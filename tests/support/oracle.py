@@ -39,7 +39,7 @@ def attend(
     bias=None,
     alibi=None,
     sink=None,
-    survivors=None,
+    keep_mask=None,
     dropout=0.0,
 ) -> Exact:
     """Compute attention in the order of the definition.
@@ -80,9 +80,9 @@ def attend(
             scores = [s - slope * abs(position - j) for s, j in zip(scores, seen, strict=True)]
         shares, logsumexp[b, h, i] = softmax(scores, [] if sink is None else [float(sink[h])])
         weights[b, h, i, seen] = torch.tensor(shares, dtype=torch.float64)
-        if survivors is not None:
-            spared = survivors[b, h, i, seen].tolist()
-            shares = [w / (1 - dropout) * s for w, s in zip(shares, spared, strict=True)]
+        if keep_mask is not None:
+            kept = keep_mask[b, h, i, seen].tolist()
+            shares = [w / (1 - dropout) * s for w, s in zip(shares, kept, strict=True)]
         columns = value[b, h // group, seen].mT.tolist()
         for d, column in enumerate(columns):
             context[b, h, i, d] = math.fsum(map(operator.mul, shares, column))
@@ -96,14 +96,14 @@ def softmax(scores, extra) -> tuple[list[float], float]:
     return [math.exp(score - peak) / total for score in scores], peak + math.log(total)
 
 
-def survivors(seed, dropout, shape) -> torch.Tensor:
+def keep_mask(seed, dropout, shape) -> torch.Tensor:
     """Tell which weights dropout spares, (B, H, L, S), one at a time."""
-    spared = torch.zeros(shape, dtype=torch.bool)
+    kept = torch.zeros(shape, dtype=torch.bool)
     for b, h, i, j in itertools.product(*map(range, shape)):
         counter = (j // 4, i, b * shape[1] + h, 0)
         word = philox(counter, (seed % 2**32, seed // 2**32))[j % 4]
-        spared[b, h, i, j] = word >= dropout * 2**32
-    return spared
+        kept[b, h, i, j] = word >= dropout * 2**32
+    return kept
 
 
 def philox(counter, key) -> tuple[int, int, int, int]:

@@ -58,7 +58,7 @@ def test_every_readout_is_its_definition(case, size, known, data):
     with kernels():
         pattern = regard.Pattern(*moved_case(case), **moved(case.options))
         if known:
-            assert pattern.logsumexp.shape == case.blind.shape
+            assert pattern.logsumexp.shape == case.fully_masked.shape
         results = [result.cpu() for result in pattern.read(*readouts)]
         logsumexp, dense = pattern.logsumexp.cpu(), pattern.dense().cpu()
         collected = (moved(coefficients) @ pattern).cpu()
@@ -85,9 +85,11 @@ def test_every_readout_is_its_definition(case, size, known, data):
     torch.testing.assert_close(dense.double(), exact, **tolerance)
     assert not bool(dense[~case.visible].any())
     torch.testing.assert_close(collected.double(), coefficients.double() @ exact, **tolerance)
-    assert (logsumexp[case.blind] == -math.inf).all()
+    assert (logsumexp[case.fully_masked] == -math.inf).all()
     torch.testing.assert_close(
-        logsumexp[~case.blind].double(), case.exact.logsumexp[~case.blind], **tolerance
+        logsumexp[~case.fully_masked].double(),
+        case.exact.logsumexp[~case.fully_masked],
+        **tolerance,
     )
 
 

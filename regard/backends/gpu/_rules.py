@@ -1,7 +1,7 @@
 """What torch's fused kernels on CUDA have in common: what they can't honour, and their layout.
 
-Nothing here reads the device but `untame`, and that only where it must. Which keys are seen is
-told by the rule of the mask (`regard.mask.bounds.Line`), never by its tables.
+Nothing here reads the device but `nonfinite_reason`, and that only where it must. Which keys
+are visible follows from the rule of the mask (`regard.mask.bounds.AffineBounds`), not its tables.
 
 Axes: B batch, H query heads, L queries, S keys, d a head dimension.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.backends._transforms import objection_to_context, objection_to_numbers
-from regard.mask.bounds import Line
+from regard.mask.bounds import AffineBounds
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -28,18 +28,22 @@ _LINE = 16  # bytes that the kernels load at once: rows must start at multiples 
 def sees_everything(rows: Rows) -> bool:
     """Whether every query sees every key, as far as a rule says so."""
     line = rows.bounds
-    if not rows.interval or not isinstance(line, Line):
+    if not rows.interval or not isinstance(line, AffineBounds):
         return False
-    left = line.first is None or line.first + line.queries - 1 <= 0
-    return left and (line.behind is None or line.behind >= line.keys)
+    left = line.first_start is None or line.first_start + line.queries - 1 <= 0
+    return left and (line.first_stop is None or line.first_stop >= line.keys)
 
 
 def causal_offset(rows: Rows) -> int | None:
     """Tell where query 0 sits, if every query sees the keys up to its own position; else None."""
     line = rows.bounds
-    if not rows.interval or not isinstance(line, Line) or line.behind is None:
+    if not rows.interval or not isinstance(line, AffineBounds) or line.first_stop is None:
         return None
-    return line.behind - 1 if line.first is None or line.first + line.queries - 1 <= 0 else None
+    return (
+        line.first_stop - 1
+        if line.first_start is None or line.first_start + line.queries - 1 <= 0
+        else None
+    )
 
 
 def is_plain(rows: Rows) -> bool:
@@ -69,7 +73,7 @@ def not_half(problem: Problem) -> str | None:
     return f"query is {problem.query.dtype}, and it takes bfloat16 and float16"
 
 
-def untame(problem: Problem) -> str | None:
+def nonfinite_reason(problem: Problem) -> str | None:
     """Object to numbers that would reach results from behind a mask.
 
     A hidden weight is 0 in these kernels, but 0 · NaN is NaN. That there is none costs reading one

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard.backends.kernel_spec import Order
+    from regard.backends.kernel_spec import KernelSpec
     from regard.problem import Problem
 
 __all__ = [
@@ -73,7 +73,7 @@ def objection_to_reading(problem: Problem) -> str | None:
     return None
 
 
-def objection_to(order: Order) -> str | None:  # noqa: ARG001 - every reader answers this question
+def objection_to(order: KernelSpec) -> str | None:  # noqa: ARG001 - every reader answers this question
     """There is no readout that `read` can't take of a problem that it serves."""
     return None
 

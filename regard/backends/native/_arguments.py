@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from regard.mask.bounds import Line
+from regard.mask.bounds import AffineBounds
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -56,17 +56,17 @@ class Arguments(NamedTuple):
     def of(cls, problem: Problem) -> Arguments:
         """Flatten a problem."""
         bounds = problem.rows.bounds
-        line = isinstance(bounds, Line)
+        line = bounds if isinstance(bounds, AffineBounds) else None
         value = problem.key[..., :0] if problem.value is None else problem.value
         own = problem.value is not None and value.shape[1] != problem.key.shape[1]
         return cls(
             query=problem.query,
             key=problem.repeated(problem.key) if own else problem.key,
             value=value,
-            start=None if line else bounds.start,
-            stop=None if line else bounds.stop,
-            positions=None if line else bounds.positions,
-            line=rule(bounds) if isinstance(bounds, Line) else [],
+            start=bounds.start if line is None else None,
+            stop=bounds.stop if line is None else None,
+            positions=bounds.positions if line is None else None,
+            line=[] if line is None else rule(line),
             scale=problem.scale,
             softcap=problem.softcap or 0.0,
             allowed=problem.rows.allowed,
@@ -125,11 +125,11 @@ def _signed(seed: Int[Tensor, "2"] | None) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-def rule(line: Line) -> list[int]:
+def rule(line: AffineBounds) -> list[int]:
     """Spell a line out as the library takes it."""
     return [
-        *((0, 0) if line.first is None else (line.first, 1)),
-        *((line.keys, 0) if line.behind is None else (line.behind, 1)),
+        *((0, 0) if line.first_start is None else (line.first_start, 1)),
+        *((line.keys, 0) if line.first_stop is None else (line.first_stop, 1)),
         line.position,
     ]
 

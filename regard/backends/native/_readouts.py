@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard.backends.kernel_spec import Order
+    from regard.backends.kernel_spec import KernelSpec
     from regard.problem import Problem
 
 
 def read(
     problem: Problem,
-    orders: Sequence[Order],
+    orders: Sequence[KernelSpec],
     logsumexp: Float[Tensor, "N L"] | None,
     columns: slice | None,
 ) -> list[tuple[Tensor, ...]]:
@@ -59,7 +59,7 @@ def read(
     return results
 
 
-def _described(order: Order, result: tuple[Tensor, ...]) -> tuple[int, ...]:
+def _described(order: KernelSpec, result: tuple[Tensor, ...]) -> tuple[int, ...]:
     """Lay an order out as ``regard_readout``."""
     return (
         KINDS.index(order.kind),

@@ -31,7 +31,7 @@ def python_texts(*parts: Part) -> list[str]:
     """What the running Python carries in English and in code; nothing is downloaded.
 
     Args:
-        parts: any of ``"topics"``, the language reference behind `help()`; ``"docstrings"``,
+        parts: any of ``"topics"``, the language reference stop `help()`; ``"docstrings"``,
             those of the standard library, a text a module; ``"sources"``, that library's code.
             Without any: topics and docstrings.
 

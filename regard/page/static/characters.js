@@ -18,13 +18,13 @@ const lengthBy = (first) => [[0xc2, 0xdf, 2], [0xe0, 0xef, 3], [0xf0, 0xf4, 4]].
 export function characterAt(tokens, first) {
   const bytes = bytesOf(tokens[first]) ?? [];
   const length = lengthBy(bytes[0]);
-  let behind = first + 1;
-  for (; bytes.length < length && behind < tokens.length; behind++) {
-    const more = bytesOf(tokens[behind]);
+  let stop = first + 1;
+  for (; bytes.length < length && stop < tokens.length; stop++) {
+    const more = bytesOf(tokens[stop]);
     if (!more) return null;
     bytes.push(...more);
   }
   if (!length || bytes.length !== length) return null;
   const character = new TextDecoder().decode(new Uint8Array(bytes));
-  return character.includes("\ufffd") ? null : { character, behind };
+  return character.includes("\ufffd") ? null : { character, stop };
 }

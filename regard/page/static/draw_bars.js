@@ -53,16 +53,16 @@ export function paintAlong(surface, { values, x, y, width, height, most, inks, a
   const points = [];
   for (let column = 0; column < width; column++) {
     const first = Math.floor((column / width) * length);
-    const behind = Math.max(first + 1, Math.floor(((column + 1) / width) * length));
+    const stop = Math.max(first + 1, Math.floor(((column + 1) / width) * length));
     let [least, sum, greatest] = [Infinity, 0, -Infinity];
-    for (let k = first; k < behind; k++) {
+    for (let k = first; k < stop; k++) {
       least = Math.min(least, values[k]);
       greatest = Math.max(greatest, values[k]);
       sum += values[k];
     }
     surface.fillStyle = inks.line;
     surface.fillRect(x + column, level(greatest), 1, Math.max(1, level(least) - level(greatest)));
-    points.push([x + column + 0.5, level(sum / (behind - first))]);
+    points.push([x + column + 0.5, level(sum / (stop - first))]);
   }
   surface.strokeStyle = inks.ink;
   surface.lineWidth = 1;

@@ -160,9 +160,9 @@ function paintMargins(surface, { place, inks, margins, query, key }, now, cell) 
 
 /** Bars of whole tokens, or of whole pixels where a token is thinner. */
 function bins(first, span, values, cell, merge, draw) {
-  const behind = Math.min(values.length, Math.ceil(first + span));
+  const stop = Math.min(values.length, Math.ceil(first + span));
   if (cell >= 1) {
-    for (let k = Math.floor(first); k < behind; k++) {
+    for (let k = Math.floor(first); k < stop; k++) {
       const start = Math.max(0, (k - first) * cell);
       const stop = Math.min(span * cell, (k + 1 - first) * cell);
       if (stop > start) draw(k, start, Math.max(stop - start - (cell > 4 ? 1 : 0), 0.5), values[k]);
@@ -171,10 +171,10 @@ function bins(first, span, values, cell, merge, draw) {
   }
   for (let pixel = 0; pixel < span * cell; pixel++) {
     const from = Math.floor(first + pixel / cell);
-    const to = Math.min(behind, Math.max(from + 1, Math.floor(first + (pixel + 1) / cell)));
+    const to = Math.min(stop, Math.max(from + 1, Math.floor(first + (pixel + 1) / cell)));
     let value = values[from];
     for (let k = from + 1; k < to; k++) value = merge(value, values[k], k - from);
-    if (from < behind) draw(from, pixel, 1, value);
+    if (from < stop) draw(from, pixel, 1, value);
   }
 }
 

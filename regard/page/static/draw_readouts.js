@@ -19,23 +19,23 @@ export const LEFT = 128;
  *   query: number, key: number|null, inks: any}} data values: all four, one after the other; range:
  *   the first token that is shown and the one behind the last
  */
-export function paintReadouts(surface, { values, length, range: [first, behind], width, height, query, key, inks }) {
+export function paintReadouts(surface, { values, length, range: [first, stop], width, height, query, key, inks }) {
   const tall = height / ALONG.length;
   ALONG.forEach(([name, unit], n) => {
     const part = values.subarray(n * length, (n + 1) * length);
     let most = 0;
-    for (const value of part.subarray(first, behind)) if (value > most) most = value;
+    for (const value of part.subarray(first, stop)) if (value > most) most = value;
     const y = n * tall + 4;
     const mark = n === 3 ? (key ?? query) : query;
     paintAlong(surface, {
-      values: part.subarray(first, behind),
+      values: part.subarray(first, stop),
       x: LEFT,
       y,
       width: width - LEFT,
       height: tall - 8,
       most,
       inks,
-      at: mark >= first && mark < behind ? mark - first : null,
+      at: mark >= first && mark < stop ? mark - first : null,
     });
     const write = (text, down, font, colour) => {
       surface.font = font;

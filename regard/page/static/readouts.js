@@ -41,10 +41,10 @@ export function startReadouts() {
     const box = canvas.getBoundingClientRect();
     const x = event.clientX - box.left - LEFT;
     if (!run || x < 0) return null;
-    const [first, behind] = range();
+    const [first, stop] = range();
     return Math.max(
       0,
-      Math.min(run.length - 1, first + Math.floor((x / (box.width - LEFT)) * (behind - first))),
+      Math.min(run.length - 1, first + Math.floor((x / (box.width - LEFT)) * (stop - first))),
     );
   };
   canvas.addEventListener("pointermove", (event) => {

@@ -52,7 +52,7 @@ class TextView {
     this.legend = byId(`legend${suffix}`);
     this.run = null; // that stands on the page
     this.first = 0; // of its tokens that do
-    this.behind = 0;
+    this.stop = 0;
     /** @type {HTMLElement[]} */
     this.spans = [];
     /** @type {Set<number>} */
@@ -155,7 +155,7 @@ class TextView {
     const before = this.run ? this.spans.length : 0;
     this.run = run;
     this.weights = { of: "", gives: null, takes: null };
-    if (run) return this.#place(queryNow(this.side), before && get().grown ? this.behind : null);
+    if (run) return this.#place(queryNow(this.side), before && get().grown ? this.stop : null);
     this.spans = [];
     this.painted = new Set();
     this.root.replaceChildren();
@@ -166,26 +166,26 @@ class TextView {
     const { run } = this;
     const half = MOST / 2;
     this.first = run.length <= MOST ? 0 : Math.max(0, Math.min(run.length - MOST, around - half));
-    this.behind = Math.min(run.length, this.first + MOST);
+    this.stop = Math.min(run.length, this.first + MOST);
     const fragment = document.createDocumentFragment();
     if (this.first > 0)
       fragment.append(this.#more(`… ${plural(this.first, "token")} before`, this.first - half), make("br"));
     this.spans = [];
     this.painted = new Set();
-    for (let k = this.first; k < this.behind; ) {
+    for (let k = this.first; k < this.stop; ) {
       const whole = characterAt(run.labels, k);
-      const behind = Math.min(whole?.behind ?? k + 1, this.behind);
+      const stop = Math.min(whole?.stop ?? k + 1, this.stop);
       const spans = [];
-      for (; k < behind; k++) spans.push(tokenOf(run, k, whole?.character));
+      for (; k < stop; k++) spans.push(tokenOf(run, k, whole?.character));
       for (const span of spans) span.classList.toggle("new", grownFrom != null && Number(span.dataset.at) >= grownFrom);
       this.spans.push(...spans);
       if (whole) fragment.append(make("ruby", {}, ...spans, make("rt", { textContent: whole.character, "aria-hidden": "true" })));
       else fragment.append(...spans);
     }
-    if (this.behind < run.length)
+    if (this.stop < run.length)
       fragment.append(
         make("br"),
-        this.#more(`… ${plural(run.length - this.behind, "token")} more`, this.behind + half),
+        this.#more(`… ${plural(run.length - this.stop, "token")} more`, this.stop + half),
       );
     this.root.replaceChildren(fragment);
     this.repaint();
@@ -206,7 +206,7 @@ class TextView {
     const { run, query } = this.source();
     const { hover } = get();
     if (query == null || !run || run !== this.run || (hover.query != null && hover.query !== query)) return;
-    if (query < this.first || query >= this.behind) this.#place(query);
+    if (query < this.first || query >= this.stop) this.#place(query);
     this.#reveal(query);
   }
 
@@ -221,17 +221,17 @@ class TextView {
 
   #focus(token) {
     const at = clamp(token, this.run.length);
-    if (at < this.first || at >= this.behind) this.#place(at);
+    if (at < this.first || at >= this.stop) this.#place(at);
     this.spans[at - this.first].focus();
   }
 
   /** How many tokens on the one above or below lies. */
   #line(query, way) {
-    const { spans, first, behind } = this;
+    const { spans, first, stop } = this;
     const box = boxOf(spans[query - first]);
     let best = 0;
     let distance = Infinity;
-    for (let k = query + way; k >= first && k < behind; k += way) {
+    for (let k = query + way; k >= first && k < stop; k += way) {
       const other = boxOf(spans[k - first]);
       const down = Math.abs(other.top - box.top);
       if (down > 1.9 * box.height) break;
@@ -266,7 +266,7 @@ class TextView {
   #paint() {
     const { run } = this.source();
     if (!run || run !== this.run) return;
-    const { first, behind, spans } = this;
+    const { first, stop, spans } = this;
     const query = queryNow(this.side);
     const key = keyNow(this.side);
     const { of, gives, takes } = this.weights;
@@ -281,7 +281,7 @@ class TextView {
       // A token attends to itself often: that must not make the others pale.
       if (takes && k !== query) mostTakes = Math.max(mostTakes, takes[k]);
     }
-    for (let k = first; k < behind; k++) {
+    for (let k = first; k < stop; k++) {
       if ((gives && gives[k] > 0.01 * mostGives) || (takes && takes[k] > 0.04 * mostTakes)) now.add(k);
     }
     for (const k of this.painted) if (!now.has(k)) style(spans[k - first], 0, 0, false, false);

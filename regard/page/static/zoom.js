@@ -53,7 +53,7 @@ export function showing(zoom, length, query, key) {
 /** Tokens along a side of a cell, a power of two, so that about `most` cells fill the window. */
 const blockFor = (span, most) => 2 ** Math.max(0, Math.round(Math.log2(span / most)));
 
-/** The window in whole cells: what is asked of the server, `[first, behind]` of each and `block`. */
+/** The window in whole cells: what is asked of the server, `[first, stop]` of each and `block`. */
 export function asked(zoom, length, most) {
   const now = zoom ?? whole(length);
   const block = blockFor(now.span, most);

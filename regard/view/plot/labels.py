@@ -145,10 +145,10 @@ def ticks(
         size: of the letters, in points.
         across: room that a label needs along the axis, in letter heights.
     """
-    first, behind = shown
-    cell, room = side / (behind - first), across * size / 72
+    first, stop = shown
+    cell, room = side / (stop - first), across * size / 72
     step = 1 if cell >= room else _round_step(1.25 * room / cell)
-    positions = list(range(math.ceil(first / step) * step, behind, step))
+    positions = list(range(math.ceil(first / step) * step, stop, step))
     if tokens is None or step >= 100:
         labels = [str(i) for i in positions]
     else:

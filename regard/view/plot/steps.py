@@ -156,10 +156,10 @@ def _shade_hidden(ax: Axes, hidden: NDArray[Any], *, named: bool) -> None:
     """Shade the runs of keys that the query may not see."""
     steps = np.flatnonzero(np.diff(np.concatenate([[0], hidden.astype(int), [0]])))
     middle = float(np.mean(ax.get_ylim()))
-    for first, behind in zip(steps[::2].tolist(), steps[1::2].tolist(), strict=True):
-        ax.axvspan(first - 0.5, behind - 0.5, color=LINE, alpha=0.45, linewidth=0, zorder=0)
-        if named and (behind - first) / len(hidden) * _WIDTH > _NUMBER:
-            at = (first + behind - 1) / 2, middle
+    for first, stop in zip(steps[::2].tolist(), steps[1::2].tolist(), strict=True):
+        ax.axvspan(first - 0.5, stop - 0.5, color=LINE, alpha=0.45, linewidth=0, zorder=0)
+        if named and (stop - first) / len(hidden) * _WIDTH > _NUMBER:
+            at = (first + stop - 1) / 2, middle
             ax.text(*at, "−∞", ha="center", va="center", color=FAINT, fontsize=8)
 
 

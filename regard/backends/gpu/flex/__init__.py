@@ -41,7 +41,7 @@ def objection(problem: Problem) -> str | None:
         or _device.why_no_triton()
         or _device.too_old(problem, (8, 0))
         or _missing_gradient(problem)
-        or _rules.untame(problem)
+        or _rules.nonfinite_reason(problem)
     )
 
 

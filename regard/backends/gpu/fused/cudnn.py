@@ -34,7 +34,7 @@ def objection(problem: Problem) -> str | None:
         or _missing(problem)
         or _other_mask(problem)
         or _too_wide(problem)
-        or _rules.untame(problem)
+        or _rules.nonfinite_reason(problem)
     )
 
 

@@ -40,7 +40,7 @@ def objection(problem: Problem) -> str | None:
         or _device.too_old(problem, (8, 0) if dtype == torch.bfloat16 else (5, 0))
         or _rounded_bias(problem)
         or _missing_gradient(problem)
-        or _rules.untame(problem)
+        or _rules.nonfinite_reason(problem)
     )
 
 
@@ -112,11 +112,11 @@ def _in_blocks(
     size = max(_WRITTEN // max(1, problem.keys * _heads_written(problem)), 1)
     for first in range(0, problem.queries, size):
         rows = slice(first, min(first + size, problem.queries))
-        mask, blind = _additive(problem, rows)
+        mask, fully_masked = _additive(problem, rows)
         part = _rules.laid_out(query[..., rows, :])
         context, logsumexp = _kernel(part, key, value, scale, mask, is_causal=False)
-        contexts.append(context.masked_fill(blind, 0))
-        logsumexps.append(logsumexp.masked_fill(blind[..., 0], -torch.inf))
+        contexts.append(context.masked_fill(fully_masked, 0))
+        logsumexps.append(logsumexp.masked_fill(fully_masked[..., 0], -torch.inf))
     return torch.cat(contexts, dim=-2), torch.cat(logsumexps, dim=-1)
 
 
@@ -136,14 +136,14 @@ def _additive(problem: Problem, rows: slice) -> tuple[Tensor, Tensor]:
     """
     columns = slice(0, problem.keys)
     visible = problem.rows.visible(rows, columns)
-    blind = ~visible.any(dim=-1, keepdim=True)
+    fully_masked = ~visible.any(dim=-1, keepdim=True)
     bias = total_bias(problem, rows, columns)
     dtype = problem.query.dtype
     if bias is None:
         mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     else:
-        mask = bias.detach().to(dtype).masked_fill(blind, 0)
-    mask = mask.masked_fill(~(visible | blind), -torch.inf)
+        mask = bias.detach().to(dtype).masked_fill(fully_masked, 0)
+    mask = mask.masked_fill(~(visible | fully_masked), -torch.inf)
     apart = -(-problem.keys // _ALIGNED) * _ALIGNED
     mask = widened(mask, apart)[..., : problem.keys]
-    return mask.expand(*problem.heads, -1, -1), blind
+    return mask.expand(*problem.heads, -1, -1), fully_masked

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard.backends.kernel_spec import Order
+    from regard.backends.kernel_spec import KernelSpec
     from regard.problem import Problem
 
 __all__ = ["objection_to", "objection_to_reading", "read", "why_missing"]
@@ -54,7 +54,7 @@ def objection_to_reading(problem: Problem) -> str | None:
     return None
 
 
-def objection_to(order: Order) -> str | None:
+def objection_to(order: KernelSpec) -> str | None:
     """Say why `read` can't take a readout, or None."""
     if order.kind == "top" and order.size > _MOST:
         return f"it ranks at most {_MOST} keys, and {order.size} are asked for"
@@ -63,7 +63,7 @@ def objection_to(order: Order) -> str | None:
 
 def read(
     problem: Problem,
-    orders: Sequence[Order],
+    orders: Sequence[KernelSpec],
     logsumexp: Float[Tensor, "N L"] | None,
     columns: slice | None,
 ) -> list[tuple[Tensor, ...]]:

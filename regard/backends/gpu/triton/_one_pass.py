@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.backends.gpu.triton._inputs import Inputs
-    from regard.backends.kernel_spec import Order
+    from regard.backends.kernel_spec import KernelSpec
 
 
 def take_rows(
-    inputs: Inputs, orders: Sequence[Order], known: Float[Tensor, "N L"]
+    inputs: Inputs, orders: Sequence[KernelSpec], known: Float[Tensor, "N L"]
 ) -> list[tuple[Tensor, ...]]:
     """Take what is ordered in one pass: any number of readouts, an image at most."""
     kinds = {order.kind for order in orders}
@@ -92,7 +92,7 @@ def take_rows(
         found["image"] = ((folded(image, pixel_parts) / area).float(),)
     masses = iter(() if mass is None else mass)
 
-    def result(order: Order) -> tuple[Tensor, ...]:
+    def result(order: KernelSpec) -> tuple[Tensor, ...]:
         if order.kind == "mass":
             return (next(masses),)
         if order.kind == "top":

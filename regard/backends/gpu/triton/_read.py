@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard.backends.kernel_spec import Order
+    from regard.backends.kernel_spec import KernelSpec
     from regard.problem import Problem
 
 # Rows that are multiplied from the left by one program.
@@ -34,7 +34,7 @@ _BY_ROWS = ("max", "entropy", "distance", "mass", "top", "received", "image")
 
 def read_all(
     problem: Problem,
-    orders: Sequence[Order],
+    orders: Sequence[KernelSpec],
     logsumexp: Float[Tensor, "N L"] | None,
     columns: slice | None,
 ) -> list[tuple[Tensor, ...]]:
@@ -51,7 +51,7 @@ def read_all(
     return [results[i] for i in range(len(orders))]
 
 
-def _passes(orders: Sequence[Order]) -> list[list[int]]:
+def _passes(orders: Sequence[KernelSpec]) -> list[list[int]]:
     """Share the orders out among passes over the pattern.
 
     One pass over the rows takes everything but offsets, of which only the tiles along the diagonal
@@ -65,7 +65,7 @@ def _passes(orders: Sequence[Order]) -> list[list[int]]:
     return [p for p in (first, *([i] for i in images[1:]), *([i] for i in apart)) if p]
 
 
-def _take(inputs: Inputs, orders: Sequence[Order], known: Tensor) -> list[tuple[Tensor, ...]]:
+def _take(inputs: Inputs, orders: Sequence[KernelSpec], known: Tensor) -> list[tuple[Tensor, ...]]:
     """Take the readouts of one pass."""
     kinds = {order.kind for order in orders}
     if kinds == {"logsumexp"}:
@@ -94,7 +94,7 @@ def _logsumexp(inputs: Inputs) -> Float[Tensor, "N L"]:
     return result
 
 
-def _slices(inputs: Inputs, order: Order, known: Tensor) -> tuple[Tensor, ...]:
+def _slices(inputs: Inputs, order: KernelSpec, known: Tensor) -> tuple[Tensor, ...]:
     assert order.given is not None, "the keys are chosen"
     weights = known.new_empty((*known.shape, order.size))
     tiles = -(-order.size // inputs.tiles.keys)
@@ -110,7 +110,7 @@ def _slices(inputs: Inputs, order: Order, known: Tensor) -> tuple[Tensor, ...]:
     return (weights,)
 
 
-def _columns(inputs: Inputs, known: Tensor, order: Order | None) -> Tensor:
+def _columns(inputs: Inputs, known: Tensor, order: KernelSpec | None) -> Tensor:
     """Sum the columns; or multiply from the left, if rows are ordered."""
     keys = inputs.problem.keys
     spans = inputs.spans()

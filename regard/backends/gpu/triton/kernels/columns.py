@@ -102,7 +102,7 @@ def read_columns(
             low_block, high_block = tl.maximum(inner, outer), until
         for query_block in range(low_block, high_block):
             row = query_block * QUERIES + tl.arange(0, QUERIES)
-            first, behind, at = load_interval(
+            first, stop, at = load_interval(
                 start, stop, position, interval_strides, batch, head, row, queries
             )
             shift = load_logsumexp(logsumexp, number, row, queries)
@@ -117,7 +117,7 @@ def read_columns(
                 row[None, :],
                 column[:, None],
                 first[None, :],
-                behind[None, :],
+                stop[None, :],
                 at[None, :],
                 number,
                 batch,

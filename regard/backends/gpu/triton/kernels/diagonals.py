@@ -62,18 +62,18 @@ def read_diagonals(
 
     for block in range(chunk * blocks // chunks, (chunk + 1) * blocks // chunks):
         row = block * QUERIES + tl.arange(0, QUERIES)
-        first, behind, at = load_interval(
+        first, stop, at = load_interval(
             start, stop, position, interval_strides, batch, head, row, queries
         )
         vectors = load_vectors(own_query, row, queries, query_strides[2], depth, WIDTH)
         shift = load_logsumexp(logsumexp, number, row, queries)
 
-        sees = first < behind
+        sees = first < stop
         nearest = tl.min(tl.where(sees, at, 2147483647), 0)
         farthest = tl.max(tl.where(sees, at, -1), 0)
         low = tl.min(tl.where(sees, first, keys), 0)
         low = tl.maximum(low, nearest - (offset_number - 1)) // KEYS * KEYS
-        high = tl.minimum(tl.max(tl.where(sees, behind, 0), 0), farthest + 1)
+        high = tl.minimum(tl.max(tl.where(sees, stop, 0), 0), farthest + 1)
         for tile in range(low, high, KEYS):
             column = tile + tl.arange(0, KEYS)
             products = tl.dot(
@@ -87,7 +87,7 @@ def read_diagonals(
                 row[:, None],
                 column[None, :],
                 first[:, None],
-                behind[:, None],
+                stop[:, None],
                 at[:, None],
                 number,
                 batch,

@@ -56,18 +56,18 @@ def read_logsumexp(
     own_key = key + batch * key_strides[0] + (head // (heads // groups)) * key_strides[1]
 
     row = block * QUERIES + tl.arange(0, QUERIES)
-    first, behind, at = load_interval(
+    first, stop, at = load_interval(
         start, stop, position, interval_strides, batch, head, row, queries
     )
     own_query = query + batch * query_strides[0] + head * query_strides[1]
     vectors = load_vectors(own_query, row, queries, query_strides[2], depth, WIDTH)
 
     # Tiles from `low`, of which those in [inner, outer) are seen whole by every query.
-    sees = first < behind
+    sees = first < stop
     low = tl.min(tl.where(sees, first, keys), 0) // KEYS * KEYS
-    high = tl.max(tl.where(sees, behind, 0), 0)
+    high = tl.max(tl.where(sees, stop, 0), 0)
     inner = tl.maximum(low, tl.cdiv(tl.max(first, 0), KEYS) * KEYS)
-    outer = tl.min(behind, 0) // KEYS * KEYS
+    outer = tl.min(stop, 0) // KEYS * KEYS
     if inner >= outer:
         inner = low
         outer = low
@@ -94,7 +94,7 @@ def read_logsumexp(
                 row[:, None],
                 column[None, :],
                 first[:, None],
-                behind[:, None],
+                stop[:, None],
                 at[:, None],
                 number,
                 batch,
@@ -116,12 +116,12 @@ def read_logsumexp(
             total = total * tl.exp2(largest - shift) + tl.sum(tl.exp2(logs - shift[:, None]), 1)
             largest = above
 
-    blind = largest == -float("inf")
+    fully_masked = largest == -float("inf")
     found = tl.where(total == total, largest * LN_2 + tl.log(total), total)
     if sink is not None:
         extra = tl.load(sink + number)
         above = tl.maximum(found, extra)
         found = above + tl.log(tl.exp(found - above) + tl.exp(extra - above))
     # NaN is not among the maxima, but in the sum.
-    found = tl.where(blind & (total == 0), -float("inf"), found)
+    found = tl.where(fully_masked & (total == 0), -float("inf"), found)
     tl.store(logsumexp + number.to(tl.int64) * queries + row, found, mask=row < queries)

@@ -80,18 +80,18 @@ def read_rows(
 
     for block in range(chunk * blocks // chunks, (chunk + 1) * blocks // chunks):
         row = block * QUERIES + tl.arange(0, QUERIES)
-        first, behind, at = load_interval(
+        first, stop, at = load_interval(
             start, stop, position, interval_strides, batch, head, row, queries
         )
         vectors = load_vectors(own_query, row, queries, query_strides[2], depth, WIDTH)
         shift = load_logsumexp(logsumexp, number, row, queries)
 
         # Tiles from `low`, of which those in [inner, outer) are seen whole by every query.
-        sees = first < behind
+        sees = first < stop
         low = tl.min(tl.where(sees, first, keys), 0) // KEYS * KEYS
-        high = tl.max(tl.where(sees, behind, 0), 0)
+        high = tl.max(tl.where(sees, stop, 0), 0)
         inner = tl.maximum(low, tl.cdiv(tl.max(first, 0), KEYS) * KEYS)
-        outer = tl.min(behind, 0) // KEYS * KEYS
+        outer = tl.min(stop, 0) // KEYS * KEYS
         if inner >= outer:
             inner = low
             outer = low
@@ -134,7 +134,7 @@ def read_rows(
                     row[:, None],
                     column[None, :],
                     first[:, None],
-                    behind[:, None],
+                    stop[:, None],
                     at[:, None],
                     number,
                     batch,

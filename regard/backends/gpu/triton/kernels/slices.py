@@ -58,7 +58,7 @@ def read_slices(
     column = tl.load(chosen + some, mask=asked, other=keys).to(tl.int32)
     place = tl.load(chosen + chosen_number + some, mask=asked, other=0)
 
-    first, behind, at = load_interval(
+    first, stop, at = load_interval(
         start, stop, position, interval_strides, batch, head, row, queries
     )
     shift = load_logsumexp(logsumexp, number, row, queries)
@@ -73,7 +73,7 @@ def read_slices(
         row[:, None],
         column[None, :],
         first[:, None],
-        behind[:, None],
+        stop[:, None],
         at[:, None],
         number,
         batch,

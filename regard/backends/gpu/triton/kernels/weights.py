@@ -33,8 +33,8 @@ def load_interval(start, stop, position, strides, batch, head, row, queries):
     at = batch * strides[0] + head * strides[1] + row.to(tl.int64) * strides[2]
     inside = row < queries
     first = tl.load(start + at, mask=inside, other=0)
-    behind = tl.load(stop + at, mask=inside, other=0)
-    return first, behind, tl.load(position + at, mask=inside, other=0)
+    stop = tl.load(stop + at, mask=inside, other=0)
+    return first, stop, tl.load(position + at, mask=inside, other=0)
 
 
 @triton.jit
