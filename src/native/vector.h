@@ -143,7 +143,8 @@ REGARD_INLINE floats exp2(floats x) {
 #if defined(__AVX512F__)
   return _mm512_scalef_ps(p, x);
 #else
-  const ints power = (__builtin_convertvector(whole, ints) << 23) + 0x3f800000;
+  // Lanes whose result is not taken may hold any x: unsigned sums may overflow.
+  const words power = (words)(__builtin_convertvector(whole, ints) << 23) + 0x3f800000u;
   return p * (floats)power;
 #endif
 }
