@@ -107,14 +107,14 @@ class Row {
     out.logsumexp.at(b, h, i, 0) = peak + std::log(total);
   }
 
-  double kept(int64_t j) const {
+  double keep_factor(int64_t j) const {
     if (sample.dropout == 0) return 1;
     return survives(sample, b, h, i, j) ? 1 / (1 - sample.dropout) : 0;
   }
 
   void average() {
     for (int64_t j : seen) {
-      const double weight = out.weights.at(b, h, i, j) * kept(j);
+      const double weight = out.weights.at(b, h, i, j) * keep_factor(j);
       for (int64_t d = 0; d < sample.sizes.dim_value; d++)
         out.context.at(b, h, i, d).add(weight, plain(in.value.at(b, g, j, d)));
     }
@@ -132,7 +132,7 @@ class Row {
   }
 
   void differentiate(int64_t j, const Logit &logit, const Sum &delta) {
-    const double weight = out.weights.at(b, h, i, j), kept = kept(j);
+    const double weight = out.weights.at(b, h, i, j), kept = keep_factor(j);
     Sum of_weight;
     for (int64_t d = 0; d < sample.sizes.dim_value; d++) {
       const double gradient = in.context_gradient.at(b, h, i, d);
