@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from regard.backends import eager, native, torch_sdpa
-from regard.backends.gpu import flex, fused
+from regard.backends.gpu import flex, hardware
 from regard.backends.gpu.fused import cudnn, efficient, flash
+from regard.backends.gpu.rules import is_plain
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -79,17 +80,17 @@ def _preferred(problem: Problem) -> tuple[str, ...]:
     device = problem.query.device
     if device.type == "cpu":
         return ("native", "torch_sdpa", "eager")
-    if not fused.is_nvidia(device):
+    if not hardware.is_nvidia(device):
         return ("torch_sdpa", "eager")
     # cuDNN's kernels are written for the tensor cores of these GPUs, FlashAttention 2 for those
     # before. Who activates a later FlashAttention wants that one.
-    hopper = fused.capability(device)[0] in {9, 10}
+    hopper = hardware.capability(device)[0] in {9, 10}
     first_cudnn = hopper and flash.activated() is None and problem.queries >= _FEW
     whole = ("cudnn", "flash") if first_cudnn else ("flash", "cudnn")
     # With intervals FlexAttention leaves out what nobody sees; else it would only have to be
     # compiled, and where a dense mask or bias exists there is nothing to write down.
     rows = problem.rows
-    written = fused.is_plain(rows) or not rows.interval
+    written = is_plain(rows) or not rows.interval
     others = ("efficient", "flex") if written else ("flex", "efficient")
     return (*whole, *others, "eager")
 

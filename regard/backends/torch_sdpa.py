@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from regard._axes import aligned, widened
 from regard.backends._sink import with_sink
 from regard.backends._transforms import objection_to_context, objection_to_numbers
-from regard.backends.gpu.fused import is_nvidia
+from regard.backends.gpu.hardware import is_nvidia
 from regard.steps import total_bias
 
 if TYPE_CHECKING:

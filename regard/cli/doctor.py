@@ -12,7 +12,7 @@ from rich.table import Table
 
 from regard import Mask, causal, window
 from regard.backends import choose
-from regard.backends.gpu import fused, triton
+from regard.backends.gpu import hardware, triton
 from regard.backends.native import Description, describe, why_missing
 from regard.cli.errors import telling
 from regard.problem import Problem, check
@@ -64,7 +64,7 @@ def _facts(library: Description | None) -> Table:
 def _gpu() -> list[tuple[str, str]]:
     if not torch.cuda.is_available():
         return [("GPU", "none that torch can use through CUDA")]
-    major, minor = fused.capability(torch.device("cuda"))
+    major, minor = hardware.capability(torch.device("cuda"))
     name = f"{torch.cuda.get_device_name()}, compute capability {major}.{minor}"
     missing = triton.why_missing()
     by = "Triton" if missing is None else f"torch, in chunks; not by Triton: {missing}"

@@ -25,7 +25,7 @@ def test_without_a_gpu(regard, monkeypatch):
 def one_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A name")
-    monkeypatch.setattr(Problem, "tame", True)  # the tensors hold no numbers
+    monkeypatch.setattr(Problem, "is_finite", True)  # the tensors hold no numbers
 
 
 def test_on_a_gpu(regard, one_gpu):

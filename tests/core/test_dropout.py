@@ -30,7 +30,7 @@ def test_dropout_is_the_definition(mask):
     query, key, value = inputs(torch.float64)
     steps = regard.explain(query, key, value, mask=mask, dropout=0.25, generator=generator())
     visible = (regard.Mask() if mask is None else mask).visible(5, 7, (2, 4))
-    survivors = oracle.survivors(number(draw_seed(generator())), 0.25, (2, 4, 5, 7))
+    survivors = oracle.keep_mask(number(draw_seed(generator())), 0.25, (2, 4, 5, 7))
     exact = oracle.attend(
         query, key, value, visible=visible, positions=None, survivors=survivors, dropout=0.25
     )
@@ -79,7 +79,7 @@ def test_the_backward_drops_what_the_forward_dropped():
     context = regard.attention(query, key, value, dropout=0.4, generator=generator())
     (gradient,) = torch.autograd.grad(context.sum(), value)
     weights = regard.explain(query, key, value).weights.detach()
-    dropped = weights * oracle.survivors(number(draw_seed(generator())), 0.4, (2, 4, 5, 7)) / 0.6
+    dropped = weights * oracle.keep_mask(number(draw_seed(generator())), 0.4, (2, 4, 5, 7)) / 0.6
     received = dropped.sum(-2).unflatten(1, (2, 2)).sum(2)  # by each key, of its group of heads
     torch.testing.assert_close(gradient, received[..., None].expand(2, 2, 7, 3))
 

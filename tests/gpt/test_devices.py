@@ -33,7 +33,7 @@ RECIPE = TrainConfig(
 @pytest.fixture(autouse=True)
 def peak(monkeypatch):
     """Spare the CPU the products by which a GPU's speed is measured."""
-    monkeypatch.setattr(_metrics, "peak_rate", lambda device, dtype: None)
+    monkeypatch.setattr(metrics, "peak_rate", lambda device, dtype: None)
 
 
 def trained(folder, device, *, resume=False, stop=0, gpt=GPT, recipe=RECIPE):

@@ -29,7 +29,7 @@ print(library.load().regard_instructions().decode())
 def fresh():
     """The module as it is before the library is first asked for; and again afterwards."""
     library._open.cache_clear()
-    yield _library
+    yield library
     library._open.cache_clear()
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.attention.flex_attention as torchs
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from regard.backends.gpu import _device
+from regard.backends.gpu import hardware
 from regard.backends.gpu.flex import _kernel
 from regard.backends.gpu.fused import flash
 from regard.problem import check
@@ -28,10 +28,9 @@ def gpu(capability=(9, 0), *, cudnn=91002, flash_attention=None, triton=True):
         pytest.MonkeyPatch.context() as patch,
         FakeTensorMode(allow_non_fake_inputs=True),
     ):
-        patch.setattr(_device, "capability", lambda device: capability)
-        patch.setattr("regard.backends.gpu.fused.capability", lambda device: capability)
-        patch.setattr(_device, "cudnn_version", lambda: cudnn)
-        patch.setattr(_device, "why_no_triton", lambda: None if triton else "there is no Triton")
+        patch.setattr(hardware, "capability", lambda device: capability)
+        patch.setattr(hardware, "cudnn_version", lambda: cudnn)
+        patch.setattr(hardware, "why_no_triton", lambda: None if triton else "there is no Triton")
         patch.setattr(flash, "activated", lambda: flash_attention)
         yield
 
@@ -58,7 +57,7 @@ def pretended(
         named = {"query": problem.query, "bias": problem.rows.bias, "sink": problem.sink}
         named[trained].requires_grad_()
     if is_finite is not None:
-        problem.__dict__["tame"] = is_finite
+        problem.__dict__["is_finite"] = is_finite
     return problem
 
 
@@ -66,9 +65,9 @@ def pretended(
 def flex_on_cpu(*, traced=False):
     """Let FlexAttention compute on a CPU; traced as on a GPU where gradients are wanted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_device, "elsewhere", lambda problem: None)
-        patch.setattr(_device, "too_old", lambda problem, needed: None)
-        patch.setattr(_device, "why_no_triton", lambda: None)
+        patch.setattr(hardware, "elsewhere", lambda problem: None)
+        patch.setattr(hardware, "too_old", lambda problem, needed: None)
+        patch.setattr(hardware, "why_no_triton", lambda: None)
         patch.setattr(torchs, "_validate_device", lambda *tensors: None)  # refuses gradients
         if traced:
             compiled = torch.compile
@@ -89,9 +88,9 @@ def documented_kernels():
     They insist on what the real ones insist on, and no gradient passes through the log-sum-exp.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_device, "elsewhere", lambda problem: None)
-        patch.setattr(_device, "capability", lambda device: (9, 0))
-        patch.setattr(_device, "cudnn_version", lambda: 91002)
+        patch.setattr(hardware, "elsewhere", lambda problem: None)
+        patch.setattr(hardware, "capability", lambda device: (9, 0))
+        patch.setattr(hardware, "cudnn_version", lambda: 91002)
         patch.setattr(flash, "activated", lambda: None)
         for name in ("flash", "cudnn", "efficient"):
             call = f"_scaled_dot_product_{name}_attention"

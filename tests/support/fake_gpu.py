@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from regard.backends.gpu import _device, triton
+from regard.backends.gpu import hardware, triton
 
 DEVICE = torch.device("cuda:0")
 _ATEN = torch.ops.aten
@@ -147,8 +147,8 @@ def gpu():
     """
     crossed = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_device, "elsewhere", lambda problem: "this GPU has no kernels")
-        patch.setattr("regard.backends.gpu.fused.capability", lambda device: (9, 0))
+        patch.setattr(hardware, "elsewhere", lambda problem: "this GPU has no kernels")
+        patch.setattr(hardware, "capability", lambda device: (9, 0))
         patch.setattr(triton, "objection_to_reading", lambda problem: "this GPU has no kernels")
         # A module's parameter is to become the tensor, not to take over what it holds.
         patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)

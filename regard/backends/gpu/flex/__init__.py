@@ -16,7 +16,7 @@ import torch
 from regard._axes import widened
 from regard.backends._sink import with_sink
 from regard.backends._transforms import objection_to_context
-from regard.backends.gpu import _device, _rules
+from regard.backends.gpu import hardware, rules
 from regard.problem.finite import unrounded
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ _LONGEST = 2**31 - 1  # queries or keys: places are counted in 32 bits
 def objection(problem: Problem) -> str | None:
     """Say which argument can't be honoured and what to do, or None."""
     return (
-        _device.elsewhere(problem)
+        hardware.elsewhere(problem)
         or _unsupported(problem)
-        or _device.why_no_triton()
-        or _device.too_old(problem, (8, 0))
+        or hardware.why_no_triton()
+        or hardware.too_old(problem, (8, 0))
         or _missing_gradient(problem)
-        or _rules.nonfinite_reason(problem)
+        or rules.nonfinite_reason(problem)
     )
 
 
@@ -80,7 +80,7 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
     from regard.backends.gpu.flex._kernel import attend
     from regard.backends.gpu.flex._mods import kind, mask_mod, score_mod
 
-    empty = _rules.nothing(problem)
+    empty = rules.nothing(problem)
     if empty is not None:
         return empty
     assert problem.value is not None, "objection() sees to it"
@@ -90,7 +90,7 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
     query, key, value = (
         widened(t, max(_NARROWEST, t.shape[-1])) for t in (problem.query, key, value)
     )
-    everything = _rules.sees_everything(problem.rows)
+    everything = rules.sees_everything(problem.rows)
     blocks = None if everything else block_mask(problem.rows, mask_mod(problem))
     with unrounded(query.device):
         context, logsumexp = attend(

@@ -4,8 +4,6 @@
 neither which it took nor what the log-sum-exp was.
 """
 
-from regard.backends.gpu._device import capability, is_nvidia, why_no_triton
-from regard.backends.gpu._rules import is_plain
 from regard.backends.gpu.fused import cudnn, efficient, flash
 
-__all__ = ["capability", "cudnn", "efficient", "flash", "is_nvidia", "is_plain", "why_no_triton"]
+__all__ = ["cudnn", "efficient", "flash"]

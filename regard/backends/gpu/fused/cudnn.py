@@ -11,7 +11,7 @@ import torch
 
 from regard._axes import widened
 from regard.backends._sink import with_sink
-from regard.backends.gpu import _device, _rules
+from regard.backends.gpu import hardware, rules
 from regard.problem.finite import unrounded
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ _WIDE_SINCE = 91000  # from here on, 256 instead of 128 on compute capability 9.
 def objection(problem: Problem) -> str | None:
     """Say which argument can't be honoured and what to do, or None."""
     return (
-        _device.elsewhere(problem)
-        or _rules.unsupported(problem)
-        or _rules.not_half(problem)
-        or _device.too_old(problem, (8, 0))
+        hardware.elsewhere(problem)
+        or rules.unsupported(problem)
+        or rules.not_half(problem)
+        or hardware.too_old(problem, (8, 0))
         or _missing(problem)
         or _other_mask(problem)
         or _too_wide(problem)
-        or _rules.nonfinite_reason(problem)
+        or rules.nonfinite_reason(problem)
     )
 
 
 def _missing(problem: Problem) -> str | None:
-    version = _device.cudnn_version()
+    version = hardware.cudnn_version()
     if version < _OLDEST:
         return f"it needs cuDNN 9, and torch has {version or 'none'}"
     if problem.differentiable and torch.are_deterministic_algorithms_enabled():
@@ -52,17 +52,17 @@ def _missing(problem: Problem) -> str | None:
 def _other_mask(problem: Problem) -> str | None:
     if problem.alibi is not None or problem.rows.bias is not None:
         return "nothing is added to its scores here; 'efficient' and 'flex' do that"
-    if _rules.sees_everything(problem.rows):
+    if rules.sees_everything(problem.rows):
         return None
-    if _rules.causal_offset(problem.rows) != 0 or problem.queries != problem.keys:
+    if rules.causal_offset(problem.rows) != 0 or problem.queries != problem.keys:
         return "it knows no mask but the causal one of as many queries as keys"
     return None
 
 
 def _too_wide(problem: Problem) -> str | None:
     assert problem.value is not None, "unsupported() sees to it"
-    hopper = _device.capability(problem.query.device) == (9, 0)
-    widest = 256 if hopper and _device.cudnn_version() >= _WIDE_SINCE else 128
+    hopper = hardware.capability(problem.query.device) == (9, 0)
+    widest = 256 if hopper and hardware.cudnn_version() >= _WIDE_SINCE else 128
     if max(problem.query.shape[-1], problem.value.shape[-1]) > widest:
         return f"it takes head dimensions of at most {widest} on this GPU"
     return None
@@ -70,18 +70,18 @@ def _too_wide(problem: Problem) -> str | None:
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
     """Compute context and logsumexp. The kernel shares key heads among query heads by itself."""
-    empty = _rules.nothing(problem)
+    empty = rules.nothing(problem)
     if empty is not None:
         return empty
     assert problem.value is not None, "unsupported() sees to it"
     key, value = problem.key, problem.value
     if key.shape[1] != value.shape[1]:
         key = problem.repeated(key)
-    query, scale = _rules.with_positive_scale(problem.query, problem.scale)
+    query, scale = rules.with_positive_scale(problem.query, problem.scale)
     query, key, value = (
-        _rules.laid_out(widened(t, _rules.rounded_up(t.shape[-1]))) for t in (query, key, value)
+        rules.laid_out(widened(t, rules.rounded_up(t.shape[-1]))) for t in (query, key, value)
     )
-    is_causal = not _rules.sees_everything(problem.rows)
+    is_causal = not rules.sees_everything(problem.rows)
     with unrounded(query.device):
         context, logsumexp, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(  # noqa: SLF001 - the public call drops the log-sum-exp
             query,

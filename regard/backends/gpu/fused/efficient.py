@@ -14,7 +14,7 @@ import torch
 
 from regard._axes import widened
 from regard.backends._sink import with_sink
-from regard.backends.gpu import _device, _rules
+from regard.backends.gpu import hardware, rules
 from regard.problem.finite import unrounded
 from regard.steps import total_bias
 
@@ -35,12 +35,12 @@ def objection(problem: Problem) -> str | None:
     if dtype not in _DTYPES:
         return f"query is {dtype}, which only the written-out computation serves"
     return (
-        _device.elsewhere(problem)
-        or _rules.unsupported(problem)
-        or _device.too_old(problem, (8, 0) if dtype == torch.bfloat16 else (5, 0))
+        hardware.elsewhere(problem)
+        or rules.unsupported(problem)
+        or hardware.too_old(problem, (8, 0) if dtype == torch.bfloat16 else (5, 0))
         or _rounded_bias(problem)
         or _missing_gradient(problem)
-        or _rules.nonfinite_reason(problem)
+        or rules.nonfinite_reason(problem)
     )
 
 
@@ -67,18 +67,18 @@ def _missing_gradient(problem: Problem) -> str | None:
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
     """Compute context and logsumexp. Key heads are repeated, which the kernel does not do."""
-    empty = _rules.nothing(problem)
+    empty = rules.nothing(problem)
     if empty is not None:
         return empty
     assert problem.value is not None, "unsupported() sees to it"
-    query, scale = _rules.with_positive_scale(problem.query, problem.scale)
+    query, scale = rules.with_positive_scale(problem.query, problem.scale)
     key, value = problem.repeated(problem.key), problem.repeated(problem.value)
     query, key, value = (
-        _rules.laid_out(widened(t, _rules.rounded_up(t.shape[-1]))) for t in (query, key, value)
+        rules.laid_out(widened(t, rules.rounded_up(t.shape[-1]))) for t in (query, key, value)
     )
     with unrounded(query.device):
-        if problem.alibi is None and _rules.is_plain(problem.rows):
-            is_causal = not _rules.sees_everything(problem.rows)
+        if problem.alibi is None and rules.is_plain(problem.rows):
+            is_causal = not rules.sees_everything(problem.rows)
             context, logsumexp = _kernel(query, key, value, scale, None, is_causal=is_causal)
         else:
             context, logsumexp = _in_blocks(problem, query, key, value, scale)
@@ -113,7 +113,7 @@ def _in_blocks(
     for first in range(0, problem.queries, size):
         rows = slice(first, min(first + size, problem.queries))
         mask, fully_masked = _additive(problem, rows)
-        part = _rules.laid_out(query[..., rows, :])
+        part = rules.laid_out(query[..., rows, :])
         context, logsumexp = _kernel(part, key, value, scale, mask, is_causal=False)
         contexts.append(context.masked_fill(fully_masked, 0))
         logsumexps.append(logsumexp.masked_fill(fully_masked[..., 0], -torch.inf))

@@ -14,7 +14,7 @@ import torch
 
 from regard._axes import widened
 from regard.backends._sink import with_sink
-from regard.backends.gpu import _device, _rules
+from regard.backends.gpu import hardware, rules
 from regard.problem.finite import unrounded
 
 if TYPE_CHECKING:
@@ -39,23 +39,23 @@ def activated() -> str | None:
 def objection(problem: Problem) -> str | None:
     """Say which argument can't be honoured and what to do, or None."""
     return (
-        _device.elsewhere(problem)
-        or _rules.unsupported(problem)
-        or _rules.not_half(problem)
+        hardware.elsewhere(problem)
+        or rules.unsupported(problem)
+        or rules.not_half(problem)
         or _wrong_gpu(problem)
         or _other_mask(problem)
         or _too_wide(problem)
-        or _rules.nonfinite_reason(problem)
+        or rules.nonfinite_reason(problem)
     )
 
 
 def _wrong_gpu(problem: Problem) -> str | None:
     which = activated() or "FA2"
     if which == "FA2":
-        return _device.too_old(problem, (8, 0))
+        return hardware.too_old(problem, (8, 0))
     if which not in _RUNS_ON:
         return f"{which!r} was activated in its place, of which nothing is known here"
-    major = _device.capability(problem.query.device)[0]
+    major = hardware.capability(problem.query.device)[0]
     if major not in _RUNS_ON[which]:
         return f"{which} was activated, which does not run on compute capability {major}"
     return None
@@ -65,9 +65,9 @@ def _other_mask(problem: Problem) -> str | None:
     rows = problem.rows
     if problem.alibi is not None or rows.bias is not None:
         return "it adds nothing to the scores"
-    if _rules.sees_everything(rows):
+    if rules.sees_everything(rows):
         return None
-    if _rules.causal_offset(rows) != problem.keys - problem.queries:
+    if rules.causal_offset(rows) != problem.keys - problem.queries:
         return "it knows no mask but the causal one whose last query sits at the last key"
     if problem.queries > problem.keys:
         return "it mishandles queries that sit before the first key"
@@ -80,7 +80,7 @@ def _too_wide(problem: Problem) -> str | None:
     which = activated() or "FA2"
     if width > _WIDEST[which]:
         return f"{which} takes head dimensions of at most {_WIDEST[which]}"
-    has = _device.capability(problem.query.device)
+    has = hardware.capability(problem.query.device)
     small = (8, 6) <= has <= (8, 9) or has[0] == 12
     if which == "FA2" and problem.differentiable and small and 192 < width <= 224:
         return f"it gives no gradients of head dimension {width} on compute capability {has}"
@@ -90,22 +90,22 @@ def _too_wide(problem: Problem) -> str | None:
 def _width(problem: Problem) -> int:
     """Tell the width that all three are widened to, since the kernel wants D = Dv."""
     assert problem.value is not None, "unsupported() sees to it"
-    return _rules.rounded_up(max(problem.query.shape[-1], problem.value.shape[-1]))
+    return rules.rounded_up(max(problem.query.shape[-1], problem.value.shape[-1]))
 
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
     """Compute context and logsumexp. The kernel shares key heads among query heads by itself."""
-    empty = _rules.nothing(problem)
+    empty = rules.nothing(problem)
     if empty is not None:
         return empty
     assert problem.value is not None, "unsupported() sees to it"
     key, value = problem.key, problem.value
     if key.shape[1] != value.shape[1]:
         key = problem.repeated(key)
-    query, scale = _rules.with_positive_scale(problem.query, problem.scale)
+    query, scale = rules.with_positive_scale(problem.query, problem.scale)
     width = _width(problem)
-    query, key, value = (_rules.laid_out(widened(t, width)) for t in (query, key, value))
-    is_causal = not _rules.sees_everything(problem.rows)
+    query, key, value = (rules.laid_out(widened(t, width)) for t in (query, key, value))
+    is_causal = not rules.sees_everything(problem.rows)
     with unrounded(query.device):
         context, logsumexp, *_ = torch.ops.aten._scaled_dot_product_flash_attention(  # noqa: SLF001 - the public call drops the log-sum-exp
             query, key, value, is_causal=is_causal, scale=scale

@@ -57,7 +57,7 @@ def test_philox_gives_the_known_answers(line):
 @pytest.mark.parametrize("seed", [0, 1, 2**32, SEED, 2**64 - 1])
 def test_survivors_are_those_of_the_definition(seed, dropout):
     kept = whole(seed=seed, dropout=dropout)
-    assert torch.equal(kept, oracle.survivors(seed, dropout, (B, H, L, S)))
+    assert torch.equal(kept, oracle.keep_mask(seed, dropout, (B, H, L, S)))
 
 
 def test_a_weight_survives_from_its_word_on():
@@ -73,7 +73,7 @@ def test_a_weight_survives_from_its_word_on():
 
 @pytest.mark.parametrize("counters", [1, 40, 2**17], ids="counters={}".format)
 def test_a_block_is_a_cut_of_the_whole(counters, monkeypatch):
-    expected = oracle.survivors(SEED, 0.4, (B, H, L, S))
+    expected = oracle.keep_mask(SEED, 0.4, (B, H, L, S))
     monkeypatch.setattr("regard.problem.dropout._COUNTERS", counters)  # one row at a time, two, all
     rows = [slice(*ends) for ends in itertools.combinations_with_replacement(range(L + 1), 2)]
     columns = [slice(*ends) for ends in itertools.combinations_with_replacement(range(S + 1), 2)]
