@@ -22,11 +22,11 @@ try:
     from regard.gpt.parameter_count import ParameterCounts, parameter_counts
     from regard.gpt.sampling import Sampling
     from regard.gpt.tokenizer import CharTokenizer, Tokenizer
-    from regard.gpt.training._resume import recipe_of
     from regard.gpt.training.config import TrainConfig
     from regard.gpt.training.corpus import CorpusError, python_texts, read_texts, split_texts
     from regard.gpt.training.history import History, history
     from regard.gpt.training.packed_corpus import Corpus, open_corpus, prepare
+    from regard.gpt.training.resume import recipe_of
     from regard.gpt.training.schedule import learning_rate
     from regard.gpt.training.tensorboard import TensorBoard
     from regard.gpt.training.train import Callback, DivergedError, Report, Training, evaluate, train

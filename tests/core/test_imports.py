@@ -1,6 +1,11 @@
-"""Who may import whom: `import regard` brings torch alone, and no room uses one below it."""
+"""Who may import whom: no room imports a higher one, nobody imports what is private elsewhere.
+
+A private name starts with an underscore. It belongs to the package, that is the folder, in which it
+stands, and to the packages inside it; so for benchmarks, tools and docs. Tests may import it too.
+"""
 
 import ast
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +15,9 @@ import pytest
 import regard
 
 PACKAGE = Path(regard.__file__).parent
+ROOT = PACKAGE.parent
 
-# From the top down; each may use those above it. `attention` stands below `pattern` since it
-# returns one.
+# A room may import those that stand before it in this list, and itself: so no circle leaves a room.
 ROOMS = {
     "errors": ["errors", "_extras", "_files", "_interrupt"],
     "tensors": ["_axes", "_cached", "_contexts", "_tensors"],
@@ -51,6 +56,7 @@ EXCEPTIONS = {
 IN_TRITON = PACKAGE / "backends" / "gpu" / "triton" / "kernels"
 
 FILES = sorted(PACKAGE.rglob("*.py"))
+BESIDE = sorted(f for name in ("benchmarks", "tools", "docs") for f in (ROOT / name).rglob("*.py"))
 
 
 def name_of(path):
@@ -81,21 +87,59 @@ def top_level_imports(path):
         yield from imported(node)
 
 
+def rooms_imported(path):
+    """The modules right below the package that a file imports from."""
+    for name in imports(path):
+        package, *rest = name.split(".")
+        if package == "regard":
+            yield rest[0] if rest else "__init__"
+
+
 def short(path):
-    return str(path.relative_to(PACKAGE))
+    return str(path.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("path", FILES, ids=short)
-def test_no_room_uses_one_below_it(path):
+def test_no_room_imports_a_higher_one(path):
     here = name_of(path)
     assert here in ORDER, f"{here} is in no room; give it its place in ROOMS"
-    for name in imports(path):
-        package, *rest = name.split(".")
-        if package != "regard":
-            continue
-        there = rest[0] if rest else "__init__"
+    for there in rooms_imported(path):
         if (here, there) not in EXCEPTIONS:
             assert ORDER[there] <= ORDER[here], f"{here} imports {there}"
+
+
+def private_imports(path, package):
+    """Names that a file imports although they are private to a package that it is not part of."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            owner = [*itertools.takewhile(lambda part: not part.startswith("_"), parts)]
+            if parts[0] == "regard" and owner != parts and package[: len(owner)] != owner:
+                yield name
+
+
+@pytest.mark.parametrize("path", [*FILES, *BESIDE], ids=short)
+def test_private_names_are_imported_inside_their_package_alone(path):
+    package = list(path.relative_to(ROOT).parts[:-1])
+    assert list(private_imports(path, package)) == []
+
+
+def test_a_private_name_of_another_package_is_recognised(tmp_path):
+    file = tmp_path / "file.py"
+    file.write_text(
+        "import regard.gpt._fields\nfrom regard.mask import _mask, bounds\n"
+        "from regard.mask._mask import Mask\nfrom regard._axes import flat\n"
+    )
+    elsewhere = ["regard.gpt._fields", "regard.mask._mask", "regard.mask._mask.Mask"]
+    assert list(private_imports(file, ["regard", "nn"])) == elsewhere
+    assert list(private_imports(file, ["regard", "mask", "inner"])) == elsewhere[:1]
+    assert list(private_imports(file, ["benchmarks"])) == [*elsewhere, "regard._axes.flat"]
 
 
 def test_the_exceptions_are_imported_late():

@@ -18,7 +18,6 @@ from regard.gpt.checkpoint import CheckpointError
 from regard.gpt.model import GPT
 from regard.gpt.training._loop import Loop, Progressed, say
 from regard.gpt.training._optimizer_shards import read_optimizer
-from regard.gpt.training._resume import recipe, require_described, require_same
 from regard.gpt.training._sources import source_of
 from regard.gpt.training.batches import Batches
 from regard.gpt.training.checkpoints import CORPUS, RunFolder, take
@@ -29,6 +28,7 @@ from regard.gpt.training.history import Recorder
 from regard.gpt.training.metrics import Rates
 from regard.gpt.training.packed_corpus import Corpus, open_corpus, prepare
 from regard.gpt.training.parallel import spread
+from regard.gpt.training.resume import recipe, require_described, require_same
 from regard.gpt.training.update import Updates, make_optimizer, restore_optimizer
 
 if TYPE_CHECKING:
