@@ -1,6 +1,6 @@
 """Draw README's picture: a text, and what the heads of the shipped model do with it.
 
-``python docs/demo.py [FILE [MODEL]]`` writes it, to docs/pictures/demo.png unless told otherwise.
+``python docs/demo.py [FILE [MODEL]]`` writes it, by default to docs/pictures/demo.png.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def _text(axes: Axes, reading: Reading, head: HeadReading) -> None:
             write(axes, x + (i + 0.5) * LETTER, y, letter, **style)
         x += width
     y += 0.55
-    asked = f"{query} “{readable(reading.tokens[query]).strip()}” attends to"
-    write(axes, 0.3, y, asked, "left", size=9, color=FAINT)
+    heading = f"{query} “{readable(reading.tokens[query]).strip()}” attends to"
+    write(axes, 0.3, y, heading, "left", size=9, color=FAINT)
     for weight, key in zip(*(top.tolist() for top in row.topk(4)), strict=True):
         y += 0.27
         write(axes, 0.75, y, str(key), "right", size=9, color=FAINT)

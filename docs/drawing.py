@@ -85,7 +85,7 @@ def table(
         captions: what the rows and what the columns are.
         strongest: the weight that gets the full colour.
         text: what to write into a cell.
-        shown: which cells to draw; those with a weight above 0, unless told otherwise.
+        shown: which cells to draw; by default those with a weight above 0.
         sums: write the sum of each row beside it.
         width: of a cell.
 

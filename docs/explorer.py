@@ -1,6 +1,6 @@
 """Take the picture of the explorer's page: needs playwright and a chromium on the machine.
 
-``python docs/explorer.py [FILE]`` writes it, to docs/pictures/explorer.png unless told otherwise.
+``python docs/explorer.py [FILE]`` writes it, by default to docs/pictures/explorer.png.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Draw the pictures of the pages, from the numbers that the pages compute.
 
-``python docs/pictures.py [FOLDER]`` writes them all, to docs/pictures unless told otherwise.
+``python docs/pictures.py [FOLDER]`` writes them all, by default to docs/pictures.
 """
 
 from __future__ import annotations
