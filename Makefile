@@ -7,11 +7,14 @@ COMMAND := $(VENV)/installed-command
 TESTS := $(VENV)/installed-tests
 PEERS := $(VENV)/installed-peers
 NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
+# The page's JavaScript is checked with what npm installs here.
+JAVASCRIPT := tools/javascript
+CHECKERS := $(JAVASCRIPT)/node_modules/installed
 TEXT := "The with statement is used to wrap the execution of a block. The with statement \
 allows common patterns to be reused: a block that is used again is a block of the with statement."
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test throttled lint sanitize sanitize-memory sanitize-threads neon bench pictures model clean
+.PHONY: help demo test throttled lint javascript sanitize sanitize-memory sanitize-threads neon bench pictures model clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,10 +30,16 @@ test: lint ## lint, check types, run all tests, then the kernels under sanitizer
 throttled: $(TESTS) ## run the browser tests with the browser's processor throttled to a fifth
 	OMP_NUM_THREADS=1 REGARD_BROWSER=required REGARD_BROWSER_SLOWDOWN=5 $(BIN)/python -m pytest tests/explorer/browser
 
-lint: $(TESTS)
+lint: $(TESTS) javascript
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Whoever has no Node.js checks the rest; where the browser's tests are required, this is too.
+javascript:
+	@if command -v npm >/dev/null; then \
+		$(MAKE) --no-print-directory $(CHECKERS) && npm --prefix $(JAVASCRIPT) run --silent lint; \
+	else echo "npm is missing: the page's JavaScript is not checked"; [ "$$REGARD_BROWSER" != required ]; fi
 
 # Random problems, compared with the definition: with every access and overflow checked, and with
 # several callers at once whose accesses must not race.
@@ -58,7 +67,7 @@ model: $(COMMAND) ## train the shipped model again, into runs/shipped
 	$(BIN)/regard train --out runs/shipped
 
 clean: ## remove the virtual environment, the build and what tools left behind
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(JAVASCRIPT)/node_modules build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -72,6 +81,10 @@ $(COMMAND): pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 $(TESTS): pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	$(BIN)/python tools/install.py test
 	@touch $(COMMAND) $@
+
+$(CHECKERS): $(JAVASCRIPT)/package-lock.json
+	npm --prefix $(JAVASCRIPT) ci --no-audit --no-fund
+	@touch $@
 
 # Peers that can't be had are named as missing, and keep no one from measuring.
 $(PEERS): $(TESTS)

@@ -29,7 +29,8 @@ export const onOffline = (heard) => {
 
 /** The model of an earlier update is a page of its own, `/?update=200`; the newest has none. */
 export const update = new URLSearchParams(location.search).get("update");
-const at = (path) => (update == null ? path : `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ update })}`);
+const addressOf = (path) =>
+  update == null ? path : `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ update })}`;
 
 async function ask(path, { view, method = "GET", body, signal } = {}, again = true) {
   let control = null;
@@ -44,7 +45,7 @@ async function ask(path, { view, method = "GET", body, signal } = {}, again = tr
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = await fetch(at(path), {
+    answer = await fetch(addressOf(path), {
       method,
       headers,
       signal,
@@ -141,8 +142,7 @@ export const column = (run, layer, head, at, view = "column") =>
   floats(`${of(run)}/column?${query({ layer, head, key: at })}`, { view });
 export const cell = (run, layer, head, at, key, view = "cell") =>
   json(`${of(run)}/cell?${query({ layer, head, query: at, key })}`, { view });
-export const readouts = (run, layer, head, view) =>
-  floats(`${of(run)}/readouts?${query({ layer, head })}`, { view });
+export const readouts = (run, layer, head, view) => floats(`${of(run)}/readouts?${query({ layer, head })}`, { view });
 export const training = () => json("/api/training");
 export const trained = (step) => floats(`/api/training/${step}/thumbnails`, { view: "trained" });
 /** @param {{first?: number, count?: number, picked?: number}} [keys] ranks that are written out, and a key */

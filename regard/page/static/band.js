@@ -24,10 +24,7 @@ export function startBand() {
   }
   byId("fold").onclick = () => set({ folded: !get().folded });
   subscribe("about tab folded", show);
-  subscribe(
-    "run second layer head average other active compare query querySecond hover tab",
-    title,
-  );
+  subscribe("run second layer head average other active compare query querySecond hover tab", title);
   split();
   show(get());
 }
@@ -75,7 +72,10 @@ function split() {
     document.documentElement.style.setProperty("--band", `${fits}px`);
   };
   const say = () =>
-    splitter.setAttribute("aria-valuenow", String(Math.round((100 * heightOf(byId("band"))) / Math.max(1, heightOf(main)))));
+    splitter.setAttribute(
+      "aria-valuenow",
+      String(Math.round((100 * heightOf(byId("band"))) / Math.max(1, heightOf(main)))),
+    );
   new ResizeObserver(say).observe(byId("band"));
   say();
   splitter.setAttribute("aria-valuemin", "0");
@@ -85,8 +85,7 @@ function split() {
     splitter.setPointerCapture(event.pointerId);
   });
   splitter.addEventListener("pointermove", (event) => {
-    if (splitter.hasPointerCapture(event.pointerId))
-      resize(main.getBoundingClientRect().bottom - event.clientY);
+    if (splitter.hasPointerCapture(event.pointerId)) resize(main.getBoundingClientRect().bottom - event.clientY);
   });
   splitter.addEventListener("keydown", (event) => {
     const by = { ArrowUp: STEP, ArrowDown: -STEP }[event.key];

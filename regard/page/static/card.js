@@ -27,13 +27,10 @@ let mean = { name: "", data: null };
 
 export function startCard() {
   const ask = settled(40, askMean);
-  subscribe(
-    "run second layer head other compare active average heads headsSecond",
-    () => {
-      showCard();
-      ask();
-    },
-  );
+  subscribe("run second layer head other compare active average heads headsSecond", () => {
+    showCard();
+    ask();
+  });
   onThumbnails((side, layer) => {
     const now = preview ?? shown();
     if (side === textSide(now.side) && layer === now.layer) showCard();
@@ -87,7 +84,10 @@ function showCard() {
   if (data) paintThumbnail(canvas, data, average === "head" ? head : 0, look);
   else canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
   // The picture and the scores may still be of the text before it grew.
-  markStale(card, [data, figures].some((one) => one && one.run !== run.id));
+  markStale(
+    card,
+    [data, figures].some((one) => one && one.run !== run.id),
+  );
   const title = average === "head" && figures ? `${name}: ${figures.name}` : name;
   card.replaceChildren(
     canvas,

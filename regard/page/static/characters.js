@@ -7,7 +7,12 @@ export const bytesOf = (token) =>
   BYTES.test(token) ? [...token.matchAll(/[0-9A-F]{2}(?=>)/g)].map(([digits]) => Number.parseInt(digits, 16)) : null;
 
 /** How many bytes a character has, by its first, in UTF-8; 0 where none begins so. */
-const lengthBy = (first) => [[0xc2, 0xdf, 2], [0xe0, 0xef, 3], [0xf0, 0xf4, 4]].find(([least, most]) => first >= least && first <= most)?.[2] ?? 0;
+const lengthBy = (first) =>
+  [
+    [0xc2, 0xdf, 2],
+    [0xe0, 0xef, 3],
+    [0xf0, 0xf4, 4],
+  ].find(([least, most]) => first >= least && first <= most)?.[2] ?? 0;
 
 /**
  * The character that begins with a token and is made of it and of those after it.

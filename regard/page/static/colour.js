@@ -69,9 +69,7 @@ export function scaleFor(kind, most, exact) {
 
 function ceiling(value) {
   const base = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10]
-    .map((factor) => Number((factor * base).toPrecision(1)))
-    .find((round) => round >= value * 0.9999);
+  return [1, 2, 5, 10].map((factor) => Number((factor * base).toPrecision(1))).find((round) => round >= value * 0.9999);
 }
 
 /** Where a value lies on a scale, 0 … 1. */
@@ -82,8 +80,7 @@ export function place(scale, value) {
 }
 
 /** The value at a place 0 … 1 of a scale. */
-export const valueAt = (scale, t) =>
-  scale.kind === "log" ? scale.high * 10 ** (DECADES * (t - 1)) : scale.high * t;
+export const valueAt = (scale, t) => (scale.kind === "log" ? scale.high * 10 ** (DECADES * (t - 1)) : scale.high * t);
 
 /** All colours in a row, as a picture: the scale. */
 export function rampPicture(theme) {

@@ -69,7 +69,7 @@ export function framed(draw) {
 }
 
 /** Waits for an event of the document; where it does not come, no longer than so. */
-export const event = (name, most = 20_000) =>
+export const documentEvent = (name, most = 20_000) =>
   during(
     new Promise((done) => {
       document.addEventListener(name, done, { once: true });

@@ -36,10 +36,7 @@ export function layout(width, height, length, letters = 14) {
   const bar = narrow ? 30 : 40;
   const bottom = bar + GAP * 2 + (narrow ? 62 : 84);
   const top = TOP;
-  const side = Math.max(
-    60,
-    Math.min(width - left - right, height - top - bottom, Math.max(length, 1) * CELL),
-  );
+  const side = Math.max(60, Math.min(width - left - right, height - top - bottom, Math.max(length, 1) * CELL));
   return { left, top, side, right, bottom, bar, width: left + side + right, height: top + side + bottom };
 }
 
@@ -83,7 +80,7 @@ export function paintMap(surface, data) {
   paintCross(surface, data, now, cell);
 }
 
-function paintPicture(surface, { canvas, queries, keys, block }, { left, top, side }, now, cell) {
+function paintPicture(surface, { canvas, queries, keys, block }, { left, top }, now, cell) {
   const y0 = Math.max(queries[0], now.queries);
   const y1 = Math.min(queries[1], now.queries + now.span);
   const x0 = Math.max(keys[0], now.keys);
@@ -164,8 +161,8 @@ function bins(first, span, values, cell, merge, draw) {
   if (cell >= 1) {
     for (let k = Math.floor(first); k < stop; k++) {
       const start = Math.max(0, (k - first) * cell);
-      const stop = Math.min(span * cell, (k + 1 - first) * cell);
-      if (stop > start) draw(k, start, Math.max(stop - start - (cell > 4 ? 1 : 0), 0.5), values[k]);
+      const edge = Math.min(span * cell, (k + 1 - first) * cell);
+      if (edge > start) draw(k, start, Math.max(edge - start - (cell > 4 ? 1 : 0), 0.5), values[k]);
     }
     return;
   }

@@ -56,7 +56,10 @@ export function paintTraining(surface, { steps, lines, name, losses, step, width
   };
   part(0, split, lines, name, name === "entropy" ? "nats" : name === "distance" ? "tokens" : "");
   if (known) part(split + 4, height - FOOT, [{ values: losses, chosen: true }], "loss", "nats");
-  for (const [at, align] of [[steps[0], "left"], [steps.at(-1), "right"]]) {
+  for (const [at, align] of [
+    [steps[0], "left"],
+    [steps.at(-1), "right"],
+  ]) {
     surface.textAlign = align;
     write(surface, String(at), x(at), height - 3, `11px ${inks.sans}`, inks.soft);
   }

@@ -16,9 +16,7 @@ export function startEntry() {
     if (!about) return;
     byId("sequence-label").hidden = about.writes || about.runs.length < 2;
     sequence.replaceChildren(
-      ...about.runs.map((name) =>
-        make("option", { value: name, textContent: name, selected: name === run?.id }),
-      ),
+      ...about.runs.map((name) => make("option", { value: name, textContent: name, selected: name === run?.id })),
     );
   });
   subscribe("busy", ({ about, run, busy }) => {

@@ -82,11 +82,7 @@ function exportMap(kind) {
       surface.fillStyle = look.ink;
       surface.textAlign = "left";
       surface.textBaseline = "alphabetic";
-      surface.fillText(
-        `${placeName(source.run, source)}${figures ? `: ${figures.name}` : ""}`,
-        x + 8,
-        20,
-      );
+      surface.fillText(`${placeName(source.run, source)}${figures ? `: ${figures.name}` : ""}`, x + 8, 20);
       x += widths[k] + gap;
     });
     paintScale(surface, {

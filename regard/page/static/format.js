@@ -27,9 +27,7 @@ export function weight(value) {
 /** 3.1·10⁻⁵ */
 export function power(value) {
   const [digits, exponent] = value.toExponential(1).split("e");
-  const raised = [...String(Number(exponent))]
-    .map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)])
-    .join("");
+  const raised = [...String(Number(exponent))].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("");
   return digits === "1.0" ? `10${raised}` : `${digits.replace("-", MINUS).replace(/\.0$/, "")}·10${raised}`;
 }
 
@@ -52,8 +50,7 @@ export const count = (value) => value.toLocaleString("en").replaceAll(",", " ");
 export const plural = (many, one, more = `${one}s`) => `${count(many)} ${many === 1 ? one : more}`;
 
 /** What the server says, as a sentence. */
-export const sentence = (text) =>
-  `${text[0].toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}`;
+export const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}`;
 
 /** A token cut to so many characters; what is left out is shown by an ellipsis in its middle. */
 export function short(text, most) {
@@ -65,8 +62,7 @@ export function short(text, most) {
 }
 
 /** A token with its place; the place alone where the tokens have no names of their own. */
-export const named = (labels, k, most = 24) =>
-  labels[k] === String(k) ? String(k) : `${k} ${short(labels[k], most)}`;
+export const named = (labels, k, most = 24) => (labels[k] === String(k) ? String(k) : `${k} ${short(labels[k], most)}`);
 
 /**
  * Keeps a token from turning the text around it: it is in whatever script its author used. These

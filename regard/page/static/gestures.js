@@ -87,9 +87,13 @@ export function pinches(element, on) {
   let apart = 0;
   const spread = ({ touches: [a, b] }) => Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY);
   // Touches, not pointers: a finger's pointer ends as soon as the browser begins to scroll.
-  element.addEventListener("touchstart", (event) => {
-    apart = event.touches.length === 2 ? spread(event) : 0;
-  }, { passive: true });
+  element.addEventListener(
+    "touchstart",
+    (event) => {
+      apart = event.touches.length === 2 ? spread(event) : 0;
+    },
+    { passive: true },
+  );
   element.addEventListener(
     "touchmove",
     (event) => {

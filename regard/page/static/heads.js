@@ -143,8 +143,11 @@ class Grid {
     const { run, heads } = this.source();
     for (const { root } of this.cells.values()) {
       const [layer, head] = [Number(root.dataset.layer), Number(root.dataset.head)];
-      const shown = [thumbnailsOf(this.which, layer), figuresOf(layer, head, heads)];
-      markStale(root, shown.some((one) => one && one.run !== run?.id));
+      const parts = [thumbnailsOf(this.which, layer), figuresOf(layer, head, heads)];
+      markStale(
+        root,
+        parts.some((one) => one && one.run !== run?.id),
+      );
     }
   }
 
@@ -167,7 +170,13 @@ class Grid {
     const room = Number.parseFloat(getComputedStyle(grid).maxHeight) || grid.clientHeight;
     const how = arrangement(run, width, room - 8);
     const heads = ordered(source);
-    const key = [run.layers.length, sort, wide, JSON.stringify(how), heads.map((one) => nameOf(one.layer, one.head))].join();
+    const key = [
+      run.layers.length,
+      sort,
+      wide,
+      JSON.stringify(how),
+      heads.map((one) => nameOf(one.layer, one.head)),
+    ].join();
     if (key === this.arranged) return this.#fill();
     this.arranged = key;
     grid.classList.toggle("small", how.small);
@@ -243,10 +252,7 @@ class Grid {
       figure.textContent = word ? `${place}  ${value}` : place;
       figure.hidden = byLayer; // the grid's edges say it
       root.title = `${label}${figures ? `: ${figures.name}` : ""}`;
-      root.setAttribute(
-        "aria-label",
-        [label, figures?.name, word && `${word} ${value}`].filter(Boolean).join(", "),
-      );
+      root.setAttribute("aria-label", [label, figures?.name, word && `${word} ${value}`].filter(Boolean).join(", "));
     }
   }
 
@@ -257,8 +263,7 @@ class Grid {
     const beside = now.compare === "head" ? shown(sides().find((side) => side !== active.side)) : null;
     const within = (source, layer, head) =>
       source != null &&
-      (source.average === "model" ||
-        (source.layer === layer && (source.average === "layer" || source.head === head)));
+      (source.average === "model" || (source.layer === layer && (source.average === "layer" || source.head === head)));
     for (const { root } of this.cells.values()) {
       const [layer, head] = [Number(root.dataset.layer), Number(root.dataset.head)];
       const chosen = within(active, layer, head);

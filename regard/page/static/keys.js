@@ -115,8 +115,7 @@ function zoomAtQuery(factor) {
   const { run, zoom } = column.source();
   if (!run) return;
   const { queries, keys, span } = zoom ?? { queries: 0, keys: 0, span: run.length };
-  const within = (at, first) =>
-    at == null || at < first || at > first + span ? 0.5 : (at + 0.5 - first) / span;
+  const within = (at, first) => (at == null || at < first || at > first + span ? 0.5 : (at + 0.5 - first) / span);
   column.zoomBy(factor, { x: within(keyNow() ?? queryNow(), keys), y: within(queryNow(), queries) });
 }
 

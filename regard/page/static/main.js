@@ -84,9 +84,7 @@ function welcome() {
     chosen = true;
     if (layer || head || query != null || performance.now() - since > PATIENCE) return; // it is being looked at
     const all = [...heads].flatMap(([at, found]) => found.map((figures) => ({ layer: at, ...figures })));
-    const best = all
-      .filter(({ name }) => name === "induction")
-      .sort((a, b) => b.induction - a.induction)[0];
+    const best = all.filter(({ name }) => name === "induction").sort((a, b) => b.induction - a.induction)[0];
     if (best) set({ layer: best.layer, head: best.head });
   });
 }

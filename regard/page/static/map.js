@@ -142,7 +142,11 @@ export class MapColumn {
     if (!run) return;
     const layers = run.layers.map(({ index, name }, at) => [String(at), String(index), name]);
     const heads = run.layers[layer].heads.map((name, at) => [String(at), String(name), ""]);
-    fill(this.layerSelect, [...layers, ["mean", "all", "the mean over all layers"]], average === "model" ? "mean" : layer);
+    fill(
+      this.layerSelect,
+      [...layers, ["mean", "all", "the mean over all layers"]],
+      average === "model" ? "mean" : layer,
+    );
     fill(this.headSelect, [...heads, ["mean", "mean", "the mean over the heads"]], average === "head" ? head : "mean");
     this.headSelect.disabled = average === "model";
     const figures = figuresOf(layer, head, source.heads);
@@ -263,9 +267,7 @@ export class MapColumn {
       const { queries, keys, block } = data;
       const causal = this.source().run?.causal;
       // Hidden is what lies wholly above the diagonal: no query of the cell sees any of its keys.
-      const hidden = causal
-        ? (i, j) => keys[0] + j * block > queries[0] + (i + 1) * block - 1
-        : undefined;
+      const hidden = causal ? (i, j) => keys[0] + j * block > queries[0] + (i + 1) * block - 1 : undefined;
       this.made.set(key, picture(data, scale, inks().theme, hidden));
     }
     const { queries, keys, block } = data;
@@ -300,7 +302,7 @@ export class MapColumn {
     const { run } = this.source();
     markStale(this.field, this.sharp !== null && !this.current());
     if (this.root.hidden || !run) {
-      this.canvas.width = this.canvas.width; // clears it
+      prepared(this.canvas, this.place.width, this.place.height); // clears it
       return;
     }
     const { place } = this;
@@ -322,9 +324,7 @@ function fill(select, names, chosen) {
   const key = names.map(([, text]) => text).join();
   if (select.dataset.names !== key) {
     select.dataset.names = key;
-    select.replaceChildren(
-      ...names.map(([value, text, title]) => make("option", { value, textContent: text, title })),
-    );
+    select.replaceChildren(...names.map(([value, text, title]) => make("option", { value, textContent: text, title })));
   }
   select.value = String(chosen);
 }
@@ -337,17 +337,15 @@ export const columns = /** @type {any} */ ({});
  * is zoomed, unless it is to fit what is seen. A weight can then be above it, where that is of means.
  */
 export function scaleNow() {
-  const shown = [columns.first, columns.second].filter(
-    (column) => column && !column.root.hidden && column.sharp,
-  );
-  const fitted = shown.map(({ sharp, coarse }) => (get().fit ? sharp : (coarse ?? sharp)));
+  const drawn = [columns.first, columns.second].filter((column) => column && !column.root.hidden && column.sharp);
+  const fitted = drawn.map(({ sharp, coarse }) => (get().fit ? sharp : (coarse ?? sharp)));
   const most = (all) => Math.max(0, ...all.map(({ greatest }) => greatest));
   const scale = scaleFor(
     get().colour,
     most(fitted),
     fitted.every(({ exact }) => exact),
   );
-  return { ...scale, exceeded: scale.high < 1 && most(shown.map(({ sharp }) => sharp)) > scale.high };
+  return { ...scale, exceeded: scale.high < 1 && most(drawn.map(({ sharp }) => sharp)) > scale.high };
 }
 
 /** The column that zoom buttons and keys mean. */

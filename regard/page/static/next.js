@@ -65,6 +65,5 @@ function list(next, busy) {
 function ghosts(drawn, side) {
   const root = byId(side === "second" ? "tokens-second" : "tokens");
   root.querySelectorAll(".ghost").forEach((old) => old.remove());
-  for (const { text } of drawn)
-    root.append(make("span", { className: "token new ghost", textContent: text }));
+  for (const { text } of drawn) root.append(make("span", { className: "token new ghost", textContent: text }));
 }

@@ -30,15 +30,21 @@ export function startRail() {
   overviewMoves(byId("overview"));
   const ask = settled(70, askCell);
   const draw = framed(drawRail);
-  subscribe("hover query key querySecond keySecond layer head average other run second compare active strongest", () => {
-    showCell();
-    ask();
-  });
+  subscribe(
+    "hover query key querySecond keySecond layer head average other run second compare active strongest",
+    () => {
+      showCell();
+      ask();
+    },
+  );
   subscribe("cell", showCell);
-  subscribe("colour fit strongest zoom zoomSecond cell run second compare active hover key query keySecond querySecond", () => {
-    mark(get().colour);
-    draw();
-  });
+  subscribe(
+    "colour fit strongest zoom zoomSecond cell run second compare active hover key query keySecond querySecond",
+    () => {
+      mark(get().colour);
+      draw();
+    },
+  );
   new ResizeObserver(draw).observe(byId("page"));
   for (const event of ["inks", "pictures"]) document.addEventListener(event, draw);
 }
@@ -57,7 +63,10 @@ async function askCell() {
   await Promise.all(sides().map((side) => askOne(spot(side))));
   const spots = sides().map(spot);
   // Only what has come: the same question asked twice is answered once, after the first gave way.
-  set({ cell: spots.map(({ name, cell }) => cell && name).join(), spoken: spots.map(spoken).filter(Boolean).join("; ") });
+  set({
+    cell: spots.map(({ name, cell }) => cell && name).join(),
+    spoken: spots.map(spoken).filter(Boolean).join("; "),
+  });
 }
 
 async function askOne({ side, run, query, key, place: [layer, head], name, cell }) {
@@ -101,7 +110,8 @@ function showCell() {
   const spots = sides()
     .map(spot)
     .filter(({ run }) => run);
-  const lists = get().compare === "text" ? spots.map((at) => facts([at], sideName(at))) : spots.length ? [facts(spots)] : [];
+  const lists =
+    get().compare === "text" ? spots.map((at) => facts([at], sideName(at))) : spots.length ? [facts(spots)] : [];
   const free = spots.length === 1 && spots[0].chosen == null && spots[0].key != null;
   const note = "the strongest key of this query; point at another";
   cross.replaceChildren(...lists, ...(free ? [make("p", { className: "note", textContent: note })] : []));
@@ -147,10 +157,7 @@ function drawRail() {
   const width = byId("page").clientWidth <= 1180 ? 130 : 146;
   const canvas = byId("scale");
   paintScale(prepared(canvas, width, 36), { width, scale, inks: inks(), value });
-  canvas.setAttribute(
-    "aria-label",
-    `Colour scale, ${scale.kind}, from ${weight(scale.low)} to ${weight(scale.high)}`,
-  );
+  canvas.setAttribute("aria-label", `Colour scale, ${scale.kind}, from ${weight(scale.low)} to ${weight(scale.high)}`);
   const source = column.source();
   if (!source.run) return;
   const all = isWhole(source.zoom, source.run.length);
@@ -174,7 +181,8 @@ function drawRail() {
   const { queries, keys, span } = source.zoom ?? whole(source.run.length);
   const range = (first) =>
     `${count(Math.floor(first))}–${count(Math.min(source.run.length, Math.ceil(first + span)) - 1)}`;
-  const means = column.sharp && !column.sharp.exact ? `; a cell is the mean of ${column.sharp.block} × ${column.sharp.block}` : "";
+  const means =
+    column.sharp && !column.sharp.exact ? `; a cell is the mean of ${column.sharp.block} × ${column.sharp.block}` : "";
   byId("zoom-note").textContent = all
     ? `all ${count(source.run.length)} × ${count(source.run.length)}${means}`
     : `queries ${range(queries)}, keys ${range(keys)}${means}`;

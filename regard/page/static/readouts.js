@@ -21,7 +21,8 @@ export function startReadouts() {
   canvas = make("canvas", {
     tabIndex: 0,
     role: "img",
-    "aria-label": "Readouts along the text: entropy, distance, weight on the first token, received. Arrows move the query.",
+    "aria-label":
+      "Readouts along the text: entropy, distance, weight on the first token, received. Arrows move the query.",
   });
   plots = make("div", { className: "plots" }, canvas);
   table = make("div");
@@ -42,10 +43,7 @@ export function startReadouts() {
     const x = event.clientX - box.left - LEFT;
     if (!run || x < 0) return null;
     const [first, stop] = range();
-    return Math.max(
-      0,
-      Math.min(run.length - 1, first + Math.floor((x / (box.width - LEFT)) * (stop - first))),
-    );
+    return Math.max(0, Math.min(run.length - 1, first + Math.floor((x / (box.width - LEFT)) * (stop - first))));
   };
   canvas.addEventListener("pointermove", (event) => {
     const query = at(event);
@@ -63,9 +61,7 @@ export function startReadouts() {
 /** All tokens, or those of the map's window once it is zoomed: the same stretch in both. */
 function range() {
   const { run, zoom } = shown();
-  return zoom
-    ? [Math.floor(zoom.queries), Math.min(run.length, Math.ceil(zoom.queries + zoom.span))]
-    : [0, run.length];
+  return zoom ? [Math.floor(zoom.queries), Math.min(run.length, Math.ceil(zoom.queries + zoom.span))] : [0, run.length];
 }
 
 /** What the curves are to be of, as a name. */
@@ -147,7 +143,11 @@ function list() {
     make(
       "tr",
       { className: "sum" },
-      make("td", { className: "start", textContent: `${order.length} of ${plural(run.causal ? query + 1 : run.length, "key")}`, colSpan: 3 }),
+      make("td", {
+        className: "start",
+        textContent: `${order.length} of ${plural(run.causal ? query + 1 : run.length, "key")}`,
+        colSpan: 3,
+      }),
       make("td", { textContent: sum.toFixed(3) }),
     ),
   );

@@ -1,6 +1,6 @@
 /** Opening texts: from typing, a file, the address, an appended token or generation. */
 import * as api from "./api.js";
-import { event } from "./dom.js";
+import { documentEvent } from "./dom.js";
 import { during } from "./pending.js";
 import { heard } from "./quiet.js";
 import { activeSide, get, set } from "./store.js";
@@ -9,7 +9,7 @@ const LONG = 4096; // tokens
 
 /** Everything else waits for the map that is looked at, or the machine would be busy with the rest. */
 export async function afterMap(run) {
-  if (!get().wide && !get().offline) await event("pictures", run.length > LONG ? 20_000 : 1500);
+  if (!get().wide && !get().offline) await documentEvent("pictures", run.length > LONG ? 20_000 : 1500);
 }
 
 /** A run as the page uses it. */
@@ -17,9 +17,7 @@ export function prepare(run) {
   run.labels = run.tokens.map(({ shown }) => shown);
   // Of the longest label: a place stands before it once tokens are skipped, unless it is all there is.
   const places =
-    run.labels.every((label, k) => label === String(k)) || run.length < 30
-      ? 0
-      : String(run.length).length + 1;
+    run.labels.every((label, k) => label === String(k)) || run.length < 30 ? 0 : String(run.length).length + 1;
   run.letters = Math.min(16, places + run.labels.reduce((most, label) => Math.max(most, label.length), 1));
   return run;
 }
@@ -48,7 +46,7 @@ export function show(run, { keep = false, side = "first" } = {}) {
 /** @param {any} run @param {"first"|"second"} side */
 async function readHeads(run, side) {
   await afterMap(run);
-  if (run.length > LONG) await event("thumbnails", 120_000); // the scores of a long text take longest
+  if (run.length > LONG) await documentEvent("thumbnails", 120_000); // the scores of a long text take longest
   const name = side === "second" ? "headsSecond" : "heads";
   const current = () => (side === "second" ? get().second : get().run);
   try {
@@ -88,8 +86,7 @@ export const openText = (text, side = "first") =>
   });
 
 /** @param {string} name @param {"first"|"second"} [side] */
-export const openRun = (name, side = "first") =>
-  showing("opening …", api.fetchRun(name, viewOf(side)), { side });
+export const openRun = (name, side = "first") => showing("opening …", api.fetchRun(name, viewOf(side)), { side });
 
 /** The side whose text is written on: with two heads of one text there is one. */
 export const writing = () => (get().compare === "text" ? activeSide() : "first");

@@ -65,7 +65,9 @@ async function load() {
 function noteMean(average) {
   const note = byId("steps").querySelector(".steps-of");
   note.hidden = average === "head";
-  const place = placeName(data.run, { ...data, average: "head" }).replace(" · Head", ", head").replace("L", "l");
+  const place = placeName(data.run, { ...data, average: "head" })
+    .replace(" · Head", ", head")
+    .replace("L", "l");
   note.textContent = `A mean of heads has no steps of its own, since softmax is taken in each. These are the steps of ${place}.`;
 }
 
@@ -168,8 +170,7 @@ function table() {
   mark();
 }
 
-const heading = (number, words) =>
-  make("h3", {}, make("i", { textContent: String(number) }), make("span", {}, words));
+const heading = (number, words) => make("h3", {}, make("i", { textContent: String(number) }), make("span", {}, words));
 const token = (k) => named(data.run.labels, k, 18);
 
 function queryPart() {
@@ -210,7 +211,9 @@ function oneProduct() {
 /** What becomes of the sum of the products, step by step. */
 function oneScore() {
   if (!picked) return "This query sees no key.";
-  const parts = [`They add up to ${signed(picked.score, 3)}; times the scale ${signed(data.scale, 4, 4)} is ${signed(picked.scaled, 3)}`];
+  const parts = [
+    `They add up to ${signed(picked.score, 3)}; times the scale ${signed(data.scale, 4, 4)} is ${signed(picked.scaled, 3)}`,
+  ];
   if (data.steps.includes("softcapped")) parts.push(`capped ${signed(picked.softcapped, 3)}`);
   if (data.steps.includes("biased")) parts.push(`with the bias ${signed(picked.biased, 3)}`);
   return `${parts.join(", ")}${picked.visible ? ", the score." : ". The mask hides this key: its score is −∞, its weight 0."}`;
@@ -269,8 +272,7 @@ function oneSum() {
   const d = strips.followed(data.context);
   const terms = data.entries.slice(0, 3).map((one) => `${weight(one.weight)} × ${factor(one.value[d])}`);
   const left = data.count - terms.length;
-  const rest =
-    data.context[d] - data.entries.slice(0, 3).reduce((sum, one) => sum + one.weight * one.value[d], 0);
+  const rest = data.context[d] - data.entries.slice(0, 3).reduce((sum, one) => sum + one.weight * one.value[d], 0);
   if (left > 0) terms.push(`${plural(left, "more key")}: ${factor(rest)}`);
   return `context[${d}] = ${terms.join(" + ")} = ${signed(data.context[d], 3)}`;
 }

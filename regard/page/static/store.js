@@ -157,8 +157,7 @@ export const placeOf = ({ layer, head, average }) =>
   ({ head: [layer, head], layer: [layer, "mean"], model: ["mean", "mean"] })[average];
 
 /** What the pointer is on, if it is on this side. */
-const hovered = (side) =>
-  state.compare === "text" && (state.hover.side ?? "first") !== side ? {} : state.hover;
+const hovered = (side) => (state.compare === "text" && (state.hover.side ?? "first") !== side ? {} : state.hover);
 
 /** The query that is looked at: under the pointer, or locked, or the last token. */
 export function queryNow(side = activeSide()) {
@@ -184,9 +183,9 @@ export function questionOf(side = activeSide()) {
 
 /** The key that its query attends to most, once that is known: two heads of one text show one pair. */
 export function strongestKey(side) {
-  const apart = state.compare === "text";
-  const { of, key } = state.strongest[apart ? side : "first"];
-  return of === questionOf(apart ? side : activeSide()) ? key : null;
+  const own = state.compare === "text";
+  const { of, key } = state.strongest[own ? side : "first"];
+  return of === questionOf(own ? side : activeSide()) ? key : null;
 }
 
 /** The query that panels show which take a while to read: the locked one stays whatever is hovered. */

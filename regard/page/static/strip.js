@@ -9,10 +9,7 @@ import { inks } from "./theme.js";
 const HEIGHT = 24; // pixels of a strip
 
 export const greatest = (vectors) =>
-  Math.max(
-    1e-9,
-    ...vectors.map((vector) => vector.reduce((most, value) => Math.max(most, Math.abs(value)), 0)),
-  );
+  Math.max(1e-9, ...vectors.map((vector) => vector.reduce((most, value) => Math.max(most, Math.abs(value)), 0)));
 
 /** Some strips, and words about them, that show the same number. */
 export class Strips {

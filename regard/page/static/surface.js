@@ -71,12 +71,13 @@ export class SvgSurface {
   }
 
   fillText(text, x, y) {
-    const [, weight = "", size, family] = /^(?:(\d+|bold) )?([\d.]+)px(?:\/[\d.]+)? (.*)$/.exec(
-      this.font,
-    ) ?? [null, "", "10", "sans-serif"];
-    const anchor = { left: "start", start: "start", center: "middle", right: "end", end: "end" }[
-      this.textAlign
+    const [, weight = "", size, family] = /^(?:(\d+|bold) )?([\d.]+)px(?:\/[\d.]+)? (.*)$/.exec(this.font) ?? [
+      null,
+      "",
+      "10",
+      "sans-serif",
     ];
+    const anchor = { left: "start", start: "start", center: "middle", right: "end", end: "end" }[this.textAlign];
     // Not dominant-baseline: half of the programs that read SVG ignore it.
     const down = { middle: 0.35, top: 0.8, bottom: -0.2 }[this.textBaseline] ?? 0;
     this.parts.push(
@@ -139,16 +140,8 @@ export class SvgSurface {
   }
 
   #pens() {
-    const {
-      fillStyle,
-      strokeStyle,
-      lineWidth,
-      globalAlpha,
-      font,
-      textAlign,
-      textBaseline,
-      imageSmoothingEnabled,
-    } = this;
+    const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, imageSmoothingEnabled } =
+      this;
     return {
       fillStyle,
       strokeStyle,

@@ -68,13 +68,10 @@ class TextView {
     new ResizeObserver(() => this.run && this.#reveal(queryNow(this.side))).observe(this.root);
     subscribe("run second compare", () => this.#rebuild());
     const soon = settled(12, () => this.#ask()); // a pointer that only passes asks for nothing
-    subscribe(
-      "hover query key querySecond keySecond layer head average other compare active run second",
-      () => {
-        this.repaint();
-        soon();
-      },
-    );
+    subscribe("hover query key querySecond keySecond layer head average other compare active run second", () => {
+      this.repaint();
+      soon();
+    });
     subscribe("query querySecond", () => this.#follow());
   }
 
@@ -126,8 +123,7 @@ class TextView {
         ArrowDown: this.#line(query, 1),
       }[event.key];
       if (by != null && !event.shiftKey) this.#focus(query + by);
-      else if (event.key === "Home" || event.key === "End")
-        this.#focus(event.key === "Home" ? 0 : this.run.length - 1);
+      else if (event.key === "Home" || event.key === "End") this.#focus(event.key === "Home" ? 0 : this.run.length - 1);
       else if (event.key === "Enter" || event.key === " ") {
         this.#activate();
         change(event.shiftKey ? { key: query, query: this.#locked() } : { query }, this.side);
@@ -172,21 +168,21 @@ class TextView {
       fragment.append(this.#more(`… ${plural(this.first, "token")} before`, this.first - half), make("br"));
     this.spans = [];
     this.painted = new Set();
-    for (let k = this.first; k < this.stop; ) {
+    for (let k = this.first; k < this.stop;) {
       const whole = characterAt(run.labels, k);
       const stop = Math.min(whole?.stop ?? k + 1, this.stop);
       const spans = [];
       for (; k < stop; k++) spans.push(tokenOf(run, k, whole?.character));
       for (const span of spans) span.classList.toggle("new", grownFrom != null && Number(span.dataset.at) >= grownFrom);
       this.spans.push(...spans);
-      if (whole) fragment.append(make("ruby", {}, ...spans, make("rt", { textContent: whole.character, "aria-hidden": "true" })));
+      if (whole)
+        fragment.append(
+          make("ruby", {}, ...spans, make("rt", { textContent: whole.character, "aria-hidden": "true" })),
+        );
       else fragment.append(...spans);
     }
     if (this.stop < run.length)
-      fragment.append(
-        make("br"),
-        this.#more(`… ${plural(run.length - this.stop, "token")} more`, this.stop + half),
-      );
+      fragment.append(make("br"), this.#more(`… ${plural(run.length - this.stop, "token")} more`, this.stop + half));
     this.root.replaceChildren(fragment);
     this.repaint();
     this.#reveal(clamp(around, run.length));
@@ -317,7 +313,11 @@ function greatestAt(weights) {
 function tokenOf(run, k, character = "") {
   const { text, shown: signs } = run.tokens[k];
   const blank = !text.trim();
-  const bytes = character && bytesOf(signs).map((byte) => byte.toString(16).toUpperCase()).join(" ");
+  const bytes =
+    character &&
+    bytesOf(signs)
+      .map((byte) => byte.toString(16).toUpperCase())
+      .join(" ");
   // Where a token breaks the line, the text goes on in the next; its sign shows that it does.
   const written = bytes || (blank ? signs : text).replaceAll("↵", "↵\n");
   // A frame is drawn around the word: the space before it can be at the end of another line.

@@ -68,7 +68,10 @@ function build(draw) {
   const output = make("output", { htmlFor: "update" });
   const note = make("span", { className: "note", textContent: `on ${plural(told.tokens, "token")} kept for this` });
   const kept = make("a", { className: "note" });
-  const canvas = make("canvas", { role: "img", onclick: (event) => choose(stepAt(told.steps, event.offsetX, canvas.clientWidth)) });
+  const canvas = make("canvas", {
+    role: "img",
+    onclick: (event) => choose(stepAt(told.steps, event.offsetX, canvas.clientWidth)),
+  });
   const plot = make("div", { className: "plot" }, canvas);
   const grid = make("div", { className: "formed", role: "group", "aria-label": "Heads at this update" });
   const across = Math.max(...told.roles[0].map((layer) => layer.length));

@@ -36,8 +36,7 @@ export function scaled(zoom, length, factor, at = { x: 0.5, y: 0.5 }) {
 
 /** Moves by parts of the window. */
 export const moved = (zoom, length, x, y) =>
-  zoom &&
-  bounded({ ...zoom, queries: zoom.queries + y * zoom.span, keys: zoom.keys + x * zoom.span }, length);
+  zoom && bounded({ ...zoom, queries: zoom.queries + y * zoom.span, keys: zoom.keys + x * zoom.span }, length);
 
 /** The window moved as little as it takes to show a query and a key. */
 export function showing(zoom, length, query, key) {

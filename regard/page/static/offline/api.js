@@ -29,9 +29,9 @@ const pause = () => new Promise((go) => setTimeout(go));
 async function computed(view, begin) {
   const mine = Symbol(view);
   if (view) asking.set(view, mine);
-  const steps = begin();
-  for (let since = performance.now(); ; ) {
-    const { done, value } = steps.next();
+  const generator = begin();
+  for (let since = performance.now(); ;) {
+    const { done, value } = generator.next();
     if (done) return value;
     if (performance.now() - since < BREATH) continue;
     await pause();
@@ -46,9 +46,7 @@ async function chosen(run, layer, head) {
   const at = layer === "mean" ? [...layers.keys()] : [Number(layer)];
   return Promise.all(
     at.flatMap((one) =>
-      head === "mean"
-        ? layers[one].map((_, place) => headOf(run, one, place))
-        : [headOf(run, one, Number(head))],
+      head === "mean" ? layers[one].map((_, place) => headOf(run, one, place)) : [headOf(run, one, Number(head))],
     ),
   );
 }
@@ -65,7 +63,7 @@ const refuse = async () => {
   throw new ServerError("A report holds what was written into it; regard explore reads other texts.");
 };
 
-export const onOffline = (_heard) => {};
+export const onOffline = () => {};
 export const health = async () => ({ ok: true });
 export const about = async () => report.about;
 export const fetchRun = async (run) => structuredClone(known(run).described);

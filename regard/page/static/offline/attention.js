@@ -21,10 +21,10 @@ const visible = (head, query, key) => key >= head.start[query] && key < head.sto
 /** The steps from the product on, by name, in the order of the computation. */
 export function passed(head, query, key) {
   const found = { scaled: product(head, query, key) * head.scale };
-  let score = found.scaled;
-  if (head.softcap != null) found.softcapped = score = head.softcap * Math.tanh(score / head.softcap);
-  if (head.alibi != null) found.biased = score -= head.alibi * Math.abs(head.positions[query] - key);
-  found.masked = visible(head, query, key) ? score : -Infinity;
+  let now = found.scaled;
+  if (head.softcap != null) found.softcapped = now = head.softcap * Math.tanh(now / head.softcap);
+  if (head.alibi != null) found.biased = now -= head.alibi * Math.abs(head.positions[query] - key);
+  found.masked = visible(head, query, key) ? now : -Infinity;
   return found;
 }
 
@@ -60,8 +60,7 @@ function fill(heads, query, [first, behind], row) {
 }
 
 /** What a query attends to. */
-export const row = (heads, query) =>
-  fill(heads, query, [0, heads[0].length], new Float64Array(heads[0].length));
+export const row = (heads, query) => fill(heads, query, [0, heads[0].length], new Float64Array(heads[0].length));
 
 /** What attends to a key. */
 export const column = (heads, key) =>
@@ -150,12 +149,12 @@ export function* readouts(heads) {
 }
 
 /** How far a query looks back, on average; 0 where it sees nothing. */
-function distance(head, query, row) {
-  fill([head], query, [0, head.length], row);
+function distance(head, query, weights) {
+  fill([head], query, [0, head.length], weights);
   let [sum, moment] = [0, 0];
   for (let key = head.start[query]; key < head.stop[query]; key++) {
-    sum += row[key];
-    moment += row[key] * Math.abs(head.positions[query] - key);
+    sum += weights[key];
+    moment += weights[key] * Math.abs(head.positions[query] - key);
   }
   return sum === 0 ? 0 : moment / sum;
 }
@@ -206,8 +205,8 @@ export function walk(head, query, { first = 0, count = 24, picked = null } = {})
 
 function context(head, weights) {
   const sums = new Array(head.valueDim).fill(0);
-  weights.forEach((weight, key) => {
-    for (let d = 0; d < sums.length; d++) sums[d] += weight * head.value[key * sums.length + d];
+  weights.forEach((share, key) => {
+    for (let d = 0; d < sums.length; d++) sums[d] += share * head.value[key * sums.length + d];
   });
   return sums;
 }

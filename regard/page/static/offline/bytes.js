@@ -1,8 +1,7 @@
 /** Bytes that lie in the page as text: a zlib stream in base 85. */
 
 /** The digits of RFC 1924 in their order, with a point in place of the sign that begins tags. */
-const DIGITS =
-  "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;.=>?@^_`{|}~";
+const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;.=>?@^_`{|}~";
 
 /** Five digits for each four bytes; what is missing at the end is read as the highest digit. */
 function bytesOf(digits) {
