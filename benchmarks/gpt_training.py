@@ -146,7 +146,7 @@ def ours(setting: Setting, device: torch.device, *, compiled: bool) -> Step:
     from regard.gpt import GPT, TrainConfig
     from regard.gpt.training.batches import Batch
     from regard.gpt.training.hardware import bfloat16, this_machine
-    from regard.gpt.training.parallel import Whole
+    from regard.gpt.training.parallel import SingleProcess
     from regard.gpt.training.ranks import Ranks
     from regard.gpt.training.update import Updates, make_optimizer
 
@@ -158,7 +158,7 @@ def ours(setting: Setting, device: torch.device, *, compiled: bool) -> Step:
     told = f"{half.reason}; {'' if compiled else 'not '}compiled"
     print(f"regard: bfloat16 {'on' if half.on else 'off'}, {told}")
     updates = Updates(
-        spread=Whole(model),
+        spread=SingleProcess(model),
         ranks=Ranks(),
         optimizer=make_optimizer(model, recipe),
         config=recipe,

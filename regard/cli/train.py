@@ -16,7 +16,7 @@ from regard.gpt import (
     GPTConfig,
     TensorBoard,
     TrainConfig,
-    Training,
+    TrainResult,
     parameter_counts,
     recipe_of,
 )
@@ -126,7 +126,7 @@ def train(
         raise typer.Exit(128 + training.signal)
 
 
-def _tell(out: Path, training: Training) -> None:
+def _tell(out: Path, training: TrainResult) -> None:
     loss = training.record["validation_loss"]
     measured = "" if loss is None else f", validation loss {loss:.4f}"
     total = parameter_counts(training.model.config).total

@@ -9,8 +9,9 @@ from regard._extras import install
 try:
     from regard.gpt.bpe import BPETokenizer
     from regard.gpt.cache import GPTCache
-    from regard.gpt.checkpoint import CheckpointError, load, load_training, save
+    from regard.gpt.checkpoint import load, load_training, save
     from regard.gpt.config import GPTConfig
+    from regard.gpt.errors import CheckpointError, CorpusError, DivergedError, SaveError
     from regard.gpt.generate import (
         generate,
         generate_texts,
@@ -23,13 +24,14 @@ try:
     from regard.gpt.sampling import Sampling
     from regard.gpt.tokenizer import CharTokenizer, Tokenizer
     from regard.gpt.training.config import TrainConfig
-    from regard.gpt.training.corpus import CorpusError, python_texts, read_texts, split_texts
+    from regard.gpt.training.corpus import python_texts, read_texts, split_texts
     from regard.gpt.training.history import History, history
+    from regard.gpt.training.metrics import Callback, Metrics
     from regard.gpt.training.packed_corpus import Corpus, open_corpus, prepare
     from regard.gpt.training.resume import recipe_of
     from regard.gpt.training.schedule import learning_rate
     from regard.gpt.training.tensorboard import TensorBoard
-    from regard.gpt.training.train import Callback, DivergedError, Report, Training, evaluate, train
+    from regard.gpt.training.train import TrainResult, evaluate, train
 except ModuleNotFoundError as error:
     library = (error.name or "").partition(".")[0]
     if library not in {"filelock", "rich", "safetensors", "tokenizers"}:
@@ -49,13 +51,14 @@ __all__ = [
     "GPTCache",
     "GPTConfig",
     "History",
+    "Metrics",
     "ParameterCounts",
-    "Report",
     "Sampling",
+    "SaveError",
     "TensorBoard",
     "Tokenizer",
     "TrainConfig",
-    "Training",
+    "TrainResult",
     "evaluate",
     "generate",
     "generate_texts",

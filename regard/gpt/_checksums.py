@@ -13,7 +13,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from regard.gpt._tensors import DamagedError, about
+from regard.gpt._tensors import about
+from regard.gpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,12 +42,12 @@ def require_written(weights: Path, contents: Mapping[str, Any]) -> None:
         contents: by the name of each JSON file beside it, what it says.
 
     Raises:
-        DamagedError: one says something else than when the weights were written.
+        CheckpointError: one says something else than when the weights were written.
     """
     expected = about(weights)
     for name, content in contents.items():
         if _key(name) in expected and expected[_key(name)] != checksum(content):
-            raise DamagedError(
+            raise CheckpointError(
                 f"{weights.with_name(name)} is damaged: it was changed after {weights.name} was "
                 "written, or belongs to another model, since its checksum differs; copy the "
                 "model's files together from where they are whole"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _UNKNOWN = "\ufffd"
 
 
-class Spelling:
+class Detokenizer:
     """The text of one sequence, handed out as soon as nothing can change it any more.
 
     Held back are the bytes of a character that is not whole yet, and text that may become a stop

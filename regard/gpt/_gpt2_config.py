@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from regard.gpt.checkpoint import CheckpointError, load_json
+from regard.gpt.checkpoint import load_json
 from regard.gpt.config import GPTConfig
+from regard.gpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from pathlib import Path

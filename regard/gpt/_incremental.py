@@ -34,7 +34,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-class Growing:
+class IncrementalDecoder:
     """A batch of sequences, side by side with their ends together.
 
     The model reads the prompts once and from then on one token a step. Where a sequence has more

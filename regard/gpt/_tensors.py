@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 from regard._files import as_any_new_file, as_os_error
-from regard.errors import Error
+from regard.gpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _CHECKSUM = "sha256"
-
-
-class DamagedError(Error, ValueError):
-    """A file of tensors is cut short or was changed."""
 
 
 def dump(tensors: Mapping[str, Tensor], *, about: Mapping[str, str] | None = None) -> bytes:
@@ -55,15 +51,15 @@ def read(path: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]
     """The tensors in a file; where it has a checksum of them, they are held to it.
 
     Raises:
-        DamagedError: the file is cut short, no file of tensors, or was changed.
+        CheckpointError: the file is cut short, no file of tensors, or was changed.
     """
     expected = about(path).get(_CHECKSUM)
     try:
         tensors = safetensors.torch.load_file(path)
     except safetensors.SafetensorError as error:
-        raise DamagedError(f"{path} is damaged: {error}") from None
+        raise CheckpointError(f"{path} is damaged: {error}") from None
     if expected is not None and checksum(tensors) != expected:
-        raise DamagedError(
+        raise CheckpointError(
             f"{path} is damaged: its tensors were changed after it was written, since their "
             "checksum differs"
         )
@@ -74,13 +70,13 @@ def about(path: Path) -> dict[str, str]:
     """What a file's header says beside names and shapes.
 
     Raises:
-        DamagedError: the file is cut short, or no file of tensors.
+        CheckpointError: the file is cut short, or no file of tensors.
     """
     try:
         with safetensors.safe_open(path, "pt") as file:
             return dict(file.metadata() or {})
     except safetensors.SafetensorError as error:
-        raise DamagedError(f"{path} is damaged: {error}") from None
+        raise CheckpointError(f"{path} is damaged: {error}") from None
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> str:

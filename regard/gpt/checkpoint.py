@@ -11,11 +11,11 @@ import safetensors
 import torch
 
 from regard._files import replace_files
-from regard.errors import Error
 from regard.gpt._checksums import checksums, require_written
-from regard.gpt._tensors import DamagedError, dump, read
+from regard.gpt._tensors import dump, read
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.config import GPTConfig
+from regard.gpt.errors import CheckpointError
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS, TRAINING = "config.json", "model.safetensors", "training.json"
 SHIPPED = Path(__file__).parent / "shipped"
 """The folder of the model that comes with the package."""
-
-
-class CheckpointError(Error, ValueError):
-    """A folder holds no model, a damaged one, or another one than expected."""
 
 
 def save(
@@ -196,10 +192,7 @@ def _require_files(folder: Path) -> None:
 def _require_whole(folder: Path) -> None:
     """Hold the files beside the weights to what they were, before a library is given them."""
     words = {name: load_json(folder / name) for name in (CONFIG, TOKENIZER)}
-    try:
-        require_written(folder / WEIGHTS, words)
-    except DamagedError as error:
-        raise CheckpointError(str(error)) from None
+    require_written(folder / WEIGHTS, words)
 
 
 def load_json(path: Path) -> dict[str, Any]:
@@ -257,10 +250,7 @@ def _require_fit(path: Path, config: GPTConfig) -> None:
 
 
 def _load_weights(path: Path, model: GPT, device: torch.device | str) -> dict[str, torch.Tensor]:
-    try:
-        weights = read(path, device=device)
-    except DamagedError as error:
-        raise CheckpointError(str(error)) from None
+    weights = read(path, device=device)
     expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
     _require_shapes(path, found, expected)

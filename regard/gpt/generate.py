@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal, overload
 import torch
 from torch import Tensor
 
-from regard.gpt._detokenizer import Spelling
-from regard.gpt._incremental import Growing
+from regard.gpt._detokenizer import Detokenizer
+from regard.gpt._incremental import IncrementalDecoder
 from regard.gpt.model import check_ids
 from regard.gpt.sampling import Sampler, Sampling
 
@@ -193,7 +193,7 @@ def stream_texts(
         raise ValueError("prompt is empty; expected some text to continue from")
     ids = [tokenizer.encode(prompt) for prompt in prompts]
     drawn = stream(model, ids, tokens=tokens, sampling=sampling, past=past)
-    return _pieces(drawn, [Spelling(tokenizer, stop) for _ in prompts])
+    return _pieces(drawn, [Detokenizer(tokenizer, stop) for _ in prompts])
 
 
 def generate_texts(
@@ -249,7 +249,7 @@ def _stream(
 ) -> Iterator[Tensor]:
     if not prompts or tokens == 0:
         return
-    sequences = Growing(model, prompts, tokens)
+    sequences = IncrementalDecoder(model, prompts, tokens)
     sampler = Sampler(sampling, prompts, model.config.vocab_size, prompts[0].device)
     for _ in range(tokens):
         token = sampler.draw(sequences.next_logits())  # (B,)
@@ -257,7 +257,7 @@ def _stream(
         yield token[0] if single else token
 
 
-def _pieces(drawn: Iterator[Tensor], texts: list[Spelling]) -> Iterator[tuple[int, str]]:
+def _pieces(drawn: Iterator[Tensor], texts: list[Detokenizer]) -> Iterator[tuple[int, str]]:
     for chosen in drawn:
         for row, (text, token) in enumerate(zip(texts, chosen.tolist(), strict=True)):
             piece = text.add(token)

@@ -19,7 +19,8 @@ from regard._extras import needing
 from regard._files import replace_files
 from regard.gpt._gpt2_config import config_of, gpt2_config
 from regard.gpt.bpe import BPETokenizer
-from regard.gpt.checkpoint import CONFIG, WEIGHTS, CheckpointError, load_json
+from regard.gpt.checkpoint import CONFIG, WEIGHTS, load_json
+from regard.gpt.errors import CheckpointError
 from regard.gpt.tokenizer import FILE as TOKENIZER
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from support import training_rank
 from regard.gpt import GPT, CheckpointError, GPTConfig, TrainConfig, load, load_training
 from regard.gpt.training.batches import Batches
 from regard.gpt.training.metrics import read_metrics
-from regard.gpt.training.parallel import Copied
+from regard.gpt.training.parallel import DDP
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.update import Updates, make_optimizer
 
@@ -152,10 +152,10 @@ def test_ranks_that_can_not_go_on_all_say_so(folder):
             told,
         ), told
     first, *others = folder[1][3][-1]
-    assert first.startswith("TooShortError: the text has")
+    assert first.startswith("CorpusError: the text has")
     assert not (folder[0] / "differs").exists()
     assert not (folder[0] / "unfit").exists()
-    assert all("TooShortError" in told for told in others)
+    assert all("CorpusError" in told for told in others)
 
 
 def test_what_one_rank_fails_at_alone_is_told_by_all(folder):
@@ -200,7 +200,7 @@ def test_gradients_are_exchanged_once_an_update():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         model = GPT(GPTConfig(vocab_size=11, context=7, layers=1, heads=2, dim=6))
-        copies = Copied(model)
+        copies = DDP(model)
         exchanges = []
 
         def exchange(_, bucket):

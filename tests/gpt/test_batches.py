@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from regard.gpt import TrainConfig
+from regard.gpt.errors import CorpusError
 from regard.gpt.training._permutation import mix, permuted
-from regard.gpt.training.batches import IGNORED, Batches, TooShortError
+from regard.gpt.training.batches import IGNORED, Batches
 
 
 def make(tokens, *, context=16, vocab_size=1000, **recipe):
@@ -122,7 +123,7 @@ def test_repeated_rows_are_predicted_from_their_second_copy_on():
 
 
 def test_a_text_shorter_than_a_window_is_refused():
-    with pytest.raises(TooShortError, match=r"16 tokens .* context=16 needs 17"):
+    with pytest.raises(CorpusError, match=r"16 tokens .* context=16 needs 17"):
         make(np.arange(16))
     batch = make(np.arange(17)).batch(5)
     assert batch.ids.equal(torch.arange(16).expand(3, -1))

@@ -22,8 +22,8 @@ from regard.gpt import (
     stream_text,
     stream_texts,
 )
-from regard.gpt._detokenizer import Spelling
-from regard.gpt._incremental import Growing
+from regard.gpt._detokenizer import Detokenizer
+from regard.gpt._incremental import IncrementalDecoder
 from regard.gpt.sampling import Sampler, penalised, pick, probabilities, uniform
 
 CONFIG = GPTConfig(vocab_size=23, context=7, layers=2, heads=1, dim=12, dropout=0.5)
@@ -105,8 +105,8 @@ def test_cached_draws_are_the_uncached_ones(name, samplings):
 def test_logits_of_a_batch_are_those_of_each_sequence_alone(variant):
     variant.double()
     prompts = [torch.tensor(p) for p in ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [2], [7, 1, 8, 2, 8])]
-    together = Growing(variant, prompts, 9)
-    alone = [Growing(variant, [prompt], 9) for prompt in prompts]
+    together = IncrementalDecoder(variant, prompts, 9)
+    alone = [IncrementalDecoder(variant, [prompt], 9) for prompt in prompts]
     for step in range(9):  # the first is past the context after two steps, the last after eight
         batch = together.next_logits()
         for row, one in enumerate(alone):
@@ -357,7 +357,7 @@ def test_a_text_ends_where_it_would_if_it_came_by_characters(text, cuts, stop):
     data = text.encode()
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     pieces = [data[start:end] for start, end in pairwise(places)]
-    spelling, expected, told = Spelling(Pieces(pieces), stop), by_characters(text, stop), ""
+    spelling, expected, told = Detokenizer(Pieces(pieces), stop), by_characters(text, stop), ""
     for token, end in enumerate(places[1:]):
         told += spelling.add(token)
         assert expected.startswith(told)

@@ -23,7 +23,7 @@ from regard.gpt import (
 )
 from regard.gpt.training import _sources as sources
 from regard.gpt.training import packed_corpus as module
-from regard.gpt.training._folder_lock import Hold
+from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training.corpus import read_texts
 
 QUIET = Console(quiet=True)
@@ -245,8 +245,9 @@ def test_many_files_that_are_no_text_are_counted(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from regard.gpt import prepare, prepared
-prepared.replace_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from regard.gpt import prepare
+from regard.gpt.training import packed_corpus
+packed_corpus.replace_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 prepare(sys.argv[1], ["a line of text\\n" * 99], tokenizer="char")
 """
 
@@ -261,7 +262,7 @@ def test_what_a_killed_process_left_is_cleared_away(folder, tmp_path):
 
 
 def test_one_process_at_a_time_prepares_a_corpus(folder, tmp_path):
-    with Hold(tmp_path / ".c.lock") as hold:
+    with FolderLock(tmp_path / ".c.lock") as hold:
         assert hold.take()
         with pytest.raises(CorpusError, match=r"another process prepares .*c; wait"):
             prepare(tmp_path / "c", folder, tokenizer="char", console=QUIET)

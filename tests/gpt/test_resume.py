@@ -32,7 +32,7 @@ from regard.gpt import (
     recipe_of,
     train,
 )
-from regard.gpt.training.checkpoints import SaveError
+from regard.gpt.errors import SaveError
 from regard.gpt.training.metrics import read_metrics
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20

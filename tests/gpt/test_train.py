@@ -31,9 +31,10 @@ from regard.gpt import (
     split_texts,
     train,
 )
-from regard.gpt.training.batches import Batches, TooShortError
-from regard.gpt.training.schedule import window
-from regard.gpt.training.update import DivergedError, make_optimizer
+from regard.gpt.errors import CorpusError, DivergedError
+from regard.gpt.training.batches import Batches
+from regard.gpt.training.schedule import context_length
+from regard.gpt.training.update import make_optimizer
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 TINY = GPTConfig(context=16, layers=2, heads=2, dim=32, dropout=0.0)
@@ -248,7 +249,7 @@ def test_the_old_model_stays_until_the_new_one_is_kept(tmp_path, monkeypatch, en
         return math.nan
 
     if ends == "too short":
-        text, error = "abcdef", TooShortError
+        text, error = "abcdef", CorpusError
     elif ends == "no number":
         monkeypatch.setattr("regard.gpt.training._loop.mean_loss", end)
     else:
@@ -344,9 +345,9 @@ def test_a_run_that_diverges_says_so_and_keeps_the_checkpoint(tmp_path, monkeypa
 
 
 def test_a_text_too_short_for_the_context_is_refused(tmp_path):
-    with pytest.raises(TooShortError, match="window of context=16 needs 17"):
+    with pytest.raises(CorpusError, match="window of context=16 needs 17"):
         train(tmp_path / "m", texts=["abcdef"], gpt=TINY, config=brief(), console=QUIET)
-    with pytest.raises(TooShortError):  # at once, not where the windows have grown
+    with pytest.raises(CorpusError):  # at once, not where the windows have grown
         train(tmp_path / "m", texts=["abcdef"], gpt=TINY, config=brief(ramp=1.0), console=QUIET)
     assert not (tmp_path / "m").exists()
 
@@ -374,6 +375,6 @@ def test_windows_grow_by_doubling_and_batches_keep_their_size(tmp_path, monkeypa
     expected = [(32, 2)] * 2 + [(16, 4)] * 2 + [(8, 8)] * 2 + [(4, 16)] * 4
     assert shapes == expected
     assert result.record["tokens"] == 10 * 64
-    assert {window(step, 16, brief(ramp=0.0)) for step in range(6)} == {16}
-    assert [window(step, 1, brief(ramp=1.0)) for step in range(6)] == [1] * 6
-    assert min(window(step, 5, brief(ramp=1.0)) for step in range(6)) == 2
+    assert {context_length(step, 16, brief(ramp=0.0)) for step in range(6)} == {16}
+    assert [context_length(step, 1, brief(ramp=1.0)) for step in range(6)] == [1] * 6
+    assert min(context_length(step, 5, brief(ramp=1.0)) for step in range(6)) == 2

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Hold:
+class FolderLock:
     """Keeps other processes out of a folder until this one has done with it, or has ended.
 
     Args:

@@ -13,12 +13,13 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard.gpt.checkpoint import load
+from regard.gpt.errors import DivergedError
 from regard.gpt.training._evaluate import mean_loss
 from regard.gpt.training._optimizer_shards import keep_together
-from regard.gpt.training.metrics import Report
+from regard.gpt.training.metrics import Metrics
 from regard.gpt.training.schedule import learning_rate
 from regard.gpt.training.stop import SIGNALS, Terminated, between_updates
-from regard.gpt.training.update import DivergedError, diverged, optimizer_state
+from regard.gpt.training.update import diverged, optimizer_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainResult:
     """What `train` leaves: a model, and how it came to be.
 
     Attributes:
@@ -62,7 +63,7 @@ class Training:
 
 
 @dataclass
-class Progressed:
+class TrainState:
     """How far a run has come: what changes from update to update, beside model and optimizer."""
 
     step: int = 0
@@ -86,7 +87,7 @@ class Loop:
     recorder: Callable[[int, GPT], object] | None
     fixed: dict[str, Any]
     """What a checkpoint's state tells of the run as a whole."""
-    at: Progressed
+    at: TrainState
     metrics: MetricsFile | None = None
     """Of rank 0, while it trains."""
     failure: Exception | None = None
@@ -97,7 +98,7 @@ class Loop:
         """The model."""
         return self.updates.spread.model
 
-    def go(self, console: Console, callbacks: Sequence[Callback]) -> Training:
+    def go(self, console: Console, callbacks: Sequence[Callback]) -> TrainResult:
         """Train to the end, or to a signal to stop."""
         ended_by = None
         with _bar(console) as bar, between_updates() as stop:
@@ -130,14 +131,14 @@ class Loop:
         model = self.model.eval()
         if self.updates.spread.splits:  # whoever trained it wants all of it
             model, _ = load(self.folder.checkpoint(self.at.step), device=self.validation.device)
-        return Training(
+        return TrainResult(
             model=model,
             tokenizer=self.corpus.tokenizer,
             signal=ended_by,
             record=self.record(interrupted=ended_by is not None),
         )
 
-    def _advance(self) -> Report:
+    def _advance(self) -> Metrics:
         """Make an update, and what is due after it.
 
         The report is written before the checkpoint: a run that is cut off in between goes on from
@@ -152,7 +153,7 @@ class Loop:
         rates = self.rates.measure(at.step, batch.ids.numel(), batch.ids.shape[1])
         due = at.step % self.config.evaluate_every == 0 or at.step == self.config.steps
         validation_loss = self._validate(loss, batch) if due else None
-        report = Report(
+        report = Metrics(
             step=at.step,
             steps=self.config.steps,
             loss=loss,
@@ -282,7 +283,7 @@ def say(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _line(report: Report) -> str:
+def _line(report: Metrics) -> str:
     assert report.validation_loss is not None
     peak = "" if report.share_of_peak is None else f", {report.share_of_peak:.0%} of the peak"
     size = "" if report.memory is None else f", {report.memory / 1e9:.1f} GB"

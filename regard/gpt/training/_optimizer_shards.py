@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard.gpt._tensors import DamagedError, read, write
-from regard.gpt.checkpoint import CheckpointError
+from regard.gpt._tensors import read, write
+from regard.gpt.errors import CheckpointError
 from regard.gpt.training.checkpoints import OPTIMIZER, SHARDS
 from regard.gpt.training.parallel import empty_like, like
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from regard.gpt.model import GPT
     from regard.gpt.tokenizer import Tokenizer
     from regard.gpt.training.checkpoints import RunFolder
-    from regard.gpt.training.parallel import Whole
+    from regard.gpt.training.parallel import SingleProcess
     from regard.gpt.training.ranks import Ranks
 
 _KINDS = ("exp_avg", "exp_avg_sq")
@@ -40,7 +40,7 @@ def keep_together(
     ranks: Ranks,
     folder: RunFolder,
     step: int,
-    spread: Whole,
+    spread: SingleProcess,
     tokenizer: Tokenizer,
     optimizer: Mapping[str, Tensor],
     *,
@@ -142,8 +142,6 @@ def read_optimizer(
         kept = read(folder / OPTIMIZER)
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is damaged: it has no {OPTIMIZER}") from None
-    except DamagedError as error:
-        raise CheckpointError(str(error)) from None
     found = {}
     for name, parameter in model.named_parameters():
         found[f"step.{name}"] = _kept(kept, f"step.{name}").to(parameter.device)

@@ -14,17 +14,17 @@ import torch
 
 from regard._files import require_writable
 from regard.gpt._incremental import evaluating
-from regard.gpt.checkpoint import CheckpointError
+from regard.gpt.errors import CheckpointError
 from regard.gpt.model import GPT
-from regard.gpt.training._loop import Loop, Progressed, say
+from regard.gpt.training._loop import Loop, TrainState, say
 from regard.gpt.training._optimizer_shards import read_optimizer
 from regard.gpt.training._sources import source_of
 from regard.gpt.training.batches import Batches
 from regard.gpt.training.checkpoints import CORPUS, RunFolder, take
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import python_texts
-from regard.gpt.training.hardware import Choice, bfloat16, compiling, this_machine
-from regard.gpt.training.history import Recorder
+from regard.gpt.training.hardware import Decision, bfloat16, compiling, this_machine
+from regard.gpt.training.history import HistoryWriter
 from regard.gpt.training.metrics import Rates
 from regard.gpt.training.packed_corpus import Corpus, open_corpus, prepare
 from regard.gpt.training.parallel import spread
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from regard.gpt.config import GPTConfig
     from regard.gpt.tokenizer import Tokenizer
-    from regard.gpt.training._folder_lock import Hold
+    from regard.gpt.training._folder_lock import FolderLock
     from regard.gpt.training.checkpoints import Restored
     from regard.gpt.training.ranks import Ranks
 
@@ -56,7 +56,7 @@ class Begun:
         hold: of that folder.
     """
 
-    def __init__(self, root: Path, ranks: Ranks, hold: Hold) -> None:
+    def __init__(self, root: Path, ranks: Ranks, hold: FolderLock) -> None:
         self._root, self._ranks, self._hold = root, ranks, hold
         self._run: RunFolder | None = None
         self._loop: Loop | None = None
@@ -148,14 +148,14 @@ class Begun:
             config,
             {name: choice.on for name, choice in choices.items()},
             {"corpus": {"path": path, "fingerprint": opened.fingerprint}},
-            Progressed(),
+            TrainState(),
         )
         return self._loop
 
 
 def resumed(
     ranks: Ranks,
-    hold: Hold,
+    hold: FolderLock,
     root: Path,
     texts: Sequence[str] | Path | None,
     corpus: str | Path | Corpus | None,
@@ -174,7 +174,7 @@ def resumed(
         restored = run.restore()
         state = restored.state
         try:
-            progress = Progressed(**state["progress"])
+            progress = TrainState(**state["progress"])
             computed, text = dict(state["computed"]), dict(state["corpus"])
             shards = dict(state.get("shards", {}))
         except (KeyError, TypeError, ValueError) as error:
@@ -222,7 +222,7 @@ def _assembled(
     config: TrainConfig,
     computed: dict[str, bool],
     fixed: dict[str, Any],
-    at: Progressed,
+    at: TrainState,
 ) -> Loop:
     """Put the parts of a run together."""
     device = next(model.parameters()).device
@@ -268,7 +268,7 @@ def _assembled(
     )
 
 
-def _choices(model: GPT, config: TrainConfig, device: torch.device) -> dict[str, Choice]:
+def _choices(model: GPT, config: TrainConfig, device: torch.device) -> dict[str, Decision]:
     machine = this_machine(device)
     return {
         "bfloat16": bfloat16(config.precision, machine, dim=model.config.dim),
@@ -298,7 +298,7 @@ def _recorder(
         once = torch.from_numpy(corpus.validation[: max(1, context // 2)].astype("int64"))
         ids = torch.cat([once, once])[:context]
     ids = ids.to(next(model.parameters()).device)
-    return Recorder(run, ids, tokenizer, step) if ranks.leads else partial(_follow, ids)
+    return HistoryWriter(run, ids, tokenizer, step) if ranks.leads else partial(_follow, ids)
 
 
 def _follow(ids: Tensor, _step: int, model: GPT) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from regard.gpt.errors import CorpusError
 from regard.gpt.tokenizer import require_utf8
 from regard.gpt.training._permutation import mix
-from regard.gpt.training.corpus import CorpusError, require_texts, sections, split_texts, text_files
+from regard.gpt.training.corpus import require_texts, sections, split_texts, text_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

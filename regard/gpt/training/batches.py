@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from regard.errors import Error
+from regard.gpt.errors import CorpusError
 from regard.gpt.training._permutation import mix, permuted
-from regard.gpt.training.schedule import window
+from regard.gpt.training.schedule import context_length
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,14 +29,10 @@ _ONE = 1 << 20  # shares of rows are counted in whole numbers of this
 _ORDER, _SHIFT, _RUNS = range(3)  # what a draw is for
 
 
-class TooShortError(Error, ValueError):
-    """A text has fewer tokens than a training window needs."""
-
-
 def require_window(tokens: int, context: int) -> None:
-    """Raise `TooShortError` where a text has no window of `context` tokens and their targets."""
+    """Raise `CorpusError` where a text has no window of `context` tokens and their targets."""
     if tokens <= context:
-        raise TooShortError(
+        raise CorpusError(
             f"the text has {tokens} tokens to train on and a window of context={context} "
             f"needs {context + 1}; give more text, or train with a smaller context"
         )
@@ -67,7 +63,7 @@ class Batches:
 
     The text is cut into windows. A pass over it visits each of them once, in an order of its own;
     the next pass cuts at other places, so at most a window's length is left out at either end.
-    Where windows become longer (`schedule.window`), the first pass with the new length begins.
+    Where windows become longer (`context_length`), the first pass with the new length begins.
 
     A share `config.repeats` of the rows, evenly spread, holds no text but a run of uniformly random
     tokens, repeated to fill the row. Such a row can only be continued by looking back at the run's
@@ -83,7 +79,7 @@ class Batches:
         config: the recipe.
 
     Raises:
-        TooShortError: the text has not `context + 1` tokens.
+        CorpusError: the text has not `context + 1` tokens.
     """
 
     tokens: NDArray[np.integer]
@@ -96,7 +92,7 @@ class Batches:
 
     def rows(self, step: int) -> int:
         """How many rows the batch of an update has: fewer, where windows are longer."""
-        length = window(step, self.context, self.config)
+        length = context_length(step, self.context, self.config)
         return self.config.batch * self.config.accumulate * (self.context // length)
 
     def batch(self, step: int, part: slice = slice(None)) -> Batch:
@@ -135,10 +131,10 @@ class Batches:
 
     def _phase(self, step: int) -> tuple[int, int]:
         """The length of an update's windows, and the first update that has it."""
-        length = window(step, self.context, self.config)
+        length = context_length(step, self.context, self.config)
         steps = range(step + 1)
         return length, bisect_left(
-            steps, length, key=lambda number: window(number, self.context, self.config)
+            steps, length, key=lambda number: context_length(number, self.context, self.config)
         )
 
     def _places(

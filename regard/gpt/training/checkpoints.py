@@ -31,10 +31,10 @@ from errno import ENOSPC
 from typing import TYPE_CHECKING, Any
 
 from regard._files import replace_file, sync_folder
-from regard.errors import Error
 from regard.gpt._checksums import checksum, checksums
 from regard.gpt._tensors import write
-from regard.gpt.checkpoint import CONFIG, TRAINING, WEIGHTS, CheckpointError, load, load_json
+from regard.gpt.checkpoint import CONFIG, TRAINING, WEIGHTS, load, load_json
+from regard.gpt.errors import CheckpointError, SaveError
 from regard.gpt.tokenizer import FILE as TOKENIZER
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from regard.gpt.config import GPTConfig
     from regard.gpt.model import GPT
     from regard.gpt.tokenizer import Tokenizer
-    from regard.gpt.training._folder_lock import Hold
+    from regard.gpt.training._folder_lock import FolderLock
 
 RUN, STATE, OPTIMIZER, SHARDS = "run.json", "state.json", "optimizer.safetensors", "optimizer"
 METRICS, CORPUS, PATTERNS, CHECKPOINTS = "metrics.jsonl", "corpus", "patterns", "checkpoints"
@@ -56,10 +56,6 @@ _MOST_STEPS, _CHECKSUM = 2**63 - 1, "sha256"
 # Names that our files have until they are whole, and what ranks find each other's folder by.
 _LEFT = re.compile(r"\.(config|tokenizer|training|run|model)\.\w+\.\d+\.tmp|\.together\w+")
 _OURS = {METRICS, CORPUS, PATTERNS, CHECKPOINTS, TENSORBOARD}
-
-
-class SaveError(Error, OSError):
-    """A checkpoint could not be written, such as on a full disk; the one before it is whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +281,7 @@ class RunFolder:
             ) from error
 
 
-def take(hold: Hold, root: Path) -> None:
+def take(hold: FolderLock, root: Path) -> None:
     """Keep other processes from training in a folder, and clear away what a killed one left.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from regard.errors import Error
+from regard.gpt.errors import CorpusError
 
 Part = Literal["topics", "docstrings", "sources"]
 
@@ -21,10 +21,6 @@ Part = Literal["topics", "docstrings", "sources"]
 _COPY = 40
 # Not the library's own prose: other packages, tests, and the topics, which are read as such.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "pydoc_data", "lib2to3"}
-
-
-class CorpusError(Error, ValueError):
-    """There is no text where it was looked for, or none that can be read."""
 
 
 def python_texts(*parts: Part) -> list[str]:

@@ -40,7 +40,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Decision:
     """What was decided, and why."""
 
     on: bool
@@ -56,7 +56,7 @@ def this_machine(device: torch.device) -> Machine:
     return Machine(device=device.type, bfloat16=_bfloat16(device), compiler=compiler)
 
 
-def bfloat16(asked: Precision, machine: Machine, *, dim: int) -> Choice:
+def bfloat16(asked: Precision, machine: Machine, *, dim: int) -> Decision:
     """Whether matrix products are computed in bfloat16, under autocast.
 
     Args:
@@ -66,21 +66,21 @@ def bfloat16(asked: Precision, machine: Machine, *, dim: int) -> Choice:
 
     >>> xeon = Machine(device="cpu", bfloat16="AMX", compiler=None)
     >>> bfloat16("auto", xeon, dim=64)
-    Choice(on=False, reason='a width of 64 is below 128, where bfloat16 begins to gain')
+    Decision(on=False, reason='a width of 64 is below 128, where bfloat16 begins to gain')
     >>> bfloat16("auto", xeon, dim=768).reason
     'AMX multiplies bfloat16'
     """
     if asked != "auto":
-        return Choice(on=asked == "bfloat16", reason="asked for")
+        return Decision(on=asked == "bfloat16", reason="asked for")
     if machine.bfloat16 is None:
-        return Choice(on=False, reason=f"this {machine.device} does not multiply bfloat16 itself")
+        return Decision(on=False, reason=f"this {machine.device} does not multiply bfloat16 itself")
     if dim < _WIDE:
         reason = f"a width of {dim} is below {_WIDE}, where bfloat16 begins to gain"
-        return Choice(on=False, reason=reason)
-    return Choice(on=True, reason=f"{machine.bfloat16} multiplies bfloat16")
+        return Decision(on=False, reason=reason)
+    return Decision(on=True, reason=f"{machine.bfloat16} multiplies bfloat16")
 
 
-def compiling(asked: Compile, machine: Machine) -> Choice:
+def compiling(asked: Compile, machine: Machine) -> Decision:
     """Whether the model goes through torch.compile.
 
     Measured on two cores of a Xeon, in bfloat16: the compiled model makes an update 1.19 times as
@@ -95,7 +95,7 @@ def compiling(asked: Compile, machine: Machine) -> Choice:
         ValueError: it is asked for and can't be had; the message says what is missing.
 
     >>> compiling("auto", Machine(device="cpu", bfloat16=None, compiler="g++"))
-    Choice(on=False, reason='on a CPU it gains little; ask for it in a long run')
+    Decision(on=False, reason='on a CPU it gains little; ask for it in a long run')
     """
     needed = _COMPILERS.get(machine.device)
     if asked == "on" and needed is not None and machine.compiler is None:
@@ -105,13 +105,13 @@ def compiling(asked: Compile, machine: Machine) -> Choice:
             f"{place}: {cure}, or choose compile='off'"
         )
     if asked != "auto":
-        return Choice(on=asked == "on", reason="asked for")
+        return Decision(on=asked == "on", reason="asked for")
     if needed is not None and machine.compiler is None:
-        return Choice(on=False, reason=f"there is no {needed[0]}")
+        return Decision(on=False, reason=f"there is no {needed[0]}")
     if machine.device == "cpu":
-        return Choice(on=False, reason="on a CPU it gains little; ask for it in a long run")
+        return Decision(on=False, reason="on a CPU it gains little; ask for it in a long run")
     reason = f"whether it gains on {machine.device} was not measured; ask for it to try"
-    return Choice(on=False, reason=reason)
+    return Decision(on=False, reason=reason)
 
 
 def _bfloat16(device: torch.device) -> str | None:

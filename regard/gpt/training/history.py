@@ -21,7 +21,8 @@ import torch
 from regard._files import replace_file
 from regard.gpt import _tensors
 from regard.gpt._incremental import evaluating
-from regard.gpt.checkpoint import CheckpointError, load_json
+from regard.gpt.checkpoint import load_json
+from regard.gpt.errors import CheckpointError
 from regard.gpt.training.checkpoints import PATTERNS, RunFolder
 from regard.record import Layer
 from regard.record.heads import Heads, HeadScores, read_heads
@@ -125,11 +126,11 @@ def history(folder: str | Path) -> History:
             roles=tuple(names),
             images=torch.stack([one["images"] for one in kept]).float(),
         )
-    except (_tensors.DamagedError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{place} is damaged: {error}") from None
 
 
-class Recorder:
+class HistoryWriter:
     """Records what the heads of a model do on one text.
 
     Args:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Metrics:
     """Where a training run stands after an update.
 
     Attributes:
@@ -98,7 +98,7 @@ class Report:
 class Callback(Protocol):
     """What `train` calls after every update: a function of the report, or an object that is one."""
 
-    def __call__(self, report: Report, /) -> object:
+    def __call__(self, report: Metrics, /) -> object:
         """Look at where the run stands; the model may be looked at too, in `report.model`."""
 
 
@@ -120,7 +120,7 @@ class MetricsFile:
         replace_file(path, b"".join(kept.values()))
         self._file = path.open("a", encoding="utf-8")
 
-    def __call__(self, report: Report, /) -> None:
+    def __call__(self, report: Metrics, /) -> None:
         """Add a line."""
         self._file.write(json.dumps(report.numbers()) + "\n")
         self._file.flush()
@@ -190,7 +190,7 @@ class Rates:
         return operations(self._gpt, self._parameters, length)
 
     def measure(self, step: int, tokens: int, length: int) -> dict[str, Any]:
-        """The rates of an update that ends now; see `Report`."""
+        """The rates of an update that ends now; see `Metrics`."""
         now = perf_counter()
         spent = max(now - self._last, 1e-9)
         done = step - self._before

@@ -30,12 +30,12 @@ from rich.progress import (
 
 from regard._files import replace_file, sync_folder
 from regard.gpt.bpe import BPETokenizer
-from regard.gpt.checkpoint import CheckpointError, load_json, load_tokenizer
+from regard.gpt.checkpoint import load_json, load_tokenizer
+from regard.gpt.errors import CheckpointError, CorpusError
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
-from regard.gpt.training._folder_lock import Hold
+from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training._sources import source_of
-from regard.gpt.training.corpus import CorpusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -127,7 +127,7 @@ def prepare(
         console.print(notice, markup=False, highlight=False, soft_wrap=True)
     kind = tokenizer if isinstance(tokenizer, str) else "given"
     made = folder.with_name(f".{folder.name}.tmp")
-    with _telling(folder), Hold(folder.with_name(f".{folder.name}.lock")) as hold:
+    with _telling(folder), FolderLock(folder.with_name(f".{folder.name}.lock")) as hold:
         if not hold.take():
             raise CorpusError(f"another process prepares {folder}; wait until it has ended")
         if made.exists():  # a process was killed

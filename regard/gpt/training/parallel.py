@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from regard.gpt.training.ranks import Ranks
 
 
-class Whole:
+class SingleProcess:
     """A model that one process trains.
 
     Attributes:
@@ -52,7 +52,7 @@ class Whole:
         return self.model.state_dict()
 
 
-class Copied(Whole):
+class DDP(SingleProcess):
     """A model of which each process has a copy: `DistributedDataParallel`."""
 
     def __init__(self, model: GPT) -> None:
@@ -74,7 +74,7 @@ class Copied(Whole):
         return cast("AbstractContextManager[None]", self._copies.no_sync())
 
 
-class Split(Whole):
+class FSDP(SingleProcess):
     """A model of which each process has a piece: FSDP2's `fully_shard`.
 
     Each block is gathered when it is run. What remains is one group, gathered once: the embedding,
@@ -114,11 +114,11 @@ class Split(Whole):
         return cast("dict[str, Tensor]", get_model_state_dict(self.model, options=options))
 
 
-def spread(model: GPT, ranks: Ranks, parallel: Parallel) -> Whole:
-    """Share a model out; with `Split`, its parameters are pieces from then on."""
+def spread(model: GPT, ranks: Ranks, parallel: Parallel) -> SingleProcess:
+    """Share a model out; with `FSDP`, its parameters are pieces from then on."""
     if ranks.size == 1:
-        return Whole(model)
-    return Split(model, ranks) if parallel == "fsdp" else Copied(model)
+        return SingleProcess(model)
+    return FSDP(model, ranks) if parallel == "fsdp" else DDP(model)
 
 
 def like(parameter: Tensor, whole: Tensor) -> Tensor:

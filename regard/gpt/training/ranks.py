@@ -35,7 +35,7 @@ _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 @dataclass
-class Said:
+class RankStatus:
     """What ranks tell each other.
 
     Attributes:
@@ -93,7 +93,7 @@ class Ranks:
         ]
 
     @contextmanager
-    def agreeing(self, *, patient: bool = False) -> Iterator[Said]:
+    def agreeing(self, *, patient: bool = False) -> Iterator[RankStatus]:
         """Do something on every rank, wait for the others, and fail where one of them does.
 
         Args:
@@ -103,7 +103,7 @@ class Ranks:
             DistributedError: another rank failed, with what.
             ValueError: facts that have to be the same are not.
         """
-        said = Said()
+        said = RankStatus()
         if self.size == 1:
             yield said
             said.all = [said.own]

@@ -6,11 +6,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.gpt.checkpoint import CONFIG, CheckpointError
+from regard.gpt.checkpoint import CONFIG
 from regard.gpt.config import GPTConfig
+from regard.gpt.errors import CheckpointError
 from regard.gpt.training.checkpoints import STATE, RunFolder
 from regard.gpt.training.config import TrainConfig
-from regard.gpt.training.schedule import learning_rate, window
+from regard.gpt.training.schedule import context_length, learning_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,7 +108,7 @@ def _require_steps(step: int, context: int, before: TrainConfig, now: TrainConfi
                 f"{number + 1}, which was made, would have been another; a run with "
                 "schedule='wsd' can be made longer until its learning rate falls"
             )
-        if window(number, context, before) != window(number, context, now):
+        if context_length(number, context, before) != context_length(number, context, now):
             raise CheckpointError(
                 f"{what}: by ramp={before.ramp} the windows of update {number + 1}, which was "
                 "made, would have been others; a run with ramp=0 can be made longer"

@@ -44,7 +44,7 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     return config.learning_rate * (config.final + (1 - config.final) * height)
 
 
-def window(step: int, context: int, config: TrainConfig) -> int:
+def context_length(step: int, context: int, config: TrainConfig) -> int:
     """The tokens in a row of an update's batch.
 
     Training begins with windows of an eighth of the context, which double at each third of the
@@ -58,7 +58,8 @@ def window(step: int, context: int, config: TrainConfig) -> int:
         config: the recipe.
 
     >>> from regard.gpt import TrainConfig
-    >>> [window(step, 256, TrainConfig(steps=20, warmup=0, ramp=0.6)) for step in (0, 4, 8, 12)]
+    >>> recipe = TrainConfig(steps=20, warmup=0, ramp=0.6)
+    >>> [context_length(step, 256, recipe) for step in (0, 4, 8, 12)]
     [32, 64, 128, 256]
     """
     ramp = config.ramp * config.steps

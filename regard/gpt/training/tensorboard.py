@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch.utils.tensorboard import SummaryWriter
 
-    from regard.gpt.training.metrics import Report
+    from regard.gpt.training.metrics import Metrics
 
 
 class TensorBoard:
@@ -32,7 +32,7 @@ class TensorBoard:
         self._folder = str(folder)
         self._writer: SummaryWriter | None = None
 
-    def __call__(self, report: Report, /) -> None:
+    def __call__(self, report: Metrics, /) -> None:
         """Write the numbers of an update; those that a run before wrote of later ones go."""
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Console
 
-from regard.gpt.checkpoint import CheckpointError, holds_model
+from regard.gpt.checkpoint import holds_model
 from regard.gpt.config import GPTConfig
+from regard.gpt.errors import CheckpointError
 from regard.gpt.training._evaluate import evaluate
-from regard.gpt.training._folder_lock import Hold
-from regard.gpt.training._loop import Training, say
+from regard.gpt.training._folder_lock import FolderLock
+from regard.gpt.training._loop import TrainResult, say
 from regard.gpt.training._setup import Begun, resumed
 from regard.gpt.training.checkpoints import LOCK, METRICS
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import require_texts
-from regard.gpt.training.metrics import Callback, MetricsFile, Report
+from regard.gpt.training.metrics import Callback, MetricsFile
 from regard.gpt.training.ranks import joined
-from regard.gpt.training.update import DivergedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from regard.gpt.training._loop import Loop
     from regard.gpt.training.packed_corpus import Corpus
 
-__all__ = ["Callback", "DivergedError", "Report", "Training", "evaluate", "train"]
+__all__ = ["TrainResult", "evaluate", "train"]
 
 
 def train(
@@ -43,7 +43,7 @@ def train(
     device: torch.device | str = "cpu",
     console: Console | None = None,
     callbacks: Sequence[Callback] = (),
-) -> Training:
+) -> TrainResult:
     """Train a GPT from nothing and keep it in a folder, or go on with a run that was cut off.
 
     AdamW (Loshchilov and Hutter, 2019) with decay on weights of two dimensions, linear warm-up,
@@ -77,7 +77,7 @@ def train(
         utf8_only: whether to pass over files that are not UTF-8 text, as `prepare` does.
         device: where to train.
         console: where progress is shown; None is standard error.
-        callbacks: called with a `Report` after every update, in order; of several ranks, on each.
+        callbacks: called with a `Metrics` after every update, in order; of several ranks, on each.
 
     Returns:
         The model with its tokenizer and its record. All randomness comes from `config.seed`;
@@ -87,14 +87,13 @@ def train(
         CheckpointError: `folder` already holds a model, and `overwrite` and `resume` are False; or
             it holds nothing to resume from, something damaged, or a run by another recipe or on
             another text; or another process trains in it.
-        CorpusError: there is no text, or the corpus is damaged.
+        CorpusError: there is no text, or too little for the context; or the corpus is damaged.
         OSError: `folder` cannot be made, or no file in it; found out before training.
         SaveError: a checkpoint could not be written, such as on a full disk; the one before stays.
         TypeError: `texts` is a str, or one of them is none.
         ValueError: the context has no room for the repeated runs that `config` asks for, or
             arguments do not go together, or ranks were given different ones; or a text holds half
             of a surrogate pair, which UTF-8 cannot express.
-        TooShortError: the text is too short for the context.
         DivergedError: a loss or a gradient is no longer finite; the latest checkpoint stays.
         DistributedError: another rank failed, or is lost; the latest checkpoint stays.
         KeyboardInterrupt: Ctrl-C or SIGTERM came before the first update, or twice; nothing more is
@@ -111,7 +110,7 @@ def train(
     with (
         joined() as ranks,
         ranks.watched(),
-        Hold(root / LOCK) as hold,
+        FolderLock(root / LOCK) as hold,
         torch.random.fork_rng(devices=accelerators, device_type=_accelerator(device)),
     ):
         console = Console(quiet=True) if not ranks.leads else console or Console(stderr=True)
@@ -144,7 +143,7 @@ def train(
             return _run(loop, console, callbacks)
 
 
-def _run(loop: Loop, console: Console, callbacks: Sequence[Callback]) -> Training:
+def _run(loop: Loop, console: Console, callbacks: Sequence[Callback]) -> TrainResult:
     if not loop.ranks.leads:
         return loop.go(console, callbacks)
     with MetricsFile(loop.folder.path / METRICS, loop.at.step) as loop.metrics:

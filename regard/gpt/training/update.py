@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from regard.errors import Error
+from regard.gpt.errors import DivergedError
 from regard.gpt.training._permutation import mix
 from regard.gpt.training.batches import IGNORED
 from regard.gpt.training.schedule import learning_rate
@@ -23,25 +23,11 @@ if TYPE_CHECKING:
     from regard.gpt.model import GPT
     from regard.gpt.training.batches import Batch
     from regard.gpt.training.config import TrainConfig
-    from regard.gpt.training.parallel import Whole
+    from regard.gpt.training.parallel import SingleProcess
     from regard.gpt.training.ranks import Ranks
     from regard.mask import Mask
 
 _NAMED = 8  # windows that an error names
-
-
-class DivergedError(Error, ArithmeticError):
-    """A loss or a gradient is no longer a number.
-
-    Attributes:
-        step: the update, counted from 1.
-        starts: where in the training text the windows of its batch begin, in tokens.
-    """
-
-    def __init__(self, message: str, *, step: int, starts: tuple[int, ...] = ()) -> None:
-        super().__init__(message)
-        self.step = step
-        self.starts = starts
 
 
 @dataclass(kw_only=True)
@@ -58,7 +44,7 @@ class Updates:
         run: the model's forward pass, compiled or as it is.
     """
 
-    spread: Whole
+    spread: SingleProcess
     ranks: Ranks
     optimizer: torch.optim.Optimizer
     config: TrainConfig

@@ -1,0 +1,31 @@
+"""What can go wrong with a model's files, a corpus or a training run, beside wrong arguments."""
+
+from __future__ import annotations
+
+from regard.errors import Error
+
+
+class CheckpointError(Error, ValueError):
+    """A folder holds no model or run, a damaged one, or another one than expected."""
+
+
+class CorpusError(Error, ValueError):
+    """There is no text where it was looked for, none that can be read, or too little of it."""
+
+
+class SaveError(Error, OSError):
+    """A checkpoint could not be written, such as on a full disk; the one before it is whole."""
+
+
+class DivergedError(Error, ArithmeticError):
+    """A loss or a gradient is NaN or infinite.
+
+    Attributes:
+        step: the update, counted from 1.
+        starts: where in the training text the windows of its batch begin, in tokens.
+    """
+
+    def __init__(self, message: str, *, step: int, starts: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.step = step
+        self.starts = starts
