@@ -17,13 +17,14 @@ from matplotlib.patches import Rectangle
 from pages import FOLDER
 
 from regard.gpt import load
-from regard.view import read_heads
+from regard.record.forward_pass import forward_pass
 from regard.view.tokens import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from regard.view import HeadReading, Reading
+    from regard.record import HeadScores
+    from regard.record.forward_pass import ForwardPass
 
 TEXT = (
     "The with statement is used to wrap the execution of a block. "
@@ -40,20 +41,20 @@ def main(file: Path, model_folder: Path | None) -> None:
     ids = torch.tensor(tokenizer.encode(TEXT))
     with torch.inference_mode():
         logits, patterns = model(ids, return_patterns=True)
-    reading = read_heads(ids, patterns, logits, name=tokenizer.tokens)
-    head = reading.telling(1)[0]
+    result = forward_pass(ids, patterns, logits, name=tokenizer.tokens)
+    head = result.heads.most_informative(1)[0]
     with mpl.rc_context(STYLE):
         figure, axes = canvas(9.6, 4.75)
-        _text(axes, reading, head)
-        _heads(axes, reading, head)
+        _text(axes, result, head)
+        _heads(axes, result, head)
         unfinished = file.with_name(f"unfinished-{file.name}")
         figure.savefig(unfinished, dpi=160, metadata={"Software": None})
     unfinished.replace(file)
 
 
-def _text(axes: Axes, reading: Reading, head: HeadReading) -> None:
+def _text(axes: Axes, result: ForwardPass, head: HeadScores) -> None:
     """The text, each token shaded by what one query gives it."""
-    weights = reading.pattern(head).dense()
+    weights = result.pattern(head).dense()
     far = weights.tril(-4)[:, 1:]  # not the token just before, nor the first, where heads rest
     query = int(far.amax(dim=1).argmax())
     row = weights[query]
@@ -61,7 +62,7 @@ def _text(axes: Axes, reading: Reading, head: HeadReading) -> None:
     write(axes, 1.75, 0.38, head.role.value, "left", color=ACCENT)
     write(axes, 0.3, 0.66, head.role.meaning, "left", color=FAINT, size=9)
     x, y = 0.3, 1.15
-    for position, token in enumerate(reading.tokens):
+    for position, token in enumerate(result.tokens):
         text = readable(token)
         width = len(text) * LETTER
         if x + width > 0.3 + COLUMN:
@@ -76,26 +77,26 @@ def _text(axes: Axes, reading: Reading, head: HeadReading) -> None:
             write(axes, x + (i + 0.5) * LETTER, y, letter, **style)
         x += width
     y += 0.55
-    heading = f"{query} “{readable(reading.tokens[query]).strip()}” attends to"
+    heading = f"{query} “{readable(result.tokens[query]).strip()}” attends to"
     write(axes, 0.3, y, heading, "left", size=9, color=FAINT)
     for weight, key in zip(*(top.tolist() for top in row.topk(4)), strict=True):
         y += 0.27
         write(axes, 0.75, y, str(key), "right", size=9, color=FAINT)
-        name = readable(reading.tokens[key])
+        name = readable(result.tokens[key])
         write(axes, 0.85, y, name, "left", size=9.5, family="DejaVu Sans Mono")
         axes.add_patch(Rectangle((2.0, y - 0.07), 1.7 * weight, 0.14, facecolor=ACCENT))
         write(axes, 2.06 + 1.7 * weight, y, f"{weight:.4f}", "left", size=9)
 
 
-def _heads(axes: Axes, reading: Reading, chosen: HeadReading) -> None:
+def _heads(axes: Axes, result: ForwardPass, chosen: HeadScores) -> None:
     """Every head as a thumbnail of its pattern, with what it does."""
-    layers = 1 + max(head.layer for head in reading.heads)
-    across = 1 + max(head.head for head in reading.heads)
+    layers = 1 + max(head.layer for head in result.heads)
+    across = 1 + max(head.head for head in result.heads)
     size, gap, left, top = 0.82, 0.24, 5.15, 0.3
-    for head in reading.heads:
+    for head in result.heads:
         x, y = left + head.head * (size + gap), top + head.layer * (size + 0.29)
         inside = axes.inset_axes((x, y, size, size), transform=axes.transData)
-        image = reading.pattern(head).image(96, 96).clamp_min(FAINTEST)
+        image = result.pattern(head).image(96, 96).clamp_min(FAINTEST)
         inside.imshow(image, cmap=SHADES, norm=LogNorm(FAINTEST, 1), interpolation="nearest")
         inside.set(xticks=[], yticks=[])
         this = (head.layer, head.head) == (chosen.layer, chosen.head)

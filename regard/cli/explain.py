@@ -91,15 +91,15 @@ def explain(
             f"{len(chunks)} chunks, and this is --chunk {chunk} of 0 … {len(chunks) - 1}"
         )
     with telling(ValueError):  # a model whose logits are no numbers
-        reading = read(network, tokenizer, ids)
+        result = read(network, tokenizer, ids)
     if layer is None or head is None:
-        start = reading.telling(1)[0]
-        report = all_heads(reading, query)
+        start = result.heads.most_informative(1)[0]
+        report = all_heads(result, query)
     else:
         _number("--layer", layer, config.layers, "the model has layers")
         _number("--head", head, config.heads, "a layer has heads")
-        start = reading.at(layer, head)
-        report = one_head(reading, start, head_steps(network, ids, layer, head), query)
+        start = result.heads.at(layer, head)
+        report = one_head(result, start, head_steps(network, ids, layer, head), query)
     if html is not None:
         subject = ModelSubject(
             network, tokenizer, title=f"{model or _SHIPPED}", ids=ids, notes=notes[1:]

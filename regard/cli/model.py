@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 import regard
-from regard.view import read_heads
+from regard.record.forward_pass import forward_pass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
     from regard.gpt import GPT, GPTConfig, Tokenizer
     from regard.gpt.model import Attention
-    from regard.view import Reading
+    from regard.record.forward_pass import ForwardPass
 
 __all__ = ["describe", "head_steps", "read"]
 
 
-def read(model: GPT, tokenizer: Tokenizer, ids: Sequence[int]) -> Reading:
-    """Run the model over a text and read its heads."""
+def read(model: GPT, tokenizer: Tokenizer, ids: Sequence[int]) -> ForwardPass:
+    """Run the model over a text and score its heads."""
     text = torch.tensor(ids, device=model.wte.weight.device)
     with torch.inference_mode():
         logits, patterns = model(text, return_patterns=True)
-    return read_heads(text, patterns, logits, name=tokenizer.tokens)
+    return forward_pass(text, patterns, logits, name=tokenizer.tokens)
 
 
 def head_steps(model: GPT, ids: Sequence[int], layer: int, head: int) -> regard.Steps:

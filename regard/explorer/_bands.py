@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from regard.pattern.readout import Sizes
     from regard.pattern.stream import Block
-    from regard.record.heads import Read
+    from regard.record.head_scores import Read
 
 _BAND = 2**26  # weights: some tens of milliseconds
 _PATIENCE = 0.1  # seconds after which whoever waits for another looks whether to go on

@@ -19,8 +19,8 @@ from regard.explorer._means import Mean
 from regard.explorer._walk import STRONGEST, walk
 from regard.explorer._windows import Windows, averaged
 from regard.pattern import Pattern
-from regard.record.heads import read_heads
-from regard.record.roles import Role
+from regard.record.head_scores import score_heads
+from regard.record.heads import SCORES
 from regard.steps import written_out
 from regard.view.tokens import readable, visible
 
@@ -175,18 +175,12 @@ class Run:
             rows=entry.rows,
             look=lambda: pattern,
         )
-        (scores,) = read_heads([part], (self.tokens,), progress=False, read=reader(off))
+        (scores,) = score_heads([part], (self.tokens,), progress=False, read=reader(off))
         return {
             "head": place,
-            "name": scores.name,
-            "meaning": Role(scores.name).meaning,
-            "previous_token": scores.previous_token,
-            "first_token": scores.first_token,
-            "same_token": scores.same_token,
-            "induction": scores.induction,
-            "duplicate_token": scores.duplicate_token,
-            "entropy": scores.entropy,
-            "distance": scores.distance,
+            "role": scores.role,
+            "meaning": scores.role.meaning,
+            **{name: getattr(scores, name) for name in SCORES},
         }
 
     def thumbnails(self, layer: int, size: int, off: Event | None = None) -> Tensor:

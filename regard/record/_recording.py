@@ -215,10 +215,10 @@ class Recording:
         return read_all(self.of_kind(kind), readouts, progress=progress)
 
     def heads(self, *, progress: bool | None = None) -> Heads:
-        """Find what each head does: a row of scores a head, and a name; see `regard.Heads`."""
-        from regard.record.heads import read_heads
+        """Score each head and name its role; `regard.record.HeadScores` describes the scores."""
+        from regard.record.head_scores import score_heads
 
-        return read_heads(self.of_kind(), self.tokens, progress=progress)
+        return score_heads(self.of_kind(), self.tokens, progress=progress)
 
     def plot_heads(self, kind: Kind | None = None, size: int = 64) -> Figure:
         """Draw all heads: a thumbnail each, layers down, heads across, and what each does.

@@ -1,4 +1,4 @@
-"""What a head does on a text, in a word: a rule over its figures.
+"""The role of a head on a text: a rule over its scores.
 
 A share of weight says little by itself: on three tokens every head puts much on the first. So each
 share is held against the one of a head that spreads evenly over all it sees. The **lead** is the
@@ -9,7 +9,7 @@ Shares on earlier copies and on what followed them are held against a second one
 get from the other queries of the same head (`repeats.Controls`). A head that looks at one key from
 everywhere is no induction head where that key happens to be a successor. The score is the prefix
 matching of Olsson et al. 2022, arXiv:2209.11895; they take it on long random texts, where such keys
-do not occur, and this makes up for it on the short ones that people read.
+do not occur, and this makes up for it on short ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["ENOUGH", "LEAD", "NEAR", "WIDE", "Figures", "Role", "lead", "role_of"]
+__all__ = ["ENOUGH", "LEAD", "NEAR", "WIDE", "PatternScores", "Role", "lead", "role_of"]
 
 LEAD = 0.25
 """Least lead that names a head. Above a quarter of its free weight no head does it by accident,
@@ -36,12 +36,12 @@ WIDE = 0.8
 
 
 class Role(StrEnum):
-    """What a head does on a text; the value is what is shown."""
+    """What a head does on a text, in the words that are shown."""
 
     INDUCTION = "induction"
-    SAME = "same token"
+    DUPLICATE = "duplicate token"
     PREVIOUS = "previous token"
-    ITSELF = "itself"
+    CURRENT = "current token"
     FIRST = "first token"
     LOCAL = "nearby tokens"
     SPREAD = "spread evenly"
@@ -53,12 +53,20 @@ class Role(StrEnum):
         """The role in a sentence."""
         return _MEANINGS[self]
 
+    @property
+    def score(self) -> str | None:
+        """Name of the share of `PatternScores` that the role rests on; None if on no share."""
+        return self.value.replace(" ", "_") if self in (*_OF_REPEATS, *_OF_PLACES) else None
+
+
+_OF_REPEATS = (Role.INDUCTION, Role.DUPLICATE)
+_OF_PLACES = (Role.PREVIOUS, Role.CURRENT, Role.FIRST)
 
 _MEANINGS = {
     Role.INDUCTION: "where its token stood before, it looks at what came next",
-    Role.SAME: "it looks at earlier copies of its token",
+    Role.DUPLICATE: "it looks at earlier copies of its token",
     Role.PREVIOUS: "it looks at the token before",
-    Role.ITSELF: "it looks at the token itself",
+    Role.CURRENT: "it looks at the token itself",
     Role.FIRST: "it rests on the first token",
     Role.LOCAL: "it looks at tokens nearby",
     Role.SPREAD: "it spreads over all tokens that it may see",
@@ -68,37 +76,45 @@ _MEANINGS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
-    """Readouts of one head on one text, each a mean over queries.
+class PatternScores:
+    """Scores of one head's pattern, each a mean over queries and over the sequences of a batch.
 
-    Shares are of a query's weight. The first query, which has no choice, counts nowhere.
+    Shares are of a query's weight, between 0 and 1. Padding counts nowhere, nor does the first
+    token of a sequence, which has no choice. All are None for a text of one token.
     """
 
-    previous: float
-    """Share on the token before."""
-    first: float
-    """Share on the first token."""
-    itself: float
-    """Share on the query's own token."""
-    induction: float | None
-    """Share on what followed earlier copies of the token, over the queries that have any such;
-    None where none has."""
-    induction_control: float | None
-    """What the same keys get from the other queries; None where there is no share."""
-    induction_queries: int
-    """How many queries that is."""
-    same: float | None
-    """Share on earlier copies of the token, over the queries that have any; None where none has."""
-    same_control: float | None
-    """As for induction."""
-    same_queries: int
-    """As for induction."""
-    spread: float
-    """Entropy of a row, as a share of the highest that its number of keys allows."""
-    entropy: float
+    previous_token: float | None = None
+    """Share on the token before: a positional head (Voita et al. 2019, arXiv:1905.09418)."""
+    first_token: float | None = None
+    """Share on the first token, a sink (Xiao et al. 2023, arXiv:2309.17453, section 3.1)."""
+    current_token: float | None = None
+    """Share on the query's own position."""
+    induction: float | None = None
+    """Share on the tokens that followed earlier copies of the query's token, over the queries that
+    have any (Olsson et al. 2022, arXiv:2209.11895, section on prefix matching); None where tokens
+    are not known or none repeats. The position before the query's counts as previous only."""
+    duplicate_token: float | None = None
+    """Share on earlier copies of the query's token, over the queries that have any (Wang et al.
+    2022, arXiv:2211.00593: duplicate token heads); None as for induction."""
+    entropy: float | None = None
     """Entropy of a row, in nats."""
-    distance: float
-    """How far back the weight lies, in tokens."""
+    distance: float | None = None
+    """How far away the weight lies, in tokens."""
+    spread: float | None = None
+    """Entropy of a row, as a share of the highest that its number of keys allows."""
+    induction_control: float | None = None
+    """What the keys of `induction` get from the other queries; None where there is no share."""
+    induction_queries: int | None = None
+    """How many queries `induction` is measured over; None where tokens are not known."""
+    duplicate_token_control: float | None = None
+    """As for induction."""
+    duplicate_token_queries: int | None = None
+    """As for induction."""
+
+    def share(self, role: Role) -> float | None:
+        """The share that a role rests on; None where it is not known, or rests on none."""
+        value: float | None = getattr(self, role.score) if role.score is not None else None
+        return value
 
 
 def lead(share: float | None, even: float | None) -> float:
@@ -112,49 +128,39 @@ def lead(share: float | None, even: float | None) -> float:
     return (share - even) / (1 - even)
 
 
-def role_of(figures: Figures | None, even: Figures | None) -> Role:
+def role_of(scores: PatternScores, even: PatternScores) -> Role:
     """Name what a head does.
 
     In this order, the first that holds:
 
-    1. induction or same token, whichever leads more, if that lead is at least `LEAD`, over an even
-       head and over what the same keys get from other queries, and rests on at least `ENOUGH`
+    1. induction or duplicate token, whichever leads more, if that lead is at least `LEAD`, over an
+       even head and over what the same keys get from other queries, and rests on at least `ENOUGH`
        queries. They come first because they are measured only where the text repeats itself: such
        a head has to be somewhere else the rest of the time, mostly on the first token.
-    2. previous token, itself or first token, whichever leads most, by the same threshold.
+    2. previous, current or first token, whichever leads most, by the same threshold.
     3. spread evenly, if the entropy is at least `WIDE` of the highest possible.
     4. nearby tokens, if the mean distance is less than `NEAR` of an even head's.
     5. mixed.
 
     Args:
-        figures: of the head; None for a text of one token, where no head has a choice.
+        scores: of the head.
         even: of a head that spreads evenly on the same text.
     """
-    if figures is None or even is None:
+    if scores.spread is None or scores.distance is None or even.distance is None:
         return Role.ALONE
-    repeats = {
-        Role.INDUCTION: _lead_on_repeats(
-            figures.induction, even.induction, figures.induction_control, figures.induction_queries
-        ),
-        Role.SAME: _lead_on_repeats(
-            figures.same, even.same, figures.same_control, figures.same_queries
-        ),
-    }
-    places = {
-        Role.PREVIOUS: lead(figures.previous, even.previous),
-        Role.ITSELF: lead(figures.itself, even.itself),
-        Role.FIRST: lead(figures.first, even.first),
-    }
+    repeats = {role: _lead_on_repeats(role, scores, even) for role in _OF_REPEATS}
+    places = {role: lead(scores.share(role), even.share(role)) for role in _OF_PLACES}
     for leads in (repeats, places):
         best = max(leads, key=lambda role: leads[role])
         if leads[best] >= LEAD:
             return best
-    if figures.spread >= WIDE:
+    if scores.spread >= WIDE:
         return Role.SPREAD
-    return Role.LOCAL if figures.distance < NEAR * even.distance else Role.MIXED
+    return Role.LOCAL if scores.distance < NEAR * even.distance else Role.MIXED
 
 
-def _lead_on_repeats(
-    share: float | None, even: float | None, control: float | None, queries: int
-) -> float:
-    return min(lead(share, even), lead(share, control)) if queries >= ENOUGH else 0.0
+def _lead_on_repeats(role: Role, scores: PatternScores, even: PatternScores) -> float:
+    if (getattr(scores, f"{role.score}_queries") or 0) < ENOUGH:
+        return 0.0
+    share = scores.share(role)
+    return min(lead(share, even.share(role)), lead(share, getattr(scores, f"{role.score}_control")))

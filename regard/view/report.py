@@ -22,54 +22,55 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from regard.record.forward_pass import ForwardPass
+    from regard.record.heads import HeadScores
     from regard.steps import Steps
-    from regard.view.reading import HeadReading, Reading
 
 __all__ = ["all_heads", "one_head"]
 
 _SIDE_BY_SIDE = 3  # key tables that fit on 80 columns
 
 
-def all_heads(reading: Reading, query: int) -> Iterator[RenderableType]:
-    """Lay out the tokens, a line for each head, and one query's keys in the most telling heads."""
-    yield _heading(f"{_tokens(reading)}, token {query} marked")
-    yield TokenStrip(reading.tokens, query)
-    yield next_tokens(reading, query)
+def all_heads(result: ForwardPass, query: int) -> Iterator[RenderableType]:
+    """Lay out the tokens, a line for each head, and one query's keys in some heads."""
+    yield _heading(f"{_tokens(result)}, token {query} marked")
+    yield TokenStrip(result.tokens, query)
+    yield next_tokens(result, query)
     yield _heading("What each head does on this text")
-    yield head_table(reading)
-    yield _heading(f"What {_named(reading, query)} attends to, in the heads that tell most")
-    yield strongest_keys(reading, reading.telling(_SIDE_BY_SIDE), query)
+    yield head_table(result)
+    yield _heading(f"What {_named(result, query)} attends to, in the most informative heads")
+    yield strongest_keys(result, result.heads.most_informative(_SIDE_BY_SIDE), query)
 
 
 def one_head(
-    reading: Reading, head: HeadReading, steps: Steps, query: int
+    result: ForwardPass, head: HeadScores, steps: Steps, query: int
 ) -> Iterator[RenderableType]:
     """Lay out what every token attends to in one head, and how it comes about.
 
     Args:
-        reading: the text as the model's heads see it.
+        result: the text as the model's heads see it.
         head: one of them.
         steps: its computation, from ``(T, D)`` query, key and value.
         query: the token to follow through the computation.
     """
-    yield _heading(f"{_tokens(reading)}, token {query} marked")
-    yield TokenStrip(reading.tokens, query)
+    yield _heading(f"{_tokens(result)}, token {query} marked")
+    yield TokenStrip(result.tokens, query)
     yield _heading(f"Layer {head.layer} head {head.head}: {head.role}; {head.role.meaning}")
-    yield every_query(reading, head, query)
-    yield _heading(f"{_named(reading, query)}, step by step")
-    yield walk(steps, reading, query)
+    yield every_query(result, head, query)
+    yield _heading(f"{_named(result, query)}, step by step")
+    yield walk(steps, result, query)
     yield _heading("Every step of this head")
-    yield from step_tables(steps, reading.tokens)
+    yield from step_tables(steps, result.tokens)
 
 
 def _heading(text: str) -> Text:
     return Text(f"\n{text}", "bold")
 
 
-def _tokens(reading: Reading) -> str:
-    count = len(reading.tokens)
+def _tokens(result: ForwardPass) -> str:
+    count = len(result.tokens)
     return f"{count} token{'s' if count > 1 else ''}"
 
 
-def _named(reading: Reading, query: int) -> str:
-    return f"token {query} {visible(reading.tokens[query])}"
+def _named(result: ForwardPass, query: int) -> str:
+    return f"token {query} {visible(result.tokens[query])}"

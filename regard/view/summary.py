@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-    from regard.record.roles import Figures
+    from regard.record.forward_pass import ForwardPass
+    from regard.record.heads import HeadScores
+    from regard.record.roles import PatternScores
     from regard.steps import Steps
-    from regard.view.reading import HeadReading, Reading
 
 __all__ = ["TokenStrip", "every_query", "head_table", "next_tokens", "strongest_keys", "walk"]
 
@@ -39,14 +40,8 @@ _PLAIN = {Role.SPREAD, Role.MIXED, Role.ALONE}
 _LABEL = 14  # terminal cells of a position and its token
 _BAR = 5  # terminal cells of a bar of weight 1
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_RELATIONS = {
-    "previous": Role.PREVIOUS,
-    "first": Role.FIRST,
-    "itself": Role.ITSELF,
-    "induction": Role.INDUCTION,
-    "same": Role.SAME,
-}
-_FIGURES = (*_RELATIONS, "spread", "back")
+_SHARES = (Role.PREVIOUS, Role.FIRST, Role.CURRENT, Role.INDUCTION, Role.DUPLICATE)
+_COLUMNS = (*(role.removesuffix(" token") for role in _SHARES), "spread", "distance")
 
 
 @dataclass(frozen=True)
@@ -84,32 +79,32 @@ class TokenStrip:
             yield Text(f" … {left} more", "dim"), False
 
 
-def next_tokens(reading: Reading, query: int) -> Text:
+def next_tokens(result: ForwardPass, query: int) -> Text:
     """What the model expects after one token, the likeliest first, in a line."""
-    text = Text.assemble((f"after {query} ", "dim"), visible(reading.tokens[query]), ("  →", "dim"))
-    for token, probability in reading.following[query]:
+    text = Text.assemble((f"after {query} ", "dim"), visible(result.tokens[query]), ("  →", "dim"))
+    for token, probability in result.predictions[query]:
         text.append(f"  {visible(token)} ").append(f"{probability:.2f}", "dim")
     return text
 
 
-def head_table(reading: Reading) -> RenderableType:
-    """A line for each head: what it does and its figures, in bold the one that names it.
+def head_table(result: ForwardPass) -> RenderableType:
+    """A line for each head: its role and its scores, in bold the one that names it.
 
-    A narrow terminal shows as many columns of figures as fit whole; the rest is counted.
+    A narrow terminal shows as many columns of scores as fit whole; the rest is counted.
     """
-    return Group(_HeadTable(reading), Text(_explanation(reading), "dim"))
+    return Group(_HeadTable(result), Text(_explanation(result), "dim"))
 
 
 @dataclass(frozen=True)
 class _HeadTable:
-    reading: Reading
+    result: ForwardPass
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown = len(_FIGURES)
+        shown = len(_COLUMNS)
         while shown and self._width(shown, console, options) > options.max_width:
             shown -= 1
         yield self._table(shown, options.max_width)
-        if left := len(_FIGURES) - shown:
+        if left := len(_COLUMNS) - shown:
             columns = f"{left} more column{'s' if left > 1 else ''}"
             yield Text(f"… {columns} in a wider terminal", "dim")
 
@@ -118,57 +113,53 @@ class _HeadTable:
         return console.measure(self._table(shown, sys.maxsize), options=boundless).maximum
 
     def _table(self, shown: int, width: int) -> Table:
-        """The table with its first so many columns of figures, for so many terminal cells."""
+        """The table with its first `shown` columns of scores, for `width` terminal cells."""
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-        for name in ("layer", "head"):
-            table.add_column(name, justify="right", min_width=len(name))
-        table.add_column("does", no_wrap=True, max_width=max(1, width - len("layer head ")))
-        for name in _FIGURES[:shown]:
+        table.add_column("head", justify="right", min_width=len("head"))
+        table.add_column("role", no_wrap=True, max_width=max(1, width - len("head ")))
+        for name in _COLUMNS[:shown]:
             table.add_column(name, justify="right")
-        for head in self.reading.heads:
-            layer = str(head.layer) if head.head == 0 else ""
+        for head in self.result.heads:
             role = Text(head.role, "dim" if head.role in _PLAIN else "bold")
-            figures = _figures(head.figures, head.role)[:shown]
-            table.add_row(layer, str(head.head), role, *figures)
-        if self.reading.even is not None:
-            figures = _figures(self.reading.even, Role.SPREAD)[:shown]
-            even = (Text(text.plain, "dim") for text in figures)
-            table.add_row("", "", Text("(an even head)", "dim"), *even)
+            table.add_row(f"{head.layer}.{head.head}", role, *_cells(head, head.role)[:shown])
+        if self.result.even.spread is not None:
+            even = (Text(cell.plain, "dim") for cell in _cells(self.result.even, None)[:shown])
+            table.add_row("", Text("(an even head)", "dim"), *even)
         return table
 
 
-def strongest_keys(reading: Reading, heads: Sequence[HeadReading], query: int) -> RenderableType:
+def strongest_keys(result: ForwardPass, heads: Sequence[HeadScores], query: int) -> RenderableType:
     """The keys that one query attends to most, in some heads, side by side."""
     row = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    row.add_row(*(_keys_of(reading, head, query) for head in heads))
+    row.add_row(*(_keys_of(result, head, query) for head in heads))
     return row
 
 
-def every_query(reading: Reading, head: HeadReading, query: int) -> RenderableType:
+def every_query(result: ForwardPass, head: HeadScores, query: int) -> RenderableType:
     """The three strongest keys of every query in one head; of long texts, around one query."""
-    top = reading.pattern(head).topk(3)
+    top = result.pattern(head).topk(3)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("token", no_wrap=True)
     for heading in ("attends most to", "then to", "then to"):
         table.add_column(heading, no_wrap=True)
     shown = -1
-    for i in _windows(len(reading.tokens), query, QUERIES):
+    for i in _windows(len(result.tokens), query, QUERIES):
         if i > shown + 1:
             table.add_row(Text(f"… {i - shown - 1} more", "dim"))
         shown = i
         keys = zip(top.weights[i].tolist(), top.positions[i].tolist(), strict=True)
         cells = [
-            Text.assemble((f" {weight:.2f} ", shade(weight)), " ", _name(reading, key))
+            Text.assemble((f" {weight:.2f} ", shade(weight)), " ", _name(result, key))
             for weight, key in keys
             if key >= 0
         ]
-        table.add_row(_name(reading, i, "reverse" if i == query else ""), *cells)
-    if left := len(reading.tokens) - shown - 1:
+        table.add_row(_name(result, i, "reverse" if i == query else ""), *cells)
+    if left := len(result.tokens) - shown - 1:
         table.add_row(Text(f"… {left} more", "dim"))
     return table
 
 
-def walk(steps: Steps, reading: Reading, query: int) -> RenderableType:
+def walk(steps: Steps, result: ForwardPass, query: int) -> RenderableType:
     """One query from its scores to its weights: the strongest keys, and the rest summed up."""
     weights = steps.weights[query, : query + 1]
     top = weights.topk(min(KEYS, query + 1))
@@ -184,7 +175,7 @@ def walk(steps: Steps, reading: Reading, query: int) -> RenderableType:
         top.indices.tolist(), scores, scaled, top.values.tolist(), strict=True
     ):
         table.add_row(
-            _name(reading, key),
+            _name(result, key),
             format(score, pattern),
             format(logit, pattern),
             f"{weight:.4f}",
@@ -197,42 +188,40 @@ def walk(steps: Steps, reading: Reading, query: int) -> RenderableType:
     return table
 
 
-def _figures(figures: Figures | None, role: Role) -> list[Text]:
-    if figures is None:
-        return [Text("–", "dim")] * len(_FIGURES)
-    texts = []
-    for name, names_it in _RELATIONS.items():
-        share: float | None = getattr(figures, name)
-        text = "–" if share is None else f"{share:.2f}"
-        texts.append(Text(text, "bold" if role is names_it else ""))
-    spread = Text(f"{figures.spread:.2f}", "bold" if role is Role.SPREAD else "")
-    back = Text(f"{figures.distance:.1f}", "bold" if role is Role.LOCAL else "")
-    return [*texts, spread, back]
+def _cells(scores: PatternScores, role: Role | None) -> list[Text]:
+    """The columns of scores, in bold the one that a role rests on."""
+    values = [(scores.share(share), 2, share) for share in _SHARES]
+    values += [(scores.spread, 2, Role.SPREAD), (scores.distance, 1, Role.LOCAL)]
+    return [
+        Text("–" if value is None else f"{value:.{digits}f}", "bold" if role is names_it else "")
+        for value, digits, names_it in values
+    ]
 
 
-def _explanation(reading: Reading) -> str:
-    if reading.even is None:
+def _explanation(result: ForwardPass) -> str:
+    even = result.even
+    if even.spread is None:
         return "A single token can only attend to itself."
     return (
-        "Shares of a query's weight, each a mean over queries: on the token before, on the first, "
-        "on itself; induction: on what followed earlier copies of the token "
-        f"({over(reading.even.induction_queries, len(reading.tokens))}), same: on the copies "
-        f"({over(reading.even.same_queries)}). spread: entropy / the highest possible. back: mean "
-        "distance in tokens. A head is named after what it does clearly more than an even head, "
-        "which looks at all tokens alike; after induction or same only if that is also clearly "
-        "more than it looks at the same tokens from other queries."
+        "Shares of a query's weight, each a mean over queries: on the previous token, on the "
+        "first, on the current; induction: on what followed earlier copies of the token "
+        f"({over(even.induction_queries or 0, len(result.tokens))}), duplicate: on the copies "
+        f"({over(even.duplicate_token_queries or 0)}). spread: entropy / the highest possible. "
+        "distance: a mean, in tokens. A head is named after what it does clearly more than an even "
+        "head, which looks at all tokens alike; after induction or duplicate only if that is also "
+        "clearly more than it looks at the same tokens from other queries."
     )
 
 
-def _keys_of(reading: Reading, head: HeadReading, query: int) -> RenderableType:
-    weights = reading.pattern(head)[query, : query + 1]
+def _keys_of(result: ForwardPass, head: HeadScores, query: int) -> RenderableType:
+    weights = result.pattern(head)[query, : query + 1]
     top = weights.topk(min(KEYS, query + 1))
     table = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(width=_LABEL, no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(width=_BAR)
     for weight, key in zip(top.values.tolist(), top.indices.tolist(), strict=True):
-        table.add_row(_name(reading, key), f"{weight:.2f}", _bar(weight, _BAR))
+        table.add_row(_name(result, key), f"{weight:.2f}", _bar(weight, _BAR))
     others = query + 1 - len(top.values)
     if others:
         rest = max(float(weights.sum() - top.values.sum()), 0)
@@ -241,8 +230,8 @@ def _keys_of(reading: Reading, head: HeadReading, query: int) -> RenderableType:
     return Group(title, Text(head.role, "dim"), table)
 
 
-def _name(reading: Reading, position: int, style: str = "") -> Text:
-    number, token = label(position, reading.tokens[position], _LABEL).split(" ", 1)
+def _name(result: ForwardPass, position: int, style: str = "") -> Text:
+    number, token = label(position, result.tokens[position], _LABEL).split(" ", 1)
     return Text.assemble((f"{number:>3} ", "dim"), (token, style))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from regard.record.heads import SCORES
 from regard.view.elements import heading, line, table, whole
 
 if TYPE_CHECKING:
@@ -17,31 +18,24 @@ if TYPE_CHECKING:
 __all__ = ["heads_html", "readings_html"]
 
 _LISTED = 64  # rows
-_SCORES = {
-    "previous_token": "previous token",
-    "first_token": "first token",
-    "same_token": "same token",
-    "induction": "induction",
-    "duplicate_token": "duplicate token",
-    "entropy": "entropy, nats",
-    "distance": "distance, tokens",
-}
+_UNITS = {"entropy": ", nats", "distance": ", tokens"}
 
 
 def heads_html(heads: Heads) -> str:
-    """A row a head: its scores and its name."""
+    """A row a head: its role and its scores."""
 
     def parts() -> Iterable[str]:
         yield heading("Heads", f"{len(heads)}, by layer; shares are means over queries")
         rows = [
             (
                 f"{head.layer}·{head.head}",
-                head.name,
-                *(_figure(getattr(head, score)) for score in _SCORES),
+                head.role,
+                *(_figure(getattr(head, score)) for score in SCORES),
             )
             for head in heads[:_LISTED]
         ]
-        yield table(("head", "name", *_SCORES.values()), rows)
+        names = (name.replace("_", " ") + _UNITS.get(name, "") for name in SCORES)
+        yield table(("head", "role", *names), rows)
         if len(heads) > _LISTED:
             yield line(f"… {len(heads) - _LISTED} more: heads.frame()")
 

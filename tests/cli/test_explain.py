@@ -33,9 +33,9 @@ def test_it_shows_tokens_heads_and_the_keys_of_the_last_token(regard, model):
     shown = ["␣" if token == " " else token for token in tokens]
     assert "│".join(shown) + "│" in lines
     heads = lines[lines.index("What each head does on this text") + 2 :][:6]
-    assert [line[6:10].strip() for line in heads] == ["0", "1", "2", "0", "1", "2"]
+    assert [line[:4].strip() for line in heads] == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
     last = tokens[-1].replace(" ", "␣")
-    assert f"What token {len(tokens) - 1} {last} attends to, in the heads that tell most" in lines
+    assert f"What token {len(tokens) - 1} {last} attends to, in the most informative heads" in lines
     assert all(len(line) <= 80 for line in lines[1:])
 
 

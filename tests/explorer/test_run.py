@@ -192,7 +192,7 @@ def test_tokens_that_do_not_repeat_are_not_looked_for(make_recording, monkeypatc
     """As those of a recording without names: it would take minutes at 100,000 positions."""
     query, key = torch.randn(2, 1, 2, 19, D, generator=torch.Generator().manual_seed(9))
     run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
-    monkeypatch.setattr(import_module("regard.record.heads"), "Copies", None)
+    monkeypatch.setattr(import_module("regard.record.head_scores"), "Copies", None)
     assert [one["induction"] for one in run.scores(0)["heads"]] == [None, None]
 
 
@@ -209,9 +209,15 @@ def test_scores_are_those_of_the_recording(make_recording, padded):
             assert scored["layer"] == layer
             for found, expected in zip(scored["heads"], alone[layer * H :][:H], strict=True):
                 assert found["head"] == expected.head
-                assert found["name"] == expected.name
+                assert found["role"] == expected.role
                 assert found["meaning"]
-                for name in ("previous_token", "first_token", "same_token", "entropy", "distance"):
+                for name in (
+                    "previous_token",
+                    "first_token",
+                    "current_token",
+                    "entropy",
+                    "distance",
+                ):
                     assert found[name] == pytest.approx(getattr(expected, name), abs=1e-6)
                 assert found["induction"] == expected.induction is None  # no token repeats
 

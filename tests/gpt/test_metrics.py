@@ -19,6 +19,7 @@ from regard.gpt import (
     GPTConfig,
     TensorBoard,
     TrainConfig,
+    _tensors,
     history,
     load,
     train,
@@ -26,6 +27,7 @@ from regard.gpt import (
 from regard.gpt.training.hardware import Machine, bfloat16, compiling, this_machine
 from regard.gpt.training.metrics import operations, perplexity, read_metrics
 from regard.gpt.training.update import document_mask
+from regard.record.roles import Role
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 TINY = GPTConfig(context=16, layers=2, heads=3, dim=15)
@@ -227,6 +229,24 @@ def test_what_heads_did_is_kept_by_update(tmp_path):
     previous = images[:, :, rows, rows - 1].mean(-1)
     torch.testing.assert_close(found.score("previous_token")[-1], previous, rtol=1e-4, atol=1e-5)
     assert done.record["step"] == 5
+
+
+def test_scores_of_earlier_versions_have_the_names_of_today(tmp_path):
+    train(tmp_path, texts=[TEXT], gpt=TINY, config=brief(record_every=4), console=QUIET)
+    found = history(tmp_path)
+    place = tmp_path / "run" / "patterns"
+    probe = (place / "probe.json").read_text()
+    (place / "probe.json").write_text(probe.replace("current_token", "same_token"))
+    old = [["itself", "same token", "induction"]] * 2
+    _tensors.write(
+        place / "00000004.safetensors",
+        {"scores": found.scores[0], "images": found.images[0].half()},
+        about={"roles": json.dumps(old)},
+    )
+    again = history(tmp_path)
+    assert again.score_names == found.score_names
+    assert again.roles == ((("current token", "duplicate token", "induction"),) * 2,)
+    assert [head.role for head in again.heads(4)][1] is Role.DUPLICATE
 
 
 def test_a_probe_of_ones_own(tmp_path):

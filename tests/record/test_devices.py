@@ -40,7 +40,7 @@ def test_nothing_leaves_the_device_while_a_model_is_recorded_and_read(model):
         assert isinstance(part, Mimicked)
         torch.testing.assert_close(part.cpu(), expected.read(regard.Image(5, 7))["image"].values)
         torch.testing.assert_close(rollout.cpu(), expected.rollout(query=-1))
-    assert [head.name for head in heads] == [head.name for head in expected.heads()]
+    assert [head.role for head in heads] == [head.role for head in expected.heads()]
 
 
 def test_a_recording_moves_when_it_is_asked_to(model):

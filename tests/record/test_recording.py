@@ -443,7 +443,7 @@ def by_definition(weights, names):
     return {
         "previous_token": mean(weights[i][i - 1] for i in rows),
         "first_token": mean(weights[i][0] for i in rows),
-        "same_token": mean(weights[i][i] for i in rows),
+        "current_token": mean(weights[i][i] for i in rows),
         "induction": repeats(1),
         "duplicate_token": repeats(0),
         "entropy": mean(-math.fsum(w * math.log(w) for w in weights[i] if w > 0) for i in rows),
@@ -488,7 +488,8 @@ def test_scores_are_those_of_the_definition(causal, texts):
     assert [(h.layer, h.head) for h in heads] == [(n, h) for n in range(2) for h in range(H)]
     agree(heads, expected)
     frame = heads.frame()
-    assert list(frame.columns) == list(asdict(heads[0]))
+    assert list(frame.columns)[:3] == ["layer", "head", "role"]
+    assert set(frame.columns) == set(asdict(heads[0]))
     assert len(frame) == len(heads) == 2 * H
     assert len(repr(heads).splitlines()) == 1 + 2 * H + (texts is not None)
     assert list(heads[1:3]) == [heads[1], heads[2]]
@@ -539,7 +540,7 @@ def test_heads_made_by_hand():
     pairs = [
         (position.roll(1, 1).roll(-2, 1), position, "previous token"),
         (ones, ones * (torch.arange(length) == 0)[:, None], "first token"),
-        (position, position, "itself"),
+        (position, position, "current token"),
         (token, after(token), "induction"),
         (torch.zeros(length, length), position, "spread evenly"),
     ]
@@ -548,10 +549,10 @@ def test_heads_made_by_hand():
     with regard.record(tokens=names) as recording:
         F.scaled_dot_product_attention(query, key, key, is_causal=True, scale=50.0)
     heads = recording.heads()
-    assert [head.name for head in heads] == [name for _, _, name in pairs]
+    assert [head.role for head in heads] == [name for _, _, name in pairs]
     assert heads[0].previous_token == pytest.approx(1, abs=1e-4)
     assert heads[1].first_token == pytest.approx(1, abs=1e-4)
-    assert heads[2].same_token == pytest.approx(1, abs=1e-4)
+    assert heads[2].current_token == pytest.approx(1, abs=1e-4)
     assert heads[3].induction == pytest.approx(1, abs=1e-4)
     assert heads[4].entropy == pytest.approx(
         sum(math.log(n) for n in range(2, length + 1)) / (length - 1), abs=1e-4
@@ -572,7 +573,7 @@ def test_heads_that_were_kept_keep_their_numbers():
 
 def test_one_token_has_no_scores():
     heads = recorded(torch.randn(1, 2, 1, H, 1, D), tokens=["a"]).heads()
-    assert [head.name for head in heads] == ["no choice"] * H
+    assert [head.role for head in heads] == ["no choice"] * H
     assert heads[0].previous_token is None
     assert "–" in repr(heads)
 
@@ -614,7 +615,7 @@ def test_the_shipped_model_looks_at_the_token_before_on_english(shipped):
     assert len(recording.tokens[0]) == ids.shape[-1]
     heads = recording.heads()
     head = next(h for h in heads if (h.layer, h.head) == (0, 2))
-    assert head.name == "previous token"
+    assert head.role == "previous token"
     assert head.previous_token > 0.9
     assert head.previous_token == max(h.previous_token for h in heads)
 
@@ -628,7 +629,7 @@ def test_the_shipped_model_has_induction_heads(shipped):
     heads = seen.heads()
     found = {(h.layer, h.head) for h in heads if h.induction > 0.5}
     assert {(2, 0), (2, 3)} <= found <= {(1, 1), (1, 2), (2, 0), (2, 3)}
-    assert {(h.layer, h.head) for h in heads if h.name == "induction"} >= found
+    assert {(h.layer, h.head) for h in heads if h.role == "induction"} >= found
     assert max(h.induction for h in heads if h.layer in {0, 3}) < 0.1
     induction = seen.read(Successors(ids[0]), Copies(ids[0]))
     assert induction["successors"].axes == ("layer", "batch", "head", "query")

@@ -1,19 +1,20 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
-from regard.record.roles import ENOUGH, LEAD, NEAR, WIDE, Figures, Role, lead, role_of
+from regard.record import HeadScores
+from regard.record.roles import ENOUGH, LEAD, NEAR, WIDE, PatternScores, Role, lead, role_of
 
-EVEN = Figures(
-    previous=0.1,
-    first=0.1,
-    itself=0.1,
+EVEN = PatternScores(
+    previous_token=0.1,
+    first_token=0.1,
+    current_token=0.1,
     induction=0.05,
     induction_control=0.05,
     induction_queries=ENOUGH,
-    same=0.05,
-    same_control=0.05,
-    same_queries=ENOUGH,
+    duplicate_token=0.05,
+    duplicate_token_control=0.05,
+    duplicate_token_queries=ENOUGH,
     spread=1.0,
     entropy=2.0,
     distance=20.0,
@@ -30,11 +31,11 @@ def share(named):
 @pytest.mark.parametrize(
     ("named", "role"),
     [
-        ("previous", Role.PREVIOUS),
-        ("first", Role.FIRST),
-        ("itself", Role.ITSELF),
+        ("previous_token", Role.PREVIOUS),
+        ("first_token", Role.FIRST),
+        ("current_token", Role.CURRENT),
         ("induction", Role.INDUCTION),
-        ("same", Role.SAME),
+        ("duplicate_token", Role.DUPLICATE),
     ],
 )
 def test_a_head_is_named_after_what_leads_by_enough(named, role):
@@ -43,34 +44,39 @@ def test_a_head_is_named_after_what_leads_by_enough(named, role):
 
 
 def test_the_greatest_lead_wins():
-    assert role_of(replace(PLAIN, previous=0.4, first=0.5), EVEN) is Role.FIRST
-    assert role_of(replace(PLAIN, previous=0.5, first=0.4), EVEN) is Role.PREVIOUS
-    assert role_of(replace(PLAIN, induction=0.5, same=0.4), EVEN) is Role.INDUCTION
+    assert role_of(replace(PLAIN, previous_token=0.4, first_token=0.5), EVEN) is Role.FIRST
+    assert role_of(replace(PLAIN, previous_token=0.5, first_token=0.4), EVEN) is Role.PREVIOUS
+    assert role_of(replace(PLAIN, induction=0.5, duplicate_token=0.4), EVEN) is Role.INDUCTION
 
 
 def test_repeats_come_before_where_the_head_rests_meanwhile():
-    assert role_of(replace(PLAIN, first=0.9, induction=0.4), EVEN) is Role.INDUCTION
+    assert role_of(replace(PLAIN, first_token=0.9, induction=0.4), EVEN) is Role.INDUCTION
 
 
-@pytest.mark.parametrize("named", ["induction", "same"])
+@pytest.mark.parametrize("named", ["induction", "duplicate_token"])
 def test_repeats_name_no_head_that_looks_at_the_same_keys_from_elsewhere(named):
     control = 0.5
     led = control + LEAD * (1 - control)
     column = replace(PLAIN, **{named: led - 1e-9, f"{named}_control": control})
     assert role_of(column, EVEN) is Role.MIXED
     found = replace(PLAIN, **{named: led + 1e-9, f"{named}_control": control})
-    assert role_of(found, EVEN) is {"induction": Role.INDUCTION, "same": Role.SAME}[named]
+    assert (
+        role_of(found, EVEN)
+        is {"induction": Role.INDUCTION, "duplicate_token": Role.DUPLICATE}[named]
+    )
 
 
-@pytest.mark.parametrize("named", ["induction", "same"])
+@pytest.mark.parametrize("named", ["induction", "duplicate_token"])
 def test_repeats_name_no_head_after_too_few_queries(named):
     few = replace(PLAIN, **{named: 0.9, f"{named}_queries": ENOUGH - 1})
     assert role_of(few, EVEN) is Role.MIXED
 
 
 def test_without_repeats_no_head_is_named_after_them():
-    none = dict.fromkeys(["induction", "induction_control", "same", "same_control"])
-    assert role_of(replace(PLAIN, **none, first=0.6), replace(EVEN, **none)) is Role.FIRST
+    none = dict.fromkeys(
+        ["induction", "induction_control", "duplicate_token", "duplicate_token_control"]
+    )
+    assert role_of(replace(PLAIN, **none, first_token=0.6), replace(EVEN, **none)) is Role.FIRST
 
 
 def test_spread_near_and_mixed_are_what_is_left():
@@ -82,12 +88,12 @@ def test_spread_near_and_mixed_are_what_is_left():
 
 
 def test_one_token_leaves_no_choice():
-    assert role_of(None, None) is Role.ALONE
+    assert role_of(PatternScores(), PatternScores()) is Role.ALONE
 
 
 def test_on_a_short_text_a_large_share_is_no_lead():
-    even = replace(EVEN, first=0.5)
-    assert role_of(replace(PLAIN, first=0.55), even) is Role.MIXED
+    even = replace(EVEN, first_token=0.5)
+    assert role_of(replace(PLAIN, first_token=0.55), even) is Role.MIXED
 
 
 @pytest.mark.parametrize(
@@ -97,5 +103,15 @@ def test_lead_is_the_part_of_what_an_even_head_leaves(given, even, led):
     assert lead(given, even) == led
 
 
-def test_every_role_says_what_it_means():
+def test_every_role_has_a_meaning_of_its_own():
     assert len({role.meaning for role in Role}) == len(Role)
+
+
+def test_a_role_that_rests_on_a_share_is_called_as_the_score_is():
+    scores = {field.name for field in fields(HeadScores)}
+    shares = {role for role in Role if role.score is not None}
+    assert shares == {
+        Role.INDUCTION, Role.DUPLICATE, Role.PREVIOUS, Role.CURRENT, Role.FIRST,
+    }  # fmt: skip
+    assert {role.value.replace(" ", "_") for role in shares} <= scores
+    assert not {role.value.replace(" ", "_") for role in set(Role) - shares} & scores

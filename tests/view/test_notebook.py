@@ -228,7 +228,7 @@ def test_scores_of_heads_are_a_table():
     page = shown(heads)
     assert page.elements.count("tr") == 1 + 5
     assert "Heads 5, by layer" in page.text
-    for name, value in [(heads[3].name, heads[3].entropy), ("0·3", heads[3].first_token)]:
+    for name, value in [(heads[3].role, heads[3].entropy), ("0·3", heads[3].first_token)]:
         assert name in page.text
         assert f"{value:.3g}" in page.text
     assert "–" in page.text  # tokens are not known, so there is no induction

@@ -5,10 +5,16 @@ import pytest
 import torch
 from rich.cells import cell_len
 from rich.console import Console
+from support.heads import each_role, make_forward_pass
 
 import regard
 from regard.view.report import all_heads, one_head
 from regard.view.summary import KEYS, QUERIES, STRIP, TokenStrip, head_table
+
+
+@pytest.fixture
+def result():
+    return each_role()
 
 
 def printed(*renderables, width=80):
@@ -24,93 +30,95 @@ def steps_of(length, seed=0):
     return regard.explain(*x, mask=regard.causal())
 
 
-def test_a_line_for_each_head_says_what_it_does_with_figures(reading):
-    lines = printed(head_table(reading)).splitlines()
+def test_a_line_for_each_head_says_what_it_does_with_figures(result):
+    lines = printed(head_table(result)).splitlines()
     rows = [line.split() for line in lines[1:10]]
     assert lines[0].split() == [
-        "layer", "head", "does", "previous", "first", "itself", "induction", "same", "spread",
-        "back",
+        "head", "role", "previous", "first", "current", "induction", "duplicate", "spread",
+        "distance",
     ]  # fmt: skip
-    first = reading.heads[0].figures
-    assert rows[0][:5] == ["0", "0", "previous", "token", f"{first.previous:.2f}"]
-    assert [row[0] for row in rows] == ["0", "1", "2", "1", "1", "2", "2", "1", "2"]
+    first = result.heads[0]
+    assert rows[0][:4] == ["0.0", "previous", "token", f"{first.previous_token:.2f}"]
+    assert [row[0] for row in rows] == [f"{head.layer}.{head.head}" for head in result.heads]
     assert "(an even head)" in lines[10]
     words = " ".join(" ".join(lines[11:]).split())
     assert "what followed earlier copies of the token (over 14 tokens of 22)" in words
-    assert "same: on the copies (over 13 tokens)" in words
+    assert "duplicate: on the copies (over 13 tokens)" in words
 
 
 @pytest.mark.parametrize(("width", "shown"), [(20, 0), (40, 2), (60, 4), (80, 7)])
-def test_a_narrow_terminal_drops_figures_and_says_so(reading, width, shown):
-    lines = printed(head_table(reading), width=width).splitlines()
-    names = ["previous", "first", "itself", "induction", "same", "spread", "back"]
-    assert lines[0].split() == ["layer", "head", "does", *names[:shown]]
-    numbers = [[line[:5].strip(), line[6:10].strip()] for line in lines[1:10]]
-    assert numbers == [[str(h.layer) if h.head == 0 else "", str(h.head)] for h in reading.heads]
-    roles = [line[11:].strip() for line in lines[1:10]]
-    for head, role in zip(reading.heads, roles, strict=True):
+def test_a_narrow_terminal_drops_figures_and_says_so(result, width, shown):
+    lines = printed(head_table(result), width=width).splitlines()
+    names = ["previous", "first", "current", "induction", "duplicate", "spread", "distance"]
+    assert lines[0].split() == ["head", "role", *names[:shown]]
+    assert [line[:4].strip() for line in lines[1:10]] == [
+        f"{head.layer}.{head.head}" for head in result.heads
+    ]
+    roles = [line[5:].strip() for line in lines[1:10]]
+    for head, role in zip(result.heads, roles, strict=True):
         whole = str(head.role)
-        cut = width == 20 and len(whole) > 9  # cells left beside layer and head
-        assert role.startswith(whole[:8] + "…" if cut else whole)
+        cut = width == 20 and len(whole) > 15  # cells left beside the head
+        assert role.startswith(whole[:14] + "…" if cut else whole)
     said = f"… {7 - shown} more columns in a wider terminal"
     assert (said in " ".join(" ".join(lines[11:]).split())) == (shown < 7)
     assert max(map(cell_len, lines)) <= width
 
 
-def test_without_repeats_that_is_said_and_no_figure_is_made_up(make_reading):
-    text = printed(head_table(make_reading(list("abcdef"), [["first"]])))
+def test_without_repeats_that_is_said_and_no_figure_is_made_up():
+    text = printed(head_table(make_forward_pass(list("abcdef"), [["first"]])))
     assert text.splitlines()[1].split()[-4:-2] == ["–", "–"]
     words = " ".join(text.split())
     assert (
-        "what followed earlier copies of the token (of no token), same: on the copies (of" in words
+        "what followed earlier copies of the token (of no token), duplicate: on the copies (of"
+        in words
     )
 
 
-def test_too_few_repeats_are_counted_and_said_to_be_too_few(make_reading):
-    reading = make_reading([*"abcdefg", *"abc"], [["induction"]])
-    assert reading.heads[0].role.value != "induction"
-    words = " ".join(printed(head_table(reading)).split())
+def test_too_few_repeats_are_counted_and_said_to_be_too_few():
+    result = make_forward_pass([*"abcdefg", *"abc"], [["induction"]])
+    assert result.heads[0].role.value != "induction"
+    words = " ".join(printed(head_table(result)).split())
     assert "(over 3 tokens of 10, too few to name a head)" in words
-    assert "same: on the copies (over 2 tokens, too few to name a head)" in words
+    assert "duplicate: on the copies (over 2 tokens, too few to name a head)" in words
 
 
-def test_the_report_on_all_heads(reading):
-    text = printed(*all_heads(reading, 9))
+def test_the_report_on_all_heads(result):
+    text = printed(*all_heads(result, 9))
     assert "22 tokens, token 9 marked" in text
     assert "the│ cat│ sat│" in text
-    token, probability = reading.following[9][0]
+    token, probability = result.predictions[9][0]
     assert f"after 9 ␣sat  →  {token.replace(' ', '␣')} {probability:.2f}" in text
-    assert "What token 9 ␣sat attends to, in the heads that tell most" in text
+    assert "What token 9 ␣sat attends to, in the most informative heads" in text
     assert "layer 1 head 1" in text
-    best = reading.pattern(reading.at(1, 1)).topk(1)
+    best = result.pattern(result.heads.at(1, 1)).topk(1)
     assert f"{int(best.positions[9, 0]):>3} ␣on" in text
     assert f"{float(best.weights[9, 0]):.2f}" in text
     assert f"{9 + 1 - KEYS} others" in text
 
 
-def test_the_report_on_one_head(reading):
-    head = reading.at(1, 1)
+def test_the_report_on_one_head(result):
+    head = result.heads.at(1, 1)
     steps = steps_of(22)
-    text = printed(*one_head(reading, head, steps, 9))
+    text = printed(*one_head(result, head, steps, 9))
     assert "Layer 1 head 1: induction" in text
-    top = reading.pattern(head).topk(3)
+    top = result.pattern(head).topk(3)
     lines = text[text.index("attends most to") :].splitlines()
     row = next(line for line in lines if line.startswith("  9 ␣sat"))
     for weight, key in zip(top.weights[9].tolist(), top.positions[9].tolist(), strict=True):
         assert f"{weight:.2f}" in row
-        assert f"{key} {reading.tokens[key].replace(' ', '␣')}" in row
+        assert f"{key} {result.tokens[key].replace(' ', '␣')}" in row
     assert "weights (L=22, S=22)" in text
 
 
-def test_the_walk_goes_from_score_to_weight(reading):
+def test_the_walk_goes_from_score_to_weight(result):
     steps = steps_of(22)
-    text = printed(*one_head(reading, reading.at(0, 0), steps, 9))
+    text = printed(*one_head(result, result.heads.at(0, 0), steps, 9))
     lines = text[text.index("step by step") :].splitlines()
     assert lines[1].split() == ["key", "query", "·", "key", "×", f"{5**-0.5:.3g}", "softmax"]
     key = int(steps.weights[9].argmax())
     assert lines[2].split()[:5] == [
         str(key),
-        reading.tokens[key].replace(" ", "␣"),
+        result.tokens[key].replace(" ", "␣"),
         f"{steps.scores[9, key]:.2f}",
         f"{steps.scaled[9, key]:.2f}",
         f"{steps.weights[9, key]:.4f}",
@@ -120,7 +128,7 @@ def test_the_walk_goes_from_score_to_weight(reading):
     assert sum(shown) + rest == pytest.approx(1, abs=5e-4)  # eight figures of four decimals
 
 
-def test_long_texts_are_cut_around_the_query_and_it_is_said(make_reading):
+def test_long_texts_are_cut_around_the_query_and_it_is_said():
     tokens = [f"t{i}" for i in range(150)]
     strip = printed(TokenStrip(tokens, 75))
     assert "t0│" in strip
@@ -132,8 +140,8 @@ def test_long_texts_are_cut_around_the_query_and_it_is_said(make_reading):
     gaps = [int(after) for word, after in pairwise(words) if word == "…" and after.isdigit()]
     assert sum(gaps) == 150 - STRIP
 
-    reading = make_reading(tokens, [["previous"]])
-    text = printed(*one_head(reading, reading.at(0, 0), steps_of(150), 75))
+    result = make_forward_pass(tokens, [["previous"]])
+    text = printed(*one_head(result, result.heads.at(0, 0), steps_of(150), 75))
     table = text[text.index("attends most to") : text.index("step by step")].splitlines()[1:-1]
     rows = [line for line in table if line.strip()]
     assert sum("more" not in line for line in rows) == QUERIES
@@ -141,19 +149,22 @@ def test_long_texts_are_cut_around_the_query_and_it_is_said(make_reading):
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_no_line_is_wider_than_the_terminal(make_reading, width):
+def test_no_line_is_wider_than_the_terminal(width):
     tokens = ["漢字仮名交じり文", "😀" * 9, "[red]x", "\n", " ", "", "x" * 60, "\x1b[31m"] * 3
-    reading = make_reading(tokens, [["previous", "induction"], ["even", "same"]])
-    renderables = [*all_heads(reading, 23), *one_head(reading, reading.at(0, 1), steps_of(24), 23)]
+    result = make_forward_pass(tokens, [["previous", "induction"], ["even", "duplicate"]])
+    renderables = [
+        *all_heads(result, 23),
+        *one_head(result, result.heads.at(0, 1), steps_of(24), 23),
+    ]
     text = printed(*renderables, width=width)
     assert max(map(cell_len, text.splitlines())) <= width
     assert "\x1b" not in text
     assert "[red]x" in text
 
 
-def test_a_single_token(make_reading):
-    reading = make_reading(["a"], [["first", "even"]])
-    text = printed(*all_heads(reading, 0), *one_head(reading, reading.at(0, 1), steps_of(1), 0))
+def test_a_single_token():
+    result = make_forward_pass(["a"], [["first", "even"]])
+    text = printed(*all_heads(result, 0), *one_head(result, result.heads.at(0, 1), steps_of(1), 0))
     assert "1 token, token 0 marked" in text
     assert "A single token can only attend to itself." in text
     assert "others" not in text

@@ -10,7 +10,7 @@ the heads stand in that file's header.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,9 @@ from regard.gpt.checkpoint import load_json
 from regard.gpt.errors import CheckpointError
 from regard.gpt.training.checkpoints import PATTERNS, RunFolder
 from regard.record import Layer
-from regard.record.heads import Heads, HeadScores, read_heads
+from regard.record.head_scores import score_heads
+from regard.record.heads import SCORES, Heads, HeadScores
+from regard.record.roles import Role
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -38,8 +40,9 @@ if TYPE_CHECKING:
 _PROBE = "probe.json"
 _FORMAT, _VERSION = "regard patterns", 1
 _SIDE = 64
-_LABELS = {"layer", "head", "name"}
-_SCORES = [field.name for field in fields(HeadScores) if field.name not in _LABELS]
+# Names in runs of earlier versions.
+_SCORE_NAMES = {"same_token": "current_token"}
+_ROLE_NAMES = {"same token": Role.DUPLICATE.value, "itself": Role.CURRENT.value}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +53,7 @@ class History:
         steps: the updates, in order; M of them.
         ids: the text's token ids.
         tokens: what each reads.
-        score_names: of the K scores; `regard.record.heads.HeadScores` describes them.
+        score_names: of the K scores; `regard.record.HeadScores` describes them.
         scores: ``(M, N, H, K)``, of each of N layers; NaN where a score can't be told.
         roles: for each update, layer and head, what the head does, in a word.
         images: ``(M, N, H, S, S)``, each pattern averaged down.
@@ -91,7 +94,7 @@ class History:
                     key: None if value != value else value  # noqa: PLR0124 - NaN alone differs
                     for key, value in zip(self.score_names, values, strict=True)
                 }
-                found.append(HeadScores(layer=layer, head=head, name=name, **told))
+                found.append(HeadScores(layer=layer, head=head, role=Role(name), **told))
         return Heads(found)
 
 
@@ -121,7 +124,7 @@ def history(folder: str | Path) -> History:
             steps=tuple(int(path.stem) for path in files),
             ids=tuple(probe["ids"]),
             tokens=tuple(probe["tokens"]),
-            score_names=tuple(probe["scores"]),
+            score_names=tuple(_SCORE_NAMES.get(name, name) for name in probe["scores"]),
             scores=torch.stack([one["scores"] for one in kept]),
             roles=tuple(names),
             images=torch.stack([one["images"] for one in kept]).float(),
@@ -152,7 +155,7 @@ class HistoryWriter:
             "version": _VERSION,
             "ids": ids.tolist(),
             "tokens": tokenizer.tokens(ids.tolist()),
-            "scores": _SCORES,
+            "scores": SCORES,
         }
         replace_file(self._place / _PROBE, (json.dumps(told) + "\n").encode())
 
@@ -162,13 +165,13 @@ class HistoryWriter:
             _, patterns = model(self._ids, return_patterns=True)
             layers = [_layer(index, pattern) for index, pattern in enumerate(patterns)]
             text = (tuple(map(str, self._ids.tolist())),)
-            heads = list(read_heads(layers, text, progress=False))
+            heads = list(score_heads(layers, text, progress=False))
             side = min(_SIDE, len(self._ids))
             images = torch.stack([pattern.image(side, side) for pattern in patterns])
         count = len(patterns)
-        scores = torch.tensor([[_number(head, name) for name in _SCORES] for head in heads])
+        scores = torch.tensor([[_number(head, name) for name in SCORES] for head in heads])
         each = len(heads) // count
-        names = [head.name for head in heads]
+        names = [head.role for head in heads]
         told = [names[start : start + each] for start in range(0, len(names), each)]
         path = self._place / f"{step:08}.safetensors"
         made = path.with_name(f".{path.name}.tmp")
@@ -203,4 +206,4 @@ def _number(head: HeadScores, name: str) -> float:
 def _roles(path: Path) -> tuple[tuple[str, ...], ...]:
     with safetensors.safe_open(path, "pt") as file:
         told = json.loads(file.metadata()["roles"])
-    return tuple(tuple(map(str, layer)) for layer in told)
+    return tuple(tuple(_ROLE_NAMES.get(name, name) for name in layer) for layer in told)

@@ -13,7 +13,7 @@ import { asked } from "./zoom.js";
 export const READOUTS = [
   ["previous_token", "previous token", ""],
   ["first_token", "first token", ""],
-  ["same_token", "same token", ""],
+  ["current_token", "current token", ""],
   ["induction", "induction", ""],
   ["duplicate_token", "duplicate token", ""],
   ["entropy", "entropy", "nats"],
@@ -88,7 +88,7 @@ function showCard() {
     card,
     [data, figures].some((one) => one && one.run !== run.id),
   );
-  const title = average === "head" && figures ? `${name}: ${figures.name}` : name;
+  const title = average === "head" && figures ? `${name}: ${figures.role}` : name;
   card.replaceChildren(
     canvas,
     make(

@@ -82,7 +82,7 @@ function exportMap(kind) {
       surface.fillStyle = look.ink;
       surface.textAlign = "left";
       surface.textBaseline = "alphabetic";
-      surface.fillText(`${placeName(source.run, source)}${figures ? `: ${figures.name}` : ""}`, x + 8, 20);
+      surface.fillText(`${placeName(source.run, source)}${figures ? `: ${figures.role}` : ""}`, x + 8, 20);
       x += widths[k] + gap;
     });
     paintScale(surface, {
@@ -111,7 +111,7 @@ function exportHeads(kind) {
   const cells = heads.map(({ layer, head }) => ({
     picture: thumbnail(thumbnailsOf(source.side, layer), head, look),
     name: `${run.layers[layer].index}·${run.layers[layer].heads[head]}`,
-    role: figuresOf(layer, head, source.heads)?.name ?? "",
+    role: figuresOf(layer, head, source.heads)?.role ?? "",
     chosen: chosen.layer === layer && chosen.head === head,
   }));
   const words = READOUTS.find(([name]) => name === sort)?.[1];

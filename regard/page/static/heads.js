@@ -247,12 +247,12 @@ class Grid {
       const value = word
         ? `${figures?.[sort] == null ? "–" : signed(figures[sort], sort === "distance" ? 1 : 2)}${unit && ` ${unit}`}`
         : "";
-      role.textContent = figures?.name ?? "…";
+      role.textContent = figures?.role ?? "…";
       const place = `${index}·${names[head]}`;
       figure.textContent = word ? `${place}  ${value}` : place;
       figure.hidden = byLayer; // the grid's edges say it
-      root.title = `${label}${figures ? `: ${figures.name}` : ""}`;
-      root.setAttribute("aria-label", [label, figures?.name, word && `${word} ${value}`].filter(Boolean).join(", "));
+      root.title = `${label}${figures ? `: ${figures.role}` : ""}`;
+      root.setAttribute("aria-label", [label, figures?.role, word && `${word} ${value}`].filter(Boolean).join(", "));
     }
   }
 

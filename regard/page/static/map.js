@@ -151,7 +151,7 @@ export class MapColumn {
     this.headSelect.disabled = average === "model";
     const figures = figuresOf(layer, head, source.heads);
     this.chip.hidden = average === "head" && !figures;
-    this.chip.textContent = average === "head" ? (figures?.name ?? "") : "mean";
+    this.chip.textContent = average === "head" ? (figures?.role ?? "") : "mean";
     this.told.textContent = average === "head" ? (figures?.meaning ?? "") : `the mean of ${meanOf(run, source)}`;
     this.told.title = this.told.textContent;
     for (const one of [this.chip, this.told]) markStale(one, average === "head" && figures && figures.run !== run.id);

@@ -135,14 +135,14 @@ function headsTable() {
   if (!ordered(source).every(known)) return set({ problem: UNFINISHED });
   table(
     "regard-heads",
-    ["layer", "head", "layer_name", "name", "meaning", ...READOUTS.map(([name]) => name)],
+    ["layer", "head", "layer_name", "role", "meaning", ...READOUTS.map(([name]) => name)],
     ordered(source).map(({ layer, head }) => {
       const figures = figuresOf(layer, head, source.heads);
       return [
         run.layers[layer].index,
         run.layers[layer].heads[head],
         run.layers[layer].name,
-        figures?.name ?? "",
+        figures?.role ?? "",
         figures?.meaning ?? "",
         ...READOUTS.map(([name]) => figures?.[name] ?? null),
       ];

@@ -13,7 +13,8 @@ import numpy as np
 from matplotlib.patches import Rectangle
 
 from regard.record import RecordError
-from regard.record.heads import over, read_heads
+from regard.record.head_scores import score_heads
+from regard.record.heads import over
 from regard.record.roles import Role
 from regard.view.plot.colour import WeightNorm, scale_for, shades
 from regard.view.plot.style import (
@@ -83,12 +84,13 @@ def named(recording: Recording, layers: Sequence[Layer]) -> tuple[dict[int, tupl
     try:
         other = layers[0].kind == "encoder" and "self" in recording.kinds
         tokens = recording.source_tokens if other else recording.tokens
-        heads = read_heads(layers, tokens, progress=False)
+        heads = score_heads(layers, tokens, progress=False)
     except RecordError as error:
         return {}, f"not scored: {error}"
     scores = iter(heads)
     names = {
-        place: tuple(next(scores).name for _ in layer.heads) for place, layer in enumerate(layers)
+        place: tuple(str(next(scores).role) for _ in layer.heads)
+        for place, layer in enumerate(layers)
     }
     if heads.repeats is None:
         return names, "induction not scored: the tokens were not recorded"

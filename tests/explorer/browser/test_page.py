@@ -115,7 +115,7 @@ def test_numbers_are_exported(show, model):
     _, data = download(page, "heads-csv")
     rows = table(data)
     scores = [entry for layer in range(len(run.layers)) for entry in run.scores(layer)["heads"]]
-    assert [one["name"] for one in rows] == [entry["name"] for entry in scores]
+    assert [one["role"] for one in rows] == [entry["role"] for entry in scores]
     assert [float(one["entropy"]) for one in rows] == pytest.approx([e["entropy"] for e in scores])
 
 

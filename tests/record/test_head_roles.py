@@ -8,9 +8,9 @@ import torch
 
 import regard
 from regard.gpt import load
+from regard.record.forward_pass import forward_pass
 from regard.record.heads import Heads
 from regard.record.roles import ENOUGH
-from regard.view import read_heads
 
 SENTENCE = ["the", "old", "cat", "sat", "down", "on", "a", "red", "mat", "."]
 MEETING = [*SENTENCE, "and", "so", *SENTENCE, "while", "dogs", "ran"]
@@ -26,7 +26,7 @@ def relation(kind, ids):
     i, j = torch.arange(len(ids))[:, None], torch.arange(len(ids))
     return {
         "induction": (j > 0) & (ids[:, None] == ids.roll(1)) & (j <= i - 2),
-        "same": (j > 0) & (ids[:, None] == ids) & (j <= i - 2),
+        "duplicate": (j > 0) & (ids[:, None] == ids) & (j <= i - 2),
         "previous": j == i - 1,
         "column": (j == COLUMN).expand(len(ids), -1),
         "columns": (j % 4 == 1).expand(len(ids), -1),
@@ -46,8 +46,8 @@ def heads_of(tokens, kinds, strength=6.0):
 
 @pytest.mark.parametrize("tokens", [MEETING, TWICE], ids=["words", "twice"])
 def test_each_head_is_called_what_it_was_made_for(tokens):
-    names = [head.name for head in heads_of(tokens, ["induction", "same", "previous"])]
-    assert names == ["induction", "same token", "previous token"]
+    names = [head.role for head in heads_of(tokens, ["induction", "duplicate", "previous"])]
+    assert names == ["induction", "duplicate token", "previous token"]
 
 
 @pytest.mark.parametrize("strength", [2.0, 4.0, 6.0, 9.0])
@@ -57,7 +57,7 @@ def test_a_head_that_looks_at_the_same_keys_from_everywhere_is_no_induction_head
     kind, tokens, strength
 ):
     (head,) = heads_of(tokens, [kind], strength)
-    assert head.name not in {"induction", "same token"}
+    assert head.role not in {"induction", "duplicate token"}
 
 
 def test_a_column_that_is_the_only_successor_names_nothing():
@@ -67,7 +67,7 @@ def test_a_column_that_is_the_only_successor_names_nothing():
         tokens[place] = "again"
     head = heads_of(tokens, ["column"], 9.0)[0]
     assert head.induction > 0.5
-    assert head.name not in {"induction", "same token"}
+    assert head.role not in {"induction", "duplicate token"}
 
 
 def test_too_few_repeats_name_nothing_and_that_is_said():
@@ -88,7 +88,7 @@ def test_too_few_repeats_name_nothing_and_that_is_said():
     ]
     heads = heads_of(tokens, ["induction", "previous"])
     assert heads[0].induction > 0.9
-    assert [head.name == "induction" for head in heads] == [False, False]
+    assert [head.role == "induction" for head in heads] == [False, False]
     # The first token's copy has something to follow, and is no copy that counts.
     assert "induction: over 3 tokens, too few to name a head; " in repr(heads)
     assert "duplicate token: over 2 tokens, too few to name a head" in repr(heads)
@@ -98,9 +98,9 @@ def test_too_few_repeats_name_nothing_and_that_is_said():
 def test_as_many_repeats_as_are_needed_name_a_head():
     line = [f"t{i}" for i in range(ENOUGH + 1)]
     (head,) = heads_of([*line, *line[:ENOUGH]], ["induction"])
-    assert head.name == "induction"
+    assert head.role == "induction"
     (head,) = heads_of([*line, *line[: ENOUGH - 1]], ["induction"])
-    assert head.name != "induction"
+    assert head.role != "induction"
 
 
 def test_queries_of_a_batch_are_counted_together():
@@ -113,7 +113,7 @@ def test_queries_of_a_batch_are_counted_together():
 def test_without_tokens_nothing_is_said_of_repeats():
     with regard.record() as recording:
         regard.attention(*torch.randn(3, 1, 1, 7, 3).unbind(), mask=regard.causal())
-    assert "induction" not in repr(recording.heads())
+    assert "induction:" not in repr(recording.heads())
     assert "too few" not in repr(Heads([]))
 
 
@@ -125,8 +125,8 @@ def test_random_heads_are_not_named_for_repeats(seed):
     query, key = 3**0.5 * torch.randn(2, 1, 96, length, 16, generator=generator)
     with regard.record(tokens=MEETING) as recording:
         regard.attention(query, key, key, mask=regard.causal())
-    names = [head.name for head in recording.heads()]
-    assert names.count("induction") + names.count("same token") <= 1  # of 96
+    names = [head.role for head in recording.heads()]
+    assert names.count("induction") + names.count("duplicate token") <= 1  # of 96
 
 
 DEMO = (
@@ -143,8 +143,8 @@ def test_the_command_and_the_recording_call_the_shipped_model_s_heads_alike(text
     ids = torch.tensor(tokenizer.encode(text))
     with torch.no_grad(), regard.record(model, tokens=tokenizer) as recording:
         logits, patterns = model(ids, return_patterns=True)
-    reading = read_heads(ids, patterns, logits, name=tokenizer.tokens)
-    names = [head.name for head in recording.heads()]
+    reading = forward_pass(ids, patterns, logits, name=tokenizer.tokens)
+    names = [head.role for head in recording.heads()]
     assert [head.role.value for head in reading.heads] == names
     # One or two tokens of the shorter texts stood before: nothing can be said.
     assert ("induction" in names) == (text == DEMO)
