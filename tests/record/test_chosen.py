@@ -17,11 +17,6 @@ B, H, L, D = 2, 5, 7, 3
 unchecked = contextlib.contextmanager(inspect.unwrap(regard.record))
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 class Attend(nn.Module):
     def forward(self, query, key, **options):
         return F.scaled_dot_product_attention(query, key, key, **options)

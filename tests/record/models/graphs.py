@@ -7,7 +7,8 @@ import json
 import sys
 
 import torch
-from record.models.classes import CASES, L
+from record.models.classes import CASES
+from record.models.inputs import L
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import BloomConfig, BloomForCausalLM
 

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 import transformers
-from record.models.classes import CASES, GROUPED, VISION, H
+from record.models.classes import CASES
+from record.models.inputs import GROUPED, VISION, H
 
 import regard
 

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 import torch
 import transformers
-from record.models.classes import CASES, TOKENS, B, G, H, L, weights_of
+from record.models.classes import CASES, weights_of
+from record.models.inputs import TOKENS, B, G, H, L
 
 import regard
 from regard.record import RecordError

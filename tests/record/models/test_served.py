@@ -9,7 +9,8 @@ import copy
 import pytest
 import torch
 import transformers as hf
-from record.models.classes import BART, GROUPED, PLAIN, TOKENS, H
+from record.models.classes import BART
+from record.models.inputs import GROUPED, PLAIN, TOKENS, H
 
 import regard
 from regard.record import RecordError

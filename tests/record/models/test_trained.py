@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 import transformers as hf
-from record.models.classes import TOKENS
+from record.models.inputs import GROUPED, SIZES
 
 import regard
 
@@ -21,21 +21,8 @@ SWIN = hf.SwinConfig(
     window_size=5,
     drop_path_rate=0.0,
 )
-DOGE = hf.DogeConfig(
-    hidden_size=42,
-    intermediate_size=53,
-    num_hidden_layers=2,
-    num_attention_heads=6,
-    num_key_value_heads=2,
-    head_dim=14,
-    max_position_embeddings=64,
-    **TOKENS,
-)
 PARAKEET = hf.ParakeetEncoderConfig(
-    hidden_size=42,
-    num_hidden_layers=2,
-    num_attention_heads=6,
-    intermediate_size=53,
+    **SIZES,
     num_mel_bins=24,
     subsampling_conv_channels=7,
     dropout=0.0,
@@ -60,7 +47,7 @@ def sound():
 
 LEARNED = {
     "swin": (hf.SwinModel, SWIN, picture, ("relative_position_bias_table",)),
-    "doge": (hf.DogeModel, DOGE, text, ("dt_proj.weight", "self_attn.A")),
+    "doge": (hf.DogeModel, hf.DogeConfig(**GROUPED), text, ("dt_proj.weight", "self_attn.A")),
     "parakeet": (hf.ParakeetEncoder, PARAKEET, sound, ("relative_k_proj.weight", "bias_v")),
 }
 

@@ -1,0 +1,149 @@
+"""Whose calls a recording sees, and what it calls them."""
+
+import functools
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.interception import B, Block, D, H, L, Stack, check_nothing_left_behind, close, encoder
+from torch import nn
+from torch.overrides import _get_current_function_mode_stack
+
+import regard
+
+
+def test_a_given_model_is_recorded_alone():
+    model, other, x = Stack(), Stack(), torch.randn(B, L, 12)
+    with regard.record(model) as recording:
+        other(x)
+        model(x)
+        F.scaled_dot_product_attention(*torch.randn(3, B, H, L, D))
+    assert len(recording) == 2
+    close(recording[0], model.h[0].exact(x))
+    with regard.record(model.h[1]) as recording:
+        model(x)
+    assert len(recording) == 1
+    close(recording[0], model.h[1].exact(model.h[0](x)))
+    with regard.record() as recording:
+        other(x)
+        model(x)
+    assert [layer.name for layer in recording.layers] == ["h.0", "h.1", "h.0", "h.1"]
+    assert [layer.index for layer in recording.layers] == [0, 1, 2, 3]
+
+
+def test_calls_outside_any_module_have_no_name():
+    with regard.record() as recording:
+        F.scaled_dot_product_attention(*torch.randn(3, B, H, L, D))
+    assert recording.layers[0].name == ""
+    assert recording.layers[0].kind == "self"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("cross_attn", "cross"),
+        ("crossattention", "cross"),
+        ("encoder_attn", "cross"),
+        ("EncDecAttention", "cross"),
+        ("attn", "self"),
+    ],
+)
+def test_kinds_by_name(path, kind):
+    model, x = nn.Module(), torch.randn(B, L, 12)
+    model.add_module(path, Block())
+    model.forward = functools.partial(getattr(model, path))
+    with regard.record(model) as recording:
+        model(x)
+    assert recording.layers[0].kind == kind
+
+
+def test_an_encoder_without_a_decoder_attends_to_itself():
+    model, x = nn.Module(), torch.randn(B, L, 12)
+    model.encoder = Stack()
+    model.forward = functools.partial(model.encoder)
+    with regard.record(model) as recording:
+        model(x)
+    assert recording.kinds == ("self",)
+    model.decoder = nn.Linear(12, 12)
+    with regard.record(model) as recording:
+        model(x)
+    assert recording.kinds == ("encoder",)
+
+
+def test_nested_recordings_each_see_their_own_time():
+    model, x = Block(), torch.randn(B, L, 12)
+    with regard.record() as outer:
+        model(x)
+        with regard.record() as inner:
+            model(x + 1)
+        model(x + 2)
+        check = _get_current_function_mode_stack()
+        assert len(check) == 1
+    with regard.record() as later:
+        model(x + 3)
+    assert [len(recording) for recording in (outer, inner, later)] == [3, 1, 1]
+    for pattern, shift in zip((*outer, *inner, *later), (0, 1, 2, 1, 3), strict=True):
+        close(pattern, model.exact(x + shift))
+
+
+def test_a_recording_within_a_model_of_a_recording():
+    model, x = Stack(), torch.randn(B, L, 12)
+    inner = []
+
+    def look(module, args):
+        with regard.record() as recording:
+            module.forward(*args)
+        inner.append(recording)
+
+    model.h[1].register_forward_pre_hook(look)
+    with regard.record(model) as outer:
+        model(x)
+    assert len(inner[0]) == 1
+    close(inner[0][0], model.h[1].exact(model.h[0](x)))
+    close(outer[0], model.h[0].exact(x))
+
+
+def test_another_thread_is_not_seen():
+    model, x = Block(), torch.randn(B, L, 12)
+    with regard.record() as recording:
+        model(x)
+        thread = threading.Thread(target=lambda: model(x))
+        thread.start()
+        thread.join()
+    assert len(recording) == 1
+
+
+@pytest.mark.parametrize("make", [Stack, lambda: encoder(nested=False).eval()])
+def test_threads_record_at_once(make):
+    model, count, rounds = make(), 4, 5
+    inputs = [torch.randn(B, L, 12) for _ in range(count)]
+    with torch.no_grad():
+        plain = [model(x) for x in inputs]
+        with regard.record(model) as alone:
+            model(inputs[0])
+    barrier, found = threading.Barrier(count), [None] * count
+
+    def work(place):
+        with torch.no_grad():
+            for _ in range(rounds):
+                barrier.wait()
+                with regard.record(model) as recording:
+                    barrier.wait()
+                    out = model(inputs[place])
+                    barrier.wait()
+                names = [layer.name for layer in recording.layers]
+                found[place] = (out, [pattern.dense() for pattern in recording], names)
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    check_nothing_left_behind()
+    for out, given in zip(found, plain, strict=True):
+        assert torch.equal(out[0], given)
+        assert out[2] == [layer.name for layer in alone.layers]
+    for weights, pattern in zip(found[0][1], alone, strict=True):
+        assert torch.equal(weights, pattern.dense())
+    assert not torch.equal(found[0][1][0], found[1][1][0])

@@ -1,0 +1,228 @@
+"""Calls that go on from a key/value cache become one pattern."""
+
+import contextlib
+import math
+
+import pytest
+import torch
+from support.caches import (
+    PROMPT,
+    STEPS,
+    STEPWISE,
+    Attend,
+    B,
+    D,
+    H,
+    T,
+    chunks,
+    close,
+    exact,
+    grown,
+    sequence,
+)
+from torch import nn
+
+import regard
+from regard.record import RecordError
+
+
+@pytest.mark.parametrize(
+    "parts", [STEPWISE, chunks(4, 3, 2), chunks(1, *[1] * 6), chunks(3, 1, 3, 1, 1), chunks(T)]
+)
+def test_a_cache_that_grows(parts):
+    layer, (query, key) = Attend(), sequence(parts[-1][1])
+    with regard.record(layer) as recording:
+        grown(layer, query, key, parts)
+    assert len(recording) == 1
+    close(recording[0], exact(query, key))
+    assert list(recording.layers[0].rows) == list(range(parts[-1][1]))
+
+
+def test_a_cache_that_grows_as_models_write_it():
+    """A causal prompt, then steps that see all there is without a mask."""
+    layer, (query, key) = Attend(), sequence()
+    with regard.record(layer) as recording:
+        layer(query[..., :PROMPT, :], key[..., :PROMPT, :], is_causal=True)
+        for t in range(PROMPT, T):
+            layer(query[..., t : t + 1, :], key[..., : t + 1, :])
+    (pattern,) = recording.attentions
+    close(pattern, exact(query, key))
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_grouped_heads(groups):
+    layer, query, key = Attend(), torch.randn(B, 6, T, D), torch.randn(B, groups, T, D)
+    with regard.record(layer) as recording:
+        layer(query[..., :PROMPT, :], key[..., :PROMPT, :], is_causal=True, enable_gqa=True)
+        for t in range(PROMPT, T):
+            layer(query[..., t : t + 1, :], key[..., : t + 1, :], enable_gqa=True)
+    (pattern,) = recording.attentions
+    close(pattern, exact(query, key.repeat_interleave(6 // groups, 1)))
+    assert pattern.parts()[0].key.shape[1] == groups
+
+
+def test_a_padded_prompt():
+    """The shorter sequence of the batch is padded on the left."""
+    layer, (query, key) = Attend(), sequence()
+    keep = torch.ones(B, T, dtype=torch.bool)
+    keep[0, :2] = False
+    visible = keep[:, None, None] & torch.ones(T, T, dtype=torch.bool).tril()
+    with regard.record(layer) as recording:
+        for start, stop in STEPWISE:
+            rows = slice(start, stop)
+            layer(query[..., rows, :], key[..., :stop, :], attn_mask=visible[..., rows, :stop])
+    (pattern,) = recording.attentions
+    close(pattern, exact(query, key, visible=visible))
+
+
+def test_biases_of_each_step_are_put_together():
+    layer, (query, key), bias = Attend(), sequence(), torch.randn(H, T, T)
+    visible = torch.ones(T, T, dtype=torch.bool).tril()
+    added = bias.masked_fill(~visible, -math.inf)
+    with regard.record(layer) as recording:
+        for start, stop in STEPWISE:
+            rows = slice(start, stop)
+            layer(query[..., rows, :], key[..., :stop, :], attn_mask=added[:, rows, :stop])
+    (pattern,) = recording.attentions
+    scores = query.double() @ key.double().mT / 2 + added.double()
+    close(pattern, torch.softmax(scores, -1))
+
+
+def test_masks_with_gaps_of_some_steps_are_put_together():
+    layer, (query, key) = Attend(), sequence()
+    visible = torch.ones(T, T, dtype=torch.bool).tril()
+    visible[PROMPT + 1, 2] = False
+    with regard.record(layer) as recording:
+        for start, stop in STEPWISE:
+            rows = slice(start, stop)
+            layer(query[..., rows, :], key[..., :stop, :], attn_mask=visible[rows, :stop])
+    (pattern,) = recording.attentions
+    close(pattern, exact(query, key, visible=visible))
+
+
+def test_the_pattern_may_be_looked_at_between_steps():
+    layer, (query, key) = Attend(), sequence()
+    with regard.record(layer) as recording:
+        for start, stop in STEPWISE:
+            visible = torch.ones(T, T, dtype=torch.bool).tril()[start:stop, :stop]
+            layer(query[..., start:stop, :], key[..., :stop, :], attn_mask=visible)
+            close(recording[0], exact(query[..., :stop, :], key[..., :stop, :]))
+            before = recording[0]
+    assert recording[0] is before, "the pattern of a track that no longer grows is made once"
+
+
+def test_a_pattern_taken_early_stays_what_it_was():
+    layer, (query, key) = Attend(), sequence()
+    with regard.record(layer) as recording:
+        grown(layer, query, key, chunks(PROMPT, 1, 1))
+        early = recording[0]
+        weights = early.dense().double()
+        stop = PROMPT + 3
+        layer(query[..., stop - 1 : stop, :], key[..., :stop, :])
+    assert torch.equal(early.dense().double(), weights)
+
+
+@pytest.mark.parametrize("leading", [(), (H,), (2, B, H)])
+def test_other_leading_dimensions(leading):
+    layer, (query, key) = Attend(), torch.randn(2, *leading, T, D).unbind()
+    with regard.record(layer) as recording:
+        grown(layer, query, key, STEPWISE)
+    close(recording[0], exact(query, key))
+
+
+def static(layer, query, key, size, parts=STEPWISE, *, fill=math.nan, mask="bool"):
+    """A buffer written in place; a mask hides its room."""
+    cache = torch.full((B, H, size, D), 0.0 if math.isnan(fill) else fill)
+    for start, stop in parts:
+        cache[..., start:stop, :] = key[..., start:stop, :]
+        visible = torch.arange(size) <= torch.arange(start, stop)[:, None]
+        if mask == "float":
+            visible = torch.zeros(visible.shape).masked_fill(~visible, -math.inf)
+        layer(query[..., start:stop, :], cache, attn_mask=visible)
+    return cache
+
+
+@pytest.mark.parametrize("size", [T, T + 7])
+@pytest.mark.parametrize("mask", ["bool", "float"])
+@pytest.mark.parametrize("parts", [STEPWISE, chunks(3, 4, 2), chunks(1, *[1] * 6)])
+def test_a_static_buffer(size, mask, parts):
+    length = parts[-1][1]
+    layer, (query, key) = Attend(), sequence(length)
+    with regard.record(layer) as recording:
+        cache = static(layer, query, key, size, parts, mask=mask, fill=9.0)
+    cache.fill_(7.0)
+    assert len(recording) == 1
+    close(recording[0], exact(query, key)[..., :length])
+
+
+def test_a_static_buffer_that_is_full_at_once():
+    """Nothing is known of room there: the buffer itself may be kept, and writing to it is seen."""
+    layer, (query, key) = Attend(), sequence()
+    with regard.record(layer) as recording:
+        cache = static(layer, query, key, T, chunks(T))
+    close(recording[0], exact(query, key))
+    cache.add_(1)
+    with contextlib.suppress(RecordError):
+        close(recording[0], exact(query, key))
+
+
+def rolling(query, key, size):
+    """A buffer of the last keys, as of a sliding window; the prompt is longer than it."""
+    layer = Attend()
+    with regard.record(layer) as recording:
+        visible = torch.ones(PROMPT, PROMPT, dtype=torch.bool).tril().triu(1 - size)
+        layer(query[..., :PROMPT, :], key[..., :PROMPT, :], attn_mask=visible)
+        cache = key[..., max(0, PROMPT - size) : PROMPT, :].clone()
+        for t in range(PROMPT, T):
+            cache = torch.cat([cache, key[..., t : t + 1, :]], dim=-2)[..., -size:, :]
+            layer(query[..., t : t + 1, :], cache)
+    return recording
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 6, 8])
+def test_a_rolling_buffer(size):
+    query, key = sequence()
+    recording = rolling(query, key, size)
+    assert len(recording) == 1
+    visible = torch.ones(T, T, dtype=torch.bool).tril().triu(1 - size)
+    close(recording[0], exact(query, key, visible=visible))
+
+
+class Cross(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cross_attn = Attend()
+
+    def forward(self, *args, **options):
+        return self.cross_attn(*args, **options)
+
+
+def test_a_source_that_stays():
+    model, query, source = Cross(), torch.randn(B, H, STEPS, D), torch.randn(B, H, 7, D)
+    with regard.record(model) as recording:
+        for t in range(STEPS):
+            model(query[..., t : t + 1, :], source.clone())
+    (layer,) = recording.layers
+    assert layer.kind == "cross"
+    assert list(layer.rows) == list(range(STEPS))
+    close(layer.pattern, exact(query, source, visible=torch.ones(STEPS, 7, dtype=torch.bool)))
+
+
+def test_a_source_with_padding_that_stays():
+    model, query, source = Cross(), torch.randn(B, H, STEPS, D), torch.randn(B, H, 7, D)
+    keep = torch.ones(B, 1, 1, 7, dtype=torch.bool)
+    keep[0, ..., 5:] = False
+    with regard.record(model) as recording:
+        for t in range(STEPS):
+            model(query[..., t : t + 1, :], source, attn_mask=keep)
+    (pattern,) = recording.attentions
+    close(pattern, exact(query, source, visible=keep.expand(B, 1, STEPS, 7)))
+
+
+def test_another_source_begins_anew():
+    model, query = Cross(), torch.randn(B, H, 1, D)
+    with regard.record(model) as recording:
+        for _ in range(2):
+            model(query, torch.randn(B, H, 7, D))
+    assert [list(layer.rows) for layer in recording.layers] == [[0], [0]]
+    assert [layer.index for layer in recording.layers] == [0, 0]

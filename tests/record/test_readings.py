@@ -1,0 +1,141 @@
+"""Readouts of all layers, labelled."""
+
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.recordings import B, D, H, L, mixed, recorded, two_layers
+
+import regard
+from regard.pattern.readouts import Readout
+
+
+def test_readouts_of_all_layers():
+    recording = two_layers()
+    readings = recording.read(
+        regard.Entropy(),
+        regard.TopK(2),
+        regard.Mass(0),
+        regard.Mass([1, 2]),
+        regard.Received(),
+        regard.Offsets(3),
+        regard.Image(4, 3),
+        regard.Max(),
+        regard.Distance(),
+        progress=False,
+    )
+    axes = {
+        "entropy": ("query",),
+        "top_weights": ("query", "rank"),
+        "top_positions": ("query", "rank"),
+        "mass": ("query",),
+        "mass_2": ("query",),
+        "received": ("key",),
+        "offsets": ("offset",),
+        "image": ("row", "column"),
+        "max": ("query",),
+        "distance": ("query",),
+    }
+    assert list(readings) == list(axes)
+    for name, own in axes.items():
+        assert readings[name].name == name
+        assert readings[name].axes == ("layer", "batch", "head", *own)
+        assert readings[name].values.ndim == len(readings[name].axes)
+    for layer in range(2):
+        pattern = recording[layer]
+        assert torch.equal(readings["entropy"].values[layer], pattern.entropy())
+        assert torch.equal(readings["top_positions"].values[layer], pattern.topk(2).positions)
+        assert torch.equal(readings["mass"].values[layer], pattern.mass(0))
+        assert torch.equal(readings["mass_2"].values[layer], pattern.mass([1, 2]))
+        assert torch.equal(readings["image"].values[layer], pattern.image(4, 3))
+    with pytest.raises(KeyError, match=r"no readout is named 'entropie'; there is \['entropy'"):
+        readings["entropie"]
+    text = repr(readings["image"])
+    assert text == f"Labelled(image: layer 2 × batch {B} × head {H} × row 4 × column 3)"
+    assert text in repr(readings)
+
+
+def test_labels_of_heads_rows_and_layers_that_were_kept():
+    recording = recorded(torch.randn(4, 2, B, H, L, D), layers=[1, 3], heads=[2, 0], rows=[1, -1])
+    reading = recording.read(regard.TopK(2))["top_weights"]
+    frame = reading.frame()
+    assert list(frame.columns) == ["layer", "batch", "head", "query", "rank", "top_weights"]
+    assert len(frame) == reading.values.numel()
+    assert sorted(frame["layer"].unique()) == [1, 3]
+    assert list(frame["head"].unique()) == [2, 0]
+    assert list(frame["query"].unique()) == [1, 6]
+    for _, row in frame.iterrows():
+        place = recording["layer" + str(int(row["layer"]))]
+        head, query = [2, 0].index(row["head"]), [1, 6].index(row["query"])
+        weights = place.topk(2).weights[int(row["batch"]), head, query]
+        assert row["top_weights"] == float(weights[int(row["rank"])])
+
+
+def test_layers_of_several_shapes():
+    recording = recorded([torch.randn(2, B, H, L, D), torch.randn(2, B, H, 4, D)])
+    reading = recording.read(regard.Entropy())["entropy"]
+    with pytest.raises(ValueError, match=r"entropy differs in shape.*take parts or frame"):
+        _ = reading.values
+    assert [part.shape for part in reading.parts] == [(B, H, L), (B, H, 4)]
+    assert len(reading.frame()) == B * H * (L + 4)
+
+
+class LastKey(Readout):
+    """A readout of one's own: the weight on the last key."""
+
+    def begin(self, sizes):
+        return sizes.zeros(sizes.queries)
+
+    def add(self, state, block):
+        if block.columns.stop == L:
+            state[block.heads, block.rows] = block.weights[..., -1].double()
+
+    def finish(self, state, sizes):
+        return sizes.restore(state)
+
+
+class Number(LastKey):
+    def finish(self, state, sizes):
+        return float(state.sum())
+
+
+def test_readouts_of_ones_own():
+    recording = two_layers(causal=False)
+    reading = recording.read(LastKey())["last_key"]
+    assert reading.axes == ("layer", "batch", "head", "axis_2")
+    found, weights = reading.values[1], recording[1].dense()[..., -1]
+    torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)
+    with pytest.raises(TypeError, match="the readout number gives float, but only tensors"):
+        recording.read(Number())
+    with pytest.raises(TypeError, match="is no readout"):
+        inspect.unwrap(type(recording).read)(recording, regard.Entropy)
+
+
+def test_readouts_of_patterns_without_a_batch():
+    with regard.record(heads=[2, 1]) as recording:
+        F.scaled_dot_product_attention(*torch.randn(3, H, L, D))
+    reading = recording.read(regard.Entropy())["entropy"]
+    assert reading.axes == ("layer", "axis_0", "query")
+    assert len(reading.frame()) == 2 * L
+
+
+def test_readouts_of_one_kind():
+    recording = mixed()
+    assert recording.read(regard.Entropy(), kind="encoder")["entropy"].values.shape == (2, B, H, 5)
+    assert recording.read(regard.Entropy())["entropy"].values.shape == (1, B, H, L)
+    assert recording.read(regard.Received(), kind="cross")["received"].values.shape == (1, B, H, 5)
+
+
+def test_progress_is_shown_on_stderr_and_only_if_asked_for(capsys, monkeypatch):
+    recording = two_layers()
+    recording.read(regard.Entropy())
+    recording.read(regard.Entropy(), progress=False)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    recording.read(regard.Entropy(), progress=True)
+    recording.heads(progress=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "reading layers" in err

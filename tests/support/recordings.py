@@ -1,0 +1,71 @@
+"""Recordings of layers that attend to random numbers.
+
+Axes: B batch, H heads, L positions, D head dimension.
+"""
+
+import contextlib
+import inspect
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import regard
+
+B, H, L, D = 2, 3, 7, 5
+unchecked = contextlib.contextmanager(inspect.unwrap(regard.record))
+
+
+class Attend(nn.Module):
+    def forward(self, query, key, **options):
+        return F.scaled_dot_product_attention(query, key, key, **options)
+
+
+class Model(nn.Module):
+    """Attends anew in each layer; called with ids, or with what each layer is to be handed."""
+
+    def __init__(self, names=("first", "second")):
+        super().__init__()
+        for name in names:
+            self.add_module(name, Attend())
+        self.names = names
+
+    def forward(self, input_ids=None, *, given=None, **options):
+        for place, name in enumerate(self.names):
+            if given is None:
+                query, key = torch.randn(2, *input_ids.shape[:-1], H, input_ids.shape[-1], D)
+            else:
+                query, key = given[place]
+            getattr(self, name)(query, key, **options)
+
+
+def recorded(given, *, causal=True, **options):
+    names = [f"layer{n}" for n in range(len(given))]
+    model = Model(names)
+    with regard.record(model, **options) as recording:
+        model(given=given, is_causal=causal)
+    return recording
+
+
+def two_layers(**options):
+    given = torch.randn(2, 2, B, H, L, D)
+    return recorded(given, **options)
+
+
+def mixed():
+    """Self-attention, cross-attention and an encoder, in the order of their calls."""
+    model = nn.Module()
+    model.encoder = Model(("a", "b"))
+    model.decoder = Model(("self_attn", "cross_attn"))
+    with regard.record(model) as recording:
+        model.forward = lambda: (
+            model.encoder(given=torch.randn(2, 2, B, H, 5, D)),
+            model.decoder(
+                given=[
+                    torch.randn(2, B, H, L, D),
+                    (torch.randn(B, H, L, D), torch.randn(B, H, 5, D)),
+                ]
+            ),
+        )
+        model()
+    return recording
