@@ -34,6 +34,7 @@ lint: $(TESTS) javascript
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/clang.py
 
 # Whoever has no Node.js checks the rest; where the browser's tests are required, this is too.
 javascript:

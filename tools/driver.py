@@ -1,4 +1,4 @@
-"""Build the kernels with the driver that tries them on random problems."""
+"""Configure and build the kernels with the driver that tries them on random problems."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "tests/native/driver"
+
+
+def configure(name: str, *options: str) -> Path:
+    """Make a build folder with options for CMake; exit if that fails."""
+    folder = ROOT / "build" / name
+    _run("cmake", "-G", "Ninja", "-S", str(SOURCES), "-B", str(folder), *options)
+    return folder
 
 
 def build(name: str, *options: str) -> Path:
     """Build in a folder of its own, with options for CMake; exit if that fails."""
-    folder = ROOT / "build" / name
-    cmake = [
-        "cmake", "-G", "Ninja", "-S", str(ROOT / "tests/native/driver"), "-B", str(folder), *options
-    ]  # fmt: skip
-    for command in (cmake, ["ninja", "-C", str(folder)]):
-        done = subprocess.run(_here(command), capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"{done.stdout}\n{done.stderr}")
+    folder = configure(name, *options)
+    _run("ninja", "-C", str(folder))
     return folder / "driver"
 
 
-def _here(command: list[str]) -> list[str]:
+def beside_python(program: str) -> str:
     """Find a program beside Python first: the environment brings its own."""
-    beside = Path(sys.executable).with_name(command[0])
-    return [str(beside) if beside.exists() else command[0], *command[1:]]
+    beside = Path(sys.executable).with_name(program)
+    return str(beside) if beside.exists() else program
+
+
+def _run(program: str, *arguments: str) -> None:
+    command = [beside_python(program), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        sys.exit(f"{result.stdout}\n{result.stderr}")

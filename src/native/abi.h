@@ -72,7 +72,8 @@ typedef struct {
   regard_tensor context, context_gradient;  // in the dtype of query
   const float *logsumexp;                   // (B, H, L), contiguous
   regard_tensor query, key, value;          // the gradients of each, in their dtype
-  regard_matrix bias;   // floats, (B, H, L, S), last axis contiguous: what it shares is not summed up
+  regard_matrix
+      bias;  // floats, (B, H, L, S), last axis contiguous: what it shares is not summed up
   float *alibi, *sink;  // (B, H), contiguous: likewise
 } regard_gradients;
 
@@ -123,9 +124,9 @@ typedef struct {
 
 int regard_apply(const regard_map *map);
 
-// Measures what the threads can do at most, in some hundredths to tenths of a second: operations a second on numbers
-// of a dtype, as the instruction set in use multiplies them, and bytes a second read from memory.
-// 0: no memory to measure in.
+// Measures what the threads can do at most, in some hundredths to tenths of a second: operations a
+// second on numbers of a dtype, as the instruction set in use multiplies them, and bytes a second
+// read from memory. 0: no memory to measure in.
 double regard_peak_flops(int dtype, int64_t threads);
 double regard_peak_bandwidth(int64_t threads);
 
@@ -136,7 +137,8 @@ const char *regard_supported(void);
 // The one in use; choose before the first computation. NULL is the best; 0 is success.
 const char *regard_instructions(void);
 int regard_choose(const char *name);
-// The file of the OpenMP runtime whose threads do the work; empty where they are threads of our own.
+// The file of the OpenMP runtime whose threads do the work; empty where they are threads of our
+// own.
 const char *regard_pool(void);
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
 // How the tiles multiply: rows of keys and values become numbers to broadcast, one at a time.
 //
-// An arithmetic says in which numbers it reads panels of keys and values, how many elements of a sum
-// one multiplication takes (STEP), and in which form queries and weights lie in the lanes. Here is
-// that of float32, with half precisions widened to it; pairs.h has that of bfloat16 dot products.
+// An arithmetic says in which numbers it reads panels of keys and values, how many elements of a
+// sum one multiplication takes (STEP), and in which form queries and weights lie in the lanes. Here
+// is that of float32, with half precisions widened to it; pairs.h has that of bfloat16 dot
+// products.
 #pragma once
 
 #include "lanes.h"
@@ -64,7 +65,7 @@ struct Widened {
   REGARD_INLINE floats exponential(floats x) { return exp2(x); }
   // Four keys' weights of one vector.
   REGARD_INLINE void store_weights(float *column, const floats *weights) {
-    REGARD_UNROLL for (int i = 0; i < 4; i++) store(column + i * QUERIES, weights[i]);
+    REGARD_UNROLLED_FOR (int i = 0; i < 4; i++) store(column + i * QUERIES, weights[i]);
   }
   REGARD_INLINE floats weight(const float *column, int64_t k) { return load(column + k * QUERIES); }
   // Key k's weights, but 0 where they are not kept.

@@ -1,8 +1,8 @@
 // The backward pass: scores and weights are computed anew from the log-sum-exp (Dao 2023,
 // arXiv:2307.08691, algorithm 2, with queries in the lanes).
 //
-// The keys of a group are cut into panels. A panel is one thread's work: it goes over all tasks that
-// see any of its keys, and owns the gradients of its keys and values. The gradient of a task's
+// The keys of a group are cut into panels. A panel is one thread's work: it goes over all tasks
+// that see any of its keys, and owns the gradients of its keys and values. The gradient of a task's
 // queries is a sum over panels, and it must not depend on which thread is the faster: a panel adds
 // its share only when the one before it has. All of them take the tasks in one order, and the one
 // before was started before: so nobody waits long, and nobody for ever.
@@ -32,7 +32,7 @@ struct Backward {
   // (groups, panels, heads of a group): shares of their gradients
   double *alibi = nullptr, *sink = nullptr;
   const RowNorm *norms = nullptr;  // (B, H, L), of rows whose log-sum-exp is coarse, or none
-  regard_tensor query_sums = {};  // float32: the gradient itself, or memory lent for it
+  regard_tensor query_sums = {};   // float32: the gradient itself, or memory lent for it
 };
 
 struct Lent {
@@ -64,8 +64,8 @@ static void add_numbers(const Backward &w, const Task &task, const TaskRows &row
 }
 
 template <class Arithmetic>
-static void visit(const Backward &w, const KeyPanel<Arithmetic> &panel, int64_t panel_number, int64_t number,
-                  const Task &task, const PanelScratch &scratch) {
+static void visit(const Backward &w, const KeyPanel<Arithmetic> &panel, int64_t panel_number,
+                  int64_t number, const Task &task, const PanelScratch &scratch) {
   const regard_problem &p = w.p;
   const regard_gradients &g = w.g;
   TaskRows rows = {.query = scratch.query,
@@ -83,26 +83,26 @@ static void visit(const Backward &w, const KeyPanel<Arithmetic> &panel, int64_t 
   add_numbers(w, task, rows, to.first, alibi, panel_number);
   if (!g.query.data) return;
   if (!to.first) wait_above(&w.passed[panel_number - 1], number);
-  add_query_gradient(typename Arithmetic::Element(), scratch.query_share, task, p.dim, float(p.scale), to, g.query);
+  add_query_gradient(typename Arithmetic::Element(), scratch.query_share, task, p.dim,
+                     float(p.scale), to, g.query);
 }
 
 template <class Arithmetic>
 static KeyPanel<Arithmetic> open_panel(const regard_problem &p, int64_t group, int64_t index,
-                           const PanelScratch &scratch) {
+                                       const PanelScratch &scratch) {
   const int64_t first = index * panel_keys(p), last = least(p.keys, first + panel_keys(p));
   KeyPanel<Arithmetic> opened = {.batch = group / p.groups,
-                     .group = group % p.groups,
-                     .first = int32_t(first),
-                     .last = int32_t(last)};
+                                 .group = group % p.groups,
+                                 .first = int32_t(first),
+                                 .last = int32_t(last)};
   Task of_group;
   of_group.batch = opened.batch, of_group.group = opened.group;
   const int64_t count = last - first;
   opened.keys = Arithmetic::keys(p.key, of_group, first, count, p.dim, scratch.key);
   opened.values = Arithmetic::keys(p.value, of_group, first, count, p.dim_value, scratch.value);
-  opened.summed_keys =
-      Arithmetic::STEP == 1
-          ? opened.keys
-          : Arithmetic::values(p.key, of_group, first, count, p.dim, scratch.key_pairs);
+  opened.summed_keys = Arithmetic::STEP == 1 ? opened.keys
+                                             : Arithmetic::values(p.key, of_group, first, count,
+                                                                  p.dim, scratch.key_pairs);
   memset(scratch.key_gradient, 0, size_t(count * padded(p.dim)) * sizeof(float));
   memset(scratch.value_gradient, 0, size_t(count * padded(p.dim_value)) * sizeof(float));
   return opened;
@@ -126,11 +126,9 @@ static void backward_panel(const Backward &w, int64_t group, int64_t index, void
     }
     __atomic_store_n(&w.passed[panel_number], number + 1, __ATOMIC_RELEASE);
   }
-  if (w.g.key.data)
-    store_panel(scratch.key_gradient, panel, w.p.dim, float(w.p.scale), w.g.key);
+  if (w.g.key.data) store_panel(scratch.key_gradient, panel, w.p.dim, float(w.p.scale), w.g.key);
   if (w.g.value.data)
-    store_panel(scratch.value_gradient, panel, w.p.dim_value, spared_by_dropout(w.p),
-                w.g.value);
+    store_panel(scratch.value_gradient, panel, w.p.dim_value, spared_by_dropout(w.p), w.g.value);
 }
 
 static int find_hulls(const Backward &w) {
@@ -176,7 +174,8 @@ static int backward(const regard_problem &p, const regard_gradients &g) {
   w.passed = (int64_t *)passed.data;
   w.alibi = (double *)shares.data;
   w.sink = w.alibi + numbers;
-  w.query_sums = lends ? regard_tensor{query_sums.data, p.heads * of_head, of_head, p.dim} : g.query;
+  w.query_sums =
+      lends ? regard_tensor{query_sums.data, p.heads * of_head, of_head, p.dim} : g.query;
 
   const bool coarse = any_coarse(g.logsumexp, p.batch * p.heads * p.queries);
   const Lent norms(coarse ? p.batch * p.heads * p.queries * int64_t(sizeof(RowNorm)) : 0);
@@ -187,11 +186,11 @@ static int backward(const regard_problem &p, const regard_gradients &g) {
   if (result == REGARD_DONE && coarse)
     result = find_coarse_norms<Arithmetic>(p, w.scoring, g.logsumexp, (RowNorm *)norms.data);
   if (result == REGARD_DONE)
-    result = for_each_task(int(p.threads), w.groups * w.panels, PanelScratch::size(p),
-                           [&](int64_t number, void *memory) {
-                             backward_panel<Arithmetic>(w, number % w.groups, number / w.groups,
-                                                     memory);
-                           });
+    result =
+        for_each_task(int(p.threads), w.groups * w.panels, PanelScratch::size(p),
+                      [&](int64_t number, void *memory) {
+                        backward_panel<Arithmetic>(w, number % w.groups, number / w.groups, memory);
+                      });
   if (g.alibi) sum_numbers(w, w.alibi, g.alibi);
   if (g.sink) sum_numbers(w, w.sink, g.sink);
   return result;

@@ -81,13 +81,11 @@ static void find_weights(const TaskRows &rows, const Run &run, float factor, flo
 template <class Arithmetic>
 static void differentiate(const regard_problem &p, const regard_gradients &g,
                           const Scoring &scoring, const Task &task, const TaskRows &rows,
-                          const Run &run, bool common, const PanelScratch &scratch,
-                          floats *alibi) {
+                          const Run &run, bool common, const PanelScratch &scratch, floats *alibi) {
   float *weights = scratch.weights, *gradients = scratch.score_gradients;
   floats peak[VECTORS] = {};
   ints seen[VECTORS] = {};
-  if (p.softcap > 0)
-    memcpy(scratch.products, weights, size_t(run.keys) * QUERIES * sizeof(float));
+  if (p.softcap > 0) memcpy(scratch.products, weights, size_t(run.keys) * QUERIES * sizeof(float));
   if (scoring.adjusted)
     adjust(p, task, run, weights, peak, seen);
   else if (!common)
@@ -103,10 +101,9 @@ static void differentiate(const regard_problem &p, const regard_gradients &g,
 }
 
 template <class Arithmetic>
-static void backward_run(const regard_problem &p, const regard_gradients &g,
-                         const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
-                         const Task &task, const TaskRows &rows, const Run &run, bool common,
-                         const PanelScratch &scratch, floats *alibi) {
+static void backward_run(const regard_problem &p, const regard_gradients &g, const Scoring &scoring,
+                         const KeyPanel<Arithmetic> &panel, const Task &task, const TaskRows &rows,
+                         const Run &run, bool common, const PanelScratch &scratch, floats *alibi) {
   constexpr int STEP = Arithmetic::STEP;
   const auto steps = [](int64_t count) { return (count + STEP - 1) / STEP; };
   const int32_t key = run.key - panel.first;

@@ -25,8 +25,7 @@ struct Chosen : Readout {
         tile[i] = load(block.weights + (keys[i] - block.key) * QUERIES + j * LANES);
       transpose(tile);
       for (int i = 0; i < LANES && j * LANES + i < block.task.count; i++) {
-        float *row = at.asked.result +
-                     row_number(at.p, block.task, j * LANES + i) * at.asked.size;
+        float *row = at.asked.result + row_number(at.p, block.task, j * LANES + i) * at.asked.size;
         if (adjacent) {
           narrow_part(Float32(), row + columns[0], tile[i], count);
         } else {

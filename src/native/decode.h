@@ -148,8 +148,8 @@ static void context_of(const regard_problem &p, const Task &task, int32_t key, i
 // As context_of, and the same to the last bit, but what a row may not see is taken for 0, since
 // 0 · NaN is NaN.
 template <class Element>
-static void careful_context_of(const regard_problem &p, const Task &task, int32_t key,
-                               int32_t keys, const DecodeScratch &scratch, float *context) {
+static void careful_context_of(const regard_problem &p, const Task &task, int32_t key, int32_t keys,
+                               const DecodeScratch &scratch, float *context) {
   const int64_t dim = padded(p.dim_value);
   memset(context, 0, size_t(task.count * dim) * sizeof(float));
   for (int32_t first = 0; first < keys; first += BAND) {
@@ -183,9 +183,9 @@ static void decode_chunk(const regard_problem &p, const Scoring &scoring, const 
   for (int r = 0; r < task.count; r++) {
     const Stretch stretch = {r, key, keys};
     float *scores = scratch.scores + r * CHUNK, *weights = scratch.weights + r * CHUNK;
-    const float peak =
-        scoring.adjusted ? adjust_stretch<true>(p, task, stretch, scores, partial[r].sees)
-                         : adjust_stretch<false>(p, task, stretch, scores, partial[r].sees);
+    const float peak = scoring.adjusted
+                           ? adjust_stretch<true>(p, task, stretch, scores, partial[r].sees)
+                           : adjust_stretch<false>(p, task, stretch, scores, partial[r].sees);
     partial[r].peak = peak;
     partial[r].total = exponentials(scores, keys, scoring.factor, peak, weights);
     if (p.dropout > 0) drop(p, task, stretch, weights);
@@ -265,8 +265,8 @@ static int decode(const regard_problem &p, const regard_tensor &context, float *
           widen_rows(Element(), row_of<Element>(p.query, task, r), 0, 1, p.dim,
                      scoring.query_factor, scratch.query + r * padded(p.dim));
         const Chunks chunks = chunks_of(task);
-        for (int64_t chunk = most(first, chunks.first);
-             chunk < least(first + turn, chunks.last); chunk++) {
+        for (int64_t chunk = most(first, chunks.first); chunk < least(first + turn, chunks.last);
+             chunk++) {
           const int64_t at = partials.at(pair, chunk);
           decode_chunk<Element>(p, scoring, task, chunk, scratch, partials.numbers + at,
                                 partials.context + at * partials.width);

@@ -56,8 +56,8 @@ static float adjust_stretch(const regard_problem &p, const Task &task, const Str
       score *= scale;
       if (cap > 0) score = tanh(score / cap) * cap;
       if (dense) {
-        const floats added = added_to(p, task, stretch.row, stretch.key + k,
-                                      least(LANES, stretch.keys - k));
+        const floats added =
+            added_to(p, task, stretch.row, stretch.key + k, least(LANES, stretch.keys - k));
         visible &= added != all(HIDDEN);
         score += added;
       }
@@ -80,8 +80,8 @@ static float adjust_stretch(const regard_problem &p, const Task &task, const Str
 // What scores are measured from: 0 where there is no peak, so that −∞ stays −∞.
 REGARD_INLINE float peak_or_none(float peak) { return peak == HIDDEN ? 0 : peak; }
 
-// weights = 2^(factor · (score − peak)), and their sum. Few as they are here, all have it subtracted first;
-// see scores.h.
+// weights = 2^(factor · (score − peak)), and their sum. Few as they are here, all have it
+// subtracted first; see scores.h.
 static float exponentials(const float *scores, int32_t keys, float factor, float peak,
                           float *weights) {
   floats total = {};

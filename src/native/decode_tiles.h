@@ -44,6 +44,7 @@ class Prefetch {
     int64_t lines = least(step_, left_);
     left_ -= lines;
     for (; lines > 0; lines--) {
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): it may lie past the end, as no pointer may
       __builtin_prefetch((const void *)(row_ + at_));
       at_ += LINE;
       if (at_ >= width_) at_ = 0, row_ += stride_;
@@ -74,7 +75,7 @@ REGARD_INLINE floats folded(const floats *vectors) {
   } else {
     using all_lanes = std::make_index_sequence<LANES>;
     floats half[count / 2];
-    REGARD_UNROLL for (int i = 0; i < count / 2; i++)
+    REGARD_UNROLLED_FOR (int i = 0; i < count / 2; i++)
       half[i] = dealt<grain, 0>(vectors[i], vectors[i + count / 2], all_lanes()) +
                 dealt<grain, 1>(vectors[i], vectors[i + count / 2], all_lanes());
     return folded<count / 2, grain>(half);
@@ -90,22 +91,22 @@ REGARD_INLINE void score_lanes(const Keys &key, int64_t keys, int64_t dim, const
   for (int step = 0; step < steps; step++) {
     int64_t at[TOGETHER];
     floats sums[rows][TOGETHER];
-    REGARD_UNROLL for (int k = 0; k < TOGETHER; k++) {
-      at[k] = least(int64_t(step * TOGETHER + k), keys - 1);
-      REGARD_UNROLL for (int r = 0; r < rows; r++) sums[r][k] = floats{};
+    REGARD_UNROLLED_FOR (int k = 0; k < TOGETHER; k++) {
+      at[k] = least(int64_t(step) * TOGETHER + k, keys - 1);
+      REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) sums[r][k] = floats{};
     }
     for (int64_t d = 0; d < dim; d += LANES) {
       ahead.step();
       floats q[rows];
-      REGARD_UNROLL for (int r = 0; r < rows; r++) q[r] = load(query + r * dim + d);
-      REGARD_UNROLL for (int k = 0; k < TOGETHER; k++) {
+      REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) q[r] = load(query + r * dim + d);
+      REGARD_UNROLLED_FOR (int k = 0; k < TOGETHER; k++) {
         const floats numbers = key.at(at[k], d);
-        REGARD_UNROLL for (int r = 0; r < rows; r++) sums[r][k] += numbers * q[r];
+        REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) sums[r][k] += numbers * q[r];
       }
     }
-    REGARD_UNROLL for (int r = 0; r < rows; r++) partly[r][step] = folded<TOGETHER, 1>(sums[r]);
+    REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) partly[r][step] = folded<TOGETHER, 1>(sums[r]);
   }
-  REGARD_UNROLL for (int r = 0; r < rows; r++)
+  REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
     store(scores + r * CHUNK, folded<steps, TOGETHER>(partly[r]));
 }
 
@@ -115,19 +116,19 @@ template <int rows, int vectors, class Values>
 REGARD_INLINE void context_lanes(const Values &value, int64_t keys, int64_t d, int64_t dim,
                                  const float *weights, float *context, Prefetch &ahead) {
   floats sums[rows][vectors];
-  REGARD_UNROLL for (int r = 0; r < rows; r++)
-    REGARD_UNROLL for (int j = 0; j < vectors; j++) sums[r][j] = floats{};
+  REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) sums[r][j] = floats{};
   for (int64_t k = 0; k < keys; k++) {
     ahead.step();
     floats w[rows];
-    REGARD_UNROLL for (int r = 0; r < rows; r++) w[r] = all(weights[r * CHUNK + k]);
-    REGARD_UNROLL for (int j = 0; j < vectors; j++) {
+    REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) w[r] = all(weights[r * CHUNK + k]);
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
       const floats numbers = value.at(k, d + j * LANES);
-      REGARD_UNROLL for (int r = 0; r < rows; r++) sums[r][j] += w[r] * numbers;
+      REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) sums[r][j] += w[r] * numbers;
     }
   }
-  REGARD_UNROLL for (int r = 0; r < rows; r++)
-    REGARD_UNROLL for (int j = 0; j < vectors; j++) {
+  REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
       float *at = context + r * dim + d + j * LANES;
       store(at, load(at) + sums[r][j]);
     }
@@ -135,8 +136,8 @@ REGARD_INLINE void context_lanes(const Values &value, int64_t keys, int64_t d, i
 
 // The same for all dimensions.
 template <int rows, class Values>
-REGARD_INLINE void add_context(const Values &value, int64_t keys, int64_t dim,
-                               const float *weights, float *context, Prefetch &ahead) {
+REGARD_INLINE void add_context(const Values &value, int64_t keys, int64_t dim, const float *weights,
+                               float *context, Prefetch &ahead) {
   for (int64_t d = 0; d < dim; d += TOGETHER * LANES)
     with_live(int(least(int64_t(TOGETHER), (dim - d) / LANES)), [&](auto vectors) {
       context_lanes<rows, vectors>(value, keys, d, dim, weights, context, ahead);

@@ -75,7 +75,8 @@ REGARD_INLINE void narrow(Float16, uint16_t *to, floats x) {
 
 // The first few elements of a row, zeros behind them: nothing past the row's end is read.
 template <class Element>
-REGARD_INLINE floats widen_part(Element element, const typename Element::type *from, int64_t count) {
+REGARD_INLINE floats widen_part(Element element, const typename Element::type *from,
+                                int64_t count) {
   if (count >= LANES) return widen(element, from);
   typename Element::type part[LANES] = {};
   memcpy(part, from, size_t(count) * sizeof *from);

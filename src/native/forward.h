@@ -1,8 +1,8 @@
 // The forward pass: softmax on line, a block of keys at a time (Dao et al. 2022, arXiv:2205.14135,
 // algorithm 1, with queries in the lanes).
 //
-// A task goes over the keys that any of its rows sees, in blocks. Where all rows see a block, nothing
-// is masked; elsewhere, at the edges, only vectors with a row that may see a key take part.
+// A task goes over the keys that any of its rows sees, in blocks. Where all rows see a block,
+// nothing is masked; elsewhere, at the edges, only vectors with a row that may see a key take part.
 #pragma once
 
 #include "dropout.h"
@@ -52,8 +52,8 @@ struct Softmax {
   bool empty = true;  // nothing was summed up yet
 };
 
-// Splits a block of keys into runs, each a multiple of STRIP after the block's first key. The keys of
-// `common` are seen by all rows.
+// Splits a block of keys into runs, each a multiple of STRIP after the block's first key. The keys
+// of `common` are seen by all rows.
 static int split(const Task &task, int32_t first, int32_t last, Span common, Run *runs) {
   if (first >= common.start && last <= common.stop) {
     runs[0] = {first, last - first, 0, task.vectors, false};
@@ -64,7 +64,8 @@ static int split(const Task &task, int32_t first, int32_t last, Span common, Run
     const int32_t end = least(key + STRIP, last);
     int low = task.vectors, high = 0;
     for (int j = 0; j < task.vectors; j++)
-      if (task.vector_start[j] < end && task.vector_stop[j] > key) low = least(low, j), high = j + 1;
+      if (task.vector_start[j] < end && task.vector_stop[j] > key)
+        low = least(low, j), high = j + 1;
     if (low >= high) continue;
     const bool edge = key < common.start || end > common.stop;
     Run *before = count ? &runs[count - 1] : nullptr;
@@ -77,8 +78,8 @@ static int split(const Task &task, int32_t first, int32_t last, Span common, Run
   return count;
 }
 
-// weights = 2^(factor·score − shift), in place of the scores, and their sum. Writes full fours of keys,
-// and adds up as if those behind the last were hidden.
+// weights = 2^(factor·score − shift), in place of the scores, and their sum. Writes full fours of
+// keys, and adds up as if those behind the last were hidden.
 template <class Arithmetic>
 REGARD_INLINE floats exponentials(float *scores, int32_t keys, floats factor, const Shift &shifts) {
   subtract(scores, keys, shifts.before);
@@ -87,7 +88,7 @@ REGARD_INLINE floats exponentials(float *scores, int32_t keys, floats factor, co
   float *weights = scores;
   int32_t k = 0;
   for (; k + 4 <= keys; k += 4, scores += 4 * QUERIES, weights += 4 / Arithmetic::STEP * QUERIES) {
-    REGARD_UNROLL for (int i = 0; i < 4; i++)
+    REGARD_UNROLLED_FOR (int i = 0; i < 4; i++)
       w[i] = Arithmetic::exponential(load(scores + i * QUERIES) * factor - shift);
     Arithmetic::store_weights(weights, w);
     even += w[0] + w[1];
@@ -96,8 +97,7 @@ REGARD_INLINE floats exponentials(float *scores, int32_t keys, floats factor, co
   if (k == keys) return even + odd;
   for (int i = 0; i < 4; i++) {
     w[i] = floats{};
-    if (k + i < keys)
-      w[i] = Arithmetic::exponential(load(scores + i * QUERIES) * factor - shift);
+    if (k + i < keys) w[i] = Arithmetic::exponential(load(scores + i * QUERIES) * factor - shift);
   }
   Arithmetic::store_weights(weights, w);
   even += w[0] + w[1];
@@ -110,8 +110,8 @@ REGARD_INLINE floats ratio_of(const Shift &old, const Shift &current, floats fac
   return exp2((old.before - current.before) * factor + (old.after - current.after));
 }
 
-// Brings what a row has summed up before to a new peak. A peak that is but a little too low is left:
-// weights then exceed 1, by no more than 2^SLACK.
+// Brings what a row has summed up before to a new peak. A peak that is but a little too low is
+// left: weights then exceed 1, by no more than 2^SLACK.
 static void rescale(const Task &task, const floats *peak, float factor, int64_t dim,
                     Softmax &softmax, float *context) {
   constexpr float SLACK = 8;
@@ -126,10 +126,10 @@ static void rescale(const Task &task, const floats *peak, float factor, int64_t 
     softmax.peak[j] = exceeds[j] ? peak[j] : old;
     if (softmax.empty) continue;
     // Nothing is summed up yet where there was no peak.
-    const floats ratio = old == all(HIDDEN) ? all(1.0f)
-                                            : ratio_of(shift_of(old, all(factor)),
-                                                       shift_of(softmax.peak[j], all(factor)),
-                                                       all(factor));
+    const floats ratio = old == all(HIDDEN)
+                             ? all(1.0f)
+                             : ratio_of(shift_of(old, all(factor)),
+                                        shift_of(softmax.peak[j], all(factor)), all(factor));
     softmax.total[j] *= ratio;
     for (int64_t d = 0; d < dim; d++) {
       float *at = context + d * QUERIES + j * LANES;
@@ -141,8 +141,8 @@ static void rescale(const Task &task, const floats *peak, float factor, int64_t 
 
 // As context_rows, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
 template <class Arithmetic, class Values>
-static void careful_context(const Values &values, const Run &run, int64_t dim,
-                            const float *weights, const float *scores, float *context) {
+static void careful_context(const Values &values, const Run &run, int64_t dim, const float *weights,
+                            const float *scores, float *context) {
   for (int32_t k = 0; k < run.keys; k++)
     for (int64_t d = 0; d < dim; d++)
       for (int j = run.first; j < run.last; j++) {
@@ -166,7 +166,9 @@ static void forward_block(const ForwardCall &call, const Task &task, const Task 
   Run runs[MOST_RUNS];
   const Span common = {task.common_start, task.common_stop};
   const int count = split(task, first, last, common, runs);
-  const auto scores_of = [&](const Run &run) { return scratch.scores + (run.key - first) * QUERIES; };
+  const auto scores_of = [&](const Run &run) {
+    return scratch.scores + (run.key - first) * QUERIES;
+  };
 
   floats peak[VECTORS], ignored[VECTORS];
   for (int j = 0; j < VECTORS; j++) peak[j] = softmax.peak[j], ignored[j] = floats{};
@@ -179,11 +181,10 @@ static void forward_block(const ForwardCall &call, const Task &task, const Task 
                           p.dim_value * int64_t(sizeof *soon)};
     if (at_end) fetch_part<Element>(p.query, next, p.dim, n, count);
     with_live(run.last - run.first, [&](auto live) {
-      score_rows<Arithmetic, live>(keys.data + (run.key - first) * keys.stride, keys.stride,
-                                   run.keys, (p.dim + STEP - 1) / STEP,
-                                   scratch.query + run.first * LANES,
-                                   scores_of(run) + run.first * LANES,
-                                   (plain ? peak : ignored) + run.first, values);
+      score_rows<Arithmetic, live>(
+          keys.data + (run.key - first) * keys.stride, keys.stride, run.keys,
+          (p.dim + STEP - 1) / STEP, scratch.query + run.first * LANES,
+          scores_of(run) + run.first * LANES, (plain ? peak : ignored) + run.first, values);
     });
     if (scoring.adjusted)
       adjust(p, task, run, scores_of(run), peak, softmax.seen);
@@ -204,9 +205,9 @@ static void forward_block(const ForwardCall &call, const Task &task, const Task 
     const bool careful = hiding && !Arithmetic::finite(seen, run.keys, p.dim_value);
     if (careful) memcpy(scratch.kept, scores, size_t(run.keys) * QUERIES * sizeof(float));
     for (int j = run.first; j < run.last; j++)
-      softmax.total[j] += exponentials<Arithmetic>(scores + j * LANES, run.keys,
-                                                   all(scoring.factor),
-                                                   shift_of(softmax.peak[j], all(scoring.factor)));
+      softmax.total[j] +=
+          exponentials<Arithmetic>(scores + j * LANES, run.keys, all(scoring.factor),
+                                   shift_of(softmax.peak[j], all(scoring.factor)));
     if (p.dropout > 0) drop<Arithmetic>(p, task, run, scores);
     if (careful) {
       careful_context<Arithmetic>(seen, run, p.dim_value, scores, scratch.kept, scratch.context);
@@ -236,11 +237,11 @@ static void finish(const ForwardCall &call, const Task &task, const ForwardScrat
       sums[i] = {level_of(shift, i, scoring), total[i]};
     if (p.sink.data) {
       const floats sink = numbers_of(p.sink, task, j * LANES);
-      for (int i = 0; i < LANES; i++) share[i] *= sums[i].take_in(sink[i]), total[i] = sums[i].total;
+      for (int i = 0; i < LANES; i++)
+        share[i] *= sums[i].take_in(sink[i]), total[i] = sums[i].total;
     }
-    const ints sees = scoring.adjusted
-                          ? softmax.seen[j]
-                          : load(task.start + j * LANES) < load(task.stop + j * LANES);
+    const ints sees = scoring.adjusted ? softmax.seen[j]
+                                       : load(task.start + j * LANES) < load(task.stop + j * LANES);
     factors[j] = share / total;
     if (any(~sees))  // their context is 0 even where what they may not see is no number
       for (int64_t d = 0; d < p.dim_value; d++) {
@@ -258,7 +259,8 @@ static void finish(const ForwardCall &call, const Task &task, const ForwardScrat
           seeing[i] ? float(sums[i].level + logs[i] * LN_2) : -INFINITY;
     }
   }
-  store_rows(typename Arithmetic::Element(), scratch.context, factors, task, p.dim_value, call.context);
+  store_rows(typename Arithmetic::Element(), scratch.context, factors, task, p.dim_value,
+             call.context);
 }
 
 template <class Arithmetic>

@@ -14,7 +14,7 @@ struct TaskRows {
   floats peak[VECTORS] = {}, log[VECTORS] = {};
   floats delta[VECTORS] = {};  // context · its gradient, which the softmax's derivative subtracts
   bool finite = true;          // all numbers of query and gradient
-  bool fully_masked = false;          // some row sees nothing
+  bool fully_masked = false;   // some row sees nothing
 };
 
 // Of LANES rows: the sum over d of the context times its gradient.
@@ -33,7 +33,7 @@ static floats find_delta(Element element, const regard_tensor &context,
   }
   transpose(products);
   floats total = floats{};
-  REGARD_UNROLL for (int i = 0; i < LANES; i++) total += products[i];
+  REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) total += products[i];
   return total;
 }
 
@@ -51,9 +51,8 @@ static void load_task_rows(const regard_problem &p, const regard_gradients &g,
     sees[r] = logsumexp != -INFINITY;
     RowNorm norm = {0, INFINITY};
     if (sees[r])
-      norm = is_coarse(logsumexp)
-                 ? exact[row]
-                 : norm_of(logsumexp, float(logsumexp * inverse), scoring.unit);
+      norm = is_coarse(logsumexp) ? exact[row]
+                                  : norm_of(logsumexp, float(logsumexp * inverse), scoring.unit);
     peak[r] = norm.peak;
     log[r] = norm.log;
     rows.fully_masked |= r < task.count && !sees[r];
@@ -66,8 +65,8 @@ static void load_task_rows(const regard_problem &p, const regard_gradients &g,
   for (int j = 0; j < task.vectors; j++) {
     rows.peak[j] = load(peak + j * LANES);
     rows.log[j] = load(log + j * LANES);
-    rows.delta[j] = find_delta(Element(), g.context, g.context_gradient, task, sees, j * LANES,
-                               p.dim_value);
+    rows.delta[j] =
+        find_delta(Element(), g.context, g.context_gradient, task, sees, j * LANES, p.dim_value);
   }
 }
 
@@ -85,7 +84,7 @@ static void add_query_gradient(Element element, const float *share, const Task &
   for (int j = 0; j < task.vectors; j++)
     for (int64_t d = 0; d < dim; d += LANES) {
       floats rows[LANES];
-      REGARD_UNROLL for (int i = 0; i < LANES; i++)
+      REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++)
         rows[i] = load(share + (d + i) * QUERIES + j * LANES) * factor;
       transpose(rows);
       const int live = least(LANES, task.count - j * LANES);

@@ -1,7 +1,8 @@
 // The backward pass's third product, a sum over queries: sums[k] += Σ_r weights[k][r] · rows[r].
 //
-// Here the head dimension lies in the lanes. The sums are (keys, stride), stride a multiple of LANES;
-// of the rows, Arithmetic::STEP lie side by side; the weights, (keys, QUERIES), are broadcast.
+// Here the head dimension lies in the lanes. The sums are (keys, stride), stride a multiple of
+// LANES; of the rows, Arithmetic::STEP lie side by side; the weights, (keys, QUERIES), are
+// broadcast.
 #pragma once
 
 #include "scores.h"
@@ -12,20 +13,20 @@ template <class Arithmetic, int columns, int keys>
 REGARD_INLINE void gradient_tile(const typename Arithmetic::Number *weights, const float *rows,
                                  int64_t stride, int first, int last, float *sums) {
   floats total[keys][columns];
-  REGARD_UNROLL for (int k = 0; k < keys; k++)
-    REGARD_UNROLL for (int j = 0; j < columns; j++) total[k][j] = floats{};
+  REGARD_UNROLLED_FOR (int k = 0; k < keys; k++)
+    REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) total[k][j] = floats{};
 #pragma GCC unroll 2
   for (int r = first; r < last; r++) {
     floats row[columns];
-    REGARD_UNROLL for (int j = 0; j < columns; j++) row[j] = load(rows + r * stride + j * LANES);
-    REGARD_UNROLL for (int k = 0; k < keys; k++) {
+    REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) row[j] = load(rows + r * stride + j * LANES);
+    REGARD_UNROLLED_FOR (int k = 0; k < keys; k++) {
       const floats weight = Arithmetic::broadcast(weights + k * QUERIES + r * Arithmetic::STEP);
-      REGARD_UNROLL for (int j = 0; j < columns; j++)
+      REGARD_UNROLLED_FOR (int j = 0; j < columns; j++)
         total[k][j] = Arithmetic::multiply_add(weight, row[j], total[k][j]);
     }
   }
-  REGARD_UNROLL for (int k = 0; k < keys; k++)
-    REGARD_UNROLL for (int j = 0; j < columns; j++) {
+  REGARD_UNROLLED_FOR (int k = 0; k < keys; k++)
+    REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) {
       float *at = sums + k * stride + j * LANES;
       store(at, load(at) + total[k][j]);
     }

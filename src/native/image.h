@@ -101,17 +101,17 @@ struct Image : Readout {
   template <int vectors>
   REGARD_INLINE void add_keys(const float *weights, int64_t keys, float *column) {
     floats sums[vectors];
-    REGARD_UNROLL for (int j = 0; j < vectors; j++) sums[j] = load(weights + j * LANES);
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) sums[j] = load(weights + j * LANES);
     for (int64_t k = 1; k < keys; k++)
-      REGARD_UNROLL for (int j = 0; j < vectors; j++)
+      REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
         sums[j] += load(weights + k * QUERIES + j * LANES);
-    REGARD_UNROLL for (int j = 0; j < vectors; j++)
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
       store(column + j * LANES, load(column + j * LANES) + sums[j]);
   }
 
   template <int vectors>
   REGARD_INLINE void add_share(const float *weights, float share, float *column) {
-    REGARD_UNROLL for (int j = 0; j < vectors; j++) {
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
       float *sum = column + j * LANES;
       store(sum, load(sum) + load(weights + j * LANES) * share);
     }
@@ -130,10 +130,10 @@ struct Image : Readout {
     alignas(64) float rows[QUERIES][LANES];
     for (int j = 0; j < task.vectors; j++) {
       floats tile[LANES];
-      REGARD_UNROLL for (int i = 0; i < LANES; i++)
+      REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++)
         tile[i] = load(memory.columns[first + i] + j * LANES);
       transpose(tile);
-      REGARD_UNROLL for (int i = 0; i < LANES; i++) store(rows[j * LANES + i], tile[i]);
+      REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) store(rows[j * LANES + i], tile[i]);
     }
     for_each_head(task, [&](int64_t head, int r, int last) {
       double *picture = at.sums_of(head) - memory.band * width(at.asked) + column;
@@ -155,8 +155,8 @@ struct Image : Readout {
   // Pixels are means: each covers L/rows × S/columns weights.
   static void finish(const regard_problem &p, const regard_readout &asked, int64_t head,
                      const Sums &sums) {
-    const double share = (double(asked.size) / double(p.queries)) *
-                         (double(asked.columns) / double(p.keys));
+    const double share =
+        (double(asked.size) / double(p.queries)) * (double(asked.columns) / double(p.keys));
     for (int64_t row = 0; row < asked.size; row++) {
       double *parts[MOST_CHUNKS];  // of those chunks that have a share in it
       int count = 0;
@@ -168,7 +168,8 @@ struct Image : Readout {
       float *pixels = asked.result + (head * asked.size + row) * asked.columns;
       double *total = parts[0];
       for (int i = 1; i < count; i++)
-        for (int64_t column = 0; column < asked.columns; column++) total[column] += parts[i][column];
+        for (int64_t column = 0; column < asked.columns; column++)
+          total[column] += parts[i][column];
       for (int64_t column = 0; column < asked.columns; column++)
         pixels[column] = float(total[column] * share);
     }

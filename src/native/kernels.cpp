@@ -38,8 +38,7 @@ int attend(const regard_problem &p, const regard_tensor &context, float *logsume
 int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
   if (p.dtype == REGARD_BFLOAT16)
     return attend<BFloat16Arithmetic, BFloat16>(p, context, logsumexp);
-  if (p.dtype == REGARD_FLOAT16)
-    return attend<Widened<Float16>, Float16>(p, context, logsumexp);
+  if (p.dtype == REGARD_FLOAT16) return attend<Widened<Float16>, Float16>(p, context, logsumexp);
   return attend<Widened<Float32>, Float32>(p, context, logsumexp);
 }
 

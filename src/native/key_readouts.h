@@ -8,8 +8,8 @@ namespace regard::REGARD_SET {
 // Sums the lanes of each of LANES vectors: vector i's sum comes in lane i.
 REGARD_INLINE floats sum_each(floats *x) {
   using all_lanes = std::make_index_sequence<LANES>;
-  REGARD_UNROLL for (int half = LANES / 2; half > 0; half /= 2)
-    REGARD_UNROLL for (int i = 0; i < half; i++)
+  REGARD_UNROLLED_FOR (int half = LANES / 2; half > 0; half /= 2)
+    REGARD_UNROLLED_FOR (int i = 0; i < half; i++)
       x[i] = zipped<0>(x[i], x[i + half], all_lanes()) + zipped<1>(x[i], x[i + half], all_lanes());
   return x[0];
 }
@@ -33,7 +33,7 @@ struct Received : Readout {
   REGARD_INLINE void add(const Block &block, double *received, Column column) {
     for (int32_t first = 0; first < block.keys; first += LANES) {
       floats sums[LANES];
-      REGARD_UNROLL for (int k = 0; k < LANES; k++)
+      REGARD_UNROLLED_FOR (int k = 0; k < LANES; k++)
         sums[k] = first + k < block.keys ? column(first + k) : floats{};
       add_to(received + block.key + first, sum_each(sums), block.keys - first);
     }
@@ -106,8 +106,9 @@ struct Collected : Readout {
       for_each_head(block.task, [&](int64_t head, int from, int to) {
         memset(memory.product, 0, size_t(size) * QUERIES * sizeof(float));
         with_live(live, [&](auto vectors) {
-          context_rows<Widened<Float32>, vectors>(memory.coefficients + from * size, size, to - from, size,
-                                memory.transposed + from * QUERIES, memory.product);
+          context_rows<Widened<Float32>, vectors>(
+              memory.coefficients + from * size, size, to - from, size,
+              memory.transposed + from * QUERIES, memory.product);
         });
         for (int64_t m = 0; m < size; m++)
           for (int k = 0; k < keys; k += LANES)
@@ -132,11 +133,10 @@ struct Collected : Readout {
       for (int k = 0; k < keys; k += LANES) {
         floats tile[LANES];
         for (int i = 0; i < LANES; i++)
-          tile[i] = k + i < keys
-                        ? load(block.weights + (first + k + i) * QUERIES + j * LANES)
-                        : floats{};
+          tile[i] =
+              k + i < keys ? load(block.weights + (first + k + i) * QUERIES + j * LANES) : floats{};
         transpose(tile);
-        REGARD_UNROLL for (int i = 0; i < LANES; i++)
+        REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++)
           store(to + (j * LANES + i) * QUERIES + k, tile[i]);
       }
   }

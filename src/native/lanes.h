@@ -1,7 +1,7 @@
 // A task: QUERIES rows of attention that are computed together, one a lane.
 //
-// The rows of a group of heads are interleaved, so that its keys and values are read once for all of
-// them: of R = H/G heads a group, row r is query r / R of head g·R + r % R.
+// The rows of a group of heads are interleaved, so that its keys and values are read once for all
+// of them: of R = H/G heads a group, row r is query r / R of head g·R + r % R.
 #pragma once
 
 #include "abi.h"
@@ -117,10 +117,11 @@ REGARD_INLINE const typename Element::type *first_row(const regard_tensor &t, co
          row * t.row;
 }
 
-// Has part number `part` of so many parts of the task's rows brought to the cache. Inline, or GCC takes
-// it for a function without effect.
+// Has part number `part` of so many parts of the task's rows brought to the cache. Inline, or GCC
+// takes it for a function without effect.
 template <class Element>
-REGARD_INLINE void fetch_part(const regard_tensor &t, const Task &task, int64_t dim, int part, int parts) {
+REGARD_INLINE void fetch_part(const regard_tensor &t, const Task &task, int64_t dim, int part,
+                              int parts) {
   constexpr int64_t line = 64 / sizeof(typename Element::type);
   for (int r = task.count * part / parts; r < task.count * (part + 1) / parts; r++) {
     const auto *row = row_of<Element>(t, task, r);
@@ -141,14 +142,14 @@ REGARD_INLINE void load_transposed(const regard_tensor &from, const Task &task, 
     for (int64_t d = 0; d < dim; d += width) {
       floats rows[LANES];
       if (live == LANES && d + width <= dim) {
-        REGARD_UNROLL for (int i = 0; i < LANES; i++) rows[i] = load_full(row[i] + d);
+        REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) rows[i] = load_full(row[i] + d);
       } else {
         for (int i = 0; i < LANES; i++)
           rows[i] = i < live ? load_part(row[i] + d, dim - d) : floats{};
       }
       transpose(rows);
       float *column = to + d / width * LANES * QUERIES + j * LANES;
-      REGARD_UNROLL for (int i = 0; i < LANES; i++) store(column + i * QUERIES, rows[i]);
+      REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) store(column + i * QUERIES, rows[i]);
     }
   }
 }
@@ -176,11 +177,11 @@ static void store_rows(Element element, const float *from, const floats *factors
     const floats factor = factors[j];
     for (int64_t d = 0; d < dim; d += LANES) {
       floats rows[LANES];
-      REGARD_UNROLL for (int i = 0; i < LANES; i++)
+      REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++)
         rows[i] = load(from + (d + i) * QUERIES + j * LANES) * factor;
       transpose(rows);
       if (live == LANES && d + LANES <= dim)
-        REGARD_UNROLL for (int i = 0; i < LANES; i++) narrow(element, row[i] + d, rows[i]);
+        REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) narrow(element, row[i] + d, rows[i]);
       else
         for (int i = 0; i < live; i++) narrow_part(element, row[i] + d, rows[i], dim - d);
     }

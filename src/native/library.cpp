@@ -21,18 +21,18 @@ struct InstructionSet {
   const Kernels &(*kernels)();
 };
 
-constexpr InstructionSet sets[] = {  // the best first, of those that gain
+// The best first, of those that gain.
+constexpr InstructionSet sets[] = {
 #ifdef REGARD_HAS_avx512bf16
-  {"avx512bf16", processor::runs_avx512bf16, processor::gains_by_avx512bf16,
-   avx512bf16::kernels},
+    {"avx512bf16", processor::runs_avx512bf16, processor::gains_by_avx512bf16, avx512bf16::kernels},
 #endif
 #ifdef REGARD_HAS_avx512
-  {"avx512", processor::runs_avx512, processor::gains, avx512::kernels},
+    {"avx512", processor::runs_avx512, processor::gains, avx512::kernels},
 #endif
 #ifdef REGARD_HAS_avx2
-  {"avx2", processor::runs_avx2, processor::gains, avx2::kernels},
+    {"avx2", processor::runs_avx2, processor::gains, avx2::kernels},
 #endif
-  {"baseline", processor::runs_baseline, processor::gains, baseline::kernels},
+    {"baseline", processor::runs_baseline, processor::gains, baseline::kernels},
 };
 
 const InstructionSet *best() {

@@ -12,19 +12,20 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int TASKS_OF_THREAD = 4;  // the fewer there are, the longer the runs of memory that each reads
+constexpr int TASKS_OF_THREAD =
+    4;  // the fewer there are, the longer the runs of memory that each reads
 constexpr int VECTORS_AT_ONCE = REGISTERS == 32 ? 8 : 4;  // of x
 constexpr int RUNNING_SUMS = 2 * VECTORS_AT_ONCE;         // in registers
 
 // Sums the lanes of so many vectors, each in the same order, wherever it stands among them.
 template <int count>
 REGARD_INLINE void sum_each(const floats *sums, float *to) {
-  REGARD_UNROLL for (int first = 0; first < count; first += LANES) {
+  REGARD_UNROLLED_FOR (int first = 0; first < count; first += LANES) {
     floats tile[LANES] = {};
-    REGARD_UNROLL for (int i = 0; i < least(LANES, count - first); i++) tile[i] = sums[first + i];
+    REGARD_UNROLLED_FOR (int i = 0; i < least(LANES, count - first); i++) tile[i] = sums[first + i];
     transpose(tile);
-    REGARD_UNROLL for (int width = LANES / 2; width > 0; width /= 2)
-      REGARD_UNROLL for (int i = 0; i < width; i++) tile[i] += tile[i + width];
+    REGARD_UNROLLED_FOR (int width = LANES / 2; width > 0; width /= 2)
+      REGARD_UNROLLED_FOR (int i = 0; i < width; i++) tile[i] += tile[i + width];
     store(to + first, tile[0]);
   }
 }
@@ -41,14 +42,14 @@ REGARD_INLINE void multiply_rows(Element element, const regard_map &map, int64_t
   x += first * width;
   floats sums[vectors * rows] = {}, numbers[rows];
   const auto add = [&](int64_t i) REGARD_FLAT {
-    REGARD_UNROLL for (int v = 0; v < vectors; v++) {
+    REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
       const floats given = load(x + v * width + i);
-      REGARD_UNROLL for (int r = 0; r < rows; r++) sums[v * rows + r] += numbers[r] * given;
+      REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) sums[v * rows + r] += numbers[r] * given;
     }
   };
   constexpr int64_t line = 64 / sizeof(Number);
   for (int64_t i = 0; i < whole; i += LANES) {
-    REGARD_UNROLL for (int r = 0; r < rows; r++) {
+    REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) {
       const Number *from = weight + r * map.inputs + i;
       // The rows that come next lie behind these. The processor itself fetches ahead within a row
       // only, and rows are short.
@@ -58,7 +59,7 @@ REGARD_INLINE void multiply_rows(Element element, const regard_map &map, int64_t
     add(i);
   }
   if (whole < map.inputs) {
-    REGARD_UNROLL for (int r = 0; r < rows; r++)
+    REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
       numbers[r] = widen_part(element, weight + r * map.inputs + whole, map.inputs - whole);
     add(whole);
   }

@@ -23,15 +23,14 @@ static void find_norms(const regard_problem &p, const Scoring &scoring, const Ta
       const Shift shift = shift_of(higher, factor);
       total[j] *= peak[j] == all(HIDDEN) ? floats{} : ratio_of(old, shift, factor);
       peak[j] = higher;
-      total[j] += exponentials<Widened<Float32>>(block.weights + j * LANES, block.keys, factor,
-                                                 shift);
+      total[j] +=
+          exponentials<Widened<Float32>>(block.weights + j * LANES, block.keys, factor, shift);
     }
   });
   for (int j = 0; j < task.vectors; j++) {
     const floats sinks = p.sink.data ? numbers_of(p.sink, task, j * LANES) : floats{};
-    const ints sees = scoring.adjusted
-                          ? seen[j]
-                          : load(task.start + j * LANES) < load(task.stop + j * LANES);
+    const ints sees =
+        scoring.adjusted ? seen[j] : load(task.start + j * LANES) < load(task.stop + j * LANES);
     const Shift shift = shift_of(peak[j], factor);
     for (int i = 0; i < LANES; i++) {
       RowSum sum = {level_of(shift, i, scoring), total[j][i]};
@@ -48,8 +47,8 @@ static void find_norms(const regard_problem &p, const Scoring &scoring, const Ta
   }
 }
 
-// The norms of rows whose log-sum-exp is given. Where that says otherwise than the keys at hand, there
-// are keys elsewhere, of which it alone knows.
+// The norms of rows whose log-sum-exp is given. Where that says otherwise than the keys at hand,
+// there are keys elsewhere, of which it alone knows.
 template <class Arithmetic>
 static void find_norms_of(const regard_problem &p, const Scoring &scoring, const Task &task,
                           const ReadScratch &scratch, const float *given, RowNorm *norms) {
@@ -67,21 +66,23 @@ REGARD_INLINE bool any_coarse(const float *logsumexp, int64_t rows) {
   return found;
 }
 
-// Calls visit(task, its log-sum-exps, scratch that holds its queries) for the tasks with a coarse one.
+// Calls visit(task, its log-sum-exps, scratch that holds its queries) for the tasks with a coarse
+// one.
 template <class Arithmetic, class Visit>
 static int for_each_coarse(const regard_problem &p, const Scoring &scoring, const float *logsumexp,
                            Visit visit) {
   const int64_t tasks = p.batch * p.groups * tasks_per_group(p);
-  return for_each_task(int(p.threads), tasks, ReadScratch::size(p), [&](int64_t number, void *memory) {
-    Task task;
-    begin(p, number, task);
-    float given[QUERIES];
-    for (int r = 0; r < task.count; r++) given[r] = logsumexp[row_number(p, task, r)];
-    if (!any_coarse(given, task.count)) return;
-    const ReadScratch scratch(p, memory);
-    Arithmetic::load_queries(p.query, task, p.dim, scoring.query_factor, scratch.query);
-    visit(task, given, scratch);
-  });
+  return for_each_task(
+      int(p.threads), tasks, ReadScratch::size(p), [&](int64_t number, void *memory) {
+        Task task;
+        begin(p, number, task);
+        float given[QUERIES];
+        for (int r = 0; r < task.count; r++) given[r] = logsumexp[row_number(p, task, r)];
+        if (!any_coarse(given, task.count)) return;
+        const ReadScratch scratch(p, memory);
+        Arithmetic::load_queries(p.query, task, p.dim, scoring.query_factor, scratch.query);
+        visit(task, given, scratch);
+      });
 }
 
 // The norms of a problem's rows, (B, H, L), whose log-sum-exp is coarse.
@@ -96,8 +97,8 @@ static int find_coarse_norms(const regard_problem &p, const Scoring &scoring,
       });
 }
 
-// Brings the coarse among log-sum-exps, which other dot products led to, to those that everything else
-// works with: rounding makes these and those differ by more than weights can bear.
+// Brings the coarse among log-sum-exps, which other dot products led to, to those that everything
+// else works with: rounding makes these and those differ by more than weights can bear.
 template <class Arithmetic>
 static int restate_coarse(const regard_problem &p, float *logsumexp) {
   if (!any_coarse(logsumexp, p.batch * p.heads * p.queries)) return REGARD_DONE;

@@ -1,8 +1,8 @@
 // bfloat16 by dot products of pairs: an instruction adds two products to each float32 lane.
 //
-// A lane of 32 bits holds a pair: elements d and d + 1 of a query, the weights of keys k and k + 1, or,
-// broadcast, what they are multiplied by. Keys are read as they lie; of values, rows k and k + 1 are
-// interleaved, a block at a time. Where a pair has no second half it holds 0.
+// A lane of 32 bits holds a pair: elements d and d + 1 of a query, the weights of keys k and k + 1,
+// or, broadcast, what they are multiplied by. Keys are read as they lie; of values, rows k and k +
+// 1 are interleaved, a block at a time. Where a pair has no second half it holds 0.
 #pragma once
 
 #include "arithmetic.h"

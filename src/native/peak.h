@@ -39,9 +39,9 @@ __attribute__((noinline)) void multiply_and_add() {
   floats sums[SUMS] = {};
   hold(number);
   hold(lanes);
-  REGARD_UNROLL for (int i = 0; i < SUMS; i++) hold(sums[i]);
+  REGARD_UNROLLED_FOR (int i = 0; i < SUMS; i++) hold(sums[i]);
   for (int64_t round = 0; round < ROUNDS; round++)
-    REGARD_UNROLL for (int i = 0; i < SUMS; i++) {
+    REGARD_UNROLLED_FOR (int i = 0; i < SUMS; i++) {
       hold(lanes);  // or one product would do for all sums
       sums[i] = Arithmetic::multiply_add(number, lanes, sums[i]);
       hold(sums[i]);
@@ -64,8 +64,8 @@ double peak_flops(int64_t threads) {
 __attribute__((noinline)) static void read_all(const float *from, int64_t count) {
   floats sums[8] = {};
   for (int64_t i = 0; i < count; i += 8 * LANES)
-    REGARD_UNROLL for (int j = 0; j < 8; j++) sums[j] += load(from + i + j * LANES);
-  REGARD_UNROLL for (int j = 0; j < 8; j++) hold(sums[j]);
+    REGARD_UNROLLED_FOR (int j = 0; j < 8; j++) sums[j] += load(from + i + j * LANES);
+  REGARD_UNROLLED_FOR (int j = 0; j < 8; j++) hold(sums[j]);
 }
 
 // Bytes a second read from memory, more of it than caches hold; 0 where there is not so much.

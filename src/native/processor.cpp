@@ -46,22 +46,20 @@ constexpr std::uint32_t kept_zmm = 0xe6;
 // All of x86-64-v3, since the compiler may use any of it.
 bool runs_avx2() {
   return all(kept_registers(), kept_ymm) &&
-     all(cpuid(1).ecx, bit_AVX | bit_FMA | bit_F16C | bit_MOVBE) &&
-     all(cpuid(7).ebx, bit_AVX2 | bit_BMI | bit_BMI2) &&
-     all(cpuid(0x80000001).ecx, bit_LZCNT);
+         all(cpuid(1).ecx, bit_AVX | bit_FMA | bit_F16C | bit_MOVBE) &&
+         all(cpuid(7).ebx, bit_AVX2 | bit_BMI | bit_BMI2) && all(cpuid(0x80000001).ecx, bit_LZCNT);
 }
 
 // And of x86-64-v4.
 bool runs_avx512() {
   return runs_avx2() && all(kept_registers(), kept_zmm) &&
-     all(cpuid(7).ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512CD | bit_AVX512DQ |
-                bit_AVX512VL);
+         all(cpuid(7).ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512CD | bit_AVX512DQ | bit_AVX512VL);
 }
 
 bool runs_avx512bf16() { return runs_avx512() && all(cpuid(7, 1).eax, bit_AVX512BF16); }
 
-// On a Xeon, whose fast unit for bfloat16 is another one (AMX), the kernels take 1.3 to 1.9 times as
-// long with dot products of pairs as with floats.
+// On a Xeon, whose fast unit for bfloat16 is another one (AMX), the kernels take 1.3 to 1.9 times
+// as long with dot products of pairs as with floats.
 bool gains_by_avx512bf16() { return cpuid(0).ebx != signature_INTEL_ebx; }
 
 #endif

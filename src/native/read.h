@@ -38,10 +38,10 @@ struct Reading {
   const regard_readouts &readouts;
   const Scoring scoring;
   const Division division;
-  int64_t sums_per_head = 0;  // numbers, for each chunk
-  size_t memory = 0;          // bytes that the readouts need on a thread
-  bool scores = false;        // whether more than the log-sum-exp is asked for
-  bool weights = false;       // whether more than scores tell
+  int64_t sums_per_head = 0;              // numbers, for each chunk
+  size_t memory = 0;                      // bytes that the readouts need on a thread
+  bool scores = false;                    // whether more than the log-sum-exp is asked for
+  bool weights = false;                   // whether more than scores tell
   bool columns = false, entropy = false;  // see `Block`
 
   Reading(const regard_problem &problem, const regard_readouts &asked)
@@ -155,15 +155,15 @@ static int read_one_by_one(const Reading &reading) {
   const regard_problem &p = reading.p;
   const Division &division = reading.division;
   const size_t own = ReadScratch::size(p) + reading.memory;
-  return for_each_task(
-      int(p.threads), division.units, own + size_t(reading.sums_per_unit()) * sizeof(double),
-      [&](int64_t number, void *memory) {
-        double *sums = (double *)((char *)memory + own);
-        for (int64_t chunk = 0; chunk < division.chunks; chunk++)
-          read_unit<Arithmetic>(reading, division.unit(p, number, chunk), memory,
-                                sums + chunk * reading.sums_per_head);
-        finish_unit(reading, division.unit(p, number, 0), sums);
-      });
+  return for_each_task(int(p.threads), division.units,
+                       own + size_t(reading.sums_per_unit()) * sizeof(double),
+                       [&](int64_t number, void *memory) {
+                         double *sums = (double *)((char *)memory + own);
+                         for (int64_t chunk = 0; chunk < division.chunks; chunk++)
+                           read_unit<Arithmetic>(reading, division.unit(p, number, chunk), memory,
+                                                 sums + chunk * reading.sums_per_head);
+                         finish_unit(reading, division.unit(p, number, 0), sums);
+                       });
 }
 
 // A thread a chunk; as many units at a time as there is memory for their sums.

@@ -25,8 +25,8 @@ struct RowSum {
   float logsumexp() const { return float(level + log2f(total) * LN_2); }
 };
 
-// A row's weights are 2^(factor · (score − peak) − log). Any score will do for the peak, so long as the
-// differences are exact enough; it is 0 where the logarithm is that of the sum itself.
+// A row's weights are 2^(factor · (score − peak) − log). Any score will do for the peak, so long as
+// the differences are exact enough; it is 0 where the logarithm is that of the sum itself.
 struct RowNorm {
   float peak, log;
 };

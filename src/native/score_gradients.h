@@ -25,8 +25,8 @@ REGARD_INLINE float spared_by_dropout(const regard_problem &p) {
   return p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
 }
 
-// The same through dropout; the weights that fall become 0. The factor of those that survive is left
-// to the gradient of the values as a whole.
+// The same through dropout; the weights that fall become 0. The factor of those that survive is
+// left to the gradient of the values as a whole.
 static void differentiate_dropout(const regard_problem &p, const Task &task, const TaskRows &rows,
                                   const Run &run, float *weights, float *gradients) {
   const float factor = spared_by_dropout(p);
@@ -49,7 +49,8 @@ static void differentiate_softcap(const regard_problem &p, const Run &run, const
   const float scale = float(p.scale), cap = float(p.softcap);
   for (int j = run.first; j < run.last; j++)
     for (int64_t at = j * LANES; at < run.keys * QUERIES; at += QUERIES) {
-      const floats gradient = load(gradients + at), capped = tanh(load(products + at) * scale / cap);
+      const floats gradient = load(gradients + at),
+                   capped = tanh(load(products + at) * scale / cap);
       const floats passed = gradient * (1.0f - capped * capped);
       store(gradients + at, gradient == 0.0f ? floats{} : passed);
     }
@@ -62,7 +63,7 @@ static void write_bias_gradient(const regard_matrix &bias, const Task &task, con
     for (int32_t first = 0; first < run.keys; first += LANES) {
       const int keys = least(LANES, run.keys - first);
       floats part[LANES];
-      REGARD_UNROLL for (int k = 0; k < LANES; k++)
+      REGARD_UNROLLED_FOR (int k = 0; k < LANES; k++)
         part[k] = k < keys ? load(gradients + (first + k) * QUERIES + j * LANES) : floats{};
       transpose(part);
       for (int i = 0; i < LANES && j * LANES + i < task.count; i++) {

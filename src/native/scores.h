@@ -1,8 +1,8 @@
 // From dot products to logits: scale, softcap, bias, ALiBi and mask.
 //
-// A row's weights are 2^(factor · score − shift) over their sum, with a shift that leaves the largest near
-// 1: the product of the peak and the factor. What rounding takes from it is the same for all weights of
-// the row, and their sum knows of it.
+// A row's weights are 2^(factor · score − shift) over their sum, with a shift that leaves the
+// largest near 1: the product of the peak and the factor. What rounding takes from it is the same
+// for all weights of the row, and their sum knows of it.
 #pragma once
 
 #include <math.h>
@@ -11,11 +11,11 @@
 
 namespace regard::REGARD_SET {
 
-constexpr float HIDDEN = -INFINITY;  // the logit of a hidden key: its weight is exactly 0
+constexpr float HIDDEN = -INFINITY;       // the logit of a hidden key: its weight is exactly 0
 constexpr double LEAST_SCALE = 0x1p-100;  // so that a logit's dot product stays within float32
 
-// How a problem's logits are made. Without softcap and the like the scores are dot products, and the
-// scale is left to the exponential.
+// How a problem's logits are made. Without softcap and the like the scores are dot products, and
+// the scale is left to the exponential.
 struct Scoring {
   bool adjusted;       // each block of dot products takes a pass of its own, after which unit is 1
   float query_factor;  // on the query, exact in every dtype: it makes the unit positive
@@ -31,9 +31,9 @@ REGARD_INLINE Scoring scoring_of(const regard_problem &p) {
   return {adjusted, !adjusted && p.scale < 0 ? -1.0f : 1.0f, float(unit * LOG2_E), unit};
 }
 
-// What is subtracted from a row's scores before they are multiplied by the factor, and after. Where the
-// product is so large that its rounding could make powers of 2 overflow, the peak is subtracted itself:
-// between scores that weigh anything the difference is exact.
+// What is subtracted from a row's scores before they are multiplied by the factor, and after. Where
+// the product is so large that its rounding could make powers of 2 overflow, the peak is subtracted
+// itself: between scores that weigh anything the difference is exact.
 struct Shift {
   floats before, after;
 };
@@ -50,7 +50,8 @@ REGARD_INLINE Shift shift_of(floats peak, floats factor) {
   return {large & (peak != all(HIDDEN)) ? peak : floats{}, large ? floats{} : product};
 }
 
-// Subtracts what comes before the factor from scores (keys, QUERIES), which hardly ever is anything.
+// Subtracts what comes before the factor from scores (keys, QUERIES), which hardly ever is
+// anything.
 REGARD_INLINE void subtract(float *scores, int32_t keys, floats before) {
   if (!any(before != floats{})) return;
   for (int32_t k = 0; k < keys; k++, scores += QUERIES) store(scores, load(scores) - before);
@@ -90,8 +91,8 @@ static void hide(const Task &task, const Run &run, float *scores, floats *peak) 
   }
 }
 
-// What is added to the scores of LANES rows and up to LANES keys, −∞ where a key is hidden: added[k]
-// holds key k's.
+// What is added to the scores of LANES rows and up to LANES keys, −∞ where a key is hidden:
+// added[k] holds key k's.
 static void load_added(const regard_problem &p, const Task &task, int first_row, int32_t first_key,
                        int keys, floats *added) {
   for (int i = 0; i < LANES; i++) {
@@ -106,8 +107,7 @@ static void load_added(const regard_problem &p, const Task &task, int first_row,
     if (r < task.count && p.allowed.data) {
       const regard_matrix &m = p.allowed;
       const uint8_t *allowed = (const uint8_t *)m.data + task.batch * m.batch +
-                               task.head[r] * m.head + task.query[r] * m.row +
-                               first_key * m.column;
+                               task.head[r] * m.head + task.query[r] * m.row + first_key * m.column;
       for (int k = 0; k < keys; k++) row[k] = allowed[k * m.column] ? row[k] : HIDDEN;
     }
     added[i] = load(row);

@@ -24,9 +24,9 @@ Parallel find_parallel() {
 
 // Whether this process is a fork that has run no program of its own. It may have inherited a pool
 // that worked before this library was loaded, when nobody was there to notice the fork. Linux has a
-// flag for it, the ninth number of this file, behind a name that may hold anything; macOS has no such
-// file, and there the runtime is LLVM's, which makes a new pool after a fork.
-bool is_fork() {
+// flag for it, the ninth number of this file, behind a name that may hold anything; macOS has no
+// such file, and there the runtime is LLVM's, which makes a new pool after a fork.
+bool is_fork() noexcept {
   constexpr unsigned forked_and_not_executed = 0x40;  // PF_FORKNOEXEC of the kernel's sched.h
   std::ifstream file("/proc/self/stat");
   std::string line;
@@ -74,7 +74,8 @@ void on_threads(int threads, void (*body)(void *), void *context) {
 }
 
 void wait_above(const int64_t *count, int64_t number) {
-  constexpr int patience = 1000;  // rounds, some tens of microseconds, before the core is given away
+  constexpr int patience =
+      1000;  // rounds, some tens of microseconds, before the core is given away
   for (int round = 0; __atomic_load_n(count, __ATOMIC_ACQUIRE) <= number; round++) {
     if (round >= patience)
       sched_yield();

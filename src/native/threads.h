@@ -1,4 +1,5 @@
-// Work shared out among threads: torch's own OpenMP pool where there is one, else threads of our own.
+// Work shared out among threads: torch's own OpenMP pool where there is one, else threads of our
+// own.
 #pragma once
 
 #include <stddef.h>
@@ -16,10 +17,12 @@ void on_threads(int threads, void (*body)(void *), void *context);
 // The file of the OpenMP runtime that is used; empty if none is.
 const char *pool();
 
-// Memory of the calling thread, aligned to cache lines, kept for its next call; null if there is none.
+// Memory of the calling thread, aligned to cache lines, kept for its next call; null if there is
+// none.
 void *scratch(size_t bytes);
 
-// Waits until another thread has stored a count above a number; what that thread wrote before is seen.
+// Waits until another thread has stored a count above a number; what that thread wrote before is
+// seen.
 void wait_above(const int64_t *count, int64_t number);
 
 // Calls task(number, memory) for every number below count, on any thread, in rising order of start.

@@ -1,8 +1,9 @@
 // The two products of attention, tile by tile in registers.
 //
 // Queries lie in the lanes: a task's QUERIES rows are VECTORS vectors wide, and every matrix whose
-// columns are queries has that width: query and context (dim, QUERIES), scores (keys, QUERIES). Keys
-// and values are read row by row, one broadcast number at a time; nothing is summed across lanes.
+// columns are queries has that width: query and context (dim, QUERIES), scores (keys, QUERIES).
+// Keys and values are read row by row, one broadcast number at a time; nothing is summed across
+// lanes.
 //
 // An Arithmetic (arithmetic.h) says what a number is: of the elements that a product sums over, one
 // multiplication takes Arithmetic::STEP, and `steps` counts multiplications.
@@ -37,24 +38,25 @@ template <class Arithmetic, int live, int rows, class Number>
 REGARD_INLINE void score_tile(const Number *key, int64_t stride, int64_t steps, const float *query,
                               float *scores, floats *peak) {
   floats sums[rows][live];
-  REGARD_UNROLL for (int k = 0; k < rows; k++)
-    REGARD_UNROLL for (int j = 0; j < live; j++) sums[k][j] = floats{};
+  REGARD_UNROLLED_FOR (int k = 0; k < rows; k++)
+    REGARD_UNROLLED_FOR (int j = 0; j < live; j++) sums[k][j] = floats{};
   for (int64_t d = 0; d < steps; d++) {
     floats q[live];
-    REGARD_UNROLL for (int j = 0; j < live; j++) q[j] = load(query + d * QUERIES + j * LANES);
-    REGARD_UNROLL for (int k = 0; k < rows; k++) {
+    REGARD_UNROLLED_FOR (int j = 0; j < live; j++) q[j] = load(query + d * QUERIES + j * LANES);
+    REGARD_UNROLLED_FOR (int k = 0; k < rows; k++) {
       const floats number = Arithmetic::broadcast(key + k * stride + d * Arithmetic::STEP);
-      REGARD_UNROLL for (int j = 0; j < live; j++)
+      REGARD_UNROLLED_FOR (int j = 0; j < live; j++)
         sums[k][j] = Arithmetic::multiply_add(number, q[j], sums[k][j]);
     }
   }
-  REGARD_UNROLL for (int j = 0; j < live; j++) {
+  REGARD_UNROLLED_FOR (int j = 0; j < live; j++) {
     floats highest = peak[j];
-    REGARD_UNROLL for (int k = 0; k < rows; k++) highest = larger(highest, sums[k][j]);
+    REGARD_UNROLLED_FOR (int k = 0; k < rows; k++) highest = larger(highest, sums[k][j]);
     peak[j] = highest;
   }
-  REGARD_UNROLL for (int k = 0; k < rows; k++)
-    REGARD_UNROLL for (int j = 0; j < live; j++) store(scores + k * QUERIES + j * LANES, sums[k][j]);
+  REGARD_UNROLLED_FOR (int k = 0; k < rows; k++)
+    REGARD_UNROLLED_FOR (int j = 0; j < live; j++)
+      store(scores + k * QUERIES + j * LANES, sums[k][j]);
 }
 
 // Covers a number of rows by tiles, as large as they may be: calls tile(first row, constant size).
@@ -86,25 +88,25 @@ __attribute__((noinline)) void score_rows(const Number *key, int64_t stride, int
   });
 }
 
-// context[d] += Σ_k value[k][d] · weights[k]. A block is summed up by itself before it is added: that
-// rounds less than one long sum.
+// context[d] += Σ_k value[k][d] · weights[k]. A block is summed up by itself before it is added:
+// that rounds less than one long sum.
 template <class Arithmetic, int live, int rows, class Number>
 REGARD_INLINE void context_tile(const Number *value, int64_t stride, int64_t steps,
                                 const float *weights, float *context) {
   floats sums[rows][live];
-  REGARD_UNROLL for (int d = 0; d < rows; d++)
-    REGARD_UNROLL for (int j = 0; j < live; j++) sums[d][j] = floats{};
+  REGARD_UNROLLED_FOR (int d = 0; d < rows; d++)
+    REGARD_UNROLLED_FOR (int j = 0; j < live; j++) sums[d][j] = floats{};
   for (int64_t k = 0; k < steps; k++) {
     floats w[live];
-    REGARD_UNROLL for (int j = 0; j < live; j++) w[j] = load(weights + k * QUERIES + j * LANES);
-    REGARD_UNROLL for (int d = 0; d < rows; d++) {
+    REGARD_UNROLLED_FOR (int j = 0; j < live; j++) w[j] = load(weights + k * QUERIES + j * LANES);
+    REGARD_UNROLLED_FOR (int d = 0; d < rows; d++) {
       const floats number = Arithmetic::broadcast(value + k * stride + d * Arithmetic::STEP);
-      REGARD_UNROLL for (int j = 0; j < live; j++)
+      REGARD_UNROLLED_FOR (int j = 0; j < live; j++)
         sums[d][j] = Arithmetic::multiply_add(number, w[j], sums[d][j]);
     }
   }
-  REGARD_UNROLL for (int d = 0; d < rows; d++)
-    REGARD_UNROLL for (int j = 0; j < live; j++) {
+  REGARD_UNROLLED_FOR (int d = 0; d < rows; d++)
+    REGARD_UNROLLED_FOR (int j = 0; j < live; j++) {
       float *at = context + d * QUERIES + j * LANES;
       store(at, load(at) + sums[d][j]);
     }

@@ -2,7 +2,8 @@
 //
 // Each row keeps a list of its k best so far, in order. A score that beats the last of them is rare
 // once a few dozen keys are past: finding those is a comparison for LANES rows at a time. They are
-// gathered first and put into the lists after that, which leaves hardly a branch to be mispredicted.
+// gathered first and put into the lists after that, which leaves hardly a branch to be
+// mispredicted.
 #pragma once
 
 #include "readout.h"
@@ -93,12 +94,13 @@ struct Top : Readout {
       const int32_t past = block.key + first - block.task.first_key;
       keys = least(most(past / 8, 8), block.keys - first);
       floats thresholds[vectors];
-      REGARD_UNROLL for (int j = 0; j < vectors; j++)
+      REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
         thresholds[j] = load(lists.thresholds + j * LANES);
       int32_t *end = lists.found;
       for (int32_t i = first * QUERIES; i < (first + keys) * QUERIES; i += QUERIES)
-        REGARD_UNROLL for (int j = 0; j < vectors; j++)
-          end = append_above(load(block.weights + i + j * LANES), thresholds[j], i + j * LANES, end);
+        REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
+          end =
+              append_above(load(block.weights + i + j * LANES), thresholds[j], i + j * LANES, end);
       for (const int32_t *found = lists.found; found < end; found++)
         lists.insert(*found % QUERIES, block.weights[*found], block.key + *found / QUERIES);
     }

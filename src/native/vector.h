@@ -13,10 +13,10 @@
 
 #define REGARD_INLINE static inline __attribute__((always_inline))
 #define REGARD_FLAT __attribute__((always_inline))  // for lambdas
-#ifdef __clang__
-#define REGARD_UNROLL _Pragma("unroll")
+#if defined(__clang__)
+#define REGARD_UNROLLED_FOR _Pragma("unroll") for
 #else
-#define REGARD_UNROLL _Pragma("GCC unroll 64")
+#define REGARD_UNROLLED_FOR _Pragma("GCC unroll 64") for
 #endif
 
 namespace regard::REGARD_SET {
@@ -91,14 +91,14 @@ REGARD_INLINE bool any(ints truth) {
   return _mm_movemask_ps((__m128)truth);
 #else
   int32_t found = 0;
-  REGARD_UNROLL for (int i = 0; i < LANES; i++) found |= truth[i];
+  REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) found |= truth[i];
   return found;
 #endif
 }
 
 REGARD_INLINE ints lane_numbers() {
   ints numbers;
-  REGARD_UNROLL for (int i = 0; i < LANES; i++) numbers[i] = i;
+  REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) numbers[i] = i;
   return numbers;
 }
 
@@ -116,8 +116,8 @@ REGARD_INLINE floats round_down(floats x) {
 #endif
 }
 
-// 2^x for x ≤ 127, to 1.5e-7 of its size, or 3e-6 with a polynomial of degree 4; what falls short of
-// the normal floats may come out as 0. NaN stays NaN.
+// 2^x for x ≤ 127, to 1.5e-7 of its size, or 3e-6 with a polynomial of degree 4; what falls short
+// of the normal floats may come out as 0. NaN stays NaN.
 template <int degree = 5>
 REGARD_INLINE floats exp2(floats x) {
 #if defined(__AVX512F__)
@@ -149,7 +149,8 @@ REGARD_INLINE floats exp2(floats x) {
 #endif
 }
 
-// Good to some 1e-7, absolutely below 1 and relatively above; of positive normal numbers, 0, ∞ and NaN.
+// Good to some 1e-7, absolutely below 1 and relatively above; of positive normal numbers, 0, ∞ and
+// NaN.
 REGARD_INLINE floats log2(floats x) {
   const ints exponent = ((ints)x - 0x3f3504f3) >> 23;  // that leaves a fraction of √½ … √2
   const floats f = (floats)((ints)x - (exponent << 23)) - 1.0f;
@@ -185,8 +186,8 @@ REGARD_INLINE floats tanh(floats x) {
 REGARD_INLINE float sum(floats x) {
   float total[LANES];
   store(total, x);
-  REGARD_UNROLL for (int width = LANES / 2; width > 0; width /= 2)
-    REGARD_UNROLL for (int i = 0; i < width; i++) total[i] += total[i + width];
+  REGARD_UNROLLED_FOR (int width = LANES / 2; width > 0; width /= 2)
+    REGARD_UNROLLED_FOR (int i = 0; i < width; i++) total[i] += total[i + width];
   return total[0];
 }
 
@@ -198,13 +199,13 @@ REGARD_INLINE floats zipped(floats a, floats b, std::index_sequence<i...>) {
 // Transposes LANES × LANES floats in log₂(LANES) rounds of perfect shuffles.
 REGARD_INLINE void transpose(floats *rows) {
   using all_lanes = std::make_index_sequence<LANES>;
-  REGARD_UNROLL for (int round = 1; round < LANES; round *= 2) {
+  REGARD_UNROLLED_FOR (int round = 1; round < LANES; round *= 2) {
     floats next[LANES];
-    REGARD_UNROLL for (int i = 0; i < LANES / 2; i++) {
+    REGARD_UNROLLED_FOR (int i = 0; i < LANES / 2; i++) {
       next[2 * i] = zipped<0>(rows[i], rows[i + LANES / 2], all_lanes());
       next[2 * i + 1] = zipped<1>(rows[i], rows[i + LANES / 2], all_lanes());
     }
-    REGARD_UNROLL for (int i = 0; i < LANES; i++) rows[i] = next[i];
+    REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) rows[i] = next[i];
   }
 }
 

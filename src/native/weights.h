@@ -32,10 +32,10 @@ struct ReadScratch {
 struct Block {
   const regard_problem &p;
   const Task &task;
-  int32_t key;     // the first
-  int32_t keys;    // their number
-  float *weights;  // (keys, QUERIES), 0 where hidden; their scores before
-  float *columns;  // (keys, LANES): the sum of a key's vectors, where a readout wants it
+  int32_t key;              // the first
+  int32_t keys;             // their number
+  float *weights;           // (keys, QUERIES), 0 where hidden; their scores before
+  float *columns;           // (keys, LANES): the sum of a key's vectors, where a readout wants it
   floats peak[VECTORS];     // the largest score of each row
   floats entropy[VECTORS];  // Σ w·log₂ w of each row, where a readout wants it
 
@@ -78,9 +78,9 @@ struct Norms {
   floats log_of(int j) const { return load(log + j * LANES); }
 };
 
-// Calls visit(first, last) for blocks of the keys that some row sees, in their order. Where one block
-// ends and the next begins goes by the keys alone, and so does, then, the order of a row's sums: it is
-// the same whichever other rows are in the task.
+// Calls visit(first, last) for blocks of the keys that some row sees, in their order. Where one
+// block ends and the next begins goes by the keys alone, and so does, then, the order of a row's
+// sums: it is the same whichever other rows are in the task.
 template <class Visit>
 REGARD_INLINE void for_each_block(const Task &task, Visit visit) {
   constexpr int32_t TOGETHER = 4;  // keys whose exponentials are added up as one
@@ -162,26 +162,26 @@ template <int vectors, bool columns, bool entropy>
 static void exponentiate(const Norms &norms, Block &block) {
   const floats factor = all(norms.factor);
   floats shift[vectors], sums[vectors];
-  REGARD_UNROLL for (int j = 0; j < vectors; j++) {
+  REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
     subtract(block.weights + j * LANES, block.keys, norms.peak_of(j));
     shift[j] = norms.log_of(j), sums[j] = floats{};
   }
   float *scores = block.weights, *column = block.columns;
   for (int32_t k = 0; k < block.keys; k++, scores += QUERIES, column += LANES) {
     floats weights[vectors], total = {};
-    REGARD_UNROLL for (int j = 0; j < vectors; j++) {
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
       const floats log = load(scores + j * LANES) * factor - shift[j];
       weights[j] = exp2(log);
       if (entropy) sums[j] += weights[j] * larger(all(-127.0f), log);
     }
-    REGARD_UNROLL for (int j = 0; j < vectors; j++) {
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
       store(scores + j * LANES, weights[j]);
       if (columns) total += weights[j];
     }
     if (columns) store(column, total);
   }
   if (entropy)
-    REGARD_UNROLL for (int j = 0; j < vectors; j++) block.entropy[j] = sums[j];
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) block.entropy[j] = sums[j];
 }
 
 REGARD_INLINE void weigh(const Norms &norms, bool columns, bool entropy, Block &block) {

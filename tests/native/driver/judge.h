@@ -25,7 +25,8 @@ class Judge {
     if (got == wanted || std::fabs(got - wanted) <= tolerance) return;
     std::ostringstream out;
     out.precision(9);
-    out << what << " at " << at << " is " << got << ", but must be " << wanted << " ± " << tolerance;
+    out << what << " at " << at << " is " << got << ", but must be " << wanted << " ± "
+        << tolerance;
     reject(out.str());
   }
   void reject(const std::string &why) {
@@ -41,7 +42,8 @@ class Judge {
   // Of logits: their parts' absolute values summed up. Where no rounding takes part in them only a
   // log-sum-exp is rounded, and one of more than 64 is not.
   static double logit_size(const Sample &sample, const Reference &reference) {
-    return sample.logit_unit > 0 ? std::min(reference.largest_logit, 64.0) : reference.largest_logit;
+    return sample.logit_unit > 0 ? std::min(reference.largest_logit, 64.0)
+                                 : reference.largest_logit;
   }
 
   const Sample &sample;

@@ -17,7 +17,7 @@ namespace {
 // What is wrong with a sample on the set of instructions in use; empty if nothing is.
 std::string check(const Sample &sample, const Reference &reference) {
   const Results results = Results::of(sample, 1);
-  const std::string wrong = verdict(sample, reference, results);
+  std::string wrong = verdict(sample, reference, results);
   if (!wrong.empty()) return wrong;
   const std::string difference = results.difference(Results::of(sample, 3));
   return difference.empty() ? "" : difference + ": not the same bits with three threads";
@@ -60,6 +60,7 @@ int64_t at_once(int64_t samples, int64_t callers) {
     }
   };
   std::vector<std::thread> threads;
+  threads.reserve(size_t(callers));
   for (int64_t i = 0; i < callers; i++) threads.emplace_back(call);
   for (std::thread &thread : threads) thread.join();
   return wrong_ones;
@@ -68,12 +69,13 @@ int64_t at_once(int64_t samples, int64_t callers) {
 }  // namespace
 }  // namespace driver
 
+// NOLINTNEXTLINE(bugprone-exception-escape): an exception is the driver's own mistake and ends it
 int main(int count, char **arguments) {
-  const int64_t samples = count > 1 ? std::atoll(arguments[1]) : 300;
-  const int64_t callers = count > 2 ? std::atoll(arguments[2]) : 0;
+  const int64_t samples = count > 1 ? std::strtoll(arguments[1], nullptr, 10) : 300;
+  const int64_t callers = count > 2 ? std::strtoll(arguments[2], nullptr, 10) : 0;
   const int64_t wrong = callers ? driver::at_once(samples, callers) : driver::on_every_set(samples);
   std::cout << samples << " problems, "
-            << (callers ? std::to_string(callers) + " callers at once, " : "")
-            << "sets " << regard_supported() << ": " << wrong << " wrong\n";
+            << (callers ? std::to_string(callers) + " callers at once, " : "") << "sets "
+            << regard_supported() << ": " << wrong << " wrong\n";
   return wrong > 0;
 }

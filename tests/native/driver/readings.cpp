@@ -10,8 +10,8 @@ namespace {
 class Head {
  public:
   Head(Judge &judge, const Reading &reading, int64_t first, int64_t last, int64_t b, int64_t h)
-      : judge(judge), sample(judge.sample), s(sample.sizes), reading(reading),
-        first(first), last(last), b(b), h(h) {}
+      : judge(judge), sample(judge.sample), s(sample.sizes), reading(reading), first(first),
+        last(last), b(b), h(h) {}
 
   void hold() {
     switch (reading.kind) {
@@ -159,8 +159,8 @@ class Head {
   }
 
   void hold_image() {
-    const double area = double(s.queries) / double(reading.size) *
-                        (double(s.keys) / double(reading.columns));
+    const double area =
+        double(s.queries) / double(reading.size) * (double(s.keys) / double(reading.columns));
     std::vector<double> picture(size_t(reading.length));
     for (int64_t i = 0; i < s.queries; i++)
       for (int64_t row = i * reading.size / s.queries; row < reading.size; row++) {

@@ -42,9 +42,8 @@ struct Inputs {
   Grid<double> query, key, value, context_gradient;
 
   explicit Inputs(const Sample &sample)
-      : sample(sample),
-        query(decoded(sample.query, sample.sizes, sample.sizes.heads, sample.sizes.queries,
-                      sample.sizes.dim)),
+      : sample(sample), query(decoded(sample.query, sample.sizes, sample.sizes.heads,
+                                      sample.sizes.queries, sample.sizes.dim)),
         key(decoded(sample.key, sample.sizes, sample.sizes.groups, sample.sizes.keys,
                     sample.sizes.dim)),
         value(decoded(sample.value, sample.sizes, sample.sizes.groups, sample.sizes.keys,
@@ -166,8 +165,7 @@ class Row {
 Reference::Reference(const Sample &sample)
     : weights(sample.sizes.batch, sample.sizes.heads, sample.sizes.queries, sample.sizes.keys),
       logsumexp(sample.sizes.batch, sample.sizes.heads, sample.sizes.queries, 1),
-      context(sample.sizes.batch, sample.sizes.heads, sample.sizes.queries,
-              sample.sizes.dim_value),
+      context(sample.sizes.batch, sample.sizes.heads, sample.sizes.queries, sample.sizes.dim_value),
       query(sample.sizes.batch, sample.sizes.heads, sample.sizes.queries, sample.sizes.dim),
       key(sample.sizes.batch, sample.sizes.groups, sample.sizes.keys, sample.sizes.dim),
       value(sample.sizes.batch, sample.sizes.groups, sample.sizes.keys, sample.sizes.dim_value),

@@ -21,8 +21,14 @@ Numbers<int64_t> choose_keys(Random &random, int64_t keys, int64_t count) {
 Reading order(Random &random, const Sample &sample, int64_t kind) {
   const Sizes &s = sample.sizes;
   const int64_t pairs = s.batch * s.heads;
-  Reading reading = {.kind = kind, .size = 0, .columns = 0, .length = s.queries,
-                     .result = {}, .given = {}, .positions = {}, .keys = {}};
+  Reading reading = {.kind = kind,
+                     .size = 0,
+                     .columns = 0,
+                     .length = s.queries,
+                     .result = {},
+                     .given = {},
+                     .positions = {},
+                     .keys = {}};
   const auto numbers = [&](int64_t count) {
     Numbers<float> given(count);
     for (int64_t n = 0; n < count; n++) given[n] = float(random.normal());
@@ -43,17 +49,13 @@ Reading order(Random &random, const Sample &sample, int64_t kind) {
       reading.length = s.queries * reading.size;
       reading.keys = choose_keys(random, s.keys, reading.size);
       break;
-    case REGARD_RECEIVED:
-      reading.length = s.keys;
-      break;
+    case REGARD_RECEIVED: reading.length = s.keys; break;
     case REGARD_COLLECTED:
       reading.size = random.pick({1, 2, 7, 33});
       reading.length = reading.size * s.keys;
       reading.given = numbers(pairs * reading.size * s.queries);
       break;
-    case REGARD_OFFSETS:
-      reading.size = reading.length = random.pick({1, 2, 16, 33, 300});
-      break;
+    case REGARD_OFFSETS: reading.size = reading.length = random.pick({1, 2, 16, 33, 300}); break;
     case REGARD_IMAGE:
       reading.size = std::min(s.queries, random.pick({1, 2, 7, 64}));
       reading.columns = std::min(s.keys, random.pick({1, 3, 16, 50}));
@@ -74,8 +76,10 @@ std::vector<Reading> read(Random &random, const Sample &sample, const regard_pro
   for (int64_t kind = REGARD_LOGSUMEXP; kind <= REGARD_IMAGE; kind++)
     if (random.chance(0.6)) readings.push_back(order(random, sample, kind));
   std::vector<regard_readout> list;
+  list.reserve(readings.size());
   for (const Reading &r : readings)
-    list.push_back({r.kind, r.result.data(), r.positions.data(), r.given_data(), r.size, r.columns});
+    list.push_back(
+        {r.kind, r.result.data(), r.positions.data(), r.given_data(), r.size, r.columns});
   const regard_readouts readouts = {logsumexp, first_key, last_key, int64_t(list.size()),
                                     list.data()};
   succeed(regard_read(&problem, &readouts));
@@ -135,8 +139,10 @@ Results Results::of(const Sample &sample, int64_t threads) {
       .wants_query = random.chance(0.8),
       .wants_key = random.chance(0.8),
       .wants_value = random.chance(0.8),
-      .all = {}, .part = {},
-      .first_key = first, .last_key = last,
+      .all = {},
+      .part = {},
+      .first_key = first,
+      .last_key = last,
   };
   const regard_problem problem = sample.problem(threads);
   const regard_tensor context = results.context.view();

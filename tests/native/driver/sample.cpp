@@ -27,9 +27,7 @@ Sizes random_sizes(Random &random) {
   }
 }
 
-Layout random_layout(Random &random) {
-  return Layout(random.pick({0, 0, 1, 2, 3}));
-}
+Layout random_layout(Random &random) { return Layout(random.pick({0, 0, 1, 2, 3})); }
 
 // Calls make(number) for each entry of a matrix that is shared along random axes.
 template <class T, class Make>
@@ -39,7 +37,8 @@ Matrix<T> random_matrix(Random &random, const Sizes &s, Make make) {
     if (random.chance(0.3)) length = 1;
   const bool by_columns = random.chance(0.2);
   Matrix<T> matrix;
-  int64_t *const strides[] = {&matrix.batch, &matrix.head, by_columns ? &matrix.column : &matrix.row,
+  int64_t *const strides[] = {&matrix.batch, &matrix.head,
+                              by_columns ? &matrix.column : &matrix.row,
                               by_columns ? &matrix.row : &matrix.column};
   const int64_t lengths[] = {shape[0], shape[1], shape[by_columns ? 3 : 2],
                              shape[by_columns ? 2 : 3]};
@@ -139,7 +138,8 @@ Sample Sample::random(uint64_t seed) {
   };
   const auto factors = [&](int64_t heads, int64_t rows) {
     Tensor made = tensor(heads, rows, s.dim, random_layout(random));
-    if (exact) made.fill([&](auto...) { return random.chance(0.5) ? size_of_signs : -size_of_signs; });
+    if (exact)
+      made.fill([&](auto...) { return random.chance(0.5) ? size_of_signs : -size_of_signs; });
     return made;
   };
   const auto added = [&] { return exact ? unit * double(random.between(-3, 4)) : random.normal(); };
@@ -148,8 +148,9 @@ Sample Sample::random(uint64_t seed) {
       .sizes = s,
       .dtype = dtype,
       .logit_unit = unit,
-      .scale = exact ? random.pick({-1, 1, 1}) / 4.0
-               : random.chance(0.7) ? 1 / std::sqrt(double(s.dim ? s.dim : 1)) : random.normal() / 2,
+      .scale = exact                ? random.pick({-1, 1, 1}) / 4.0
+               : random.chance(0.7) ? 1 / std::sqrt(double(s.dim ? s.dim : 1))
+                                    : random.normal() / 2,
       .softcap = !exact && random.chance(0.2) ? double(random.pick({1, 5, 30})) : 0,
       .dropout = random.chance(0.2) ? 0.3 : 0,
       .dropout_seed = random.bits(),
@@ -157,16 +158,21 @@ Sample Sample::random(uint64_t seed) {
       .key = factors(s.groups, s.keys),
       .value = tensor(s.groups, s.keys, s.dim_value, random_layout(random)),
       .context_gradient = tensor(s.heads, s.queries, s.dim_value, random_layout(random)),
-      .start = {}, .stop = {}, .positions = {}, .rows = {},
-      .allowed = {}, .bias = {}, .alibi = {}, .sink = {},
+      .start = {},
+      .stop = {},
+      .positions = {},
+      .rows = {},
+      .allowed = {},
+      .bias = {},
+      .alibi = {},
+      .sink = {},
   };
   random_rows(random, sample);
   if (random.chance(0.2))
     sample.allowed = random_matrix<uint8_t>(random, s, [&] { return random.chance(0.8); });
   if (random.chance(0.2))
-    sample.bias = random_matrix<float>(random, s, [&] {
-      return random.chance(0.1) ? -INFINITY : float(added());
-    });
+    sample.bias = random_matrix<float>(
+        random, s, [&] { return random.chance(0.1) ? -INFINITY : float(added()); });
   if (random.chance(0.2)) sample.alibi = numbers_of(s.heads, added);
   if (random.chance(0.2)) sample.sink = numbers_of(s.heads, added);
   if (random.chance(0.3)) hide_strays(sample, random, sample);
@@ -176,15 +182,27 @@ Sample Sample::random(uint64_t seed) {
 regard_problem Sample::problem(int64_t threads) const {
   const auto numbers = [](const Numbers<float> &n) { return regard_numbers{n.data(), 0, 1}; };
   return {
-      .dtype = dtype, .threads = threads,
-      .batch = sizes.batch, .heads = sizes.heads, .groups = sizes.groups,
-      .queries = sizes.queries, .keys = sizes.keys,
-      .dim = sizes.dim, .dim_value = sizes.dim_value,
-      .scale = scale, .softcap = softcap, .dropout = dropout, .seed = dropout_seed,
-      .query = query.view(), .key = key.view(), .value = value.view(),
+      .dtype = dtype,
+      .threads = threads,
+      .batch = sizes.batch,
+      .heads = sizes.heads,
+      .groups = sizes.groups,
+      .queries = sizes.queries,
+      .keys = sizes.keys,
+      .dim = sizes.dim,
+      .dim_value = sizes.dim_value,
+      .scale = scale,
+      .softcap = softcap,
+      .dropout = dropout,
+      .seed = dropout_seed,
+      .query = query.view(),
+      .key = key.view(),
+      .value = value.view(),
       .rows = rows,
-      .allowed = allowed.view(), .bias = bias.view(),
-      .alibi = numbers(alibi), .sink = numbers(sink),
+      .allowed = allowed.view(),
+      .bias = bias.view(),
+      .alibi = numbers(alibi),
+      .sink = numbers(sink),
   };
 }
 
@@ -208,7 +226,10 @@ std::string Sample::text() const {
       << " G=" << sizes.groups << " L=" << sizes.queries << " S=" << sizes.keys
       << " D=" << sizes.dim << " Dv=" << sizes.dim_value << " scale=" << scale
       << " unit=" << logit_unit << " softcap=" << softcap << " dropout=" << dropout << " rows="
-      << (start ? "tables" : rows.start_step ? "window" : rows.stop_step ? "causal" : "all")
+      << (start             ? "tables"
+          : rows.start_step ? "window"
+          : rows.stop_step  ? "causal"
+                            : "all")
       << (allowed.numbers ? " allowed" : "") << (bias.numbers ? " bias" : "")
       << (alibi ? " alibi" : "") << (sink ? " sink" : "");
   return out.str();

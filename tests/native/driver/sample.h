@@ -33,7 +33,8 @@ struct Sample {
   uint64_t seed;
   Sizes sizes;
   int64_t dtype;
-  // Logits are small multiples of it, at any size: no rounding takes part in them. 0: of any numbers.
+  // Logits are small multiples of it, at any size: no rounding takes part in them. 0: of any
+  // numbers.
   double logit_unit;
   double scale, softcap, dropout;
   uint64_t dropout_seed;
