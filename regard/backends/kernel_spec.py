@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-KINDS = (  # as src/native/abi.h numbers them
-    "logsumexp",
-    "max",
-    "entropy",
-    "distance",
-    "mass",
-    "top",
-    "weights",
-    "received",
-    "collected",
-    "offsets",
-    "image",
-)
+
+class Kind(IntEnum):
+    """What kernels compute, by the numbers of ``REGARD_…`` in src/native/abi.h."""
+
+    LOGSUMEXP = 0
+    MAX = 1
+    ENTROPY = 2
+    DISTANCE = 3
+    MASS = 4
+    TOP = 5
+    WEIGHTS = 6
+    RECEIVED = 7
+    COLLECTED = 8
+    OFFSETS = 9
+    IMAGE = 10
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KernelSpec:
-    """What a kernel is to compute; src/native/abi.h says what size, columns and given mean."""
+    """What a kernel is to compute; src/native/abi.h says what size, columns and operand mean."""
 
-    kind: str
+    kind: Kind
     shape: tuple[int, ...]
     """Of the result, heads left out."""
     size: int = 0
     columns: int = 0
-    given: Tensor | None = None
+    operand: Tensor | None = None
     """Numbers that it needs, contiguous."""
-
-    def __post_init__(self) -> None:
-        assert self.kind in KINDS, f"{self.kind} is none of {KINDS}"

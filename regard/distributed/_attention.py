@@ -15,7 +15,7 @@ from regard.distributed import _kernels
 from regard.distributed._merge import merge, take_in_sink
 from regard.distributed._pattern import ShardedPattern
 from regard.distributed._plan import make_plan
-from regard.distributed.ring import Homeward, circulate
+from regard.distributed.ring import KeySums, circulate
 from regard.errors import Error
 
 if TYPE_CHECKING:
@@ -207,13 +207,13 @@ class _RingBackward(torch.autograd.Function):
 def _forward(plan: Plan, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Go round the ring once, and merge what each rank's keys give."""
     problem, exact = plan.problem, plan.problem.exact_dtype
-    rows = (*problem.heads, problem.queries)
-    context = key.new_zeros(*rows, value.shape[-1], dtype=exact)
-    logsumexp = key.new_full(rows, -torch.inf, dtype=exact)
+    shape = (*problem.heads, problem.queries)
+    context = key.new_zeros(*shape, value.shape[-1], dtype=exact)
+    logsumexp = key.new_full(shape, -torch.inf, dtype=exact)
     for owner, held in circulate(plan.ring, _packed(key, value), _size(plan, key, value)):
-        for block in plan.blocks(owner, *_unpacked(held, plan, owner, key, value)):
-            part, of_part = _kernels.forward(block.problem)
-            merge(context[..., block.here, :], logsumexp[..., block.here], part, of_part)
+        for tile in plan.tiles(owner, *_unpacked(held, plan, owner, key, value)):
+            rows = tile.local_queries
+            merge(context[..., rows, :], logsumexp[..., rows], *_kernels.forward(tile.problem))
     if problem.sink is not None:
         take_in_sink(context, logsumexp, problem.sink)
     return context, logsumexp
@@ -229,7 +229,7 @@ def _backward(
     *,
     wants_alibi: bool,
 ) -> tuple[Tensor | None, ...]:
-    """Go round again; the gradients of keys and values travel with them, and come home."""
+    """Go round again; the gradients of keys and values travel with them, and reach their rank."""
     exact = plan.problem.exact_dtype
     wanted = ["query", "key", "value", *(["alibi"] if wants_alibi else [])]
     of_query = torch.zeros_like(plan.problem.query, dtype=exact)
@@ -238,26 +238,26 @@ def _backward(
     if wants_alibi and alibi is not None:
         of_alibi = torch.zeros_like(alibi, dtype=exact)
     size = _size(plan, key, value)
-    homeward = Homeward(plan.ring, size)
+    key_sums = KeySums(plan.ring, size)
     for owner, held in circulate(plan.ring, _packed(key, value), size):
         sums = held.new_zeros(held.shape, dtype=exact)
         of_key, of_value = _unpacked(sums, plan, owner, key, value)
-        for block in plan.blocks(owner, *_unpacked(held, plan, owner, key, value)):
-            here, among = block.here, block.among
-            found = _kernels.backward(
-                block.problem,
-                gradient[..., here, :],
-                context[..., here, :],
-                logsumexp[..., here],
+        for tile in plan.tiles(owner, *_unpacked(held, plan, owner, key, value)):
+            rows, columns = tile.local_queries, tile.local_keys
+            gradients = _kernels.backward(
+                tile.problem,
+                gradient[..., rows, :],
+                context[..., rows, :],
+                logsumexp[..., rows],
                 wanted,
             )
-            of_query[..., here, :] += found["query"]
-            of_key[..., among, :] += found["key"]
-            of_value[..., among, :] += found["value"]
+            of_query[..., rows, :] += gradients["query"]
+            of_key[..., columns, :] += gradients["key"]
+            of_value[..., columns, :] += gradients["value"]
             if of_alibi is not None:
-                of_alibi += found["alibi"]
-        homeward.add(owner, sums)
-    of_key, of_value = _unpacked(homeward.home(), plan, plan.ring.rank, key, value)
+                of_alibi += gradients["alibi"]
+        key_sums.add(owner, sums)
+    of_key, of_value = _unpacked(key_sums.wait(), plan, plan.ring.rank, key, value)
     if of_alibi is not None and alibi is not None:
         of_alibi = of_alibi.to(alibi.dtype)
     return of_query.to(key.dtype), of_key.to(key.dtype), of_value.to(key.dtype), of_alibi

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Piece(NamedTuple):
-    """Positions side by side that a rank holds."""
+class Chunk(NamedTuple):
+    """Contiguous positions that a rank holds."""
 
-    here: slice
+    local: slice
     """Where they lie in the rank's shard."""
     positions: slice
 
@@ -43,26 +43,26 @@ class Layout:
     length: int
     ranks: int
 
-    def pieces(self, rank: int) -> list[Piece]:
-        """Name what a rank holds, in the order of positions; none is empty."""
+    def chunks(self, rank: int) -> list[Chunk]:
+        """List what a rank holds, in the order of positions; none is empty."""
         early, late = self._chunk(rank), self._chunk(2 * self.ranks - 1 - rank)
         neighbours = early.stop == late.start  # as on the last rank
         held = [slice(early.start, late.stop)] if neighbours else [early, late]
-        pieces, first = [], 0
+        chunks, first = [], 0
         for positions in held:
             size = positions.stop - positions.start
             if size > 0:
-                pieces.append(Piece(slice(first, first + size), positions))
+                chunks.append(Chunk(slice(first, first + size), positions))
             first += size
-        return pieces
+        return chunks
 
     def size(self, rank: int) -> int:
         """Count the positions that a rank holds."""
-        return sum(piece.here.stop - piece.here.start for piece in self.pieces(rank))
+        return sum(chunk.local.stop - chunk.local.start for chunk in self.chunks(rank))
 
     def positions(self, rank: int) -> Int[Tensor, "n"]:
         """List the positions that a rank holds, in the order in which its shard has them."""
-        parts = [torch.arange(p.positions.start, p.positions.stop) for p in self.pieces(rank)]
+        parts = [torch.arange(c.positions.start, c.positions.stop) for c in self.chunks(rank)]
         return torch.cat(parts) if parts else torch.arange(0)
 
     def _chunk(self, index: int) -> slice:

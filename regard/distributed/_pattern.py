@@ -6,13 +6,14 @@ sequence, n queries of this rank.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from regard.distributed._merge import take_in_sink
 from regard.distributed._plan import make_plan
-from regard.distributed._readouts import merged
+from regard.distributed._readouts import gathering
 from regard.distributed.agree import agree
 from regard.distributed.ring import DistributedError, circulate
 from regard.pattern import Pattern
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard.distributed._plan import Block, Plan
+    from regard.distributed._plan import Plan
+    from regard.distributed._readouts import Gathering
     from regard.mask import Mask
-    from regard.pattern.readout import Readout
+    from regard.pattern.readout import Readout, Tile
 
 
 class ShardedPattern(Pattern):
@@ -156,52 +158,52 @@ class ShardedPattern(Pattern):
             ValueError: if the ranks ask for different readouts.
             DistributedError: if another rank has failed.
         """
-        plan = self._plan
-        sizes = Sizes(
-            plan.problem.leading,
-            plan.queries.length,
-            plan.keys.length,
-            self.dtype,
-            self.device,
-        )
-        mergers, failure = [], None
+        plan, sizes = self._plan, _sizes(self._plan)
+        gatherings, failure = [], None
         try:
-            mergers = [merged(readout, sizes, plan) for readout in readouts]
+            gatherings = [gathering(readout, sizes, plan) for readout in readouts]
         except (TypeError, ValueError) as error:
             failure = error
         facts = {"the call": "read", "readouts": [repr(readout) for readout in readouts]}
         agree(plan.ring, facts, failure=failure)
-        batch, heads = plan.problem.heads
-        logsumexp = self._of_rows.reshape(batch * heads, plan.problem.queries)
-        for owner, blocks in _round(plan):
-            for block in blocks:
-                known = logsumexp[:, block.here]
-                asked = [merger.asked(block) for merger in mergers]
-                found = iter(_taken([one for some in asked for one in some], block, known))
-                for merger, some in zip(mergers, asked, strict=True):
-                    merger.add(block, known, [next(found) for _ in some])
-            for merger in mergers:
-                merger.pass_on(owner)
-        return tuple(merger.finish() for merger in mergers)
+        return _gathered(gatherings, plan, self._of_rows.flatten(0, 1))
 
 
 def _logsumexp(plan: Plan) -> Float[Tensor, "B H n"]:
-    """Find the log-sum-exp of the rank's rows over all keys."""
+    """Compute the log-sum-exp of the rank's rows over all keys."""
     problem = plan.problem
-    shape = (*problem.heads, problem.queries)
-    total = problem.query.new_full(shape, -torch.inf, dtype=problem.exact_dtype)
-    for _, blocks in _round(plan):
-        for block in blocks:
-            (part,) = _taken([LogSumExp()], block, None)
-            rows = total[..., block.here]
-            rows.copy_(torch.logaddexp(rows, part.reshape(rows.shape)))
+    (rows,) = _gathered([gathering(LogSumExp(), _sizes(plan), plan)], plan, None)
+    total: Tensor = rows.reshape(*problem.heads, problem.queries)
     if problem.sink is not None:
-        take_in_sink(total.new_empty(*shape, 0), total, problem.sink)
+        take_in_sink(total.new_empty(*total.shape, 0), total, problem.sink)
     return total
 
 
-def _round(plan: Plan) -> Iterator[tuple[int, Iterator[Block]]]:
-    """Go round the ring with the keys: yield each rank, and the blocks that its keys make."""
+def _sizes(plan: Plan) -> Sizes:
+    """Sizes of the whole pattern."""
+    problem = plan.problem
+    lengths = plan.queries.length, plan.keys.length
+    return Sizes(problem.leading, *lengths, problem.exact_dtype, problem.query.device)
+
+
+def _gathered(
+    gatherings: list[Gathering], plan: Plan, logsumexp: Float[Tensor, "N n"] | None
+) -> tuple[Any, ...]:
+    """Go round the ring once, and take the readouts of each tile."""
+    for owner, tiles in _round(plan):
+        for tile in tiles:
+            of_rows = None if logsumexp is None else logsumexp[:, tile.local_queries]
+            readouts = [one.of_tile(tile) for one in gatherings]
+            results = iter(_read_tile([r for some in readouts for r in some], tile, of_rows))
+            for one, some in zip(gatherings, readouts, strict=True):
+                one.merge(tile, tuple(islice(results, len(some))))
+        for one in gatherings:
+            one.pass_on(owner)
+    return tuple(one.finish() for one in gatherings)
+
+
+def _round(plan: Plan) -> Iterator[tuple[int, Iterator[Tile]]]:
+    """Go round the ring with the keys: yield each rank, and the tiles that its keys make."""
     key = plan.problem.key
     each = key.shape[0] * key.shape[1] * key.shape[-1]
 
@@ -210,14 +212,14 @@ def _round(plan: Plan) -> Iterator[tuple[int, Iterator[Block]]]:
 
     for owner, held in circulate(plan.ring, key.reshape(-1).contiguous(), size):
         shape = (*key.shape[:-2], plan.keys.size(owner), key.shape[-1])
-        yield owner, plan.blocks(owner, held.view(shape), None)
+        yield owner, plan.tiles(owner, held.view(shape), None)
 
 
-def _taken(
-    readouts: list[Readout[Any, Any]], block: Block, logsumexp: Float[Tensor, "N n"] | None
+def _read_tile(
+    readouts: list[Readout[Any, Any]], tile: Tile, logsumexp: Float[Tensor, "N n"] | None
 ) -> tuple[Any, ...]:
-    """Take readouts of a block, heads numbered through."""
-    problem = block.problem
+    """Take readouts of a tile, heads numbered through."""
+    problem = tile.problem
     batch, heads = problem.heads
     sizes = Sizes(
         (batch * heads,),

@@ -1,4 +1,4 @@
-"""What one rank computes: its queries, in blocks, against the keys that come round.
+"""What one rank computes: its queries, in tiles, against the keys that come round.
 
 Axes: B batch, H query heads, G key/value heads, L queries and S keys of the whole sequence, n those
 of one rank, D head dimension of query and key.
@@ -7,12 +7,13 @@ of one rank, D head dimension of query and key.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from regard.distributed._layout import Layout
 from regard.distributed.agree import agree
 from regard.distributed.ring import Ring
 from regard.mask import Mask
+from regard.pattern.readout import Tile
 from regard.problem import Problem, check
 
 if TYPE_CHECKING:
@@ -21,22 +22,8 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch import Tensor
 
-    from regard.distributed._layout import Piece
+    from regard.distributed._layout import Chunk
     from regard.mask.rows import Rows
-
-
-class Block(NamedTuple):
-    """Some of the rank's queries against some of the keys that are here."""
-
-    here: slice
-    """Which of the rank's queries."""
-    queries: slice
-    """Their positions in the sequence."""
-    keys: slice
-    """Positions of the keys."""
-    among: slice
-    """Where these lie in the shard that they come from."""
-    problem: Problem
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,40 +35,34 @@ class Plan:
     """With the rank's own shards, without gradients; its rows hide nothing."""
     queries: Layout
     keys: Layout
-    pieces: list[tuple[Piece, Rows]]
-    """The rank's queries, each piece with what it sees of all keys."""
+    chunks: list[tuple[Chunk, Rows]]
+    """The rank's queries, each chunk with what it sees of all keys."""
 
     def without_value(self) -> Plan:
         """Let the values go, which a pattern has no use for."""
         return replace(self, problem=replace(self.problem, value=None))
 
-    def blocks(self, owner: int, key: Tensor, value: Tensor | None) -> Iterator[Block]:
+    def tiles(self, owner: int, key: Tensor, value: Tensor | None) -> Iterator[Tile]:
         """Pair the rank's queries with keys and values of one rank, where they see any.
 
-        A block's positions lie side by side on either side, so that a mask that was a rule stays
-        one, and distances are right.
+        A tile's positions are contiguous on either side, so that a mask that was a rule stays one,
+        and distances are right.
         """
-        for rows_piece, rows in self.pieces:
-            for keys_piece in self.keys.pieces(owner):
-                size = rows_piece.here.stop - rows_piece.here.start
-                cut = rows.window(slice(0, size), keys_piece.positions)
+        for queries, rows in self.chunks:
+            for keys in self.keys.chunks(owner):
+                size = queries.local.stop - queries.local.start
+                cut = rows.window(slice(0, size), keys.positions)
                 if cut.span(slice(0, size)) == (0, 0):
                     continue
                 problem = replace(
                     self.problem,
-                    query=self.problem.query[..., rows_piece.here, :],
-                    key=key[..., keys_piece.here, :],
-                    value=None if value is None else value[..., keys_piece.here, :],
+                    query=self.problem.query[..., queries.local, :],
+                    key=key[..., keys.local, :],
+                    value=None if value is None else value[..., keys.local, :],
                     rows=cut,
-                    sink=None,  # it is no key: it is taken in once, behind all blocks
+                    sink=None,  # it is no key: it is taken in once, after all tiles
                 )
-                yield Block(
-                    rows_piece.here,
-                    rows_piece.positions,
-                    keys_piece.positions,
-                    keys_piece.here,
-                    problem,
-                )
+                yield Tile(queries.local, queries.positions, keys.local, keys.positions, problem)
 
 
 def make_plan(
@@ -127,7 +108,7 @@ def make_plan(
         problem=_without_gradients(problem),
         queries=queries,
         keys=keys,
-        pieces=_pieces(ring, problem, mask, queries, keys),
+        chunks=_chunks(ring, problem, mask, queries, keys),
     )
     return plan, problem
 
@@ -184,16 +165,16 @@ def _whole(ring: Ring, sizes: list[int], name: str) -> Layout:
     return layout
 
 
-def _pieces(
+def _chunks(
     ring: Ring, problem: Problem, mask: Mask | None, queries: Layout, keys: Layout
-) -> list[tuple[Piece, Rows]]:
+) -> list[tuple[Chunk, Rows]]:
     """Work the mask out for the whole sequence, and keep this rank's rows of it."""
     # Where it does not fit, it does so on every rank: they agree on its shape and on these lengths.
     mask, device = Mask() if mask is None else mask, problem.query.device
     rows = mask.resolve(problem.leading, queries.length, keys.length, device)
     everything = slice(0, keys.length)
     return [
-        (piece, rows.window(piece.positions, everything)) for piece in queries.pieces(ring.rank)
+        (chunk, rows.window(chunk.positions, everything)) for chunk in queries.chunks(ring.rank)
     ]
 
 

@@ -53,8 +53,8 @@ def shard(
         A copy of the positions that this rank holds, an early and a late chunk.
     """
     ring = Ring(group)
-    pieces = Layout(x.shape[dim], ring.size).pieces(ring.rank)
-    spans = [piece.positions for piece in pieces] or [slice(0, 0)]
+    chunks = Layout(x.shape[dim], ring.size).chunks(ring.rank)
+    spans = [chunk.positions for chunk in chunks] or [slice(0, 0)]
     return torch.cat([x.narrow(dim, s.start, s.stop - s.start) for s in spans], dim)
 
 
@@ -100,7 +100,7 @@ def unshard(
     for owner, part in circulate(ring, flat, lambda rank: each * layout.size(rank)):
         shape[dim] = layout.size(owner)
         of_owner = part.view(shape)
-        for here, place in layout.pieces(owner):
-            size = here.stop - here.start
-            whole.narrow(dim, place.start, size).copy_(of_owner.narrow(dim, here.start, size))
+        for local, place in layout.chunks(owner):
+            size = local.stop - local.start
+            whole.narrow(dim, place.start, size).copy_(of_owner.narrow(dim, local.start, size))
     return whole

@@ -150,8 +150,8 @@ def circulate(ring: Ring, own: Tensor, size: Callable[[int], int]) -> Iterator[t
             held = transfer.wait()
 
 
-class Homeward:
-    """Sums for each rank's keys, which go round with the keys and are home at the end.
+class KeySums:
+    """Sums for each rank's keys, which go round with the keys and reach that rank at the end.
 
     Once at each step of `circulate`, a rank adds its part to the sum of those before it.
 
@@ -175,9 +175,9 @@ class Homeward:
         else:
             self._transfer = self._ring.pass_on(part, self._size((owner - 1) % self._ring.size))
 
-    def home(self) -> Tensor:
+    def wait(self) -> Tensor:
         """Wait for the sums of this rank's own keys."""
         if self._transfer is not None:
             self._sums = self._transfer.wait()
-        assert self._sums is not None, "each rank adds before it asks"
+        assert self._sums is not None, "each rank adds before it waits"
         return self._sums

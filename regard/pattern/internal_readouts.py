@@ -6,12 +6,12 @@ Axes: N heads numbered through, L queries, S keys; M rows multiplied from the le
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard.backends.kernel_spec import KernelSpec
-from regard.pattern.readout import Readout, Sizes
+from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.pattern.readout import Readout, Sizes, Tile
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -24,25 +24,29 @@ if TYPE_CHECKING:
 class LogSumExp(Readout["Tensor", "Tensor"]):
     """Log-sum-exp of each row, −inf where it sees nothing: ``(N, L)``, heads numbered through."""
 
+    axes = ("query",)
+    kind = Kind.LOGSUMEXP
+
     def begin(self, sizes: Sizes) -> Tensor:
         """Start from rows that see nothing."""
         return sizes.zeros(sizes.queries, dtype=sizes.dtype).fill_(-torch.inf)
 
     def add(self, state: Tensor, block: Block) -> None:
-        """Keep what the block found."""
+        """Copy the block's."""
         state[block.heads, block.rows] = block.logsumexp
 
     def finish(self, state: Tensor, sizes: Sizes) -> Tensor:  # noqa: ARG002 - Readout's signature
-        """Give it as it is kept."""
+        """Leave the heads numbered through."""
         return state
 
-    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """Find the rows' own."""
-        return KernelSpec(kind="logsumexp", shape=(sizes.queries,))
-
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:  # noqa: ARG002 - Readout's signature
-        """Give it as it is kept."""
+        """Leave the heads numbered through."""
         return tensors[0]
+
+    def merge(self, state: Tensor, tile: Tile, results: tuple[Any, ...]) -> None:
+        """Add the exponentials of other keys."""
+        rows = state[:, tile.local_queries]
+        rows.copy_(torch.logaddexp(rows, results[0]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,36 +60,32 @@ class Weights(Readout["Tensor", "Tensor"]):
         return sizes.zeros(sizes.queries, self.keys.numel(), dtype=sizes.dtype)
 
     def add(self, state: Tensor, block: Block) -> None:
-        """Copy the columns asked for."""
+        """Copy the columns."""
         keys = self.keys.to(state.device)
         inside = ((keys >= block.columns.start) & (keys < block.columns.stop)).nonzero()[:, 0]
         columns = keys[inside] - block.columns.start
         state[block.heads, block.rows, inside] = block.weights[..., columns]
 
-    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
-        """Shape the result."""
-        return sizes.restore(state)
-
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """Copy the columns: keys in rising order, each with its place among those asked for."""
+        """Copy the columns: keys in rising order, each with its place among the requested ones."""
         keys, places = self.keys.long().sort()
         size = keys.numel()
         return KernelSpec(
-            kind="weights",
+            kind=Kind.WEIGHTS,
             shape=(sizes.queries, size),
             size=size,
-            given=torch.stack((keys, places)).contiguous(),
+            operand=torch.stack((keys, places)).contiguous(),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Collected(Readout["Tensor", "Tensor"]):
-    """What each key collects of given rows, ``rows @ pattern``: ``(..., M, S)``."""
+    """What each key collects of rows, ``rows @ pattern``: ``(..., M, S)``."""
 
     rows: Float[Tensor, "N M L"]
 
     def begin(self, sizes: Sizes) -> Tensor:
-        """Start from nothing."""
+        """Start from zeros."""
         return sizes.zeros(self.rows.shape[1], sizes.keys)
 
     def add(self, state: Tensor, block: Block) -> None:
@@ -96,18 +96,14 @@ class Collected(Readout["Tensor", "Tensor"]):
             collected += coefficients @ block.weights
             return
         for row, weights in zip(coefficients.unbind(-1), block.weights.unbind(1), strict=True):
-            collected += row[..., None] * weights[:, None]  # one after the other; see _ordered
-
-    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
-        """Shape the result."""
-        return sizes.restore(state)
+            collected += row[..., None] * weights[:, None]  # one after the other; see `ordered`
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Multiply from the left."""
         size = self.rows.shape[1]
         return KernelSpec(
-            kind="collected",
+            kind=Kind.COLLECTED,
             shape=(size, sizes.keys),
             size=size,
-            given=self.rows.to(sizes.dtype).contiguous(),
+            operand=self.rows.to(sizes.dtype).contiguous(),
         )

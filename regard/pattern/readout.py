@@ -5,17 +5,22 @@ Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, 
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import torch
 
+from regard.backends.kernel_spec import KernelSpec, Kind
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
-    from regard.backends.kernel_spec import KernelSpec
     from regard.pattern.stream import Block
+    from regard.problem import Problem
 
 State = TypeVar("State")
 Result = TypeVar("Result")
@@ -36,6 +41,11 @@ class Sizes:
         """Number of heads, batch entries counted apart."""
         return torch.Size(self.leading).numel()
 
+    def along(self, axes: Sequence[str]) -> tuple[int, ...]:
+        """Lengths of axes that are named ``query`` or ``key``."""
+        lengths = {"query": self.queries, "key": self.keys}
+        return tuple(lengths[axis] for axis in axes)
+
     def zeros(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """Make a result's worth of zeros, ``(N, *shape)``, in float64 unless asked otherwise."""
         return torch.zeros(self.heads, *shape, dtype=dtype or torch.float64, device=self.device)
@@ -46,26 +56,80 @@ class Sizes:
         return result.to(dtype).reshape(*self.leading, *result.shape[1:])
 
 
-class Readout(ABC, Generic[State, Result]):
-    """One reduction of a pattern, for `Pattern.read`."""
+class Tile(NamedTuple):
+    """A rectangle of a pattern, read as a pattern of its own: some queries against some keys.
 
-    @abstractmethod
+    Positions are those in the whole sequence; a state holds the queries, or the keys, of one rank.
+    """
+
+    local_queries: slice
+    """Where its queries lie in a state along queries."""
+    queries: slice
+    """Their positions."""
+    local_keys: slice
+    """Where its keys lie in a state along keys."""
+    keys: slice
+    """Their positions."""
+    problem: Problem
+
+
+class Readout(ABC, Generic[State, Result]):
+    """One reduction of a pattern, for `Pattern.read`.
+
+    A class has to give `add`. Where its result is one number for each query or each key, summed or
+    set in float64, the rest follows from `axes`.
+    """
+
+    axes: ClassVar[tuple[str, ...]] = ()
+    """Names of the result's axes, those of batch and head left out."""
+    kind: ClassVar[Kind | None] = None
+    """Which of the kernels' reductions it is; None: it is streamed."""
+
+    @property
+    def title(self) -> str:
+        """Its name among the readings of a recording."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+
     def begin(self, sizes: Sizes) -> State:
         """Make what is accumulated into; what no block touches keeps these values."""
+        return cast("State", sizes.zeros(*sizes.along(self.axes)))
 
     @abstractmethod
     def add(self, state: State, block: Block) -> None:
         """Take one block in."""
 
-    @abstractmethod
     def finish(self, state: State, sizes: Sizes) -> Result:
         """Turn what was accumulated into the result."""
+        return cast("Result", sizes.restore(cast("Tensor", state)))
 
-    def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:  # noqa: ARG002 - what its parts need
+    # By kernels
+
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
         """Say how the kernels compute it; None, as for readouts of your own, has it streamed."""
-        return None
+        if self.kind is None:
+            return None
+        return KernelSpec(kind=self.kind, shape=sizes.along(self.axes))
 
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Result:
         """Turn what the kernels computed into the result."""
         (result,) = tensors
         return cast("Result", sizes.restore(result))
+
+    # Over several ranks
+
+    def of_tile(self, state: State, tile: Tile) -> tuple[Readout[Any, Any], ...]:  # noqa: ARG002 - for those that depend on it
+        """Say what to read of a tile, in which rows and columns count from the tile's first."""
+        return (self,)
+
+    def merge(self, state: State, tile: Tile, results: tuple[Any, ...]) -> None:
+        """Take in the results of what `of_tile` names; a class without it is read in one process.
+
+        By `axes`, a state lies with the queries of a rank, or is one tensor ``(N, S)`` of sums that
+        travels with the keys, or, with neither among them, holds sums over all ranks.
+        """
+        raise NotImplementedError
+
+    @property
+    def is_mergeable(self) -> bool:
+        """Whether its class says how to merge the results of tiles."""
+        return type(self).merge is not Readout.merge

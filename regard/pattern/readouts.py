@@ -1,9 +1,9 @@
 """Reductions of a pattern, any number of which are taken in one pass over its blocks.
 
-A readout is a small frozen description; `begin`, `add` and `finish` hold its computation in torch.
-Those of this module also say, in `order`, how the native kernels are to compute them, which they do
-on a CPU in every dtype but float64. Sums over many rows are kept in float64 either way, so that
-their error does not grow with the length.
+A readout is a small frozen description: its class holds the computation in torch (`begin`, `add`,
+`finish`), says how the kernels do it (`kernel_spec`) and how results of tiles are merged (`merge`).
+Sums over many rows are kept in float64 either way, so that their error does not grow with the
+length.
 
 Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, C columns.
 """
@@ -11,13 +11,14 @@ Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from regard.backends.kernel_spec import KernelSpec
+from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.pattern.image import Image
 from regard.pattern.ordered import add_rows, totals
-from regard.pattern.readout import Readout, Sizes
+from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.stream import Block
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float, Int
     from torch import Tensor
+
+    from regard.mask.rows import Rows
 
 __all__ = [
     "Distance",
@@ -36,6 +39,7 @@ __all__ = [
     "Readout",
     "Received",
     "Sizes",
+    "Tile",
     "Top",
     "TopK",
 ]
@@ -57,6 +61,9 @@ class TopK(Readout[Top, Top]):
     other devices and float64 go by, has no rule.
     """
 
+    axes = ("query", "rank")
+    title = "top"
+
     k: int
 
     def __post_init__(self) -> None:
@@ -65,11 +72,9 @@ class TopK(Readout[Top, Top]):
 
     def begin(self, sizes: Sizes) -> Top:
         """Start with no keys."""
-        k = min(self.k, sizes.keys)
-        shape = (sizes.queries, k)
-        return Top(
-            sizes.zeros(*shape, dtype=sizes.dtype), sizes.zeros(*shape, dtype=torch.int64) - 1
-        )
+        shape = (sizes.queries, min(self.k, sizes.keys))
+        weights = sizes.zeros(*shape, dtype=sizes.dtype)
+        return Top(weights, sizes.zeros(*shape, dtype=torch.int64) - 1)
 
     def add(self, state: Top, block: Block) -> None:
         """Rank each row; by logarithms, which still tell weights apart that are too small to."""
@@ -82,60 +87,66 @@ class TopK(Readout[Top, Top]):
         )
 
     def finish(self, state: Top, sizes: Sizes) -> Top:
-        """Shape the result."""
-        return Top(*(sizes.restore(tensor) for tensor in state))
+        """Restore both."""
+        return Top(*map(sizes.restore, state))
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Rank by scores."""
         k = min(self.k, sizes.keys)
-        return KernelSpec(kind="top", shape=(sizes.queries, k), size=k)
+        return KernelSpec(kind=Kind.TOP, shape=(sizes.queries, k), size=k)
 
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Top:
-        """Shape the result."""
-        return Top(*(sizes.restore(tensor) for tensor in tensors))
+        """Restore both."""
+        return Top(*map(sizes.restore, tensors))
+
+    def merge(self, state: Top, tile: Tile, results: tuple[Any, ...]) -> None:
+        """Rank the strongest of both; of equal weights the first key is the stronger."""
+        (top,) = results
+        before = (tensor[:, tile.local_queries] for tensor in state)
+        shifted = torch.where(top.positions < 0, -1, top.positions + tile.keys.start)
+        weights, positions = (
+            torch.cat(pair, dim=-1) for pair in zip(before, (top.weights, shifted), strict=True)
+        )
+        place = positions.masked_fill(positions < 0, torch.iinfo(torch.int64).max)  # none is last
+        by_place = place.argsort(dim=-1)
+        by_weight = weights.gather(-1, by_place).argsort(dim=-1, descending=True, stable=True)
+        best = by_place.gather(-1, by_weight)[..., : state.weights.shape[-1]]
+        state.weights[:, tile.local_queries] = weights.gather(-1, best)
+        state.positions[:, tile.local_queries] = positions.gather(-1, best)
 
 
 @dataclass(frozen=True)
 class Max(Readout["Tensor", "Tensor"]):
     """The largest weight of each row: ``(..., L)``; 0 for a row that sees nothing."""
 
-    def begin(self, sizes: Sizes) -> Tensor:
-        """Start from nothing."""
-        return sizes.zeros(sizes.queries, dtype=sizes.dtype)
+    axes = ("query",)
+    kind = Kind.MAX
 
     def add(self, state: Tensor, block: Block) -> None:
         """Take the block's rows."""
-        state[block.heads, block.rows] = block.weights.amax(dim=-1)
+        state[block.heads, block.rows] = block.weights.amax(dim=-1).double()
 
-    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
-        """Shape the result."""
-        return sizes.restore(state)
-
-    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """Find the largest."""
-        return KernelSpec(kind="max", shape=(sizes.queries,))
+    def merge(self, state: Tensor, tile: Tile, results: tuple[Any, ...]) -> None:
+        """Take the larger."""
+        rows = state[:, tile.local_queries]
+        rows.copy_(torch.maximum(rows, results[0]))
 
 
 @dataclass(frozen=True)
 class Received(Readout["Tensor", "Tensor"]):
     """What each key receives, summed over the queries: ``(..., S)``."""
 
-    def begin(self, sizes: Sizes) -> Tensor:
-        """Start from nothing."""
-        return sizes.zeros(sizes.keys)
+    axes = ("key",)
+    kind = Kind.RECEIVED
 
     def add(self, state: Tensor, block: Block) -> None:
         """Sum the block's columns."""
         received = state[block.heads, block.columns]
         received.copy_(add_rows(received, block.weights))
 
-    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
-        """Shape the result."""
-        return sizes.restore(state)
-
-    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """Sum the columns."""
-        return KernelSpec(kind="received", shape=(sizes.keys,))
+    def merge(self, state: Tensor, tile: Tile, results: tuple[Any, ...]) -> None:
+        """Add what other queries give."""
+        state[:, tile.local_keys] += results[0]
 
 
 @dataclass(frozen=True)
@@ -146,50 +157,65 @@ class Entropy(Readout["Tensor", "Tensor"]):
     share is left out of the sum.
     """
 
-    def begin(self, sizes: Sizes) -> Tensor:
-        """Start from nothing."""
-        return sizes.zeros(sizes.queries)
+    axes = ("query",)
+    kind = Kind.ENTROPY
 
     def add(self, state: Tensor, block: Block) -> None:
         """Sum the block's rows."""
         state[block.heads, block.rows] = -_row_dot(block.weights, block.log_weights).double()
 
     def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
-        """Shape the result; a row on one key is 0, not −0 or a rounding error below it."""
+        """A row on one key is 0, not −0 or a rounding error below it."""
         return sizes.restore(torch.where(state <= 0, 0, state))
 
-    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """Sum the rows."""
-        return KernelSpec(kind="entropy", shape=(sizes.queries,))
+    def merge(self, state: Tensor, tile: Tile, results: tuple[Any, ...]) -> None:
+        """Add the terms of other keys."""
+        state[:, tile.local_queries] += results[0]
 
 
 @dataclass(frozen=True)
-class Distance(Readout["Tensor", "Tensor"]):
+class Distance(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     """Mean distance between a query and what it attends to, in tokens: ``(..., L)``.
 
     Σ w·|i − j| / Σ w, where i is the query's position among the keys; 0 for a row that sees
     nothing.
     """
 
-    def begin(self, sizes: Sizes) -> Tensor:
-        """Start from nothing."""
-        return sizes.zeros(sizes.queries)
+    axes = ("query",)
+    kind = Kind.DISTANCE
 
-    def add(self, state: Tensor, block: Block) -> None:
-        """Average over the block's rows."""
+    def begin(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
+        """Start with no distance and no share."""
+        return sizes.zeros(sizes.queries), sizes.zeros(sizes.queries)
+
+    def add(self, state: tuple[Tensor, Tensor], block: Block) -> None:
+        """Sum the block's rows."""
+        moment, share = state
         key = torch.arange(block.columns.start, block.columns.stop, device=block.positions.device)
         distance = (block.positions[..., None] - key).abs().to(block.weights.dtype)
-        moment = _row_dot(block.weights, distance.expand(block.weights.shape)).double()
-        share = totals(block.weights).double()
-        state[block.heads, block.rows] = torch.where(share == 0, 0, moment / share)
+        sums = _row_dot(block.weights, distance.expand(block.weights.shape))
+        moment[block.heads, block.rows] = sums.double()
+        share[block.heads, block.rows] = totals(block.weights).double()
 
-    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
-        """Shape the result."""
-        return sizes.restore(state)
+    def finish(self, state: tuple[Tensor, Tensor], sizes: Sizes) -> Tensor:
+        """Average over the row."""
+        moment, share = state
+        return sizes.restore(torch.where(share == 0, 0, moment / share))
 
-    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """Average over the rows."""
-        return KernelSpec(kind="distance", shape=(sizes.queries,))
+    def of_tile(
+        self,
+        state: tuple[Tensor, Tensor],  # noqa: ARG002 - Readout's signature
+        tile: Tile,  # noqa: ARG002 - likewise
+    ) -> tuple[Readout[Any, Any], ...]:
+        """Read the mean, and the share of the row that it is over."""
+        return self, Mass(slice(None))
+
+    def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
+        """Weigh means by the shares."""
+        moment, share = state
+        distance, of_keys = (result.double() for result in results)
+        moment[:, tile.local_queries] += distance * of_keys
+        share[:, tile.local_queries] += of_keys
 
 
 @dataclass(frozen=True)
@@ -200,6 +226,8 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     the previous token has 1 at d = 1. On a text that repeats itself after p tokens, an induction
     head stands out at d = p − 1 (Olsson et al. 2022, arXiv:2209.11895, section "Induction heads").
     """
+
+    axes = ("offset",)
 
     n: int
 
@@ -220,8 +248,8 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         inside = ((key >= 0) & (key < width)).expand(len(block.weights), -1, -1)
         key = key.clamp(0, width - 1).expand(inside.shape)
         seen = inside & Block.seen(block.log_weights.gather(-1, key))
-        found = torch.where(seen, block.weights.gather(-1, key), 0)
-        weight[block.heads] = add_rows(weight[block.heads], found)
+        diagonals = torch.where(seen, block.weights.gather(-1, key), 0)
+        weight[block.heads] = add_rows(weight[block.heads], diagonals)
         count[block.heads] += seen.sum(dim=1)
 
     def finish(self, state: tuple[Tensor, Tensor], sizes: Sizes) -> Tensor:
@@ -231,7 +259,31 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:  # noqa: ARG002 - Readout's signature
         """Sum along the diagonals."""
-        return KernelSpec(kind="offsets", shape=(self.n,), size=self.n)
+        return KernelSpec(kind=Kind.OFFSETS, shape=(self.n,), size=self.n)
+
+    def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
+        """Weigh means by how many of the tile's queries they are over."""
+        weight, count = state
+        queries = _queries_that_see(tile.problem.rows, self.n)
+        weight += results[0] * queries
+        count += queries
+
+
+def _queries_that_see(rows: Rows, n: int) -> Float[Tensor, "N n"]:
+    """Count the queries that see the key 0 … n−1 positions before them.
+
+    An interval of keys is one of offsets: each query counts from the nearest to the furthest.
+    """
+    tables = (rows.spread(t).flatten(0, 1) for t in (rows.positions, rows.start, rows.stop))
+    position, start, stop = tables
+    nearest = (position - stop + 1).clamp(min=0)
+    furthest = (position - start).clamp(max=n - 1)
+    seen = (start < stop) & (nearest <= furthest)
+    step = torch.ones_like(position, dtype=torch.float64)
+    change = step.new_zeros(len(position), n + 1)
+    change.scatter_add_(1, torch.where(seen, nearest, n), step)
+    change.scatter_add_(1, torch.where(seen, furthest + 1, n), -step)
+    return change.cumsum(dim=1)[:, :n]
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,6 +293,8 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     Args:
         keys: an index, a slice, indices, or a boolean ``(S,)``.
     """
+
+    axes = ("query",)
 
     keys: int | slice | Sequence[int] | Tensor
 
@@ -255,12 +309,20 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         mass[block.heads, block.rows] = share.double()
 
     def finish(self, state: tuple[Tensor, Tensor], sizes: Sizes) -> Tensor:
-        """Shape the result."""
+        """Leave the marks out."""
         return sizes.restore(state[0])
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Sum over the marked keys."""
-        return KernelSpec(kind="mass", shape=(sizes.queries,), given=self._marked(sizes))
+        return KernelSpec(kind=Kind.MASS, shape=(sizes.queries,), operand=self._marked(sizes))
+
+    def of_tile(self, state: tuple[Tensor, Tensor], tile: Tile) -> tuple[Readout[Any, Any], ...]:
+        """Cut the marks to the tile's keys."""
+        return (Mass(state[1][tile.keys].bool()),)
+
+    def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
+        """Add the shares of other keys."""
+        state[0][:, tile.local_queries] += results[0]
 
     def _marked(self, sizes: Sizes) -> Tensor:
         marked = torch.zeros(sizes.keys, dtype=sizes.dtype, device=sizes.device)
@@ -274,89 +336,6 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         except (IndexError, RuntimeError) as error:
             raise ValueError(f"keys does not index {sizes.keys} keys: {error}") from error
         return marked
-
-
-@dataclass(frozen=True)
-class _ImageState:
-    pixels: Tensor
-    rows: int
-    columns: int
-    queries: int
-    keys: int
-
-
-@dataclass(frozen=True)
-class Image(Readout[_ImageState, "Tensor"]):
-    """The pattern averaged down to a picture: ``(..., min(rows, L), min(columns, S))``.
-
-    Each pixel is the mean weight over its rectangle of the pattern, whose edges need not fall
-    between tokens: a token cut by an edge counts for both pixels by its parts.
-    """
-
-    rows: int
-    columns: int
-
-    def __post_init__(self) -> None:
-        if self.rows < 1 or self.columns < 1:
-            raise ValueError(f"an image needs a size, but rows={self.rows}, columns={self.columns}")
-
-    def begin(self, sizes: Sizes) -> _ImageState:
-        """Start from nothing."""
-        rows, columns = min(self.rows, sizes.queries), min(self.columns, sizes.keys)
-        return _ImageState(sizes.zeros(rows, columns), rows, columns, sizes.queries, sizes.keys)
-
-    def add(self, state: _ImageState, block: Block) -> None:
-        """Pool the columns of each row, then the rows."""
-        device = state.pixels.device
-        left, share = _cut_by_edges(block.columns, state.keys, state.columns, device)
-        top, part = _cut_by_edges(block.rows, state.queries, state.rows, device)
-        first, last = int(left[0]), int(left[-1])
-        weights = block.weights.permute(2, 1, 0).double()  # (C, R, n)
-        by_column = weights.new_zeros(last + 1 - first, *weights.shape[1:])
-        _pool(by_column, left - first, share, weights)
-        pixels = state.pixels[block.heads, :, first : last + 1].permute(1, 2, 0)  # rows first
-        _pool(pixels, top, part, by_column.transpose(0, 1))
-
-    def finish(self, state: _ImageState, sizes: Sizes) -> Tensor:
-        """Turn sums into means: a pixel covers L/rows × S/columns weights."""
-        area = (
-            (state.queries / state.rows) * (state.keys / state.columns)
-            if state.pixels.numel()
-            else 1
-        )
-        return sizes.restore(state.pixels / area)
-
-    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """Pool columns and rows."""
-        rows, columns = min(self.rows, sizes.queries), min(self.columns, sizes.keys)
-        return KernelSpec(kind="image", shape=(rows, columns), size=rows, columns=columns)
-
-
-def _cut_by_edges(
-    tokens: slice, length: int, pixels: int, device: torch.device
-) -> tuple[Int[Tensor, "s"], Float[Tensor, "s"]]:
-    """Find the one or two pixels that each token lies in, in turn, and its share in each.
-
-    In units of 1/(length·pixels) of the whole, token i covers [i·pixels, (i+1)·pixels) and pixel p
-    covers [p·length, (p+1)·length): the shares are ratios of integers. No token spans more than two
-    pixels, since there are no more pixels than tokens.
-    """
-    start = torch.arange(tokens.start, tokens.stop, device=device) * pixels
-    first = start // length
-    last = (start + pixels - 1) // length
-    share = (torch.minimum((first + 1) * length, start + pixels) - start).double() / pixels
-    return torch.stack((first, last), 1).flatten(), torch.stack((share, 1 - share), 1).flatten()
-
-
-def _pool(
-    sums: Float[Tensor, "p ..."],
-    pixels: Int[Tensor, "s"],
-    shares: Float[Tensor, "s"],
-    tokens: Float[Tensor, "t ..."],
-) -> None:
-    """Add each token's share to its pixels, one token after the other."""
-    twice = tokens.repeat_interleave(2, dim=0)
-    sums.index_add_(0, pixels, twice * shares[:, None, None])
 
 
 def _row_dot(one: Float[Tensor, "n R C"], other: Float[Tensor, "n R C"]) -> Float[Tensor, "n R"]:

@@ -16,7 +16,7 @@ from regard.pattern.readouts import Distance, Entropy, Mass, Offsets
 from regard.record._errors import RecordError
 from regard.record.heads import Heads, HeadScores
 from regard.record.readings import bar
-from regard.record.repeats import Controls, Copies, Successors, with_targets
+from regard.record.repeats import Controls, Repeats, with_targets
 from regard.record.roles import PatternScores, role_of
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def score_pattern(
     if length < 2:
         none = None if ids is None else 0
         return [PatternScores(induction_queries=none, duplicate_token_queries=none)] * heads
-    counted = [] if ids is None else [with_targets(ids, after=after) for after in (False, True)]
+    counted = [] if ids is None else [with_targets(ids, following=one) for one in (False, True)]
     # The shares are read row by row: not where no query has anything to count.
-    repeats: tuple[Copies | Successors | Controls, ...] = ()
+    repeats: tuple[Repeats | Controls, ...] = ()
     if ids is not None and any(one.any() for one in counted):
-        repeats = Copies(ids), Successors(ids), Controls(ids)
+        repeats = Repeats(ids, following=False), Repeats(ids, following=True), Controls(ids)
     first, entropy, distance, offsets, *of_repeats = read(
         pattern, Mass(0), Entropy(), Distance(), Offsets(2), *repeats
     )

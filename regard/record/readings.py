@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard._extras import needing
-from regard.pattern.readouts import Readout, Top
+from regard.pattern.readouts import Readout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,20 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.record.layer import Layer
-
-# What the axes of a readout's result are, after batch and head.
-_AXES = {
-    "TopK": ("query", "rank"),
-    "Received": ("key",),
-    "Entropy": ("query",),
-    "Max": ("query",),
-    "Distance": ("query",),
-    "Mass": ("query",),
-    "Offsets": ("offset",),
-    "Image": ("row", "column"),
-    "Copies": ("query",),
-    "Successors": ("query",),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,23 +130,24 @@ def read_all(
 
 
 def _names(readouts: Sequence[Readout[Any, Any]]) -> list[str]:
-    """Name readouts by their class; the second of a class gets a number."""
+    """Name readouts by their titles; the second of a title gets a number."""
     names: list[str] = []
     for readout in readouts:
         if not isinstance(readout, Readout):
             raise TypeError(f"{readout!r} is no readout; regard.pattern.readouts has them")
-        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(readout).__name__).lower()
-        name = "top" if name == "top_k" else name
+        name = readout.title
         count = sum(re.fullmatch(rf"{name}(_\d+)?", other) is not None for other in names)
         names.append(f"{name}_{count + 1}" if count else name)
     return names
 
 
 def _tensors(name: str, result: Any) -> dict[str, Tensor]:
-    if isinstance(result, Top):
-        return {f"{name}_weights": result.weights, f"{name}_positions": result.positions}
+    """Name the tensors of a result: itself, or the fields of a named tuple."""
     if isinstance(result, torch.Tensor):
         return {name: result}
+    fields = result._asdict() if hasattr(result, "_asdict") else {}
+    if fields and all(isinstance(field, torch.Tensor) for field in fields.values()):
+        return {f"{name}_{field}": tensor for field, tensor in fields.items()}
     raise TypeError(
         f"the readout {name} gives {type(result).__name__}, but only tensors can be labelled; call "
         "recording[layer].read(...)"
@@ -168,11 +155,10 @@ def _tensors(name: str, result: Any) -> dict[str, Tensor]:
 
 
 def _axes(readout: Readout[Any, Any], tensor: Tensor, leading: int) -> tuple[str, ...]:
-    given = ("batch", "head") if leading == 2 else tuple(f"axis_{i}" for i in range(leading))
-    own = _AXES.get(type(readout).__name__, ())
+    first = ("batch", "head") if leading == 2 else tuple(f"axis_{i}" for i in range(leading))
     rest = tensor.ndim - leading
-    own = own if len(own) == rest else tuple(f"axis_{leading + i}" for i in range(rest))
-    return ("layer", *given, *own)
+    numbered = tuple(f"axis_{leading + i}" for i in range(rest))
+    return ("layer", *first, *(readout.axes if len(readout.axes) == rest else numbered))
 
 
 def _labels(layer: Layer) -> dict[str, Sequence[int]]:

@@ -22,60 +22,36 @@ if TYPE_CHECKING:
 
     from regard.pattern.readouts import Sizes
 
-__all__ = ["Control", "Controls", "Copies", "Successors", "targets", "with_targets"]
+__all__ = ["Control", "Controls", "Repeats", "targets", "with_targets"]
 
 
 @dataclass(frozen=True, eq=False)
-class Copies(Readout["Tensor", "Tensor"]):
-    """Share of each row on earlier copies of the query's own token: ``(..., L)``.
+class Repeats(Readout["Tensor", "Tensor"]):
+    """Share of each row on earlier copies of the query's token, or on what followed them.
 
-    The first position and the previous one are left out: a head may look there whatever the token
-    is.
-
-    Args:
-        ids: the text's token ids, ``(L,)``.
-    """
-
-    ids: Int[Tensor, " L"]
-
-    def begin(self, sizes: Sizes) -> Float[Tensor, "N L"]:
-        """Start from nothing."""
-        return sizes.zeros(sizes.queries)
-
-    def add(self, state: Float[Tensor, "N L"], block: Block) -> None:
-        """Sum over the copies among the block's columns."""
-        _add(state, block, targets(self.ids, block.rows, block.columns, after=False))
-
-    def finish(self, state: Float[Tensor, "N L"], sizes: Sizes) -> Float[Tensor, "*b L"]:
-        """Shape the result."""
-        return sizes.restore(state)
-
-
-@dataclass(frozen=True, eq=False)
-class Successors(Readout["Tensor", "Tensor"]):
-    """Share of each row on tokens that follow an earlier copy of the query's token: ``(..., L)``.
-
-    It is what an induction head attends to (Olsson et al. 2022, arXiv:2209.11895): where the text
-    went on last time. The previous position and the query's own are left out: a head may look there
-    whatever the token is.
+    ``(..., L)``. What followed is where the text went on last time, which an induction head
+    attends to (Olsson et al. 2022, arXiv:2209.11895). The first position, the previous one and the
+    query's own are left out: a head may look there whatever the token is.
 
     Args:
         ids: the text's token ids, ``(L,)``.
+        following: whether to count what followed the copies, instead of the copies.
     """
 
-    ids: Int[Tensor, " L"]
+    axes = ("query",)
 
-    def begin(self, sizes: Sizes) -> Float[Tensor, "N L"]:
-        """Start from nothing."""
-        return sizes.zeros(sizes.queries)
+    ids: Int[Tensor, " L"]
+    following: bool
+
+    @property
+    def title(self) -> str:
+        """Either name."""
+        return "successors" if self.following else "copies"
 
     def add(self, state: Float[Tensor, "N L"], block: Block) -> None:
-        """Sum over the successors among the block's columns."""
-        _add(state, block, targets(self.ids, block.rows, block.columns, after=True))
-
-    def finish(self, state: Float[Tensor, "N L"], sizes: Sizes) -> Float[Tensor, "*b L"]:
-        """Shape the result."""
-        return sizes.restore(state)
+        """Sum over the block's columns."""
+        marked = targets(self.ids, block.rows, block.columns, following=self.following)
+        state[block.heads, block.rows] += totals(block.weights * marked).double()
 
 
 class Control(NamedTuple):
@@ -105,7 +81,7 @@ class _Sums(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Controls(Readout["tuple[_Sums, _Sums, _Sums]", Control]):
-    """What the keys of `Copies` and `Successors` get from queries that they are none of.
+    """What the keys of `Repeats` get from queries that they are no targets of.
 
     A head that always looks at a certain key looks there from that key's successors, too. So the
     share of a query on its targets is held against this: of each of its targets the mean weight
@@ -126,51 +102,51 @@ class Controls(Readout["tuple[_Sums, _Sums, _Sums]", Control]):
     def add(self, state: tuple[_Sums, _Sums, _Sums], block: Block) -> None:
         """Sum over the block's queries."""
         copies, successors, both = state
-        copies.add(block, targets(self.ids, block.rows, block.columns, after=False))
-        successors.add(block, targets(self.ids, block.rows, block.columns, after=True))
+        copies.add(block, targets(self.ids, block.rows, block.columns, following=False))
+        successors.add(block, targets(self.ids, block.rows, block.columns, following=True))
         both.add(block, _far(self.ids, block.rows, block.columns))
 
     def finish(self, state: tuple[_Sums, _Sums, _Sums], sizes: Sizes) -> Control:
         """Compare each key's queries."""
         copies, successors, both = state
         return Control(
-            sizes.restore(self._control(copies, both, after=False)),
-            sizes.restore(self._control(successors, both, after=True)),
+            sizes.restore(self._control(copies, both, following=False)),
+            sizes.restore(self._control(successors, both, following=True)),
         )
 
-    def _control(self, own: _Sums, both: _Sums, *, after: bool) -> Float[Tensor, " N"]:
+    def _control(self, own: _Sums, both: _Sums, *, following: bool) -> Float[Tensor, " N"]:
         others = both.pairs - own.pairs
         elsewhere = (both.weight - own.weight) / others.clamp_min(1)
         at_home = own.weight / own.pairs.clamp_min(1)
         mean = torch.where(others > 0, elsewhere, at_home)
-        queries = with_targets(self.ids, after=after).sum().clamp_min(1)
+        queries = with_targets(self.ids, following=following).sum().clamp_min(1)
         return (own.pairs * mean).sum(dim=-1) / queries
 
 
-def with_targets(ids: Int[Tensor, " T"], *, after: bool) -> Bool[Tensor, " T"]:
-    """Which queries have anything that `Copies` or, with ``after``, `Successors` counts."""
+def with_targets(ids: Int[Tensor, " T"], *, following: bool) -> Bool[Tensor, " T"]:
+    """Which queries have anything that `Repeats` counts."""
     index = torch.arange(len(ids), device=ids.device)
     number = ids.unique(return_inverse=True)[1]
     # Key 0 counts for nothing, but what came before key 1 does.
-    earliest = int(not after)
+    earliest = int(not following)
     first = torch.full_like(index, len(ids)).scatter_reduce_(
         0, number[earliest:], index[earliest:], "amin"
     )
-    return index - first[number] >= 2 + int(after)
+    return index - first[number] >= 2 + int(following)
 
 
 def targets(
-    ids: Int[Tensor, " L"], rows: slice, columns: slice, *, after: bool
+    ids: Int[Tensor, " L"], rows: slice, columns: slice, *, following: bool
 ) -> Bool[Tensor, "R C"]:
     """Which keys are an earlier copy of the query's token, or come right after one.
 
     Key 0 is never one of them, nor are the query's own position and the one before it.
 
     >>> ids = torch.tensor([7, 8, 9, 7])
-    >>> targets(ids, slice(3, 4), slice(0, 4), after=True).int()
+    >>> targets(ids, slice(3, 4), slice(0, 4), following=True).int()
     tensor([[0, 1, 0, 0]], dtype=torch.int32)
     """
-    copy = torch.arange(columns.start, columns.stop, device=ids.device) - int(after)
+    copy = torch.arange(columns.start, columns.stop, device=ids.device) - int(following)
     same = ids[rows][:, None] == ids[copy.clamp_min(0)]
     return same & _far(ids, rows, columns)
 
@@ -180,7 +156,3 @@ def _far(ids: Int[Tensor, " L"], rows: slice, columns: slice) -> Bool[Tensor, "R
     query = torch.arange(rows.start, rows.stop, device=ids.device)[:, None]
     key = torch.arange(columns.start, columns.stop, device=ids.device)
     return (key >= 1) & (key <= query - 2)
-
-
-def _add(state: Tensor, block: Block, marked: Tensor) -> None:
-    state[block.heads, block.rows] += totals(block.weights * marked).double()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support.cases import cases
 from support.cpu_paths import streamed, way
 from support.definitions import distance, entropy, image, largest, of_each_head, offsets, received
+from support.own_readout import SquaredWeights
 
 import regard
 from regard.pattern.readouts import (
@@ -16,7 +17,6 @@ from regard.pattern.readouts import (
     Mass,
     Max,
     Offsets,
-    Readout,
     Received,
     TopK,
 )
@@ -227,26 +227,15 @@ def test_what_is_no_readout_is_refused():
     assert pattern.read() == ()
 
 
-class Rows(Readout):
-    """A readout of one's own: how many keys each query gives more than a tenth of its weight."""
-
-    def begin(self, sizes):
-        return sizes.zeros(sizes.queries)
-
-    def add(self, state, block):
-        state[block.heads, block.rows] = (block.weights > 0.1).sum(-1).double()
-
-    def finish(self, state, sizes):
-        return sizes.restore(state)
-
-
 @pytest.mark.parametrize("known", [False, True])
 def test_a_readout_of_one_s_own_stands_beside_the_others(known):
     query, key = torch.randn(2, 6, 5, 4), torch.randn(2, 3, 7, 4)
     pattern = regard.Pattern(query, key, mask=regard.causal())
     if known:
         assert pattern.logsumexp.shape == (2, 6, 5)
-    received, rows, entropy = pattern.read(Received(), Rows(), Entropy())
+    received, squares, entropy = pattern.read(Received(), SquaredWeights(), Entropy())
     assert torch.equal(received, pattern.received())
-    assert torch.equal(rows, (pattern.dense() > 0.1).sum(-1).float())
+    torch.testing.assert_close(squares, pattern.dense().square().sum(-1))
+    with streamed(20):
+        torch.testing.assert_close(pattern.read(SquaredWeights())[0], squares)
     assert torch.equal(entropy, pattern.entropy())

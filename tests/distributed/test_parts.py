@@ -1,4 +1,4 @@
-"""The parts that need no second process: layout, merging, blocks and what each rank does."""
+"""The parts that need no second process: layout, merging, tiles and what each rank does."""
 
 import math
 from unittest import mock
@@ -27,9 +27,9 @@ def test_every_position_lies_on_one_rank(ranks):
         assert sizes == [len(positions) for positions in held]
         assert max(sizes) - min(sizes) <= 2
         for rank, positions in enumerate(held):
-            found = [range(length)[piece.positions] for piece in layout.pieces(rank)]
-            assert [p for piece in found for p in piece] == positions.tolist()
-            assert all(found), "no piece is empty"
+            chunks = [range(length)[chunk.positions] for chunk in layout.chunks(rank)]
+            assert [p for chunk in chunks for p in chunk] == positions.tolist()
+            assert all(chunks), "no chunk is empty"
 
 
 def test_a_rank_holds_an_early_and_a_late_chunk():
@@ -48,23 +48,23 @@ def plan_of(rank, ranks, query, mask):
         problem=check(mine, mine),
         queries=layout,
         keys=layout,
-        pieces=[(piece, rows.window(piece.positions, whole)) for piece in layout.pieces(rank)],
+        chunks=[(chunk, rows.window(chunk.positions, whole)) for chunk in layout.chunks(rank)],
     )
 
 
-def blocks(rank, ranks, step, mask, length=60):
+def tiles(rank, ranks, step, mask, length=60):
     """What a rank computes at a step of the ring, of queries and keys that are 0."""
     query = torch.zeros(length, 3)
     plan = plan_of(rank, ranks, query, mask)
     owner = (rank - step) % ranks
     key = query[None, None, plan.keys.positions(owner)]
-    return list(plan.blocks(owner, key, None))
+    return list(plan.tiles(owner, key, None))
 
 
-def seen(found):
+def seen(tiles):
     return sum(
-        int(block.problem.rows.visible(slice(0, None), slice(0, block.problem.keys)).sum())
-        for block in found
+        int(tile.problem.rows.visible(slice(0, None), slice(0, tile.problem.keys)).sum())
+        for tile in tiles
     )
 
 
@@ -73,21 +73,21 @@ def test_a_causal_mask_gives_every_rank_the_same_to_do(ranks):
     chunk = 60 // (2 * ranks)
     for step in range(1, ranks):
         for rank in range(ranks):
-            found = blocks(rank, ranks, step, regard.causal())
+            found = tiles(rank, ranks, step, regard.causal())
             assert seen(found) == 2 * chunk * chunk, "half of what the keys here would be"
             computed = sum(b.problem.queries * b.problem.keys for b in found)
             assert computed == seen(found), "nothing that is hidden"
     total = [
-        sum(seen(blocks(rank, ranks, step, regard.causal())) for step in range(ranks))
+        sum(seen(tiles(rank, ranks, step, regard.causal())) for step in range(ranks))
         for rank in range(ranks)
     ]
     assert len(set(total)) == 1
     assert sum(total) == 60 * 61 // 2
 
 
-def test_blocks_that_nobody_sees_are_left_out():
-    assert not blocks(0, 3, 1, regard.window(1))
-    assert not blocks(0, 3, 0, regard.intervals(torch.full((60,), 7), torch.full((60,), 7)))
+def test_tiles_that_no_query_sees_are_left_out():
+    assert not tiles(0, 3, 1, regard.window(1))
+    assert not tiles(0, 3, 0, regard.intervals(torch.full((60,), 7), torch.full((60,), 7)))
 
 
 def test_what_is_needed_next_travels_while_what_is_here_is_used():

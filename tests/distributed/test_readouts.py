@@ -11,7 +11,7 @@ from support.ring import MARKED, PROBLEMS, READ, ROUNDING, exact
 # the length of a row at most, or a distance in it.
 FACTOR = 32
 
-WHERE = {"Max": -1, "Entropy": -1, "Distance": -1, "Mass": -1, "Received": -1}
+OF_ONE_AXIS = ("Max", "Entropy", "Distance", "Mass", "Received", "SquaredWeights")
 
 
 @functools.cache
@@ -28,6 +28,7 @@ def defined(name):
         "Received": of_each_head(received, problem),
         "Offsets": of_each_head(offsets, problem, 9, per_head=[problem.visible]),
         "Image": rows @ weights @ columns.mT,
+        "SquaredWeights": weights.square().sum(-1),
     }
 
 
@@ -42,8 +43,8 @@ def shares(pixels, tokens):
 @pytest.mark.parametrize("name", READ)
 def test_every_readout_is_its_definition(world, name):
     for readout, result in defined(name).items():
-        if readout in WHERE:  # of rows or of keys: each rank has its own
-            found = world.whole(f"readouts {name}", readout, WHERE[readout])
+        if readout in OF_ONE_AXIS:  # of rows or of keys: each rank has its own
+            found = world.whole(f"readouts {name}", readout, -1)
         else:
             found = world.common(f"readouts {name}", readout)
         tolerance = FACTOR * ROUNDING[PROBLEMS[name].dtype]

@@ -10,7 +10,7 @@ from regard.explorer import _bands
 from regard.explorer._bands import Unfinished, along, reader, thumbnail
 from regard.explorer._work import ReplacedError
 from regard.explorer.subjects import RecordingSubject
-from regard.record.repeats import Copies
+from regard.record.repeats import Repeats
 
 L, D = 61, 5
 MASKS = {
@@ -105,9 +105,11 @@ def test_what_is_streamed_can_be_called_off_between_blocks(monkeypatch):
     pattern = regard.Pattern(query, key)
     off = Once(5)
     with pytest.raises(ReplacedError):
-        reader(off)(pattern, regard.Entropy(), Copies(torch.zeros(L).long()))
+        reader(off)(pattern, regard.Entropy(), Repeats(torch.zeros(L).long(), following=False))
     assert off.looks == -1
-    entropy, copies = reader(Once(99))(pattern, regard.Entropy(), Copies(torch.arange(L)))
+    entropy, copies = reader(Once(99))(
+        pattern, regard.Entropy(), Repeats(torch.arange(L), following=False)
+    )
     assert torch.equal(entropy, pattern.entropy())
     assert not copies.any()
 

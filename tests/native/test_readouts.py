@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from support.definitions import distance, entropy, image, largest, of_each_head,
 from support.patterns import NAMES, READOUTS, everything, flat, inputs, masks, normal
 
 import regard
+from regard.backends.kernel_spec import Kind
 from regard.pattern import reading
 from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
 
@@ -22,6 +25,13 @@ pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without t
 # and keys; more of one than of the other.
 LENGTHS = [(1, 1), (1, 193), (15, 16), (16, 17), (17, 15), (63, 65), (64, 64), (65, 63), (129, 96)]
 LENGTHS += [(191, 193), (193, 191), (331, 257), (67, 701)]
+
+
+def test_kinds_are_numbered_as_in_the_header():
+    header = Path(__file__).parents[2] / "src" / "native" / "abi.h"
+    (listed,) = re.findall(r"enum \{([^}]*REGARD_LOGSUMEXP[^}]*)\}", header.read_text("utf-8"))
+    names = re.findall(r"^ *REGARD_(\w+),", listed, re.MULTILINE)
+    assert {kind.name: kind.value for kind in Kind} == {n: i for i, n in enumerate(names)}
 
 
 # Against the definition

@@ -11,7 +11,7 @@ from support.recordings import B, D, H, L, recorded, two_layers
 import regard
 from regard.gpt import load
 from regard.record import RecordError
-from regard.record.repeats import Copies, Successors
+from regard.record.repeats import Repeats
 
 
 def by_definition(weights, names):
@@ -224,7 +224,7 @@ def test_the_shipped_model_has_induction_heads(shipped):
     assert {(2, 0), (2, 3)} <= found <= {(1, 1), (1, 2), (2, 0), (2, 3)}
     assert {(h.layer, h.head) for h in heads if h.role == "induction"} >= found
     assert max(h.induction for h in heads if h.layer in {0, 3}) < 0.1
-    induction = seen.read(Successors(ids[0]), Copies(ids[0]))
+    induction = seen.read(Repeats(ids[0], following=True), Repeats(ids[0], following=False))
     assert induction["successors"].axes == ("layer", "batch", "head", "query")
     # the second copy's queries, the last of the first copy before them
     second = induction["successors"].values[2, 0, 0, 61:].mean()

@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 import torch.nn.functional as F
+from support.own_readout import SquaredWeights
 from support.recordings import B, D, H, L, mixed, recorded, two_layers
 
 import regard
@@ -102,6 +103,9 @@ class Number(LastKey):
 
 def test_readouts_of_ones_own():
     recording = two_layers(causal=False)
+    reading = recording.read(SquaredWeights(3))["squared_weights"]
+    assert reading.axes == ("layer", "batch", "head", "query")
+    torch.testing.assert_close(reading.values[1], (recording[1].dense() ** 3).sum(-1))
     reading = recording.read(LastKey())["last_key"]
     assert reading.axes == ("layer", "batch", "head", "axis_2")
     found, weights = reading.values[1], recording[1].dense()[..., -1]

@@ -4,15 +4,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard.record.repeats import Controls, Copies, Successors, targets, with_targets
+from regard.record.repeats import Controls, Repeats, targets, with_targets
 
 
-def by_definition(weights, ids, *, after):
+def by_definition(weights, ids, *, following):
     """Sum the weights of each row one key at a time."""
     total = torch.zeros(weights.shape[:-1], dtype=weights.dtype)
     for i in range(len(ids)):
         for j in range(1, i - 1):
-            copy = j - 1 if after else j
+            copy = j - 1 if following else j
             if ids[copy] == ids[i]:
                 total[..., i] += weights[..., i, j]
     return total
@@ -25,19 +25,21 @@ def test_shares_are_those_of_the_definition(ids, seed):
     query, key = torch.randn(2, 3, len(ids), 5, generator=generator, dtype=torch.float64)
     pattern = regard.Pattern(query, key, mask=regard.causal())
     ids = torch.tensor(ids)
-    copies, successors = pattern.read(Copies(ids), Successors(ids))
+    copies, successors = pattern.read(Repeats(ids, following=False), Repeats(ids, following=True))
     dense = pattern.dense()
     # float64 sums of at most 23 weights
-    torch.testing.assert_close(copies, by_definition(dense, ids, after=False), rtol=0, atol=1e-14)
     torch.testing.assert_close(
-        successors, by_definition(dense, ids, after=True), rtol=0, atol=1e-14
+        copies, by_definition(dense, ids, following=False), rtol=0, atol=1e-14
+    )
+    torch.testing.assert_close(
+        successors, by_definition(dense, ids, following=True), rtol=0, atol=1e-14
     )
 
 
-def control_by_definition(weights, visible, ids, *, after):
+def control_by_definition(weights, visible, ids, *, following):
     """What the targets of each query get from queries that they are no target of."""
     pairs = [(i, j) for i in range(len(ids)) for j in range(1, i - 1)]
-    matched = [(i, j) for i, j in pairs if ids[j - int(after)] == ids[i]]
+    matched = [(i, j) for i, j in pairs if ids[j - int(following)] == ids[i]]
     if not matched:
         return torch.zeros(len(weights), dtype=weights.dtype)
     total = 0
@@ -60,8 +62,8 @@ def test_controls_are_those_of_the_definition(ids, seed, windowed):
     pattern = regard.Pattern(query, key, mask=mask)
     found = pattern.read(Controls(torch.tensor(ids)))[0]
     visible = mask.visible(len(ids), len(ids))
-    for after, control in ((False, found.copies), (True, found.successors)):
-        expected = control_by_definition(pattern.dense(), visible, ids, after=after)
+    for following, control in ((False, found.copies), (True, found.successors)):
+        expected = control_by_definition(pattern.dense(), visible, ids, following=following)
         # float64 sums of at most some hundred weights
         torch.testing.assert_close(control, expected, rtol=0, atol=1e-13)
 
@@ -72,7 +74,7 @@ def test_controls_of_many_blocks_add_up():
     x = torch.randn(2, 1699, 3, generator=generator)
     pattern = regard.Pattern(x, x, mask=regard.causal())
     whole = slice(0, 1699)
-    marked = targets(ids, whole, whole, after=True).double()
+    marked = targets(ids, whole, whole, following=True).double()
     i, j = torch.arange(1699)[:, None], torch.arange(1699)
     others = ((j >= 1) & (j <= i - 2)).double() - marked
     mean = (pattern.dense().double() * others).sum(-2) / others.sum(-2).clamp_min(1)
@@ -82,8 +84,8 @@ def test_controls_of_many_blocks_add_up():
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("readout", [Copies, Successors])
-def test_many_blocks_add_up(readout):
+@pytest.mark.parametrize("following", [False, True])
+def test_many_blocks_add_up(following):
     generator = torch.Generator().manual_seed(7)
     ids = torch.randint(5, (1699,), generator=generator)  # more rows than one block holds
     x = torch.randn(2, 1699, 3, generator=generator)
@@ -91,17 +93,17 @@ def test_many_blocks_add_up(readout):
     rows = torch.tensor([0, 1, 2, 850, 1697, 1698])
     weights = pattern[:, rows]
     i, j = rows[:, None], torch.arange(1699)
-    copy = ids if readout is Copies else ids.roll(1)
+    copy = ids.roll(1) if following else ids
     marked = (copy == ids[rows][:, None]) & (j >= 1) & (j <= i - 2)
-    found = pattern.read(readout(ids))[0][:, rows]
+    found = pattern.read(Repeats(ids, following=following))[0][:, rows]
     # float32 weights; both sums take the same ones in another order
     torch.testing.assert_close(found, (weights * marked).sum(-1), rtol=1e-5, atol=1e-6)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=13), st.booleans())
-def test_which_queries_have_anything_to_count(ids, after):
+def test_which_queries_have_anything_to_count(ids, following):
     ids = torch.tensor(ids)
     whole = slice(0, len(ids))
-    expected = targets(ids, whole, whole, after=after).any(-1)
-    assert torch.equal(with_targets(ids, after=after), expected)
+    expected = targets(ids, whole, whole, following=following).any(-1)
+    assert torch.equal(with_targets(ids, following=following), expected)

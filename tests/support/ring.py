@@ -12,6 +12,7 @@ import torch
 
 import regard
 from support import oracle
+from support.own_readout import SquaredWeights
 
 B, H, G, L, D, DV = 2, 6, 3, 23, 5, 7
 
@@ -110,6 +111,7 @@ READOUTS = (
     regard.Received(),
     regard.Offsets(9),
     regard.Image(7, 11),
+    SquaredWeights(),
 )
 # In which every readout has its keys, and nothing is drowned in rounding.
 READ = (

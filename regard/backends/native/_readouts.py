@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.backends.kernel_spec import KINDS
+from regard.backends.kernel_spec import Kind
 from regard.backends.native._arguments import Arguments
 from regard.backends.native.library import call
 
@@ -42,9 +42,9 @@ def read(
     for order in orders:
         shape = (batch * heads, *order.shape)
         # Chosen weights are written where a key is visible, everything else in full.
-        make = problem.query.new_zeros if order.kind == "weights" else problem.query.new_empty
+        make = problem.query.new_zeros if order.kind == Kind.WEIGHTS else problem.query.new_empty
         result = make(shape, dtype=torch.float32)
-        positions = (result.new_empty(shape, dtype=torch.int64),) if order.kind == "top" else ()
+        positions = (result.new_empty(shape, dtype=torch.int64),) if order.kind == Kind.TOP else ()
         results.append((result, *positions))
     table = torch.tensor([_described(*pair) for pair in zip(orders, results, strict=True)])
     known = None if logsumexp is None else logsumexp.float().contiguous()
@@ -62,9 +62,9 @@ def read(
 def _described(order: KernelSpec, result: tuple[Tensor, ...]) -> tuple[int, ...]:
     """Lay an order out as ``regard_readout``."""
     return (
-        KINDS.index(order.kind),
+        order.kind,
         result[0].data_ptr(),
         result[1].data_ptr() if len(result) > 1 else 0,
-        0 if order.given is None else order.given.data_ptr(),
+        0 if order.operand is None else order.operand.data_ptr(),
         *(order.size, order.columns),
     )

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard.backends.kernel_spec import Kind
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -56,7 +58,7 @@ def objection_to_reading(problem: Problem) -> str | None:
 
 def objection_to(order: KernelSpec) -> str | None:
     """Say why `read` can't take a readout, or None."""
-    if order.kind == "top" and order.size > _MOST:
+    if order.kind == Kind.TOP and order.size > _MOST:
         return f"it ranks at most {_MOST} keys, and {order.size} are asked for"
     return None
 

@@ -12,6 +12,7 @@ import torch
 from regard.backends.gpu.triton._inputs import power_of_two
 from regard.backends.gpu.triton._partial_sums import CHUNKS, Parts, folded
 from regard.backends.gpu.triton.kernels.rows import read_rows
+from regard.backends.kernel_spec import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,22 +30,23 @@ def take_rows(
     """Take what is ordered in one pass: any number of readouts, an image at most."""
     kinds = {order.kind for order in orders}
     tops, marked, images = (
-        [order for order in orders if order.kind == kind] for kind in ("top", "mass", "image")
+        [order for order in orders if order.kind == kind]
+        for kind in (Kind.TOP, Kind.MASS, Kind.IMAGE)
     )
     heads, queries = known.shape
     keys, blocks = inputs.problem.keys, inputs.query_blocks
-    chunks = min(CHUNKS, blocks) if "received" in kinds else blocks
+    chunks = min(CHUNKS, blocks) if Kind.RECEIVED in kinds else blocks
     per_row = {
         kind: known.new_empty(known.shape) if kind in kinds else None
-        for kind in ("entropy", "distance", "max")
+        for kind in (Kind.ENTROPY, Kind.DISTANCE, Kind.MAX)
     }
 
     marks = mass = None
     if marked:
         marks = known.new_zeros((power_of_two(len(marked)), keys), dtype=torch.uint8)
         for mark, order in zip(marks, marked, strict=False):
-            assert order.given is not None, "keys are marked"
-            mark.copy_(order.given != 0)
+            assert order.operand is not None, "keys are marked"
+            mark.copy_(order.operand != 0)
         mass = known.new_empty((len(marks), heads, queries))
 
     top = top_positions = None
@@ -53,7 +55,7 @@ def take_rows(
         top = known.new_empty((heads, queries, top_size))
         top_positions = known.new_empty(top.shape, dtype=torch.int64)
 
-    received = known.new_zeros((heads, chunks, keys)) if "received" in kinds else None
+    received = known.new_zeros((heads, chunks, keys)) if Kind.RECEIVED in kinds else None
     image = None
     image_rows, image_columns = images[0].shape if images else (1, 1)
     pixel_parts = Parts.of_image(queries, image_rows, inputs.tiles.queries)
@@ -62,9 +64,9 @@ def take_rows(
 
     read_rows[(heads * chunks,)](
         **inputs.arguments(),
-        entropy=per_row["entropy"],
-        distance=per_row["distance"],
-        largest=per_row["max"],
+        entropy=per_row[Kind.ENTROPY],
+        distance=per_row[Kind.DISTANCE],
+        largest=per_row[Kind.MAX],
         logsumexp=known,
         marks=marks,
         mass=mass,
@@ -82,20 +84,20 @@ def take_rows(
         SLOTS=pixel_parts.slots,
     )
 
-    found: dict[str, tuple[Tensor, ...]] = {
+    found: dict[Kind, tuple[Tensor, ...]] = {
         kind: (tensor,) for kind, tensor in per_row.items() if tensor is not None
     }
     if received is not None:
-        found["received"] = (folded(received, Parts.of_sum(chunks))[:, 0].float(),)
+        found[Kind.RECEIVED] = (folded(received, Parts.of_sum(chunks))[:, 0].float(),)
     if image is not None:
         area = (queries / image_rows) * (keys / image_columns)
-        found["image"] = ((folded(image, pixel_parts) / area).float(),)
+        found[Kind.IMAGE] = ((folded(image, pixel_parts) / area).float(),)
     masses = iter(() if mass is None else mass)
 
     def result(order: KernelSpec) -> tuple[Tensor, ...]:
-        if order.kind == "mass":
+        if order.kind == Kind.MASS:
             return (next(masses),)
-        if order.kind == "top":
+        if order.kind == Kind.TOP:
             assert top is not None and top_positions is not None, "it is ordered"  # noqa: PT018 - one invariant
             return top[..., : order.size], top_positions[..., : order.size]
         return found[order.kind]

@@ -17,9 +17,10 @@ from regard.backends.gpu.triton.kernels.columns import read_columns
 from regard.backends.gpu.triton.kernels.diagonals import read_diagonals
 from regard.backends.gpu.triton.kernels.logsumexp import read_logsumexp
 from regard.backends.gpu.triton.kernels.slices import read_slices
+from regard.backends.kernel_spec import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jaxtyping import Float
     from torch import Tensor
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 # Rows that are multiplied from the left by one program.
 _GIVEN = 16
-_BY_ROWS = ("max", "entropy", "distance", "mass", "top", "received", "image")
 
 
 def read_all(
@@ -58,9 +58,9 @@ def _passes(orders: Sequence[KernelSpec]) -> list[list[int]]:
     are gone over, a second image, slices and products from the left. What keys receive has a
     faster pass of its own, where it is all that is asked for.
     """
-    together = [i for i, order in enumerate(orders) if order.kind in _BY_ROWS]
-    images = [i for i in together if orders[i].kind == "image"]
-    apart = [i for i, order in enumerate(orders) if order.kind not in _BY_ROWS]
+    together = [i for i, order in enumerate(orders) if order.kind not in _APART]
+    images = [i for i in together if orders[i].kind == Kind.IMAGE]
+    apart = [i for i, order in enumerate(orders) if order.kind in _APART]
     first = [i for i in together if i not in images[1:]]
     return [p for p in (first, *([i] for i in images[1:]), *([i] for i in apart)) if p]
 
@@ -68,17 +68,11 @@ def _passes(orders: Sequence[KernelSpec]) -> list[list[int]]:
 def _take(inputs: Inputs, orders: Sequence[KernelSpec], known: Tensor) -> list[tuple[Tensor, ...]]:
     """Take the readouts of one pass."""
     kinds = {order.kind for order in orders}
-    if kinds == {"logsumexp"}:
-        return [(known,) for _ in orders]
-    if kinds == {"weights"}:
-        return [_slices(inputs, order, known) for order in orders]
-    if kinds == {"offsets"}:
-        return [(_diagonals(inputs, order.size, known),) for order in orders]
-    if kinds == {"received"}:
+    if kinds == {Kind.RECEIVED}:
         received = _columns(inputs, known, None)
         return [(received,) for _ in orders]
-    if kinds == {"collected"}:
-        return [(_columns(inputs.crowded(), known, order),) for order in orders]
+    if kinds & _APART.keys():
+        return [(_APART[order.kind](inputs, order, known),) for order in orders]
     return take_rows(inputs.crowded(), orders, known)
 
 
@@ -94,20 +88,20 @@ def _logsumexp(inputs: Inputs) -> Float[Tensor, "N L"]:
     return result
 
 
-def _slices(inputs: Inputs, order: KernelSpec, known: Tensor) -> tuple[Tensor, ...]:
-    assert order.given is not None, "the keys are chosen"
+def _slices(inputs: Inputs, order: KernelSpec, known: Tensor) -> Tensor:
+    assert order.operand is not None, "the keys are chosen"
     weights = known.new_empty((*known.shape, order.size))
     tiles = -(-order.size // inputs.tiles.keys)
     if tiles:
         read_slices[(inputs.heads * inputs.query_blocks, tiles)](
             **inputs.arguments(),
             logsumexp=known,
-            chosen=order.given.to(known.device),
+            chosen=order.operand.to(known.device),
             weights=weights,
             chosen_number=order.size,
             blocks=inputs.query_blocks,
         )
-    return (weights,)
+    return weights
 
 
 def _columns(inputs: Inputs, known: Tensor, order: KernelSpec | None) -> Tensor:
@@ -126,7 +120,7 @@ def _columns(inputs: Inputs, known: Tensor, order: KernelSpec | None) -> Tensor:
             block_strides=(*spread_strides(spans[0])[:2], spans.stride(0)),
             query_blocks=inputs.query_blocks,
             received=result if order is None else None,
-            given=None if order is None else order.given,
+            given=None if order is None else order.operand,
             collected=None if order is None else result,
             given_rows=rows,
             blocks=inputs.key_blocks,
@@ -136,8 +130,9 @@ def _columns(inputs: Inputs, known: Tensor, order: KernelSpec | None) -> Tensor:
     return result
 
 
-def _diagonals(inputs: Inputs, offsets: int, known: Tensor) -> Tensor:
+def _diagonals(inputs: Inputs, order: KernelSpec, known: Tensor) -> Tensor:
     """Average the weights by how far back they lie."""
+    offsets = order.size
     chunks = min(CHUNKS, inputs.query_blocks)
     sums = known.new_zeros((inputs.heads, chunks, offsets))
     counts = torch.zeros_like(sums, dtype=torch.int32)
@@ -152,3 +147,12 @@ def _diagonals(inputs: Inputs, offsets: int, known: Tensor) -> Tensor:
     )
     weight, count = (folded(partial, Parts.of_sum(chunks))[:, 0] for partial in (sums, counts))
     return (weight / count.clamp_min(1)).float()
+
+
+# What a pass of its own computes; all other kinds share the pass over the rows.
+_APART: dict[Kind, Callable[[Inputs, KernelSpec, Tensor], Tensor]] = {
+    Kind.LOGSUMEXP: lambda _inputs, _order, known: known,
+    Kind.WEIGHTS: _slices,
+    Kind.OFFSETS: _diagonals,
+    Kind.COLLECTED: lambda inputs, order, known: _columns(inputs.crowded(), known, order),
+}

@@ -1,0 +1,138 @@
+"""The pattern averaged down to a picture.
+
+Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, C columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.pattern.readout import Readout, Sizes, Tile
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from regard.pattern.stream import Block
+
+__all__ = ["Image"]
+
+
+class _Picture(NamedTuple):
+    """Sums of weights, and the size of the pattern that they are of."""
+
+    pixels: Float[Tensor, "N rows columns"]
+    queries: int
+    keys: int
+
+
+@dataclass(frozen=True)
+class Image(Readout[_Picture, "Tensor"]):
+    """The pattern averaged down to a picture: ``(..., min(rows, L), min(columns, S))``.
+
+    Each pixel is the mean weight over its rectangle of the pattern, whose edges need not fall
+    between tokens: a token cut by an edge counts for both pixels by its parts.
+    """
+
+    axes = ("row", "column")
+
+    rows: int
+    columns: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.columns < 1:
+            raise ValueError(f"an image needs a size, but rows={self.rows}, columns={self.columns}")
+
+    def begin(self, sizes: Sizes) -> _Picture:
+        """Start from a picture of nothing."""
+        return _Picture(sizes.zeros(*self._shape(sizes)), sizes.queries, sizes.keys)
+
+    def add(self, state: _Picture, block: Block) -> None:
+        """Pool the columns of each row, then the rows."""
+        rows, columns = state.pixels.shape[1:]
+        device = state.pixels.device
+        left, share = _cut_by_edges(block.columns, state.keys, columns, device)
+        top, part = _cut_by_edges(block.rows, state.queries, rows, device)
+        first, last = int(left[0]), int(left[-1])
+        weights = block.weights.permute(2, 1, 0).double()  # (C, R, n)
+        by_column = weights.new_zeros(last + 1 - first, *weights.shape[1:])
+        _pool(by_column, left - first, share, weights)
+        pixels = state.pixels[block.heads, :, first : last + 1].permute(1, 2, 0)  # rows first
+        _pool(pixels, top, part, by_column.transpose(0, 1))
+
+    def finish(self, state: _Picture, sizes: Sizes) -> Tensor:
+        """Turn sums into means: a pixel covers L/rows × S/columns weights."""
+        pixels, queries, keys = state
+        _, rows, columns = pixels.shape
+        area = (queries / rows) * (keys / columns) if pixels.numel() else 1
+        return sizes.restore(pixels / area)
+
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
+        """Pool columns and rows."""
+        rows, columns = self._shape(sizes)
+        return KernelSpec(kind=Kind.IMAGE, shape=(rows, columns), size=rows, columns=columns)
+
+    def of_tile(self, state: _Picture, tile: Tile) -> tuple[Readout[Any, Any], ...]:
+        """Draw the tile into the picture of the whole: pixels need not end where tiles do."""
+        return (_DrawnInto(self, state, tile),)
+
+    def merge(self, state: _Picture, tile: Tile, results: tuple[Any, ...]) -> None:
+        """Add nothing: the tile is drawn already."""
+
+    def _shape(self, sizes: Sizes) -> tuple[int, int]:
+        return min(self.rows, sizes.queries), min(self.columns, sizes.keys)
+
+
+@dataclass(frozen=True, eq=False)
+class _DrawnInto(Readout[_Picture, None]):
+    """A tile, added to the picture of the whole."""
+
+    image: Image
+    picture: _Picture
+    tile: Tile
+
+    def begin(self, sizes: Sizes) -> _Picture:  # noqa: ARG002 - Readout's signature
+        return self.picture
+
+    def add(self, state: _Picture, block: Block) -> None:
+        rows = _moved(block.rows, self.tile.queries.start)
+        columns = _moved(block.columns, self.tile.keys.start)
+        self.image.add(state, replace(block, rows=rows, columns=columns))
+
+    def finish(self, state: _Picture, sizes: Sizes) -> None:
+        pass
+
+
+def _moved(span: slice, by: int) -> slice:
+    return slice(span.start + by, span.stop + by)
+
+
+def _cut_by_edges(
+    tokens: slice, length: int, pixels: int, device: torch.device
+) -> tuple[Int[Tensor, "s"], Float[Tensor, "s"]]:
+    """Find the one or two pixels that each token lies in, in turn, and its share in each.
+
+    In units of 1/(length·pixels) of the whole, token i covers [i·pixels, (i+1)·pixels) and pixel p
+    covers [p·length, (p+1)·length): the shares are ratios of integers. No token spans more than two
+    pixels, since there are no more pixels than tokens.
+    """
+    start = torch.arange(tokens.start, tokens.stop, device=device) * pixels
+    first = start // length
+    last = (start + pixels - 1) // length
+    share = (torch.minimum((first + 1) * length, start + pixels) - start).double() / pixels
+    return torch.stack((first, last), 1).flatten(), torch.stack((share, 1 - share), 1).flatten()
+
+
+def _pool(
+    sums: Float[Tensor, "p ..."],
+    pixels: Int[Tensor, "s"],
+    shares: Float[Tensor, "s"],
+    tokens: Float[Tensor, "t ..."],
+) -> None:
+    """Add each token's share to its pixels, one token after the other."""
+    twice = tokens.repeat_interleave(2, dim=0)
+    sums.index_add_(0, pixels, twice * shares[:, None, None])
