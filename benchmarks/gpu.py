@@ -22,7 +22,7 @@ from regard.backends import NAMES, choose
 from regard.backends.gpu import triton
 from regard.pattern import reading
 from regard.pattern.readout import Sizes
-from regard.problem import check
+from regard.problem import Scoring, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +147,7 @@ def _forwards(report: Report, shape: Shape, query: Tensor, key: Tensor, value: T
             )
 
     taken = {"torch's flash, called directly": seconds(flash)}
-    problem = check(query, key, value, mask=CAUSAL)
+    problem = check(query, key, value, Scoring(mask=CAUSAL))
     for backend in NAMES:
         try:
             choice = choose(problem, backend)
@@ -180,9 +180,7 @@ def _readouts(
         *(("of the floor", 12), ("MiB more", 9)),
     )
     query, key, value = tensors
-    pattern = regard.attention(
-        query, key, value, mask=CAUSAL, backend="flash", return_pattern=True
-    )[1]
+    pattern = regard.attention_with_pattern(query, key, value, mask=CAUSAL, backend="flash")[1]
     everything = tuple(READOUTS.values())
     asked = {name: (readout,) for name, readout in READOUTS.items()} | {"all eight": everything}
     targets = {"received": 0.7, "all eight": 1.2} if shape.length >= LONG else {}

@@ -9,7 +9,7 @@ import torch
 import regard
 from regard.backends import NAMES, choose
 from regard.pattern.readouts import Top
-from regard.problem import check
+from regard.problem import Scoring, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,14 +85,14 @@ def _of_backends(
     label: str, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
 ) -> Iterator[tuple[str, float, float]]:
     exact = regard.attention(query.double(), key.double(), value.double(), **options)
-    problem = check(query, key, value, **options)
+    problem = check(query, key, value, Scoring(**options))
     for backend in NAMES:
         try:
             choose(problem, backend)
         except ValueError:  # it says what it can't honour
             continue
-        found, pattern = regard.attention(
-            query, key, value, **options, backend=backend, return_pattern=True
+        found, pattern = regard.attention_with_pattern(
+            query, key, value, **options, backend=backend
         )
         allowed = CONTEXT[query.dtype]
         yield f"{label}, {backend}", _error(found, exact), allowed

@@ -89,7 +89,7 @@ def _rows(report: Report, length: int) -> None:
 
 def _given(length: int) -> tuple[Tensor, Tensor, Tensor, regard.Pattern]:
     query, key, value = torch.randn(3, HEADS, length, DIM).unbind()
-    _, pattern = regard.attention(query, key, value, mask=regard.causal(), return_pattern=True)
+    _, pattern = regard.attention_with_pattern(query, key, value, mask=regard.causal())
     return query, key, value, pattern
 
 
@@ -110,7 +110,7 @@ def _eager(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
 
 def _print_extra_memory(length: int) -> None:
     query, key, value = torch.randn(3, HEADS, length, DIM).unbind()
-    result = regard.attention(query, key, value, mask=regard.causal(), return_pattern=True)
+    result = regard.attention_with_pattern(query, key, value, mask=regard.causal())
     before = high_water()  # nothing has been let go yet whose memory could be used again
     readouts = result[1].read(*ALL)
     print(high_water() - before)

@@ -40,7 +40,7 @@ def main(file: Path, model_folder: Path | None) -> None:
     model, tokenizer = load(model_folder)
     ids = torch.tensor(tokenizer.encode(TEXT))
     with torch.inference_mode():
-        logits, patterns = model(ids, return_patterns=True)
+        logits, patterns = model.with_patterns(ids)
     result = forward_pass(ids, patterns, logits, name=tokenizer.tokens)
     head = result.heads.most_informative(1)[0]
     with mpl.rc_context(STYLE):

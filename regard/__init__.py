@@ -10,7 +10,7 @@ from typing import Any
 from regard._interrupt import is_command, quiet_interrupts
 
 with quiet_interrupts() if is_command() else nullcontext():  # torch takes seconds to import
-    from regard.attention import attention
+    from regard.attention import attention, attention_with_pattern
     from regard.errors import Error
     from regard.mask import Mask, causal, dense, documents, intervals, padding, prefix, window
     from regard.pattern import Pattern
@@ -36,6 +36,7 @@ __all__ = [
     "Steps",
     "TopK",
     "attention",
+    "attention_with_pattern",
     "causal",
     "dense",
     "documents",

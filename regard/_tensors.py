@@ -38,6 +38,19 @@ def check_tensor(given: object, name: str) -> None:
         )
 
 
+def check_floating(given: object, name: str) -> None:
+    """Check that an argument is a floating-point tensor that can be computed with.
+
+    Raises:
+        TypeError: if it is not.
+    """
+    check_tensor(given, name)
+    assert isinstance(given, torch.Tensor), "it has just been checked"
+    if not given.is_floating_point():
+        raise TypeError(f"{name} must be floating point, but is {given.dtype}; try {name}.float()")
+    check_dtype(given, name)
+
+
 def check_dtype(given: torch.Tensor, name: str) -> None:
     """Check that a floating-point tensor has a dtype that is computed with.
 

@@ -6,7 +6,7 @@ key, Dv of value. Every leading dimension is optional.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING
 
 from torch.overrides import handle_torch_function, has_torch_function
 
@@ -15,69 +15,34 @@ from regard.backends import choose, quick, run
 from regard.mask import Mask
 from regard.pattern import Pattern
 from regard.pattern.stream import is_coarse
-from regard.problem import check
+from regard.problem import Scoring, check
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     import torch
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard.problem import Problem
+    from regard.problem import Problem, ScoringOptions
 
-__all__ = ["attention"]
+__all__ = ["attention", "attention_with_pattern"]
 
 
-@overload
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    mask: Mask | None = ...,
-    scale: float | None = ...,
-    softcap: float | None = ...,
-    bias: Tensor | None = ...,
-    alibi: Tensor | None = ...,
-    sink: Tensor | None = ...,
-    dropout: float = ...,
-    generator: torch.Generator | None = ...,
-    backend: str | None = ...,
-    return_pattern: Literal[False] = ...,
-) -> Tensor: ...
-@overload
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    mask: Mask | None = ...,
-    scale: float | None = ...,
-    softcap: float | None = ...,
-    bias: Tensor | None = ...,
-    alibi: Tensor | None = ...,
-    sink: Tensor | None = ...,
-    dropout: float = ...,
-    generator: torch.Generator | None = ...,
-    backend: str | None = ...,
-    return_pattern: Literal[True],
-) -> tuple[Tensor, Pattern]: ...
+_QUICK = {"mask", "scale"}  # the options that `quick` knows
+
+
 def attention(
     query: Float[Tensor, "*b L D"],
     key: Float[Tensor, "*#g S D"],
     value: Float[Tensor, "*#g S Dv"],
     *,
-    mask: Mask | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    bias: Float[Tensor, "..."] | None = None,
-    alibi: Float[Tensor, "..."] | None = None,
-    sink: Float[Tensor, "..."] | None = None,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
     backend: str | None = None,
-    return_pattern: bool = False,
-) -> Float[Tensor, "*b L Dv"] | tuple[Float[Tensor, "*b L Dv"], Pattern]:
-    """Compute scaled dot-product attention, and on request its pattern, which stores no weights.
+    **options: Unpack[ScoringOptions],
+) -> Float[Tensor, "*b L Dv"]:
+    """Compute scaled dot-product attention.
 
     ``context = softmax(mask(cap·tanh(scale·query·keyᵀ/cap) + bias)) @ value`` (Vaswani et al. 2017,
     arXiv:1706.03762, equation 1), where the softmax's denominator may hold a sink. A row that may
@@ -105,10 +70,9 @@ def attention(
         generator: where the dropout's seed is drawn from; None is torch's global one. In the same
             state it drops the same weights by every backend, and in `explain`.
         backend: a name from ``regard.backends.NAMES`` to have this one or an error; None chooses.
-        return_pattern: also return the weights, before dropout, as a lazy `Pattern`.
 
     Returns:
-        context ``(B, H, L, Dv)`` in the dtype of value, or ``(context, pattern)``.
+        context ``(B, H, L, Dv)`` in the dtype of value.
 
     Raises:
         ValueError: for shapes, dtypes, devices or numbers that do not fit together, and for a
@@ -118,59 +82,89 @@ def attention(
     Example:
         >>> import regard, torch
         >>> query, key, value = torch.randn(3, 2, 5, 7).unbind()
-        >>> context, pattern = regard.attention(
-        ...     query, key, value, mask=regard.causal(), return_pattern=True
-        ... )
-        >>> context.shape, pattern.shape
-        (torch.Size([2, 5, 7]), torch.Size([2, 5, 5]))
+        >>> regard.attention(query, key, value, mask=regard.causal()).shape
+        torch.Size([2, 5, 7])
     """
-    if has_torch_function((query, key, value)):  # such as a recording, which looks on
+    if has_torch_function((query, key, value)):  # such as a recording, which observes the call
         return handle_torch_function(
-            attention,  # type: ignore[arg-type] # which knows no overloads
+            attention,
             (query, key, value),
             query,
             key,
             value,
-            mask=mask,
-            scale=scale,
-            softcap=softcap,
-            bias=bias,
-            alibi=alibi,
-            sink=sink,
             dropout=dropout,
             generator=generator,
             backend=backend,
-            return_pattern=return_pattern,
+            **options,
         )
-    if (
-        (softcap is None and bias is None and alibi is None and sink is None)
-        and (dropout == 0 and generator is None and backend is None and not return_pattern)
-        and (mask is None or type(mask) is Mask)
-    ):
-        context = quick(query, key, value, mask, scale)
-        if context is not None:
-            return context
-    problem = check(
-        query,
-        key,
-        value,
-        mask=mask,
-        scale=scale,
-        softcap=softcap,
-        bias=bias,
-        alibi=alibi,
-        sink=sink,
-        dropout=dropout,
-        generator=generator,
-    )
+    if dropout == 0 and generator is None and backend is None and options.keys() <= _QUICK:
+        mask = options.get("mask")
+        if mask is None or type(mask) is Mask:
+            context = quick(query, key, value, mask, options.get("scale"))
+            if context is not None:
+                return context
+    scoring = Scoring.of(options)
+    problem = check(query, key, value, scoring, dropout=dropout, generator=generator)
+    return problem.restore(run(problem, choose(problem, backend))[0])
+
+
+def attention_with_pattern(
+    query: Float[Tensor, "*b L D"],
+    key: Float[Tensor, "*#g S D"],
+    value: Float[Tensor, "*#g S Dv"],
+    *,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+    backend: str | None = None,
+    **options: Unpack[ScoringOptions],
+) -> tuple[Float[Tensor, "*b L Dv"], Pattern]:
+    """Compute `attention`, and give its weights as a `Pattern` beside it, which stores none.
+
+    The pattern has each row's log-sum-exp from the kernel. It carries no gradients.
+
+    Args:
+        query: ``(B, H, L, D)``.
+        key: ``(B, G, S, D)``.
+        value: ``(B, G, S, Dv)``.
+        dropout: as for `attention`; the pattern is that before dropout.
+        generator: as for `attention`.
+        backend: likewise.
+        options: mask, scale, softcap, bias, alibi and sink, as for `attention`.
+
+    Returns:
+        context ``(B, H, L, Dv)``, and the weights ``(B, H, L, S)``.
+
+    Raises:
+        ValueError, TypeError: as for `attention`.
+
+    Example:
+        >>> import regard, torch
+        >>> query, key, value = torch.randn(3, 2, 5, 7).unbind()
+        >>> context, pattern = regard.attention_with_pattern(
+        ...     query, key, value, mask=regard.causal()
+        ... )
+        >>> context.shape, pattern.shape
+        (torch.Size([2, 5, 7]), torch.Size([2, 5, 5]))
+    """
+    if has_torch_function((query, key, value)):
+        return handle_torch_function(
+            attention_with_pattern,
+            (query, key, value),
+            query,
+            key,
+            value,
+            dropout=dropout,
+            generator=generator,
+            backend=backend,
+            **options,
+        )
+    scoring = Scoring.of(options)
+    problem = check(query, key, value, scoring, dropout=dropout, generator=generator)
     choice = choose(problem, backend)
     context, logsumexp = run(problem, choice)
-    context = problem.restore(context)
-    if not return_pattern:
-        return context
     if logsumexp is not None and choice.name != "native" and readable(logsumexp):
         logsumexp = _restated(problem, logsumexp)
-    return context, Pattern.of(problem, logsumexp)
+    return problem.restore(context), Pattern.of(problem, logsumexp)
 
 
 def _restated(problem: Problem, logsumexp: Float[Tensor, "B H L"]) -> Float[Tensor, "B H L"]:

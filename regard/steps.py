@@ -18,19 +18,20 @@ import torch
 
 from regard._captions import caption
 from regard._extras import install
-from regard.problem import Problem, check
+from regard.problem import Problem, Scoring, check
 from regard.problem.dropout import keep_mask
 from regard.problem.finite import dot_products, softcapped, weighted_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Unpack
 
     from jaxtyping import Float
     from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
     from torch import Tensor
 
-    from regard.mask import Mask
+    from regard.problem import ScoringOptions
 
 __all__ = ["Step", "Steps", "explain"]
 
@@ -134,14 +135,9 @@ def explain(
     key: Float[Tensor, "*#g S D"],
     value: Float[Tensor, "*#g S Dv"],
     *,
-    mask: Mask | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    bias: Float[Tensor, "..."] | None = None,
-    alibi: Float[Tensor, "..."] | None = None,
-    sink: Float[Tensor, "..."] | None = None,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
+    **options: Unpack[ScoringOptions],
 ) -> Steps:
     """Compute attention step by step and keep every step.
 
@@ -178,27 +174,16 @@ def explain(
         tensor([[1.0000, 0.0000],
                 [0.2689, 0.7311]])
     """
-    problem = check(
-        query,
-        key,
-        value,
-        mask=mask,
-        scale=scale,
-        softcap=softcap,
-        bias=bias,
-        alibi=alibi,
-        sink=sink,
-        dropout=dropout,
-        generator=generator,
-    )
+    scoring = Scoring.of(options)
+    problem = check(query, key, value, scoring, dropout=dropout, generator=generator)
     results = {name: problem.restore(tensor) for name, tensor in written_out(problem)}
     return Steps(
         query=query,
         key=key,
         value=value,
         scale=problem.scale,
-        softcap=softcap,
-        sink=sink,
+        softcap=scoring.softcap,
+        sink=scoring.sink,
         dropout=dropout,
         **results,
     )

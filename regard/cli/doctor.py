@@ -15,7 +15,7 @@ from regard.backends import choose
 from regard.backends.gpu import hardware, triton
 from regard.backends.native import Description, describe, why_missing
 from regard.cli.errors import telling
-from regard.problem import Problem, check
+from regard.problem import Problem, Scoring, check
 
 __all__ = ["doctor"]
 
@@ -98,7 +98,7 @@ def _problems() -> list[tuple[str, Problem]]:
 
     def problem(dtype: torch.dtype, dim: int = 64) -> Problem:
         tensor = torch.zeros(1, 1, 1, dim, dtype=dtype)
-        return check(tensor, tensor, tensor, mask=causal())
+        return check(tensor, tensor, tensor, Scoring(mask=causal()))
 
     problems = [
         ("float32", problem(torch.float32)),
@@ -119,7 +119,7 @@ def _problems_on_cuda() -> list[tuple[str, Problem]]:
     ) -> Problem:
         tensor = torch.zeros(1, 1, length, dim, dtype=dtype, device="cuda")
         mask = causal() if mask is None else mask
-        return check(tensor, tensor, tensor, mask=mask, softcap=softcap)
+        return check(tensor, tensor, tensor, Scoring(mask=mask, softcap=softcap))
 
     half = torch.bfloat16
     return [

@@ -25,7 +25,7 @@ def read(model: GPT, tokenizer: Tokenizer, ids: Sequence[int]) -> ForwardPass:
     """Run the model over a text and score its heads."""
     text = torch.tensor(ids, device=model.wte.weight.device)
     with torch.inference_mode():
-        logits, patterns = model(text, return_patterns=True)
+        logits, patterns = model.with_patterns(text)
     return forward_pass(text, patterns, logits, name=tokenizer.tokens)
 
 

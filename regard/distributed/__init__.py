@@ -5,7 +5,7 @@ ranks, each rank computes what its queries see of them, and partial results are 
 log-sum-exps: the outcome is that of a single process, to rounding.
 """
 
-from regard.distributed._attention import attention
+from regard.distributed._attention import attention, attention_with_pattern
 from regard.distributed._context import context_parallel
 from regard.distributed._layout import Layout
 from regard.distributed._pattern import ShardedPattern
@@ -17,6 +17,7 @@ __all__ = [
     "Layout",
     "ShardedPattern",
     "attention",
+    "attention_with_pattern",
     "context_parallel",
     "layout",
     "positions",

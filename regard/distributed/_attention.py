@@ -7,7 +7,7 @@ and key, Dv of value.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,56 +20,24 @@ from regard.errors import Error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Unpack
 
     import torch.distributed as dist
     from jaxtyping import Float
     from torch import Tensor
 
     from regard.distributed._plan import Plan
-    from regard.mask import Mask
+    from regard.problem import ScoringOptions
 
 
-@overload
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    mask: Mask | None = ...,
-    scale: float | None = ...,
-    softcap: float | None = ...,
-    alibi: Tensor | None = ...,
-    sink: Tensor | None = ...,
-    return_pattern: Literal[False] = ...,
-    group: dist.ProcessGroup | None = ...,
-) -> Tensor: ...
-@overload
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    mask: Mask | None = ...,
-    scale: float | None = ...,
-    softcap: float | None = ...,
-    alibi: Tensor | None = ...,
-    sink: Tensor | None = ...,
-    return_pattern: Literal[True],
-    group: dist.ProcessGroup | None = ...,
-) -> tuple[Tensor, ShardedPattern]: ...
 def attention(
     query: Float[Tensor, "*b n D"],
     key: Float[Tensor, "*#g m D"],
     value: Float[Tensor, "*#g m Dv"],
     *,
-    mask: Mask | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    alibi: Float[Tensor, "..."] | None = None,
-    sink: Float[Tensor, "..."] | None = None,
-    return_pattern: bool = False,
     group: dist.ProcessGroup | None = None,
-) -> Float[Tensor, "*b n Dv"] | tuple[Float[Tensor, "*b n Dv"], ShardedPattern]:
+    **options: Unpack[ScoringOptions],
+) -> Float[Tensor, "*b n Dv"]:
     """Compute `regard.attention` of a sequence whose positions lie on several ranks.
 
     Every rank of the group calls it at the same time with its shards, as `shard` cuts them, and
@@ -92,11 +60,10 @@ def attention(
         alibi: slope of each head, ``(H,)``, the same on every rank.
         sink: a logit of each head, ``(H,)``, the same on every rank. Gradients of alibi and sink
             hold this rank's part: sum them over the ranks, like those of a model's weights.
-        return_pattern: also return the weights as a lazy `ShardedPattern`.
         group: the ranks; None is the default group.
 
     Returns:
-        context ``(B, H, n, Dv)`` of this rank's queries, or ``(context, pattern)``.
+        context ``(B, H, n, Dv)`` of this rank's queries.
 
     Raises:
         ValueError: for arguments that do not fit together, on this rank or between ranks.
@@ -117,31 +84,44 @@ def attention(
         torch.Size([2, 5, 7])
         >>> dist.destroy_process_group()
     """
-    numbers = {"scale": scale, "softcap": softcap, "alibi": alibi, "sink": sink}
-    context, pattern = attend(query, key, value, mask=mask, numbers=numbers, group=group)
-    return (context, pattern) if return_pattern else context
+    return attend(query, key, value, options, group=group)[0]
+
+
+def attention_with_pattern(
+    query: Float[Tensor, "*b n D"],
+    key: Float[Tensor, "*#g m D"],
+    value: Float[Tensor, "*#g m Dv"],
+    *,
+    group: dist.ProcessGroup | None = None,
+    **options: Unpack[ScoringOptions],
+) -> tuple[Float[Tensor, "*b n Dv"], ShardedPattern]:
+    """Compute `attention`, and give the weights as a lazy `ShardedPattern` beside it.
+
+    Args:
+        query: this rank's queries, ``(B, H, n, D)``.
+        key: this rank's keys, ``(B, G, m, D)``.
+        value: this rank's values, ``(B, G, m, Dv)``.
+        group: the ranks; None is the default group.
+        options: mask, scale, softcap, alibi and sink, as for `attention`.
+
+    Raises:
+        ValueError, TypeError, DistributedError: as for `attention`.
+    """
+    return attend(query, key, value, options, group=group)
 
 
 def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    options: ScoringOptions,
     *,
-    mask: Mask | None,
-    numbers: Mapping[str, Any],
-    refused: Mapping[str, Any] | None = None,
+    refused: Mapping[str, str] | None = None,
     group: dist.ProcessGroup | None,
 ) -> tuple[Tensor, ShardedPattern]:
     """Compute context and pattern; see `make_plan` for the arguments."""
     plan, problem = make_plan(
-        "attention",
-        query,
-        key,
-        value,
-        mask=mask,
-        numbers=numbers,
-        refused=refused or {},
-        group=group,
+        "attention", query, key, value, options, refused=refused or {}, group=group
     )
     apply: Callable[..., tuple[Tensor, Tensor]] = _RingAttention.apply
     context, logsumexp = apply(

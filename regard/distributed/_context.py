@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, Any
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from regard.attention import attention
+from regard.attention import attention, attention_with_pattern
 from regard.distributed._attention import attend
 from regard.record.intercept.watch import listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Unpack
 
+    import torch
     import torch.distributed as dist
     from torch import Tensor
 
-_CURES = {
-    "bias": "leave it out; masks and alibi say the same in O(L) memory",
-    "dropout": "set it to 0; which weights it drops goes by their place in the whole pattern",
-    "generator": "leave it out; without dropout it draws nothing",
-    "backend": "leave it out; each block is computed by the fastest that can",
-}
+    from regard.distributed._pattern import ShardedPattern
+    from regard.problem import ScoringOptions
 
 
 @contextmanager
@@ -78,7 +76,9 @@ class _ThroughRing(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if function is attention:
-            return self._attention(*args, **(kwargs or {}))
+            return self._attend(*args, **(kwargs or {}))[0]
+        if function is attention_with_pattern:
+            return self._attend(*args, **(kwargs or {}))
         if function in (F.scaled_dot_product_attention, F.multi_head_attention_forward):
             raise ValueError(
                 f"torch's {function.__name__} would see this rank's shard alone; within "
@@ -86,28 +86,30 @@ class _ThroughRing(TorchFunctionMode):
             )
         return function(*args, **(kwargs or {}))
 
-    def _attention(
+    def _attend(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
         *,
-        return_pattern: bool = False,
-        **arguments: Any,
-    ) -> Any:
-        mask = arguments.pop("mask", None)
+        dropout: float,
+        generator: torch.Generator | None,
+        backend: str | None,
+        **options: Unpack[ScoringOptions],
+    ) -> tuple[Tensor, ShardedPattern]:
         refused = {}
         if listening():
             refused["a recording"] = (
-                "it looks at one process; take the layer's pattern by return_pattern=True"
+                "it looks at one process; take the layer's pattern by its method with_pattern"
             )
-        for name, cure in _CURES.items():
-            given = arguments.pop(name, None)
-            if isinstance(given, (str, float)) and given:
-                refused[f"{name}={given!r}"] = cure
-            elif given is not None and not isinstance(given, (int, float)):
-                refused[name] = cure
-        context, pattern = attend(
-            query, key, value, mask=mask, numbers=arguments, refused=refused, group=self._group
-        )
-        return (context, pattern) if return_pattern else context
+        if dropout:
+            refused[f"dropout={dropout!r}"] = (
+                "set it to 0; which weights it drops goes by their place in the whole pattern"
+            )
+        if generator is not None:
+            refused["generator"] = "leave it out; without dropout it draws nothing"
+        if backend is not None:
+            refused[f"backend={backend!r}"] = (
+                "leave it out; each block is computed by the fastest that can"
+            )
+        return attend(query, key, value, options, refused=refused, group=self._group)

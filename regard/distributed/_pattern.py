@@ -23,6 +23,7 @@ from regard.pattern.readout import Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Unpack
 
     import torch.distributed as dist
     from jaxtyping import Float
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from regard.distributed._plan import Plan
     from regard.distributed._readouts import Gathering
-    from regard.mask import Mask
+    from regard.problem import ScoringOptions
     from regard.pattern.readout import Readout, Tile
 
 
@@ -71,24 +72,10 @@ class ShardedPattern(Pattern):
         query: Float[Tensor, "*b n D"],
         key: Float[Tensor, "*g m D"],
         *,
-        mask: Mask | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        alibi: Float[Tensor, "..."] | None = None,
-        sink: Float[Tensor, "..."] | None = None,
         group: dist.ProcessGroup | None = None,
+        **options: Unpack[ScoringOptions],
     ) -> None:
-        numbers = {"scale": scale, "softcap": softcap, "alibi": alibi, "sink": sink}
-        plan, _ = make_plan(
-            "ShardedPattern",
-            query,
-            key,
-            None,
-            mask=mask,
-            numbers=numbers,
-            refused={},
-            group=group,
-        )
+        plan, _ = make_plan("ShardedPattern", query, key, None, options, refused={}, group=group)
         self._plan, self._of_rows = plan, _logsumexp(plan)
 
     @classmethod

@@ -14,7 +14,7 @@ from regard.distributed.agree import agree
 from regard.distributed.ring import Ring
 from regard.mask import Mask
 from regard.pattern.readout import Tile
-from regard.problem import Problem, check
+from regard.problem import Problem, Scoring, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from regard.distributed._layout import Chunk
     from regard.mask.rows import Rows
+    from regard.problem import ScoringOptions
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,10 +71,9 @@ def make_plan(
     query: Tensor,
     key: Tensor,
     value: Tensor | None,
+    options: ScoringOptions,
     *,
-    mask: Mask | None,
-    numbers: Mapping[str, Any],
-    refused: Mapping[str, Any],
+    refused: Mapping[str, str],
     group: dist.ProcessGroup | None,
 ) -> tuple[Plan, Problem]:
     """Check this rank's arguments, and that all ranks are about to do the same.
@@ -83,8 +83,7 @@ def make_plan(
         query: this rank's shard.
         key: likewise.
         value: likewise, if there are values.
-        mask: of the whole sequence.
-        numbers: scale, softcap, alibi and sink, as for `regard.attention`.
+        options: as for `regard.attention`; the mask is that of the whole sequence.
         refused: arguments that a ring can't honour, where they were given, each with the cure.
         group: the ranks.
 
@@ -92,12 +91,12 @@ def make_plan(
         The plan; and this rank's problem with its gradients.
     """
     ring = Ring(group)
-    problem, failure = None, None
+    scoring, problem, failure = Scoring(), None, None
     try:
-        problem = _checked(query, key, value, mask, numbers, refused)
+        scoring, problem = _checked(query, key, value, options, refused)
     except (TypeError, ValueError) as error:
         failure = error
-    facts = {} if problem is None else _facts(call, problem, mask)
+    facts = {} if problem is None else _facts(call, problem, scoring.mask)
     own = {} if problem is None else {"queries": problem.queries, "keys": problem.keys}
     said = agree(ring, facts, own, failure)
     assert problem is not None, "or the failure has been raised"
@@ -108,7 +107,7 @@ def make_plan(
         problem=_without_gradients(problem),
         queries=queries,
         keys=keys,
-        chunks=_chunks(ring, problem, mask, queries, keys),
+        chunks=_chunks(ring, problem, scoring.mask, queries, keys),
     )
     return plan, problem
 
@@ -117,21 +116,21 @@ def _checked(
     query: Tensor,
     key: Tensor,
     value: Tensor | None,
-    mask: Mask | None,
-    numbers: Mapping[str, Any],
-    refused: Mapping[str, Any],
-) -> Problem:
+    options: ScoringOptions,
+    refused: Mapping[str, str],
+) -> tuple[Scoring, Problem]:
+    scoring = Scoring.of(options)
+    if scoring.bias is not None:
+        refused = {"bias": "leave it out; masks and alibi say the same in O(L) memory", **refused}
     for name, cure in refused.items():
         raise ValueError(f"{name} can't be honoured over several ranks: {cure}")
-    problem = check(query, key, value, **numbers)
-    if mask is not None and not isinstance(mask, Mask):
-        raise TypeError(f"mask must be a regard.Mask or None, but is {type(mask).__name__}")
+    mask = scoring.mask
     if mask is not None and (mask.allowed is not None or mask.bias is not None):
         raise ValueError(
             f"mask is {mask!r}: a dense mask takes the memory of the whole pattern on every rank; "
             "say it as intervals, such as causal, window, documents, padding or prefix"
         )
-    return problem
+    return scoring, check(query, key, value, replace(scoring, mask=None))
 
 
 def _facts(call: str, problem: Problem, mask: Mask | None) -> dict[str, Any]:

@@ -11,13 +11,13 @@ parameters carry GPT-2's own names (`wte`, `h.0.attn.c_attn.weight`, ...).
 from __future__ import annotations
 
 from math import pi, sqrt
-from typing import TYPE_CHECKING, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard import attention, causal, window
+from regard import attention, attention_with_pattern, causal, window
 from regard.gpt._linear import Embedding, Linear, linear
 from regard.nn import Rotation
 
@@ -92,9 +92,7 @@ class Attention(nn.Module):
         if patterns is None:
             context = attention(query, key, value, mask=mask, dropout=dropout)
         else:
-            context, pattern = attention(
-                query, key, value, mask=mask, dropout=dropout, return_pattern=True
-            )
+            context, pattern = attention_with_pattern(query, key, value, mask=mask, dropout=dropout)
             patterns.append(pattern)
         return cast("Tensor", self.c_proj(context.transpose(-3, -2).flatten(-2)))  # (B, T, E)
 
@@ -188,7 +186,7 @@ class GPT(nn.Module):
     >>> model = GPT(GPTConfig(vocab_size=11, context=7, layers=2, heads=3, dim=12))
     >>> model(torch.tensor([[1, 2, 3]])).shape
     torch.Size([1, 3, 11])
-    >>> logits, patterns = model(torch.tensor([1, 2, 3]), return_patterns=True)
+    >>> logits, patterns = model.with_patterns(torch.tensor([1, 2, 3]))
     >>> len(patterns), patterns[0].shape
     (2, torch.Size([3, 3, 3]))
     """
@@ -223,32 +221,13 @@ class GPT(nn.Module):
             else:
                 nn.init.normal_(parameter, std=0.02)
 
-    @overload
-    def forward(
-        self,
-        ids: Tensor,
-        *,
-        cache: GPTCache | None = ...,
-        mask: Mask | None = ...,
-        return_patterns: Literal[False] = ...,
-    ) -> Tensor: ...
-    @overload
-    def forward(
-        self,
-        ids: Tensor,
-        *,
-        cache: GPTCache | None = ...,
-        mask: Mask | None = ...,
-        return_patterns: Literal[True],
-    ) -> tuple[Tensor, tuple[Pattern, ...]]: ...
     def forward(
         self,
         ids: Int[Tensor, "*b T"],
         *,
         cache: GPTCache | None = None,
         mask: Mask | None = None,
-        return_patterns: bool = False,
-    ) -> Float[Tensor, "*b T V"] | tuple[Float[Tensor, "*b T V"], tuple[Pattern, ...]]:
+    ) -> Float[Tensor, "*b T V"]:
         """Run the model.
 
         Args:
@@ -257,11 +236,9 @@ class GPT(nn.Module):
                 holds are at most its capacity.
             mask: which keys a token may see, besides what it may see anyway; such as
                 `regard.documents`, where a row holds several texts.
-            return_patterns: also return one lazy `Pattern` of shape ``(B, H, T, S)`` a layer, S the
-                tokens in the cache, these included: T without one.
 
         Returns:
-            Logits ``(B, T, V)``; with `return_patterns`, the pair of them and the patterns.
+            Logits ``(B, T, V)``.
 
         Raises:
             TypeError: `ids` is not a tensor of int64 or int32.
@@ -269,10 +246,24 @@ class GPT(nn.Module):
                 cache have room for, or an id outside the vocabulary.
         """
         self._check(ids)
-        patterns: list[Pattern] | None = [] if return_patterns else None
+        x = self._run(ids, None, cache, mask)  # (B, T, E)
+        return linear(x, self.wte.weight)  # (B, T, V): the embedding, transposed
+
+    def with_patterns(
+        self,
+        ids: Int[Tensor, "*b T"],
+        *,
+        cache: GPTCache | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Tensor, "*b T V"], tuple[Pattern, ...]]:
+        """Compute `forward`, and give one lazy `Pattern` a layer beside it.
+
+        Each is of shape ``(B, H, T, S)``, S the tokens in the cache, these included: T without one.
+        """
+        self._check(ids)
+        patterns: list[Pattern] = []
         x = self._run(ids, patterns, cache, mask)  # (B, T, E)
-        logits = linear(x, self.wte.weight)  # (B, T, V): the embedding, transposed
-        return logits if patterns is None else (logits, tuple(patterns))
+        return linear(x, self.wte.weight), tuple(patterns)
 
     def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
         """What comes after `ids`: the logits of `forward` at the last token alone.

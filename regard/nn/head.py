@@ -6,12 +6,12 @@ Axes: T positions, C channels in (d_in), D channels out (d_out).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from regard.attention import attention
+from regard.attention import attention, attention_with_pattern
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -92,31 +92,39 @@ class Head(nn.Module):
             setattr(head, name, nn.Parameter(matrix.detach().clone()))
         return head
 
-    @overload
     def forward(
-        self, x: Tensor, source: Tensor | None = ..., *, return_pattern: Literal[False] = ...
-    ) -> Tensor: ...
-    @overload
-    def forward(
-        self, x: Tensor, source: Tensor | None = ..., *, return_pattern: Literal[True]
-    ) -> tuple[Tensor, Pattern]: ...
-    def forward(
-        self,
-        x: Float[Tensor, "*b T C"],
-        source: Float[Tensor, "*b S C"] | None = None,
-        *,
-        return_pattern: bool = False,
-    ) -> Float[Tensor, "*b T D"] | tuple[Float[Tensor, "*b T D"], Pattern]:
+        self, x: Float[Tensor, "*b T C"], source: Float[Tensor, "*b S C"] | None = None
+    ) -> Float[Tensor, "*b T D"]:
         """Attend from x to source, which is x itself unless another sequence is given.
 
         Args:
             x: ``(T, C)`` or ``(B, T, C)``: where the queries come from.
             source: ``(S, C)`` or ``(B, S, C)``: where keys and values come from.
-            return_pattern: also return the weights as a lazy `regard.Pattern`.
 
         Raises:
             ValueError: if the channels are not d_in.
         """
+        return attention(
+            *self._project(x, source),
+            mask=self.mask,
+            dropout=self.dropout if self.training else 0.0,
+        )
+
+    def with_pattern(
+        self, x: Float[Tensor, "*b T C"], source: Float[Tensor, "*b S C"] | None = None
+    ) -> tuple[Float[Tensor, "*b T D"], Pattern]:
+        """Compute `forward`, and give the weights as a lazy `regard.Pattern` beside it.
+
+        It is a method of its own: hooks on the module see calls of the module alone.
+        """
+        return attention_with_pattern(
+            *self._project(x, source),
+            mask=self.mask,
+            dropout=self.dropout if self.training else 0.0,
+        )
+
+    def _project(self, x: Tensor, source: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Query ``(B, T, D)``, key and value ``(B, S, D)``."""
         source = x if source is None else source
         d_in = self.query.shape[0]
         for name, tensor in (("x", x), ("source", source)):
@@ -125,15 +133,7 @@ class Head(nn.Module):
                     f"{name} has shape {tuple(tensor.shape)}, but this head takes (T, {d_in}) or "
                     f"(B, T, {d_in})"
                 )
-        context, pattern = attention(
-            x @ self.query,  # (B, T, D)
-            source @ self.key,  # (B, S, D)
-            source @ self.value,  # (B, S, D)
-            mask=self.mask,
-            dropout=self.dropout if self.training else 0.0,
-            return_pattern=True,  # lazy: it costs nothing until it is looked at
-        )
-        return (context, pattern) if return_pattern else context
+        return x @ self.query, source @ self.key, source @ self.value
 
     def extra_repr(self) -> str:
         """Name the sizes and what is not a default."""

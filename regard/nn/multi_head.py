@@ -6,11 +6,11 @@ heads, D = E/H head dimension.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING
 
 from torch import nn
 
-from regard.attention import attention
+from regard.attention import attention, attention_with_pattern
 from regard.nn.head import Head
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ class MultiHeadAttention(nn.Module):
         >>> import regard, torch
         >>> from regard.nn import MultiHeadAttention
         >>> layer = MultiHeadAttention(12, 3, mask=regard.causal())
-        >>> context, pattern = layer(torch.randn(2, 5, 12), return_pattern=True)
-        >>> context.shape, pattern.shape
+        >>> output, pattern = layer.with_pattern(torch.randn(2, 5, 12))
+        >>> output.shape, pattern.shape
         (torch.Size([2, 5, 12]), torch.Size([2, 3, 5, 5]))
     """
 
@@ -142,32 +142,13 @@ class MultiHeadAttention(nn.Module):
         )
         return Head.of(query, key, value, mask=self.mask, dropout=self.dropout)
 
-    @overload
-    def forward(
-        self,
-        x: Tensor,
-        source: Tensor | None = ...,
-        *,
-        cache: KVCache | None = ...,
-        return_pattern: Literal[False] = ...,
-    ) -> Tensor: ...
-    @overload
-    def forward(
-        self,
-        x: Tensor,
-        source: Tensor | None = ...,
-        *,
-        cache: KVCache | None = ...,
-        return_pattern: Literal[True],
-    ) -> tuple[Tensor, Pattern]: ...
     def forward(
         self,
         x: Float[Tensor, "*b T E"],
         source: Float[Tensor, "*b S C"] | None = None,
         *,
         cache: KVCache | None = None,
-        return_pattern: bool = False,
-    ) -> Float[Tensor, "*b T E"] | tuple[Float[Tensor, "*b T E"], Pattern]:
+    ) -> Float[Tensor, "*b T E"]:
         """Attend from x to source, which is x itself unless another sequence is given.
 
         Args:
@@ -175,12 +156,36 @@ class MultiHeadAttention(nn.Module):
             source: ``(S, C)`` or ``(B, S, C)``: where keys and values come from, C = source_dim.
             cache: keys and values of the positions before x, which are attended to as well; those
                 of x are added. For self-attention whose mask is causal, `regard.window` or not.
-            return_pattern: also return the weights of all heads, a lazy ``(B, H, T, S)``.
 
         Raises:
             ValueError: if the channels are not those the layer was made for; with a cache, if there
                 is a source or no mask, or the cache is full.
         """
+        query, key, value, mask = self._project(x, source, cache)
+        dropout = self.dropout if self.training else 0.0
+        context = attention(query, key, value, mask=mask, dropout=dropout)  # (B, H, T, D)
+        return self.output(merge_heads(context))
+
+    def with_pattern(
+        self,
+        x: Float[Tensor, "*b T E"],
+        source: Float[Tensor, "*b S C"] | None = None,
+        *,
+        cache: KVCache | None = None,
+    ) -> tuple[Float[Tensor, "*b T E"], Pattern]:
+        """Compute `forward`, and give the weights of all heads, a lazy ``(B, H, T, S)``, beside it.
+
+        It is a method of its own: hooks on the module see calls of the module alone.
+        """
+        query, key, value, mask = self._project(x, source, cache)
+        dropout = self.dropout if self.training else 0.0
+        context, pattern = attention_with_pattern(query, key, value, mask=mask, dropout=dropout)
+        return self.output(merge_heads(context)), pattern
+
+    def _project(
+        self, x: Tensor, source: Tensor | None, cache: KVCache | None
+    ) -> tuple[Tensor, Tensor, Tensor, Mask | None]:
+        """Query ``(B, H, T, D)``, key and value ``(B, G, S, D)``, those of the cache included."""
         if cache is not None and (source is not None or self.mask is None):
             what = "another source" if source is not None else "a layer without a causal mask"
             raise ValueError(
@@ -200,16 +205,7 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and mask is not None:
             key, value = cache.append(key, value)
             mask = cache.masked(mask, query.shape[-2], key.shape[-2])
-        context, pattern = attention(
-            query,
-            key,
-            value,
-            mask=mask,
-            dropout=self.dropout if self.training else 0.0,
-            return_pattern=True,
-        )
-        output = self.output(merge_heads(context))  # (B, T, E)
-        return (output, pattern) if return_pattern else output
+        return query, key, value, mask
 
     def extra_repr(self) -> str:
         """Name what the maps do not show."""

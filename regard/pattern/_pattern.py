@@ -34,19 +34,20 @@ from regard.pattern.readouts import (
     Top,
     TopK,
 )
-from regard.problem import Problem, check
+from regard.problem import Problem, Scoring, check
 from regard.steps import worst_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Unpack
 
     from jaxtyping import Float
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from regard.mask import Mask
     from regard.pattern.index import Index
+    from regard.problem import ScoringOptions
 
 __all__ = ["Pattern"]
 
@@ -89,17 +90,10 @@ class Pattern:
         query: Float[Tensor, "*b L D"],
         key: Float[Tensor, "*g S D"],
         *,
-        mask: Mask | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        bias: Float[Tensor, "..."] | None = None,
-        alibi: Float[Tensor, "..."] | None = None,
-        sink: Float[Tensor, "..."] | None = None,
         logsumexp: Float[Tensor, "*b L"] | None = None,
+        **options: Unpack[ScoringOptions],
     ) -> None:
-        problem = check(
-            query, key, mask=mask, scale=scale, softcap=softcap, bias=bias, alibi=alibi, sink=sink
-        )
+        problem = check(query, key, scoring=Scoring.of(options))
         if logsumexp is not None and logsumexp.shape != query.shape[:-1]:
             raise ValueError(
                 f"logsumexp has shape {tuple(logsumexp.shape)}, but the query has one row for each "

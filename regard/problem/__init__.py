@@ -1,5 +1,6 @@
 """One attention problem, its arguments checked and in one layout."""
 
 from regard.problem._problem import Problem, check
+from regard.problem.scoring import Scoring, ScoringOptions
 
-__all__ = ["Problem", "check"]
+__all__ = ["Problem", "Scoring", "ScoringOptions", "check"]

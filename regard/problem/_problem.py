@@ -19,9 +19,10 @@ import torch
 from regard._axes import aligned, four_axes, matrix, per_head, widened
 from regard._cached import cached
 from regard._contexts import readable
-from regard._tensors import check_dtype, check_tensor
+from regard._tensors import check_floating
 from regard.mask import Mask
 from regard.problem.dropout import draw_seed
+from regard.problem.scoring import Scoring, check_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -224,29 +225,17 @@ def check(
     query: Tensor,
     key: Tensor,
     value: Tensor | None = None,
+    scoring: Scoring | None = None,
     *,
-    mask: Mask | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    bias: Tensor | None = None,
-    alibi: Tensor | None = None,
-    sink: Tensor | None = None,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Problem:
-    """Check the arguments of an attention and lay them out; the caller documents them."""
+    """Check that the arguments of an attention fit together, and lay them out."""
+    scoring = Scoring() if scoring is None else scoring
     tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
     _check_tensors(tensors)
     _check_shapes(query, key, value)
-    for name, tensor in (("bias", bias), ("alibi", alibi), ("sink", sink)):
-        if tensor is not None:
-            _check_floating(name, tensor)
-    if mask is not None and not isinstance(mask, Mask):
-        cure = "; wrap a tensor as regard.dense(mask)" if isinstance(mask, torch.Tensor) else ""
-        raise TypeError(f"mask must be a regard.Mask or None, but is {type(mask).__name__}{cure}")
-    if softcap is not None and not 0 < _number("softcap", softcap) < math.inf:
-        raise ValueError(f"softcap must be above 0 and finite, but is {softcap}; None is for none")
-    if not 0 <= _number("dropout", dropout) <= 1:
+    if not 0 <= check_number("dropout", dropout) <= 1:
         raise ValueError(f"dropout must lie in [0, 1], but is {dropout}")
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(
@@ -256,17 +245,19 @@ def check(
 
     leading = tuple(query.shape[:-2])
     queries, keys, dim = query.shape[-2], key.shape[-2], query.shape[-1]
-    rows = (Mask() if mask is None else mask).resolve(leading, queries, keys, query.device)
+    mask = Mask() if scoring.mask is None else scoring.mask
+    rows = mask.resolve(leading, queries, keys, query.device)
+    default_scale = 1 / math.sqrt(dim) if dim else 1.0
     return Problem(
         leading=leading,
         query=four_axes(query, leading),
         key=four_axes(key, leading),
         value=None if value is None else four_axes(value, leading),
-        rows=rows.with_bias(matrix(bias, "bias", leading, queries, keys, query.device)),
-        scale=_checked_scale(scale, dim),
-        softcap=softcap,
-        alibi=per_head(alibi, "alibi", leading),
-        sink=per_head(sink, "sink", leading),
+        rows=rows.with_bias(matrix(scoring.bias, "bias", leading, queries, keys, query.device)),
+        scale=default_scale if scoring.scale is None else float(scoring.scale),
+        softcap=scoring.softcap,
+        alibi=per_head(scoring.alibi, "alibi", leading),
+        sink=per_head(scoring.sink, "sink", leading),
         dropout=dropout,
         seed=draw_seed(generator) if dropout > 0 else None,
     )
@@ -281,7 +272,7 @@ def _largest(tensor: Tensor) -> Tensor:
 def _check_tensors(tensors: Mapping[str, object]) -> None:
     query = tensors["query"]
     for name, tensor in tensors.items():
-        _check_floating(name, tensor)
+        check_floating(tensor, name)
         assert isinstance(tensor, torch.Tensor), "it has just been checked"
         assert isinstance(query, torch.Tensor), "it was the first to be checked"
         if tensor.dtype != query.dtype:
@@ -294,16 +285,6 @@ def _check_tensors(tensors: Mapping[str, object]) -> None:
                 f"{name} is on {tensor.device} but query on {query.device}; move one: "
                 f"{name}.to(query.device)"
             )
-
-
-def _check_floating(name: str, tensor: object) -> None:
-    check_tensor(tensor, name)
-    assert isinstance(tensor, torch.Tensor), "it has just been checked"
-    if not tensor.is_floating_point():
-        is_mask = name == "bias" and tensor.dtype == torch.bool
-        cure = "pass it as mask=regard.dense(bias)" if is_mask else f"try {name}.float()"
-        raise TypeError(f"{name} must be floating point, but is {tensor.dtype}; {cure}")
-    check_dtype(tensor, name)
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None) -> None:
@@ -348,18 +329,3 @@ def _leading_misfit(name: str, query: Tensor, tensor: Tensor) -> tuple[str, str]
         if groups != heads and (groups == 0 or heads % groups):
             return f"the query's heads H={heads} must be a multiple of the {name}'s G={groups}", ""
     return None
-
-
-def _number(name: str, given: object) -> float:
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        cure = f"; try {name}.item()" if isinstance(given, torch.Tensor) else ""
-        raise TypeError(f"{name} must be a number, but is {type(given).__name__}{cure}")
-    return float(given)
-
-
-def _checked_scale(scale: float | None, dim: int) -> float:
-    if scale is None:
-        return 1 / math.sqrt(dim) if dim else 1.0
-    if not -math.inf < _number("scale", scale) < math.inf:
-        raise ValueError(f"scale must be finite, but is {scale}; None is 1/√D")
-    return float(scale)

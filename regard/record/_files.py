@@ -23,7 +23,7 @@ from regard._files import as_any_new_file, as_os_error, replace_file
 from regard.mask import dense
 from regard.mask.bounds import AffineBounds, IndexBounds
 from regard.pattern import Pattern
-from regard.problem import Problem, check
+from regard.problem import Problem, Scoring, check
 from regard.record._errors import RecordError
 from regard.record._recording import Recording
 from regard.record.layer import Labels, Layer
@@ -230,9 +230,7 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
     if query.ndim != 4 or min(leading, default=0) < 0 or flat(leading) != query.shape[:2]:
         raise ValueError(f"a query of shape {tuple(query.shape)} for heads of {leading}")
     allowed = tensor("allowed")
-    problem = check(
-        query,
-        key,
+    scoring = Scoring(
         mask=None if allowed is None else dense(allowed),
         scale=entry["scale"],
         softcap=entry["softcap"],
@@ -240,6 +238,7 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
         alibi=tensor("alibi"),
         sink=tensor("sink"),
     )
+    problem = check(query, key, scoring=scoring)
     bounds = _bounds(entry, problem, read)
     problem = replace(problem, leading=leading, rows=replace(problem.rows, bounds=bounds))
     logsumexp = tensor("logsumexp")

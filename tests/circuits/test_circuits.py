@@ -195,7 +195,7 @@ def test_qk_gives_the_scores_of_our_gpt():
     model = our_gpt().double()
     seen = listen(model, "gpt")
     with torch.no_grad():
-        _, patterns = model(torch.randint(29, (1, 11)), return_patterns=True)
+        _, patterns = model.with_patterns(torch.randint(29, (1, 11)))
     x, future = seen["x"], torch.ones(11, 11).triu(1).bool()
     for head in range(5):
         scaled = x @ qk(model, 1, head) @ x.T / 7**0.5

@@ -44,7 +44,7 @@ def test_the_figures_are_those_of_the_model(regard, model):
     network, tokenizer = load(model)
     ids = torch.tensor(tokenizer.encode(TEXT))
     with torch.inference_mode():
-        _, patterns = network(ids, return_patterns=True)
+        _, patterns = network.with_patterns(ids)
     top = patterns[1][2].topk(3)
     tokens = [token.replace(" ", "␣") for token in tokenizer.tokens(ids.tolist())]
     table = done.out[done.out.index("attends most to") :].splitlines()
@@ -60,7 +60,7 @@ def test_the_steps_of_a_head_are_those_the_model_takes(model):
     network, tokenizer = load(model)
     ids = tokenizer.encode(TEXT)
     with torch.inference_mode():
-        _, patterns = network(torch.tensor(ids), return_patterns=True)
+        _, patterns = network.with_patterns(torch.tensor(ids))
     for layer in range(2):
         for head in range(3):
             steps = head_steps(network, ids, layer, head)

@@ -85,9 +85,7 @@ def test_logits_of_ten_thousand(dtype, backend):
 def test_later_tokens_change_nothing(length, backend):
     query, key, value = (normal(2, 3, length, 16, seed=s, dtype=torch.float32) for s in range(3))
     at = length // 2
-    run = functools.partial(
-        regard.attention, mask=regard.causal(), backend=backend, return_pattern=True
-    )
+    run = functools.partial(regard.attention_with_pattern, mask=regard.causal(), backend=backend)
     context, pattern = run(query, key, value)
     changed = [torch.cat([t[..., :at, :], 9 * t[..., at:, :] + 1], -2) for t in (query, key, value)]
     again, other = run(*changed)

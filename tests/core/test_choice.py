@@ -9,12 +9,13 @@ from support.cpu_paths import ON_CPU
 import regard
 from regard.backends import choose
 from regard.backends.native import library
-from regard.problem import check
+from regard.problem import Scoring, check
 
 
-def problem(dtype=torch.float32, lead=(2, 4), dim=8, dim_value=3, **options):
+def problem(dtype=torch.float32, lead=(2, 4), dim=8, dim_value=3, dropout=0.0, **options):
     query, key = torch.randn(*lead, 5, dim).to(dtype), torch.randn(*lead, 7, dim).to(dtype)
-    return check(query, key, torch.randn(*lead, 7, dim_value).to(dtype), **options)
+    value = torch.randn(*lead, 7, dim_value).to(dtype)
+    return check(query, key, value, Scoring(**options), dropout=dropout)
 
 
 OPTIONS = [

@@ -8,7 +8,7 @@ from support.tolerances import as_exact_as_torch, interval_masks, large, normal
 
 import regard
 from regard.backends import choose
-from regard.problem import check
+from regard.problem import Scoring, check
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
@@ -62,7 +62,7 @@ def test_gradients(backend, mask, dtype):
     shapes = (2, 4, 257, 40), (2, 2, 257, 40), (2, 2, 257, 24)
     tensors = [normal(*s, seed=i).to("cuda", dtype) for i, s in enumerate(shapes)]
     try:
-        choose(check(*tensors, mask=mask), backend)
+        choose(check(*tensors, Scoring(mask=mask)), backend)
     except ValueError as objection:
         pytest.skip(str(objection))
     weight = normal(2, 4, 257, 24, seed=9).cuda()
@@ -89,7 +89,7 @@ def test_a_visible_nan_comes_out(where, backend):
     tensors = {n: normal(1, 2, 130, 16, seed=i) for i, n in enumerate(("query", "key", "value"))}
     tensors = {n: t.to("cuda", torch.bfloat16) for n, t in tensors.items()}
     tensors[where][0, 1, 77, 3] = torch.nan
-    context, pattern = regard.attention(**tensors, backend=backend, return_pattern=True)
+    context, pattern = regard.attention_with_pattern(**tensors, backend=backend)
     steps = regard.explain(**tensors)
     assert torch.equal(context.isnan(), steps.context.isnan())
     assert torch.equal(pattern.logsumexp.isnan(), steps.logsumexp.isnan())

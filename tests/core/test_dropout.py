@@ -140,7 +140,7 @@ def test_none_and_all():
 
 def test_the_pattern_is_that_before_dropout():
     tensors = inputs()
-    _, pattern = regard.attention(*tensors, dropout=0.5, return_pattern=True)
+    _, pattern = regard.attention_with_pattern(*tensors, dropout=0.5)
     torch.testing.assert_close(pattern.dense(), regard.explain(*tensors).weights)
 
 

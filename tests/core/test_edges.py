@@ -34,9 +34,7 @@ def test_nothing_at_all(nothing, mask, backend):
     query = normal(batch, heads, queries, 8).requires_grad_()
     key = normal(batch, groups, keys, 8).requires_grad_()
     value = normal(batch, groups, keys, dim_value).requires_grad_()
-    context, pattern = regard.attention(
-        query, key, value, mask=mask, backend=backend, return_pattern=True
-    )
+    context, pattern = regard.attention_with_pattern(query, key, value, mask=mask, backend=backend)
     assert context.shape == (batch, heads, queries, dim_value)
     if keys == 0:
         assert not bool(context.any())
@@ -76,7 +74,7 @@ def test_head_dimension_zero_gives_even_weights(dtype):
         normal(7, 0, dtype=dtype),
         normal(7, 3, dtype=dtype),
     )
-    context, pattern = regard.attention(query, key, value, return_pattern=True)
+    context, pattern = regard.attention_with_pattern(query, key, value)
     tolerance = {"rtol": 0, "atol": 2 * torch.finfo(dtype).eps}  # of a mean of numbers near 1
     torch.testing.assert_close(context, value.double().mean(0).to(dtype).expand(5, 3), **tolerance)
     torch.testing.assert_close(pattern.dense(), torch.full((5, 7), 1 / 7, dtype=pattern.dtype))
@@ -86,9 +84,7 @@ def test_head_dimension_zero_gives_even_weights(dtype):
 @pytest.mark.parametrize("mask", [None, regard.causal()])
 def test_one_query_and_one_key(mask, backend):
     query, key, value = normal(2, 3, 1, 8), normal(2, 3, 1, 8), normal(2, 3, 1, 5)
-    context, pattern = regard.attention(
-        query, key, value, mask=mask, backend=backend, return_pattern=True
-    )
+    context, pattern = regard.attention_with_pattern(query, key, value, mask=mask, backend=backend)
     # The weight before it is divided by the denominator, and that division, are each rounded.
     torch.testing.assert_close(context, value, rtol=2 * torch.finfo(value.dtype).eps, atol=0)
     torch.testing.assert_close(pattern.dense(), torch.ones(2, 3, 1, 1))
@@ -123,9 +119,7 @@ def test_every_number_of_leading_dimensions(lead, backend):
     options = {"mask": regard.causal(), "bias": normal(*lead, 5, 7, seed=3)}
     if lead:
         options |= {"alibi": normal(lead[-1], seed=4).abs(), "sink": normal(lead[-1], seed=5)}
-    context, pattern = regard.attention(
-        query, key, value, **options, backend=backend, return_pattern=True
-    )
+    context, pattern = regard.attention_with_pattern(query, key, value, **options, backend=backend)
     assert context.shape == (*lead, 5, 3)
     assert pattern.shape == (*lead, 5, 7)
     steps = regard.explain(query, key, value, **options)
@@ -160,8 +154,8 @@ def test_the_layout_in_memory_changes_nothing(how, dtype, backend):
     wanted = regard.explain(query, key, value, mask=regard.causal())
     for t in laid_out:
         t.requires_grad_()
-    context, pattern = regard.attention(
-        *laid_out, mask=regard.causal(), backend=backend, return_pattern=True
+    context, pattern = regard.attention_with_pattern(
+        *laid_out, mask=regard.causal(), backend=backend
     )
     # Two roundings of numbers near 1.
     tolerance = {"rtol": 0, "atol": 4 * torch.finfo(dtype).eps}
@@ -181,8 +175,8 @@ def test_autocast_does_not_reach_inside(backend):
     def results():
         for tensors in ((query, key, value), (query[:1], key[:1], value[:1])):
             chosen = backend if bool(tensors[2].isfinite().all()) else None
-            context, pattern = regard.attention(
-                *tensors, mask=regard.causal(), backend=chosen, return_pattern=True
+            context, pattern = regard.attention_with_pattern(
+                *tensors, mask=regard.causal(), backend=chosen
             )
             top, *rest = pattern.read(*readouts)
             steps = regard.explain(*tensors, mask=regard.causal())
@@ -201,8 +195,8 @@ def test_inputs_are_left_as_they_were():
     bias, sink = normal(5, 7, seed=3), normal(3, seed=4)
     before = [t.clone() for t in (query, key, value, bias, sink)]
     for backend in ON_CPU:
-        _, pattern = regard.attention(
-            query, key, value, bias=bias, sink=sink, backend=backend, return_pattern=True
+        _, pattern = regard.attention_with_pattern(
+            query, key, value, bias=bias, sink=sink, backend=backend
         )
         pattern.read(TopK(2), Entropy(), Image(2, 2))
         pattern.dense().zero_()

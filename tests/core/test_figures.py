@@ -53,7 +53,7 @@ def test_causal_weights(projected):
     expected = torch.tensor([row + [0.0] * (6 - len(row)) for row in CAUSAL_WEIGHTS])
     steps = regard.explain(*projected, mask=regard.causal())
     torch.testing.assert_close(steps.weights, expected, **ROUNDED)
-    _, pattern = regard.attention(*projected, mask=regard.causal(), return_pattern=True)
+    _, pattern = regard.attention_with_pattern(*projected, mask=regard.causal())
     torch.testing.assert_close(pattern.dense(), expected, **ROUNDED)
 
 

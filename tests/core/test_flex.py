@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.backends.gpu.flex import _blocks, _kernel, _mods
-from regard.problem import check
+from regard.problem import Scoring, check
 
 # torch's tracing of tensors that are no leaves warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -150,7 +150,7 @@ def test_gradients_are_those_of_the_definition(name, option):
 def test_a_bias_and_slopes_get_no_gradient_but_by_another():
     x = torch.randn(2, 4, 5, 8)
     for name, tensor in (("bias", torch.zeros(5, 5)), ("alibi", torch.ones(4))):
-        problem = check(x, x, x, **{name: tensor.requires_grad_()})
+        problem = check(x, x, x, Scoring(**{name: tensor.requires_grad_()}))
         with flex_on_cpu():
             with pytest.raises(ValueError, match=f"gradients of .*{name} up in no fixed order"):
                 regard.attention(x, x, x, **{name: tensor}, backend="flex")
@@ -176,7 +176,7 @@ def test_a_visible_nan_comes_out_where_nothing_is_hidden():
     query, key, value = (normal(1, 2, 5, 16, seed=s, dtype=torch.float32) for s in range(3))
     key[0, 1, 3, 2], value[0, 0, 2, 1] = torch.nan, torch.nan
     with flex_on_cpu():
-        context, pattern = regard.attention(query, key, value, backend="flex", return_pattern=True)
+        context, pattern = regard.attention_with_pattern(query, key, value, backend="flex")
     assert torch.equal(context.isnan(), regard.explain(query, key, value).context.isnan())
     assert bool(pattern.logsumexp[0, 1].isnan().all())
 

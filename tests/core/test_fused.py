@@ -89,7 +89,7 @@ def test_nothing_at_all(nothing, backend):
     query = torch.ones(batch, heads, queries, 8, dtype=torch.bfloat16)
     key = torch.ones(batch, heads, keys, 8, dtype=torch.bfloat16)
     with documented_kernels():
-        context, pattern = regard.attention(query, key, key, backend=backend, return_pattern=True)
+        context, pattern = regard.attention_with_pattern(query, key, key, backend=backend)
     assert context.shape == query.shape
     assert not bool(context.any())
     assert bool((pattern.logsumexp == -torch.inf).all())
@@ -100,7 +100,7 @@ def test_a_visible_nan_makes_a_nan_of_the_logsumexp():
     query, key, value = (normal(1, 1, 5, 8, seed=s, dtype=torch.bfloat16) for s in range(3))
     key[0, 0, 3, 2] = torch.nan
     with documented_kernels():
-        context, pattern = regard.attention(query, key, value, backend="flash", return_pattern=True)
+        context, pattern = regard.attention_with_pattern(query, key, value, backend="flash")
     assert bool(context.isnan().all())
     assert bool(pattern.logsumexp.isnan().all())
 

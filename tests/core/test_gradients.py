@@ -134,6 +134,6 @@ def test_later_tokens_get_no_gradient_from_earlier_rows(backend):
 
 def test_a_pattern_keeps_no_gradient():
     tensors = [t for n, t in double_inputs().items() if n in {"query", "key", "value"}]
-    _, pattern = regard.attention(*tensors, return_pattern=True)
+    _, pattern = regard.attention_with_pattern(*tensors)
     for result in (pattern.dense(), pattern.entropy(), pattern.logsumexp, pattern @ torch.ones(S)):
         assert not result.requires_grad

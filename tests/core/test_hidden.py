@@ -54,7 +54,7 @@ def inputs(dtype=torch.float32):
 def run(query, key, value, backend, **options):
     """Context, gradients of a loss over all of it, and the pattern."""
     tensors = [t.clone().requires_grad_() for t in (query, key, value)]
-    context, pattern = regard.attention(*tensors, **options, backend=backend, return_pattern=True)
+    context, pattern = regard.attention_with_pattern(*tensors, **options, backend=backend)
     gradients = torch.autograd.grad(context.square().sum(), tensors)
     return context.detach(), gradients, pattern
 
@@ -122,7 +122,7 @@ def test_a_visible_nan_comes_out_and_only_in_rows_that_see_it(where, mask, backe
     else:
         affected[1, :2] = visible[1, :2, :, at]
         assert bool(affected.any())
-    context, pattern = regard.attention(**tensors, mask=mask, backend=backend, return_pattern=True)
+    context, pattern = regard.attention_with_pattern(**tensors, mask=mask, backend=backend)
     assert torch.equal(context.isnan(), affected[..., None].expand(context.shape))
     if where == "value":
         return
@@ -153,7 +153,7 @@ def test_a_visible_infinity_is_what_the_definition_makes_of_it(mask):
     steps = regard.explain(query, key, value, mask=mask)
     assert bool(steps.scores.isinf().any())
     assert bool(steps.context.isinf().any())
-    context, pattern = regard.attention(query, key, value, mask=mask, return_pattern=True)
+    context, pattern = regard.attention_with_pattern(query, key, value, mask=mask)
     torch.testing.assert_close(context, steps.context, equal_nan=True)
     entropy = torch.special.entr(steps.weights).sum(-1)
     for seen in (pattern, regard.Pattern(query, key, mask=mask)):
@@ -170,9 +170,7 @@ def test_a_nan_in_a_bias_or_a_sink_comes_out(backend):
     assert context.isnan().any(-1).all((0, 1)).tolist() == [False, False, True, False, False]
     assert context.isnan().any(-1).any(0).any(0).tolist() == [False, False, True, False, False]
     sink = torch.tensor([0.0, math.nan, 0.0, 0.0])
-    context, pattern = regard.attention(
-        query, key, value, sink=sink, backend=backend, return_pattern=True
-    )
+    context, pattern = regard.attention_with_pattern(query, key, value, sink=sink, backend=backend)
     assert context.isnan().all(-1).all(-1).tolist() == [[False, True, False, False]] * B
     assert pattern.dense().isnan().flatten(2).all(-1).tolist() == [[False, True, False, False]] * B
 
@@ -183,8 +181,8 @@ def test_a_nan_in_a_bias_behind_a_mask_stays_there(backend):
     bias = torch.zeros(L, S)
     bias[0], bias[1, 4:] = math.nan, math.nan  # a row that sees nothing, and one that sees some
     mask = regard.causal(offset=-1)
-    context, pattern = regard.attention(
-        *tensors, mask=mask, bias=bias, backend=backend, return_pattern=True
+    context, pattern = regard.attention_with_pattern(
+        *tensors, mask=mask, bias=bias, backend=backend
     )
     gradients = torch.autograd.grad(context.sum(), tensors)
     assert not any(bool(t.isnan().any()) for t in (context, pattern.dense(), *gradients))
@@ -202,8 +200,8 @@ def test_rows_that_see_nothing(sink, backend):
         assert all(bool(g.isfinite().all()) for g in gradients)
         assert bool(gradients[0][:, :, 3:].any(-1).all())
     else:
-        context, pattern = regard.attention(
-            *tensors, mask=mask, sink=sink, backend=backend, return_pattern=True
+        context, pattern = regard.attention_with_pattern(
+            *tensors, mask=mask, sink=sink, backend=backend
         )
     assert not bool(context[:, :, :2].any())
     assert bool((pattern.logsumexp[:, :, :2] == -torch.inf).all())

@@ -43,7 +43,7 @@ def everything(tensors, entries, mask, backend):
     """All results and gradients, each with the batch as its first axis."""
     query, key, value = (t[entries].clone().requires_grad_() for t in tensors)
     options = {"mask": mask, "backend": backend}
-    context, pattern = regard.attention(query, key, value, **options, return_pattern=True)
+    context, pattern = regard.attention_with_pattern(query, key, value, **options)
     gradients = torch.autograd.grad(context.square().sum(), (query, key, value))
     own = regard.Pattern(query, key, mask=mask)
     spread = value.detach().repeat_interleave(H // G, 1)

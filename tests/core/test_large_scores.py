@@ -48,8 +48,8 @@ def test_a_pattern_is_one_hot_whatever_computed_the_context(backend, score):
     query = (
         query * math.sqrt(score * 8) / query.norm(dim=-1, keepdim=True)
     )  # scores are no integers
-    context, pattern = regard.attention(
-        query, query, query, backend=backend, scale=1 / 8, return_pattern=True
+    context, pattern = regard.attention_with_pattern(
+        query, query, query, backend=backend, scale=1 / 8
     )
     assert (context - query).abs().max() <= 1e-6 * query.abs().max()
     assert (pattern.dense() - torch.eye(QUERIES)).abs().max() <= 1e-6

@@ -36,7 +36,7 @@ WORK = {
         regard.attention(query, key, value, mask=regard.causal() & mask)""",
     "pattern": """
     mask = regard.causal() & regard.window(2000)
-    context, pattern = regard.attention(query, key, value, mask=mask, return_pattern=True)
+    context, pattern = regard.attention_with_pattern(query, key, value, mask=mask)
     pattern.read(TopK(8), Entropy(), Received(), Distance(), Offsets(64), Mass([0]), Image(99, 99))
     pattern.verify(rows=4)
     pattern @ value, value.mT @ pattern, pattern[0, 7:9, :], pattern[1, :, 5], pattern[2].shape""",

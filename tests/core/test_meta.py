@@ -39,7 +39,7 @@ CHECKED = {"padding", "documents"}  # masks that look at their numbers
 @pytest.mark.parametrize("name", OPTIONS)
 def test_on_the_meta_device_there_are_shapes(name, dtype):
     tensors, given = inputs(dtype, "meta"), OPTIONS[name]("meta")
-    context, pattern = regard.attention(*tensors, **given, return_pattern=True)
+    context, pattern = regard.attention_with_pattern(*tensors, **given)
     assert context.is_meta
     assert (context.shape, context.dtype) == ((B, H, L, DV), dtype)
     assert pattern.shape == (B, H, L, S)

@@ -250,7 +250,7 @@ def test_products_from_both_sides(case, block, data):
 
 def test_context_is_pattern_at_value():
     query, key, value = torch.randn(2, 6, 5, 4), torch.randn(2, 6, 7, 4), torch.randn(2, 6, 7, 3)
-    context, weights = regard.attention(query, key, value, return_pattern=True)
+    context, weights = regard.attention_with_pattern(query, key, value)
     torch.testing.assert_close(weights @ value, context)
     torch.testing.assert_close(torch.ones(5) @ weights, weights.received())
 
@@ -280,7 +280,7 @@ def test_what_is_no_tensor_is_no_operand():
 def test_verify_gives_the_worst_error(dtype):
     query, key = torch.randn(3, 300, 8).to(dtype), torch.randn(3, 331, 8).to(dtype)
     value = torch.randn(3, 331, 8).to(dtype)
-    _, fused = regard.attention(query, key, value, mask=regard.causal(), return_pattern=True)
+    _, fused = regard.attention_with_pattern(query, key, value, mask=regard.causal())
     for weights in (fused, regard.Pattern(query, key, mask=regard.causal())):
         worst = weights.verify()
         # A few roundings of a weight, whose scores are below 10.

@@ -141,8 +141,8 @@ def test_attention_by_the_kernels(instructions, lengths, name):
 
 def computed(query, key, options):
     tensors = [t.clone().requires_grad_() for t in (query, key)]
-    context, pattern = regard.attention(
-        *tensors, tensors[1].flip(-1), **options, backend="native", return_pattern=True
+    context, pattern = regard.attention_with_pattern(
+        *tensors, tensors[1].flip(-1), **options, backend="native"
     )
     return [context.detach(), pattern.logsumexp, *torch.autograd.grad(context.sum(), tensors)]
 

@@ -64,7 +64,7 @@ def test_layers_trained_a_step_are_those_of_one_process(world):
         MultiHeadAttention(12, 6, groups=3, bias=True, mask=CAUSAL) for _ in range(2)
     )
     x, target = torch.randn(2, 2, 19, 12)
-    output, pattern = layers[1](layers[0](x), return_pattern=True)
+    output, pattern = layers[1].with_pattern(layers[0](x))
     ((output - target) ** 2).sum().backward()
     with torch.no_grad():
         for weight in layers.parameters():
@@ -113,7 +113,7 @@ def test_a_second_derivative_is_refused(alone):
 
 def test_a_pattern_on_several_ranks_has_readouts_and_no_weights(alone):
     query, key, value = torch.randn(3, 2, 5, 4).unbind()
-    _, pattern = distributed.attention(query, key, value, return_pattern=True)
+    _, pattern = distributed.attention_with_pattern(query, key, value)
     assert pattern.shape == (2, 5, 5)
     assert pattern.topk(2).positions.shape == (2, 5, 2)
     assert pattern.image(3, 3).shape == (2, 3, 3)

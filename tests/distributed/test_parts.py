@@ -14,7 +14,7 @@ from regard.distributed.agree import agree
 from regard.distributed.ring import Ring, circulate
 from regard.gpt import GPTConfig, TrainConfig
 from regard.gpt.training._setup import _facts
-from regard.problem import check
+from regard.problem import Scoring, check
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
@@ -153,9 +153,8 @@ def test_a_block_written_out_in_tiles_adds_what_the_kernels_add(dtype):
     query, key, value, gradient = draw(2, 4, 11, 5), draw(2, 2, 13, 5), draw(2, 2, 13, 3), None
     gradient = draw(2, 4, 11, 3)
     alibi = draw(4).abs()
-    problem = check(
-        query, key, value, mask=regard.causal() & regard.window(4), softcap=1.5, alibi=alibi
-    )
+    scoring = Scoring(mask=regard.causal() & regard.window(4), softcap=1.5, alibi=alibi)
+    problem = check(query, key, value, scoring)
     block = problem.window(slice(2, 9), slice(1, 8))
     whole, logsumexp = _kernels.forward(problem)
     rows = gradient[..., 2:9, :], whole[..., 2:9, :], logsumexp[..., 2:9]

@@ -28,8 +28,8 @@ def attended(problem):
     cut = {name: distributed.shard(tensor, -2) for name, tensor in whole.items()}
     gradient = cut.pop("gradient")
     leaves = {name: t.requires_grad_() for name, t in {**cut, **numbers}.items()}
-    context, pattern = distributed.attention(
-        **leaves, **problem.options, mask=problem.mask, return_pattern=True
+    context, pattern = distributed.attention_with_pattern(
+        **leaves, **problem.options, mask=problem.mask
     )
     context.backward(gradient)
     found = {"context": context.detach(), "logsumexp": pattern.logsumexp}
@@ -63,7 +63,7 @@ def trained():
     )
     x, target = (distributed.shard(t, 1) for t in torch.randn(2, 2, 19, 12))
     with distributed.context_parallel():
-        output, pattern = layers[1](layers[0](x), return_pattern=True)
+        output, pattern = layers[1].with_pattern(layers[0](x))
     loss = ((output - target) ** 2).sum()
     loss.backward()
     with torch.no_grad():

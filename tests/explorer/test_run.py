@@ -432,7 +432,7 @@ def projections(model, ids):
         for block in model.h
     ]
     with torch.no_grad():
-        logits, patterns = model(torch.tensor(ids), return_patterns=True)
+        logits, patterns = model.with_patterns(torch.tensor(ids))
     for hook in hooks:
         hook.remove()
     split = [

@@ -86,7 +86,7 @@ def test_a_kept_model_is_opened_beside_the_newest(formed, trained, folder, float
     (name,) = about["runs"]
     model, tokenizer = load(folder / "run/checkpoints/00000003")
     ids = torch.tensor(tokenizer.encode(TEXT[:23]))
-    expected = model(ids, return_patterns=True)[1][1][2, 9]
+    expected = model.with_patterns(ids)[1][1][2, 9]
     path = f"/api/runs/{name}/row?layer=1&head=2&query=9"
     torch.testing.assert_close(floats(formed.get(f"{path}&update=3")), expected, atol=1e-6, rtol=0)
     newest = floats(formed.get(path))

@@ -221,7 +221,7 @@ def test_what_heads_did_is_kept_by_update(tmp_path):
     )
     model, _ = load(tmp_path)
     found = history(tmp_path)
-    _, patterns = model(torch.tensor(found.ids), return_patterns=True)
+    _, patterns = model.with_patterns(torch.tensor(found.ids))
     images = torch.stack([pattern.dense() for pattern in patterns])
     # A float16 has 11 bits; a picture as large as the pattern is the pattern.
     torch.testing.assert_close(found.images[-1], images, rtol=1e-3, atol=1e-4)

@@ -71,7 +71,7 @@ def test_the_model_is_gpt2s_formulas(model, ids):
     # float32 rounds at 6e-8; three layers of sums over 35 to 140 terms lose less than three digits.
     torch.testing.assert_close(model(ids), logits.float(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(model.double()(ids), logits, rtol=1e-12, atol=1e-12)
-    _, patterns = model(ids, return_patterns=True)
+    _, patterns = model.with_patterns(ids)
     for pattern, expected in zip(patterns, weights, strict=True):
         assert pattern.shape == (3, 5, 11, 11)
         torch.testing.assert_close(pattern.dense(), expected, rtol=1e-12, atol=1e-12)
@@ -89,7 +89,7 @@ def test_the_parameters_have_gpt2s_names_and_one_embedding_serves_twice(model):
 
 
 def test_a_batch_axis_is_optional(model, ids):
-    logits, patterns = model(ids[1], return_patterns=True)
+    logits, patterns = model.with_patterns(ids[1])
     assert logits.shape == (11, 29)
     assert patterns[0].shape == (5, 11, 11)
     torch.testing.assert_close(logits, model(ids)[1], rtol=1e-5, atol=1e-6)  # other matmul shapes
@@ -97,7 +97,7 @@ def test_a_batch_axis_is_optional(model, ids):
 
 
 def test_patterns_change_nothing(model, ids):
-    assert model(ids, return_patterns=True)[0].equal(model(ids))
+    assert model.with_patterns(ids)[0].equal(model(ids))
 
 
 def test_later_tokens_never_touch_earlier_logits(model, ids):

@@ -142,9 +142,9 @@ def test_padded_sequences_come_out_as_alone(config, ids):
 
 def test_patterns_of_a_cached_step_are_rows_of_the_whole(config, ids):
     model, cache = made(config, torch.float64), GPTCache(config)
-    _, whole = model(ids, return_patterns=True)
+    _, whole = model.with_patterns(ids)
     model(ids[:, :11], cache=cache)
-    _, step = model(ids[:, 11:], cache=cache, return_patterns=True)
+    _, step = model.with_patterns(ids[:, 11:], cache=cache)
     for layer, (one, other) in enumerate(zip(step, whole, strict=True)):
         keys = one.shape[-1]
         assert keys <= 2 * (config.layer_window(layer) or 13)  # what lies behind it is not kept
@@ -183,7 +183,7 @@ def test_autocast_and_half_precision_run(config, ids):
 
 def test_what_looks_into_a_model_looks_into_every_variant(config, ids):
     model = made(config)
-    _, patterns = model(ids[0], return_patterns=True)
+    _, patterns = model.with_patterns(ids[0])
     for layer, head in ((0, 5), (2, 1)):
         steps = head_steps(model, ids[0].tolist(), layer, head)
         expected = patterns[layer][head].dense()

@@ -47,7 +47,7 @@ def repeated(model):
     run = torch.randint(model.config.vocab_size, (16, RUN), generator=generator)
     ids = torch.cat([run, run], dim=-1)  # (B, 2 RUN)
     with torch.no_grad():
-        logits, patterns = model(ids, return_patterns=True)
+        logits, patterns = model.with_patterns(ids)
     losses = F.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none")  # (B, 2 RUN - 1)
     weights = torch.stack([pattern.dense() for pattern in patterns])  # (layers, B, H, T, T)
     return ids, losses, weights
@@ -121,7 +121,7 @@ def test_there_is_a_previous_token_head(model, tokenizer):
         "A class definition is an executable statement. The inheritance list usually gives a "
         "list of base classes, so each item in the list should evaluate to a class object."
     )
-    _, patterns = model(torch.tensor(tokenizer.encode(text)), return_patterns=True)
+    _, patterns = model.with_patterns(torch.tensor(tokenizer.encode(text)))
     weights = torch.stack([pattern.dense() for pattern in patterns])  # (layers, H, T, T)
     rows = torch.arange(8, weights.shape[-1])
     scores = weights[..., rows, rows - 1].mean(dim=-1)  # (layers, H)
@@ -143,7 +143,7 @@ def test_what_its_heads_put_on_the_token_before_is_what_the_card_says(model, tok
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(model.config.vocab_size, (windows, length), generator=generator)
     with torch.no_grad():
-        _, patterns = model(ids, return_patterns=True)
+        _, patterns = model.with_patterns(ids)
     rows = torch.arange(1, length)
     weights = patterns[0].dense()[:, head, rows, rows - 1].mean(0)  # (T - 1,)
     found = [part.mean().item() for part in (weights[:255], weights[255:], weights)]

@@ -147,12 +147,8 @@ def everything(tensors, options, around):
     with torch.no_grad():
         detached = {name: around(t) for name, t in tensors.items()}
         yield "context", regard.attention(**detached, **plain, backend="native")
-    context, pattern = regard.attention(
-        **leaves,
-        **options,
-        generator=torch.Generator().manual_seed(8),
-        backend="native",
-        return_pattern=True,
+    context, pattern = regard.attention_with_pattern(
+        **leaves, **options, generator=torch.Generator().manual_seed(8), backend="native"
     )
     yield "context of the operator", context
     weight = around(normal(*lead, queries, dim_value, dtype=context.dtype, seed=9))

@@ -55,9 +55,7 @@ def tensors(queries=1, members=3, keys=S, dim=D, dim_value=DV, dtype=torch.float
 def native(query, key, value, **options):
     """Context and log-sum-exp."""
     options["generator"] = torch.Generator().manual_seed(5)
-    context, pattern = regard.attention(
-        query, key, value, **options, backend="native", return_pattern=True
-    )
+    context, pattern = regard.attention_with_pattern(query, key, value, **options, backend="native")
     return context, pattern.logsumexp
 
 

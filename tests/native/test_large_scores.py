@@ -86,8 +86,8 @@ def test_large_scores(queries, keys, name, dtype, instructions):
         steps = regard.explain(*exact, **options, **sink)
         expected = gradients(steps.context, [*exact, *sinks])
         with forced(instructions):
-            context, pattern = regard.attention(
-                *given, **options, **sink, backend="native", return_pattern=True
+            context, pattern = regard.attention_with_pattern(
+                *given, **options, **sink, backend="native"
             )
             found = gradients(context, [*given, *sinks])
             fresh = regard.Pattern(*tensors[:2], **options, **sink)
@@ -117,9 +117,7 @@ def test_a_single_key_has_all_weight(score, dtype, instructions):
         query = torch.full((1, 1, rows, D), size, dtype=dtype)
         key = torch.full((1, 1, 1, D), math.copysign(size, score), dtype=dtype)
         with forced(instructions):
-            context, pattern = regard.attention(
-                query, key, value, backend="native", return_pattern=True
-            )
+            context, pattern = regard.attention_with_pattern(query, key, value, backend="native")
             assert torch.equal(context, value.expand(1, 1, rows, DV))
             assert torch.equal(pattern.dense(), torch.ones(1, 1, rows, 1))
             assert torch.equal(regard.Pattern(query, key).max(), torch.ones(1, 1, rows))

@@ -12,7 +12,7 @@ import regard
 from regard.backends.native import _operators  # noqa: F401 - registers the operators
 from regard.backends.native._arguments import Arguments
 from regard.backends.native._backward import DIFFERENTIABLE
-from regard.problem import check
+from regard.problem import Scoring, check
 
 B, H, G, L, S, D, DV = 2, 6, 3, 5, 7, 11, 13
 
@@ -44,7 +44,9 @@ OPTIONS = {
 
 
 def arguments(name, *, grad):
-    given = Arguments.of(check(*inputs(), **OPTIONS[name]()))
+    options = OPTIONS[name]()
+    drawing = {key: options.pop(key) for key in ("dropout", "generator") if key in options}
+    given = Arguments.of(check(*inputs(), Scoring(**options), **drawing))
     return tuple(
         tensor.detach().requires_grad_(grad)
         if field in DIFFERENTIABLE and tensor is not None
@@ -155,7 +157,7 @@ def test_fake_tensors_get_fake_results():
 def test_a_plain_call_is_the_operator_to_the_last_bit(mask, scale):
     query, key, value = inputs()
     expected, _ = torch.ops.regard.attention(
-        *Arguments.of(check(query, key, value, mask=mask, scale=scale))
+        *Arguments.of(check(query, key, value, Scoring(mask=mask, scale=scale)))
     )
     for _ in range(2):  # the first call makes the plan, the second uses it
         context = regard.attention(query, key, value, mask=mask, scale=scale)

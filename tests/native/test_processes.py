@@ -120,7 +120,7 @@ def test_more_keys_than_sixteen_bits_count():
     keys = 2**16 + 67
     query, key, value = normal(1, 1, 19, 8), normal(1, 1, keys, 8, seed=1), normal(1, 1, keys, 3)
     mask = regard.causal() & regard.window(keys - 5)
-    context, pattern = regard.attention(query, key, value, mask=mask, return_pattern=True)
+    context, pattern = regard.attention_with_pattern(query, key, value, mask=mask)
     steps = regard.explain(query.double(), key.double(), value.double(), mask=mask)
     torch.testing.assert_close(context.double(), steps.context, rtol=0, atol=1e-6)
     torch.testing.assert_close(pattern.logsumexp.double(), steps.logsumexp, rtol=0, atol=1e-5)

@@ -49,7 +49,7 @@ def test_causal_weights_are_the_known_figures():
         [0.1557, 0.2092, 0.2048, 0.1419, 0.1089, 0.1794],
     ]
     expected = torch.tensor([row + [0.0] * (6 - len(row)) for row in rows])
-    _, pattern = seeded_head(regard.causal())(X, return_pattern=True)
+    _, pattern = seeded_head(regard.causal()).with_pattern(X)
     torch.testing.assert_close(pattern.dense(), expected, **ROUNDED)
 
 
@@ -69,7 +69,7 @@ def test_it_is_the_written_out_computation():
 def test_source_of_another_length_gives_keys_and_values():
     head = Head(7, 5)
     x, source = torch.randn(3, 11, 7), torch.randn(3, 13, 7)
-    context, pattern = head(x, source, return_pattern=True)
+    context, pattern = head.with_pattern(x, source)
     assert context.shape == (3, 11, 5)
     assert pattern.shape == (3, 11, 13)
     torch.testing.assert_close(context, pattern @ (source @ head.value))

@@ -19,7 +19,7 @@ def test_layer_is_its_heads_side_by_side_and_the_output_matrix(groups):
 def test_value_and_output_of_a_head_are_one_low_rank_map():
     layer = MultiHeadAttention(30, 6).double()
     x = torch.randn(11, 30, dtype=torch.float64)
-    _, pattern = layer(x, return_pattern=True)
+    _, pattern = layer.with_pattern(x)
     total = torch.zeros_like(x)
     for index in range(6):
         part = slice(index * 5, index * 5 + 5)
@@ -40,7 +40,7 @@ def test_it_is_torchs_own_layer():
     x = torch.randn(2, 11, 30)
     hidden = ~regard.causal().visible(11, 11)
     expected, weights = torchs(x, x, x, attn_mask=hidden, average_attn_weights=False)
-    context, pattern = ours(x, return_pattern=True)
+    context, pattern = ours.with_pattern(x)
     torch.testing.assert_close(context, expected)
     torch.testing.assert_close(pattern.dense(), weights)
 
@@ -48,7 +48,7 @@ def test_it_is_torchs_own_layer():
 def test_cross_attention_reads_another_sequence():
     layer = MultiHeadAttention(30, 6, source_dim=17)
     x, source = torch.randn(2, 11, 30), torch.randn(2, 13, 17)
-    context, pattern = layer(x, source, return_pattern=True)
+    context, pattern = layer.with_pattern(x, source)
     assert context.shape == (2, 11, 30)
     assert pattern.shape == (2, 6, 11, 13)
     torch.testing.assert_close(pattern.dense().sum(-1), torch.ones(2, 6, 11))

@@ -142,7 +142,7 @@ def test_the_command_and_the_recording_call_the_shipped_model_s_heads_alike(text
     model, tokenizer = load()
     ids = torch.tensor(tokenizer.encode(text))
     with torch.no_grad(), regard.record(model, tokens=tokenizer) as recording:
-        logits, patterns = model(ids, return_patterns=True)
+        logits, patterns = model.with_patterns(ids)
     reading = forward_pass(ids, patterns, logits, name=tokenizer.tokens)
     names = [head.role for head in recording.heads()]
     assert [head.role.value for head in reading.heads] == names

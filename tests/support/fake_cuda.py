@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from regard.backends.gpu import hardware
 from regard.backends.gpu.flex import _kernel
 from regard.backends.gpu.fused import flash
-from regard.problem import check
+from regard.problem import Scoring, check
 from support.cases import HALF
 
 
@@ -52,7 +52,8 @@ def pretended(
     query = torch.empty(2, 4, queries, dim, dtype=dtype, device="cuda")
     key = torch.empty(2, groups, keys, dim, dtype=dtype, device="cuda")
     value = torch.empty(2, groups, keys, dim_value or dim, dtype=dtype, device="cuda")
-    problem = replace(check(query, key, value, **options), dropout=dropout)  # draws no seed
+    problem = check(query, key, value, Scoring(**options))
+    problem = replace(problem, dropout=dropout)  # draws no seed
     if trained is not None:  # after the fact: torch can't follow gradients where there is no GPU
         named = {"query": problem.query, "bias": problem.rows.bias, "sink": problem.sink}
         named[trained].requires_grad_()

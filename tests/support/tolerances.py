@@ -16,7 +16,7 @@ def normal(*shape, seed=0, dtype=torch.float64):
 def as_exact_as_torch(case, backend, device="cpu"):
     tensors = (t.to(device) for t in (case.query, case.key, case.value))
     options = {n: o.to(device) if torch.is_tensor(o) else o for n, o in case.options.items()}
-    context, pattern = regard.attention(*tensors, **options, backend=backend, return_pattern=True)
+    context, pattern = regard.attention_with_pattern(*tensors, **options, backend=backend)
     context, logsumexp = context.cpu(), pattern.logsumexp.cpu()
     # The memory-efficient kernel of CUDA makes up a float32 product of three TF32 ones.
     loose = 2**-18 if device == "cuda" and case.dtype == torch.float32 else 0

@@ -17,7 +17,7 @@ import torch
 from regard._contexts import watched
 from regard.backends.native import library, objection
 from regard.backends.native._arguments import Arguments
-from regard.problem import check
+from regard.problem import Scoring, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +95,7 @@ def _remember(
     scale: float | None,
 ) -> _Plan | None:
     """Check a call of this kind once; wrong arguments raise here as they do everywhere."""
-    problem = check(query, key, value, mask=mask, scale=scale)
+    problem = check(query, key, value, Scoring(mask=mask, scale=scale))
     plan = None
     loaded = library.load()
     where_they_lie = all(

@@ -162,7 +162,7 @@ class HistoryWriter:
     def __call__(self, step: int, model: GPT) -> None:
         """Record an update."""
         with evaluating(model):
-            _, patterns = model(self._ids, return_patterns=True)
+            _, patterns = model.with_patterns(self._ids)
             layers = [_layer(index, pattern) for index, pattern in enumerate(patterns)]
             text = (tuple(map(str, self._ids.tolist())),)
             heads = list(score_heads(layers, text, progress=False))

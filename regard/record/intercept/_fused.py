@@ -17,6 +17,7 @@ from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from regard.problem import Scoring
 from regard.record.intercept.calls import Call
 from regard.record.intercept.masks import reduced
 
@@ -137,8 +138,5 @@ def _call(
             hidden = hidden[:, None, None, :]
     visible = None if hidden is None else ~hidden
     shape = (len(source), heads)
-    return Call(
-        query=query,
-        key=key,
-        mask=None if visible is None else reduced(visible, shape, length, length).mask,
-    )
+    reduction = None if visible is None else reduced(visible, shape, length, length).mask
+    return Call(query=query, key=key, scoring=Scoring(mask=reduction))

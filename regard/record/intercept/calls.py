@@ -6,20 +6,23 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimen
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from regard._contexts import as_under_autocast
 from regard._tensors import check_tensor
-from regard.mask import Mask, causal
-from regard.problem import Problem, check
+from regard.mask import causal
+from regard.problem import Problem, Scoring, check
 from regard.record._errors import RecordError
 from regard.sdpa import broadcast, causal_bias
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from torch import Tensor, nn
 
+    from regard.problem import ScoringOptions
     from regard.record.intercept.masks import Reducer
 
 
@@ -33,12 +36,7 @@ class Call:
     """How many calls of outermost modules came before."""
     query: Tensor
     key: Tensor
-    mask: Mask | None = None
-    scale: float | None = None
-    softcap: float | None = None
-    bias: Tensor | None = None
-    alibi: Tensor | None = None
-    sink: Tensor | None = None
+    scoring: Scoring
 
     def problem(self) -> Problem:
         """Check the call and lay it out, without gradients.
@@ -50,17 +48,7 @@ class Call:
             raise RecordError(
                 "the model runs on the meta device, where tensors hold no numbers; load its weights"
             )
-        problem = check(
-            self.query,
-            self.key,
-            mask=self.mask,
-            scale=self.scale,
-            softcap=self.softcap,
-            bias=self.bias,
-            alibi=self.alibi,
-            sink=self.sink,
-        )
-        return problem.detached()
+        return check(self.query, self.key, scoring=self.scoring).detached()
 
     def repeats(self, other: Call) -> bool:
         """Tell whether another call of the same module had the same weights, for other values.
@@ -120,13 +108,13 @@ def of_sdpa(
     if attn_mask is not None:
         lined_up = causal_bias(attn_mask, query.shape[-2], key.shape[-2], is_causal=is_causal)
         if lined_up is not None:
-            return Call(query=query, key=key, mask=lined_up, scale=scale)
+            return Call(query=query, key=key, scoring=Scoring(mask=lined_up, scale=scale))
         check_tensor(attn_mask, "attn_mask")
         given = reducer.reduce(attn_mask, query.shape[:-2], query.shape[-2], key.shape[-2])
         if given.level is not None:
             query = query.masked_fill(given.level[..., None], 0)
         mask = given.mask if mask is None else mask & replace(given.mask, offset=0)
-    return Call(query=query, key=key, mask=mask, scale=scale)
+    return Call(query=query, key=key, scoring=Scoring(mask=mask, scale=scale))
 
 
 def _grouped(
@@ -160,22 +148,10 @@ def of_attention(
     key: Tensor,
     value: Tensor,  # noqa: ARG001 - attention's signature
     *,
-    mask: Mask | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    bias: Tensor | None = None,
-    alibi: Tensor | None = None,
-    sink: Tensor | None = None,
-    **others: Any,  # noqa: ARG001 - dropout and how it is computed
+    dropout: float = 0.0,  # noqa: ARG001 - a pattern is what it was before dropout
+    generator: torch.Generator | None = None,  # noqa: ARG001
+    backend: str | None = None,  # noqa: ARG001
+    **options: Unpack[ScoringOptions],
 ) -> Call:
     """Read a call of `regard.attention`."""
-    return Call(
-        query=query,
-        key=key,
-        mask=mask,
-        scale=scale,
-        softcap=softcap,
-        bias=bias,
-        alibi=alibi,
-        sink=sink,
-    )
+    return Call(query=query, key=key, scoring=Scoring.of(options))

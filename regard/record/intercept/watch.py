@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 
-from regard.attention import attention
+from regard.attention import attention, attention_with_pattern
 from regard.record._errors import RecordError
 from regard.record.intercept._fused import FusedLayers, may_fuse
 from regard.record.intercept.calls import of_attention, of_sdpa
@@ -200,7 +200,7 @@ class _Functions(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             require_eager(None)
             return self._sdpa(*args, **given)
-        if func is attention:
+        if func in (attention, attention_with_pattern):
             require_eager(None)
             result = func(*args, **given)
             self._watch.tell(of_attention(*args, **given))

@@ -24,10 +24,10 @@ def test_regards_own_attention(grad):
         "sink": torch.randn(6),
         "bias": torch.randn(6, L, L),
     }
-    plain, pattern = regard.attention(query, key, value, return_pattern=True, **options)
+    plain, pattern = regard.attention_with_pattern(query, key, value **options)
     with regard.record() as recording:
         seen = regard.attention(query, key, value, **options)
-        other, own = regard.attention(query, key, value, return_pattern=True, **options)
+        other, own = regard.attention_with_pattern(query, key, value **options)
     assert torch.equal(plain, seen)
     assert torch.equal(plain, other)
     assert len(recording) == 2
@@ -38,7 +38,7 @@ def test_regards_own_attention(grad):
 def test_regards_drop_in_and_layer():
     query, key = torch.randn(2, B, H, L, D)
     layer, x = MultiHeadAttention(12, H, mask=regard.causal()), torch.randn(B, L, 12)
-    _, exact = layer(x, return_pattern=True)
+    _, exact = layer.with_pattern(x)
     with regard.record() as recording:
         regard.scaled_dot_product_attention(query, key, key, is_causal=True)
         layer(x)
@@ -51,7 +51,7 @@ def test_regards_gpt():
     config = GPTConfig(vocab_size=11, context=L, layers=3, heads=H, dim=12)
     model, ids = GPT(config).eval(), torch.randint(11, (B, L))
     with torch.no_grad():
-        plain, exact = model(ids, return_patterns=True)
+        plain, exact = model.with_patterns(ids)
         with regard.record(model) as recording:
             seen = model(ids)
     seen = seen[0] if isinstance(seen, tuple) else seen
