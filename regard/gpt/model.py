@@ -227,6 +227,7 @@ class GPT(nn.Module):
         *,
         cache: GPTCache | None = None,
         mask: Mask | None = None,
+        patterns: list[Pattern] | None = None,
     ) -> Float[Tensor, "*b T V"]:
         """Run the model.
 
@@ -236,6 +237,7 @@ class GPT(nn.Module):
                 holds are at most its capacity.
             mask: which keys a token may see, besides what it may see anyway; such as
                 `regard.documents`, where a row holds several texts.
+            patterns: a list to append each layer's pattern to; see `with_patterns`.
 
         Returns:
             Logits ``(B, T, V)``.
@@ -246,7 +248,7 @@ class GPT(nn.Module):
                 cache have room for, or an id outside the vocabulary.
         """
         self._check(ids)
-        x = self._run(ids, None, cache, mask)  # (B, T, E)
+        x = self._run(ids, patterns, cache, mask)  # (B, T, E)
         return linear(x, self.wte.weight)  # (B, T, V): the embedding, transposed
 
     def with_patterns(
@@ -260,10 +262,9 @@ class GPT(nn.Module):
 
         Each is of shape ``(B, H, T, S)``, S the tokens in the cache, these included: T without one.
         """
-        self._check(ids)
         patterns: list[Pattern] = []
-        x = self._run(ids, patterns, cache, mask)  # (B, T, E)
-        return linear(x, self.wte.weight), tuple(patterns)
+        logits = self(ids, cache=cache, mask=mask, patterns=patterns)
+        return logits, tuple(patterns)
 
     def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
         """What comes after `ids`: the logits of `forward` at the last token alone.

@@ -85,14 +85,13 @@ class FSDP(SingleProcess):
 
     def __init__(self, model: GPT, ranks: Ranks) -> None:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+        from torch.distributed.fsdp import fully_shard
 
         super().__init__(model)
         mesh = init_device_mesh(next(model.parameters()).device.type, (ranks.size,))
         for block in model.h:
             fully_shard(block, mesh=mesh)
         self._root: Any = fully_shard(model, mesh=mesh)
-        register_fsdp_forward_method(model, "with_patterns")  # gathers the root's group as well
 
     def syncing(self, *, now: bool) -> AbstractContextManager[None]:
         """As for one process."""
