@@ -113,7 +113,7 @@ def test_torch_knows_the_calls_and_their_gradients(backend, monkeypatch):
     query = torch.empty(2, 4, 37, 7, dtype=torch.bfloat16, device="meta", requires_grad=True)
     key = torch.empty(2, 2, 37, 7, dtype=torch.bfloat16, device="meta", requires_grad=True)
     value = torch.empty(2, 2, 37, 5, dtype=torch.bfloat16, device="meta", requires_grad=True)
-    problem = regard.problem.check(query, key, value, mask=regard.causal())
+    problem = regard.problem.check(query, key, value, regard.problem.Scoring(mask=regard.causal()))
     context, logsumexp = module.run(problem)
     assert context.shape == (2, 4, 37, 5)
     assert logsumexp.shape == (2, 4, 37)

@@ -24,10 +24,10 @@ def test_regards_own_attention(grad):
         "sink": torch.randn(6),
         "bias": torch.randn(6, L, L),
     }
-    plain, pattern = regard.attention_with_pattern(query, key, value **options)
+    plain, pattern = regard.attention_with_pattern(query, key, value, **options)
     with regard.record() as recording:
         seen = regard.attention(query, key, value, **options)
-        other, own = regard.attention_with_pattern(query, key, value **options)
+        other, own = regard.attention_with_pattern(query, key, value, **options)
     assert torch.equal(plain, seen)
     assert torch.equal(plain, other)
     assert len(recording) == 2
