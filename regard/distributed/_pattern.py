@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from regard.distributed._plan import Plan
     from regard.distributed._readouts import Gathering
-    from regard.problem import ScoringOptions
     from regard.pattern.readout import Readout, Tile
+    from regard.problem import ScoringOptions
 
 
 class ShardedPattern(Pattern):
