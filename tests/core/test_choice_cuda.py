@@ -47,8 +47,8 @@ CHOICES = [
     (HALF, HOPPER, {"trained": "bias", **BIAS}, "eager", {"flex": "detach it"}),
     (HALF, HOPPER, {"dropout": 0.5}, "eager", {"flash": "dropout=0.5", "flex": "dropout=0.5"}),
     (torch.float64, HOPPER, CAUSAL, "eager", {"flash": "float64", "flex": "float64"}),
-    (HALF, HOPPER, {"tame": False}, "cudnn", {}),
-    (HALF, HOPPER, {"tame": False, **CAUSAL}, "eager", {"cudnn": "NaN", "flex": "NaN"}),
+    (HALF, HOPPER, {"is_finite": False}, "cudnn", {}),
+    (HALF, HOPPER, {"is_finite": False, **CAUSAL}, "eager", {"cudnn": "NaN", "flex": "NaN"}),
 ]
 
 
@@ -64,7 +64,7 @@ def test_choices_on_cuda(dtype, capability, options, name, why):
         assert f"; not {other}: {said[other]}" in str(choice)
 
 
-PLAIN = [{}, {"queries": 100, "keys": 100, **WINDOW, "tame": True}, {"queries": 1, **CAUSAL}]
+PLAIN = [{}, {"queries": 100, "keys": 100, **WINDOW, "is_finite": True}, {"queries": 1, **CAUSAL}]
 
 
 LOOKS = "it has to look at the numbers"
@@ -73,7 +73,7 @@ LOOKS = "it has to look at the numbers"
 @pytest.mark.parametrize("options", PLAIN)
 def test_choosing_reads_no_number_where_nothing_is_hidden_or_they_are_known(options):
     with gpu():
-        choice = choose(pretended(**{"tame": None, **options}))
+        choice = choose(pretended(**{"is_finite": None, **options}))
         assert LOOKS not in str(choice)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-SCRIPT = Path(__file__).parents[1] / "compiling.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "compiling.py"
 
 
 @pytest.fixture(scope="module")
