@@ -77,8 +77,10 @@ def compiled(kernel, arguments, capability=90):
 def typed(value, path, fixed, constants, attributes):
     """The type of an argument; constants and what divides by 16 are noted by their path."""
     if isinstance(value, tuple):
-        parts = enumerate(value)
-        return tuple(typed(part, (*path, i), fixed, constants, attributes) for i, part in parts)
+        parts = [
+            typed(part, (*path, i), fixed, constants, attributes) for i, part in enumerate(value)
+        ]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     if fixed or value is None or (isinstance(value, int) and value == 1):
         constants[path] = value
         return "constexpr"

@@ -47,7 +47,7 @@ def pretended(
     dropout=0.0,
     **options,
 ):
-    """A problem of 2 sequences and 4 heads on that device; `is_finite` is set, None leaves it to be computed."""
+    """A problem of 2 sequences and 4 heads on that device; is_finite=None leaves that unknown."""
     keys = queries if keys is None else keys
     query = torch.empty(2, 4, queries, dim, dtype=dtype, device="cuda")
     key = torch.empty(2, groups, keys, dim, dtype=dtype, device="cuda")

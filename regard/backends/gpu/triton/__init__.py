@@ -47,6 +47,8 @@ def objection_to_reading(problem: Problem) -> str | None:
     why = why_missing()
     if why is not None:
         return why
+    if torch.compiler.is_compiling():
+        return "torch.compile can't trace kernels that take tensors in a tuple"
     if problem.query.dtype not in _DTYPES:
         return f"query is {problem.query.dtype}, and it reads {', '.join(map(str, _DTYPES))}"
     if not 0 < problem.query.shape[-1] <= _WIDEST:

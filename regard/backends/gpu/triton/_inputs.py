@@ -67,9 +67,34 @@ def power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
+class Inputs(NamedTuple):
+    """A problem as the kernels read it."""
+
+    query: Tensor
+    key: Tensor
+    start: Tensor
+    stop: Tensor
+    position: Tensor
+    allowed: Tensor | None
+    bias: Tensor | None
+    alibi: Tensor | None
+    query_strides: tuple[int, ...]
+    key_strides: tuple[int, ...]
+    interval_strides: tuple[int, ...]
+    allowed_strides: tuple[int, ...]
+    bias_strides: tuple[int, ...]
+    heads: int
+    groups: int
+    queries: int
+    keys: int
+    depth: int
+    scale: float
+    softcap: float | None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Inputs:
-    """A problem, laid out for the kernels."""
+class Launch:
+    """A problem and the tiles that the kernels share it out in."""
 
     problem: Problem
     tiles: Tiles
@@ -78,7 +103,7 @@ class Inputs:
     position: Int[Tensor, "b h L"]
 
     @classmethod
-    def of(cls, problem: Problem, columns: slice | None) -> Inputs:
+    def of(cls, problem: Problem, columns: slice | None) -> Launch:
         """Lay a problem out, within some keys if they are given."""
         dim, dtype = problem.query.shape[-1], problem.query.dtype
         rows = problem.rows
@@ -94,7 +119,7 @@ class Inputs:
             position=position,
         )
 
-    def crowded(self) -> Inputs:
+    def crowded(self) -> Launch:
         """Choose tiles for many readouts at once."""
         query = self.problem.query
         dim, roomy = query.shape[-1], is_roomy(query.device)
@@ -116,41 +141,46 @@ class Inputs:
         return -(-self.problem.keys // self.tiles.keys)
 
     def arguments(self) -> dict[str, Any]:
-        """What all kernels are given, by name."""
-        problem, tiles = self.problem, self.tiles
-        query, key = _with_dense_rows(problem.query), _with_dense_rows(problem.key)
-        allowed, bias = problem.rows.allowed, problem.rows.bias
-        if bias is not None and bias.dtype == torch.float64:
-            bias = bias.float()
-        allowed = None if allowed is None else allowed.view(torch.uint8)
-        alibi = self.per_head(problem.alibi)
+        """Name the arguments that all kernels take."""
+        tiles = self.tiles
         return {
-            "query": query,
-            "key": key,
-            "start": self.start,
-            "stop": self.stop,
-            "position": self.position,
-            "allowed": allowed,
-            "bias": bias,
-            "alibi": alibi,
-            "query_strides": query.stride()[:3],
-            "key_strides": key.stride()[:3],
-            "interval_strides": spread_strides(self.start),
-            "allowed_strides": spread_strides(allowed),
-            "bias_strides": spread_strides(bias),
-            "heads": problem.heads[1],
-            "groups": problem.key.shape[1],
-            "queries": problem.queries,
-            "keys": problem.keys,
-            "depth": problem.query.shape[-1],
-            "scale": problem.scale,
-            "softcap": problem.softcap,
+            "inputs": self._inputs(),
             "QUERIES": tiles.queries,
             "KEYS": tiles.keys,
             "WIDTH": tiles.width,
             "num_warps": tiles.warps,
             "num_stages": tiles.stages,
         }
+
+    def _inputs(self) -> Inputs:
+        problem = self.problem
+        query, key = _with_dense_rows(problem.query), _with_dense_rows(problem.key)
+        allowed, bias = problem.rows.allowed, problem.rows.bias
+        if bias is not None and bias.dtype == torch.float64:
+            bias = bias.float()
+        allowed = None if allowed is None else allowed.view(torch.uint8)
+        return Inputs(
+            query=query,
+            key=key,
+            start=self.start,
+            stop=self.stop,
+            position=self.position,
+            allowed=allowed,
+            bias=bias,
+            alibi=self.per_head(problem.alibi),
+            query_strides=query.stride()[:3],
+            key_strides=key.stride()[:3],
+            interval_strides=spread_strides(self.start),
+            allowed_strides=spread_strides(allowed),
+            bias_strides=spread_strides(bias),
+            heads=problem.heads[1],
+            groups=problem.key.shape[1],
+            queries=problem.queries,
+            keys=problem.keys,
+            depth=problem.query.shape[-1],
+            scale=problem.scale,
+            softcap=problem.softcap,
+        )
 
     def per_head(self, numbers: Tensor | None) -> Tensor | None:
         """Write a number a head down for all N of them."""

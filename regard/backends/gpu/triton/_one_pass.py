@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from regard.backends.gpu.triton._inputs import Inputs
+    from regard.backends.gpu.triton._inputs import Launch
     from regard.backends.kernel_spec import KernelSpec
 
 
 def take_rows(
-    inputs: Inputs, orders: Sequence[KernelSpec], known: Float[Tensor, "N L"]
+    launch: Launch, orders: Sequence[KernelSpec], known: Float[Tensor, "N L"]
 ) -> list[tuple[Tensor, ...]]:
     """Take what is ordered in one pass: any number of readouts, an image at most."""
     kinds = {order.kind for order in orders}
@@ -34,7 +34,7 @@ def take_rows(
         for kind in (Kind.TOP, Kind.MASS, Kind.IMAGE)
     )
     heads, queries = known.shape
-    keys, blocks = inputs.problem.keys, inputs.query_blocks
+    keys, blocks = launch.problem.keys, launch.query_blocks
     chunks = min(CHUNKS, blocks) if Kind.RECEIVED in kinds else blocks
     per_row = {
         kind: known.new_empty(known.shape) if kind in kinds else None
@@ -58,12 +58,12 @@ def take_rows(
     received = known.new_zeros((heads, chunks, keys)) if Kind.RECEIVED in kinds else None
     image = None
     image_rows, image_columns = images[0].shape if images else (1, 1)
-    pixel_parts = Parts.of_image(queries, image_rows, inputs.tiles.queries)
+    pixel_parts = Parts.of_image(queries, image_rows, launch.tiles.queries)
     if images:
         image = known.new_zeros((heads, blocks, pixel_parts.slots, image_columns))
 
     read_rows[(heads * chunks,)](
-        **inputs.arguments(),
+        **launch.arguments(),
         entropy=per_row[Kind.ENTROPY],
         distance=per_row[Kind.DISTANCE],
         largest=per_row[Kind.MAX],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.backends.gpu.triton._inputs import Inputs, power_of_two, spread_strides
+from regard.backends.gpu.triton._inputs import Launch, power_of_two, spread_strides
 from regard.backends.gpu.triton._one_pass import take_rows
 from regard.backends.gpu.triton._partial_sums import CHUNKS, Parts, folded
 from regard.backends.gpu.triton.kernels.columns import read_columns
@@ -42,11 +42,11 @@ def read_all(
     assert columns is None or logsumexp is not None, "part of a row does not tell its log-sum-exp"
     device = problem.query.device
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        inputs = Inputs.of(problem, columns)
-        known = _logsumexp(inputs) if logsumexp is None else logsumexp.float().contiguous()
+        launch = Launch.of(problem, columns)
+        known = _logsumexp(launch) if logsumexp is None else logsumexp.float().contiguous()
         results: dict[int, tuple[Tensor, ...]] = {}
         for numbers in _passes(orders):
-            found = _take(inputs, [orders[i] for i in numbers], known)
+            found = _take(launch, [orders[i] for i in numbers], known)
             results.update(zip(numbers, found, strict=True))
     return [results[i] for i in range(len(orders))]
 
@@ -65,94 +65,94 @@ def _passes(orders: Sequence[KernelSpec]) -> list[list[int]]:
     return [p for p in (first, *([i] for i in images[1:]), *([i] for i in apart)) if p]
 
 
-def _take(inputs: Inputs, orders: Sequence[KernelSpec], known: Tensor) -> list[tuple[Tensor, ...]]:
+def _take(launch: Launch, orders: Sequence[KernelSpec], known: Tensor) -> list[tuple[Tensor, ...]]:
     """Take the readouts of one pass."""
     kinds = {order.kind for order in orders}
     if kinds == {Kind.RECEIVED}:
-        received = _columns(inputs, known, None)
+        received = _columns(launch, known, None)
         return [(received,) for _ in orders]
     if kinds & _APART.keys():
-        return [(_APART[order.kind](inputs, order, known),) for order in orders]
-    return take_rows(inputs.crowded(), orders, known)
+        return [(_APART[order.kind](launch, order, known),) for order in orders]
+    return take_rows(launch.crowded(), orders, known)
 
 
-def _logsumexp(inputs: Inputs) -> Float[Tensor, "N L"]:
-    problem = inputs.problem
-    result = problem.query.new_empty((inputs.heads, problem.queries), dtype=torch.float32)
-    read_logsumexp[(inputs.heads * inputs.query_blocks,)](
-        **inputs.arguments(),
-        sink=inputs.per_head(problem.sink),
+def _logsumexp(launch: Launch) -> Float[Tensor, "N L"]:
+    problem = launch.problem
+    result = problem.query.new_empty((launch.heads, problem.queries), dtype=torch.float32)
+    read_logsumexp[(launch.heads * launch.query_blocks,)](
+        **launch.arguments(),
+        sink=launch.per_head(problem.sink),
         logsumexp=result,
-        blocks=inputs.query_blocks,
+        blocks=launch.query_blocks,
     )
     return result
 
 
-def _slices(inputs: Inputs, order: KernelSpec, known: Tensor) -> Tensor:
+def _slices(launch: Launch, order: KernelSpec, known: Tensor) -> Tensor:
     assert order.operand is not None, "the keys are chosen"
     weights = known.new_empty((*known.shape, order.size))
-    tiles = -(-order.size // inputs.tiles.keys)
+    tiles = -(-order.size // launch.tiles.keys)
     if tiles:
-        read_slices[(inputs.heads * inputs.query_blocks, tiles)](
-            **inputs.arguments(),
+        read_slices[(launch.heads * launch.query_blocks, tiles)](
+            **launch.arguments(),
             logsumexp=known,
             chosen=order.operand.to(known.device),
             weights=weights,
             chosen_number=order.size,
-            blocks=inputs.query_blocks,
+            blocks=launch.query_blocks,
         )
     return weights
 
 
-def _columns(inputs: Inputs, known: Tensor, order: KernelSpec | None) -> Tensor:
+def _columns(launch: Launch, known: Tensor, order: KernelSpec | None) -> Tensor:
     """Sum the columns; or multiply from the left, if rows are ordered."""
-    keys = inputs.problem.keys
-    spans = inputs.spans()
+    keys = launch.problem.keys
+    spans = launch.spans()
     rows = 0 if order is None else order.size
-    shape = (inputs.heads, keys) if order is None else (inputs.heads, rows, keys)
+    shape = (launch.heads, keys) if order is None else (launch.heads, rows, keys)
     result = known.new_empty(shape)
     groups = 1 if order is None else -(-rows // _GIVEN)
     if groups:
-        read_columns[(inputs.heads * inputs.key_blocks, groups)](
-            **inputs.arguments(),
+        read_columns[(launch.heads * launch.key_blocks, groups)](
+            **launch.arguments(),
             logsumexp=known,
             spans=spans,
             block_strides=(*spread_strides(spans[0])[:2], spans.stride(0)),
-            query_blocks=inputs.query_blocks,
+            query_blocks=launch.query_blocks,
             received=result if order is None else None,
             given=None if order is None else order.operand,
             collected=None if order is None else result,
             given_rows=rows,
-            blocks=inputs.key_blocks,
+            blocks=launch.key_blocks,
             GIVEN=_GIVEN,
-            BLOCKS=min(1024, power_of_two(inputs.query_blocks)),
+            BLOCKS=min(1024, power_of_two(launch.query_blocks)),
         )
     return result
 
 
-def _diagonals(inputs: Inputs, order: KernelSpec, known: Tensor) -> Tensor:
+def _diagonals(launch: Launch, order: KernelSpec, known: Tensor) -> Tensor:
     """Average the weights by how far back they lie."""
     offsets = order.size
-    chunks = min(CHUNKS, inputs.query_blocks)
-    sums = known.new_zeros((inputs.heads, chunks, offsets))
+    chunks = min(CHUNKS, launch.query_blocks)
+    sums = known.new_zeros((launch.heads, chunks, offsets))
     counts = torch.zeros_like(sums, dtype=torch.int32)
-    read_diagonals[(inputs.heads * chunks,)](
-        **inputs.arguments(),
+    read_diagonals[(launch.heads * chunks,)](
+        **launch.arguments(),
         logsumexp=known,
         sums=sums,
         counts=counts,
         offset_number=offsets,
         chunks=chunks,
-        blocks=inputs.query_blocks,
+        blocks=launch.query_blocks,
     )
     weight, count = (folded(partial, Parts.of_sum(chunks))[:, 0] for partial in (sums, counts))
     return (weight / count.clamp_min(1)).float()
 
 
 # What a pass of its own computes; all other kinds share the pass over the rows.
-_APART: dict[Kind, Callable[[Inputs, KernelSpec, Tensor], Tensor]] = {
+_APART: dict[Kind, Callable[[Launch, KernelSpec, Tensor], Tensor]] = {
     Kind.LOGSUMEXP: lambda _inputs, _order, known: known,
     Kind.WEIGHTS: _slices,
     Kind.OFFSETS: _diagonals,
-    Kind.COLLECTED: lambda inputs, order, known: _columns(inputs.crowded(), known, order),
+    Kind.COLLECTED: lambda launch, order, known: _columns(launch.crowded(), known, order),
 }

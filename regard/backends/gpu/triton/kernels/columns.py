@@ -14,35 +14,18 @@ import triton.language as tl
 
 from regard.backends.gpu.triton.kernels.weights import (
     load_interval,
+    load_keys,
     load_logsumexp,
-    load_vectors,
+    load_queries,
     log_weights,
+    place_of,
 )
 
 
 @triton.jit
 def read_columns(
-    query,
-    key,
+    inputs,  # an `_inputs.Inputs`
     logsumexp,
-    start,
-    stop,
-    position,
-    allowed,
-    bias,
-    alibi,
-    query_strides,
-    key_strides,
-    interval_strides,
-    allowed_strides,
-    bias_strides,
-    heads,
-    groups,
-    queries,
-    keys,
-    depth,
-    scale,
-    softcap,
     spans,  # (4, b, h, query blocks), see `_load_spans`
     block_strides,
     query_blocks,
@@ -62,16 +45,15 @@ def read_columns(
     number = tl.program_id(0) % heads_in_all
     block = tl.program_id(0) // heads_in_all
     some = tl.program_id(1) * GIVEN + tl.arange(0, GIVEN)
-    batch, head = (number // heads).to(tl.int64), (number % heads).to(tl.int64)
-    own_query = query + batch * query_strides[0] + head * query_strides[1]
-    own_key = key + batch * key_strides[0] + (head // (heads // groups)) * key_strides[1]
+    place = place_of(inputs, number)
+    queries, keys = inputs.queries, inputs.keys
 
     column = block * KEYS + tl.arange(0, KEYS)
-    vectors = load_vectors(own_key, column, keys, key_strides[2], depth, WIDTH)
+    vectors = load_keys(inputs, place, column, WIDTH)
 
     # Query blocks that see any of the keys, and a run of those whose queries all see all of them.
     since, inner, until = query_blocks, query_blocks, 0
-    own_block = batch * block_strides[0] + head * block_strides[1]
+    own_block = place[0] * block_strides[0] + place[1] * block_strides[1]
     for many in range(0, query_blocks, BLOCKS):
         low, high, latest, earliest, which = _load_spans(
             spans, own_block, block_strides, many, query_blocks, BLOCKS
@@ -87,8 +69,8 @@ def read_columns(
             spans, own_block, block_strides, many, query_blocks, BLOCKS
         )
         cut = (latest > block * KEYS) | (earliest < (block + 1) * KEYS)
-        behind_inner = cut & (which > inner) & (which < query_blocks)
-        outer = tl.minimum(outer, tl.min(tl.where(behind_inner, which, query_blocks), 0))
+        past_inner = cut & (which > inner) & (which < query_blocks)
+        outer = tl.minimum(outer, tl.min(tl.where(past_inner, which, query_blocks), 0))
     inner = tl.minimum(inner, until)
 
     sums = tl.zeros((KEYS,), tl.float64)
@@ -102,53 +84,40 @@ def read_columns(
             low_block, high_block = tl.maximum(inner, outer), until
         for query_block in range(low_block, high_block):
             row = query_block * QUERIES + tl.arange(0, QUERIES)
-            first, stop, at = load_interval(
-                start, stop, position, interval_strides, batch, head, row, queries
-            )
-            shift = load_logsumexp(logsumexp, number, row, queries)
+            interval = load_interval(inputs, place, row)
+            shift = load_logsumexp(inputs, logsumexp, number, row)
             products = tl.dot(
                 vectors,
-                tl.trans(load_vectors(own_query, row, queries, query_strides[2], depth, WIDTH)),
+                tl.trans(load_queries(inputs, place, row, WIDTH)),
                 input_precision="ieee",
             )
             logs = log_weights(
+                inputs,
+                place,
                 products,
-                shift[None, :],
-                row[None, :],
-                column[:, None],
-                first[None, :],
-                stop[None, :],
-                at[None, :],
-                number,
-                batch,
-                head,
-                queries,
-                keys,
-                scale,
-                softcap,
-                alibi,
-                bias,
-                bias_strides,
-                allowed,
-                allowed_strides,
+                shift,
+                row,
+                column,
+                interval,
                 EDGE=phase != 1,
+                KEYS_FIRST=True,
             )
             weights = tl.exp2(logs)
             if received is not None:
                 sums += tl.sum(weights, 1).to(tl.float64)
             if collected is not None:
-                place = (number.to(tl.int64) * given_rows + some)[None, :] * queries + row[:, None]
+                at = (number.to(tl.int64) * given_rows + some)[None, :] * queries + row[:, None]
                 inside = (row < queries)[:, None] & (some < given_rows)[None, :]
-                rows = tl.load(given + place, mask=inside, other=0.0)
+                rows = tl.load(given + at, mask=inside, other=0.0)
                 products_sums += tl.dot(weights, rows, input_precision="ieee")
 
     if received is not None:
-        place = number.to(tl.int64) * keys + column
-        tl.store(received + place, sums.to(tl.float32), mask=column < keys)
+        at = number.to(tl.int64) * keys + column
+        tl.store(received + at, sums.to(tl.float32), mask=column < keys)
     if collected is not None:
-        place = (number.to(tl.int64) * given_rows + some)[None, :] * keys + column[:, None]
+        at = (number.to(tl.int64) * given_rows + some)[None, :] * keys + column[:, None]
         inside = (column < keys)[:, None] & (some < given_rows)[None, :]
-        tl.store(collected + place, products_sums, mask=inside)
+        tl.store(collected + at, products_sums, mask=inside)
 
 
 @triton.jit
@@ -156,7 +125,7 @@ def _load_spans(spans, own_block, block_strides, many, query_blocks, BLOCKS: tl.
     """Load, of some query blocks, the keys that any of its queries sees, and that all of them see.
 
     Returns:
-        The first key that any sees, and the one behind the last; the latest start, and the
+        The first key that any sees, and the one past the last; the latest start, and the
         earliest stop; the blocks' numbers.
     """
     which = many + tl.arange(0, BLOCKS)

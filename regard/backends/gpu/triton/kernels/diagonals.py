@@ -14,35 +14,18 @@ import triton.language as tl
 
 from regard.backends.gpu.triton.kernels.weights import (
     load_interval,
+    load_keys,
     load_logsumexp,
-    load_vectors,
+    load_queries,
     log_weights,
+    place_of,
 )
 
 
 @triton.jit
 def read_diagonals(
-    query,
-    key,
+    inputs,  # an `_inputs.Inputs`
     logsumexp,
-    start,
-    stop,
-    position,
-    allowed,
-    bias,
-    alibi,
-    query_strides,
-    key_strides,
-    interval_strides,
-    allowed_strides,
-    bias_strides,
-    heads,
-    groups,
-    queries,
-    keys,
-    depth,
-    scale,
-    softcap,
     sums,  # (N, chunks, offset_number), of zeros
     counts,
     offset_number,
@@ -55,53 +38,31 @@ def read_diagonals(
     heads_in_all = tl.num_programs(0) // chunks
     number = tl.program_id(0) % heads_in_all
     chunk = chunks - 1 - tl.program_id(0) // heads_in_all
-    batch, head = (number // heads).to(tl.int64), (number % heads).to(tl.int64)
-    own_query = query + batch * query_strides[0] + head * query_strides[1]
-    own_key = key + batch * key_strides[0] + (head // (heads // groups)) * key_strides[1]
+    place = place_of(inputs, number)
     own_sums = (number.to(tl.int64) * chunks + chunk) * offset_number
 
     for block in range(chunk * blocks // chunks, (chunk + 1) * blocks // chunks):
         row = block * QUERIES + tl.arange(0, QUERIES)
-        first, stop, at = load_interval(
-            start, stop, position, interval_strides, batch, head, row, queries
-        )
-        vectors = load_vectors(own_query, row, queries, query_strides[2], depth, WIDTH)
-        shift = load_logsumexp(logsumexp, number, row, queries)
+        interval = load_interval(inputs, place, row)
+        first, stop, at = interval
+        vectors = load_queries(inputs, place, row, WIDTH)
+        shift = load_logsumexp(inputs, logsumexp, number, row)
 
         sees = first < stop
         nearest = tl.min(tl.where(sees, at, 2147483647), 0)
         farthest = tl.max(tl.where(sees, at, -1), 0)
-        low = tl.min(tl.where(sees, first, keys), 0)
+        low = tl.min(tl.where(sees, first, inputs.keys), 0)
         low = tl.maximum(low, nearest - (offset_number - 1)) // KEYS * KEYS
         high = tl.minimum(tl.max(tl.where(sees, stop, 0), 0), farthest + 1)
         for tile in range(low, high, KEYS):
             column = tile + tl.arange(0, KEYS)
             products = tl.dot(
                 vectors,
-                tl.trans(load_vectors(own_key, column, keys, key_strides[2], depth, WIDTH)),
+                tl.trans(load_keys(inputs, place, column, WIDTH)),
                 input_precision="ieee",
             )
             logs = log_weights(
-                products,
-                shift[:, None],
-                row[:, None],
-                column[None, :],
-                first[:, None],
-                stop[:, None],
-                at[:, None],
-                number,
-                batch,
-                head,
-                queries,
-                keys,
-                scale,
-                softcap,
-                alibi,
-                bias,
-                bias_strides,
-                allowed,
-                allowed_strides,
-                EDGE=True,
+                inputs, place, products, shift, row, column, interval, EDGE=True, KEYS_FIRST=False
             )
             # A hidden key is no key of weight 0: it is not counted.
             weights = tl.where(logs == -float("inf"), -1.0, tl.exp2(logs))

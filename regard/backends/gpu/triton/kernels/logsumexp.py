@@ -14,34 +14,19 @@ import triton.language as tl
 from regard.backends.gpu.triton.kernels.weights import (
     LN_2,
     load_interval,
-    load_vectors,
+    load_keys,
+    load_queries,
     log_weights,
+    place_of,
+    range_of,
+    visible_tiles,
 )
 
 
 @triton.jit
 def read_logsumexp(
-    query,
-    key,
-    start,
-    stop,
-    position,
-    allowed,
-    bias,
-    alibi,
+    inputs,  # an `_inputs.Inputs`
     sink,
-    query_strides,
-    key_strides,
-    interval_strides,
-    allowed_strides,
-    bias_strides,
-    heads,
-    groups,
-    queries,
-    keys,
-    depth,
-    scale,
-    softcap,
     logsumexp,  # (N, L): the result
     blocks,
     QUERIES: tl.constexpr,
@@ -52,63 +37,37 @@ def read_logsumexp(
     heads_in_all = tl.num_programs(0) // blocks
     number = tl.program_id(0) % heads_in_all
     block = blocks - 1 - tl.program_id(0) // heads_in_all
-    batch, head = (number // heads).to(tl.int64), (number % heads).to(tl.int64)
-    own_key = key + batch * key_strides[0] + (head // (heads // groups)) * key_strides[1]
+    place = place_of(inputs, number)
+    queries = inputs.queries
 
     row = block * QUERIES + tl.arange(0, QUERIES)
-    first, stop, at = load_interval(
-        start, stop, position, interval_strides, batch, head, row, queries
-    )
-    own_query = query + batch * query_strides[0] + head * query_strides[1]
-    vectors = load_vectors(own_query, row, queries, query_strides[2], depth, WIDTH)
+    interval = load_interval(inputs, place, row)
+    vectors = load_queries(inputs, place, row, WIDTH)
 
-    # Tiles from `low`, of which those in [inner, outer) are seen whole by every query.
-    sees = first < stop
-    low = tl.min(tl.where(sees, first, keys), 0) // KEYS * KEYS
-    high = tl.max(tl.where(sees, stop, 0), 0)
-    inner = tl.maximum(low, tl.cdiv(tl.max(first, 0), KEYS) * KEYS)
-    outer = tl.min(stop, 0) // KEYS * KEYS
-    if inner >= outer:
-        inner = low
-        outer = low
+    tiles = visible_tiles(interval, inputs.keys, KEYS)
 
     largest = tl.full((QUERIES,), -float("inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
+    nothing = tl.zeros((QUERIES,), tl.float32)
     for phase in tl.static_range(3):
-        if phase == 0:
-            since, until = low, inner
-        elif phase == 1:
-            since, until = inner, outer
-        else:
-            since, until = outer, high
+        since, until = range_of(tiles, phase)
         for tile in range(since, until, KEYS):
             column = tile + tl.arange(0, KEYS)
             products = tl.dot(
                 vectors,
-                tl.trans(load_vectors(own_key, column, keys, key_strides[2], depth, WIDTH)),
+                tl.trans(load_keys(inputs, place, column, WIDTH)),
                 input_precision="ieee",
             )
             logs = log_weights(
+                inputs,
+                place,
                 products,
-                0.0,
-                row[:, None],
-                column[None, :],
-                first[:, None],
-                stop[:, None],
-                at[:, None],
-                number,
-                batch,
-                head,
-                queries,
-                keys,
-                scale,
-                softcap,
-                alibi,
-                bias,
-                bias_strides,
-                allowed,
-                allowed_strides,
+                nothing,
+                row,
+                column,
+                interval,
                 EDGE=phase != 1,
+                KEYS_FIRST=False,
             )
             above = tl.maximum(largest, tl.max(logs, 1))
             # A row that has seen nothing yet has no maximum to subtract.

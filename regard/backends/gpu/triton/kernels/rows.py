@@ -18,35 +18,20 @@ from regard.backends.gpu.triton.kernels.weights import (
     LN_2,
     LOWEST,
     load_interval,
+    load_keys,
     load_logsumexp,
-    load_vectors,
+    load_queries,
     log_weights,
+    place_of,
+    range_of,
+    visible_tiles,
 )
 
 
 @triton.jit
 def read_rows(
-    query,
-    key,
+    inputs,  # an `_inputs.Inputs`
     logsumexp,
-    start,
-    stop,
-    position,
-    allowed,
-    bias,
-    alibi,
-    query_strides,
-    key_strides,
-    interval_strides,
-    allowed_strides,
-    bias_strides,
-    heads,
-    groups,
-    queries,
-    keys,
-    depth,
-    scale,
-    softcap,
     # What is asked for: pointers, None for the rest.
     entropy,  # (N, L)
     distance,  # (N, L)
@@ -73,28 +58,16 @@ def read_rows(
     programs = tl.num_programs(0)
     number = tl.program_id(0) % (programs // chunks)
     chunk = chunks - 1 - tl.program_id(0) // (programs // chunks)
-    batch, head = (number // heads).to(tl.int64), (number % heads).to(tl.int64)
-    own_query = query + batch * query_strides[0] + head * query_strides[1]
-    own_key = key + batch * key_strides[0] + (head // (heads // groups)) * key_strides[1]
+    place = place_of(inputs, number)
+    queries, keys = inputs.queries, inputs.keys
     by_chunk = number.to(tl.int64) * chunks + chunk
 
     for block in range(chunk * blocks // chunks, (chunk + 1) * blocks // chunks):
         row = block * QUERIES + tl.arange(0, QUERIES)
-        first, stop, at = load_interval(
-            start, stop, position, interval_strides, batch, head, row, queries
-        )
-        vectors = load_vectors(own_query, row, queries, query_strides[2], depth, WIDTH)
-        shift = load_logsumexp(logsumexp, number, row, queries)
-
-        # Tiles from `low`, of which those in [inner, outer) are seen whole by every query.
-        sees = first < stop
-        low = tl.min(tl.where(sees, first, keys), 0) // KEYS * KEYS
-        high = tl.max(tl.where(sees, stop, 0), 0)
-        inner = tl.maximum(low, tl.cdiv(tl.max(first, 0), KEYS) * KEYS)
-        outer = tl.min(stop, 0) // KEYS * KEYS
-        if inner >= outer:
-            inner = low
-            outer = low
+        interval = load_interval(inputs, place, row)
+        vectors = load_queries(inputs, place, row, WIDTH)
+        shift = load_logsumexp(inputs, logsumexp, number, row)
+        tiles = visible_tiles(interval, keys, KEYS)
 
         logs_moment = tl.zeros((QUERIES,), tl.float32)
         moment = tl.zeros((QUERIES,), tl.float32)
@@ -112,12 +85,7 @@ def read_rows(
             band = _band(row, block * QUERIES, queries, image_rows, SLOTS)
 
         for phase in tl.static_range(3):
-            if phase == 0:
-                since, until = low, inner
-            elif phase == 1:
-                since, until = inner, outer
-            else:
-                since, until = outer, high
+            since, until = range_of(tiles, phase)
             for tile in range(since, until, KEYS):
                 column = tile + tl.arange(0, KEYS)
                 if received is not None:  # asked for early, used late
@@ -125,45 +93,34 @@ def read_rows(
                     collected = tl.load(collecting, mask=column < keys, other=0.0)
                 products = tl.dot(
                     vectors,
-                    tl.trans(load_vectors(own_key, column, keys, key_strides[2], depth, WIDTH)),
+                    tl.trans(load_keys(inputs, place, column, WIDTH)),
                     input_precision="ieee",
                 )
                 logs = log_weights(
+                    inputs,
+                    place,
                     products,
-                    shift[:, None],
-                    row[:, None],
-                    column[None, :],
-                    first[:, None],
-                    stop[:, None],
-                    at[:, None],
-                    number,
-                    batch,
-                    head,
-                    queries,
-                    keys,
-                    scale,
-                    softcap,
-                    alibi,
-                    bias,
-                    bias_strides,
-                    allowed,
-                    allowed_strides,
+                    shift,
+                    row,
+                    column,
+                    interval,
                     EDGE=phase != 1,
+                    KEYS_FIRST=False,
                 )
                 weights = tl.exp2(logs)
 
                 if entropy is not None:
                     logs_moment += tl.sum(weights * tl.maximum(logs, LOWEST), 1)
                 if distance is not None:
-                    far = tl.abs(at[:, None] - column[None, :]).to(tl.float32)
+                    far = tl.abs(interval[2][:, None] - column[None, :]).to(tl.float32)
                     moment += tl.sum(weights * far, 1)
                     share += tl.sum(weights, 1)
                 if largest is not None:
                     peak = tl.maximum(peak, tl.max(_comparable(logs), 1))
                 if mass is not None:
                     for mark in tl.static_range(MARKS):
-                        place = tl.full((), mark, tl.int64) * keys + column
-                        marked = tl.load(marks + place, mask=column < keys, other=0)
+                        at = tl.full((), mark, tl.int64) * keys + column
+                        marked = tl.load(marks + at, mask=column < keys, other=0)
                         some = tl.sum(tl.where(marked[None, :] != 0, weights, 0.0), 1)
                         masses += tl.where(tl.arange(0, MARKS)[None, :] == mark, some[:, None], 0)
                 if top is not None:
@@ -177,7 +134,7 @@ def read_rows(
                         band,
                         own_image,
                         tile,
-                        high,
+                        tiles[3],
                         keys,
                         image_columns,
                         SLOTS,
@@ -200,9 +157,9 @@ def read_rows(
             tl.store(largest + result, peak, mask=inside)
         if mass is not None:
             mark = tl.arange(0, MARKS)
-            place = mark.to(tl.int64) * (programs // chunks) * queries
-            place = place[None, :] + result[:, None]
-            tl.store(mass + place, masses, mask=inside[:, None])
+            at = mark.to(tl.int64) * (programs // chunks) * queries
+            at = at[None, :] + result[:, None]
+            tl.store(mass + at, masses, mask=inside[:, None])
         if top is not None:
             _store_ranked(best, best_at, stray, top, top_positions, result, inside, top_size, TOP)
 
@@ -261,9 +218,9 @@ def _store_ranked(
         where = tl.min(tl.where(there, best_at, 2147483647), 1)
         found = strongest > -float("inf")
         weight = tl.where(stray, float("nan"), tl.exp2(strongest))
-        place = result * top_size + rank
-        tl.store(top + place, tl.where(found, weight, 0.0), mask=inside)
-        tl.store(top_positions + place, tl.where(found, where, -1).to(tl.int64), mask=inside)
+        at = result * top_size + rank
+        tl.store(top + at, tl.where(found, weight, 0.0), mask=inside)
+        tl.store(top_positions + at, tl.where(found, where, -1).to(tl.int64), mask=inside)
         best = tl.where(best_at == where[:, None], -float("inf"), best)
 
 

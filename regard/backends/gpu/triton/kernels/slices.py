@@ -10,35 +10,18 @@ import triton.language as tl
 
 from regard.backends.gpu.triton.kernels.weights import (
     load_interval,
+    load_keys,
     load_logsumexp,
-    load_vectors,
+    load_queries,
     log_weights,
+    place_of,
 )
 
 
 @triton.jit
 def read_slices(
-    query,
-    key,
+    inputs,  # an `_inputs.Inputs`
     logsumexp,
-    start,
-    stop,
-    position,
-    allowed,
-    bias,
-    alibi,
-    query_strides,
-    key_strides,
-    interval_strides,
-    allowed_strides,
-    bias_strides,
-    heads,
-    groups,
-    queries,
-    keys,
-    depth,
-    scale,
-    softcap,
     chosen,  # (2, c): keys, and each one's place among those asked for
     weights,  # (N, L, c)
     chosen_number,
@@ -48,47 +31,25 @@ def read_slices(
     WIDTH: tl.constexpr,
 ):
     number = tl.program_id(0) // blocks
-    batch, head = (number // heads).to(tl.int64), (number % heads).to(tl.int64)
-    own_query = query + batch * query_strides[0] + head * query_strides[1]
-    own_key = key + batch * key_strides[0] + (head // (heads // groups)) * key_strides[1]
+    place = place_of(inputs, number)
+    queries, keys = inputs.queries, inputs.keys
 
     row = tl.program_id(0) % blocks * QUERIES + tl.arange(0, QUERIES)
     some = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     asked = some < chosen_number
     column = tl.load(chosen + some, mask=asked, other=keys).to(tl.int32)
-    place = tl.load(chosen + chosen_number + some, mask=asked, other=0)
+    order = tl.load(chosen + chosen_number + some, mask=asked, other=0)
 
-    first, stop, at = load_interval(
-        start, stop, position, interval_strides, batch, head, row, queries
-    )
-    shift = load_logsumexp(logsumexp, number, row, queries)
+    interval = load_interval(inputs, place, row)
+    shift = load_logsumexp(inputs, logsumexp, number, row)
     products = tl.dot(
-        load_vectors(own_query, row, queries, query_strides[2], depth, WIDTH),
-        tl.trans(load_vectors(own_key, column, keys, key_strides[2], depth, WIDTH)),
+        load_queries(inputs, place, row, WIDTH),
+        tl.trans(load_keys(inputs, place, column, WIDTH)),
         input_precision="ieee",
     )
     logs = log_weights(
-        products,
-        shift[:, None],
-        row[:, None],
-        column[None, :],
-        first[:, None],
-        stop[:, None],
-        at[:, None],
-        number,
-        batch,
-        head,
-        queries,
-        keys,
-        scale,
-        softcap,
-        alibi,
-        bias,
-        bias_strides,
-        allowed,
-        allowed_strides,
-        EDGE=True,
+        inputs, place, products, shift, row, column, interval, EDGE=True, KEYS_FIRST=False
     )
-    result = (number.to(tl.int64) * queries + row)[:, None] * chosen_number + place[None, :]
+    result = (number.to(tl.int64) * queries + row)[:, None] * chosen_number + order[None, :]
     inside = (row < queries)[:, None] & asked[None, :]
     tl.store(weights + result, tl.exp2(logs), mask=inside)

@@ -1,7 +1,8 @@
 """What every kernel does first: bring dot products to logarithms of weights, tile by tile.
 
-Logarithms are to the base 2, whose power the hardware knows. Row and key numbers come in two
-dimensions that broadcast to the tile: a tile may hold queries in its rows or in its columns.
+Logarithms are to the base 2, whose power the hardware knows. `inputs` is an `_inputs.Inputs`,
+`place` an entry of the batch and a head, `interval` the first key that each query sees, the one
+past the last, and the query's position.
 
 Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S keys, D head dimension.
 """
@@ -19,86 +20,149 @@ LOWEST = tl.constexpr(-1e30)
 
 
 @triton.jit
-def load_vectors(head_start, row, rows, stride, depth, WIDTH: tl.constexpr):
-    """Load vectors of one head, ``(len(row), WIDTH)``; 0 behind the last row and dimension."""
+def place_of(inputs, number):
+    """Tell the entry of the batch and the head of one of the N."""
+    return (number // inputs.heads).to(tl.int64), (number % inputs.heads).to(tl.int64)
+
+
+@triton.jit
+def load_queries(inputs, place, row, WIDTH: tl.constexpr):
+    """Load the queries of some rows, ``(len(row), WIDTH)``; 0 past the last row and dimension."""
+    batch, head = place
+    strides = inputs.query_strides
+    start = inputs.query + batch * strides[0] + head * strides[1]
+    return _load_vectors(start, row, inputs.queries, strides[2], inputs.depth, WIDTH)
+
+
+@triton.jit
+def load_keys(inputs, place, column, WIDTH: tl.constexpr):
+    """Load some keys, ``(len(column), WIDTH)``; 0 past the last key and dimension."""
+    batch, head = place
+    strides = inputs.key_strides
+    group = head // (inputs.heads // inputs.groups)
+    start = inputs.key + batch * strides[0] + group * strides[1]
+    return _load_vectors(start, column, inputs.keys, strides[2], inputs.depth, WIDTH)
+
+
+@triton.jit
+def _load_vectors(start, row, rows, stride, depth, WIDTH: tl.constexpr):
     dim = tl.arange(0, WIDTH)
     inside = (row < rows)[:, None] & (dim < depth)[None, :]
     at = row.to(tl.int64)[:, None] * stride + dim[None, :]
-    return tl.load(head_start + at, mask=inside, other=0.0)
+    return tl.load(start + at, mask=inside, other=0.0)
 
 
 @triton.jit
-def load_interval(start, stop, position, strides, batch, head, row, queries):
-    """Load where the visible keys of some queries start and stop, and where the queries sit."""
+def load_interval(inputs, place, row):
+    """Load where the visible keys of some queries start and stop, and the queries' positions."""
+    batch, head = place
+    strides = inputs.interval_strides
     at = batch * strides[0] + head * strides[1] + row.to(tl.int64) * strides[2]
-    inside = row < queries
-    first = tl.load(start + at, mask=inside, other=0)
-    stop = tl.load(stop + at, mask=inside, other=0)
-    return first, stop, tl.load(position + at, mask=inside, other=0)
+    inside = row < inputs.queries
+    first = tl.load(inputs.start + at, mask=inside, other=0)
+    stop = tl.load(inputs.stop + at, mask=inside, other=0)
+    return first, stop, tl.load(inputs.position + at, mask=inside, other=0)
 
 
 @triton.jit
-def load_logsumexp(logsumexp, number, row, queries):
+def visible_tiles(interval, keys, KEYS: tl.constexpr):
+    """Find the tiles of keys that some queries see, and those that each of them sees whole.
+
+    Returns:
+        low, inner, outer, high: tiles start at low, those in [inner, outer) are seen whole.
+    """
+    first, stop, _ = interval
+    sees = first < stop
+    low = tl.min(tl.where(sees, first, keys), 0) // KEYS * KEYS
+    high = tl.max(tl.where(sees, stop, 0), 0)
+    inner = tl.maximum(low, tl.cdiv(tl.max(first, 0), KEYS) * KEYS)
+    outer = tl.min(stop, 0) // KEYS * KEYS
+    if inner >= outer:
+        inner = low
+        outer = low
+    return low, inner, outer, high
+
+
+@triton.jit
+def range_of(tiles, PHASE: tl.constexpr):
+    """Tell a phase's range of keys: before the tiles seen whole (0), those (1), after them (2)."""
+    return tiles[PHASE], tiles[PHASE + 1]
+
+
+@triton.jit
+def load_logsumexp(inputs, logsumexp, number, row):
     """Load log-sum-exps, to the base 2; NaN for +∞, 0 for rows that see nothing."""
-    known = tl.load(logsumexp + number.to(tl.int64) * queries + row, mask=row < queries, other=0.0)
+    at = logsumexp + number.to(tl.int64) * inputs.queries + row
+    known = tl.load(at, mask=row < inputs.queries, other=0.0)
     known = tl.where(known == float("inf"), float("nan"), known)
     return tl.where(known == -float("inf"), 0.0, known * LOG2_E)
 
 
 @triton.jit
 def log_weights(
+    inputs,
+    place,
     products,
     logsumexp,
     row,
     column,
-    start,
-    stop,
-    position,
-    number,
-    batch,
-    head,
-    queries,
-    keys,
-    scale,
-    softcap,
-    alibi,
-    bias,
-    bias_strides,
-    allowed,
-    allowed_strides,
+    interval,
     EDGE: tl.constexpr,
+    KEYS_FIRST: tl.constexpr,
 ):
     """Turn dot products into log₂ of weights; −∞ where a key is hidden.
 
-    EDGE says that intervals may end within the tile. With a logsumexp of 0 the results are the
-    masked scores, times log₂e.
+    EDGE says that intervals may end within the tile, KEYS_FIRST that a row of the tile is a key.
+    With a logsumexp of 0 the results are the masked scores, times log₂e.
     """
+    batch, head = place
+    logsumexp, row = _spread(logsumexp, KEYS_FIRST), _spread(row, KEYS_FIRST)
+    column = _spread(column, not KEYS_FIRST)
+    softcap, alibi, bias, allowed = inputs.softcap, inputs.alibi, inputs.bias, inputs.allowed
     if softcap is None and bias is None and alibi is None:
-        logs = products * (scale * LOG2_E) - logsumexp
+        logs = products * (inputs.scale * LOG2_E) - logsumexp
     else:
-        scores = products * scale
+        scores = products * inputs.scale
         if softcap is not None:
             scores = softcap * _tanh(scores / softcap)
         if alibi is not None:
-            scores -= tl.load(alibi + number) * tl.abs(position - column).to(tl.float32)
+            slope = tl.load(alibi + batch * inputs.heads + head)
+            position = _spread(interval[2], KEYS_FIRST)
+            scores -= slope * tl.abs(position - column).to(tl.float32)
         if bias is not None:
-            at = batch * bias_strides[0] + head * bias_strides[1]
-            at += row.to(tl.int64) * bias_strides[2] + column.to(tl.int64) * bias_strides[3]
-            inside = (row < queries) & (column < keys)
-            added = tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
+            added = _load_entries(bias, inputs.bias_strides, inputs, place, row, column)
+            added = added.to(tl.float32)
             scores += tl.where(added == -float("inf"), 0.0, added)
         logs = scores * LOG2_E - logsumexp
     logs = tl.maximum(logs, LOWEST, propagate_nan=tl.PropagateNan.ALL)
     if bias is not None:
         logs = tl.where(added == -float("inf"), added, logs)
     if EDGE:
+        start, stop = _spread(interval[0], KEYS_FIRST), _spread(interval[1], KEYS_FIRST)
         logs = tl.where((column >= start) & (column < stop), logs, -float("inf"))
     if allowed is not None:
-        at = batch * allowed_strides[0] + head * allowed_strides[1]
-        at += row.to(tl.int64) * allowed_strides[2] + column.to(tl.int64) * allowed_strides[3]
-        inside = (row < queries) & (column < keys)
-        logs = tl.where(tl.load(allowed + at, mask=inside, other=0) != 0, logs, -float("inf"))
+        seen = _load_entries(allowed, inputs.allowed_strides, inputs, place, row, column)
+        logs = tl.where(seen != 0, logs, -float("inf"))
     return logs
+
+
+@triton.jit
+def _spread(numbers, ACROSS: tl.constexpr):
+    """Give numbers, one a row of the tile or, ACROSS, one a column, the tile's second axis."""
+    if ACROSS:
+        return numbers[None, :]
+    else:  # noqa: RET505 - only the branch that is taken compiles
+        return numbers[:, None]
+
+
+@triton.jit
+def _load_entries(matrix, strides, inputs, place, row, column):
+    """Load entries of a matrix of queries and keys; 0 past the last ones."""
+    batch, head = place
+    at = batch * strides[0] + head * strides[1]
+    at += row.to(tl.int64) * strides[2] + column.to(tl.int64) * strides[3]
+    inside = (row < inputs.queries) & (column < inputs.keys)
+    return tl.load(matrix + at, mask=inside, other=0)
 
 
 @triton.jit
