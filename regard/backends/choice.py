@@ -64,7 +64,7 @@ def choose(problem: Problem, backend: str | None = None) -> Choice:
             raise ValueError(f"backend is {backend!r}, but must be None or one of {NAMES}")
         why = _BACKENDS[backend].objection(problem)
         if why is not None:
-            raise ValueError(f"backend={backend!r} can't compute this: {why}, or use 'eager'")
+            raise ValueError(f"backend={backend!r} cannot run this: {why}. Use backend='eager'.")
         return Choice(backend, version=_version(backend))
     objections: list[tuple[str, str]] = []
     for name in _preferred(problem):

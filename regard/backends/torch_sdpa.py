@@ -12,16 +12,26 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D and Dv hea
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
 from regard._axes import aligned, widened
-from regard.backends._sink import with_sink
-from regard.backends._transforms import objection_to_context, objection_to_numbers
+from regard.backends._blocks import in_blocks
+from regard.backends._objections import (
+    THREE_DTYPES,
+    objection_to_context,
+    objection_to_dropout,
+    objection_to_dtype,
+    objection_to_gradients,
+    objection_to_numbers,
+    objection_to_sizes,
+    objection_to_softcap,
+)
+from regard.backends._results import empty_result, with_sink
 from regard.backends.gpu.hardware import is_nvidia
-from regard.steps import total_bias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +39,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from regard.backends._blocks import Block
     from regard.problem import Problem
 
     Kernel = Callable[..., tuple[Tensor, Tensor | None]]
@@ -38,62 +49,46 @@ if TYPE_CHECKING:
 _BLOCK = 256
 # The fewest queries that one of its threads works on at a time, unless there are fewer.
 _SPLIT = 32
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def objection(problem: Problem) -> str | None:
-    """Say which argument can't be honoured and what to do, or None."""
-    if is_nvidia(problem.query.device):
-        return "query is on CUDA, where torch's kernels have names of their own; leave backend out"
-    if problem.query.dtype not in _DTYPES:
-        return f"query is {problem.query.dtype}, which only the written-out computation serves"
-    if problem.value is None:
-        return "it computes no weights without a value"
-    if problem.query.shape[-1] == 0 or problem.value.shape[-1] == 0:
-        return "it takes no head dimension of 0"
-    if problem.softcap is not None:
-        return f"it has no softcap={problem.softcap}; leave it out"
-    if problem.dropout > 0:
-        return f"it gives no reproducible dropout={problem.dropout}; set it to 0"
+    """Say which argument is not supported, or None."""
+    device = problem.query.device
+    if is_nvidia(device):
+        return "query is on CUDA, where torch's kernels have names of their own"
     return (
-        objection_to_context(problem)
+        objection_to_dtype(problem, *THREE_DTYPES)
+        or objection_to_sizes(problem)
+        or objection_to_softcap(problem)
+        or objection_to_dropout(problem)
+        or objection_to_context(problem)
         # They pass its masks, and in short rows it makes a visible NaN a 0.
         or objection_to_numbers(problem, "it mishandles")
-        or _missing_gradient(problem)
+        or objection_to_gradients(problem, sink=False)
         or _missing_logsumexp(problem)
     )
-
-
-def _missing_gradient(problem: Problem) -> str | None:
-    if not problem.differentiable:
-        return None
-    for name, tensor in (("mask or bias", problem.rows.bias), ("alibi", problem.alibi)):
-        if tensor is not None and tensor.requires_grad:
-            return f"it gives no gradient of {name}; detach it"
-    if problem.sink is not None:
-        return "it gives no gradient through a sink; compute under torch.no_grad()"
-    return None
 
 
 def _missing_logsumexp(problem: Problem) -> str | None:
     device = problem.query.device.type
     if problem.sink is not None and device != "cpu":
-        return f"torch tells no log-sum-exp on {device}, which a sink needs"
+        return f"a sink needs the log-sum-exp, which torch does not return on {device}"
     return None
 
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"] | None]:
     """Compute context and logsumexp; None in its place where torch does not tell it."""
-    assert problem.value is not None, "choose() sends no problem without a value here"
-    batch, heads = problem.heads
-    if min(batch, heads, problem.queries, problem.keys) == 0:
-        context = problem.query.new_zeros(batch, heads, problem.queries, problem.value.shape[-1])
-        return context, problem.query.new_full(context.shape[:-1], -torch.inf, dtype=torch.float32)
+    assert problem.value is not None, "objection() refuses a missing value"
+    empty = empty_result(problem, problem.value)
+    if empty is not None:
+        return empty
     if len(problem.rows.start) == 1:
         return _together(problem)
     # Blocks of keys are chosen to fit the mask. Were they shared by sequences of different masks,
     # the rounding of one would depend on which others are in the batch.
-    contexts, logsumexps = zip(*(_together(problem.entry(i)) for i in range(batch)), strict=True)
+    contexts, logsumexps = zip(
+        *(_together(problem.entry(i)) for i in range(problem.heads[0])), strict=True
+    )
     known = all(logsumexp is not None for logsumexp in logsumexps)
     return torch.cat(contexts), torch.cat(logsumexps) if known else None
 
@@ -112,11 +107,17 @@ def _together(problem: Problem) -> tuple[Tensor, Tensor | None]:
     if plain:
         context, logsumexp = kernel(query, key, value, scale, None, is_causal=problem.rows.hides)
     else:
-        context, logsumexp = _in_blocks(problem, kernel, query, key, value, scale)
+
+        def attend(block: Block) -> tuple[Tensor, Tensor | None]:
+            mask = _mask(block, query.dtype)
+            rows, columns = query[..., block.rows, :], (..., block.columns, slice(None))
+            return kernel(rows, key[columns], value[columns], scale, mask, is_causal=False)
+
+        context, logsumexp = in_blocks(problem, _BLOCK, partial(_columns, problem), attend)
 
     context = context[..., : problem.value.shape[-1]]
     if problem.sink is not None:
-        assert logsumexp is not None, "objection() sees to it"
+        assert logsumexp is not None, "objection() refuses a sink where there is none"
         context, logsumexp = with_sink(problem.sink, context, logsumexp)
     # In half precision the kernel's exponential is good to some 15 bits: enough for a context that
     # is rounded to fewer, not for the weights of a pattern.
@@ -135,49 +136,18 @@ def _scaled_in_part(query: Tensor, scale: float) -> tuple[Tensor, float]:
     return query * part, 2.0**exponent
 
 
-def _in_blocks(
-    problem: Problem, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, scale: float
-) -> tuple[Tensor, Tensor | None]:
-    """Go over the queries in blocks, each with the keys it can see and a mask of that size."""
-    contexts, logsumexps = [], []
-    for first in range(0, problem.queries, _BLOCK):
-        rows = slice(first, min(first + _BLOCK, problem.queries))
-        low, high = problem.rows.span(rows)
-        columns = slice(low, max(high, low + 1))  # the kernel wants at least one key
-        mask, fully_masked = _additive(problem, rows, columns)
-        context, logsumexp = kernel(
-            query[..., rows, :],
-            key[..., columns, :],
-            value[..., columns, :],
-            scale,
-            mask,
-            is_causal=False,
-        )
-        contexts.append(context.masked_fill(fully_masked, 0))
-        if logsumexp is not None:
-            logsumexps.append(logsumexp.masked_fill(fully_masked[..., 0], -torch.inf))
-    return torch.cat(contexts, dim=-2), torch.cat(logsumexps, dim=-1) if logsumexps else None
+def _columns(problem: Problem, rows: slice) -> slice:
+    """Tell the keys that some queries see; the kernel wants at least one."""
+    low, high = problem.rows.span(rows)
+    return slice(low, max(high, low + 1))
 
 
-def _additive(problem: Problem, rows: slice, columns: slice) -> tuple[Tensor | None, Tensor]:
-    """Write a block of mask and bias as the kernel takes it, and the rows that see nothing.
-
-    Such rows are shown every key: the kernel's arithmetic stays finite, and what comes out is
-    replaced afterwards, which also cuts their gradient off.
-    """
-    visible = problem.rows.visible(rows, columns)
-    fully_masked = ~visible.any(dim=-1, keepdim=True)
-    hidden = ~(visible | fully_masked)
-    bias = total_bias(problem, rows, columns)
-    if bias is None and not bool(hidden.any()):
-        return None, fully_masked
+def _mask(block: Block, dtype: torch.dtype) -> Tensor | None:
+    """Write mask and bias down, unless there is nothing to add."""
+    if block.bias is None and not bool(block.hidden.any()):
+        return None
     # On a CPU the kernel adds in float32 whatever the inputs are; elsewhere dtypes must agree.
-    dtype = torch.float32 if problem.query.device.type == "cpu" else problem.query.dtype
-    if bias is None:
-        mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-    else:
-        mask = bias.detach().to(dtype).masked_fill(fully_masked, 0)
-    return mask.masked_fill(hidden, -torch.inf), fully_masked
+    return block.additive(torch.float32 if block.hidden.device.type == "cpu" else dtype)
 
 
 def _flash_on_cpu(

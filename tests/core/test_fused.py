@@ -15,8 +15,8 @@ from support.tolerances import as_exact_as_torch, interval_masks, large, normal
 
 import regard
 from regard.backends import choose
-from regard.backends._sink import with_sink
-from regard.backends.gpu.fused import efficient
+from regard.backends._results import with_sink
+from regard.backends.gpu.fused import _run, efficient
 
 OPTIONS = {
     "plain": {},
@@ -109,7 +109,7 @@ def test_a_visible_nan_makes_a_nan_of_the_logsumexp():
 def test_torch_knows_the_calls_and_their_gradients(backend, monkeypatch):
     """On tensors without numbers: the names, the shapes, and that a gradient comes back."""
     module = getattr(regard.backends.gpu.fused, backend)
-    monkeypatch.setattr(module, "unrounded", contextlib.nullcontext)  # there is no such autocast
+    monkeypatch.setattr(_run, "unrounded", contextlib.nullcontext)  # there is no such autocast
     query = torch.empty(2, 4, 37, 7, dtype=torch.bfloat16, device="meta", requires_grad=True)
     key = torch.empty(2, 2, 37, 7, dtype=torch.bfloat16, device="meta", requires_grad=True)
     value = torch.empty(2, 2, 37, 5, dtype=torch.bfloat16, device="meta", requires_grad=True)

@@ -66,7 +66,7 @@ def pretended(
 def flex_on_cpu(*, traced=False):
     """Let FlexAttention compute on a CPU; traced as on a GPU where gradients are wanted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hardware, "elsewhere", lambda problem: None)
+        patch.setattr(hardware, "elsewhere", lambda problem, backend: None)
         patch.setattr(hardware, "too_old", lambda problem, needed: None)
         patch.setattr(hardware, "why_no_triton", lambda: None)
         patch.setattr(torchs, "_validate_device", lambda *tensors: None)  # refuses gradients
@@ -89,7 +89,7 @@ def documented_kernels():
     They insist on what the real ones insist on, and no gradient passes through the log-sum-exp.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hardware, "elsewhere", lambda problem: None)
+        patch.setattr(hardware, "elsewhere", lambda problem, backend: None)
         patch.setattr(hardware, "capability", lambda device: (9, 0))
         patch.setattr(hardware, "cudnn_version", lambda: 91002)
         patch.setattr(flash, "activated", lambda: None)

@@ -147,7 +147,7 @@ def gpu():
     """
     crossed = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hardware, "elsewhere", lambda problem: "this GPU has no kernels")
+        patch.setattr(hardware, "elsewhere", lambda problem, backend: "this GPU has no kernels")
         patch.setattr(hardware, "capability", lambda device: (9, 0))
         patch.setattr(triton, "objection_to_reading", lambda problem: "this GPU has no kernels")
         # A module's parameter is to become the tensor, not to take over what it holds.

@@ -29,17 +29,17 @@ def cudnn_version() -> int:
 def why_no_triton() -> str | None:
     """Say why Triton can't be used, or None."""
     if find_spec("triton") is None:
-        return "Triton is not installed; torch's packages for CUDA on Linux bring it"
+        return "Triton is not installed"
     return None
 
 
-def elsewhere(problem: Problem) -> str | None:
+def elsewhere(problem: Problem, backend: str) -> str | None:
     """Object to a problem that does not lie on a CUDA device."""
     device = problem.query.device
     if device.type != "cuda":
-        return f"query is on {device}, and it computes on CUDA"
+        return f"query is on {device} but {backend} needs CUDA"
     if not is_nvidia(device):
-        return "torch was built for ROCm, where this was never tried"
+        return f"torch was built for ROCm but {backend} needs CUDA"
     return None
 
 
@@ -48,4 +48,4 @@ def too_old(problem: Problem, needed: tuple[int, int]) -> str | None:
     has = capability(problem.query.device)
     if has >= needed:
         return None
-    return f"it needs compute capability {needed[0]}.{needed[1]}, and the GPU has {has[0]}.{has[1]}"
+    return f"the GPU has compute capability {has[0]}.{has[1]}, below {needed[0]}.{needed[1]}"

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.backends._transforms import objection_to_context, objection_to_numbers
+from regard.backends._objections import (
+    objection_to_context,
+    objection_to_dropout,
+    objection_to_numbers,
+    objection_to_sizes,
+    objection_to_softcap,
+)
 from regard.mask.bounds import AffineBounds
 
 if TYPE_CHECKING:
@@ -52,32 +58,38 @@ def is_plain(rows: Rows) -> bool:
 
 
 def unsupported(problem: Problem) -> str | None:
-    """Object to what none of these kernels knows."""
-    if problem.value is None:
-        return "it computes no weights without a value"
-    if problem.query.shape[-1] == 0 or problem.value.shape[-1] == 0:
-        return "it takes no head dimension of 0"
-    if problem.softcap is not None:
-        return f"it has no softcap={problem.softcap}; leave it out"
-    if problem.dropout > 0:
-        return f"it gives no reproducible dropout={problem.dropout}; set it to 0"
-    if problem.differentiable and problem.sink is not None:
-        return "it gives no gradient through a sink; compute under torch.no_grad()"
-    return objection_to_context(problem)
+    """Object to what none of these kernels supports."""
+    return (
+        objection_to_sizes(problem)
+        or objection_to_softcap(problem)
+        or objection_to_dropout(problem)
+        or objection_to_context(problem)
+    )
 
 
-def not_half(problem: Problem) -> str | None:
-    """Object to any dtype but the half precisions."""
-    if problem.query.dtype in (torch.bfloat16, torch.float16):
+def only_causal(problem: Problem, which: str, *, fits: bool) -> str | None:
+    """Object to anything added to the scores, and to any mask but one causal mask.
+
+    Args:
+        problem: whose last query sits at the last key, if its mask is causal.
+        which: the causal mask that is supported, in words.
+        fits: whether the numbers of queries and keys fit it.
+    """
+    rows = problem.rows
+    if problem.alibi is not None or rows.bias is not None:
+        return "it adds no bias to the scores, as 'efficient' and 'flex' do"
+    if sees_everything(rows):
         return None
-    return f"query is {problem.query.dtype}, and it takes bfloat16 and float16"
+    if fits and causal_offset(rows) == problem.keys - problem.queries:
+        return None
+    return f"the only mask that it supports is the causal one {which}"
 
 
 def nonfinite_reason(problem: Problem) -> str | None:
-    """Object to numbers that would reach results from behind a mask.
+    """Object to hidden numbers that would reach results.
 
-    A hidden weight is 0 in these kernels, but 0 · NaN is NaN. That there is none costs reading one
-    number back from the device; where nothing is hidden, no number can come out that should not.
+    A hidden weight is 0 in these kernels, but 0 · NaN is NaN. To know costs reading one number back
+    from the device; where nothing is hidden, every number may come out.
     """
     if sees_everything(problem.rows):
         return None
@@ -110,14 +122,3 @@ def with_positive_scale(
     if scale > 0:
         return query, scale
     return (-query, -scale) if scale < 0 else (query * 0, 1.0)
-
-
-def nothing(problem: Problem) -> tuple[Float[Tensor, "B H L d"], Float[Tensor, "B H L"]] | None:
-    """Give the result of a problem without rows or keys, which kernels refuse; else None."""
-    assert problem.value is not None, "unsupported() sees to it"
-    batch, heads = problem.heads
-    if min(batch, heads, problem.queries, problem.keys) > 0:
-        return None
-    shape = (batch, heads, problem.queries)
-    context = problem.query.new_zeros(*shape, problem.value.shape[-1])
-    return context, problem.query.new_full(shape, -torch.inf, dtype=torch.float32)

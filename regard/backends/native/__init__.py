@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.backends._transforms import objection_to_context
+from regard.backends._objections import objection_to_context
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend

@@ -1,4 +1,4 @@
-"""torch's FlexAttention, compiled, on CUDA: any mask, and every option but dropout.
+"""torch's FlexAttention, compiled, on CUDA: any mask, and every option but dropout. Experimental.
 
 Dong et al. 2024, arXiv:2412.05496. What is done to the scores is written as functions of a score
 and its place (`_mods`), which torch compiles into one kernel; blocks of keys that no row of a block
@@ -11,11 +11,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from regard._axes import widened
-from regard.backends._sink import with_sink
-from regard.backends._transforms import objection_to_context
+from regard.backends._objections import (
+    THREE_DTYPES,
+    objection_to_context,
+    objection_to_dropout,
+    objection_to_dtype,
+    objection_to_gradients,
+    objection_to_length,
+    objection_to_sizes,
+    objection_to_width,
+)
+from regard.backends._results import empty_result, with_sink
 from regard.backends.gpu import hardware, rules
 from regard.problem.finite import unrounded
 
@@ -27,48 +34,29 @@ if TYPE_CHECKING:
 
 __all__ = ["objection", "run"]
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _NARROWEST = 16  # head dimension of its matrix products
 _WIDEST = 256
 _LONGEST = 2**31 - 1  # queries or keys: places are counted in 32 bits
 
 
 def objection(problem: Problem) -> str | None:
-    """Say which argument can't be honoured and what to do, or None."""
+    """Say which argument is not supported, or None.
+
+    Gradients of a bias and of ALiBi's slopes would be added up in no fixed order.
+    """
     return (
-        hardware.elsewhere(problem)
-        or _unsupported(problem)
+        hardware.elsewhere(problem, "flex")
+        or objection_to_dtype(problem, *THREE_DTYPES)
+        or objection_to_sizes(problem)
+        or objection_to_width(problem, _WIDEST)
+        or objection_to_length(problem, _LONGEST)
+        or objection_to_dropout(problem)
+        or objection_to_context(problem)
         or hardware.why_no_triton()
         or hardware.too_old(problem, (8, 0))
-        or _missing_gradient(problem)
+        or objection_to_gradients(problem, sink=True)
         or rules.nonfinite_reason(problem)
     )
-
-
-def _unsupported(problem: Problem) -> str | None:
-    if problem.query.dtype not in _DTYPES:
-        return f"query is {problem.query.dtype}, which only the written-out computation serves"
-    if problem.value is None:
-        return "it computes no weights without a value"
-    dims = problem.query.shape[-1], problem.value.shape[-1]
-    if min(dims) == 0:
-        return "it takes no head dimension of 0"
-    if max(dims) > _WIDEST:
-        return f"it takes head dimensions of at most {_WIDEST}"
-    if max(problem.queries, problem.keys) > _LONGEST:
-        return f"it takes at most {_LONGEST} queries and keys"
-    if problem.dropout > 0:
-        return f"it gives no reproducible dropout={problem.dropout}; set it to 0"
-    return objection_to_context(problem)
-
-
-def _missing_gradient(problem: Problem) -> str | None:
-    if not problem.differentiable:
-        return None
-    for name, tensor in (("mask or bias", problem.rows.bias), ("alibi", problem.alibi)):
-        if tensor is not None and tensor.requires_grad:
-            return f"it adds gradients of {name} up in no fixed order; detach it"
-    return None
 
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
@@ -80,11 +68,12 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
     from regard.backends.gpu.flex._kernel import attend
     from regard.backends.gpu.flex._mods import kind, mask_mod, score_mod
 
-    empty = rules.nothing(problem)
+    value, key = problem.value, problem.key
+    assert value is not None, "objection() refuses a missing value"
+    empty = empty_result(problem, value)
     if empty is not None:
         return empty
-    assert problem.value is not None, "objection() sees to it"
-    key, value = problem.key, problem.value
+    size = value.shape[-1]
     if key.shape[1] != value.shape[1]:
         key = problem.repeated(key)
     query, key, value = (
@@ -96,7 +85,4 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
         context, logsumexp = attend(
             query, key, value, problem.scale, score_mod(problem), blocks, kind(problem)
         )
-    context = context[..., : problem.value.shape[-1]]
-    if problem.sink is None:
-        return context, logsumexp
-    return with_sink(problem.sink, context, logsumexp)
+    return with_sink(problem.sink, context[..., :size], logsumexp)

@@ -1,6 +1,6 @@
-"""cuDNN's fused attention, the fastest of torch's own on Hopper.
+"""cuDNN's fused attention, the fastest of torch's own on Hopper. Experimental.
 
-Axes: B batch, H query heads, L queries, S keys, Dv head dimension of value.
+Axes: B batch, H query heads, L queries, Dv head dimension of value.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard._axes import widened
-from regard.backends._sink import with_sink
+from regard.backends._objections import (
+    objection_to_dtype,
+    objection_to_gradients,
+    objection_to_width,
+)
 from regard.backends.gpu import hardware, rules
-from regard.problem.finite import unrounded
+from regard.backends.gpu.fused._run import fused
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -25,15 +28,17 @@ _WIDE_SINCE = 91000  # from here on, 256 instead of 128 on compute capability 9.
 
 
 def objection(problem: Problem) -> str | None:
-    """Say which argument can't be honoured and what to do, or None."""
+    """Say which argument is not supported, or None."""
+    square = problem.queries == problem.keys
     return (
-        hardware.elsewhere(problem)
+        hardware.elsewhere(problem, "cudnn")
         or rules.unsupported(problem)
-        or rules.not_half(problem)
+        or objection_to_dtype(problem, torch.bfloat16, torch.float16)
         or hardware.too_old(problem, (8, 0))
         or _missing(problem)
-        or _other_mask(problem)
-        or _too_wide(problem)
+        or rules.only_causal(problem, "of as many queries as keys", fits=square)
+        or objection_to_width(problem, _widest(problem))
+        or objection_to_gradients(problem, sink=False)
         or rules.nonfinite_reason(problem)
     )
 
@@ -41,48 +46,24 @@ def objection(problem: Problem) -> str | None:
 def _missing(problem: Problem) -> str | None:
     version = hardware.cudnn_version()
     if version < _OLDEST:
-        return f"it needs cuDNN 9, and torch has {version or 'none'}"
+        return f"torch has {f'cuDNN {version}' if version else 'no cuDNN'} but it needs cuDNN 9"
     if problem.differentiable and torch.are_deterministic_algorithms_enabled():
-        return "its gradients are not deterministic, which torch was told to be"
+        return "torch.use_deterministic_algorithms is on but its gradients are not deterministic"
     if problem.keys == 1:
-        return "it takes no single key"
+        return "a single key is not supported"
     return None
 
 
-def _other_mask(problem: Problem) -> str | None:
-    if problem.alibi is not None or problem.rows.bias is not None:
-        return "nothing is added to its scores here; 'efficient' and 'flex' do that"
-    if rules.sees_everything(problem.rows):
-        return None
-    if rules.causal_offset(problem.rows) != 0 or problem.queries != problem.keys:
-        return "it knows no mask but the causal one of as many queries as keys"
-    return None
-
-
-def _too_wide(problem: Problem) -> str | None:
-    assert problem.value is not None, "unsupported() sees to it"
+def _widest(problem: Problem) -> int:
     hopper = hardware.capability(problem.query.device) == (9, 0)
-    widest = 256 if hopper and hardware.cudnn_version() >= _WIDE_SINCE else 128
-    if max(problem.query.shape[-1], problem.value.shape[-1]) > widest:
-        return f"it takes head dimensions of at most {widest} on this GPU"
-    return None
+    return 256 if hopper and hardware.cudnn_version() >= _WIDE_SINCE else 128
 
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
     """Compute context and logsumexp. The kernel shares key heads among query heads by itself."""
-    empty = rules.nothing(problem)
-    if empty is not None:
-        return empty
-    assert problem.value is not None, "unsupported() sees to it"
-    key, value = problem.key, problem.value
-    if key.shape[1] != value.shape[1]:
-        key = problem.repeated(key)
-    query, scale = rules.with_positive_scale(problem.query, problem.scale)
-    query, key, value = (
-        rules.laid_out(widened(t, rules.rounded_up(t.shape[-1]))) for t in (query, key, value)
-    )
     is_causal = not rules.sees_everything(problem.rows)
-    with unrounded(query.device):
+
+    def call(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         context, logsumexp, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(  # noqa: SLF001 - the public call drops the log-sum-exp
             query,
             key,
@@ -92,8 +73,6 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
             is_causal=is_causal,
             scale=scale,
         )
-    context = context[..., : problem.value.shape[-1]]
-    logsumexp = logsumexp.reshape(context.shape[:-1])  # it comes as (B, H, L, 1)
-    if problem.sink is None:
-        return context, logsumexp
-    return with_sink(problem.sink, context, logsumexp)
+        return context, logsumexp.reshape(context.shape[:-1])  # it comes as (B, H, L, 1)
+
+    return fused(problem, call)

@@ -1,9 +1,9 @@
-"""FlashAttention on CUDA: torch's own, which is the second, or a later one that was activated.
+"""FlashAttention on CUDA: torch's own, the second, or a later one that was activated. Experimental.
 
 Dao 2023, arXiv:2307.08691. Its ``is_causal`` lines queries and keys up at the bottom right: query
 i of L sits at position S − L + i.
 
-Axes: B batch, H query heads, L queries, S keys, Dv head dimension of value.
+Axes: B batch, H query heads, L queries, Dv head dimension of value.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard._axes import widened
-from regard.backends._sink import with_sink
+from regard.backends._objections import (
+    objection_to_dtype,
+    objection_to_gradients,
+    objection_to_width,
+)
 from regard.backends.gpu import hardware, rules
-from regard.problem.finite import unrounded
+from regard.backends.gpu.fused._run import fused
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -37,82 +40,63 @@ def activated() -> str | None:
 
 
 def objection(problem: Problem) -> str | None:
-    """Say which argument can't be honoured and what to do, or None."""
+    """Say which argument is not supported, or None."""
+    fits = problem.queries <= problem.keys  # it mishandles queries that sit before the first key
     return (
-        hardware.elsewhere(problem)
+        hardware.elsewhere(problem, "flash")
         or rules.unsupported(problem)
-        or rules.not_half(problem)
+        or objection_to_dtype(problem, torch.bfloat16, torch.float16)
         or _wrong_gpu(problem)
-        or _other_mask(problem)
-        or _too_wide(problem)
+        or rules.only_causal(problem, "whose last query sits at the last key", fits=fits)
+        or objection_to_width(problem, _WIDEST[_version()], _version())
+        or objection_to_gradients(problem, sink=False)
+        or _missing_backward(problem)
         or rules.nonfinite_reason(problem)
     )
 
 
+def _version() -> str:
+    return activated() or "FA2"
+
+
 def _wrong_gpu(problem: Problem) -> str | None:
-    which = activated() or "FA2"
-    if which == "FA2":
+    version = _version()
+    if version == "FA2":
         return hardware.too_old(problem, (8, 0))
-    if which not in _RUNS_ON:
-        return f"{which!r} was activated in its place, of which nothing is known here"
+    if version not in _RUNS_ON:
+        return f"{version!r} was activated in its place, which is unknown here"
     major = hardware.capability(problem.query.device)[0]
-    if major not in _RUNS_ON[which]:
-        return f"{which} was activated, which does not run on compute capability {major}"
+    if major not in _RUNS_ON[version]:
+        return f"{version} was activated, which does not run on compute capability {major}"
     return None
 
 
-def _other_mask(problem: Problem) -> str | None:
-    rows = problem.rows
-    if problem.alibi is not None or rows.bias is not None:
-        return "it adds nothing to the scores"
-    if rules.sees_everything(rows):
+def _missing_backward(problem: Problem) -> str | None:
+    """Object to the one range of widths of which FlashAttention 2 has no backward on small GPUs."""
+    if not problem.differentiable or _version() != "FA2":
         return None
-    if rules.causal_offset(rows) != problem.keys - problem.queries:
-        return "it knows no mask but the causal one whose last query sits at the last key"
-    if problem.queries > problem.keys:
-        return "it mishandles queries that sit before the first key"
-    return None
-
-
-def _too_wide(problem: Problem) -> str | None:
-    assert problem.value is not None, "unsupported() sees to it"
-    width = _width(problem)
-    which = activated() or "FA2"
-    if width > _WIDEST[which]:
-        return f"{which} takes head dimensions of at most {_WIDEST[which]}"
-    has = hardware.capability(problem.query.device)
-    small = (8, 6) <= has <= (8, 9) or has[0] == 12
-    if which == "FA2" and problem.differentiable and small and 192 < width <= 224:
-        return f"it gives no gradients of head dimension {width} on compute capability {has}"
+    has, width = hardware.capability(problem.query.device), _width(problem)
+    if ((8, 6) <= has <= (8, 9) or has[0] == 12) and 192 < width <= 224:
+        return f"gradients of head dimension {width} are not supported on compute capability {has}"
     return None
 
 
 def _width(problem: Problem) -> int:
     """Tell the width that all three are widened to, since the kernel wants D = Dv."""
-    assert problem.value is not None, "unsupported() sees to it"
-    return rules.rounded_up(max(problem.query.shape[-1], problem.value.shape[-1]))
+    return rules.rounded_up(
+        max(t.shape[-1] for t in (problem.query, problem.value) if t is not None)
+    )
 
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
     """Compute context and logsumexp. The kernel shares key heads among query heads by itself."""
-    empty = rules.nothing(problem)
-    if empty is not None:
-        return empty
-    assert problem.value is not None, "unsupported() sees to it"
-    key, value = problem.key, problem.value
-    if key.shape[1] != value.shape[1]:
-        key = problem.repeated(key)
-    query, scale = rules.with_positive_scale(problem.query, problem.scale)
-    width = _width(problem)
-    query, key, value = (rules.laid_out(widened(t, width)) for t in (query, key, value))
     is_causal = not rules.sees_everything(problem.rows)
-    with unrounded(query.device):
+
+    def call(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         context, logsumexp, *_ = torch.ops.aten._scaled_dot_product_flash_attention(  # noqa: SLF001 - the public call drops the log-sum-exp
             query, key, value, is_causal=is_causal, scale=scale
         )
-    context = context[..., : problem.value.shape[-1]]
-    # Every row sees a key. Of one whose weights are NaN the kernel says that the sum is ∞.
-    logsumexp = logsumexp.masked_fill(logsumexp == torch.inf, torch.nan)
-    if problem.sink is None:
-        return context, logsumexp
-    return with_sink(problem.sink, context, logsumexp)
+        # Every row sees a key. Of one whose weights are NaN the kernel says that the sum is ∞.
+        return context, logsumexp.masked_fill(logsumexp == torch.inf, torch.nan)
+
+    return fused(problem, call, width=_width(problem))
