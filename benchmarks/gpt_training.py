@@ -146,25 +146,26 @@ def ours(setting: Setting, device: torch.device, *, compiled: bool) -> Step:
     from regard.gpt import GPT, TrainConfig
     from regard.gpt.training.batches import Batch
     from regard.gpt.training.hardware import bfloat16, this_machine
+    from regard.gpt.training.loop import TrainStep
+    from regard.gpt.training.optimizer import make_optimizer
     from regard.gpt.training.parallel import SingleProcess
     from regard.gpt.training.ranks import Ranks
-    from regard.gpt.training.update import Updates, make_optimizer
 
     recipe = TrainConfig(
         steps=setting.steps, warmup=0, final=1.0, learning_rate=LEARNING_RATE, batch=setting.batch
     )
     model = GPT(setting.config()).to(device)
     half = bfloat16("auto", this_machine(device), dim=setting.dim)
-    told = f"{half.reason}; {'' if compiled else 'not '}compiled"
-    print(f"regard: bfloat16 {'on' if half.on else 'off'}, {told}")
-    updates = Updates(
-        spread=SingleProcess(model),
+    reason = f"{half.reason}; {'' if compiled else 'not '}compiled"
+    print(f"regard: bfloat16 {'on' if half.on else 'off'}, {reason}")
+    train_step = TrainStep(
+        parallel=SingleProcess(model),
         ranks=Ranks(),
         optimizer=make_optimizer(model, recipe),
         config=recipe,
         bfloat16=half.on,
         end=None,
-        run=torch.compile(model) if compiled else model,
+        forward=torch.compile(model) if compiled else model,
     )
     done = iter(range(setting.steps))
 
@@ -173,7 +174,7 @@ def ours(setting: Setting, device: torch.device, *, compiled: bool) -> Step:
         batch = Batch(
             ids=ids, targets=targets, counted=targets.numel(), starts=nowhere, passes=nowhere
         )
-        return updates(next(done), batch)[0]
+        return train_step(next(done), batch)[0]
 
     return step
 

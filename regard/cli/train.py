@@ -22,8 +22,8 @@ from regard.gpt import (
 )
 from regard.gpt import train as train_model
 from regard.gpt.checkpoint import holds_model
-from regard.gpt.training.ranks import launched, leading
-from regard.gpt.training.stop import Terminated
+from regard.gpt.training.ranks import init_distributed, is_main_process
+from regard.gpt.training.signals import Terminated
 
 __all__ = ["train"]
 
@@ -98,11 +98,11 @@ def train(
     with (
         telling_of_memory("lower --batch and raise --accumulate, or choose a smaller model"),
         telling(Error, OSError, ValueError, ModuleNotFoundError, tell=train.told),
-        launched(place) as place,
+        init_distributed(place) as place,
     ):
         before = recipe_of(out) if resume else (None, None)
         callbacks: list[Callback] = []
-        if tensorboard and leading():
+        if tensorboard and is_main_process():
             callbacks.append(TensorBoard(out / "tensorboard"))
         try:
             training = train_model(
@@ -119,7 +119,7 @@ def train(
             )
         except Terminated:  # before there was anything to keep, or twice
             raise typer.Exit(128 + SIGTERM) from None
-        leads = leading()
+        leads = is_main_process()
     if leads:
         _tell(out, training)
     if training.signal is not None:

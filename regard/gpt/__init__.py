@@ -25,13 +25,15 @@ try:
     from regard.gpt.tokenizer import CharTokenizer, Tokenizer
     from regard.gpt.training.config import TrainConfig
     from regard.gpt.training.corpus import python_texts, read_texts, split_texts
+    from regard.gpt.training.evaluate import evaluate
     from regard.gpt.training.history import History, history
     from regard.gpt.training.metrics import Callback, Metrics
     from regard.gpt.training.packed_corpus import Corpus, open_corpus, prepare
+    from regard.gpt.training.result import TrainResult
     from regard.gpt.training.resume import recipe_of
     from regard.gpt.training.schedule import learning_rate
     from regard.gpt.training.tensorboard import TensorBoard
-    from regard.gpt.training.train import TrainResult, evaluate, train
+    from regard.gpt.training.train import train
 except ModuleNotFoundError as error:
     library = (error.name or "").partition(".")[0]
     if library not in {"filelock", "rich", "safetensors", "tokenizers"}:

@@ -89,7 +89,7 @@ def test_an_interruption_keeps_the_model_and_ends_with_130(regard, corpus, tmp_p
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("regard.gpt.training._loop.mean_loss", interrupted)
+    monkeypatch.setattr("regard.gpt.training.loop.mean_loss", interrupted)
     done = regard("train", "--out", tmp_path / "out", "--text", corpus, *SMALL)
     assert done.status == 130
     assert "1 updates" in done.out
@@ -262,7 +262,7 @@ def test_it_goes_on_with_what_the_run_has(regard, misused, corpus, tmp_path, mon
 
     arguments = ("train", "--out", out, "--text", corpus, *SMALL)
     with monkeypatch.context() as patch:
-        patch.setattr("regard.gpt.training._loop.mean_loss", interrupted)
+        patch.setattr("regard.gpt.training.loop.mean_loss", interrupted)
         assert regard(*arguments).status == 130
     assert load_training(out)["step"] == 1
     assert "add --overwrite, or go on with its run by --resume" in misused(*arguments)

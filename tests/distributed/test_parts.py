@@ -13,7 +13,7 @@ from regard.distributed._plan import Plan
 from regard.distributed.agree import agree
 from regard.distributed.ring import Ring, circulate
 from regard.gpt import GPTConfig, TrainConfig
-from regard.gpt.training._setup import _facts
+from regard.gpt.training.setup import equal_facts
 from regard.problem import Scoring, check
 
 
@@ -109,7 +109,7 @@ def test_the_longest_facts_of_a_training_are_said_whole():
     ring.all_gather.side_effect = lambda numbers: [numbers, numbers]
     recipe = TrainConfig(probe="\U0001f98a" * 999, seed=2**63 - 1)
     corpus = mock.Mock(fingerprint="0" * 64)
-    facts = _facts(GPTConfig.gpt2("xl"), recipe, corpus)
+    facts = equal_facts(GPTConfig.gpt2("xl"), recipe, corpus)
     assert agree(ring, facts)[1]["TrainConfig.probe"] == "\U0001f98a" * 300
     failure = ValueError("\U0001f98a\udcff" * 999)
     with pytest.raises(ValueError, match="\U0001f98a"):

@@ -18,10 +18,11 @@ from support import training_rank
 
 from regard.gpt import GPT, CheckpointError, GPTConfig, TrainConfig, load, load_training
 from regard.gpt.training.batches import Batches
+from regard.gpt.training.loop import TrainStep
 from regard.gpt.training.metrics import read_metrics
+from regard.gpt.training.optimizer import make_optimizer
 from regard.gpt.training.parallel import DDP
 from regard.gpt.training.ranks import Ranks
-from regard.gpt.training.update import Updates, make_optimizer
 
 WORKER = training_rank.__file__
 SECONDS = 300  # for a machine that is busy with something else
@@ -211,20 +212,20 @@ def test_gradients_are_exchanged_once_an_update():
 
         copies.module.register_comm_hook(None, exchange)
         config = TrainConfig(batch=2, accumulate=3)
-        updates = Updates(
-            spread=copies,
+        train_step = TrainStep(
+            parallel=copies,
             ranks=Ranks(),
             optimizer=make_optimizer(model, config),
             config=config,
             bfloat16=False,
             end=None,
-            run=copies.module,
+            forward=copies.module,
         )
         tokens = np.arange(300) % 11
         batch = Batches(tokens=tokens, context=7, vocab_size=11, config=config).batch(0)
-        updates(0, batch)
+        train_step(0, batch)
         assert exchanges == [0]
-        updates(1, batch)
+        train_step(1, batch)
         assert exchanges == [0] * 2
     finally:
         dist.destroy_process_group()

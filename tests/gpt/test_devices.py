@@ -18,8 +18,7 @@ from regard.gpt import (
     load,
     train,
 )
-from regard.gpt.training import metrics
-from regard.gpt.training import update as update_module
+from regard.gpt.training import loop, metrics
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 GPT = GPTConfig(context=16, layers=2, heads=2, groups=1, dim=20, positions="rotary")
@@ -97,17 +96,17 @@ def test_a_step_of_training_reads_one_pair_of_numbers_back(tmp_path, monkeypatch
         crossing = []
         recipe = replace(RECIPE, evaluate_every=5, record_every=0)
         with monkeypatch.context() as patch:
-            update = update_module.Updates.__call__
+            original = loop.TrainStep.__call__
 
-            def counted(updates, step, batch):
+            def counted(train_step, step, batch):
                 before = len(crossed), len(read)
-                result = update(updates, step, batch)
+                result = original(train_step, step, batch)
                 # clip_grad_norm_ sorts by a device that torch tells it, here that of main memory.
                 copied = [shape for shape in crossed[before[0] :] if shape != ()]
                 crossing.append((copied, read[before[1] :]))
                 return result
 
-            patch.setattr(update_module.Updates, "__call__", counted)
+            patch.setattr(loop.TrainStep, "__call__", counted)
             trained(tmp_path / "m", DEVICE, recipe=recipe)
     assert crossing == [([], [2])] * 5
 
@@ -124,7 +123,7 @@ def test_the_generator_of_the_device_trained_on_is_seeded(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", standing)
     monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: seeded.append((*at, seed)))
     with torch.random.fork_rng(devices=[]):
-        update_module._seed(7, torch.device("cuda:1"))
+        loop._seed(7, torch.device("cuda:1"))
     assert seeded == [(torch.device("cuda:1"), 7)]
 
 

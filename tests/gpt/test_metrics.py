@@ -24,9 +24,9 @@ from regard.gpt import (
     load,
     train,
 )
+from regard.gpt.training.batches import document_mask
 from regard.gpt.training.hardware import Machine, bfloat16, compiling, this_machine
 from regard.gpt.training.metrics import operations, perplexity, read_metrics
-from regard.gpt.training.update import document_mask
 from regard.record.roles import Role
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
@@ -208,7 +208,7 @@ def test_what_heads_did_is_kept_by_update(tmp_path):
     assert found.score("induction")[1, 1, 2] == pytest.approx(heads[5].induction)
     with pytest.raises(ValueError, match="name is 'luck'; expected one of previous_token, "):
         found.score("luck")
-    with pytest.raises(ValueError, match="step is 3; recorded were 2, 4"):
+    with pytest.raises(ValueError, match="step is 3; recorded updates are 2, 4"):
         found.heads(3)
     # The last update recorded nothing, so its patterns are looked at here.
     train(

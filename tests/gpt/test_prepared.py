@@ -262,8 +262,8 @@ def test_what_a_killed_process_left_is_cleared_away(folder, tmp_path):
 
 
 def test_one_process_at_a_time_prepares_a_corpus(folder, tmp_path):
-    with FolderLock(tmp_path / ".c.lock") as hold:
-        assert hold.take()
+    with FolderLock(tmp_path / ".c.lock") as lock:
+        assert lock.acquire()
         with pytest.raises(CorpusError, match=r"another process prepares .*c; wait"):
             prepare(tmp_path / "c", folder, tokenizer="char", console=QUIET)
     prepare(tmp_path / "c", folder, tokenizer="char", console=QUIET)

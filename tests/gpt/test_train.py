@@ -33,8 +33,8 @@ from regard.gpt import (
 )
 from regard.gpt.errors import CorpusError, DivergedError
 from regard.gpt.training.batches import Batches
+from regard.gpt.training.optimizer import make_optimizer
 from regard.gpt.training.schedule import context_length
-from regard.gpt.training.update import make_optimizer
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 TINY = GPTConfig(context=16, layers=2, heads=2, dim=32, dropout=0.0)
@@ -251,7 +251,7 @@ def test_the_old_model_stays_until_the_new_one_is_kept(tmp_path, monkeypatch, en
     if ends == "too short":
         text, error = "abcdef", CorpusError
     elif ends == "no number":
-        monkeypatch.setattr("regard.gpt.training._loop.mean_loss", end)
+        monkeypatch.setattr("regard.gpt.training.loop.mean_loss", end)
     else:
         monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", end)
     options = {"gpt": wider, "config": brief(), "console": QUIET, "overwrite": True}

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 class FolderLock:
-    """Keeps other processes out of a folder until this one has done with it, or has ended.
+    """Keeps other processes out of a folder until it is released or this process ends.
 
     Args:
-        lock: the file to lock; it is there only while something is held.
+        lock: the file to lock; it exists only while the lock is held.
     """
 
     def __init__(self, lock: Path) -> None:
         self._path = lock
         self._lock = FileLock(lock)
 
-    def take(self) -> bool:
-        """Whether nobody else has it; if so, this process has from now on.
+    def acquire(self) -> bool:
+        """Acquire the lock without waiting; False where another process holds it.
 
         Raises:
-            OSError: the lock can't be written.
+            OSError: the file can't be written.
         """
         try:
             self._lock.acquire(blocking=False)
@@ -36,9 +36,9 @@ class FolderLock:
         return True
 
     def release(self) -> None:
-        """Give it back, if it was taken."""
+        """Release the lock, if it is held."""
         if self._lock.is_locked:
-            with suppress(OSError):  # where an open file can't be removed, it stays
+            with suppress(OSError):  # not every system removes an open file
                 self._path.unlink()
             self._lock.release()
 

@@ -1,10 +1,10 @@
-"""What the optimizer remembers, kept by one process or by several, for any number of them.
+"""The optimizer's state in a checkpoint, written by one process or by several, read by any number.
 
 One process writes ``optimizer.safetensors``. Several write a folder ``optimizer`` through
-`torch.distributed.checkpoint`: each its own piece of the state, none the whole of it. By default
-that library pickles its description of the pieces; its storage in safetensors, which is used here,
-keeps it in the headers of the files, and needs no pickle. The files' checksums stand in
-``state.json``. Whichever form there is, any number of ranks reads of it what each of them holds.
+`torch.distributed.checkpoint`, each its own shard. By default that library pickles the metadata of
+the shards; its storage in safetensors, which is used here, keeps it in the headers of the files and
+needs no pickle. The files' checksums are in ``state.json``. From either form, each of any number of
+ranks reads its shard.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from regard.gpt._tensors import read, write
 from regard.gpt.errors import CheckpointError
 from regard.gpt.training.checkpoints import OPTIMIZER, SHARDS
-from regard.gpt.training.parallel import empty_like, like
+from regard.gpt.training.parallel import empty_shard_like, shard_like
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 _KINDS = ("exp_avg", "exp_avg_sq")
 
 
-def keep_together(
+def save_checkpoint(
     ranks: Ranks,
     folder: RunFolder,
     step: int,
-    spread: SingleProcess,
+    parallel: SingleProcess,
     tokenizer: Tokenizer,
     optimizer: Mapping[str, Tensor],
     *,
@@ -48,23 +48,23 @@ def keep_together(
     record: Mapping[str, Any],
     keep_every: int,
 ) -> None:
-    """Write a checkpoint (`RunFolder.save`), of which each rank writes its piece.
+    """Write a checkpoint (`RunFolder.save`), of which each rank writes its shard of the optimizer.
 
-    The pieces are written first, under a temporary name, and rank 0 waits for all of them before
-    it moves them into the checkpoint's folder; so `run.json` never names one that lacks a piece.
+    The shards are written first, under a temporary name, and rank 0 waits for all of them before
+    it moves them into the checkpoint's folder; so `run.json` never names one that lacks a shard.
 
     Raises:
         SaveError: a file could not be written; the checkpoint before this one is whole.
         DistributedError: another rank could not write, or is lost.
     """
-    config, is_new = spread.model.config, folder.step != step
+    config, is_new = parallel.model.config, folder.step != step
     weights: Mapping[str, Tensor] = {}
     place = folder.checkpoint(step).with_name(f".{step:08}.{SHARDS}")
     if ranks.size == 1:
-        weights = spread.weights()
+        weights = parallel.full_weights()
     elif is_new:
-        state = {**state, "shards": _write_pieces(ranks, folder, place, optimizer, step)}
-        weights = spread.weights()
+        state = {**state, "shards": _write_all_shards(ranks, folder, place, optimizer, step)}
+        weights = parallel.full_weights()
 
     def put(made: Path) -> None:
         if ranks.size == 1:
@@ -72,8 +72,8 @@ def keep_together(
         else:
             place.rename(made / SHARDS)
 
-    with ranks.agreeing():
-        if ranks.leads:
+    with ranks.synchronized():
+        if ranks.is_main:
             folder.save(
                 step,
                 config,
@@ -87,23 +87,23 @@ def keep_together(
     folder.step = step
 
 
-def _write_pieces(
+def _write_all_shards(
     ranks: Ranks, folder: RunFolder, place: Path, optimizer: Mapping[str, Tensor], step: int
 ) -> dict[str, str]:
-    with ranks.agreeing(), folder.telling(f"the checkpoint of update {step}"):
-        if ranks.leads:
+    with ranks.synchronized(), folder.save_errors(f"the checkpoint of update {step}"):
+        if ranks.is_main:
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir(parents=True)
-    with ranks.agreeing() as said, folder.telling(f"the checkpoint of update {step}"):
-        said.own["shards"] = sorted(write_shards(place, optimizer, ranks).items())
-    return dict(pair for one in said.all for pair in one["shards"])
+    with ranks.synchronized() as status, folder.save_errors(f"the checkpoint of update {step}"):
+        status.own["shards"] = sorted(write_shards(place, optimizer, ranks).items())
+    return dict(pair for one in status.all for pair in one["shards"])
 
 
 def write_shards(folder: Path, state: Mapping[str, Tensor], ranks: Ranks) -> dict[str, str]:
-    """Write this rank's pieces into a folder; every rank has to.
+    """Write this rank's shards into a folder; every rank has to call this.
 
     Returns:
-        The names of this rank's files, and their SHA-256.
+        The SHA-256 of this rank's files, by name.
 
     Raises:
         OSError: a rank could not write.
@@ -125,12 +125,12 @@ def write_shards(folder: Path, state: Mapping[str, Tensor], ranks: Ranks) -> dic
 def read_optimizer(
     folder: Path, model: GPT, checksums: Mapping[str, str], ranks: Ranks
 ) -> dict[str, Tensor]:
-    """What the optimizer remembered at a checkpoint, as this rank holds it.
+    """The optimizer's state at a checkpoint, sharded as the model is.
 
     Args:
         folder: the checkpoint's.
-        model: the model, spread over the ranks as it is going to be trained.
-        checksums: of the files, where several ranks wrote it.
+        model: the model, as the ranks are going to train it.
+        checksums: of the files, where several ranks wrote them.
         ranks: the ranks.
 
     Raises:
@@ -139,15 +139,15 @@ def read_optimizer(
     if (folder / SHARDS).is_dir():
         return _read_shards(folder / SHARDS, model, checksums, ranks)
     try:
-        kept = read(folder / OPTIMIZER)
+        saved = read(folder / OPTIMIZER)
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is damaged: it has no {OPTIMIZER}") from None
-    found = {}
+    state = {}
     for name, parameter in model.named_parameters():
-        found[f"step.{name}"] = _kept(kept, f"step.{name}").to(parameter.device)
+        state[f"step.{name}"] = _tensor(saved, f"step.{name}").to(parameter.device)
         for kind in _KINDS:
-            found[f"{kind}.{name}"] = like(parameter, _kept(kept, f"{kind}.{name}"))
-    return found
+            state[f"{kind}.{name}"] = shard_like(parameter, _tensor(saved, f"{kind}.{name}"))
+    return state
 
 
 def _read_shards(
@@ -157,20 +157,22 @@ def _read_shards(
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    with ranks.agreeing():
+    with ranks.synchronized():
         for name in sorted(checksums)[ranks.rank :: ranks.size]:
             _require_whole(folder / name, checksums[name])
-        found = {path.name for path in folder.iterdir()}
-        if found != checksums.keys():
-            names = ", ".join(sorted(found ^ checksums.keys()))
-            raise CheckpointError(f"{folder} is damaged: it lacks, or has too much, {names}")
+        files = {path.name for path in folder.iterdir()}
+        if files != checksums.keys():
+            names = ", ".join(sorted(files ^ checksums.keys()))
+            raise CheckpointError(f"{folder} is damaged: missing or unexpected files {names}")
     state: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         state[f"step.{name}"] = torch.zeros((), device=parameter.device)
-        state |= {f"{kind}.{name}": empty_like(parameter) for kind in _KINDS}
+        state |= {f"{kind}.{name}": empty_shard_like(parameter) for kind in _KINDS}
     reader = HuggingFaceStorageReader(str(folder))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process: meant
+        warnings.filterwarnings(
+            "ignore", "torch.distributed is disabled"
+        )  # a single process reads too
         try:
             load(state, storage_reader=reader, no_dist=ranks.size == 1)
         except CheckpointException as error:
@@ -193,7 +195,7 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _kept(state: Mapping[str, Tensor], name: str) -> Tensor:
+def _tensor(state: Mapping[str, Tensor], name: str) -> Tensor:
     if name not in state:
         raise CheckpointError(f"the checkpoint's optimizer lacks {name!r}; it is damaged")
     return state[name]

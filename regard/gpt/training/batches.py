@@ -15,12 +15,14 @@ import torch
 from regard.gpt.errors import CorpusError
 from regard.gpt.training._permutation import mix, permuted
 from regard.gpt.training.schedule import context_length
+from regard.mask import documents
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
     from regard.gpt.training.config import TrainConfig
+    from regard.mask import Mask
 
 IGNORED = -100
 """The target of a position that counts for nothing; `cross_entropy` leaves it out by default."""
@@ -55,6 +57,30 @@ class Batch:
     counted: int
     starts: NDArray[np.int64]
     passes: NDArray[np.int64]
+
+    def split(self, accumulate: int, *, rank: int, ranks: int) -> list[tuple[Tensor, Tensor]]:
+        """Ids and targets of each of a rank's forward passes.
+
+        Every rank makes as many, since ranks wait for each other. A pass has the rows that it has
+        in a single process, so several ranks need fewer passes. A rank without rows for its last
+        pass runs a row whose targets are all ignored.
+
+        Args:
+            accumulate: passes of a single process.
+            rank: the rank's number.
+            ranks: how many ranks share the batch.
+        """
+        rows = len(self.ids)
+        each = rows // accumulate
+        own = slice(rank * rows // ranks, (rank + 1) * rows // ranks)  # differ by a row at most
+        ids, targets = self.ids[own], self.targets[own]
+        passes = (
+            [] if len(ids) == 0 else list(zip(ids.split(each), targets.split(each), strict=True))
+        )
+        idle = self.ids.new_zeros(1, self.ids.shape[1])
+        most = -(-rows // ranks)
+        missing = -(-most // each) - len(passes)
+        return passes + [(idle, torch.full_like(idle, IGNORED))] * missing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -166,3 +192,11 @@ class Batches:
         # The first copy, and the token that begins the second, can't be known.
         targets = rows[:, 1:].masked_fill(position[:-1] < sizes, IGNORED)
         return rows, targets, int(sizes.sum())
+
+
+def document_mask(ids: Tensor, end: int | None) -> Mask | None:
+    """Keep the documents of each row apart; an end token belongs to the document that it ends."""
+    if end is None:
+        return None
+    ends = ids == end
+    return documents(ends.cumsum(-1) - ends.long())

@@ -1,4 +1,4 @@
-"""A run's folder: what is written into it, in which order, so that it can be cut off anywhere.
+"""A run's folder: its files, written in an order that an interruption can't harm.
 
 ::
 
@@ -9,14 +9,14 @@
     DIR/run/corpus/                                the text in tokens, unless it lies elsewhere
     DIR/run/patterns/00000200.safetensors          what the heads did, where that is recorded
     DIR/run/checkpoints/00000200/                  a model's folder, and beside its four files:
-        optimizer.safetensors                      what AdamW remembers, or
-        optimizer/                                 the same, in a file a rank (`_shards`)
+        optimizer.safetensors                      AdamW's state, or
+        optimizer/                                 the same, in a file a rank (`_optimizer_shards`)
         state.json                                 the update's number, the recipe, the corpus
 
 A checkpoint is written under a temporary name, synced, renamed; then `run.json` is replaced, and
-from that moment on it is the latest. Only then is the model in DIR exchanged for it, and the
-checkpoint before it removed. So what a run goes on from always belongs to one update. A run that
-replaces another has a folder of its own, and the other one's is removed when it has a checkpoint.
+from that moment on it is the latest. Only then is the model in DIR replaced by it, and the
+checkpoint before it removed. So a run always resumes from the files of one update. A run that
+replaces another has a folder of its own; the other one's is removed at its first checkpoint.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ METRICS, CORPUS, PATTERNS, CHECKPOINTS = "metrics.jsonl", "corpus", "patterns", 
 TENSORBOARD, LOCK = "tensorboard", ".lock"
 FORMAT, VERSION = "regard run", 1
 _MOST_STEPS, _CHECKSUM = 2**63 - 1, "sha256"
-# Names that our files have until they are whole, and what ranks find each other's folder by.
+# Names of our files until they are whole, and of the mark in `Ranks.require_shared`.
 _LEFT = re.compile(r"\.(config|tokenizer|training|run|model)\.\w+\.\d+\.tmp|\.together\w+")
 _OURS = {METRICS, CORPUS, PATTERNS, CHECKPOINTS, TENSORBOARD}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pointer:
-    """What `run.json` says."""
+    """The content of `run.json`."""
 
     run: str
     """The run's folder in DIR."""
@@ -69,8 +69,8 @@ class Pointer:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Restored:
-    """What a run goes on from."""
+class Checkpoint:
+    """A checkpoint, without the optimizer's state."""
 
     model: GPT
     tokenizer: Tokenizer
@@ -90,8 +90,8 @@ class RunFolder:
         self.root, self.path, self.step = root, root / name, step
 
     @classmethod
-    def fresh(cls, root: Path) -> RunFolder:
-        """A folder for a run that begins; what broken-off beginnings left is removed."""
+    def new(cls, root: Path) -> RunFolder:
+        """A folder for a new run; folders of runs without a checkpoint are removed."""
         before = read_pointer(root)
         for path in _runs(root):
             if before is None or path.name != before.run:
@@ -121,8 +121,8 @@ class RunFolder:
             )
         return folder
 
-    def kept(self) -> str:
-        """What is left when something goes wrong now, in words."""
+    def describe_latest(self) -> str:
+        """Which checkpoint is left after a failure, for an error's message."""
         if self.step is None:
             return "no checkpoint was written before it"
         return f"the checkpoint of update {self.step} is whole"
@@ -131,18 +131,18 @@ class RunFolder:
         """The folder of a checkpoint."""
         return self.path / CHECKPOINTS / f"{step:08}"
 
-    def restore(self) -> Restored:
-        """The latest checkpoint, but for what the optimizer remembers (`_shards`).
+    def load(self) -> Checkpoint:
+        """The latest checkpoint, without the optimizer's state (`_optimizer_shards`).
 
         Raises:
             CheckpointError: it is damaged; the message names the file.
         """
         assert self.step is not None
         model, tokenizer = load(self.checkpoint(self.step))
-        return Restored(model=model, tokenizer=tokenizer, state=self.state())
+        return Checkpoint(model=model, tokenizer=tokenizer, state=self.state())
 
     def state(self) -> dict[str, Any]:
-        """What `state.json` of the latest checkpoint says.
+        """The content of `state.json` of the latest checkpoint.
 
         Raises:
             CheckpointError: it is damaged.
@@ -153,7 +153,7 @@ class RunFolder:
             raise CheckpointError(f"{path.parent} is damaged: it has no {STATE}")
         state = load_json(path)
         _require_version(path, state)
-        # A state that was written before there was a checksum has none.
+        # States of earlier versions have no checksum.
         if _CHECKSUM in state and state.pop(_CHECKSUM) != checksum(state):
             raise CheckpointError(
                 f"{path} is damaged: it was changed after it was written, as its checksum differs"
@@ -174,38 +174,38 @@ class RunFolder:
         record: Mapping[str, Any],
         keep_every: int,
     ) -> None:
-        """Write a checkpoint, and let it be the latest.
+        """Write a checkpoint, and make it the latest.
 
         Args:
             step: its update.
             config: the model's shape.
             weights: the model's.
             tokenizer: its tokenizer.
-            optimizer: puts what the optimizer remembers into the folder it is given.
-            state: what else there is to know to go on, as JSON.
-            record: what `training.json` says.
+            optimizer: writes the optimizer's state into a folder.
+            state: what else resuming needs, as JSON.
+            record: the content of `training.json`.
             keep_every: checkpoints of updates that this divides stay; 0: none.
 
         Raises:
             SaveError: a file could not be written; the checkpoint before this one is whole.
         """
         folder = self.checkpoint(step)
-        with self.telling(f"the checkpoint of update {step}"):
-            if self.step != step:  # else an interruption came right after this checkpoint
+        with self.save_errors(f"the checkpoint of update {step}"):
+            if self.step != step:  # else it is interrupted right after this checkpoint
                 self._write(folder, config, weights, tokenizer, optimizer, {**state, "step": step})
                 pointer = {"format": FORMAT, "version": VERSION, "run": self.path.name}
                 replace_file(self.root / RUN, _json({**pointer, "step": step}))
                 sync_folder(self.root)
                 self.step = step
             self._publish(folder, record)
-            self._tidy(keep_every)
+            self._remove_old(keep_every)
 
-    def settle(self, record: Mapping[str, Any], keep_every: int) -> None:
-        """Do what was left to do after the latest checkpoint, if `save` was cut off."""
+    def finish_save(self, record: Mapping[str, Any], keep_every: int) -> None:
+        """Complete the latest checkpoint, if `save` was interrupted."""
         assert self.step is not None
-        with self.telling(f"the model of update {self.step}"):
+        with self.save_errors(f"the model of update {self.step}"):
             self._publish(self.checkpoint(self.step), record)
-            self._tidy(keep_every)
+            self._remove_old(keep_every)
 
     def _write(
         self,
@@ -217,9 +217,9 @@ class RunFolder:
         state: Mapping[str, Any],
     ) -> None:
         made = folder.with_name(f".{folder.name}.tmp")
-        for left in (made, folder):  # by an interruption
-            if left.exists():
-                shutil.rmtree(left)
+        for path in (made, folder):  # which an interruption left
+            if path.exists():
+                shutil.rmtree(path)
         made.mkdir(parents=True)
         try:
             words = {CONFIG: _json(asdict(config)), TOKENIZER: tokenizer.to_json().encode()}
@@ -243,15 +243,15 @@ class RunFolder:
             raise
 
     def _publish(self, checkpoint: Path, record: Mapping[str, Any]) -> None:
-        """Exchange the model in the user's folder, the weights last of what makes a model."""
+        """Replace the model in the user's folder, the weights last."""
         for name in (CONFIG, TOKENIZER, WEIGHTS):
             _link(checkpoint / name, self.root / name)
         replace_file(self.root / TRAINING, _json(record))
         _link(self.root / TRAINING, checkpoint / TRAINING)
         sync_folder(self.root)
 
-    def _tidy(self, keep_every: int) -> None:
-        """Remove what this checkpoint makes needless."""
+    def _remove_old(self, keep_every: int) -> None:
+        """Remove other runs, and checkpoints that are not kept."""
         for path in _runs(self.root):
             if path != self.path:
                 shutil.rmtree(path)
@@ -261,8 +261,8 @@ class RunFolder:
                 shutil.rmtree(path)
 
     @contextmanager
-    def telling(self, what: str) -> Iterator[None]:
-        """Say of what can't be written inside the block what is left, and what to do.
+    def save_errors(self, what: str) -> Iterator[None]:
+        """Raise `SaveError` for what can't be written inside the block, with the cure.
 
         Raises:
             SaveError: an `OSError` came.
@@ -276,18 +276,19 @@ class RunFolder:
             cure = cure if self.step is not None else "start the run again"
             raise SaveError(
                 error.errno,
-                f"{what} could not be written, {error.strerror or error}: {self.kept()}; {cure}",
+                f"{what} could not be written, {error.strerror or error}: "
+                f"{self.describe_latest()}; {cure}",
                 error.filename or str(self.root),
             ) from error
 
 
-def take(hold: FolderLock, root: Path) -> None:
-    """Keep other processes from training in a folder, and clear away what a killed one left.
+def lock_folder(lock: FolderLock, root: Path) -> None:
+    """Keep other processes from training in a folder, and remove what a killed one left.
 
     Raises:
         CheckpointError: another one trains in it.
     """
-    if not hold.take():
+    if not lock.acquire():
         raise CheckpointError(
             f"another process trains in {root}; wait until it has ended, or choose another folder"
         )
@@ -297,7 +298,7 @@ def take(hold: FolderLock, root: Path) -> None:
 
 
 def read_pointer(root: Path) -> Pointer | None:
-    """What `run.json` in a folder says; None where there is no such file.
+    """The content of `run.json` in a folder; None where there is no such file.
 
     Raises:
         CheckpointError: it is damaged.
@@ -314,28 +315,28 @@ def read_pointer(root: Path) -> Pointer | None:
 
 
 def _require_version(path: Path, content: Mapping[str, Any]) -> None:
-    found = content.get("format"), content.get("version")
-    if found != (FORMAT, VERSION):
+    form = content.get("format"), content.get("version")
+    if form != (FORMAT, VERSION):
         raise CheckpointError(
-            f"{path} is {found[0]!r}, version {found[1]!r}, and this regard reads {FORMAT!r}, "
+            f"{path} is {form[0]!r}, version {form[1]!r}, and this regard reads {FORMAT!r}, "
             f"version {VERSION}"
         )
 
 
 def _runs(root: Path) -> list[Path]:
-    """The folders of runs; `CheckpointError` where one of that name is something else."""
-    found = [root / name for name in ("run", "run-2") if (root / name).exists()]
-    for path in found:
+    """The folders of runs; `CheckpointError` where a folder of that name is none."""
+    folders = [root / name for name in ("run", "run-2") if (root / name).exists()]
+    for path in folders:
         names = {inner.name for inner in path.iterdir()} if path.is_dir() else {""}
         if not all(name in _OURS or name.startswith(".") for name in names):
             raise CheckpointError(
                 f"{path} is no run's folder, and a run needs that name; choose another folder"
             )
-    return found
+    return folders
 
 
 def _link(source: Path, target: Path) -> None:
-    """Let a file have a second name, or a copy where the file system gives it only one."""
+    """Hard-link a file, or copy it where the file system has no hard links."""
     made = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     made.unlink(missing_ok=True)
     try:
@@ -349,7 +350,7 @@ def _link(source: Path, target: Path) -> None:
                 os.fsync(file.fileno())
         made.replace(target)
     finally:
-        made.unlink(missing_ok=True)  # two names of one file are not renamed onto each other
+        made.unlink(missing_ok=True)  # a link is not renamed onto another of the same file
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

@@ -1,7 +1,7 @@
-"""How heads form: what each did on one text, again and again while a model was trained.
+"""How heads form: what each does on one text, recorded while a model is trained.
 
-``run/patterns`` holds ``probe.json`` (format, version, the text's token ids, what each token reads,
-the names of the scores) and a file for each update recorded, ``00000200.safetensors``: ``scores``
+``run/patterns`` holds ``probe.json`` (format, version, the text's token ids, each token's text, the
+names of the scores) and a file for each update recorded, ``00000200.safetensors``: ``scores``
 ``(N, H, K)`` float32, the K scores of each head of N layers, NaN where there is none, and
 ``images`` ``(N, H, S, S)`` float16, each pattern averaged down to at most 64 by 64. The names of
 the heads stand in that file's header.
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from math import nan
+from functools import partial
+from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +31,16 @@ from regard.record.heads import SCORES, Heads, HeadScores
 from regard.record.roles import Role
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxtyping import Float
     from torch import Tensor
 
     from regard.gpt.model import GPT
     from regard.gpt.tokenizer import Tokenizer
+    from regard.gpt.training.config import TrainConfig
+    from regard.gpt.training.packed_corpus import Corpus
+    from regard.gpt.training.ranks import Ranks
     from regard.pattern import Pattern
 
 _PROBE = "probe.json"
@@ -52,9 +58,9 @@ class History:
     Attributes:
         steps: the updates, in order; M of them.
         ids: the text's token ids.
-        tokens: what each reads.
+        tokens: the text of each.
         score_names: of the K scores; `regard.record.HeadScores` describes them.
-        scores: ``(M, N, H, K)``, of each of N layers; NaN where a score can't be told.
+        scores: ``(M, N, H, K)``, of each of N layers; NaN where there is none.
         roles: for each update, layer and head, what the head does, in a word.
         images: ``(M, N, H, S, S)``, each pattern averaged down.
     """
@@ -71,35 +77,37 @@ class History:
         """One score of every head over the updates, such as ``"induction"``.
 
         Raises:
-            ValueError: there is no such score; the message names those there are.
+            ValueError: `name` is not the name of a score; the message lists them.
         """
         if name not in self.score_names:
             raise ValueError(f"name is {name!r}; expected one of {', '.join(self.score_names)}")
         return self.scores[..., self.score_names.index(name)]
 
     def heads(self, step: int) -> Heads:
-        """The heads at one update, as `Recording.heads` tells them.
+        """The heads at one update, as `Recording.heads` gives them.
 
         Raises:
             ValueError: nothing was recorded at that update.
         """
         if step not in self.steps:
-            raise ValueError(f"step is {step}; recorded were {', '.join(map(str, self.steps))}")
+            raise ValueError(
+                f"step is {step}; recorded updates are {', '.join(map(str, self.steps))}"
+            )
         at = self.steps.index(step)
-        found = []
+        rows = []
         for layer, names in enumerate(self.roles[at]):
             for head, name in enumerate(names):
                 values = self.scores[at, layer, head].tolist()
-                told: dict[str, Any] = {
-                    key: None if value != value else value  # noqa: PLR0124 - NaN alone differs
+                scores: dict[str, Any] = {
+                    key: None if isnan(value) else value
                     for key, value in zip(self.score_names, values, strict=True)
                 }
-                found.append(HeadScores(layer=layer, head=head, role=Role(name), **told))
-        return Heads(found)
+                rows.append(HeadScores(layer=layer, head=head, role=Role(name), **scores))
+        return Heads(rows)
 
 
 def history(folder: str | Path) -> History:
-    """What a run recorded of its heads (`TrainConfig.record_every`).
+    """The recordings of a run's heads (`TrainConfig.record_every`).
 
     Args:
         folder: the run's folder.
@@ -150,14 +158,14 @@ class HistoryWriter:
         for path in self._place.glob("*.safetensors"):
             if int(path.stem) > step:
                 path.unlink()
-        told = {
+        probe = {
             "format": _FORMAT,
             "version": _VERSION,
             "ids": ids.tolist(),
             "tokens": tokenizer.tokens(ids.tolist()),
             "scores": SCORES,
         }
-        replace_file(self._place / _PROBE, (json.dumps(told) + "\n").encode())
+        replace_file(self._place / _PROBE, (json.dumps(probe) + "\n").encode())
 
     def __call__(self, step: int, model: GPT) -> None:
         """Record an update."""
@@ -172,18 +180,41 @@ class HistoryWriter:
         scores = torch.tensor([[_number(head, name) for name in SCORES] for head in heads])
         each = len(heads) // count
         names = [head.role for head in heads]
-        told = [names[start : start + each] for start in range(0, len(names), each)]
+        roles = [names[start : start + each] for start in range(0, len(names), each)]
         path = self._place / f"{step:08}.safetensors"
         made = path.with_name(f".{path.name}.tmp")
         try:
             _tensors.write(
                 made,
                 {"scores": scores.view(count, each, -1), "images": images.half()},
-                about={"roles": json.dumps(told)},
+                about={"roles": json.dumps(roles)},
             )
             made.replace(path)
         finally:
             made.unlink(missing_ok=True)
+
+
+def heads_recorder(
+    ranks: Ranks, folder: RunFolder, corpus: Corpus, model: GPT, config: TrainConfig, step: int
+) -> Callable[[int, GPT], object] | None:
+    """What is called at every update that is to be recorded; None where none is.
+
+    Rank 0 records. The others run the model too, since each may hold a shard of it.
+    """
+    if not config.record_every:
+        return None
+    context, tokenizer = model.config.context, corpus.tokenizer
+    ids = torch.tensor(tokenizer.encode(config.probe)[:context])
+    if not config.probe:
+        start = torch.from_numpy(corpus.validation[: max(1, context // 2)].astype("int64"))
+        ids = torch.cat([start, start])[:context]
+    ids = ids.to(next(model.parameters()).device)
+    return HistoryWriter(folder, ids, tokenizer, step) if ranks.is_main else partial(_forward, ids)
+
+
+def _forward(ids: Tensor, _step: int, model: GPT) -> None:
+    with evaluating(model):
+        model(ids)
 
 
 def _layer(index: int, pattern: Pattern) -> Layer:
@@ -205,5 +236,5 @@ def _number(head: HeadScores, name: str) -> float:
 
 def _roles(path: Path) -> tuple[tuple[str, ...], ...]:
     with safetensors.safe_open(path, "pt") as file:
-        told = json.loads(file.metadata()["roles"])
-    return tuple(tuple(_ROLE_NAMES.get(name, name) for name in layer) for layer in told)
+        roles = json.loads(file.metadata()["roles"])
+    return tuple(tuple(_ROLE_NAMES.get(name, name) for name in layer) for layer in roles)

@@ -1,4 +1,4 @@
-"""What a run reports after every update, and the file that keeps it."""
+"""Metrics of every update, the file they are written to, and the timer of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """Where a training run stands after an update.
+    """The metrics of a training run after an update.
 
     Attributes:
         step: updates done.
@@ -36,8 +36,8 @@ class Metrics:
         tokens: tokens trained on so far.
         seconds: time spent so far, over all parts of a run that was interrupted.
         tokens_per_second: of the last update.
-        seconds_left: until the last update, at the rate so far.
-        memory: most bytes that this process has had in memory; on a GPU, in its memory.
+        seconds_left: until the last update, at the speed so far.
+        memory: peak memory of this process, in bytes; on a GPU, of its memory.
         share_of_peak: operations a second of the last update, as a share of what this machine
             reaches in a large matrix product; None where the run was too short to measure it. Of
             several processes, as if each had a machine as fast as this one.
@@ -66,17 +66,17 @@ class Metrics:
 
     @property
     def perplexity(self) -> float:
-        """How many tokens the model wavers between: e to the power of the loss on the batch."""
+        """``exp(loss)``, of the batch."""
         return perplexity(self.loss)
 
     @property
     def validation_perplexity(self) -> float | None:
-        """The same on held-out text, where it was measured."""
+        """``exp(validation_loss)``, where it was measured at this step."""
         return None if self.validation_loss is None else perplexity(self.validation_loss)
 
     def numbers(self) -> dict[str, float | int]:
-        """All there is to plot, by name: what was measured at this step."""
-        found = {
+        """What was measured at this step, by name."""
+        numbers = {
             "step": self.step,
             "loss": self.loss,
             "perplexity": self.perplexity,
@@ -92,14 +92,14 @@ class Metrics:
             "validation_perplexity": self.validation_perplexity,
             "bits_per_byte": self.bits_per_byte,
         }
-        return {name: number for name, number in found.items() if number is not None}
+        return {name: number for name, number in numbers.items() if number is not None}
 
 
 class Callback(Protocol):
-    """What `train` calls after every update: a function of the report, or an object that is one."""
+    """What `train` calls after every update: a function of the metrics."""
 
-    def __call__(self, report: Metrics, /) -> object:
-        """Look at where the run stands; the model may be looked at too, in `report.model`."""
+    def __call__(self, metrics: Metrics, /) -> object:
+        """Read the metrics; `metrics.model` may be run, too."""
 
 
 class MetricsFile:
@@ -107,11 +107,11 @@ class MetricsFile:
 
     Args:
         path: the file.
-        step: the update that the run goes on from; lines of later ones, which a run that was cut
-            off left behind, are dropped, and with them what a loss of power made of others.
+        step: the update that the run resumes from; lines of later ones, which an interrupted run
+            left, and damaged lines are dropped.
 
     Attributes:
-        lost: of how many updates up to that one there is no whole line.
+        lost: how many updates up to that one have no whole line.
     """
 
     def __init__(self, path: Path, step: int) -> None:
@@ -120,9 +120,9 @@ class MetricsFile:
         replace_file(path, b"".join(kept.values()))
         self._file = path.open("a", encoding="utf-8")
 
-    def __call__(self, report: Metrics, /) -> None:
+    def __call__(self, metrics: Metrics, /) -> None:
         """Add a line."""
-        self._file.write(json.dumps(report.numbers()) + "\n")
+        self._file.write(json.dumps(metrics.numbers()) + "\n")
         self._file.flush()
 
     def __enter__(self) -> Self:
@@ -143,22 +143,22 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def perplexity(loss: float) -> float:
-    """The perplexity of a loss: e to its power, as long as there is a number for it."""
+    """``exp(loss)``, bounded by the largest float."""
     return exp(min(loss, log(sys.float_info.max)))
 
 
-class Rates:
-    """How fast a run is, and how long it will take.
+class Timer:
+    """Measures the speed of a run, and estimates the time left.
 
     Args:
         gpt: the model's shape.
-        parameters: numbers in the model that are multiplied with each token.
+        parameters: how many of the model's parameters each token is multiplied with.
         device: where it runs.
         bfloat16: whether products are computed in it.
         ranks: how many processes there are, each on a machine or GPU of its own.
         steps: updates of the whole run.
-        step: updates done already, which took
-        seconds: so long.
+        step: updates made before.
+        seconds: the time that they took.
     """
 
     def __init__(
@@ -176,34 +176,33 @@ class Rates:
         self._gpt, self._parameters = gpt, parameters
         self._device, self._dtype = device, torch.bfloat16 if bfloat16 else torch.float32
         self._ranks = ranks
-        self._steps, self._before, self._spent = steps, step, seconds
+        self._steps, self._made, self._seconds = steps, step, seconds
         self._start = self._last = perf_counter()
-        self._idle = 0.0
 
     @property
     def seconds(self) -> float:
         """Time spent so far."""
-        return self._spent + perf_counter() - self._start
+        return self._seconds + perf_counter() - self._start
 
     def operations(self, length: int) -> float:
         """Floating-point operations that a token takes, forward and backward."""
         return operations(self._gpt, self._parameters, length)
 
     def measure(self, step: int, tokens: int, length: int) -> dict[str, Any]:
-        """The rates of an update that ends now; see `Metrics`."""
+        """The speed of an update that ends now; see `Metrics`."""
         now = perf_counter()
         spent = max(now - self._last, 1e-9)
-        done = step - self._before
+        done = step - self._made
         speed = tokens / spent
-        since = self._spent + now - self._start
-        # A second of training has to pass before a probe of a tenth of one is worth its while.
+        total = self._seconds + now - self._start
+        # The peak takes 0.1 s to measure, so a shorter run goes without.
         known = now - self._start > 1.0
         peak = peak_rate(str(self._device), self._dtype) if known else None
         if known:
             now = perf_counter()
         self._last = now
         return {
-            "seconds": since,
+            "seconds": total,
             "tokens_per_second": speed,
             "seconds_left": (now - self._start) / done * (self._steps - step),
             "memory": memory(self._device),
@@ -212,8 +211,8 @@ class Rates:
             else speed / self._ranks * self.operations(length) / peak,
         }
 
-    def pass_over(self) -> None:
-        """Leave what was done since the last update out of the next one's time."""
+    def restart(self) -> None:
+        """Start the next update's time now: what came since the last one does not count."""
         self._last = perf_counter()
 
 
@@ -230,10 +229,10 @@ def operations(gpt: GPTConfig, parameters: int, length: int) -> float:
 def peak_rate(device: str, dtype: torch.dtype) -> float | None:
     """Operations a second that this machine reaches in a product of two large matrices.
 
-    None where a GPU has no memory left for them, which is a tenth of a GB in bfloat16: a run is not
-    to end for a figure.
+    None where a GPU has no memory left for them (0.1 GB in bfloat16): a run does not end for a
+    figure.
     """
-    # A GPU is given a row of products: a single one takes no longer than asking for it.
+    # On a GPU a single product takes no longer than its launch, so several are timed.
     size, count = (1024, 1) if device == "cpu" else (4096, 16)
     best = float("inf")
     try:
@@ -250,7 +249,7 @@ def peak_rate(device: str, dtype: torch.dtype) -> float | None:
 
 
 def memory(device: torch.device) -> int | None:
-    """Most bytes that the process has had in memory; None where the system does not tell."""
+    """Peak memory of the process in bytes; None where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:

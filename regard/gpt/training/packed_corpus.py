@@ -127,8 +127,8 @@ def prepare(
         console.print(notice, markup=False, highlight=False, soft_wrap=True)
     kind = tokenizer if isinstance(tokenizer, str) else "given"
     made = folder.with_name(f".{folder.name}.tmp")
-    with _telling(folder), FolderLock(folder.with_name(f".{folder.name}.lock")) as hold:
-        if not hold.take():
+    with _telling(folder), FolderLock(folder.with_name(f".{folder.name}.lock")) as lock:
+        if not lock.acquire():
             raise CorpusError(f"another process prepares {folder}; wait until it has ended")
         if made.exists():  # a process was killed
             shutil.rmtree(made)

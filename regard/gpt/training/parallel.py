@@ -1,7 +1,7 @@
-"""How several processes share a model: each has a copy, or each has a piece.
+"""A model in one process, or in several that hold copies (DDP) or shards (FSDP).
 
-Both average gradients over the ranks. A rank's loss is the sum over its own rows, divided by what
-counts in all of them, so that the gradients are to be added up: `Updates` multiplies by R.
+DDP and FSDP average gradients over the R ranks. A rank's loss is the sum over its own rows, divided
+by the targets of all rows, so gradients have to be summed: `TrainStep` multiplies the loss by R.
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ if TYPE_CHECKING:
 
 
 class SingleProcess:
-    """A model that one process trains.
+    """A model in a single process.
 
     Attributes:
-        module: what is run.
-        splits: whether this process has but a piece of the model.
+        model: the model.
+        module: what runs its forward pass.
+        is_sharded: whether this process has only a shard of the model.
     """
 
-    splits = False
+    is_sharded = False
 
     def __init__(self, model: GPT) -> None:
         self.model = model
         self.module: nn.Module = model
 
-    def syncing(self, *, now: bool) -> AbstractContextManager[None]:
-        """Run a pass inside the block; its gradients are exchanged `now`, or by a later one."""
-        del now
+    def gradient_sync(self, *, enabled: bool) -> AbstractContextManager[None]:
+        """Exchange the gradients of a pass inside the block, or leave them to a later pass."""
+        del enabled
         return nullcontext()
 
-    def norm(self, norm: Tensor) -> Tensor:
-        """The norm of the whole gradient, of what `clip_grad_norm_` returned."""
+    def full_norm(self, norm: Tensor) -> Tensor:
+        """The norm of the whole gradient, from what `clip_grad_norm_` returned."""
         return norm
 
-    def settle(self) -> None:
-        """Let the model's parameters be those that the optimizer knows."""
+    def reshard(self) -> None:
+        """Make the model's parameters those that the optimizer has."""
 
-    def weights(self) -> dict[str, Tensor]:
-        """All weights, on rank 0; every rank has to ask."""
+    def full_weights(self) -> dict[str, Tensor]:
+        """All weights, on rank 0; every rank has to call this."""
         return self.model.state_dict()
 
 
 class DDP(SingleProcess):
-    """A model of which each process has a copy: `DistributedDataParallel`."""
+    """A copy of the model in each process: `DistributedDataParallel`."""
 
     def __init__(self, model: GPT) -> None:
         from torch.nn.parallel import DistributedDataParallel
@@ -67,21 +68,21 @@ class DDP(SingleProcess):
         )
         self.module = self._copies
 
-    def syncing(self, *, now: bool) -> AbstractContextManager[None]:
+    def gradient_sync(self, *, enabled: bool) -> AbstractContextManager[None]:
         """As for one process."""
-        if now:
+        if enabled:
             return nullcontext()
         return cast("AbstractContextManager[None]", self._copies.no_sync())
 
 
 class FSDP(SingleProcess):
-    """A model of which each process has a piece: FSDP2's `fully_shard`.
+    """A shard of the model in each process: FSDP2's `fully_shard`.
 
-    Each block is gathered when it is run. What remains is one group, gathered once: the embedding,
-    which is the head too, and so is needed first and last.
+    Each block is gathered when it runs. The rest is one group, gathered once: the embedding, which
+    is the head too, is needed first and last.
     """
 
-    splits = True
+    is_sharded = True
 
     def __init__(self, model: GPT, ranks: Ranks) -> None:
         from torch.distributed.device_mesh import init_device_mesh
@@ -93,20 +94,20 @@ class FSDP(SingleProcess):
             fully_shard(block, mesh=mesh)
         self._root: Any = fully_shard(model, mesh=mesh)
 
-    def syncing(self, *, now: bool) -> AbstractContextManager[None]:
+    def gradient_sync(self, *, enabled: bool) -> AbstractContextManager[None]:
         """As for one process."""
-        self._root.set_requires_gradient_sync(now)
+        self._root.set_requires_gradient_sync(enabled)
         return nullcontext()
 
-    def norm(self, norm: Tensor) -> Tensor:
-        """As for one process; the pieces' norms are put together."""
+    def full_norm(self, norm: Tensor) -> Tensor:
+        """As for one process; the norms of the shards are combined."""
         return cast("Any", norm).full_tensor()
 
-    def settle(self) -> None:
+    def reshard(self) -> None:
         """As for one process: a pass without gradients leaves the root's group gathered."""
         self._root.reshard()
 
-    def weights(self) -> dict[str, Tensor]:
+    def full_weights(self) -> dict[str, Tensor]:
         """As for one process; other ranks than 0 get none."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
@@ -114,25 +115,25 @@ class FSDP(SingleProcess):
         return cast("dict[str, Tensor]", get_model_state_dict(self.model, options=options))
 
 
-def spread(model: GPT, ranks: Ranks, parallel: Parallel) -> SingleProcess:
-    """Share a model out; with `FSDP`, its parameters are pieces from then on."""
+def parallelize(model: GPT, ranks: Ranks, parallel: Parallel) -> SingleProcess:
+    """Prepare a model for the ranks; with FSDP its parameters become shards."""
     if ranks.size == 1:
         return SingleProcess(model)
     return FSDP(model, ranks) if parallel == "fsdp" else DDP(model)
 
 
-def like(parameter: Tensor, whole: Tensor) -> Tensor:
-    """What this rank holds of a tensor, where it holds that of a parameter."""
+def shard_like(parameter: Tensor, whole: Tensor) -> Tensor:
+    """This rank's shard of a tensor, sharded as a parameter is."""
     if not hasattr(parameter, "device_mesh"):
         return whole.to(parameter.device)
     from torch.distributed.tensor import distribute_tensor
 
-    piece: Any = parameter
+    sharded: Any = parameter
     whole = whole.to(parameter.device)
     # Every rank has read the whole, so nothing needs to be sent.
-    return distribute_tensor(whole, piece.device_mesh, piece.placements, src_data_rank=None)
+    return distribute_tensor(whole, sharded.device_mesh, sharded.placements, src_data_rank=None)
 
 
-def empty_like(parameter: Tensor) -> Tensor:
-    """Room for what an optimizer remembers of a parameter, as this rank holds it."""
+def empty_shard_like(parameter: Tensor) -> Tensor:
+    """An empty tensor for the optimizer's state of a parameter, sharded as it is."""
     return torch.empty_like(parameter, requires_grad=False)

@@ -1,16 +1,17 @@
-"""The processes that train a model together; or the one that trains it alone.
+"""The ranks that train a model together, or the single process that trains it.
 
-Of R ranks, each computes its rows of every batch; gradients, losses and the choice to stop are put
-together. What one rank cannot do, such as read a file, is told to all, so that none waits for it.
+Each of R ranks computes its rows of every batch; gradients, losses and signals to stop are reduced
+over all. Where one rank fails, such as at reading a file, all raise, so that none waits for it.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,125 +23,118 @@ from regard.distributed.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from torch import Tensor
 
 _TIMEOUT = timedelta(minutes=10)
-"""A rank that is silent for so long is lost; one whose process ends is, at once."""
-_PATIENCE = timedelta(days=1)
+"""After such a silence a rank counts as lost; one whose process ended, at once."""
+_LONG_TIMEOUT = timedelta(days=1)
 """How long the others wait for rank 0 to prepare a corpus."""
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""How many processes there are, by launchers for torch, Open MPI's mpirun and MPICH's."""
+"""Environment variables with the number of processes: torch's, Open MPI's and MPICH's."""
 
 
 @dataclass
 class RankStatus:
-    """What ranks tell each other.
+    """Facts that ranks exchange.
 
     Attributes:
-        same: facts that have to be the same on all ranks.
-        own: facts that may differ.
-        all: afterwards, the facts of each rank.
+        equal: this rank's facts that have to be equal on all ranks.
+        own: its facts that may differ.
+        all: afterwards, `own` of each rank.
     """
 
-    same: dict[str, Any] = field(default_factory=dict)
+    equal: dict[str, Any] = field(default_factory=dict)
     own: dict[str, Any] = field(default_factory=dict)
     all: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Ranks:
-    """The ranks of the process group that this process is in; of one, where it is in none.
+    """The ranks of this process's process group; a single one where there is no group.
 
     Attributes:
         rank: this process's number.
-        size: how many there are.
+        size: the number of ranks.
     """
 
     def __init__(self) -> None:
-        joined = dist.is_available() and dist.is_initialized()
-        self.rank, self.size = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
-        self._patient: dist.ProcessGroup | None = None
+        in_group = dist.is_available() and dist.is_initialized()
+        self.rank, self.size = (dist.get_rank(), dist.get_world_size()) if in_group else (0, 1)
+        self._slow_group: dist.ProcessGroup | None = None
         if self.size > 1:
-            self._patient = dist.new_group(backend="gloo", timeout=_PATIENCE)
+            self._slow_group = dist.new_group(backend="gloo", timeout=_LONG_TIMEOUT)
 
     @property
-    def leads(self) -> bool:
-        """Whether this rank is the one that writes and shows what there is once."""
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which alone writes files and shows progress."""
         return self.rank == 0
 
     def close(self) -> None:
-        """Leave the process group as it was."""
-        if self._patient is not None:
-            dist.destroy_process_group(self._patient)
+        """Destroy the group that was made for long waits."""
+        if self._slow_group is not None:
+            dist.destroy_process_group(self._slow_group)
 
-    def part(self, rows: int) -> slice:
-        """Which of a batch's rows are this rank's; their numbers differ by one at most."""
-        return slice(self.rank * rows // self.size, (self.rank + 1) * rows // self.size)
-
-    def add_up(self, tensor: Tensor) -> Tensor:
-        """Add a tensor up over the ranks, in place."""
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Sum a tensor over the ranks, in place."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
-    def any(self, *asked: bool, device: torch.device) -> list[bool]:
-        """Of some things, whether each is so on any rank."""
+    def any(self, *flags: bool, device: torch.device) -> list[bool]:
+        """Whether each flag is set on any rank."""
         if self.size == 1:
-            return [*asked]
-        return [
-            number > 0 for number in self.add_up(torch.tensor(asked, device=device).int()).tolist()
-        ]
+            return [*flags]
+        counts = self.sum(torch.tensor(flags, device=device).int())
+        return [count > 0 for count in counts.tolist()]
 
     @contextmanager
-    def agreeing(self, *, patient: bool = False) -> Iterator[RankStatus]:
-        """Do something on every rank, wait for the others, and fail where one of them does.
+    def synchronized(self, *, long: bool = False) -> Iterator[RankStatus]:
+        """Wait for every rank at the end of the block, and fail on all where one fails in it.
 
         Args:
-            patient: whether a rank may take as long as a corpus takes.
+            long: whether the block may take as long as preparing a corpus does.
 
         Raises:
-            DistributedError: another rank failed, with what.
-            ValueError: facts that have to be the same are not.
+            DistributedError: another rank failed; the message has its error.
+            ValueError: facts that have to be equal differ.
         """
-        said = RankStatus()
+        status = RankStatus()
         if self.size == 1:
-            yield said
-            said.all = [said.own]
+            yield status
+            status.all = [status.own]
             return
         failure = None
         try:
-            yield said
-        except Exception as error:  # noqa: BLE001 - raised again, when the others know
+            yield status
+        except Exception as error:  # noqa: BLE001 - raised again by `agree`
             failure = error
-        ring = Ring(self._patient if patient else None)
+        ring = Ring(self._slow_group if long else None)
         everyone = agree(
             ring,
-            said.same,
-            {"own": said.own},
+            status.equal,
+            {"own": status.own},
             failure,
             cure="start every rank by the same command, with the same text and the same versions; "
             "where processors differ, choose precision and compile yourself",
         )
-        said.all = [one["own"] for one in everyone]
+        status.all = [one["own"] for one in everyone]
 
     def require_shared(self, folder: Path) -> None:
         """Raise on every rank unless all see the same folder."""
-        with tempfile.TemporaryDirectory(prefix=".together", dir=folder) if self.leads else _none():
-            with self.agreeing() as said:
-                if self.leads:
-                    (mark,) = folder.glob(".together*")
-                    said.own["mark"] = mark.name
-            with self.agreeing():
-                if not (folder / said.all[0]["mark"]).is_dir():
+        mark = tempfile.TemporaryDirectory(prefix=".together", dir=folder) if self.is_main else None
+        with mark or nullcontext():
+            with self.synchronized() as status:
+                status.own["mark"] = None if mark is None else Path(mark.name).name
+            with self.synchronized():
+                if not (folder / status.all[0]["mark"]).is_dir():
                     raise DistributedError(
                         f"{folder} is another folder on rank {self.rank} than on rank 0; train "
                         "into a folder that all machines share"
                     )
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Say of a rank that is lost inside the block what to do.
+    def explained_loss(self) -> Iterator[None]:
+        """Raise `DistributedError` with advice where a rank is lost inside the block.
 
         Raises:
             DistributedError: an exchange failed.
@@ -160,8 +154,8 @@ class Ranks:
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
-    """The ranks, for as long as a run takes."""
+def current_ranks() -> Iterator[Ranks]:
+    """The ranks of a run."""
     ranks = Ranks()
     try:
         yield ranks
@@ -169,20 +163,20 @@ def joined() -> Iterator[Ranks]:
         ranks.close()
 
 
-def leading() -> bool:
-    """Whether this process is the one that writes and shows what there is once."""
+def is_main_process() -> bool:
+    """Whether this process is rank 0, or in no group."""
     return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
 @contextmanager
-def launched(device: torch.device) -> Iterator[torch.device]:
-    """Join the processes that `torchrun` started, if it started this one.
+def init_distributed(device: torch.device) -> Iterator[torch.device]:
+    """Join the process group of `torchrun`, if it started this process.
 
     Args:
         device: where to train.
 
     Yields:
-        The device of this rank: of several of a kind, the one with its number on its machine.
+        The device of this rank: the accelerator with its local rank's number.
 
     Raises:
         ValueError: another launcher started this process, as one of several.
@@ -199,14 +193,14 @@ def launched(device: torch.device) -> Iterator[torch.device]:
         backend = f"cpu:gloo,{device.type}:{own}"
     dist.init_process_group(backend, timeout=_TIMEOUT)
     yield device
-    # After a failure the process ends as it is: another rank may be gone that would be waited for.
+    # Not after a failure: destroying the group could wait for a rank that is gone.
     dist.destroy_process_group()
 
 
 def _require_alone() -> None:
     """Raise ValueError where another launcher than torchrun has started several processes.
 
-    Each would else train a model of its own, or find the folder taken by another.
+    Otherwise each would train a model of its own, or find the folder locked.
     """
     for name in _SIZES:
         size = os.environ.get(name, "")
@@ -220,10 +214,5 @@ def _require_alone() -> None:
 
 
 def _is_lost(error: RuntimeError) -> bool:
-    """Whether an error is about an exchange: gloo's are of no class of their own."""
+    """Whether an error is about communication; gloo raises plain `RuntimeError`."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)
-
-
-@contextmanager
-def _none() -> Iterator[None]:
-    yield

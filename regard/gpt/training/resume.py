@@ -1,4 +1,4 @@
-"""What may differ between a run that was cut off and the one that goes on with it."""
+"""A run that resumes from its latest checkpoint, and what may differ from before."""
 
 from __future__ import annotations
 
@@ -9,15 +9,117 @@ from typing import TYPE_CHECKING, Any
 from regard.gpt.checkpoint import CONFIG
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
-from regard.gpt.training.checkpoints import STATE, RunFolder
+from regard.gpt.training._console import print_line
+from regard.gpt.training._sources import source_of
+from regard.gpt.training.checkpoints import CORPUS, STATE, RunFolder, lock_folder
 from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.packed_corpus import Corpus, open_corpus
+from regard.gpt.training.result import TrainState
 from regard.gpt.training.schedule import context_length, learning_rate
+from regard.gpt.training.setup import Setup, equal_facts, make_batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
+    from rich.console import Console
+
+    from regard.gpt.training._folder_lock import FolderLock
+    from regard.gpt.training.checkpoints import Checkpoint
+    from regard.gpt.training.ranks import Ranks
+    from regard.gpt.training.setup import Data
+
 _FREE = {"evaluate_every", "keep_every", "parallel"}
 """Fields that change nothing of what is computed, but for rounding."""
+
+
+def resumed_run(
+    root: Path,
+    ranks: Ranks,
+    lock: FolderLock,
+    data: Data,
+    gpt: GPTConfig | None,
+    config: TrainConfig | None,
+    device: torch.device,
+    console: Console,
+) -> Setup:
+    """Set up a run as its latest checkpoint left it; see `regard.gpt.train` for errors."""
+    with ranks.synchronized(long=True) as status:
+        folder = RunFolder.latest(root)
+        if ranks.is_main:
+            lock_folder(lock, root)
+            folder = RunFolder.latest(root)  # another process may have trained until now
+        checkpoint = folder.load()
+        state = checkpoint.state
+        try:
+            progress = TrainState(**state["progress"])
+            computed, origin = dict(state["computed"]), dict(state["corpus"])
+            shards = dict(state.get("shards", {}))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"the checkpoint's state.json is damaged: no {error}") from None
+        before = recipe(state)
+        _require_described(folder, checkpoint.model.config, before[0])
+        config = _require_same_recipe(progress.step, before, (gpt, config))
+        corpus = _same_corpus(folder, checkpoint, origin, data, config)
+        batches = make_batches(corpus, before[0], config)
+        status.equal |= {"the latest update": progress.step}
+        status.equal |= equal_facts(before[0], config, corpus)
+    ranks.require_shared(root)
+    if ranks.size > 1:
+        print_line(console, f"{ranks.size} processes: {config.parallel}")
+    return Setup(
+        folder=folder,
+        config=config,
+        corpus=corpus,
+        corpus_origin=origin,
+        batches=batches,
+        model=checkpoint.model.to(device).train(),
+        bfloat16=computed["bfloat16"],
+        compile=computed["compile"],
+        state=progress,
+        shards=shards,
+    )
+
+
+def _same_corpus(
+    folder: RunFolder,
+    checkpoint: Checkpoint,
+    origin: Mapping[str, Any],
+    data: Data,
+    config: TrainConfig,
+) -> Corpus:
+    """The corpus of the run.
+
+    Raises:
+        CheckpointError: it has changed, or `data` is another one.
+    """
+    if isinstance(data.corpus, Corpus):
+        corpus = data.corpus
+    else:
+        own = folder.path / CORPUS if origin["path"] is None else Path(origin["path"])
+        corpus = open_corpus(data.corpus or own)
+    if corpus.tokenizer.to_json() != checkpoint.tokenizer.to_json():
+        raise CheckpointError(
+            f"{corpus.folder} was made with another tokenizer than the model in {folder.root}; "
+            "resume with the corpus that the run was started with"
+        )
+    if corpus.fingerprint != origin["fingerprint"]:
+        raise CheckpointError(
+            f"{corpus.folder} is not the corpus that the run in {folder.root} was started with: "
+            "its checksum differs"
+        )
+    if data.texts is not None:
+        source = source_of(
+            data.texts, validation=config.validation, seed=config.seed, utf8_only=data.utf8_only
+        )
+        for _ in source:
+            pass  # files are described when they have been read
+        if source.describe() != corpus.manifest["source"]:
+            raise CheckpointError(
+                f"the text is not the one that the run in {folder.root} was started with: its "
+                "checksum differs; leave it out, or start another run"
+            )
+    return corpus
 
 
 def recipe(state: Mapping[str, Any]) -> tuple[GPTConfig, TrainConfig]:
@@ -37,41 +139,41 @@ def recipe_of(folder: str | Path) -> tuple[GPTConfig, TrainConfig]:
     return recipe(RunFolder.latest(Path(folder)).state())
 
 
-def require_described(run: RunFolder, found: GPTConfig, expected: GPTConfig) -> None:
+def _require_described(folder: RunFolder, found: GPTConfig, expected: GPTConfig) -> None:
     """Hold a checkpoint's model to what its `state.json` says, which has a checksum.
 
-    Weights that were written before they had the checksum of `config.json` don't tell whether that
-    file was changed.
+    Weights of earlier versions have no checksum of `config.json`, so a change of it would pass.
 
     Raises:
         CheckpointError: they differ; the message names the field and both values.
     """
-    asked = asdict(expected)
+    wanted = asdict(expected)
     for name, value in asdict(found).items():
-        if asked[name] != value:
-            assert run.step is not None
+        if wanted[name] != value:
+            assert folder.step is not None
             raise CheckpointError(
-                f"{run.checkpoint(run.step) / CONFIG} is damaged: it says {name}={value!r}, and "
-                f"{STATE} beside it {name}={asked[name]!r}; put that back, or start another run"
+                f"{folder.checkpoint(folder.step) / CONFIG} is damaged: it says {name}={value!r}, "
+                f"and {STATE} beside it {name}={wanted[name]!r}; put that back, or start another "
+                "run"
             )
 
 
-def require_same(
+def _require_same_recipe(
     step: int,
     before: tuple[GPTConfig, TrainConfig],
     now: tuple[GPTConfig | None, TrainConfig | None],
 ) -> TrainConfig:
-    """Hold a resumed run to its recipe, and tell the one it goes on by.
+    """Hold a resumed run to its recipe; the recipe it resumes with.
 
     `evaluate_every`, `keep_every` and `parallel` may change; so may `steps`, as long as the updates
     that were made would have been the same: with the schedule ``wsd``, before the learning rate
-    falls and without a ramp that is under way.
+    falls and after the ramp has ended.
 
     Args:
         step: updates made.
         before: the recipe of the checkpoint.
-        now: the recipe asked for; None stands for that of the checkpoint. `vocab_size` is what the
-            tokenizer made of it, so the one asked for is not compared.
+        now: the recipe of the arguments; None stands for that of the checkpoint. `vocab_size` is
+            the tokenizer's, so it is not compared.
 
     Raises:
         CheckpointError: a field differs; the message names it and both values.
@@ -88,11 +190,11 @@ def require_same(
 
 
 def _compare(before: Any, now: Any, *, free: set[str]) -> None:
-    asked = asdict(now)
+    wanted = asdict(now)
     for name, value in asdict(before).items():
-        if name not in free and asked[name] != value:
+        if name not in free and wanted[name] != value:
             raise CheckpointError(
-                f"{type(before).__name__}.{name} is {asked[name]!r} and the run that is to be "
+                f"{type(before).__name__}.{name} is {wanted[name]!r} and the run that is to be "
                 f"resumed has {value!r}; resume it as it is, or start another run"
             )
 

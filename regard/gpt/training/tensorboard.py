@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class TensorBoard:
-    """A callback of `train` that writes every number of a report to TensorBoard's files.
+    """A callback of `train` that writes every number of the metrics to TensorBoard's files.
 
     Args:
-        folder: where to; made if need be.
+        folder: the folder to write to; made if it does not exist.
 
     Raises:
         ModuleNotFoundError: TensorBoard is not installed; the message says how to get it.
@@ -32,14 +32,14 @@ class TensorBoard:
         self._folder = str(folder)
         self._writer: SummaryWriter | None = None
 
-    def __call__(self, report: Metrics, /) -> None:
-        """Write the numbers of an update; those that a run before wrote of later ones go."""
+    def __call__(self, metrics: Metrics, /) -> None:
+        """Write the numbers of an update; later updates of an interrupted run are purged."""
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(self._folder, purge_step=report.step)
-        for name, number in report.numbers().items():
+            self._writer = SummaryWriter(self._folder, purge_step=metrics.step)
+        for name, number in metrics.numbers().items():
             if name != "step":
-                self._writer.add_scalar(name, number, report.step)
-        if report.validation_loss is not None or report.step == report.steps:
+                self._writer.add_scalar(name, number, metrics.step)
+        if metrics.validation_loss is not None or metrics.step == metrics.steps:
             self._writer.flush()

@@ -11,23 +11,22 @@ from rich.console import Console
 from regard.gpt.checkpoint import holds_model
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
-from regard.gpt.training._evaluate import evaluate
+from regard.gpt.training._console import print_line
 from regard.gpt.training._folder_lock import FolderLock
-from regard.gpt.training._loop import TrainResult, say
-from regard.gpt.training._setup import Begun, resumed
-from regard.gpt.training.checkpoints import LOCK, METRICS
+from regard.gpt.training.checkpoints import LOCK
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import require_texts
-from regard.gpt.training.metrics import Callback, MetricsFile
-from regard.gpt.training.ranks import joined
+from regard.gpt.training.loop import Loop
+from regard.gpt.training.ranks import current_ranks
+from regard.gpt.training.resume import resumed_run
+from regard.gpt.training.setup import Data, new_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from regard.gpt.training._loop import Loop
+    from regard.gpt.training.metrics import Callback
     from regard.gpt.training.packed_corpus import Corpus
-
-__all__ = ["TrainResult", "evaluate", "train"]
+    from regard.gpt.training.result import TrainResult
 
 
 def train(
@@ -106,27 +105,21 @@ def train(
     if texts is not None:
         require_texts(texts)
     root, device = Path(folder), torch.device(device)
+    data = Data(texts, corpus, utf8_only)
     accelerators = [] if device.type == "cpu" else [device]
     with (
-        joined() as ranks,
-        ranks.watched(),
-        FolderLock(root / LOCK) as hold,
+        current_ranks() as ranks,
+        ranks.explained_loss(),
+        FolderLock(root / LOCK) as lock,
         torch.random.fork_rng(devices=accelerators, device_type=_accelerator(device)),
     ):
-        console = Console(quiet=True) if not ranks.leads else console or Console(stderr=True)
+        console = Console(quiet=True) if not ranks.is_main else console or Console(stderr=True)
         if resume:
-            loop = resumed(
-                ranks,
-                hold,
-                root,
-                texts,
-                corpus,
-                (gpt, config),
-                device,
-                console,
-                utf8_only=utf8_only,
-            )
-            return _run(loop, console, callbacks)
+            setup = resumed_run(root, ranks, lock, data, gpt, config, device, console)
+            loop = Loop(setup, ranks)
+            loop.finish_save()
+            print_line(console, f"{root}: going on after update {setup.state.step}")
+            return loop.run(console, callbacks)
         gpt, config = gpt or GPTConfig(), config or TrainConfig()
         if gpt.context < 2 and config.repeats > 0:
             raise ValueError(
@@ -138,22 +131,8 @@ def train(
                 f"{root} already holds a model; train into another folder, go on with its run by "
                 "resume=True, or replace it by overwrite=True"
             )
-        with Begun(root, ranks, hold) as begun:
-            loop = begun.loop(texts, corpus, gpt, config, device, console, utf8_only=utf8_only)
-            return _run(loop, console, callbacks)
-
-
-def _run(loop: Loop, console: Console, callbacks: Sequence[Callback]) -> TrainResult:
-    if not loop.ranks.leads:
-        return loop.go(console, callbacks)
-    with MetricsFile(loop.folder.path / METRICS, loop.at.step) as loop.metrics:
-        if loop.metrics.lost:
-            say(
-                console,
-                f"{loop.folder.path / METRICS}: of {loop.at.step} lines, {loop.metrics.lost} are "
-                "damaged or missing and were left out; nothing that is trained depends on them",
-            )
-        return loop.go(console, callbacks)
+        with new_run(root, ranks, lock, data, gpt, config, device, console) as setup:
+            return Loop(setup, ranks).run(console, callbacks)
 
 
 def _accelerator(device: torch.device) -> str:

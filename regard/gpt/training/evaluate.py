@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.gpt._incremental import evaluating
-from regard.gpt.training.update import document_mask
+from regard.gpt.training.batches import document_mask
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +27,7 @@ def evaluate(model: GPT, tokens: Tensor, *, batch: int = 16, end: int | None = N
         model: the model; it runs in evaluation mode and is left as it was.
         tokens: ``(N,)`` ids on the model's device, at least two.
         batch: windows at a time.
-        end: the token that ends a document, beyond which attention is not to look; None: it looks
+        end: the token that ends a document, beyond which attention does not look; None: it looks
             at the whole window.
 
     Raises:
@@ -39,20 +39,20 @@ def evaluate(model: GPT, tokens: Tensor, *, batch: int = 16, end: int | None = N
 def mean_loss(
     model: GPT, tokens: Tensor, *, batch: int, end: int | None, ranks: Ranks | None = None
 ) -> float:
-    """What `evaluate` tells; `ranks` share the work, and all of them learn it."""
+    """The loss of `evaluate`, on every rank; `ranks` share the work."""
     if len(tokens) < 2:
         raise ValueError(f"tokens holds {len(tokens)}; expected at least two, one to predict")
     context = model.config.context
-    whole = (len(tokens) - 1) // context * context
-    pieces = list(
+    end_of_windows = (len(tokens) - 1) // context * context
+    batches = list(
         zip(
-            tokens[:whole].view(-1, context).split(batch),
-            tokens[1 : whole + 1].view(-1, context).split(batch),
+            tokens[:end_of_windows].view(-1, context).split(batch),
+            tokens[1 : end_of_windows + 1].view(-1, context).split(batch),
             strict=True,
         )
     )
-    if whole < len(tokens) - 1:
-        pieces.append((tokens[whole:-1][None], tokens[whole + 1 :][None]))
+    if end_of_windows < len(tokens) - 1:
+        batches.append((tokens[end_of_windows:-1][None], tokens[end_of_windows + 1 :][None]))
 
     def loss(ids: Tensor, targets: Tensor) -> float:
         logits = model(ids, mask=document_mask(ids, end))  # (B, T, V)
@@ -60,12 +60,12 @@ def mean_loss(
 
     if ranks is None:
         with evaluating(model):
-            total = sum(loss(*piece) for piece in pieces)
+            total = sum(loss(*each) for each in batches)
         return total / (len(tokens) - 1)
-    rounds = [pieces[start : start + ranks.size] for start in range(0, len(pieces), ranks.size)]
-    with evaluating(model):  # as often on every rank, each of which may hold a piece of the model
-        losses = [loss(*(found[ranks.rank :] or found)[0]) for found in rounds]
+    rounds = [batches[start : start + ranks.size] for start in range(0, len(batches), ranks.size)]
+    with evaluating(model):  # as often on every rank, each of which may hold a shard of the model
+        losses = [loss(*(own[ranks.rank :] or own)[0]) for own in rounds]
     if ranks.rank >= len(rounds[-1]):
         losses.pop()  # another rank's
-    added = ranks.add_up(torch.tensor(sum(losses), dtype=torch.float64, device=tokens.device))
-    return added.item() / (len(tokens) - 1)
+    total_of_ranks = ranks.sum(torch.tensor(sum(losses), dtype=torch.float64, device=tokens.device))
+    return total_of_ranks.item() / (len(tokens) - 1)

@@ -1,0 +1,64 @@
+"""What a run shows on the console."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from regard.gpt.training.metrics import Metrics
+
+
+def print_line(console: Console, line: str) -> None:
+    """Print a line as it is, however long."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def validation_line(metrics: Metrics) -> str:
+    """What is printed after a validation."""
+    assert metrics.validation_loss is not None
+    peak = "" if metrics.share_of_peak is None else f", {metrics.share_of_peak:.0%} of the peak"
+    size = "" if metrics.memory is None else f", {metrics.memory / 1e9:.1f} GB"
+    return (
+        f"update {metrics.step}: validation loss {metrics.validation_loss:.4f} "
+        f"(perplexity {metrics.validation_perplexity:.2f}, {metrics.bits_per_byte:.3f} bits/byte), "
+        f"loss {metrics.loss:.4f}, {metrics.tokens_per_second:,.0f} tokens/s{peak}{size}"
+    )
+
+
+class ProgressBar:
+    """A bar of updates, with the loss and the speed of the last."""
+
+    def __init__(self, progress: Progress, steps: int, step: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task("training", total=steps, completed=step, measured="")
+
+    @property
+    def console(self) -> Console:
+        """Where lines are printed above the bar."""
+        return self._progress.console
+
+    def show(self, metrics: Metrics) -> None:
+        """Show an update."""
+        measured = f"loss {metrics.loss:.3f} {metrics.tokens_per_second:,.0f} tokens/s"
+        self._progress.update(self._task, completed=metrics.step, measured=measured)
+
+
+@contextmanager
+def progress_bar(console: Console, steps: int, step: int) -> Iterator[ProgressBar]:
+    """Show a bar of `steps` updates, of which `step` are made."""
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[measured]}"),
+        TimeRemainingColumn(),
+        console=console,
+    ) as progress:
+        yield ProgressBar(progress, steps, step)

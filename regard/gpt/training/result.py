@@ -1,0 +1,79 @@
+"""A trained model, and the record of its training."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass, field
+from math import log
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    import signal
+
+    from regard.gpt.model import GPT
+    from regard.gpt.tokenizer import Tokenizer
+    from regard.gpt.training.config import TrainConfig
+    from regard.gpt.training.packed_corpus import Corpus
+
+
+@dataclass
+class TrainState:
+    """The progress of a run: what changes with every update, beside model and optimizer."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """A trained model and the record of its training.
+
+    Attributes:
+        model: the model, in evaluation mode.
+        tokenizer: its tokenizer.
+        signal: the signal that ended training early: SIGINT, which Ctrl-C sends, or SIGTERM; None
+            where all updates were made.
+        record: the content of `training.json`.
+    """
+
+    model: GPT
+    tokenizer: Tokenizer
+    signal: signal.Signals | None
+    record: dict[str, Any]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C or SIGTERM ended training early."""
+        return self.signal is not None
+
+
+def training_record(
+    state: TrainState, corpus: Corpus, config: TrainConfig, *, interrupted: bool
+) -> dict[str, Any]:
+    """The content of `training.json`."""
+    last = state.history[-1] if state.history else {"loss": None, "validation_loss": None}
+    return {
+        "step": state.step,
+        "tokens": state.tokens,
+        "seconds": round(state.seconds, 1),
+        "interrupted": interrupted,
+        "loss": last["loss"],
+        "validation_loss": last["validation_loss"],
+        "bits_per_byte": bits_per_byte(last["validation_loss"], corpus),
+        "training_tokens": len(corpus.training),
+        "validation_tokens": len(corpus.validation),
+        "corpus": corpus.manifest["source"],
+        "config": asdict(config),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "history": state.history,
+    }
+
+
+def bits_per_byte(loss: float | None, corpus: Corpus) -> float | None:
+    """A loss in nats a token, in bits a byte of held-out text."""
+    return None if loss is None else loss / log(2) / corpus.bytes_per_token

@@ -1,0 +1,227 @@
+"""What a run starts with: folder, text, batches and model of a new run."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version as regard_version
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from regard._files import require_writable
+from regard.gpt.model import GPT
+from regard.gpt.training._console import print_line
+from regard.gpt.training.batches import Batches
+from regard.gpt.training.checkpoints import CORPUS, RunFolder, lock_folder
+from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.corpus import python_texts
+from regard.gpt.training.hardware import bfloat16, compiling, this_machine
+from regard.gpt.training.packed_corpus import Corpus, open_corpus, prepare
+from regard.gpt.training.result import TrainState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from regard.gpt.config import GPTConfig
+    from regard.gpt.training._folder_lock import FolderLock
+    from regard.gpt.training.ranks import Ranks
+
+
+class Data(NamedTuple):
+    """The text to train on, as `regard.gpt.train` takes it."""
+
+    texts: Sequence[str] | Path | None
+    corpus: str | Path | Corpus | None
+    utf8_only: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Setup:
+    """What the training loop starts with.
+
+    Attributes:
+        folder: the run's.
+        config: the recipe.
+        corpus: the text, as tokens.
+        corpus_origin: its path, where it is not in the run's folder, and its fingerprint.
+        batches: the batch of every update.
+        model: the whole model, on its device, in training mode.
+        bfloat16: whether matrix products are computed in it.
+        compile: whether the model goes through `torch.compile`.
+        state: the progress so far.
+        shards: of a resumed run, the checksums of the optimizer's files where several ranks wrote
+            it; None for a new run.
+    """
+
+    folder: RunFolder
+    config: TrainConfig
+    corpus: Corpus
+    corpus_origin: dict[str, Any]
+    batches: Batches
+    model: GPT
+    bfloat16: bool
+    compile: bool
+    state: TrainState
+    shards: Mapping[str, str] | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def document_end(self) -> int | None:
+        """The token that ends a document, where attention is to stay within one.
+
+        Raises:
+            ValueError: the tokenizer has none.
+        """
+        if not self.config.document_mask:
+            return None
+        if self.corpus.tokenizer.end is None:
+            raise ValueError(
+                "TrainConfig.document_mask is True and the tokenizer has no token that ends a "
+                "document; train with tokenizer='bpe', or without the mask"
+            )
+        return self.corpus.tokenizer.end
+
+
+@contextmanager
+def new_run(
+    root: Path,
+    ranks: Ranks,
+    lock: FolderLock,
+    data: Data,
+    gpt: GPTConfig,
+    config: TrainConfig,
+    device: torch.device,
+    console: Console,
+) -> Iterator[Setup]:
+    """Set up a run; where the block fails before the first update, its folder is removed."""
+    existed, state = root.exists(), TrainState()
+    folder: RunFolder | None = None
+    try:
+        with ranks.synchronized() as status:
+            if ranks.is_main:
+                require_writable(root)  # before hours of training
+                lock_folder(lock, root)
+                folder = RunFolder.new(root)
+                status.own["run"] = folder.path.name
+        folder = folder or RunFolder(root, status.all[0]["run"], None)
+        ranks.require_shared(root)
+        yield _setup(folder, ranks, data, gpt, config, device, console, state)
+    except BaseException:
+        if ranks.is_main and state.step == 0:
+            if folder is not None:
+                shutil.rmtree(folder.path, ignore_errors=True)
+            if not existed:
+                lock.release()
+                with suppress(OSError):  # it is not empty, or was never made
+                    root.rmdir()
+        raise
+
+
+def _setup(
+    folder: RunFolder,
+    ranks: Ranks,
+    data: Data,
+    gpt: GPTConfig,
+    config: TrainConfig,
+    device: torch.device,
+    console: Console,
+    state: TrainState,
+) -> Setup:
+    if data.corpus is None:
+        with ranks.synchronized(long=True):
+            if ranks.is_main:
+                prepare(
+                    folder.path / CORPUS,
+                    python_texts() if data.texts is None else data.texts,
+                    tokenizer=config.tokenizer,
+                    vocab_size=gpt.vocab_size,
+                    validation=config.validation,
+                    seed=config.seed,
+                    utf8_only=data.utf8_only,
+                    console=console,
+                )
+    with ranks.synchronized(long=True) as status:
+        if data.corpus is None:
+            corpus = open_corpus(folder.path / CORPUS, verify=not ranks.is_main)
+        else:
+            corpus = data.corpus if isinstance(data.corpus, Corpus) else open_corpus(data.corpus)
+            config = _as_prepared(config, corpus)
+        gpt = replace(gpt, vocab_size=corpus.tokenizer.vocab_size)
+        batches = make_batches(corpus, gpt, config)
+        torch.manual_seed(config.seed)
+        model = GPT(gpt).to(device).train()
+        machine = this_machine(device)
+        decisions = {
+            "bfloat16": bfloat16(config.precision, machine, dim=gpt.dim),
+            "compile": compiling(config.compile, machine),
+        }
+        status.equal |= equal_facts(gpt, config, corpus)
+        status.equal |= {name: decision.on for name, decision in decisions.items()}
+    if ranks.size > 1:
+        print_line(console, f"{ranks.size} processes: {config.parallel}")
+    for name, decision in decisions.items():
+        print_line(console, f"{name}: {'yes' if decision.on else 'no'}, {decision.reason}")
+    print_line(
+        console,
+        f"corpus: {len(corpus.training):,} tokens to train on, {len(corpus.validation):,} held out",
+    )
+    path = None if data.corpus is None else str(corpus.folder.resolve())
+    return Setup(
+        folder=folder,
+        config=config,
+        corpus=corpus,
+        corpus_origin={"path": path, "fingerprint": corpus.fingerprint},
+        batches=batches,
+        model=model,
+        bfloat16=decisions["bfloat16"].on,
+        compile=decisions["compile"].on,
+        state=state,
+        shards=None,
+    )
+
+
+def make_batches(corpus: Corpus, gpt: GPTConfig, config: TrainConfig) -> Batches:
+    """The batches of a run."""
+    return Batches(
+        tokens=corpus.training, context=gpt.context, vocab_size=gpt.vocab_size, config=config
+    )
+
+
+def equal_facts(gpt: GPTConfig, config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
+    """What has to be equal on all ranks."""
+    return {
+        "the version of regard": regard_version("regard"),
+        "the version of torch": str(torch.__version__),
+        "the corpus": corpus.fingerprint,
+        **{f"GPTConfig.{name}": value for name, value in asdict(gpt).items()},
+        **{f"TrainConfig.{name}": value for name, value in asdict(config).items()},
+    }
+
+
+def _as_prepared(config: TrainConfig, corpus: Corpus) -> TrainConfig:
+    """The recipe, with the fields that the corpus determines.
+
+    Raises:
+        ValueError: the recipe sets such a field to something else.
+    """
+    manifest, default = corpus.manifest, TrainConfig()
+    fixed = {"validation": manifest["split"]["validation"]}
+    if manifest["kind"] != "given":
+        fixed["tokenizer"] = manifest["kind"]
+    for name, value in fixed.items():
+        if getattr(config, name) not in {value, getattr(default, name)}:
+            raise ValueError(
+                f"TrainConfig.{name} is {getattr(config, name)!r} and the corpus in "
+                f"{corpus.folder} was prepared with {value!r}; leave it out, or prepare the corpus "
+                "anew"
+            )
+    return replace(config, **fixed)
