@@ -1,6 +1,6 @@
 """The command line: `regard explain`, `regard train`, `regard generate` and others.
 
-It parses, calls and prints; what there is to compute is computed in the other rooms.
+It parses, calls and prints; other packages compute.
 """
 
 import sys
@@ -18,7 +18,7 @@ def main(*first: str) -> NoReturn:
     The status is 0 for success, 1 for failure, 2 for misuse, 130 for Ctrl-C, and 143 for a SIGTERM.
 
     Args:
-        first: what the arguments begin with, before those that the process was given.
+        first: arguments that come before those of the process.
     """
     try:
         with quiet_interrupts():

@@ -19,7 +19,7 @@ from regard.cli.train import train
 
 __all__ = ["app", "run"]
 
-# click's UsageError; typer has carried a copy of click since 0.26, and names only this heir of it.
+# click's UsageError: typer has its own copy of click since 0.26, and exports only this subclass.
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 
 app = typer.Typer(
@@ -39,8 +39,8 @@ app.command()(generate)
 app.command()(doctor)
 
 
-def _show_version(*, asked: bool) -> None:
-    if asked:
+def _show_version(*, is_set: bool) -> None:
+    if is_set:
         typer.echo(f"regard {version('regard')}")
         raise typer.Exit
 
@@ -62,11 +62,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows the program's name; None takes them from `sys.argv`.
     """
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that lacks a sign shows a question mark
+        if hasattr(stream, "reconfigure"):  # characters that the terminal lacks become "?"
             stream.reconfigure(errors="replace")
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        status = app(given or ["--help"], prog_name="regard", standalone_mode=False)
+        status = app(words or ["--help"], prog_name="regard", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
     except MisuseError as error:
@@ -76,7 +76,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.format_message().rstrip('.')} (see {command} --help)", 2)
     except (KeyboardInterrupt, typer.Abort):
         return 130
-    except BrokenPipeError:  # whoever read our output has enough of it
+    except BrokenPipeError:  # the reader of our output has closed it
         _discard_output()
         return 1
     except OSError as error:  # such as a full disk

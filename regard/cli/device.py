@@ -20,16 +20,18 @@ def device_of(name: str) -> torch.device:
     """The device of a name.
 
     Raises:
-        MisuseError: it names none that torch finds here.
+        MisuseError: torch finds no such device.
     """
     try:
         device = torch.device(name)
     except RuntimeError:
         raise MisuseError(f"--device is {name!r}: expected cpu, or cuda") from None
-    there = torch.accelerator.current_accelerator(check_available=True)
-    if device.type not in {"cpu", there.type if there else "cpu"}:
-        found = f"{there.type}: choose that" if there else "no accelerator: choose cpu"
-        raise MisuseError(f"--device is {name!r} and torch finds {found}")
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if device.type not in {"cpu", accelerator.type if accelerator else "cpu"}:
+        available = (
+            f"{accelerator.type}: choose that" if accelerator else "no accelerator: choose cpu"
+        )
+        raise MisuseError(f"--device is {name!r} and torch finds {available}")
     count = 1 if device.type == "cpu" else torch.accelerator.device_count()
     if device.index is not None and device.index >= count:
         raise MisuseError(

@@ -14,7 +14,7 @@ from regard import Mask, causal, window
 from regard.backends import choose
 from regard.backends.gpu import hardware, triton
 from regard.backends.native import Description, describe, why_missing
-from regard.cli.errors import telling
+from regard.cli.errors import user_errors
 from regard.problem import Problem, Scoring, check
 
 __all__ = ["doctor"]
@@ -28,14 +28,14 @@ _EXPLAINED = {
 
 
 def doctor() -> None:
-    """Say what computes attention on this machine, and why.
+    """Show what computes attention on this machine, and why.
 
     Examples:
     regard doctor
 
     REGARD_INSTRUCTIONS=avx2 regard doctor
     """
-    with telling(ValueError):
+    with user_errors(ValueError):
         library = describe()
     console = Console(highlight=False, soft_wrap=True)
     console.print(_facts(library))
@@ -79,7 +79,7 @@ def _instructions(library: Description) -> str:
         if name not in library.supported:
             lines.append(f"{name}: not run by this processor")
         elif name != library.instructions:
-            lines.append(f"{name}: can be had with REGARD_INSTRUCTIONS={name}")
+            lines.append(f"{name}: chosen by REGARD_INSTRUCTIONS={name}")
     return "\n".join(lines)
 
 
@@ -94,7 +94,7 @@ def _choices() -> Table:
 
 
 def _problems() -> list[tuple[str, Problem]]:
-    """Make small problems of the kinds that are told apart."""
+    """Small problems of the kinds that choose different backends."""
 
     def problem(dtype: torch.dtype, dim: int = 64) -> Problem:
         tensor = torch.zeros(1, 1, 1, dim, dtype=dtype)
@@ -111,7 +111,7 @@ def _problems() -> list[tuple[str, Problem]]:
 
 
 def _problems_on_cuda() -> list[tuple[str, Problem]]:
-    """The same for a GPU, long enough to have something hidden."""
+    """The same for a GPU, long enough for a window to hide keys."""
     length = 128
 
     def problem(
@@ -135,8 +135,8 @@ def _problems_on_cuda() -> list[tuple[str, Problem]]:
 def _processor() -> str:
     """Name the processor as the operating system does, or at least its kind."""
     try:
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        told = ""
-    names = re.findall(r"^model name\s*: (.*)$", told, flags=re.MULTILINE)
+        text = ""
+    names = re.findall(r"^model name\s*: (.*)$", text, flags=re.MULTILINE)
     return names[0] if names else platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""What goes wrong by the user's doing, told in one line."""
+"""The user's errors, which the command line shows in one line."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from regard.errors import Error
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["MisuseError", "telling", "telling_of_memory"]
+__all__ = ["MisuseError", "memory_errors", "user_errors"]
 
 
 class MisuseError(Error):
-    """What was asked for cannot be done; the message says why, and what to do instead."""
+    """A command that cannot be run; the message says why, and what to do instead."""
 
 
 @contextmanager
-def telling_of_memory(cure: str) -> Iterator[None]:
-    """Tell that something needs more memory than there is, and what to do about it."""
+def memory_errors(cure: str) -> Iterator[None]:
+    """Show the user that memory ran out inside the block, with the cure."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch has no class of its own for the CPU's
@@ -32,16 +32,16 @@ def telling_of_memory(cure: str) -> Iterator[None]:
 
 
 @contextmanager
-def telling(*kinds: type[Exception], tell: Callable[[str], str] = str) -> Iterator[None]:
-    """Tell errors of these kinds to the user instead of showing a traceback.
+def user_errors(*kinds: type[Exception], rewrite: Callable[[str], str] = str) -> Iterator[None]:
+    """Show errors of these kinds to the user, without a traceback.
 
-    Only calls whose errors are about what the user gave belong inside.
+    Only calls whose errors are about the user's arguments belong inside.
 
     Args:
         kinds: the errors.
-        tell: puts their message in the user's words.
+        rewrite: changes the message, such as names of fields to options.
     """
     try:
         yield
     except kinds as error:
-        raise MisuseError(tell(str(error))) from error
+        raise MisuseError(rewrite(str(error))) from error

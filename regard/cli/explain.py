@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.cli.device import Device, device_of
-from regard.cli.errors import MisuseError, telling
+from regard.cli.errors import MisuseError, user_errors
 from regard.cli.model import describe, head_steps, read
 from regard.cli.subject import write_report
 from regard.cli.text import read_text
@@ -72,9 +72,9 @@ def explain(
         raise MisuseError("--layer and --head go together: give both, or neither")
     place = device_of(device)
     content = read_text(text, file)
-    with telling(CheckpointError, OSError):
+    with user_errors(CheckpointError, OSError):
         network, tokenizer = load(model, device=place)
-    with telling(ValueError):  # a character that this tokenizer has no token for
+    with user_errors(ValueError):  # a character that this tokenizer has no token for
         whole = tokenizer.encode(_EXAMPLE if content is None else content)
     config = network.config
     chunks = [whole[i : i + config.context] for i in range(0, len(whole), config.context)]
@@ -90,7 +90,7 @@ def explain(
             f"the text has {len(whole)} tokens and the context {config.context}: it is cut into "
             f"{len(chunks)} chunks, and this is --chunk {chunk} of 0 … {len(chunks) - 1}"
         )
-    with telling(ValueError):  # a model whose logits are no numbers
+    with user_errors(ValueError):  # of a model whose logits are NaN
         result = read(network, tokenizer, ids)
     if layer is None or head is None:
         start = result.heads.most_informative(1)[0]
@@ -104,8 +104,8 @@ def explain(
         subject = ModelSubject(
             network, tokenizer, title=f"{model or _SHIPPED}", ids=ids, notes=notes[1:]
         )
-        opened = f"l={start.layer}&h={start.head}&q={query}"
-        written = write_report(subject, html, option="--html FILE", start=opened)
+        start_view = f"l={start.layer}&h={start.head}&q={query}"
+        report_line = write_report(subject, html, option="--html FILE", start=start_view)
 
     console = Console(highlight=False)
     for note in notes:
@@ -113,11 +113,11 @@ def explain(
     for renderable in report:
         console.print(renderable)
     if html is not None:
-        console.print(Text(f"\n{written}"), soft_wrap=True)  # a path is to be copied whole
+        console.print(Text(f"\n{report_line}"), soft_wrap=True)  # so that the path can be copied
 
 
-def _number(option: str, given: int, count: int, what: str) -> int:
-    if not 0 <= given < count:
+def _number(option: str, value: int, count: int, what: str) -> int:
+    if not 0 <= value < count:
         has = f"0 … {count - 1}" if count > 1 else "0 only"
-        raise MisuseError(f"there is no {option} {given}: {what} {has}")
-    return given
+        raise MisuseError(f"there is no {option} {value}: {what} {has}")
+    return value

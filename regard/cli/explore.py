@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from regard.cli.device import Device
-from regard.cli.errors import MisuseError, telling
-from regard.cli.subject import Folder, Model, chosen, subject_of
+from regard.cli.errors import MisuseError, user_errors
+from regard.cli.subject import Folder, Model, one_folder, subject_of
 from regard.cli.text import read_text
 
 __all__ = ["explore"]
@@ -45,17 +45,17 @@ def explore(
         from regard.explorer import Explorer
     except ModuleNotFoundError as missing:
         raise MisuseError(str(missing)) from missing
-    subject = subject_of(chosen(folder, model), read_text(text, file), device)
-    with telling(OSError):
+    subject = subject_of(one_folder(folder, model), read_text(text, file), device)
+    with user_errors(OSError):
         explorer = Explorer(subject, host=host, port=port)
-    gc.freeze()  # what is loaded stays: looking through it for garbage would stop answers for 0.1 s
+    gc.freeze()  # searching what is loaded for garbage would pause answers for 0.1 s
     typer.echo(f"{explorer.url}  (Ctrl-C ends)")
     if open_page:
         webbrowser.open(explorer.url)
     try:
         explorer.serve()
     except KeyboardInterrupt:
-        if explorer.computing:  # native code can't be interrupted, and is not waited for
+        if explorer.computing:  # native code can't be interrupted
             sys.stdout.flush()
             os._exit(130)
         raise

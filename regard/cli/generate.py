@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from regard.cli.device import Device, device_of
-from regard.cli.errors import MisuseError, telling, telling_of_memory
-from regard.cli.options import Given, takes
+from regard.cli.errors import MisuseError, memory_errors, user_errors
+from regard.cli.options import Overrides, config_options
 from regard.cli.text import read_text
 from regard.gpt import CheckpointError, Sampling, load, stream_texts
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["generate"]
 
 
-@takes(sampling=Sampling)
+@config_options(sampling=Sampling)
 def generate(
     *,
     prompt: Annotated[
         list[str] | None,
-        typer.Argument(help="Texts to continue, each on its own; - reads standard input."),
+        typer.Argument(help="Texts to continue, each by itself; - reads standard input."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option(help="Continue the text of this file.", metavar="FILE")
@@ -32,12 +32,12 @@ def generate(
     tokens: Annotated[int, typer.Option(help="How many tokens to add at most.")] = 100,
     stop: Annotated[
         list[str] | None,
-        typer.Option(help="End a text before this string; may be given often.", metavar="TEXT"),
+        typer.Option(help="End a text before this string; may be repeated.", metavar="TEXT"),
     ] = None,
     past: Annotated[
         str,
         typer.Option(
-            help="Past the model's context: let the oldest tokens go, or refuse.",
+            help="Past the model's context: drop the oldest tokens, or refuse.",
             metavar="slide|refuse",
         ),
     ] = "slide",
@@ -50,38 +50,38 @@ def generate(
         ),
     ] = None,
     device: Device = "cpu",
-    sampling: Given[Sampling],
+    sampling: Overrides[Sampling],
 ) -> None:
     """Continue texts, one token after another.
 
-    Several texts are drawn together and shown one below the other, a blank line between.
+    Several texts are continued together and shown one below the other, with a blank line between.
 
     Example: regard generate "The with statement" --tokens 50 --temperature 0.8
     """
-    asked_for: list[str | None] = [*prompt] if prompt else [None]
-    given = [text for one in asked_for if (text := read_text(one, file)) is not None]
-    if not given:
+    arguments: list[str | None] = [*prompt] if prompt else [None]
+    prompts = [text for one in arguments if (text := read_text(one, file)) is not None]
+    if not prompts:
         raise MisuseError("there is no text to continue: give some, or --file FILE, or - for stdin")
-    drawing, place = sampling.over(), device_of(device)
-    with telling(CheckpointError, OSError):
+    settings, place = sampling.apply(), device_of(device)
+    with user_errors(CheckpointError, OSError):
         network, tokenizer = load(model, device=place)
-    with telling_of_memory("lower --tokens, or give fewer texts"), telling(ValueError):
+    with memory_errors("lower --tokens, or give fewer texts"), user_errors(ValueError):
         pieces = stream_texts(
             network,
             tokenizer,
-            given,
+            prompts,
             tokens=tokens,
-            sampling=drawing,
-            past=cast("Past", past),  # a word that is neither is refused
+            sampling=settings,
+            past=cast("Past", past),  # checked by `stream_texts`
             stop=stop or [],
         )
-        first = next(pieces, None)  # a model whose logits are no numbers is told before any output
-    with telling(ValueError):
-        _show(given, pieces if first is None else chain([first], pieces))
+        first = next(pieces, None)  # fails before any output where logits are NaN
+    with user_errors(ValueError):
+        _show(prompts, pieces if first is None else chain([first], pieces))
 
 
 def _show(prompts: list[str], pieces: Iterator[tuple[int, str]]) -> None:
-    """The first text as it is drawn; the others, which grow beside it, when it has ended."""
+    """Print the first text as it is generated, and the others when it has ended."""
     texts = list(prompts)
     typer.echo(prompts[0], nl=False)
     for row, piece in pieces:

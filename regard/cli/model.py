@@ -1,4 +1,4 @@
-"""What the commands ask of a model: one run over a text, and one head's steps."""
+"""A model run over a text, and one head's attention step by step."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def read(model: GPT, tokenizer: Tokenizer, ids: Sequence[int]) -> ForwardPass:
 def head_steps(model: GPT, ids: Sequence[int], layer: int, head: int) -> regard.Steps:
     """Write out one head's attention on a text, step by step.
 
-    The query, key and value are what the layer makes of what it is given.
+    Query, key and value are the layer's own projections of its input.
     """
     attention = cast("Attention", model.h[layer].attn)
-    made: list[tuple[Tensor, ...]] = []
+    projections: list[tuple[Tensor, ...]] = []
 
-    def project(_: object, given: tuple[Tensor, ...], named: dict[str, Any]) -> None:
-        made.append(attention.project(given[0], named["rotation"]))
+    def project(_: object, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+        projections.append(attention.project(inputs[0], options["rotation"]))
 
     hook = attention.register_forward_pre_hook(project, with_kwargs=True)
     with torch.inference_mode():
         model(torch.tensor(ids, device=model.wte.weight.device))
     hook.remove()
-    query, key, value = made[0]  # (H, T, D), (G, T, D), (G, T, D)
-    shared = head // (attention.heads // attention.groups)
-    return regard.explain(query[head], key[shared], value[shared], mask=attention.mask)
+    query, key, value = projections[0]  # (H, T, D), (G, T, D), (G, T, D)
+    group = head // (attention.heads // attention.groups)
+    return regard.explain(query[head], key[group], value[group], mask=attention.mask)
 
 
 def describe(config: GPTConfig) -> str:

@@ -1,7 +1,7 @@
 """The fields of configuration dataclasses as command-line options, and as keys of a TOML file.
 
-Names, types, defaults and help texts are the fields' own: nothing is said twice. The command line
-wins over the file, and the file over the defaults.
+Names, types, defaults and help texts are those of the fields. The command line overrides the file,
+and the file the defaults.
 """
 
 from __future__ import annotations
@@ -32,56 +32,60 @@ from regard.cli.errors import MisuseError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Given", "takes"]
+__all__ = ["Overrides", "config_options"]
 
 Config = TypeVar("Config")
 
-_GIVEN = {"COMMANDLINE", "ENVIRONMENT"}  # click's names of where a value may come from
+_BY_USER = {"COMMANDLINE", "ENVIRONMENT"}  # click's names of sources of a value
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given(Generic[Config]):
-    """What the user said of a dataclass: the fields named, and by which name."""
+class Overrides(Generic[Config]):
+    """The fields of a dataclass that the user set."""
 
     kind: type[Config]
     values: Mapping[str, Any]
     names: Mapping[str, str]
-    """What the user calls each field of any of the command's dataclasses."""
+    """The option, or the key and file, of each field of the command's dataclasses."""
 
-    def over(self, base: Config | None = None) -> Config:
-        """The dataclass with what was said put over some instance, or over the defaults.
+    def apply(self, base: Config | None = None) -> Config:
+        """The dataclass: `base`, or the defaults, with the user's values.
 
         Raises:
-            MisuseError: it doesn't take that; fields are called what the user calls them.
+            MisuseError: a value is refused; the message names options in place of fields.
         """
         try:
             if base is None:
                 return self.kind(**self.values)
             return replace(base, **self.values)  # type: ignore[type-var]  # it is a dataclass
         except (TypeError, ValueError) as error:
-            raise MisuseError(self.told(str(error))) from error
+            raise MisuseError(self.with_option_names(str(error))) from error
 
-    def told(self, message: str) -> str:
-        """A message in which fields are called what the user calls them."""
-        return _in_words_of_the_user(message, self.names)
+    def with_option_names(self, message: str) -> str:
+        """A message with options in place of ``Config.field`` and of ``field=value``."""
+        message = re.sub(r"\b[A-Z]\w*\.(\w+)", lambda m: self.names.get(m[1], m[0]), message)
+        options = {name: option for name, option in self.names.items() if option.startswith("--")}
+        return re.sub(
+            r"\b(\w+)=(?=\S)", lambda m: f"{options[m[1]]} " if m[1] in options else m[0], message
+        )
 
 
-def takes(**configs: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for every field of some dataclasses, and hand it what was said.
+def config_options(**configs: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for every field of some dataclasses.
 
     The command also gets the option ``--config FILE``, a TOML file with the same fields: at its top
     level, or each dataclass's in a section named after the command's argument.
 
     Args:
-        configs: for each argument of the command that is a `Given` of such a dataclass, its type.
+        configs: for each argument of the command that is an `Overrides` of a dataclass, its type.
             Every field has a default and its description in ``metadata["help"]``; the first line of
             the dataclass's docstring heads its options in the help text.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def wrapper(_context: typer.Context, **given: Any) -> None:
-            file: Path | None = given.pop("config")
+        def wrapper(_context: typer.Context, **arguments: Any) -> None:
+            file: Path | None = arguments.pop("config")
             names = {
                 field.name: _option(field.name)
                 for config in configs.values()
@@ -92,13 +96,13 @@ def takes(**configs: type[Any]) -> Callable[[Callable[..., None]], Callable[...,
                 values = {name: value for name, value in read.items() if name in _names(config)}
                 names |= {name: f"{name} in {file}" for name in values}
                 for field in fields(config):
-                    value = given.pop(field.name)
+                    value = arguments.pop(field.name)
                     source = _context.get_parameter_source(field.name)
-                    if source is not None and source.name in _GIVEN:
+                    if source is not None and source.name in _BY_USER:
                         values[field.name] = value
                         names[field.name] = _option(field.name)
-                given[argument] = Given(kind=config, values=values, names=names)
-            command(**given)
+                arguments[argument] = Overrides(kind=config, values=values, names=names)
+            command(**arguments)
 
         own = inspect.signature(command).parameters
         context = inspect.Parameter(
@@ -122,35 +126,26 @@ def _read(file: Path, configs: Mapping[str, type[Any]]) -> dict[str, Any]:
         raise MisuseError(f"{file} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise MisuseError(f"{file} is no TOML file: {error}") from None
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     everything = [name for config in configs.values() for name in _names(config)]
     for name, value in content.items():
         if isinstance(value, dict) and name in configs:
             known = _names(configs[name])
             for inner, setting in value.items():
                 _require_known(f"{file}, section [{name}]", inner, known)
-                found[inner] = setting
+                values[inner] = setting
         else:
             kind = "section" if isinstance(value, dict) else "field"
             sections = list(configs) if kind == "section" else []
             _require_known(str(file), name, sections or everything, kind)
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def _require_known(where: str, name: str, known: list[str], kind: str = "field") -> None:
     if name not in known:
         near = get_close_matches(name, known, n=1, cutoff=0.0)
-        raise MisuseError(f"{where} has no {kind} {name!r}; the nearest there is is {near[0]!r}")
-
-
-def _in_words_of_the_user(message: str, names: Mapping[str, str]) -> str:
-    """Put what the user calls a field in place of ``Config.field`` and of ``field=value``."""
-    message = re.sub(r"\b[A-Z]\w*\.(\w+)", lambda m: names.get(m[1], m[0]), message)
-    options = {name: told for name, told in names.items() if told.startswith("--")}
-    return re.sub(
-        r"\b(\w+)=(?=\S)", lambda m: f"{options[m[1]]} " if m[1] in options else m[0], message
-    )
+        raise MisuseError(f"{where} has no {kind} {name!r}; did you mean {near[0]!r}?")
 
 
 def _option(name: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, cast
 
 import typer
 
-from regard.cli.errors import MisuseError, telling
+from regard.cli.errors import MisuseError, user_errors
 from regard.cli.text import UTF8Only
 from regard.errors import Error
 from regard.gpt import GPTConfig, Tokenizer, TrainConfig
@@ -15,7 +15,7 @@ from regard.gpt.tokenizer import FILE
 
 __all__ = ["prepare"]
 
-_USUAL = TrainConfig()
+_DEFAULT = TrainConfig()
 
 
 def prepare(
@@ -32,16 +32,16 @@ def prepare(
             "tokenizer.json, such as a model's.",
             metavar="bpe|char|DIR",
         ),
-    ] = _USUAL.tokenizer,
+    ] = _DEFAULT.tokenizer,
     vocab_size: Annotated[
         int, typer.Option(help="With bpe: number of different tokens.")
     ] = GPTConfig().vocab_size,
     validation: Annotated[
         float, typer.Option(help="Share of the text to hold out.")
-    ] = _USUAL.validation,
+    ] = _DEFAULT.validation,
     seed: Annotated[
         int, typer.Option(help="Fixes what is held out.", min=0, max=2**63 - 1)
-    ] = _USUAL.seed,
+    ] = _DEFAULT.seed,
     utf8_only: UTF8Only = False,
 ) -> None:
     """Turn text of any size into tokens on disk, once, for any number of trainings.
@@ -50,7 +50,7 @@ def prepare(
     """
     if not 0 < validation < 1:
         raise MisuseError(f"--validation is {validation}; expected a share above 0 and below 1")
-    with telling(Error, OSError, ValueError):
+    with user_errors(Error, OSError, ValueError):
         kind: Literal["bpe", "char"] | Tokenizer
         if tokenizer in {"bpe", "char"}:
             kind = cast("Literal['bpe', 'char']", tokenizer)

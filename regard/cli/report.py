@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.device import Device
-from regard.cli.subject import Folder, Model, chosen, subject_of, write_report
+from regard.cli.subject import Folder, Model, one_folder, subject_of, write_report
 from regard.cli.text import read_text
 
 __all__ = ["report"]
@@ -33,5 +33,5 @@ def report(
 
     regard report runs/mine --file notes.txt --out notes.html
     """
-    subject = subject_of(chosen(folder, model), read_text(text, file), device)
+    subject = subject_of(one_folder(folder, model), read_text(text, file), device)
     typer.echo(write_report(subject, out, option="--out FILE"))

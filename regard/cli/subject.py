@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.device import device_of
-from regard.cli.errors import MisuseError, telling
+from regard.cli.errors import MisuseError, user_errors
 from regard.explorer import ExplorerError, ModelSubject, RecordingSubject, report
 from regard.explorer.training import training_of
 from regard.gpt import CheckpointError, load
@@ -18,7 +18,7 @@ from regard.record import load as load_recording
 if TYPE_CHECKING:
     from regard.explorer.subjects import Subject
 
-__all__ = ["Folder", "Model", "chosen", "subject_of", "write_report"]
+__all__ = ["Folder", "Model", "one_folder", "subject_of", "write_report"]
 
 Folder = Annotated[
     Path | None,
@@ -30,15 +30,15 @@ Folder = Annotated[
 
 Model = Annotated[
     Path | None,
-    typer.Option(help="The folder, by the name that other commands have for it.", metavar="DIR"),
+    typer.Option(help="The same folder, as other commands name it.", metavar="DIR"),
 ]
 
 
-def chosen(folder: Path | None, model: Path | None) -> Path | None:
-    """The folder that was given, as the argument or by ``--model``; None where there is none.
+def one_folder(folder: Path | None, model: Path | None) -> Path | None:
+    """The folder from the argument or from ``--model``; None where neither is set.
 
     Raises:
-        MisuseError: it was given twice.
+        MisuseError: both are set.
     """
     if folder is not None and model is not None:
         raise MisuseError(f"the folder is given twice: leave out {folder}, or --model")
@@ -52,14 +52,14 @@ def subject_of(
 
     Args:
         folder: the folder.
-        text: what a model is to read first.
+        text: what the model reads first.
         device: where it computes.
 
     Raises:
-        MisuseError: it holds neither, or a recording was given a text, or there is no such device.
+        MisuseError: it holds neither, or a text is set for a recording, or there is no such device.
     """
     place = device_of(device)
-    with telling(CheckpointError, RecordError, ExplorerError, OSError):
+    with user_errors(CheckpointError, RecordError, ExplorerError, OSError):
         if folder is not None and _is_recording(folder):
             if text is not None:
                 raise MisuseError("a recording takes no text; leave out --text and --file")
@@ -80,7 +80,7 @@ def write_report(subject: Subject, path: Path, *, option: str, start: str = "") 
         start: what the page opens with; see `regard.explorer.report`.
 
     Raises:
-        MisuseError: it can't be made or written.
+        MisuseError: it can't be computed or written.
     """
     try:
         size = report(subject, path, start=start)

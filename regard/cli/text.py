@@ -31,7 +31,7 @@ def read_text(text: str | None, file: Path | None) -> str | None:
         The text, or None where neither is given.
 
     Raises:
-        MisuseError: both are given, the text is empty, or the file cannot be read as UTF-8.
+        MisuseError: both are set, the text is empty, or the file cannot be read as UTF-8.
     """
     if text is not None and file is not None:
         raise MisuseError("the text is given twice: leave out the argument, or --file")

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from regard.cli.device import device_of
-from regard.cli.errors import MisuseError, telling, telling_of_memory
-from regard.cli.options import Given, takes
+from regard.cli.errors import MisuseError, memory_errors, user_errors
+from regard.cli.options import Overrides, config_options
 from regard.cli.text import UTF8Only
 from regard.errors import Error
 from regard.gpt import (
@@ -22,22 +22,22 @@ from regard.gpt import (
 )
 from regard.gpt import train as train_model
 from regard.gpt.checkpoint import holds_model
-from regard.gpt.training.ranks import init_distributed, is_main_process
 from regard.gpt.training.signals import Terminated
+from regard.gpt.training.ranks import init_distributed, is_main_process
 
 __all__ = ["train"]
 
 
-@takes(gpt=GPTConfig, train=TrainConfig)
+@config_options(gpt=GPTConfig, train=TrainConfig)
 def train(
     *,
-    gpt: Given[GPTConfig],
-    train: Given[TrainConfig],
-    out: Annotated[Path, typer.Option(help="Folder to keep the model in.", metavar="DIR")],
+    gpt: Overrides[GPTConfig],
+    train: Overrides[TrainConfig],
+    out: Annotated[Path, typer.Option(help="Folder to write the model to.", metavar="DIR")],
     text: Annotated[
         Path | None,
         typer.Option(
-            help="UTF-8 text file, or a folder of them; without it, the text that Python carries.",
+            help="UTF-8 text file, or a folder of them; without it, the documentation in Python.",
             metavar="PATH",
         ),
     ] = None,
@@ -50,9 +50,7 @@ def train(
     utf8_only: UTF8Only = False,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Go on from the latest checkpoint in DIR, by the recipe it has."
-        ),
+        typer.Option("--resume", help="Resume from the latest checkpoint in DIR, with its recipe."),
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the model that DIR holds.")
@@ -64,15 +62,15 @@ def train(
         str,
         typer.Option(
             help="Where to train: cpu, or an accelerator such as cuda, of which each process under "
-            "torchrun takes its own.",
+            "torchrun uses its own.",
         ),
     ] = "cpu",
 ) -> None:
-    """Train a GPT on text and keep it in a folder.
+    """Train a GPT on text and write it to a folder.
 
-    Ctrl-C, or a SIGTERM, ends it early, with status 130 or 143, and keeps the latest model; before
-    the first update it changes nothing.
-    Whatever ends it, --resume goes on from the latest checkpoint.
+    Ctrl-C, or a SIGTERM, stops it, with status 130 or 143, and keeps the latest model; before the
+    first update nothing is kept.
+    After any interruption, --resume goes on from the latest checkpoint.
 
     Examples:
     regard train --out runs/mine --text book.txt --steps 1000
@@ -88,46 +86,48 @@ def train(
     if text is not None and corpus is not None:
         raise MisuseError("the text is given twice: leave out --text, or --corpus")
     if resume and overwrite:
-        raise MisuseError("--resume goes on and --overwrite begins anew: leave out one of them")
+        raise MisuseError("--resume and --overwrite exclude each other: leave out one of them")
     if holds_model(out) and not overwrite and not resume:
         raise MisuseError(
             f"{out} already holds a model: choose another --out, or add --overwrite, or go on with "
             "its run by --resume"
         )
-    place = device_of(device)
+    chosen_device = device_of(device)
     with (
-        telling_of_memory("lower --batch and raise --accumulate, or choose a smaller model"),
-        telling(Error, OSError, ValueError, ModuleNotFoundError, tell=train.told),
-        init_distributed(place) as place,
+        memory_errors("lower --batch and raise --accumulate, or choose a smaller model"),
+        user_errors(
+            Error, OSError, ValueError, ModuleNotFoundError, rewrite=train.with_option_names
+        ),
+        init_distributed(chosen_device) as own_device,
     ):
         before = recipe_of(out) if resume else (None, None)
         callbacks: list[Callback] = []
         if tensorboard and is_main_process():
             callbacks.append(TensorBoard(out / "tensorboard"))
         try:
-            training = train_model(
+            result = train_model(
                 out,
                 texts=text,
                 corpus=corpus,
-                gpt=gpt.over(before[0]),
-                config=train.over(before[1]),
+                gpt=gpt.apply(before[0]),
+                config=train.apply(before[1]),
                 resume=resume,
                 overwrite=overwrite,
                 utf8_only=utf8_only,
-                device=place,
+                device=own_device,
                 callbacks=callbacks,
             )
-        except Terminated:  # before there was anything to keep, or twice
+        except Terminated:  # before the first update, or sent twice
             raise typer.Exit(128 + SIGTERM) from None
-        leads = is_main_process()
-    if leads:
-        _tell(out, training)
-    if training.signal is not None:
-        raise typer.Exit(128 + training.signal)
+        is_main = is_main_process()
+    if is_main:
+        _print_summary(out, result)
+    if result.signal is not None:
+        raise typer.Exit(128 + result.signal)
 
 
-def _tell(out: Path, training: TrainResult) -> None:
-    loss = training.record["validation_loss"]
+def _print_summary(out: Path, result: TrainResult) -> None:
+    loss = result.record["validation_loss"]
     measured = "" if loss is None else f", validation loss {loss:.4f}"
-    total = parameter_counts(training.model.config).total
-    typer.echo(f"{out}: {total:,} parameters, {training.record['step']} updates{measured}")
+    total = parameter_counts(result.model.config).total
+    typer.echo(f"{out}: {total:,} parameters, {result.record['step']} updates{measured}")

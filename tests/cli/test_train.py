@@ -232,13 +232,13 @@ def test_a_file_sets_the_same_fields_and_the_command_line_wins(regard, corpus, t
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("stepz = 3", "has no field 'stepz'; the nearest there is is 'steps'"),
+        ("stepz = 3", "has no field 'stepz'; did you mean 'steps'"),
         (
             "[gpt]\nlayer = 3",
-            "section [gpt] has no field 'layer'; the nearest there is is 'lay",
+            "section [gpt] has no field 'layer'; did you mean 'lay",
         ),
-        ("[train]\nlayers = 3", "section [train] has no field 'layers'; the nearest"),
-        ("[trains]\nsteps = 3", "has no section 'trains'; the nearest there is is 'train'"),
+        ("[train]\nlayers = 3", "section [train] has no field 'layers'; did you mean"),
+        ("[trains]\nsteps = 3", "has no section 'trains'; did you mean 'train'"),
         ("steps = 0", "steps in {file} is 0; expected a whole number >= 1"),
         ('steps = "many"', "steps in {file} is 'many'; expected a whole number"),
         ("[gpt]\ndim = 7\nheads = 2", "dim in {file} is 7 and does not divide by heads=2"),
