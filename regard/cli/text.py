@@ -16,7 +16,7 @@ __all__ = ["UTF8Only", "read_text"]
 
 UTF8Only = Annotated[
     bool,
-    typer.Option("--utf8-only", help="Of a folder, pass over files that are not UTF-8 text."),
+    typer.Option("--utf8-only", help="Of a folder, skip files that are not UTF-8 text."),
 ]
 
 

@@ -22,8 +22,8 @@ from regard.gpt import (
 )
 from regard.gpt import train as train_model
 from regard.gpt.checkpoint import holds_model
-from regard.gpt.training.signals import Terminated
 from regard.gpt.training.ranks import init_distributed, is_main_process
+from regard.gpt.training.signals import Terminated
 
 __all__ = ["train"]
 

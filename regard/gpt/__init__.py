@@ -1,6 +1,6 @@
 """A GPT to look into: model, tokenizers, corpus, training, checkpoints, generation.
 
-`load()` gives the trained model that comes with the package. This room needs the libraries of
+`load()` gives the trained model that comes with the package. This package needs the libraries of
 the extra `gpt`.
 """
 

@@ -44,9 +44,9 @@ def require_number(
         (f"< {below}", below is None or (_real(value) and value < below)),
     ]
     if not all(held for _, held in bounds):
-        asked = [text for text, _ in bounds if not text.endswith("None")]
+        wanted = [text for text, _ in bounds if not text.endswith("None")]
         raise ValueError(
-            f"{type(config).__name__}.{name} is {value!r}; expected a number {' and '.join(asked)}"
+            f"{type(config).__name__}.{name} is {value!r}; expected a number {' and '.join(wanted)}"
         )
 
 

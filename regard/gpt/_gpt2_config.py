@@ -33,7 +33,7 @@ _FIXED: dict[str, Any] = {
     "quantization_config": None,
 }
 _ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")  # two names of the tanh form
-# What a GPT-2 has not, and so can't be said in its file.
+# Fields that GPT-2 and its file do not have.
 _GPT2: dict[str, Any] = {
     "bias": True,
     "positions": "learned",
@@ -68,9 +68,9 @@ def config_of(path: Path) -> GPTConfig:
         )
     dropouts = {name: given.get(name, _DROPPED) for name in _DROPOUTS}
     if len(set(map(repr, dropouts.values()))) > 1:
-        told = ", ".join(f"{name}={value!r}" for name, value in dropouts.items())
+        listed = ", ".join(f"{name}={value!r}" for name, value in dropouts.items())
         raise CheckpointError(
-            f"{path} has {told}, but this model drops one share everywhere, in training only; "
+            f"{path} has {listed}, but this model drops one share everywhere, in training only; "
             "make the three equal"
         )
     values = {ours: given.get(theirs, default) for ours, theirs, default in _FIELDS}

@@ -1,4 +1,4 @@
-"""Sequences that grow by a token at a time, and what the model says comes next.
+"""Incremental decoding: one new token a step, with a cache of keys and values.
 
 Axis letters: B batch, N tokens of the longest sequence, T context, V vocabulary.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout and without gradients; afterwards the model is as it was."""
+    """Evaluate without dropout and gradients; afterwards the model is as it was."""
     training = model.training
     model.eval()
     try:
@@ -35,37 +35,36 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class IncrementalDecoder:
-    """A batch of sequences, side by side with their ends together.
+    """A batch of sequences, left-padded so that they end together.
 
-    The model reads the prompts once and from then on one token a step. Where a sequence has more
-    tokens than the context, its oldest quarter is let go and the rest read anew, from position 0
-    on: by its own length, not by the batch's. So a step costs one token, and one in T/4 steps the
-    reading of 3T/4.
+    The model reads the prompts once, then one token a step. Where a sequence, by its own length,
+    has more tokens than the context, its oldest quarter is dropped and the rest read again from
+    position 0. So a step costs one token, and every T/4 steps the reading of 3T/4 tokens.
 
     Args:
         model: the model.
         prompts: ``(N,)`` ids each, at least one, on the model's device.
-        tokens: how many may be added.
+        tokens: how many will be appended.
     """
 
     def __init__(self, model: GPT, prompts: Sequence[Int[Tensor, "N"]], tokens: int) -> None:
         self._model = model
-        self._still = not any(module.training for module in model.modules())
+        self._evaluates = not any(module.training for module in model.modules())
         longest = max(len(prompt) for prompt in prompts)
         self._end = longest
         self._ids = prompts[0].new_zeros(len(prompts), longest + tokens)
         for row, prompt in zip(self._ids, prompts, strict=True):
             row[longest - len(prompt) : longest] = prompt
         context = model.config.context
-        self._seen = [longest - min(len(prompt), context) for prompt in prompts]
-        """Of each sequence, the first place in `_ids` that the model sees."""
+        self._starts = [longest - min(len(prompt), context) for prompt in prompts]
+        """The index in `_ids` of the first token that the model reads, of each sequence."""
         self._cache: GPTCache | None = None
 
     def next_logits(self) -> Float[Tensor, "B V"]:
-        """Read what is new; what the model says comes next."""
+        """Read the new tokens; the logits of the next ones."""
         with self._evaluating(), torch.inference_mode():
-            if self._cache is None or self._let_go():
-                return self._read_anew()
+            if self._cache is None or self._drop_oldest():
+                return self._read_again()
             return self._model.next_logits(self._ids[:, self._end - 1 : self._end], self._cache)
 
     def append(self, token: Int[Tensor, "B"]) -> None:
@@ -73,22 +72,22 @@ class IncrementalDecoder:
         self._ids[:, self._end] = token
         self._end += 1
 
-    def _let_go(self) -> bool:
-        """Whether a sequence had more than the context, and has not any more."""
+    def _drop_oldest(self) -> bool:
+        """Drop the oldest quarter of sequences longer than the context; whether there were any."""
         context = self._model.config.context
-        if self._end - min(self._seen) <= context:
+        if self._end - min(self._starts) <= context:
             return False
-        self._seen = [
-            seen + max(1, context // 4) if self._end - seen > context else seen
-            for seen in self._seen
+        self._starts = [
+            start + max(1, context // 4) if self._end - start > context else start
+            for start in self._starts
         ]
         return True
 
-    def _read_anew(self) -> Tensor:
-        first = min(self._seen)
+    def _read_again(self) -> Tensor:
+        first = min(self._starts)
         padding = None
-        if max(self._seen) > first:
-            padding = torch.tensor([s - first for s in self._seen], device=self._ids.device)
+        if max(self._starts) > first:
+            padding = torch.tensor([s - first for s in self._starts], device=self._ids.device)
         if self._cache is None:
             room = min(self._ids.shape[1] - first, self._model.config.context)
             self._cache = GPTCache(self._model.config, capacity=room, padding=padding)
@@ -97,7 +96,9 @@ class IncrementalDecoder:
         return self._model.next_logits(self._ids[:, first : self._end], self._cache)
 
     def _evaluating(self) -> AbstractContextManager[None]:
-        """Switching every module over takes as long as a small model's step: only where need be."""
+        """Switch to evaluation if needed: that takes as long as a small model's step."""
         return (
-            nullcontext() if self._still and not self._model.training else evaluating(self._model)
+            nullcontext()
+            if self._evaluates and not self._model.training
+            else evaluating(self._model)
         )

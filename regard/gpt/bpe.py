@@ -101,8 +101,8 @@ class BPETokenizer:
     @property
     def end(self) -> int | None:
         """The id of `END`; None where the vocabulary has no such token."""
-        found: int | None = self._inner.token_to_id(END)
-        return found
+        end: int | None = self._inner.token_to_id(END)
+        return end
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text.
@@ -117,8 +117,8 @@ class BPETokenizer:
         """The ids of each of some texts, by all threads; `ValueError` as for `encode`."""
         for number, text in enumerate(texts):
             require_utf8(text, f"texts[{number}]")
-        found = self._inner.encode_batch_fast(list(texts))
-        return [np.array(encoding.ids, dtype=np.int64) for encoding in found]
+        encodings = self._inner.encode_batch_fast(list(texts))
+        return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; `ValueError` for an id outside the vocabulary.
@@ -214,7 +214,7 @@ def _displayable(data: bytes) -> str:
 
 
 def _bytes_of() -> dict[str, bytes]:
-    """The byte behind each sign of GPT-2's alphabet of 256 printable signs.
+    """The byte of each sign of GPT-2's alphabet of 256 printable signs.
 
     Printable Latin-1 stands for itself; the other bytes, in order, are written as the signs
     from U+0100 on.

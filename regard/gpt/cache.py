@@ -1,4 +1,4 @@
-"""What a GPT has read, so that generation reads every token once.
+"""The keys and values of a GPT's earlier tokens, so that generation reads every token once.
 
 Axis letters: B batch, T tokens.
 """
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class GPTCache:
-    """The keys and values of all layers, and where the next token stands.
+    """The keys and values of all layers, and the position of the next token.
 
-    It belongs to the batch that it was first used with. Layers with a window keep no more than
-    that.
+    It belongs to the batch that it was first used with. Layers with a window keep no more than the
+    window.
 
     Args:
         config: the model's.
         capacity: most tokens; None is the model's context.
-        padding: ``(B,)`` how many tokens at the start of each sequence are padding: sequences of
-            unequal lengths then end side by side, and each comes out as if it were alone.
+        padding: ``(B,)`` how many tokens at the start of each sequence are padding, so that
+            sequences of unequal lengths end together; each gives what it gives alone.
 
     Attributes:
         layers: a `regard.nn.KVCache` a layer.
@@ -67,7 +67,7 @@ class GPTCache:
         return self.layers[0].length
 
     def positions(self, ids: Int[Tensor, "*b T"]) -> Int[Tensor, "*b T"]:
-        """Where the next tokens stand: ``(T,)``, or ``(B, T)`` where there is padding.
+        """The positions of the next tokens: ``(T,)``, or ``(B, T)`` where there is padding.
 
         Raises:
             ValueError: they do not fit in.

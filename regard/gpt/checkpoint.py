@@ -44,10 +44,10 @@ def save(
     there is a moment between the renames at which `load` refuses the folder.
 
     Args:
-        folder: where to; made if need be.
+        folder: the folder; made if it does not exist.
         model: the model.
         tokenizer: its tokenizer.
-        training: how it came to be; written to `training.json` as it is.
+        training: the record of its training, written to `training.json`.
         overwrite: whether a model of another shape or with another tokenizer may be replaced.
 
     Raises:
@@ -86,8 +86,8 @@ def load(
     as those of an earlier version, are loaded without.
 
     Args:
-        folder: where from; None is the model that comes with the package.
-        device: where the model is put.
+        folder: the folder; None is the model that comes with the package.
+        device: the model's.
 
     Returns:
         The model, in evaluation mode and in float32 whatever precision the file keeps, and its
@@ -177,9 +177,9 @@ def _true(question: Callable[[Path], bool], path: Path) -> bool:
 
 def _require_files(folder: Path) -> None:
     if not folder.is_dir():
-        found = "is a file" if folder.exists() else "does not exist"
+        problem = "is a file" if folder.exists() else "does not exist"
         raise CheckpointError(
-            f"{folder} {found}; expected a model's folder, such as `regard train` writes"
+            f"{folder} {problem}; expected a model's folder, such as `regard train` writes"
         )
     missing = [name for name in (CONFIG, TOKENIZER, WEIGHTS) if not (folder / name).is_file()]
     if missing:
@@ -230,10 +230,10 @@ def _require_fit(path: Path, config: GPTConfig) -> None:
     """Compare sizes with the file's header, before memory is taken for a model of those sizes."""
     try:
         with safetensors.safe_open(path, "pt") as file:
-            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
     except safetensors.SafetensorError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
-    layers = sum(name.startswith("h.") and name.endswith(".ln_1.weight") for name in found)
+    layers = sum(name.startswith("h.") and name.endswith(".ln_1.weight") for name in shapes)
     if layers != config.layers:
         raise CheckpointError(
             f"{path} does not fit {CONFIG}: it has {layers} layers, expected {config.layers}"
@@ -241,7 +241,7 @@ def _require_fit(path: Path, config: GPTConfig) -> None:
     learned = config.positions == "learned"
     _require_shapes(
         path,
-        {name: found[name] for name in ("wpe.weight", "wte.weight") if name in found},
+        {name: shapes[name] for name in ("wpe.weight", "wte.weight") if name in shapes},
         {
             "wte.weight": (config.vocab_size, config.dim),
             **({"wpe.weight": (config.context, config.dim)} if learned else {}),
@@ -252,17 +252,17 @@ def _require_fit(path: Path, config: GPTConfig) -> None:
 def _load_weights(path: Path, model: GPT, device: torch.device | str) -> dict[str, torch.Tensor]:
     weights = read(path, device=device)
     expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    found = {name: tuple(weight.shape) for name, weight in weights.items()}
-    _require_shapes(path, found, expected)
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    _require_shapes(path, shapes, expected)
     return {name: weight.float() for name, weight in weights.items()}
 
 
 def _require_shapes(
-    path: Path, found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
+    path: Path, shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
 ) -> None:
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
+    for name in sorted(expected.keys() | shapes.keys()):
+        if expected.get(name) != shapes.get(name):
             raise CheckpointError(
-                f"{path} does not fit {CONFIG}: {name} has shape {found.get(name, 'none')}, "
+                f"{path} does not fit {CONFIG}: {name} has shape {shapes.get(name, 'none')}, "
                 f"expected {expected.get(name, 'none')}"
             )

@@ -60,16 +60,16 @@ def generate(
     the left, and the padding is hidden.
 
     Past the context: the model sees at most its context, T tokens. With ``past="slide"`` a sequence
-    that has more lets its oldest quarter go, and the rest is read anew, its positions counted from
-    0; so the model sees 3/4 T tokens or more. Of a prompt longer than T it sees the last T.
+    that has more drops its oldest quarter, and the rest is read again from position 0; so the model
+    sees 3/4 T tokens or more. Of a prompt longer than T it sees the last T.
 
     Args:
         model: the model; it runs in evaluation mode, without dropout, and is left as it was.
         ids: ``(B, N)`` or ``(N,)`` token ids; or a list of sequences of unequal lengths, tensors
             ``(N,)`` or lists of integers. Each holds at least one token.
         tokens: how many to append.
-        sampling: how they are drawn; None is `Sampling()`.
-        past: whether what does not fit in the context is refused, or the oldest tokens let go.
+        sampling: how they are sampled; None is `Sampling()`.
+        past: past the context, whether to drop the oldest tokens or to raise.
 
     Returns:
         `ids` with `tokens` more at the end, ``(B, N + tokens)`` or ``(N + tokens,)``; for a list,
@@ -77,7 +77,7 @@ def generate(
 
     Raises:
         ValueError: `ids` is empty or holds an id outside the vocabulary, `tokens` is negative,
-            `past` is none of the two or refuses, or the model's logits are not finite.
+            `past` is neither or refuses, or the model's logits are not finite.
         TypeError: `ids` is not of an integer dtype.
 
     >>> from regard.gpt import load
@@ -122,9 +122,9 @@ def stream(
     longest, context = max(map(len, prompts), default=0), model.config.context
     if past == "refuse" and longest + tokens > context:
         raise ValueError(
-            f"the prompt has {longest} tokens and tokens={tokens} more are asked for, which is "
-            f"past the model's context of {context}; ask for {max(0, context - longest)} or "
-            'fewer, or let the oldest go with past="slide"'
+            f"the prompt has {longest} tokens and tokens={tokens} more do not fit into "
+            f"the model's context of {context}; choose tokens={max(0, context - longest)} or "
+            'fewer, or drop the oldest with past="slide"'
         )
     single = isinstance(ids, Tensor) and ids.ndim == 1
     return _stream(model, prompts, tokens, sampling or Sampling(), single=single)
@@ -140,7 +140,7 @@ def stream_text(
     past: Past = "slide",
     stop: Sequence[str] = (),
 ) -> Iterator[str]:
-    """The text that follows a prompt, in pieces, each as soon as its characters are whole.
+    """The text that follows a prompt, in pieces, each as soon as its characters are complete.
 
     Args:
         model: the model.
@@ -153,8 +153,8 @@ def stream_text(
             end with the same character, before the longest.
 
     Returns:
-        An iterator over the pieces, without the prompt. Bytes left over at the end that make no
-        whole character read as U+FFFD.
+        An iterator over the pieces, without the prompt. Bytes of an incomplete
+        character at the end read as U+FFFD.
 
     Raises:
         ValueError: as in `generate`; or `prompt` or a stop string is empty.
@@ -175,11 +175,10 @@ def stream_texts(
     past: Past = "slide",
     stop: Sequence[str] = (),
 ) -> Iterator[tuple[int, str]]:
-    """The texts that follow several prompts, drawn together, as `stream_text` does for one.
+    """The texts that follow several prompts, generated together, as `stream_text` does for one.
 
     Returns:
-        An iterator over pairs: which prompt, counted from 0, and the next piece of its text. It
-        ends when all texts have.
+        An iterator over pairs: the index of a prompt, and the next piece of its text.
 
     Raises:
         TypeError: `prompts` is a str.
@@ -223,7 +222,7 @@ def generate_texts(
 
 
 def _prompts(model: GPT, ids: Prompts) -> list[Tensor]:
-    """The prompts one by one, on the model's device, of ids that it knows."""
+    """The prompts as tensors on the model's device, checked."""
     device = model.wte.weight.device
     if isinstance(ids, Tensor):
         if ids.ndim not in {1, 2} or ids.shape[-1] == 0:

@@ -58,7 +58,7 @@ class Attention(nn.Module):
     def project(
         self, x: Tensor, rotation: Rotation | None = None
     ) -> tuple[Float[Tensor, "*b H T D"], Float[Tensor, "*b G T D"], Float[Tensor, "*b G T D"]]:
-        """Query, key and value as they meet in attention: normalised and turned where asked."""
+        """Query, key and value for attention, with QK-norm and rotation where configured."""
         query, key, value = (
             part.unflatten(-1, (heads, -1)).transpose(-3, -2)  # (B, H or G, T, D)
             for part, heads in zip(
@@ -98,7 +98,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Widen, bend, narrow again: each token by itself."""
+    """Feed-forward layer: expand, GELU, contract; each token by itself."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -233,9 +233,9 @@ class GPT(nn.Module):
 
         Args:
             ids: ``(B, T)`` or ``(T,)`` token ids, int64 or int32, T at most `config.context`.
-            cache: what was read before these tokens, which are added to it; with it, T and what it
-                holds are at most its capacity.
-            mask: which keys a token may see, besides what it may see anyway; such as
+            cache: the keys and values of earlier tokens, to which those of `ids` are appended;
+                together at most its capacity.
+            mask: combined with the causal mask; such as
                 `regard.documents`, where a row holds several texts.
             patterns: a list to append each layer's pattern to; see `with_patterns`.
 
@@ -267,10 +267,10 @@ class GPT(nn.Module):
         return logits, tuple(patterns)
 
     def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
-        """What comes after `ids`: the logits of `forward` at the last token alone.
+        """The logits of `forward` at the last token alone.
 
-        For generation: no other position's logits are computed, and a single token, which as a rule
-        the model itself has drawn, is not compared with the vocabulary beforehand.
+        For generation: no other position's logits are computed, and a single token, usually sampled
+        from the model, is not checked against the vocabulary.
 
         Args:
             ids: as for `forward`, at least one token.

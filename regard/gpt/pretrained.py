@@ -130,8 +130,10 @@ def _find_folder(path_or_name: str | Path) -> Path:
         return folder
     name = str(path_or_name)
     if folder.exists() or not isinstance(path_or_name, str) or not _NAME.fullmatch(name):
-        found = "is a file" if folder.exists() else "does not exist"
-        raise CheckpointError(f"{folder} {found}; expected a folder, or a name such as owner/model")
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise CheckpointError(
+            f"{folder} {problem}; expected a folder, or a name such as owner/model"
+        )
     with needing("hub"):
         from huggingface_hub import snapshot_download
     try:
@@ -187,16 +189,16 @@ def _read(files: Mapping[Path, set[str] | None]) -> Iterator[tuple[Path, str, Te
 
 def _require_fit(files: Mapping[Path, set[str] | None], layers: int, folder: Path) -> None:
     """Count layers in the files' headers, before a model of so many is made."""
-    found = 0
+    count = 0
     for path in files:
         try:
             with safetensors.safe_open(path, "pt") as file:
-                found += sum(name.endswith(".ln_1.weight") for name in file.keys())  # noqa: SIM118 (the file is no mapping)
+                count += sum(name.endswith(".ln_1.weight") for name in file.keys())  # noqa: SIM118 (the file is no mapping)
         except (safetensors.SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is damaged or missing: {error}") from None
-    if found != layers:
+    if count != layers:
         raise CheckpointError(
-            f"{folder} has {found} layers, and its {CONFIG} says n_layer={layers}"
+            f"{folder} has {count} layers, and its {CONFIG} says n_layer={layers}"
         )
 
 

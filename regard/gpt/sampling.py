@@ -1,4 +1,4 @@
-"""How the next token is drawn from the model's logits.
+"""Sampling the next token from the model's logits.
 
 Axis letters: B batch, V vocabulary.
 """
@@ -31,7 +31,7 @@ class Sampling:
 
     1. `repetition_penalty` θ: the logit of every token that the sequence holds already, prompt
        included, is divided by θ if it is positive and multiplied by it if not (Keskar et al. 2019,
-       arXiv:1909.05858, section 4.1, with the sign taken care of).
+       arXiv:1909.05858, section 4.1, for either sign).
     2. `temperature`: the logits are divided by it. 0 takes the likeliest token, and the first of
        those that are equally likely; what follows then does not matter.
     3. `top_k`: only the k likeliest tokens stay, exactly k of them: among equals the first ones.
@@ -41,9 +41,8 @@ class Sampling:
        (Nguyen et al. 2024, arXiv:2407.01082).
     6. One is drawn with the probabilities of a softmax over what is left.
 
-    The random numbers are a function of the seed, the step, and which copy of its prompt a sequence
-    is: a prompt's text does not depend on what else is in the batch, and copies of a prompt in one
-    batch differ.
+    The random numbers are a function of the seed, the step, and the number of equal prompts before:
+    a text does not depend on what else is in the batch, and copies of a prompt in one batch differ.
 
     Raises:
         ValueError: a field is out of its range.
@@ -75,10 +74,10 @@ class Sampling:
 
 
 class Sampler:
-    """Draws the tokens of some sequences, step by step.
+    """Samples the tokens of some sequences, step by step.
 
     Args:
-        sampling: how.
+        sampling: the settings.
         prompts: the ids that each sequence begins with.
         vocab_size: V.
         device: where the logits will be.
@@ -146,7 +145,7 @@ def penalised(
 
 
 def probabilities(logits: Float[Tensor, "B V"], sampling: Sampling) -> Float[Tensor, "B V"]:
-    """What a token is drawn with: temperature, top-k, top-p, min-p, softmax; float32 at least."""
+    """The distribution of the next token, in float32 at least: all filters, then a softmax."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     coldest = torch.finfo(logits.dtype).tiny  # a divisor below it would be 0
     centred = logits - logits.amax(dim=-1, keepdim=True)
@@ -180,7 +179,7 @@ def uniform(seed: int, copy: int, step: int) -> float:
 
 
 def _copies(prompts: Sequence[Tensor]) -> list[int]:
-    """How many times each prompt came up before."""
+    """How many equal prompts come before each."""
     seen: Counter[tuple[int, ...]] = Counter()
     copies = []
     for prompt in prompts:
@@ -202,6 +201,6 @@ def _top_p(scaled: Tensor, p: float) -> Tensor:
     """As few of the largest entries as make up p; among equals the first ones."""
     falling, order = scaled.sort(dim=-1, descending=True, stable=True)
     upto = torch.softmax(falling, dim=-1).cumsum(dim=-1)
-    kept = F.pad(upto[..., :-1], (1, 0)) < p  # what the likelier ones make up is too little
+    kept = F.pad(upto[..., :-1], (1, 0)) < p  # the sum of the likelier ones is too little
     kept[..., 0] = True  # also where p is too small for the dtype
     return torch.empty_like(kept).scatter_(-1, order, kept)

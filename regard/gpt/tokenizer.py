@@ -102,14 +102,14 @@ class CharTokenizer:
     def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         """The ids of each of some texts; `ValueError` as for `encode`."""
         known = _code_points(self.characters)  # in order
-        found = []
+        encoded = []
         for text in texts:
             signs = _code_points(text)
             ids = np.searchsorted(known, signs).clip(max=len(known) - 1)
             if (known[ids] != signs).any():
                 self.encode(text)  # which names the character
-            found.append(ids.astype(np.int64))
-        return found
+            encoded.append(ids.astype(np.int64))
+        return encoded
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; `ValueError` for an id outside the vocabulary."""

@@ -310,12 +310,12 @@ def test_files_that_are_no_text_are_passed_over_on_request(regard, misused, corp
     (texts / "two.gz").write_bytes(b"\x1f\x8b")
     out, prepared = tmp_path / "out", tmp_path / "prepared"
     for command in (("train", "--out", out, *SMALL), ("prepare", "--out", prepared)):
-        assert "pass over them by" in misused(*command, "--text", texts)
+        assert "skip them by" in misused(*command, "--text", texts)
         done = regard(*command, "--text", texts, "--utf8-only")
         assert done.status == 0
-        assert "passed over 1 of 2 files, which are not UTF-8 text: two.gz\n" in done.err
+        assert "skipped 1 of 2 files, which are not UTF-8 text: two.gz\n" in done.err
     again = ("train", "--out", out, "--text", texts, "--resume")
-    assert "pass over them by" in misused(*again)
+    assert "skip them by" in misused(*again)
     assert regard(*again, "--utf8-only").status == 0
 
 

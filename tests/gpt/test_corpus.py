@@ -52,7 +52,7 @@ def test_docstrings_and_sources_come_from_the_standard_library(tmp_path, monkeyp
 
 def test_a_reduced_python_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus.sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(CorpusError, match="this Python carries no sources"):
+    with pytest.raises(CorpusError, match="this Python has no sources"):
         python_texts("sources")
     with pytest.raises(ValueError, match="parts holds 'poems'; expected topics, docstrings"):
         python_texts("poems")

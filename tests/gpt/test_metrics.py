@@ -76,8 +76,8 @@ def test_operations_are_six_a_parameter_and_those_of_half_a_pattern():
         ("auto", None, 4096, False, "this cpu does not multiply bfloat16 itself"),
         ("auto", "AMX", 127, False, "a width of 127 is below"),
         ("auto", "AMX", 128, True, "AMX multiplies bfloat16"),
-        ("bfloat16", None, 8, True, "asked for"),
-        ("float32", "AMX", 4096, False, "asked for"),
+        ("bfloat16", None, 8, True, "set by precision"),
+        ("float32", "AMX", 4096, False, "set by precision"),
     ],
 )
 def test_bfloat16_is_decided_by_processor_and_width(asked, has, dim, on, reason):
@@ -93,10 +93,10 @@ def test_bfloat16_is_decided_by_processor_and_width(asked, has, dim, on, reason)
         ("auto", "cpu", None, False, "no C++ compiler"),
         ("auto", "cuda", "Triton", False, "was not measured"),
         ("auto", "cuda", None, False, "no Triton"),
-        ("off", "cpu", "g++", False, "asked for"),
-        ("on", "cpu", "g++", True, "asked for"),
-        ("on", "cuda", "Triton", True, "asked for"),
-        ("on", "mps", None, True, "asked for"),
+        ("off", "cpu", "g++", False, "set by compile"),
+        ("on", "cpu", "g++", True, "set by compile"),
+        ("on", "cuda", "Triton", True, "set by compile"),
+        ("on", "mps", None, True, "set by compile"),
     ],
 )
 def test_compiling_is_decided_by_device_and_compiler(asked, device, compiler, on, reason):

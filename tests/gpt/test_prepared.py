@@ -70,7 +70,7 @@ def test_every_character_comes_back_and_documents_end(folder, tmp_path):
 def test_how_it_is_read_changes_nothing(folder, tmp_path, monkeypatch):
     whole = prepare(tmp_path / "a", folder, vocab_size=300, console=QUIET)
     monkeypatch.setattr(sources, "_BLOCK", 7)  # splits characters of two and three bytes
-    monkeypatch.setattr(module, "_TOGETHER", 50)
+    monkeypatch.setattr(module, "_BATCH", 50)
     pieces = prepare(tmp_path / "b", folder, vocab_size=300, console=QUIET)
     assert pieces.fingerprint == whole.fingerprint
     assert pieces.manifest == whole.manifest
@@ -80,7 +80,7 @@ def test_how_it_is_read_changes_nothing(folder, tmp_path, monkeypatch):
 
 def test_little_text_is_in_memory_at_a_time(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_BLOCK", 1000)
-    monkeypatch.setattr(module, "_TOGETHER", 2000)
+    monkeypatch.setattr(module, "_BATCH", 2000)
     longest = 0
     original = CharTokenizer.encode_all
 
@@ -96,7 +96,7 @@ def test_little_text_is_in_memory_at_a_time(folder, tmp_path, monkeypatch):
 
 
 def test_a_vocabulary_is_learned_from_a_part_spread_over_all(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_LEARNED", 10_000)
+    monkeypatch.setattr(module, "_SAMPLE", 10_000)
     read = []
     original = BPETokenizer.train.__func__
 
@@ -211,7 +211,7 @@ def test_all_files_that_are_no_text_are_named_at_once(mixed, tmp_path):
         prepare(tmp_path / "c", mixed, console=QUIET)
     told = str(caught.value)
     assert f"{mixed / 'b-latin1.txt'} is not UTF-8 text: byte 0xe9 at offset 3" in told
-    assert "neither are deep/x.gz, deep/y.gz; convert them first, or pass over them" in told
+    assert "neither are deep/x.gz, deep/y.gz; convert them first, or skip them" in told
     assert "utf8_only=True, on the command line --utf8-only" in told
     assert not (tmp_path / "c").exists()
 
@@ -220,7 +220,7 @@ def test_files_that_are_no_text_are_passed_over_on_request_and_named(mixed, tmp_
     console = Console(file=io.StringIO(), width=40)
     corpus = prepare(tmp_path / "c", mixed, vocab_size=300, utf8_only=True, console=console)
     assert console.file.getvalue() == (
-        "passed over 3 of 7 files, which are not UTF-8 text: b-latin1.txt, deep/x.gz, deep/y.gz\n"
+        "skipped 3 of 7 files, which are not UTF-8 text: b-latin1.txt, deep/x.gz, deep/y.gz\n"
     )
     assert corpus.manifest["source"]["passed_over"] == 3
     for name in ("b-latin1.txt", "deep/x.gz", "deep/y.gz"):

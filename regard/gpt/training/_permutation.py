@@ -1,4 +1,4 @@
-"""Randomness as a pure function of numbers: nothing to keep, in any order, on any machine."""
+"""Random numbers and permutations as pure functions: no state, on any machine the same."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def mix(*numbers: int) -> int:
 
 
 def permuted(index: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
-    """Where a permutation of ``0 … size - 1`` puts some indices.
+    """The images of some indices under a random permutation of ``0 … size - 1``.
 
     A Feistel network on the next power of four, walked until it falls below `size` (Black and
     Rogaway, "Ciphers with Arbitrary Finite Domains", 2002: cycle walking). So a permutation of any
-    size, up to 2**62, needs no memory, and one place of it no other.
+    size, up to 2**62, needs no memory, and each image is computed alone.
 
     Args:
         index: the indices, each below `size`.
@@ -50,15 +50,15 @@ def permuted(index: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]
     low = np.uint64((1 << int(half)) - 1)
     keys = [np.uint64(mix(key, number)) for number in range(_ROUNDS)]
 
-    def once(places: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def encrypt(places: NDArray[np.uint64]) -> NDArray[np.uint64]:
         left, right = places >> half, places & low
         for number in keys:
             left, right = right, left ^ (_scrambled(right ^ number) & low)
         return left << half | right
 
-    places = once(index.astype(np.uint64))
+    places = encrypt(index.astype(np.uint64))
     while (outside := places >= size).any():
-        places[outside] = once(places[outside])
+        places[outside] = encrypt(places[outside])
     return places.astype(np.int64)
 
 

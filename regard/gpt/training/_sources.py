@@ -1,4 +1,4 @@
-"""Text in pieces of bounded size, each for training or held out, as often as it is asked for."""
+"""Text in pieces of bounded size, each for training or validation."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ class Piece(NamedTuple):
     """A piece of text."""
 
     text: str
-    held: bool
-    """Whether it is held out."""
+    held_out: bool
     ends: bool
-    """Whether a document ends with it: it was the last piece, or the next is on the other side."""
+    """Whether a document ends with it, or the next piece is on the other side of the split."""
 
 
 class Source(Protocol):
-    """Pieces of text, and what they are made of."""
+    """An iterable of pieces."""
 
     size: int
-    """Bytes to be read, about."""
+    """Bytes of text, approximately."""
 
     def notice(self) -> str | None:
-        """What was passed over, in words; None where nothing was."""
+        """A line about skipped files; None where there are none."""
 
     def __iter__(self) -> Iterator[Piece]:
         """The pieces, in order; those of a document follow each other."""
 
     def describe(self) -> dict[str, Any]:
-        """Number of texts, bytes and checksum; known when all pieces have been read."""
+        """Number of texts, bytes and checksum; after all pieces have been read."""
 
 
 def source_of(
@@ -53,10 +52,10 @@ def source_of(
     """The pieces of texts in memory, or of a file or a folder that is too large for it.
 
     Args:
-        texts: the texts, or where they lie.
+        texts: the texts, or the path of a file or a folder.
         validation: the share to hold out.
         seed: fixes what is held out.
-        utf8_only: whether files that are not UTF-8 text are passed over.
+        utf8_only: whether files that are not UTF-8 text are skipped.
 
     Raises:
         CorpusError: there is no text.
@@ -66,12 +65,12 @@ def source_of(
     require_texts(texts)
     if isinstance(texts, Path):
         files = text_files(texts)
-        odd = _odd(files) if utf8_only else {}
-        files = [file for file in files if file not in odd]
+        invalid = _not_utf8(files) if utf8_only else {}
+        files = [file for file in files if file not in invalid]
         if not files:
-            raise CorpusError(f"{texts} holds no UTF-8 text: {_listed(texts, odd)}")
+            raise CorpusError(f"{texts} holds no UTF-8 text: {_describe(texts, invalid)}")
         return Files(
-            texts, files, sum(file.stat().st_size for file in files), validation, seed, [*odd]
+            texts, files, sum(file.stat().st_size for file in files), validation, seed, [*invalid]
         )
     for number, text in enumerate(texts):
         require_utf8(text, f"texts[{number}]")
@@ -84,28 +83,28 @@ class Texts:
 
     texts: Sequence[str]
     training: Sequence[str]
-    held: Sequence[str]
+    held_out: Sequence[str]
 
     def __post_init__(self) -> None:
         self.size = sum(map(len, self.texts))
 
     def notice(self) -> None:
-        """Nothing was passed over."""
+        """No file was skipped."""
         return
 
     def __iter__(self) -> Iterator[Piece]:
-        """Training first; a piece is a whole text, or what the split has left of it."""
-        for held, texts in ((False, self.training), (True, self.held)):
+        """Training first; a piece is a whole text, or a part of one that was split."""
+        for held_out, texts in ((False, self.training), (True, self.held_out)):
             for text in texts:
-                yield Piece(text, held, ends=True)
+                yield Piece(text, held_out, ends=True)
 
     def describe(self) -> dict[str, Any]:
         """Number of texts, bytes and checksum."""
-        whole = _Whole()
+        summary = _Summary()
         for text in self.texts:
-            whole.begin()
-            whole.add(text)
-        return whole.told()
+            summary.begin()
+            summary.add(text)
+        return summary.as_dict()
 
 
 @dataclass
@@ -121,8 +120,8 @@ class Files:
     size: int
     validation: float
     seed: int
-    passed_over: Sequence[Path]
-    _whole: _Whole = field(init=False)
+    skipped: Sequence[Path]
+    _summary: _Summary = field(init=False)
 
     def __post_init__(self) -> None:
         # Small enough that some are held out whatever the size of the text.
@@ -130,65 +129,65 @@ class Files:
         self.section = max(1, min(4000, self.size // 40, int(self.size * share / 4)))
 
     def notice(self) -> str | None:
-        """The files that were passed over, in words; None where there are none."""
-        if not self.passed_over:
+        """A line about the skipped files; None where there are none."""
+        if not self.skipped:
             return None
-        count, whole = len(self.passed_over), len(self.passed_over) + len(self.files)
-        names = _names(self.path, self.passed_over)
-        return f"passed over {count} of {whole} files, which are not UTF-8 text: {names}"
+        count, total = len(self.skipped), len(self.skipped) + len(self.files)
+        names = _names(self.path, self.skipped)
+        return f"skipped {count} of {total} files, which are not UTF-8 text: {names}"
 
     def __iter__(self) -> Iterator[Piece]:
         """File by file, each in order."""
         try:
             yield from self._pieces()
         except _NotTextError as error:
-            if self.path.is_dir() and (odd := _odd(self.files)):
+            if self.path.is_dir() and (invalid := _not_utf8(self.files)):
                 raise CorpusError(
-                    f"{self.path} holds other files than UTF-8 text: {_listed(self.path, odd)}; "
-                    "convert them first, or pass over them by utf8_only=True, on the command line "
-                    "--utf8-only"
+                    f"{self.path} holds other files than UTF-8 text: "
+                    f"{_describe(self.path, invalid)}; convert them first, or skip them by "
+                    "utf8_only=True, on the command line --utf8-only"
                 ) from None
             raise CorpusError(f"{error}; convert it first, or leave it out") from None
 
     def _pieces(self) -> Iterator[Piece]:
-        self._whole = _Whole()
+        self._summary = _Summary()
         number = 0
         for file in self.files:
             before: tuple[str, bool] | None = None
             for section in self._sections(file):
-                held = _held(number, self.validation, self.seed)
+                held_out = _is_held_out(number, self.validation, self.seed)
                 number += 1
                 if before is not None:
-                    yield Piece(*before, ends=before[1] is not held)
-                before = section, held
+                    yield Piece(*before, ends=before[1] is not held_out)
+                before = section, held_out
             if before is not None:
                 yield Piece(*before, ends=True)
-        if self._whole.blank:
+        if self._summary.blank:
             raise CorpusError(
                 f"{self.path} holds no text: {len(self.files)} file(s), all empty or blank"
             )
 
     def describe(self) -> dict[str, Any]:
-        """Number of texts, bytes and checksum, and how many files were passed over, if any."""
-        told = self._whole.told()
-        return told | {"passed_over": len(self.passed_over)} if self.passed_over else told
+        """Number of texts, bytes and checksum, and how many files were skipped, if any."""
+        summary = self._summary.as_dict()
+        return summary | {"passed_over": len(self.skipped)} if self.skipped else summary
 
     def _sections(self, file: Path) -> Iterator[str]:
         """The sections of a file; none where it is empty."""
         rest = ""
         for text in _decoded(file):
             if text and not rest:
-                self._whole.begin()
-            self._whole.add(text)
-            if whole := list(sections(rest + text, self.section)):
-                rest = whole.pop()  # may go on in the next block
-            yield from whole
+                self._summary.begin()
+            self._summary.add(text)
+            if complete := list(sections(rest + text, self.section)):
+                rest = complete.pop()  # may go on in the next block
+            yield from complete
         if rest:
             yield rest
 
 
-class _Whole:
-    """Count and checksum of texts that pass by."""
+class _Summary:
+    """Count, size and checksum of texts."""
 
     def __init__(self) -> None:
         self.texts = self.bytes = 0
@@ -206,14 +205,14 @@ class _Whole:
         self.bytes += len(data)
         self.digest.update(data)
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {"texts": self.texts, "bytes": self.bytes, "sha256": self.digest.hexdigest()}
 
 
-def _held(number: int, share: float, seed: int) -> bool:
+def _is_held_out(number: int, share: float, seed: int) -> bool:
     """Whether a section is held out.
 
-    Multiples of the golden ratio spread over the unit interval more evenly than any draw, so that
+    Multiples of the golden ratio spread over the unit interval more evenly than random numbers, so
     every stretch of text has about its share held out.
     """
     return (mix(seed) / 2**63 + number * 0.6180339887498949) % 1 < share
@@ -223,22 +222,22 @@ class _NotTextError(CorpusError):
     """A file is not UTF-8 text."""
 
 
-def _odd(files: Sequence[Path]) -> dict[Path, str]:
-    """The files that are not UTF-8 text, each with what is wrong with it."""
-    found = {}
+def _not_utf8(files: Sequence[Path]) -> dict[Path, str]:
+    """The files that are not UTF-8 text, each with its error."""
+    errors = {}
     for file in files:
         try:
             for _ in _decoded(file):
                 pass
         except _NotTextError as error:
-            found[file] = str(error)
-    return found
+            errors[file] = str(error)
+    return errors
 
 
-def _listed(root: Path, odd: Mapping[Path, str]) -> str:
-    """What is wrong with the first of some files, and the names of the others."""
-    first, *others = odd
-    return odd[first] + (f"; neither are {_names(root, others)}" if others else "")
+def _describe(root: Path, errors: Mapping[Path, str]) -> str:
+    """The error of the first of some files, and the names of the others."""
+    first, *others = errors
+    return errors[first] + (f"; neither are {_names(root, others)}" if others else "")
 
 
 def _names(root: Path, files: Sequence[Path]) -> str:
@@ -248,7 +247,7 @@ def _names(root: Path, files: Sequence[Path]) -> str:
 
 
 def _decoded(file: Path) -> Iterator[str]:
-    """The text of a UTF-8 file in blocks, every line end a line feed, without a leading mark."""
+    """The text of a UTF-8 file in blocks; lines end in line feeds, a byte order mark is dropped."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     lines = io.IncrementalNewlineDecoder(None, translate=True)
     done = 0

@@ -1,4 +1,4 @@
-"""What a training step sees: windows of text, and random runs of tokens that repeat.
+"""The batches of training: windows of text, and repeated random runs of tokens.
 
 Axes: R rows of a batch, T tokens of a row, N tokens of the text.
 """
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from regard.mask import Mask
 
 IGNORED = -100
-"""The target of a position that counts for nothing; `cross_entropy` leaves it out by default."""
+"""The target of a position without loss; `cross_entropy`'s default `ignore_index`."""
 
-_ONE = 1 << 20  # shares of rows are counted in whole numbers of this
-_ORDER, _SHIFT, _RUNS = range(3)  # what a draw is for
+_ONE = 1 << 20  # a share of rows is a whole number of 1/_ONE
+_ORDER, _SHIFT, _RUNS = range(3)  # keys of random numbers, by use
 
 
 def require_window(tokens: int, context: int) -> None:
@@ -42,12 +42,12 @@ def require_window(tokens: int, context: int) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """The rows of one update, or some of them.
+    """The rows of one update, or a part of them.
 
     Attributes:
         ids: ``(R, T)`` int64.
         targets: ``(R, T)`` int64; the next token of each position, or `IGNORED`.
-        counted: targets that count, over all rows of the update.
+        counted: targets that are not ignored, over all rows of the update.
         starts: ``(R,)`` where in the text each row begins; -1 for a random run.
         passes: ``(R,)`` how many times the text had been read before; 0 for a random run.
     """
@@ -87,25 +87,24 @@ class Batch:
 class Batches:
     """The batch of every update, as a pure function of its number.
 
-    The text is cut into windows. A pass over it visits each of them once, in an order of its own;
-    the next pass cuts at other places, so at most a window's length is left out at either end.
+    The text is cut into windows. A pass over it visits each of them once, in a random order; the
+    next pass cuts at other places, so at most a window's length is left out at either end.
     Where windows become longer (`context_length`), the first pass with the new length begins.
 
-    A share `config.repeats` of the rows, evenly spread, holds no text but a run of uniformly random
-    tokens, repeated to fill the row. Such a row can only be continued by looking back at the run's
-    earlier copy, which is what an induction head does (Olsson et al., "In-context Learning and
-    Induction Heads", 2022). Its first copy cannot be predicted at all and counts for nothing. A
-    run's length is drawn from an eighth to a half of the row, so that the copy is found by content
-    and not by distance.
+    A share `config.repeats` of the rows, evenly spread, holds a run of uniformly random tokens,
+    repeated to fill the row. Such a row can only be continued by attending to the run's earlier
+    copy, as an induction head does (Olsson et al., "In-context Learning and Induction Heads",
+    2022). The first copy can't be predicted, so its targets are ignored. A run's length is random,
+    an eighth to a half of the row, so that the copy is found by content and not by distance.
 
     Args:
-        tokens: ``(N,)`` ids of the text, in memory or mapped from a file.
-        context: T of a whole window.
+        tokens: ``(N,)`` ids of the text, in memory or memory-mapped.
+        context: T of a full window.
         vocab_size: V; random tokens are below it.
         config: the recipe.
 
     Raises:
-        CorpusError: the text has not `context + 1` tokens.
+        CorpusError: the text has fewer than `context + 1` tokens.
     """
 
     tokens: NDArray[np.integer]
@@ -117,7 +116,7 @@ class Batches:
         require_window(len(self.tokens), self.context)
 
     def rows(self, step: int) -> int:
-        """How many rows the batch of an update has: fewer, where windows are longer."""
+        """The rows of an update's batch: fewer, where windows are longer."""
         length = context_length(step, self.context, self.config)
         return self.config.batch * self.config.accumulate * (self.context // length)
 
@@ -126,7 +125,7 @@ class Batches:
 
         Args:
             step: the update's number, from 0.
-            part: which of its rows; those of a batch do not depend on what else is asked for.
+            part: which of its rows; a row does not depend on the part.
         """
         length, first = self._phase(step)
         rows = self.rows(step)
@@ -136,21 +135,21 @@ class Batches:
         is_run = (number + 1) * share // _ONE > runs_before
         starts, passes = self._places(number - runs_before, length)
         starts[is_run], passes[is_run] = -1, 0
-        copies, copied, unforeseen = self._runs(step, int(is_run.sum()), length)
+        copies, copy_targets, ignored = self._runs(step, int(is_run.sum()), length)
 
-        chosen = np.flatnonzero(~is_run[part])
-        which = np.flatnonzero(is_run[part])
+        text_rows = np.flatnonzero(~is_run[part])
+        run_rows = np.flatnonzero(is_run[part])
         tokens = torch.empty(len(is_run[part]), length + 1, dtype=torch.int64)  # (R, T + 1)
-        spans = starts[part][chosen, None] + np.arange(length + 1)
-        tokens[chosen] = torch.from_numpy(self.tokens[spans].astype(np.int64))
+        spans = starts[part][text_rows, None] + np.arange(length + 1)
+        tokens[text_rows] = torch.from_numpy(self.tokens[spans].astype(np.int64))
         ids, targets = tokens[:, :-1], tokens[:, 1:].clone()
-        if len(which):
-            mine = (np.cumsum(is_run) - 1)[part][which]
-            tokens[which], targets[which] = copies[mine], copied[mine]
+        if len(run_rows):
+            mine = (np.cumsum(is_run) - 1)[part][run_rows]
+            tokens[run_rows], targets[run_rows] = copies[mine], copy_targets[mine]
         return Batch(
             ids=ids,
             targets=targets,
-            counted=rows * length - unforeseen,
+            counted=rows * length - ignored,
             starts=starts[part],
             passes=passes[part],
         )
@@ -166,14 +165,14 @@ class Batches:
     def _places(
         self, number: NDArray[np.int64], length: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the windows of some numbers begin, and how many passes went before each."""
+        """The start of each window, by number, and the passes before it."""
         windows = max(1, (len(self.tokens) - length) // length)
         spare = min(len(self.tokens) - 1 - windows * length, length - 1)
         passes, place = np.divmod(number, windows)
         starts = np.empty_like(number)
-        for one in range(int(passes[0]), int(passes[-1]) + 1):
-            key = (self.config.seed, length, one)
-            here = passes == one
+        for number_of_pass in range(int(passes[0]), int(passes[-1]) + 1):
+            key = (self.config.seed, length, number_of_pass)
+            here = passes == number_of_pass
             shift = mix(*key, _SHIFT) % (spare + 1)
             starts[here] = shift + length * permuted(place[here], windows, mix(*key, _ORDER))
         return starts, passes
@@ -181,15 +180,15 @@ class Batches:
     def _runs(self, step: int, count: int, length: int) -> tuple[Tensor, Tensor, int]:
         """All random runs of an update: tokens, targets, and how many of those are ignored."""
         if count == 0:
-            nothing = torch.empty(0, length + 1, dtype=torch.int64)
-            return nothing, nothing[:, 1:], 0
+            empty = torch.empty(0, length + 1, dtype=torch.int64)
+            return empty, empty[:, 1:], 0
         generator = torch.Generator().manual_seed(mix(self.config.seed, step, _RUNS))
         least, most = max(1, length // 8), max(1, length // 2)
         sizes = torch.randint(least, most + 1, (count, 1), generator=generator)
         runs = torch.randint(self.vocab_size, (count, most), generator=generator)
         position = torch.arange(length + 1)
         rows = runs.gather(1, position % sizes)  # (count, T + 1)
-        # The first copy, and the token that begins the second, can't be known.
+        # The first copy, and the first token of the second, can't be predicted.
         targets = rows[:, 1:].masked_fill(position[:-1] < sizes, IGNORED)
         return rows, targets, int(sizes.sum())
 

@@ -1,4 +1,4 @@
-"""How a model is trained: a frozen dataclass that every place which needs a recipe shares."""
+"""The recipe of training, a frozen dataclass that the API, the CLI and checkpoints share."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ class TrainConfig:
         require_flag(self, "document_mask")
         for name in ("steps", "batch", "accumulate", "evaluate_every"):
             require_count(self, name, least=1)
-        if self.warmup is None:  # what it stands for is part of the recipe, and is kept with it
+        if self.warmup is None:  # the default is resolved here, so that the recipe records it
             object.__setattr__(self, "warmup", min(100, self.steps // 10))
         for name in ("warmup", "keep_every", "record_every"):
             require_count(self, name, least=0)
-        require_count(self, "seed", least=0, most=2**63 - 1)  # what torch's generators take
+        require_count(self, "seed", least=0, most=2**63 - 1)  # the range of torch's generators
         for name in ("learning_rate", "clip"):
             require_number(self, name, above=0.0)
         require_number(self, "weight_decay", least=0.0)

@@ -1,4 +1,4 @@
-"""Text to train on: what Python itself carries, or the reader's own files."""
+"""Text to train on: Python's own documentation and code, or files."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from regard.gpt.errors import CorpusError
 
 Part = Literal["topics", "docstrings", "sources"]
 
-# A paragraph shorter than this may well stand twice without being a copy.
-_COPY = 40
-# Not the library's own prose: other packages, tests, and the topics, which are read as such.
+_COPY = 40  # characters; a shorter paragraph may occur twice without being a copy
+# Other packages, tests, and the topics, which `_topics` reads.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "pydoc_data", "lib2to3"}
 
 
 def python_texts(*parts: Part) -> list[str]:
-    """What the running Python carries in English and in code; nothing is downloaded.
+    """The English and the code in the running Python; nothing is downloaded.
 
     Args:
-        parts: any of ``"topics"``, the language reference stop `help()`; ``"docstrings"``,
+        parts: any of ``"topics"``, the language reference in `help()`; ``"docstrings"``,
             those of the standard library, a text a module; ``"sources"``, that library's code.
             Without any: topics and docstrings.
 
     Returns:
         The texts, in a fixed order. The reference repeats whole sections under several topics:
-        a paragraph that stood in an earlier text is left out, or held-out text would not be unseen.
+        paragraphs of an earlier text are left out, so that held-out text is unseen.
 
     Raises:
         ValueError: a part is none of the three.
@@ -47,20 +46,20 @@ def python_texts(*parts: Part) -> list[str]:
     for part in parts or ("topics", "docstrings"):
         if part not in readers:
             raise ValueError(f"parts holds {part!r}; expected {', '.join(readers)}")
-        found = list(readers[part]())
-        if not found:
+        part_texts = list(readers[part]())
+        if not part_texts:
             raise CorpusError(
-                f"this Python carries no {part}: its installation is a reduced one; "
+                f"this Python has no {part}: its installation is a reduced one; "
                 "give a text file or a folder of text files instead"
             )
-        texts += found
+        texts += part_texts
     return _without_copies(texts)
 
 
 def read_texts(path: str | Path) -> list[str]:
     """The text of a UTF-8 file, or of every file below a folder, in order of path.
 
-    Files and folders whose name begins with a dot are passed over.
+    Files and folders whose name begins with a dot are skipped.
 
     Raises:
         CorpusError: `path` is missing, holds no text, or a file in it is not UTF-8.
@@ -94,12 +93,12 @@ def text_files(path: Path) -> list[Path]:
 
 
 def require_texts(texts: object) -> None:
-    """Raise TypeError unless these are texts in a list, or the like, or where they lie.
+    """Raise TypeError unless this is a sequence of texts or a path.
 
-    A str is a sequence of characters too, each of which would become a document.
+    A str is refused: it is a sequence of characters, each of which would become a document.
     """
-    named = isinstance(texts, Sequence | PathLike)  # a set has no order, a mapping holds keys
-    if not named or isinstance(texts, str | bytes):
+    is_ordered = isinstance(texts, Sequence | PathLike)  # a set or a mapping is refused
+    if not is_ordered or isinstance(texts, str | bytes):
         raise TypeError(
             f"texts is a {type(texts).__name__}; expected a list of texts, such as [text], or the "
             'path of a file or a folder, such as pathlib.Path("book.txt")'
@@ -119,7 +118,7 @@ def split_texts(
     r"""Hold out part of the texts, the same part for the same seed.
 
     Texts are cut at line ends into sections of about 4,000 characters, or of a fortieth of the
-    whole where that is less; sections are drawn at random until they make up the share asked for.
+    whole where that is less; sections are drawn at random until they make up the share.
     Neighbouring sections on the same side are joined again.
 
     Args:
@@ -153,7 +152,7 @@ def split_texts(
         taken += len(cuts[text][section])
         if taken >= validation * size:
             break
-    return _joined(cuts, flat, held, inside=False), _joined(cuts, flat, held, inside=True)
+    return _joined(cuts, flat, held, is_held_out=False), _joined(cuts, flat, held, is_held_out=True)
 
 
 def _joined(
@@ -161,13 +160,13 @@ def _joined(
     flat: list[tuple[int, int]],
     held: set[tuple[int, int]],
     *,
-    inside: bool,
+    is_held_out: bool,
 ) -> list[str]:
-    """The texts of one side; sections that followed each other in a text still do."""
+    """The texts of one side; neighbouring sections are joined."""
     texts: list[str] = []
     before = None
     for text, section in flat:
-        if ((text, section) in held) is not inside:
+        if ((text, section) in held) is not is_held_out:
             continue
         if before == (text, section - 1):
             texts[-1] += cuts[text][section]
@@ -214,7 +213,7 @@ def _topics() -> Iterator[str]:
 def _docstrings() -> Iterator[str]:
     for source in _sources():
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a library file's own dubious escapes
+            warnings.simplefilter("ignore")  # about escapes in the library's files
             tree = ast.parse(source)
         text = "\n\n\n".join(_docstrings_of(tree))
         if text:
@@ -237,7 +236,7 @@ def _sources() -> Iterator[str]:
 
 
 def _without_copies(texts: list[str]) -> list[str]:
-    """The texts less every paragraph that already stood in one of them."""
+    """The texts without paragraphs that occurred before."""
     seen: set[str] = set()
     kept = []
     for text in texts:

@@ -1,4 +1,4 @@
-"""What pays on a machine: bfloat16, torch.compile. Pure functions decide, and say why."""
+"""Whether a machine gains from bfloat16 and torch.compile: pure functions decide, with a reason."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ import torch
 if TYPE_CHECKING:
     from regard.gpt.training.config import Compile, Precision
 
-# Measured with AMX: at a width of 32 an update takes 1.2 times as long as in float32, at 128 it is
-# 1.2 to 1.8 times as fast.
+# Measured with AMX: in bfloat16 an update takes 1.2 times as long as in float32 at a width of 32,
+# and is 1.2 to 1.8 times as fast at 128.
 _WIDE = 128
 
 _COMPILERS = {
     "cpu": ("C++ compiler", "a CPU", "install one, such as g++"),
     "cuda": ("Triton", "a GPU", "pip install triton"),
 }
-"""What torch.compile calls on a device, how that is called, and how to come by it."""
+"""By device: the compiler that torch.compile needs, the device's name, and the cure."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What is known of a machine.
+    """The properties of a machine that decide.
 
     Attributes:
         device: ``"cpu"``, or an accelerator's type.
-        bfloat16: what multiplies bfloat16 in hardware; None where nothing does.
-        compiler: what torch.compile would call, a C++ compiler on a CPU and Triton on a GPU of
-            CUDA's; None where there is none.
+        bfloat16: the unit that multiplies bfloat16 in hardware; None where there is none.
+        compiler: of torch.compile: a C++ compiler on a CPU, Triton on CUDA; None where missing.
     """
 
     device: str
@@ -41,26 +40,26 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What was decided, and why."""
+    """A setting, on or off, and the reason."""
 
     on: bool
     reason: str
 
 
 def this_machine(device: torch.device) -> Machine:
-    """Look around."""
-    found = (name for name in ("g++", "clang++", "c++") if shutil.which(name))
-    compiler = next(found, None)
+    """The properties of this machine."""
+    compilers = (name for name in ("g++", "clang++", "c++") if shutil.which(name))
+    compiler = next(compilers, None)
     if device.type == "cuda":
         compiler = None if find_spec("triton") is None else "Triton"
     return Machine(device=device.type, bfloat16=_bfloat16(device), compiler=compiler)
 
 
-def bfloat16(asked: Precision, machine: Machine, *, dim: int) -> Decision:
+def bfloat16(precision: Precision, machine: Machine, *, dim: int) -> Decision:
     """Whether matrix products are computed in bfloat16, under autocast.
 
     Args:
-        asked: the recipe's precision.
+        precision: the recipe's.
         machine: where it runs.
         dim: E of the model.
 
@@ -70,8 +69,8 @@ def bfloat16(asked: Precision, machine: Machine, *, dim: int) -> Decision:
     >>> bfloat16("auto", xeon, dim=768).reason
     'AMX multiplies bfloat16'
     """
-    if asked != "auto":
-        return Decision(on=asked == "bfloat16", reason="asked for")
+    if precision != "auto":
+        return Decision(on=precision == "bfloat16", reason="set by precision")
     if machine.bfloat16 is None:
         return Decision(on=False, reason=f"this {machine.device} does not multiply bfloat16 itself")
     if dim < _WIDE:
@@ -80,37 +79,37 @@ def bfloat16(asked: Precision, machine: Machine, *, dim: int) -> Decision:
     return Decision(on=True, reason=f"{machine.bfloat16} multiplies bfloat16")
 
 
-def compiling(asked: Compile, machine: Machine) -> Decision:
+def compiling(setting: Compile, machine: Machine) -> Decision:
     """Whether the model goes through torch.compile.
 
     Measured on two cores of a Xeon, in bfloat16: the compiled model makes an update 1.19 times as
     fast at a width of 128 and 1.06 times at 384. How long a run must be to win back what compiling
-    takes was not measured, so it has to be asked for.
+    takes was not measured, so it is off unless it is set.
 
     Args:
-        asked: the recipe's choice.
+        setting: the recipe's `compile`.
         machine: where it runs.
 
     Raises:
-        ValueError: it is asked for and can't be had; the message says what is missing.
+        ValueError: it is set to on and the compiler is missing.
 
     >>> compiling("auto", Machine(device="cpu", bfloat16=None, compiler="g++"))
-    Decision(on=False, reason='on a CPU it gains little; ask for it in a long run')
+    Decision(on=False, reason='on a CPU it gains little; set it for a long run')
     """
     needed = _COMPILERS.get(machine.device)
-    if asked == "on" and needed is not None and machine.compiler is None:
+    if setting == "on" and needed is not None and machine.compiler is None:
         what, place, cure = needed
         raise ValueError(
             f"TrainConfig.compile is 'on' and there is no {what}, which torch.compile needs on "
             f"{place}: {cure}, or choose compile='off'"
         )
-    if asked != "auto":
-        return Decision(on=asked == "on", reason="asked for")
+    if setting != "auto":
+        return Decision(on=setting == "on", reason="set by compile")
     if needed is not None and machine.compiler is None:
         return Decision(on=False, reason=f"there is no {needed[0]}")
     if machine.device == "cpu":
-        return Decision(on=False, reason="on a CPU it gains little; ask for it in a long run")
-    reason = f"whether it gains on {machine.device} was not measured; ask for it to try"
+        return Decision(on=False, reason="on a CPU it gains little; set it for a long run")
+    reason = f"whether it gains on {machine.device} was not measured; set it to try"
     return Decision(on=False, reason=reason)
 
 
@@ -119,7 +118,7 @@ def _bfloat16(device: torch.device) -> str | None:
         return "the GPU" if torch.cuda.is_bf16_supported(including_emulation=False) else None
     if device.type != "cpu":
         return None
-    if torch.cpu._is_amx_tile_supported():  # noqa: SLF001 - torch has no public question
+    if torch.cpu._is_amx_tile_supported():  # noqa: SLF001 - torch has no public function
         return "AMX"
     if torch.cpu._is_avx512_bf16_supported():  # noqa: SLF001 - likewise
         return "AVX-512"

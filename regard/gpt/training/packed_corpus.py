@@ -1,6 +1,6 @@
-"""A corpus on disk: text as token ids in files that are mapped, not read.
+"""A corpus on disk: text as token ids in memory-mapped files.
 
-A folder holds ``corpus.json``, which says what there is, ``tokenizer.json``, and the ids of each
+A folder holds the manifest ``corpus.json``, ``tokenizer.json``, and the ids of each
 part, ``training.bin`` and ``validation.bin``: unsigned integers of 2 or 4 bytes, lowest byte first,
 one after another, with an end token after each document where the tokenizer has one.
 """
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 MANIFEST = "corpus.json"
 FORMAT, VERSION = "regard corpus", 1
 _PARTS = ("training", "validation")
-_TOGETHER = 1 << 20  # characters encoded at a time
-_LEARNED = 64 << 20  # bytes of text that a vocabulary is learned from, at most
+_BATCH = 1 << 20  # characters encoded at a time
+_SAMPLE = 64 << 20  # bytes of text that a vocabulary is learned from, at most
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,10 +57,10 @@ class Corpus:
 
     Attributes:
         folder: where it is.
-        tokenizer: what made the ids.
-        training: ``(N,)`` ids to train on, mapped from their file.
+        tokenizer: of the ids.
+        training: ``(N,)`` ids to train on, memory-mapped.
         validation: ``(M,)`` ids held out, likewise.
-        manifest: what ``corpus.json`` says.
+        manifest: the content of ``corpus.json``.
     """
 
     folder: Path
@@ -77,7 +77,7 @@ class Corpus:
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes of held-out text that one of its tokens stands for, on average."""
+        """Mean bytes of a token of the held-out text."""
         part = self.manifest["parts"]["validation"]
         return float(part["bytes"] / part["tokens"])
 
@@ -99,15 +99,15 @@ def prepare(
     piece. A vocabulary is learned from 64 MiB of the training text at most, spread over all of it.
 
     Args:
-        folder: where to; it must not exist.
+        folder: the folder to write; it must not exist.
         texts: the texts; or the path of a UTF-8 file or of a folder of them, each a document.
         tokenizer: ``"bpe"`` learns byte-level BPE from the training text, ``"char"`` takes all
-            characters of the text, or a tokenizer that there is.
+            characters of the text, or an existing tokenizer.
         vocab_size: V of a BPE that is learned, its end token included.
         validation: the share of text to hold out.
         seed: fixes what is held out.
-        utf8_only: whether to pass over files that are not UTF-8 text, which are then named, and
-            not to refuse them.
+        utf8_only: whether to skip files that are not UTF-8 text, and name them, instead of
+            raising.
         console: where progress is shown; None is standard error.
 
     Raises:
@@ -127,7 +127,7 @@ def prepare(
         console.print(notice, markup=False, highlight=False, soft_wrap=True)
     kind = tokenizer if isinstance(tokenizer, str) else "given"
     made = folder.with_name(f".{folder.name}.tmp")
-    with _telling(folder), FolderLock(folder.with_name(f".{folder.name}.lock")) as lock:
+    with _write_errors(folder), FolderLock(folder.with_name(f".{folder.name}.lock")) as lock:
         if not lock.acquire():
             raise CorpusError(f"another process prepares {folder}; wait until it has ended")
         if made.exists():  # a process was killed
@@ -136,7 +136,7 @@ def prepare(
         try:
             with _bar(console) as progress:
                 if isinstance(tokenizer, str):
-                    tokenizer = _learned(source, tokenizer, vocab_size, progress)
+                    tokenizer = _train_tokenizer(source, tokenizer, vocab_size, progress)
                 parts = _write(made, source, tokenizer, progress)
             text = tokenizer.to_json()
             replace_file(made / TOKENIZER, text.encode())
@@ -162,8 +162,8 @@ def prepare(
 
 
 @contextmanager
-def _telling(folder: Path) -> Iterator[None]:
-    """Say of what can't be written inside the block what is left, and what to do."""
+def _write_errors(folder: Path) -> Iterator[None]:
+    """Raise `OSError` for what can't be written inside the block, with the cure."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -181,8 +181,8 @@ def open_corpus(folder: str | Path, *, verify: bool = True) -> Corpus:
     """A corpus that `prepare` made.
 
     Args:
-        folder: where it is.
-        verify: whether to read all of it once and compare checksums.
+        folder: its folder.
+        verify: whether to read it once and compare checksums.
 
     Raises:
         CorpusError: `folder` holds no corpus, or a damaged one.
@@ -257,8 +257,8 @@ def _mapped(
         )
     if verify:
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != part["sha256"]:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        if checksum != part["sha256"]:
             raise CorpusError(
                 f"{path} was changed: its checksum is not the one in {MANIFEST}; prepare the "
                 "corpus anew"
@@ -284,7 +284,7 @@ class _Part:
 
 
 def _write(folder: Path, source: Source, tokenizer: Tokenizer, bar: Progress) -> dict[str, Any]:
-    """Encode all pieces into the files of their parts."""
+    """Encode all pieces into the files of both parts; their entries in the manifest."""
     dtype = _dtype(tokenizer).newbyteorder("<")
     task = bar.add_task("encoding", total=source.size)
     end = np.array([] if tokenizer.end is None else [tokenizer.end], dtype)
@@ -293,11 +293,11 @@ def _write(folder: Path, source: Source, tokenizer: Tokenizer, bar: Progress) ->
         (folder / "validation.bin").open("xb") as validation,
     ):
         parts = {False: _Part(training), True: _Part(validation)}
-        for pieces in _together(source):
+        for pieces in _batches(source):
             for piece, ids in zip(
                 pieces, tokenizer.encode_all([piece.text for piece in pieces]), strict=True
             ):
-                part = parts[piece.held]
+                part = parts[piece.held_out]
                 part.add(ids.astype(dtype))
                 part.bytes += len(piece.text.encode())
                 if piece.ends:
@@ -324,39 +324,39 @@ def _write(folder: Path, source: Source, tokenizer: Tokenizer, bar: Progress) ->
     }
 
 
-def _together(source: Source) -> Iterator[list[Piece]]:
-    """Pieces in lists of a bounded number of characters."""
+def _batches(source: Source) -> Iterator[list[Piece]]:
+    """Lists of pieces, each of a bounded number of characters."""
     pieces: list[Piece] = []
     size = 0
     for piece in source:
         pieces.append(piece)
         size += len(piece.text)
-        if size >= _TOGETHER:
+        if size >= _BATCH:
             yield pieces
             pieces, size = [], 0
     if pieces:
         yield pieces
 
 
-def _learned(source: Source, kind: str, vocab_size: int, bar: Progress) -> Tokenizer:
-    """A tokenizer made from the text."""
+def _train_tokenizer(source: Source, kind: str, vocab_size: int, bar: Progress) -> Tokenizer:
+    """A tokenizer of this kind, made from the text."""
     task = bar.add_task("vocabulary", total=source.size)
 
-    def passing(pieces: Iterator[Piece], wanted: Callable[[Piece], bool]) -> Iterator[str]:
+    def texts(pieces: Iterator[Piece], is_used: Callable[[Piece], bool]) -> Iterator[str]:
         for piece in pieces:
-            if wanted(piece):
+            if is_used(piece):
                 yield piece.text
             bar.advance(task, len(piece.text.encode()))
 
-    if kind == "char":  # a character that training never saw could not even be encoded
+    if kind == "char":  # held-out characters need ids, too
         characters: set[str] = set()
-        for text in passing(iter(source), lambda _: True):
+        for text in texts(iter(source), lambda _: True):
             characters.update(text)
         return CharTokenizer("".join(characters))
-    stride = max(1, -(-source.size // _LEARNED))
-    spread = (piece for number, piece in enumerate(source) if number % stride == 0)
+    stride = max(1, -(-source.size // _SAMPLE))
+    sample = (piece for number, piece in enumerate(source) if number % stride == 0)
     return BPETokenizer.train(
-        passing(spread, lambda piece: not piece.held), vocab_size=vocab_size, end=True
+        texts(sample, lambda piece: not piece.held_out), vocab_size=vocab_size, end=True
     )
 
 

@@ -1,4 +1,4 @@
-"""What changes from update to update: the learning rate and the length of the windows."""
+"""The schedules of the learning rate and of the context length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     at the last update. In between it falls along half a cosine (Loshchilov and Hutter, "SGDR",
     2017, eq. 5) or, with the schedule `wsd` (warmup, stable, decay: Hu et al., "MiniCPM", 2024,
     arXiv:2404.06395), stays and falls in a straight line over the last `config.decay` of the
-    updates. It depends on nothing but its arguments, so a checkpoint has none of it to keep.
+    updates. It depends on its arguments alone, so a checkpoint need not store it.
 
     Args:
         step: the update's number, from 0.
@@ -45,16 +45,16 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def context_length(step: int, context: int, config: TrainConfig) -> int:
-    """The tokens in a row of an update's batch.
+    """The context length of an update's batch.
 
-    Training begins with windows of an eighth of the context, which double at each third of the
-    first `config.ramp` of the updates. Among few tokens each one weighs more in the mean that an
-    untrained head takes, so heads learn sooner where to look (sequence length warm-up: Li et al.,
+    Training begins with an eighth of the context, doubled at each third of the first
+    `config.ramp` of the updates. An untrained head averages over all tokens, so each of few tokens
+    has a larger weight, and heads learn sooner where to attend (sequence length warm-up: Li et al.,
     "The Stability-Efficiency Dilemma", 2022).
 
     Args:
         step: the update's number, from 0.
-        context: T.
+        context: T of the model.
         config: the recipe.
 
     >>> from regard.gpt import TrainConfig

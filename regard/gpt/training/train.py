@@ -1,4 +1,4 @@
-"""Training a GPT on text, with checkpoints that outlive an interruption."""
+"""Training a GPT on text, with checkpoints from which an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -43,60 +43,60 @@ def train(
     console: Console | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainResult:
-    """Train a GPT from nothing and keep it in a folder, or go on with a run that was cut off.
+    """Train a GPT from random weights into a folder, or resume an interrupted run.
 
     AdamW (Loshchilov and Hutter, 2019) with decay on weights of two dimensions, linear warm-up,
     a learning rate that falls, and the gradient's norm clipped. After every validation, at the end,
     and where Ctrl-C or SIGTERM ends the run after its first update, `folder` gets the model and a
-    checkpoint. A run that goes on from one computes what it would have computed without the
-    interruption, to the last bit, on the same machine with the same number of threads.
+    checkpoint. A resumed run computes what it would have computed without the interruption, to the
+    last bit, on the same machine with the same number of threads.
 
     In a process group of `torch.distributed`, all ranks train together: each calls this with the
-    same arguments, and computes its part of every batch, which stays what `config` says. The
-    gradient is that of one process, to rounding, and dropout is drawn by each rank for itself.
-    `folder` has to be one that all share. Rank 0 alone prepares the corpus, writes metrics, and
+    same arguments, and computes its part of every batch, whose size is that of `config`. The
+    gradient is that of one process, to rounding; each rank draws its own dropout. `folder` has to
+    be one that all share. Rank 0 alone prepares the corpus, writes metrics, and
     shows progress. A checkpoint can be resumed by any number of ranks.
 
     Args:
-        folder: where the model is kept, and beside it `run`: metrics, checkpoints, the corpus.
-        texts: what to train on: texts, or the path of a UTF-8 file or a folder of them, each a
-            document, which are never in memory as a whole; None is `python_texts()`.
-        corpus: in their place, a corpus that `prepare` made. What `config` says of tokenizer and
-            validation is then the corpus's.
+        folder: the folder of the model and, beside it, `run`: metrics, checkpoints, the corpus.
+        texts: the texts to train on, or the path of a UTF-8 file or a folder of them, each a
+            document, which is read in pieces; None is `python_texts()`.
+        corpus: in their place, a corpus of `prepare`. The `tokenizer` and `validation` of `config`
+            are then the corpus's.
         gpt: the model's shape; None is the default shape. A tokenizer that finds fewer tokens in
             the text than its `vocab_size` makes the vocabulary smaller; a character tokenizer's
             vocabulary is the text's characters, whatever `vocab_size` says.
         config: how to train; None is the default recipe.
-        resume: whether to go on from the latest checkpoint in `folder`. `gpt` and `config` then
-            stand for those of the run where they are None, and may else differ in `evaluate_every`,
+        resume: whether to resume from the latest checkpoint in `folder`. Where `gpt` and `config`
+            are None they are the run's; otherwise they may differ in `evaluate_every`,
             in `keep_every`, and in `steps` as long as the updates that were made would have been
-            the same. Texts that are given have to be those of the run.
-        overwrite: whether to replace a model that `folder` holds; it stays until the new one is
-            kept for the first time.
-        utf8_only: whether to pass over files that are not UTF-8 text, as `prepare` does.
+            the same. `texts` have to be those of the run, or None.
+        overwrite: whether to replace a model in `folder`; it stays until the first checkpoint of
+            the new one.
+        utf8_only: whether to skip files that are not UTF-8 text, as `prepare` does.
         device: where to train.
         console: where progress is shown; None is standard error.
         callbacks: called with a `Metrics` after every update, in order; of several ranks, on each.
 
     Returns:
         The model with its tokenizer and its record. All randomness comes from `config.seed`;
-        torch's global generators are left as they were.
+        torch's global generators are left unchanged.
 
     Raises:
         CheckpointError: `folder` already holds a model, and `overwrite` and `resume` are False; or
-            it holds nothing to resume from, something damaged, or a run by another recipe or on
-            another text; or another process trains in it.
+            it holds no checkpoint to resume from, a damaged one, or a run with another recipe or
+            text; or another process trains in it.
         CorpusError: there is no text, or too little for the context; or the corpus is damaged.
-        OSError: `folder` cannot be made, or no file in it; found out before training.
+        OSError: `folder` or a file in it cannot be made; raised before training.
         SaveError: a checkpoint could not be written, such as on a full disk; the one before stays.
-        TypeError: `texts` is a str, or one of them is none.
+        TypeError: `texts` is a str, or one of them is not.
         ValueError: the context has no room for the repeated runs that `config` asks for, or
-            arguments do not go together, or ranks were given different ones; or a text holds half
-            of a surrogate pair, which UTF-8 cannot express.
-        DivergedError: a loss or a gradient is no longer finite; the latest checkpoint stays.
+            arguments exclude each other, or differ between ranks; or a text holds a lone surrogate,
+            which UTF-8 cannot express.
+        DivergedError: a loss or a gradient is NaN or infinite; the latest checkpoint stays.
         DistributedError: another rank failed, or is lost; the latest checkpoint stays.
-        KeyboardInterrupt: Ctrl-C or SIGTERM came before the first update, or twice; nothing more is
-            kept.
+        KeyboardInterrupt: Ctrl-C or SIGTERM came before the first update, or twice; no checkpoint
+            is written.
     """
     if texts is not None and corpus is not None:
         raise ValueError("texts and corpus are both given; leave out one of them")
