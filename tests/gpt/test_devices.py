@@ -60,7 +60,7 @@ def weights(training):
     return [p.detach().cpu() for p in training.model.parameters()]
 
 
-def test_a_model_learns_there_what_it_learns_on_a_cpu(tmp_path):
+def test_a_model_learns_on_a_gpu_what_it_learns_on_a_cpu(tmp_path):
     with fake_gpu.gpu():
         there, reports = trained(tmp_path / "there", DEVICE)
         assert all(isinstance(p, Mimicked) for p in there.model.parameters())
@@ -76,14 +76,14 @@ def test_a_model_learns_there_what_it_learns_on_a_cpu(tmp_path):
     torch.testing.assert_close(one.scores, other.scores, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
-def test_a_run_goes_on_there_to_the_last_bit(tmp_path):
-    gpt = replace(GPT, dropout=0.1)
+def test_a_run_resumes_on_a_gpu_to_the_last_bit(tmp_path):
+    gpt, recipe = replace(GPT, dropout=0.1), replace(RECIPE, record_every=0)
     with fake_gpu.gpu():
-        whole, _ = trained(tmp_path / "whole", DEVICE, gpt=gpt)
-        part, _ = trained(tmp_path / "part", DEVICE, gpt=gpt, stop=3)
+        whole, _ = trained(tmp_path / "whole", DEVICE, gpt=gpt, recipe=recipe)
+        part, _ = trained(tmp_path / "part", DEVICE, gpt=gpt, recipe=recipe, stop=3)
         assert part.interrupted
         torch.rand(7)  # whatever else a generator is used for
-        resumed, reports = trained(tmp_path / "part", DEVICE, gpt=gpt, resume=True)
+        resumed, reports = trained(tmp_path / "part", DEVICE, gpt=gpt, recipe=recipe, resume=True)
         assert reports[0].step == 4
         assert all(torch.equal(*pair) for pair in zip(*map(weights, (whole, resumed)), strict=True))
 
@@ -127,7 +127,7 @@ def test_the_generator_of_the_device_trained_on_is_seeded(monkeypatch):
     assert seeded == [(torch.device("cuda:1"), 7)]
 
 
-def test_without_memory_for_it_the_peak_stays_unknown(monkeypatch):
+def test_the_peak_rate_is_none_without_memory_to_measure_it(monkeypatch):
     def full(*_size, **_options):
         raise torch.OutOfMemoryError
 
@@ -136,7 +136,7 @@ def test_without_memory_for_it_the_peak_stays_unknown(monkeypatch):
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling(top_p=0.9, seed=2)])
-def test_it_draws_there_what_it_draws_on_a_cpu(sampling):
+def test_it_generates_on_a_gpu_what_it_generates_on_a_cpu(sampling):
     model, tokenizer = load()
     prompts = [tokenizer.encode(text) for text in ("The with statement", "A", "The with")]
     expected = generate(model, prompts, tokens=7, sampling=sampling)
