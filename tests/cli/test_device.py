@@ -26,8 +26,8 @@ def test_a_command_says_the_same_of_a_model_on_a_gpu(regard, model, monkeypatch,
         ),
     )
     with fake_gpu.gpu():
-        found = regard(*COMMANDS[name], "--model", model, "--device", "cuda:0")
-    assert found == expected
+        outputs = regard(*COMMANDS[name], "--model", model, "--device", "cuda:0")
+    assert outputs == expected
     assert expected.status == 0
     assert moved == [{fake_gpu.Mimicked}]
 

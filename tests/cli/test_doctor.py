@@ -8,15 +8,15 @@ from regard.backends.gpu import triton
 from regard.problem import Problem
 
 
-def told(done):
-    """What is said of each kind of problem: the backend, and why not the others."""
+def table(done):
+    """The printed table as one line: the backend of each problem, and why not the others."""
     assert (done.status, done.err) == (0, "")
     return " ".join(done.out.split())
 
 
 def test_without_a_gpu(regard, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    out = told(regard("doctor"))
+    out = table(regard("doctor"))
     assert "GPU none that torch can use through CUDA" in out
     assert "on CUDA" not in out
 
@@ -30,7 +30,7 @@ def one_gpu(monkeypatch):
 
 def test_on_a_gpu(regard, one_gpu):
     with gpu((9, 0), flash_attention="FA3"):
-        out = told(regard("doctor"))
+        out = table(regard("doctor"))
     assert "GPU A name, compute capability 9.0" in out
     assert "bfloat16 on CUDA flash (FA3) it honours every argument" in out
     assert "float32 on CUDA efficient not flash: query is torch.float32" in out
@@ -40,13 +40,13 @@ def test_on_a_gpu(regard, one_gpu):
 
 
 @pytest.mark.parametrize(
-    ("why", "said"),
+    ("why", "message"),
     [
         (None, "GPU readouts by Triton"),
         ("it is gone", "GPU readouts by torch, in chunks; not by Triton: it is gone"),
     ],
 )
-def test_who_takes_readouts_on_a_gpu(regard, one_gpu, monkeypatch, why, said):
+def test_the_backend_of_readouts_on_a_gpu(regard, one_gpu, monkeypatch, why, message):
     monkeypatch.setattr(triton, "why_missing", lambda: why)
     with gpu():
-        assert said in told(regard("doctor"))
+        assert message in table(regard("doctor"))

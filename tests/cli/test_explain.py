@@ -16,9 +16,9 @@ def page_data(file):
     """What a page is about, and its run."""
     html = file.read_text("utf-8")
     assert html.startswith("<!doctype html>")
-    found = json.loads(re.search(r'id="report">(.*)</script>', html)[1])
-    (run,) = found["runs"]
-    return found["about"], run
+    report = json.loads(re.search(r'id="report">(.*)</script>', html)[1])
+    (run,) = report["runs"]
+    return report["about"], run
 
 
 def test_it_shows_tokens_heads_and_the_keys_of_the_last_token(regard, model):
@@ -90,7 +90,7 @@ def test_looking_at_a_head_leaves_no_hook_behind(model):
     assert all(not module._forward_hooks for module in network.modules())
 
 
-def test_without_a_text_an_example_is_explained_and_it_is_said(regard, model):
+def test_without_a_text_an_example_is_explained_with_a_note(regard, model):
     done = regard("explain", "--model", model)
     assert done.status == 0
     assert "no text given: this is an example" in done.out
@@ -106,12 +106,12 @@ def test_the_text_may_come_from_a_file_or_from_standard_input(regard, model, tmp
         assert regard("explain", "-", "--model", model).out == direct
 
 
-def test_a_text_longer_than_the_context_is_cut_into_chunks_and_it_is_said(regard, letters):
+def test_a_text_longer_than_the_context_is_cut_into_chunks_with_a_note(regard, letters):
     text = "the cat sat on the mat, the dog sat on the cat"
     first = regard("explain", text, "--model", letters)
     assert first.status == 0
-    said = "the text has 46 tokens and the context 23: it is cut into 2 chunks"
-    assert said in " ".join(first.out.split())
+    message = "the text has 46 tokens and the context 23: it is cut into 2 chunks"
+    assert message in " ".join(first.out.split())
     assert "23 tokens, token 22 marked" in first.out
     assert "--chunk 0 of 0 … 1" in " ".join(first.out.split())
     second = regard("explain", text, "--model", letters, "--chunk", 1)
@@ -125,7 +125,7 @@ def test_a_text_of_exactly_the_context_is_not_cut(regard, letters):
     assert "chunk" not in done.out
 
 
-def test_the_page_is_written_and_it_is_said(regard, model, tmp_path):
+def test_the_page_is_written_and_its_path_printed(regard, model, tmp_path):
     file = tmp_path / "page.html"
     file.write_text("something older")
     done = regard("explain", TEXT, "--model", model, "--html", file)
@@ -139,18 +139,18 @@ def test_the_page_is_written_and_it_is_said(regard, model, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
-def test_the_page_starts_at_the_head_and_query_asked_for(regard, model, tmp_path):
+def test_the_page_starts_at_the_head_and_query_of_the_options(regard, model, tmp_path):
     file = tmp_path / "page.html"
-    asked = ("--layer", 1, "--head", 2, "--query", 3)
-    assert regard("explain", TEXT, "--model", model, *asked, "--html", file).status == 0
+    options = ("--layer", 1, "--head", 2, "--query", 3)
+    assert regard("explain", TEXT, "--model", model, *options, "--html", file).status == 0
     assert page_data(file)[0]["start"] == "l=1&h=2&q=3"
 
 
 def test_the_page_of_a_later_chunk_holds_that_chunk(regard, letters, tmp_path):
     text = "the cat sat on the mat, the dog sat on the cat"
     file = tmp_path / "page.html"
-    asked = ("--chunk", 1, "--html", file)
-    assert regard("explain", text, "--model", letters, *asked).status == 0
+    options = ("--chunk", 1, "--html", file)
+    assert regard("explain", text, "--model", letters, *options).status == 0
     described = page_data(file)[1]["described"]
     assert described["text"] == text[23:]
     assert "this is --chunk 1 of 0 … 1" in described["notes"][0]
@@ -183,7 +183,7 @@ def test_a_single_token_is_explained(regard, letters):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--layer", 1), "--layer and --head go together"),
         (("--head", 1), "--layer and --head go together"),
@@ -199,8 +199,8 @@ def test_a_single_token_is_explained(regard, letters):
         (("--html", "/proc/no/page.html"), "/proc/no/page.html cannot be written"),
     ],
 )
-def test_what_is_not_there_is_refused_in_one_line(misused, model, arguments, said):
-    assert said in misused("explain", TEXT, "--model", model, *arguments)
+def test_an_index_out_of_range_is_refused_in_one_line(misused, model, arguments, message):
+    assert message in misused("explain", TEXT, "--model", model, *arguments)
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link to a pipe"])

@@ -22,7 +22,7 @@ def shown(monkeypatch):
     return subjects
 
 
-def test_a_model_is_given_as_an_argument_or_by_its_option(regard, misused, model, shown):
+def test_a_model_is_set_by_the_argument_or_the_option(regard, misused, model, shown):
     assert regard("explore", "--no-open", model).status == 0
     assert regard("explore", "--no-open", "--model", model).status == 0
     assert regard("explore", "--no-open").status == 0

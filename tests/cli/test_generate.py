@@ -36,7 +36,7 @@ def test_a_prompt_longer_than_the_context_is_continued(regard, model):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--tokens", -1), "tokens is -1"),
         (("--temperature", -1), "--temperature is -1"),
@@ -48,13 +48,13 @@ def test_a_prompt_longer_than_the_context_is_continued(regard, model):
         (("--seed", 2**64), "--seed is 18446744073709551616"),
         (("--seed", -1), "--seed is -1"),
         (("--past", "wrap"), "past is 'wrap'; expected slide or refuse"),
-        (("--tokens", 10_000, "--past", "refuse"), "past the model's context"),
+        (("--tokens", 10_000, "--past", "refuse"), "do not fit into the model's context"),
         (("--stop", ""), "expected a list of strings, none of them empty"),
         (("",), "the text is empty"),
     ],
 )
-def test_numbers_out_of_range_are_refused_in_one_line(misused, model, arguments, said):
-    assert said in misused("generate", "the", "--model", model, *arguments)
+def test_numbers_out_of_range_are_refused_in_one_line(misused, model, arguments, message):
+    assert message in misused("generate", "the", "--model", model, *arguments)
 
 
 def test_every_option_reaches_the_sampling(regard, model):
@@ -89,11 +89,11 @@ def test_a_text_ends_before_a_stop_string(regard, model):
 def test_a_gpt2_in_the_layout_of_transformers_is_taken(regard, model, tmp_path):
     network, tokenizer = load(model)
     network.save_pretrained(tmp_path, tokenizer)
-    asked = ("generate", "the cat", "--tokens", 9, "--seed", 1, "--model")
-    assert regard(*asked, tmp_path) == regard(*asked, model)
+    command = ("generate", "the cat", "--tokens", 9, "--seed", 1, "--model")
+    assert regard(*command, tmp_path) == regard(*command, model)
 
 
-def test_more_tokens_than_memory_holds_are_told(regard, model):
+def test_a_lack_of_memory_for_tokens_is_reported(regard, model):
     done = regard("generate", "the", "--tokens", 10**14, "--model", model)
     assert done.status == 2
     assert done.err == (

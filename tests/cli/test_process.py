@@ -95,7 +95,7 @@ def test_a_report_cut_short_is_no_error(model):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
-def test_a_full_disk_is_told_in_one_line():
+def test_a_full_disk_is_reported_in_one_line():
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "regard", "--version"],

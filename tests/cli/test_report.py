@@ -13,7 +13,7 @@ from regard.nn import MultiHeadAttention
 TEXT = "the cat sat on the cat"
 
 
-def told(file):
+def content(file):
     return json.loads(re.search(r'id="report">(.*)</script>', file.read_text("utf-8"))[1])
 
 
@@ -33,9 +33,9 @@ def test_a_model_reads_a_text_or_a_file(regard, model, tmp_path):
     assert (done.status, done.err) == (0, "")
     size = file.stat().st_size
     assert done.out == f"{file}: {size / 1e6:.2f} MB, opens offline in a browser\n"
-    found = told(file)
-    assert found["about"]["title"] == model.name
-    assert found["runs"][0]["described"]["text"] == TEXT
+    report = content(file)
+    assert report["about"]["title"] == model.name
+    assert report["runs"][0]["described"]["text"] == TEXT
     before = file.read_bytes()
     assert regard("report", model, "--file", text, "--out", file).status == 0
     assert file.read_bytes() == before
@@ -46,12 +46,12 @@ def test_a_model_reads_a_text_or_a_file(regard, model, tmp_path):
 def test_a_recording_is_shown_as_it_is(regard, kept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert regard("report", kept).out.startswith("report.html: ")
-    tokens = told(tmp_path / "report.html")["runs"][0]["described"]["tokens"]
+    tokens = content(tmp_path / "report.html")["runs"][0]["described"]["tokens"]
     assert [token["text"] for token in tokens] == list("abcde")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--text", "a", "--file", __file__), "given twice"),
         (("--text", ""), "empty"),
@@ -59,8 +59,8 @@ def test_a_recording_is_shown_as_it_is(regard, kept, tmp_path, monkeypatch):
         (("more",), "unexpected extra argument"),
     ],
 )
-def test_what_can_not_be_is_refused_in_one_line(misused, model, arguments, said):
-    assert said in misused("report", model, *arguments)
+def test_impossible_arguments_are_refused_in_one_line(misused, model, arguments, message):
+    assert message in misused("report", model, *arguments)
 
 
 def test_folders_that_hold_neither_and_texts_for_recordings_are_refused(misused, kept, tmp_path):
@@ -87,6 +87,6 @@ def test_a_report_replaces_nothing_but_a_file(misused, model, tmp_path):
         assert f"{path} exists and is no regular file; choose another --out FILE" in line
 
 
-def test_a_folder_is_given_once(misused, model):
+def test_two_folders_are_refused(misused, model):
     line = misused("report", "a", "--model", model)
     assert "the folder is given twice: leave out a, or --model" in line

@@ -71,7 +71,7 @@ def test_a_model_that_gives_no_numbers(misused, command, model, tmp_path):
     assert "its training diverged" in misused(command, "the", "--model", tmp_path)
 
 
-def test_a_text_given_twice(misused, command, model, tmp_path):
+def test_two_texts_are_refused(misused, command, model, tmp_path):
     assert "given twice" in misused(command, "a", "--file", tmp_path, "--model", model)
 
 

@@ -62,7 +62,7 @@ def test_a_folder_of_texts_and_characters_as_tokens(regard, corpus, tmp_path):
     assert load(out)[1].vocab_size == len(set("the cat sat on the mat\n"))
 
 
-def test_a_model_is_replaced_only_when_asked(regard, misused, corpus, tmp_path):
+def test_a_model_is_replaced_only_with_overwrite(regard, misused, corpus, tmp_path):
     out = tmp_path / "out"
     assert regard("train", "--out", out, "--text", corpus, *SMALL).status == 0
     before = (out / "model.safetensors").read_bytes()
@@ -150,7 +150,7 @@ def test_steps_alone_are_enough_for_a_short_try(regard, corpus, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--dim", 7), "--dim is 7 and does not divide by --heads 2"),
         (("--layers", 0), "regard: --layers is 0; expected a whole number"),
@@ -163,11 +163,11 @@ def test_steps_alone_are_enough_for_a_short_try(regard, corpus, tmp_path):
     ],
 )
 def test_settings_that_do_not_fit_are_refused_in_one_line(
-    regard, corpus, tmp_path, arguments, said
+    regard, corpus, tmp_path, arguments, message
 ):
     done = regard("train", "--out", tmp_path / "out", "--text", corpus, *SMALL, *arguments)
     assert done.status == 2
-    assert said in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1
 
 
@@ -230,7 +230,7 @@ def test_a_file_sets_the_same_fields_and_the_command_line_wins(regard, corpus, t
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("stepz = 3", "has no field 'stepz'; did you mean 'steps'"),
         (
@@ -246,13 +246,15 @@ def test_a_file_sets_the_same_fields_and_the_command_line_wins(regard, corpus, t
         (None, "cannot be read: No such file"),
     ],
 )
-def test_a_file_that_does_not_fit_is_told_in_one_line(misused, corpus, tmp_path, content, said):
+def test_a_config_file_that_does_not_fit_is_refused_in_one_line(
+    misused, corpus, tmp_path, content, message
+):
     file = tmp_path / "none.toml" if content is None else recipe(tmp_path, content)
     line = misused("train", "--out", tmp_path / "out", "--text", corpus, "--config", file)
-    assert said.format(file=file) in line
+    assert message.format(file=file) in line
 
 
-def test_it_goes_on_with_what_the_run_has(regard, misused, corpus, tmp_path, monkeypatch):
+def test_it_resumes_with_the_recipe_of_the_run(regard, misused, corpus, tmp_path, monkeypatch):
     out = tmp_path / "out"
     line = misused("train", "--out", out, "--resume")
     assert "holds no checkpoint to resume from" in line
@@ -356,7 +358,7 @@ runpy.run_module("regard.train", run_name="__main__")
         ),
     ],
 )
-def test_a_lack_of_memory_is_told_with_what_to_do(regard, corpus, tmp_path, monkeypatch, error):
+def test_a_lack_of_memory_is_reported_with_the_cure(regard, corpus, tmp_path, monkeypatch, error):
     def lacking(*_, **__):
         raise error
 

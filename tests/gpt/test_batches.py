@@ -79,7 +79,7 @@ def test_windows_are_pieces_of_the_text_and_targets_the_next_tokens():
 
 
 @pytest.mark.parametrize("repeats", [0.0, 0.3])
-def test_a_part_of_a_batch_is_the_same_whatever_else_is_asked_for(repeats):
+def test_a_row_of_a_batch_does_not_depend_on_the_part(repeats):
     batches = make(np.arange(1000) % 251, batch=5, accumulate=2, repeats=repeats)
     whole = batches.batch(13)
     assert len(whole.ids) == batches.rows(13) == 10

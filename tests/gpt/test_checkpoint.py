@@ -40,7 +40,7 @@ def same(a, b):
     return all(weight.equal(b[name]) for name, weight in a.state_dict().items())
 
 
-def test_a_model_comes_back_whole(tmp_path):
+def test_a_saved_model_loads_unchanged(tmp_path):
     model = make(0).train()
     before = torch.get_rng_state()
     save(tmp_path / "deep" / "m", model, TOKENIZER, training={"step": 3})
@@ -149,7 +149,7 @@ def test_a_model_is_the_same_however_its_files_say_so(tmp_path):
         save(tmp_path, make(1), TOKENIZER)
 
 
-def test_another_model_is_replaced_when_asked_and_its_record_with_it(tmp_path, monkeypatch):
+def test_another_model_is_replaced_with_overwrite_and_its_record_too(tmp_path, monkeypatch):
     save(tmp_path, make(0), TOKENIZER, training={"step": 1})
     (tmp_path / "notes.txt").write_text("kept")
     other = GPTConfig(vocab_size=7, context=3, layers=1, heads=2, dim=6)
@@ -243,9 +243,9 @@ def rewrite_weights(folder, change):
         ),
     ],
 )
-def test_a_damaged_folder_says_what_is_wrong(tmp_path, damage, message):
+def test_a_damaged_folder_is_refused_with_the_reason(tmp_path, damage, message):
     save(tmp_path, make(0), TOKENIZER)
-    forget_the_others(tmp_path)  # else a checksum is all that is told
+    forget_the_others(tmp_path)  # else a checksum is all that is reported
     damage(tmp_path)
     with pytest.raises(CheckpointError, match=message) as caught:
         load(tmp_path)
@@ -280,11 +280,11 @@ BYTES = BPETokenizer.train(["the cat sat on the mat, the cat"], vocab_size=263, 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 @pytest.mark.parametrize("tokenizer", [TOKENIZER, BYTES], ids=["characters", "bytes"])
-def test_a_bit_that_flips_is_told_or_changes_nothing(tmp_path, name, tokenizer):
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path, name, tokenizer):
     config = replace(ROTARY, vocab_size=tokenizer.vocab_size)
     model = make(0, config)
     save(tmp_path, model, tokenizer)
-    path, told = tmp_path / name, 0
+    path, refused = tmp_path / name, 0
     whole = path.read_bytes()
     for place in random.Random(0).sample(range(8 * len(whole)), 120):
         data = bytearray(whole)
@@ -293,12 +293,12 @@ def test_a_bit_that_flips_is_told_or_changes_nothing(tmp_path, name, tokenizer):
         try:
             loaded, words = load(tmp_path)
         except CheckpointError:
-            told += 1
+            refused += 1
             continue
         assert loaded.config == config
         assert words.to_json() == tokenizer.to_json()
         assert same(loaded, model)
-    assert told > 100  # but for white space, and what the header says of its own checksums
+    assert refused > 100  # but for white space, and what the header says of its own checksums
 
 
 def test_a_file_of_words_may_be_written_otherwise_as_long_as_it_says_the_same(tmp_path):

@@ -136,12 +136,12 @@ def test_the_counts_of_gpt3_by_part():
 @pytest.mark.parametrize(
     ("steps", "expected"), [(1, 0), (50, 5), (999, 99), (1000, 100), (4000, 100)]
 )
-def test_a_warmup_that_is_not_given_fits_the_steps(steps, expected):
+def test_the_default_warmup_fits_the_steps(steps, expected):
     assert TrainConfig(steps=steps).warmup == expected
     assert TrainConfig(steps=steps) == TrainConfig(steps=steps, warmup=expected)
     assert TrainConfig(steps=steps, warmup=1).warmup == 1
 
 
-def test_a_warmup_that_is_given_has_to_fit():
+def test_a_warmup_longer_than_the_steps_is_refused():
     with pytest.raises(ValueError, match=r"warmup is 100 of steps=50 updates; .* leave it out"):
         TrainConfig(steps=50, warmup=100)

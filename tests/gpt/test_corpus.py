@@ -98,7 +98,7 @@ def test_a_split_loses_nothing(texts, share, seed):
     assert (training, validation) == split_texts(texts, validation=share, seed=seed)
 
 
-def test_a_split_holds_out_the_share_asked_for():
+def test_a_split_holds_out_its_share():
     texts = ["".join(f"line {i} of text {t}\n" for i in range(500)) for t in range(7)]
     training, validation = split_texts(texts, validation=0.1, seed=0)
     size = sum(map(len, texts))
@@ -144,14 +144,14 @@ def functions_of_texts(folder):
         (["a text", Path("book.txt")], r"texts\[1\] is a \w+Path; .* give its pathlib\.Path"),
     ],
 )  # fmt: skip
-def test_what_is_no_list_of_texts_is_refused(tmp_path, name, texts, message):
+def test_other_types_than_a_list_of_texts_are_refused(tmp_path, name, texts, message):
     with pytest.raises(TypeError, match=message):
         functions_of_texts(tmp_path)[name](texts)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["prepare", "prepare by characters", "train"])
-def test_half_of_a_surrogate_pair_is_told_by_text_and_place(tmp_path, name):
+def test_a_lone_surrogate_is_refused_with_text_and_index(tmp_path, name):
     texts = ["a text of some words\n" * 99, "another \udc80 one\n" * 99]
     message = r"texts\[1\] holds a lone surrogate, U\+DC80, at index 8; .* leave it out, such as by"
     with pytest.raises(ValueError, match=message) as caught:

@@ -32,7 +32,7 @@ def recorded(network, ids, **options):
 
 
 @pytest.mark.parametrize("window", [None, 50])
-def test_a_recording_on_a_gpu_says_what_one_on_a_cpu_says(window):
+def test_a_recording_on_a_gpu_equals_one_on_a_cpu(window):
     network, ids = model(window=window), torch.arange(128)[None] % 31
     here = recorded(network, ids)
     there = recorded(network.cuda(), ids.cuda())
@@ -66,15 +66,15 @@ def test_maps_of_the_explorer_are_those_of_a_cpu():
 
     here, there = run("cpu"), run("cuda")
     for window in ((1, 2, (0, 128), (0, 128), 1), (1, "mean", (5, 100), (0, 128), 4)):
-        found = there.map(*window, Event())
-        assert found.device.type == "cuda"
+        result = there.map(*window, Event())
+        assert result.device.type == "cuda"
         expected = here.map(*window, Event())
-        torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(result.cpu(), expected, rtol=1e-3, atol=1e-5)
 
 
 def trained(folder, *, resume=False, stop=0, **recipe):
-    def interrupt(report):
-        if report.step == stop:
+    def interrupt(metrics):
+        if metrics.step == stop:
             raise KeyboardInterrupt
 
     return train(
@@ -97,7 +97,7 @@ def test_a_model_learns_in_bfloat16_compiled_or_not(tmp_path, compiled):
     assert last < first
 
 
-def test_a_run_goes_on_to_the_last_bit(tmp_path):
+def test_a_run_resumes_to_the_last_bit(tmp_path):
     # With dropout attention is written out, whose sums are always in the same order.
     options = {"dropout": True, "precision": "float32"}
     whole = trained(tmp_path / "whole", **options)

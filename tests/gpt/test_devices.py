@@ -36,11 +36,11 @@ def peak(monkeypatch):
 
 
 def trained(folder, device, *, resume=False, stop=0, gpt=GPT, recipe=RECIPE):
-    reports = []
+    updates = []
 
-    def keep(report):
-        reports.append(report)
-        if report.step == stop:
+    def keep(update):
+        updates.append(update)
+        if update.step == stop:
             raise KeyboardInterrupt
 
     training = train(
@@ -53,7 +53,7 @@ def trained(folder, device, *, resume=False, stop=0, gpt=GPT, recipe=RECIPE):
         console=Console(quiet=True),
         callbacks=[keep],
     )
-    return training, reports
+    return training, updates
 
 
 def weights(training):
@@ -62,16 +62,16 @@ def weights(training):
 
 def test_a_model_learns_on_a_gpu_what_it_learns_on_a_cpu(tmp_path):
     with fake_gpu.gpu():
-        there, reports = trained(tmp_path / "there", DEVICE)
+        there, updates = trained(tmp_path / "there", DEVICE)
         assert all(isinstance(p, Mimicked) for p in there.model.parameters())
-        found = weights(there)
+        result = weights(there)
     here, expected = trained(tmp_path / "here", "cpu")
-    losses = [[report.loss for report in each] for each in (reports, expected)]
+    losses = [[update.loss for update in each] for each in (updates, expected)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # other kernels round otherwise
-    for one, other in zip(found, weights(here), strict=True):
+    for one, other in zip(result, weights(here), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
     model, _ = load(tmp_path / "there")
-    assert [p.device.type for p in model.parameters()] == ["cpu"] * len(found)
+    assert [p.device.type for p in model.parameters()] == ["cpu"] * len(result)
     one, other = (history(tmp_path / name) for name in ("there", "here"))
     torch.testing.assert_close(one.scores, other.scores, rtol=1e-3, atol=1e-4, equal_nan=True)
 
@@ -83,8 +83,8 @@ def test_a_run_resumes_on_a_gpu_to_the_last_bit(tmp_path):
         part, _ = trained(tmp_path / "part", DEVICE, gpt=gpt, recipe=recipe, stop=3)
         assert part.interrupted
         torch.rand(7)  # whatever else a generator is used for
-        resumed, reports = trained(tmp_path / "part", DEVICE, gpt=gpt, recipe=recipe, resume=True)
-        assert reports[0].step == 4
+        resumed, updates = trained(tmp_path / "part", DEVICE, gpt=gpt, recipe=recipe, resume=True)
+        assert updates[0].step == 4
         assert all(torch.equal(*pair) for pair in zip(*map(weights, (whole, resumed)), strict=True))
 
 
@@ -142,6 +142,6 @@ def test_it_generates_on_a_gpu_what_it_generates_on_a_cpu(sampling):
     expected = generate(model, prompts, tokens=7, sampling=sampling)
     with fake_gpu.gpu() as crossed:
         model.to(DEVICE)
-        found = generate(model, prompts, tokens=7, sampling=sampling)
-        assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+        result = generate(model, prompts, tokens=7, sampling=sampling)
+        assert [each.tolist() for each in result] == [each.tolist() for each in expected]
         assert len(crossed) <= len(prompts)  # the texts, at the end

@@ -357,14 +357,14 @@ def test_a_text_ends_where_it_would_if_it_came_by_characters(text, cuts, stop):
     data = text.encode()
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     pieces = [data[start:end] for start, end in pairwise(places)]
-    spelling, expected, told = Detokenizer(Pieces(pieces), stop), by_characters(text, stop), ""
+    spelling, expected, text = Detokenizer(Pieces(pieces), stop), by_characters(text, stop), ""
     for token, end in enumerate(places[1:]):
-        told += spelling.add(token)
-        assert expected.startswith(told)
+        text += spelling.add(token)
+        assert expected.startswith(text)
         # No more is held back than what may become a stop string, or a character.
         shown = data[:end].decode(errors="ignore")
-        assert spelling.stopped or len(told) > len(shown) - max(map(len, [*stop, "a"]))
-    assert told + spelling.end() == expected
+        assert spelling.stopped or len(text) > len(shown) - max(map(len, [*stop, "a"]))
+    assert text + spelling.end() == expected
 
 
 def test_a_stream_ends_before_the_stop_string_that_is_complete_first(monkeypatch):

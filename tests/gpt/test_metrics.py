@@ -40,22 +40,22 @@ def brief(**changes):
 
 
 def test_a_report_and_its_line_say_the_same(tmp_path):
-    reports = []
+    updates = []
     train(
-        tmp_path, texts=[TEXT], gpt=TINY, config=brief(), console=QUIET, callbacks=[reports.append]
+        tmp_path, texts=[TEXT], gpt=TINY, config=brief(), console=QUIET, callbacks=[updates.append]
     )
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    assert lines == [json.loads(json.dumps(report.numbers())) for report in reports]
+    assert lines == [json.loads(json.dumps(update.numbers())) for update in updates]
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert [line["tokens"] for line in lines] == [32, 64, 96, 128]
-    for line, report in zip(lines, reports, strict=True):
+    for line, update in zip(lines, updates, strict=True):
         assert line["perplexity"] == math.exp(line["loss"])
         assert ("validation_loss" in line) is (line["step"] % 2 == 0)
-        assert (report.checkpoint is None) is (line["step"] % 2 == 1)
+        assert (update.checkpoint is None) is (line["step"] % 2 == 1)
         assert line["tokens_per_second"] > 0
         assert line["memory"] > 10_000_000
-        assert report.model.config.dim == 15
-    assert reports[-1].checkpoint.is_dir()
+        assert update.model.config.dim == 15
+    assert updates[-1].checkpoint.is_dir()
     last = lines[-1]
     assert last["validation_perplexity"] == math.exp(last["validation_loss"])
     # One byte a character: bits a byte are bits a token.
@@ -71,7 +71,7 @@ def test_operations_are_six_a_parameter_and_those_of_half_a_pattern():
 
 
 @pytest.mark.parametrize(
-    ("asked", "has", "dim", "on", "reason"),
+    ("setting", "has", "dim", "on", "reason"),
     [
         ("auto", None, 4096, False, "this cpu does not multiply bfloat16 itself"),
         ("auto", "AMX", 127, False, "a width of 127 is below"),
@@ -80,14 +80,14 @@ def test_operations_are_six_a_parameter_and_those_of_half_a_pattern():
         ("float32", "AMX", 4096, False, "set by precision"),
     ],
 )
-def test_bfloat16_is_decided_by_processor_and_width(asked, has, dim, on, reason):
-    choice = bfloat16(asked, Machine(device="cpu", bfloat16=has, compiler=None), dim=dim)
+def test_bfloat16_is_decided_by_processor_and_width(setting, has, dim, on, reason):
+    choice = bfloat16(setting, Machine(device="cpu", bfloat16=has, compiler=None), dim=dim)
     assert choice.on is on
     assert reason in choice.reason
 
 
 @pytest.mark.parametrize(
-    ("asked", "device", "compiler", "on", "reason"),
+    ("setting", "device", "compiler", "on", "reason"),
     [
         ("auto", "cpu", "g++", False, "on a CPU it gains little"),
         ("auto", "cpu", None, False, "no C++ compiler"),
@@ -99,8 +99,8 @@ def test_bfloat16_is_decided_by_processor_and_width(asked, has, dim, on, reason)
         ("on", "mps", None, True, "set by compile"),
     ],
 )
-def test_compiling_is_decided_by_device_and_compiler(asked, device, compiler, on, reason):
-    choice = compiling(asked, Machine(device=device, bfloat16=None, compiler=compiler))
+def test_compiling_is_decided_by_device_and_compiler(setting, device, compiler, on, reason):
+    choice = compiling(setting, Machine(device=device, bfloat16=None, compiler=compiler))
     assert choice.on is on
     assert reason in choice.reason
 
@@ -194,22 +194,24 @@ def test_the_mask_is_that_of_the_batch_in_training_and_validation(tmp_path, monk
         )
 
 
-def test_what_heads_did_is_kept_by_update(tmp_path):
+def test_heads_are_recorded_by_update(tmp_path):
     config = brief(record_every=2, steps=5)
     done = train(tmp_path, texts=[TEXT], gpt=TINY, config=config, console=QUIET)
-    found = history(tmp_path)
-    assert found.steps == (2, 4)
-    assert len(found.tokens) == 16
-    assert found.tokens[:8] == found.tokens[8:]  # twice over, so that induction can be told
-    assert found.scores.shape == (2, 2, 3, len(found.score_names))
-    assert found.images.shape == (2, 2, 3, 16, 16)
-    heads = found.heads(4)
+    recorded = history(tmp_path)
+    assert recorded.steps == (2, 4)
+    assert len(recorded.tokens) == 16
+    assert (
+        recorded.tokens[:8] == recorded.tokens[8:]
+    )  # twice over, so that induction can be measured
+    assert recorded.scores.shape == (2, 2, 3, len(recorded.score_names))
+    assert recorded.images.shape == (2, 2, 3, 16, 16)
+    heads = recorded.heads(4)
     assert [(head.layer, head.head) for head in heads] == [(n, h) for n in (0, 1) for h in range(3)]
-    assert found.score("induction")[1, 1, 2] == pytest.approx(heads[5].induction)
+    assert recorded.score("induction")[1, 1, 2] == pytest.approx(heads[5].induction)
     with pytest.raises(ValueError, match="name is 'luck'; expected one of previous_token, "):
-        found.score("luck")
+        recorded.score("luck")
     with pytest.raises(ValueError, match="step is 3; recorded updates are 2, 4"):
-        found.heads(3)
+        recorded.heads(3)
     # The last update recorded nothing, so its patterns are looked at here.
     train(
         tmp_path,
@@ -220,14 +222,14 @@ def test_what_heads_did_is_kept_by_update(tmp_path):
         overwrite=True,
     )
     model, _ = load(tmp_path)
-    found = history(tmp_path)
-    _, patterns = model.with_patterns(torch.tensor(found.ids))
+    recorded = history(tmp_path)
+    _, patterns = model.with_patterns(torch.tensor(recorded.ids))
     images = torch.stack([pattern.dense() for pattern in patterns])
     # A float16 has 11 bits; a picture as large as the pattern is the pattern.
-    torch.testing.assert_close(found.images[-1], images, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(recorded.images[-1], images, rtol=1e-3, atol=1e-4)
     rows = torch.arange(1, 16)
     previous = images[:, :, rows, rows - 1].mean(-1)
-    torch.testing.assert_close(found.score("previous_token")[-1], previous, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(recorded.score("previous_token")[-1], previous, rtol=1e-4, atol=1e-5)
     assert done.record["step"] == 5
 
 

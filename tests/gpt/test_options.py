@@ -181,7 +181,7 @@ def test_autocast_and_half_precision_run(config, ids):
     assert (half.float() - expected).square().mean().sqrt() < spread
 
 
-def test_what_looks_into_a_model_looks_into_every_variant(config, ids):
+def test_tools_of_interpretation_take_every_variant(config, ids):
     model = made(config)
     _, patterns = model.with_patterns(ids[0])
     for layer, head in ((0, 5), (2, 1)):
@@ -200,7 +200,9 @@ def test_what_looks_into_a_model_looks_into_every_variant(config, ids):
 def test_the_explorer_knows_every_variants_values(config):
     model, letters = made(config), "abcdefghijklmnopqrstuvwxyz,. "
     contexts = []
-    model.h[1].attn.c_proj.register_forward_pre_hook(lambda _, given: contexts.append(given[0][0]))
+    model.h[1].attn.c_proj.register_forward_pre_hook(
+        lambda _, inputs: contexts.append(inputs[0][0])
+    )
     subject = ModelSubject(model, CharTokenizer(letters), title="a model", text="as it was")
     run = subject.run(subject.about()["runs"][0])
     weights = run.layers[1].pattern.dense()[0]  # (H, T, T)

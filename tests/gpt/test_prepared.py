@@ -1,4 +1,4 @@
-"""A corpus on disk: nothing is lost on the way, little is in memory, and damage is told."""
+"""A corpus on disk: nothing is lost on the way, little is in memory, and damage is reported."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def test_every_character_comes_back_and_documents_end(folder, tmp_path):
     corpus = prepare(tmp_path / "c", folder, vocab_size=400, validation=0.1, console=QUIET)
     end = corpus.tokenizer.end
     assert end == 399 == corpus.tokenizer.vocab_size - 1
-    found = {}
+    texts = {}
     for name, part in (("training", corpus.training), ("validation", corpus.validation)):
         assert part.dtype == np.uint16
         pieces = corpus.tokenizer.decode(part.tolist()).split("<|endoftext|>")
         assert pieces.pop() == ""  # each document ends with it, the last one too
-        told = corpus.manifest["parts"][name]
-        assert told["documents"] == len(pieces) == int((part == end).sum())
-        assert told["bytes"] == sum(len(piece.encode()) for piece in pieces)
-        assert told["tokens"] == len(part)
-        found[name] = pieces
+        entry = corpus.manifest["parts"][name]
+        assert entry["documents"] == len(pieces) == int((part == end).sum())
+        assert entry["bytes"] == sum(len(piece.encode()) for piece in pieces)
+        assert entry["tokens"] == len(part)
+        texts[name] = pieces
     whole = "".join(book(name) for name in "abc")
-    assert sorted("".join(found["training"] + found["validation"])) == sorted(whole)
-    for piece in found["training"] + found["validation"]:
+    assert sorted("".join(texts["training"] + texts["validation"])) == sorted(whole)
+    for piece in texts["training"] + texts["validation"]:
         assert any(piece in book(name) for name in "abc")  # no piece reaches over a file's end
-    share = sum(map(len, found["validation"])) / len(whole)
+    share = sum(map(len, texts["validation"])) / len(whole)
     assert 0.07 < share < 0.13
     assert corpus.manifest["source"]["texts"] == 3
     assert corpus.manifest["source"]["bytes"] == len(whole.encode())
@@ -181,18 +181,18 @@ def test_a_full_disk_leaves_nothing(folder, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
 
 
-def test_a_write_that_the_system_refuses_is_told_with_the_folder_and_a_cure(folder, tmp_path):
+def test_a_failed_write_is_reported_with_folder_and_cure(folder, tmp_path):
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
         with pytest.raises(
             OSError, match=r"File too large: nothing .*; prepare it elsewhere"
-        ) as told:
+        ) as error:
             prepare(tmp_path / "c", folder, vocab_size=300, console=QUIET)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert told.value.filename == str(tmp_path / "c")
+    assert error.value.filename == str(tmp_path / "c")
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
 
 
@@ -209,14 +209,14 @@ def mixed(folder):
 def test_all_files_that_are_no_text_are_named_at_once(mixed, tmp_path):
     with pytest.raises(CorpusError, match="texts holds other files than UTF-8 text") as caught:
         prepare(tmp_path / "c", mixed, console=QUIET)
-    told = str(caught.value)
-    assert f"{mixed / 'b-latin1.txt'} is not UTF-8 text: byte 0xe9 at offset 3" in told
-    assert "neither are deep/x.gz, deep/y.gz; convert them first, or skip them" in told
-    assert "utf8_only=True, on the command line --utf8-only" in told
+    message = str(caught.value)
+    assert f"{mixed / 'b-latin1.txt'} is not UTF-8 text: byte 0xe9 at offset 3" in message
+    assert "neither are deep/x.gz, deep/y.gz; convert them first, or skip them" in message
+    assert "utf8_only=True, on the command line --utf8-only" in message
     assert not (tmp_path / "c").exists()
 
 
-def test_files_that_are_no_text_are_passed_over_on_request_and_named(mixed, tmp_path):
+def test_files_that_are_not_text_are_skipped_with_utf8_only_and_named(mixed, tmp_path):
     console = Console(file=io.StringIO(), width=40)
     corpus = prepare(tmp_path / "c", mixed, vocab_size=300, utf8_only=True, console=console)
     assert console.file.getvalue() == (
@@ -253,7 +253,7 @@ prepare(sys.argv[1], ["a line of text\\n" * 99], tokenizer="char")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's")
-def test_what_a_killed_process_left_is_cleared_away(folder, tmp_path):
+def test_files_of_a_killed_process_are_removed(folder, tmp_path):
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "c")], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert {path.name for path in tmp_path.iterdir()} == {"texts", ".c.tmp", ".c.lock"}
@@ -338,7 +338,7 @@ def cut(folder):
         (lambda f: (f / "tokenizer.json").unlink(), r"it has no tokenizer\.json"),
     ],
 )
-def test_damage_is_told(tmp_path, damage, message):
+def test_damage_is_refused(tmp_path, damage, message):
     place = tmp_path / "c"
     prepare(place, [book("a")], tokenizer="char", console=QUIET)
     open_corpus(place)

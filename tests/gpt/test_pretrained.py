@@ -114,12 +114,12 @@ def test_unequal_prompts_continue_as_theirs(theirs, folder, ids):
         assert out.equal(expected[0])
 
 
-def test_back_again_they_read_what_we_wrote(theirs, folder, ids, tokenizer, tmp_path):
+def test_transformers_reads_our_files(theirs, folder, ids, tokenizer, tmp_path):
     ours = GPT.from_pretrained(folder)
     ours.save_pretrained(tmp_path / "back", tokenizer)
-    back, told = GPT2LMHeadModel.from_pretrained(tmp_path / "back", output_loading_info=True)
-    assert not told["missing_keys"]
-    assert not told["unexpected_keys"]
+    back, info = GPT2LMHeadModel.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
     assert logits_of(back.eval(), ids).equal(logits_of(theirs, ids))
     for name, weight in theirs.state_dict().items():
         assert back.state_dict()[name].equal(weight), name
@@ -207,7 +207,7 @@ def test_a_body_without_the_language_head_and_in_half_precision_is_read(theirs, 
         ({"vocab_size": 300}, r"wte\.weight of shape \(269, 35\) .* asks for \(300, 35\)"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(folder, changes, message):
+def test_unsupported_options_are_refused_by_name(folder, changes, message):
     edit(folder, **changes)
     with pytest.raises(CheckpointError, match=message):
         GPT.from_pretrained(folder)
@@ -309,7 +309,7 @@ def test_load_takes_their_folder_too(theirs, folder, ids, tokenizer):
         ({"bias": False}, "bias is False"),
     ],
 )
-def test_what_gpt2_has_not_is_not_written(option, message, tmp_path):
+def test_options_that_gpt2_lacks_are_not_written(option, message, tmp_path):
     model = GPT(GPTConfig(vocab_size=V, context=5, layers=1, heads=2, dim=8, **option))
     with pytest.raises(ValueError, match=rf"GPTConfig\.{message}"):
         model.save_pretrained(tmp_path / "none")
@@ -332,17 +332,17 @@ def test_another_models_tokenizer_is_not_written(tmp_path, tokenizer):
 # By name
 
 
-def test_a_name_is_fetched_and_only_what_is_needed(folder, monkeypatch, theirs, ids):
-    asked = []
+def test_only_the_needed_files_of_a_name_are_fetched(folder, monkeypatch, theirs, ids):
+    requests = []
 
     def snapshot_download(name, *, allow_patterns):
-        asked.append((name, allow_patterns))
+        requests.append((name, allow_patterns))
         return str(folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     model = GPT.from_pretrained("owner/some-model")
     torch.testing.assert_close(model(ids), logits_of(theirs, ids), rtol=1e-4, atol=1e-4)
-    ((name, patterns),) = asked
+    ((name, patterns),) = requests
     assert name == "owner/some-model"
     assert not any(pattern.endswith((".bin", ".pt", "*")) for pattern in patterns)
 

@@ -98,7 +98,7 @@ def test_a_disk_that_fails_anywhere_in_a_save_leaves_a_run_that_resumes(
         folder = tmp_path / f"{name}{moment}"
         shutil.copytree(late, folder)
         fails = Fails(original, moment)
-        monkeypatch.setattr(owner, name, lambda *given, fails=fails: fails.call(*given))
+        monkeypatch.setattr(owner, name, lambda *args, fails=fails: fails.call(*args))
         try:
             resume(folder, callbacks=[fails.arm])
         except SaveError as error:

@@ -18,7 +18,7 @@ from regard.gpt import (
 )
 
 
-def test_the_text_may_be_given_again_and_has_to_be_the_same(whole, cut):
+def test_the_text_may_be_passed_again_and_has_to_be_the_same(whole, cut):
     with pytest.raises(CheckpointError, match="the text is not the one that the run in"):
         resume(cut, texts=[TEXT, "more"])
     resume(cut, texts=[TEXT], gpt=TINY, config=RECIPE)

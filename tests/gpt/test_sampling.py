@@ -49,18 +49,18 @@ def top_k_written_out(row, k):
 
 
 def top_p_written_out(row, p):
-    given, kept, total = shares(row), set(), 0.0
+    probs, kept, total = shares(row), set(), 0.0
     for i in ranked(row):
         kept.add(i)
-        total += given[i]
+        total += probs[i]
         if total >= p:
             break
     return only(row, kept)
 
 
 def min_p_written_out(row, p):
-    given = shares(row)
-    return only(row, {i for i in range(len(row)) if given[i] >= p * max(given)})
+    probs = shares(row)
+    return only(row, {i for i in range(len(row)) if probs[i] >= p * max(probs)})
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.7, 0.6])
@@ -117,7 +117,7 @@ def test_exactly_k_tokens_stay_where_more_are_equal():
 
 
 @pytest.mark.parametrize("before", [{"top_k": 2}, {"temperature": 0.5}], ids=str)
-def test_top_p_is_a_share_of_what_is_left_before_it(before):
+def test_top_p_is_a_share_after_the_filters_before_it(before):
     row = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
     assert (probabilities(row, Sampling(top_p=0.5)) > 0).tolist() == [[True, True, False, False]]
     # Of 0.4 and 0.3, the first alone is 0.57; of the squares, 0.53.
@@ -126,9 +126,9 @@ def test_top_p_is_a_share_of_what_is_left_before_it(before):
 
 
 def test_a_draw_is_where_the_running_sum_passes_the_number():
-    given = torch.tensor([[0.25, 0.0, 0.5, 0.25]]).expand(6, 4)
+    probs = torch.tensor([[0.25, 0.0, 0.5, 0.25]]).expand(6, 4)
     numbers = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-48], dtype=torch.float64)
-    assert pick(given, numbers).tolist() == [0, 0, 2, 2, 3, 3]
+    assert pick(probs, numbers).tolist() == [0, 0, 2, 2, 3, 3]
     # Never one of probability 0, not even at the very end.
     last = torch.tensor([[0.3, 0.3, 0.4, 0.0]])
     assert pick(last, numbers[-1:]).tolist() == [2]
@@ -152,7 +152,7 @@ def test_random_numbers_are_spread_evenly_and_are_a_function_of_seed_copy_and_st
     assert 0 <= uniform(2**63 - 1, 2**40, 2**40) < 1
 
 
-def test_the_penalty_knows_what_was_drawn():
+def test_the_penalty_applies_to_sampled_tokens():
     sampler = Sampler(
         Sampling(temperature=0.0, repetition_penalty=10.0),
         [torch.tensor([0, 2]), torch.tensor([1, 1])],

@@ -53,7 +53,7 @@ def repeated(model):
     return ids, losses, weights
 
 
-def test_its_size_is_what_was_asked_for(model, tokenizer):
+def test_its_size_is_within_the_limit(model, tokenizer):
     config = model.config
     assert config == GPTConfig()
     assert config.layers >= 4
@@ -130,7 +130,7 @@ def test_there_is_a_previous_token_head(model, tokenizer):
 
 @pytest.mark.parametrize("text", ["held-out text", "random tokens"])
 @pytest.mark.parametrize("head", [1, 2])
-def test_what_its_heads_put_on_the_token_before_is_what_the_card_says(model, tokenizer, text, head):
+def test_its_previous_token_weights_are_those_of_the_card(model, tokenizer, text, head):
     card = (SHIPPED / "README.md").read_text("utf-8")
     row = re.search(rf"\| head {head}, {text} \| (\S+) \| (\S+) \| (\S+) \|", card)
     length, windows = model.config.context, 16
@@ -146,9 +146,9 @@ def test_what_its_heads_put_on_the_token_before_is_what_the_card_says(model, tok
         _, patterns = model.with_patterns(ids)
     rows = torch.arange(1, length)
     weights = patterns[0].dense()[:, head, rows, rows - 1].mean(0)  # (T - 1,)
-    found = [part.mean().item() for part in (weights[:255], weights[255:], weights)]
+    result = [part.mean().item() for part in (weights[:255], weights[255:], weights)]
     # Another Python's text, and other random windows, move the means by less than 0.02.
-    assert found == pytest.approx([float(number) for number in row.groups()], abs=0.03)
+    assert result == pytest.approx([float(number) for number in row.groups()], abs=0.03)
 
 
 def test_it_continues_text_with_words_it_has_read(model, tokenizer):

@@ -53,7 +53,7 @@ def test_characters_give_back_their_own_text(text):
     assert CharTokenizer.from_json(tokenizer.to_json()).characters == tokenizer.characters
 
 
-def test_bpe_joins_what_is_frequent(bpe):
+def test_bpe_merges_frequent_pairs(bpe):
     assert bpe.vocab_size == 290
     assert "The" not in bpe.tokens(range(256))
     assert len(bpe.encode(TEXTS[0])) < len(TEXTS[0]) / 2
@@ -117,7 +117,7 @@ def test_ids_outside_the_vocabulary_are_named(kind, bpe):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char"])
-def test_a_tokenizer_is_kept_and_found_again(kind, bpe, tmp_path):
+def test_a_tokenizer_is_saved_and_loaded(kind, bpe, tmp_path):
     tokenizer = bpe if kind == "bpe" else CharTokenizer("日本 🎉")
     assert isinstance(tokenizer, Tokenizer)
     tokenizer.save(tmp_path / "new")

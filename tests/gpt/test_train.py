@@ -57,7 +57,7 @@ def files_in(folder):
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_tiny_run_learns_its_text_by_heart(tmp_path):
+def test_a_tiny_run_memorizes_its_text(tmp_path):
     config = brief(
         steps=150, warmup=10, batch=16, learning_rate=1e-2, repeats=0.0, evaluate_every=75
     )
@@ -79,7 +79,7 @@ def test_the_learning_rate_rises_then_falls_along_a_cosine():
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (1, 1), (5, 0), (5, 5), (2, 1)])
-def test_the_learning_rate_is_sound_at_the_edges(steps, warmup):
+def test_the_learning_rate_at_the_edges(steps, warmup):
     config = TrainConfig(steps=steps, warmup=warmup, learning_rate=1.0, final=0.1)
     rates = [learning_rate(step, config) for step in range(steps)]
     assert max(rates) == pytest.approx(1.0)
@@ -96,7 +96,7 @@ def test_only_matrices_decay():
     assert len(decaying["params"]) + len(free["params"]) == len(list(model.parameters()))
 
 
-def test_the_gradient_is_clipped_to_the_norm_asked_for(tmp_path, monkeypatch):
+def test_the_gradient_is_clipped_to_the_norm(tmp_path, monkeypatch):
     norms = []
     original = torch.nn.utils.clip_grad_norm_
 
@@ -151,7 +151,7 @@ def test_evaluation_predicts_every_token_once():
         evaluate(model, tokens[:1])
 
 
-def test_what_training_keeps(tmp_path):
+def test_the_files_and_the_record_of_training(tmp_path):
     result = train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
     names = sorted(path.name for path in (tmp_path / "m").iterdir())
     model = ["config.json", "model.safetensors", "run", "run.json", "tokenizer.json"]
@@ -186,17 +186,17 @@ def test_a_bpe_is_trained_on_the_training_text_alone(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["between updates", "inside an update"])
-def test_ctrl_c_keeps_what_was_learnt(tmp_path, monkeypatch, where):
+def test_ctrl_c_writes_a_checkpoint(tmp_path, monkeypatch, where):
     def interrupt(*_):
         raise KeyboardInterrupt
 
     seen = []
 
-    def watch(report):
-        seen.append(report.step)
-        if where == "between updates" and report.step == 4:
+    def watch(metrics):
+        seen.append(metrics.step)
+        if where == "between updates" and metrics.step == 4:
             raise KeyboardInterrupt
-        if where == "inside an update" and report.step == 4:
+        if where == "inside an update" and metrics.step == 4:
             monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", interrupt)
 
     result = train(
@@ -237,7 +237,7 @@ def test_a_signal_waits_for_the_update_that_is_under_way(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("ends", ["too short", "no number", "Ctrl-C"])
-def test_the_old_model_stays_until_the_new_one_is_kept(tmp_path, monkeypatch, ends):
+def test_the_old_model_stays_until_the_first_checkpoint_of_the_new_one(tmp_path, monkeypatch, ends):
     train(tmp_path, texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
     before = files_in(tmp_path)
     wider = GPTConfig(context=8, layers=1, heads=1, dim=24)
@@ -270,14 +270,14 @@ def test_the_old_model_stays_until_the_new_one_is_kept(tmp_path, monkeypatch, en
 
 def test_progress_shows_loss_speed_and_time_left(tmp_path):
     console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
-    reports = []
+    history = []
     train(
         tmp_path / "m",
         texts=[TEXT],
         gpt=TINY,
         config=brief(),
         console=console,
-        callbacks=[reports.append],
+        callbacks=[history.append],
     )
     shown = console.file.getvalue()
     shown_by = ("training", "6/6", "loss", "tokens/s", "0:00:00", "validation loss", "bits/byte")
@@ -286,12 +286,12 @@ def test_progress_shows_loss_speed_and_time_left(tmp_path):
     assert "training" in shown[: shown.index("loss ")]  # before there was anything to tell
     assert "nan" not in shown
     assert not re.search(r"\b0 tokens/s", shown)
-    assert [report.step for report in reports] == [1, 2, 3, 4, 5, 6]
-    assert [report.validation_loss is None for report in reports] == [1, 1, 0, 1, 1, 0]
-    assert all(report.tokens_per_second > 0 for report in reports)
+    assert [metrics.step for metrics in history] == [1, 2, 3, 4, 5, 6]
+    assert [metrics.validation_loss is None for metrics in history] == [1, 1, 0, 1, 1, 0]
+    assert all(metrics.tokens_per_second > 0 for metrics in history)
 
 
-def test_progress_of_a_run_that_was_at_its_end_tells_nothing_that_there_is_not(tmp_path):
+def test_progress_of_a_finished_run_shows_no_loss(tmp_path):
     options = {"gpt": TINY, "config": brief()}
     train(tmp_path / "m", texts=[TEXT], console=QUIET, **options)
     console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
@@ -307,9 +307,9 @@ def test_a_folder_with_a_model_is_not_trained_over(tmp_path):
         train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
 
 
-def test_a_run_that_diverges_says_so_and_keeps_the_checkpoint(tmp_path, monkeypatch):
-    def spoil(report):
-        if report.step == 4:
+def test_a_diverging_run_raises_and_keeps_the_checkpoint(tmp_path, monkeypatch):
+    def spoil(metrics):
+        if metrics.step == 4:
             with torch.no_grad():
                 spoil.model.wte.weight.fill_(math.nan)
 
@@ -324,20 +324,20 @@ def test_a_run_that_diverges_says_so_and_keeps_the_checkpoint(tmp_path, monkeypa
     with pytest.raises(
         DivergedError,
         match=r"the loss is nan at update 5, whose batch has .* begin at token \d+, .* of update 3",
-    ) as told:
+    ) as error:
         train(
             tmp_path / "m", texts=[TEXT], gpt=TINY, config=config, console=QUIET, callbacks=[spoil]
         )
     assert issubclass(DivergedError, Error)
-    assert told.value.step == 5
+    assert error.value.step == 5
     corpus = open_corpus(tmp_path / "m" / "run" / "corpus")
     made = Batches(
         tokens=corpus.training, context=16, vocab_size=corpus.tokenizer.vocab_size, config=config
     )
     starts = [start for start in made.batch(4).starts.tolist() if start >= 0]
-    assert told.value.starts == tuple(starts)
+    assert error.value.starts == tuple(starts)
     assert f"{len(starts)} windows of 16 tokens that begin at token {starts[0]}, " in str(
-        told.value
+        error.value
     )
     model, _ = load(tmp_path / "m")
     assert load_training(tmp_path / "m")["step"] == 3

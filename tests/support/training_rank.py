@@ -26,12 +26,12 @@ RECIPE = {"tokenizer": "char", "steps": 7, "warmup": 2, "batch": 2, "accumulate"
 def go(folder, *, stop=0, fails=0, full=0, resume=False, recipe=None, gpt=None):
     """Train; after some updates `stop` as Ctrl-C does, fail, or find the disk full."""
 
-    def interrupt(report):
-        if report.step == stop:
+    def interrupt(metrics):
+        if metrics.step == stop:
             raise KeyboardInterrupt
-        if report.step == fails:
+        if metrics.step == fails:
             raise LookupError("what a callback may raise")
-        if report.step == full:
+        if metrics.step == full:
             resource.setrlimit(resource.RLIMIT_FSIZE, (99, -1))
 
     return train(
@@ -45,8 +45,8 @@ def go(folder, *, stop=0, fails=0, full=0, resume=False, recipe=None, gpt=None):
     )
 
 
-def told(task):
-    """What an error says, or what comes back."""
+def outcome(task):
+    """The result of a task, or its error as text."""
     try:
         return task()
     except Exception as error:  # noqa: BLE001 - all of it is compared
@@ -59,15 +59,15 @@ def main(rank, size, folder, runs):
     """Join the world and train."""
     store = dist.FileStore(str(folder / f"store{size}"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    found = []
+    results = []
     for run in runs:
         own = run.pop("ranks", {}).get(str(rank), {})
-        result = told(lambda given=run | own: go(folder / given.pop("name"), **given))
+        result = outcome(lambda args=run | own: go(folder / args.pop("name"), **args))
         if not isinstance(result, str):
             weights = result.model.state_dict()
             result = {name: float(weight.double().norm()) for name, weight in weights.items()}
-        found.append(result)
-    (folder / f"found{size}-{rank}.json").write_text(json.dumps(found))
+        results.append(result)
+    (folder / f"found{size}-{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()
 
 
