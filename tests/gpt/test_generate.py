@@ -239,7 +239,9 @@ def test_the_prompt_is_read_once_and_then_a_token_a_step(model, ids, monkeypatch
 
 def test_past_the_context_is_refused_on_request(model, ids):
     assert generate(model, ids, tokens=4, past="refuse").shape == (2, 7)
-    with pytest.raises(ValueError, match=r"3 tokens and tokens=5 more .* context of 7; choose tokens=4"):
+    with pytest.raises(
+        ValueError, match=r"3 tokens and tokens=5 more .* context of 7; choose tokens=4"
+    ):
         stream(model, ids, tokens=5, past="refuse")
 
 
