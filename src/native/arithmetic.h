@@ -17,9 +17,9 @@ struct Panel {
   int64_t stride;
 };
 
-template <class T>
-struct Widened {
-  using Element = T;
+// How two factors are multiplied and added up. The tiles know nothing else of an arithmetic, so
+// that they are compiled once for all dtypes that are multiplied alike.
+struct FloatProducts {
   using Number = float;
   static constexpr int STEP = 1;
 
@@ -27,6 +27,12 @@ struct Widened {
   REGARD_INLINE floats multiply_add(floats number, floats lanes, floats sum) {
     return number * lanes + sum;
   }
+};
+
+template <class T>
+struct Widened : FloatProducts {
+  using Element = T;
+  using Products = FloatProducts;
 
   static void load_queries(const regard_tensor &from, const Task &task, int64_t dim, float factor,
                            float *to) {

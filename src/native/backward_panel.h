@@ -117,11 +117,12 @@ static void backward_run(const regard_problem &p, const regard_gradients &g, con
 
   floats ignored[VECTORS] = {};
   with_live(run.last - run.first, [&](auto live) {
-    score_rows<Arithmetic, live>(keys.data, keys.stride, run.keys, steps(p.dim),
-                                 rows.query + first_row, scratch.weights + first_row, ignored);
-    score_rows<Arithmetic, live>(values.data, values.stride, run.keys, steps(p.dim_value),
-                                 rows.gradient + first_row, scratch.score_gradients + first_row,
-                                 ignored);
+    score_rows<typename Arithmetic::Products, live>(keys.data, keys.stride, run.keys, steps(p.dim),
+                                                    rows.query + first_row,
+                                                    scratch.weights + first_row, ignored);
+    score_rows<typename Arithmetic::Products, live>(values.data, values.stride, run.keys,
+                                                    steps(p.dim_value), rows.gradient + first_row,
+                                                    scratch.score_gradients + first_row, ignored);
   });
   differentiate<Arithmetic>(p, g, scoring, task, rows, run, common, scratch, alibi);
   const auto gradients =
@@ -129,8 +130,8 @@ static void backward_run(const regard_problem &p, const regard_gradients &g, con
 
   // Where all is visible, NaN may spread; elsewhere what is hidden must not.
   const bool plain = common && !scoring.adjusted;
-  const auto sum_rows =
-      plain || rows.finite ? gradient_rows<Arithmetic> : careful_gradient_rows<Arithmetic>;
+  const auto sum_rows = plain || rows.finite ? gradient_rows<typename Arithmetic::Products>
+                                             : careful_gradient_rows<Arithmetic>;
   if (g.value.data)
     sum_rows(gradients.weights, rows.gradient_rows, padded(p.dim_value), first_row, last_row,
              run.keys, scratch.value_gradient + key * padded(p.dim_value));
@@ -142,8 +143,9 @@ static void backward_run(const regard_problem &p, const regard_gradients &g, con
     return careful_query_gradient<Arithmetic>(summed_keys, run, p.dim, gradients.lanes,
                                               scratch.query_share);
   with_live(run.last - run.first, [&](auto live) {
-    context_rows<Arithmetic, live>(summed_keys.data, summed_keys.stride, steps(run.keys), p.dim,
-                                   gradients.lanes + first_row, scratch.query_share + first_row);
+    context_rows<typename Arithmetic::Products, live>(
+        summed_keys.data, summed_keys.stride, steps(run.keys), p.dim, gradients.lanes + first_row,
+        scratch.query_share + first_row);
   });
 }
 

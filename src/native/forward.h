@@ -181,7 +181,7 @@ static void forward_block(const ForwardCall &call, const Task &task, const Task 
                           p.dim_value * int64_t(sizeof *soon)};
     if (at_end) fetch_part<Element>(p.query, next, p.dim, n, count);
     with_live(run.last - run.first, [&](auto live) {
-      score_rows<Arithmetic, live>(
+      score_rows<typename Arithmetic::Products, live>(
           keys.data + (run.key - first) * keys.stride, keys.stride, run.keys,
           (p.dim + STEP - 1) / STEP, scratch.query + run.first * LANES,
           scores_of(run) + run.first * LANES, (plain ? peak : ignored) + run.first, values);
@@ -214,9 +214,9 @@ static void forward_block(const ForwardCall &call, const Task &task, const Task 
       continue;
     }
     with_live(run.last - run.first, [&](auto live) {
-      context_rows<Arithmetic, live>(seen.data, seen.stride, (run.keys + STEP - 1) / STEP,
-                                     p.dim_value, scores + run.first * LANES,
-                                     scratch.context + run.first * LANES);
+      context_rows<typename Arithmetic::Products, live>(
+          seen.data, seen.stride, (run.keys + STEP - 1) / STEP, p.dim_value,
+          scores + run.first * LANES, scratch.context + run.first * LANES);
     });
   }
 }

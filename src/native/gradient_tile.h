@@ -1,7 +1,7 @@
 // The backward pass's third product, a sum over queries: sums[k] += Σ_r weights[k][r] · rows[r].
 //
 // Here the head dimension lies in the lanes. The sums are (keys, stride), stride a multiple of
-// LANES; of the rows, Arithmetic::STEP lie side by side; the weights, (keys, QUERIES), are
+// LANES; of the rows, Products::STEP lie side by side; the weights, (keys, QUERIES), are
 // broadcast.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace regard::REGARD_SET {
 
-template <class Arithmetic, int columns, int keys>
-REGARD_INLINE void gradient_tile(const typename Arithmetic::Number *weights, const float *rows,
+template <class Products, int columns, int keys>
+REGARD_INLINE void gradient_tile(const typename Products::Number *weights, const float *rows,
                                  int64_t stride, int first, int last, float *sums) {
   floats total[keys][columns];
   REGARD_UNROLLED_FOR (int k = 0; k < keys; k++)
@@ -20,9 +20,9 @@ REGARD_INLINE void gradient_tile(const typename Arithmetic::Number *weights, con
     floats row[columns];
     REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) row[j] = load(rows + r * stride + j * LANES);
     REGARD_UNROLLED_FOR (int k = 0; k < keys; k++) {
-      const floats weight = Arithmetic::broadcast(weights + k * QUERIES + r * Arithmetic::STEP);
+      const floats weight = Products::broadcast(weights + k * QUERIES + r * Products::STEP);
       REGARD_UNROLLED_FOR (int j = 0; j < columns; j++)
-        total[k][j] = Arithmetic::multiply_add(weight, row[j], total[k][j]);
+        total[k][j] = Products::multiply_add(weight, row[j], total[k][j]);
     }
   }
   REGARD_UNROLLED_FOR (int k = 0; k < keys; k++)
@@ -32,16 +32,16 @@ REGARD_INLINE void gradient_tile(const typename Arithmetic::Number *weights, con
     }
 }
 
-template <class Arithmetic, int columns>
-__attribute__((noinline)) void gradient_columns(const typename Arithmetic::Number *weights,
+template <class Products, int columns>
+__attribute__((noinline)) void gradient_columns(const typename Products::Number *weights,
                                                 const float *rows, int64_t stride, int first,
                                                 int last, int64_t keys, float *sums) {
   constexpr int most_keys = tile_rows(columns);
   int64_t k = 0;
   const auto run = [&](auto size) {
     for (; k + size <= keys; k += size)
-      gradient_tile<Arithmetic, columns, size>(weights + k * QUERIES, rows, stride, first, last,
-                                               sums + k * stride);
+      gradient_tile<Products, columns, size>(weights + k * QUERIES, rows, stride, first, last,
+                                             sums + k * stride);
   };
   run(std::integral_constant<int, most_keys>());
   if constexpr (most_keys > 4) run(std::integral_constant<int, 4>());
@@ -50,14 +50,14 @@ __attribute__((noinline)) void gradient_columns(const typename Arithmetic::Numbe
 }
 
 // Sums over the rows [first, last) of a task, for so many keys.
-template <class Arithmetic>
-static void gradient_rows(const typename Arithmetic::Number *weights, const float *rows,
+template <class Products>
+static void gradient_rows(const typename Products::Number *weights, const float *rows,
                           int64_t stride, int first, int last, int64_t keys, float *sums) {
-  constexpr int STEP = Arithmetic::STEP;
+  constexpr int STEP = Products::STEP;
   for (int64_t d = 0; d < stride; d += VECTORS * LANES)
     with_live(int(least(int64_t(VECTORS), (stride - d) / LANES)), [&](auto columns) {
-      gradient_columns<Arithmetic, columns>(weights, rows + d, stride, first / STEP,
-                                            (last + STEP - 1) / STEP, keys, sums + d);
+      gradient_columns<Products, columns>(weights, rows + d, stride, first / STEP,
+                                          (last + STEP - 1) / STEP, keys, sums + d);
     });
 }
 

@@ -44,8 +44,7 @@ REGARD_INLINE ints pairs_of(floats low, floats high) {
 REGARD_INLINE floats low_of(ints pairs) { return (floats)(pairs << 16); }
 REGARD_INLINE floats high_of(ints pairs) { return (floats)(pairs & ~0xffff); }
 
-struct Pairs {
-  using Element = BFloat16;
+struct PairProducts {
   using Number = uint16_t;
   static constexpr int STEP = 2;
 
@@ -55,6 +54,11 @@ struct Pairs {
   REGARD_INLINE floats multiply_add(floats number, floats lanes, floats sum) {
     return _mm512_dpbf16_ps(sum, (__m512bh)number, (__m512bh)lanes);
   }
+};
+
+struct Pairs : PairProducts {
+  using Element = BFloat16;
+  using Products = PairProducts;
 
   // The task's rows, times 1 or −1, to (dim / 2, QUERIES) pairs; lanes not in use are 0.
   static void load_queries(const regard_tensor &from, const Task &task, int64_t dim, float factor,

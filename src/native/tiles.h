@@ -5,8 +5,8 @@
 // Keys and values are read row by row, one broadcast number at a time; nothing is summed across
 // lanes.
 //
-// An Arithmetic (arithmetic.h) says what a number is: of the elements that a product sums over, one
-// multiplication takes Arithmetic::STEP, and `steps` counts multiplications.
+// Products (arithmetic.h) say what a number is: of the elements that a product sums over, one
+// multiplication takes Products::STEP, and `steps` counts multiplications.
 #pragma once
 
 #include "vector.h"
@@ -34,7 +34,7 @@ REGARD_INLINE void fetch(const Ahead &ahead, int64_t first, int64_t rows) {
 }
 
 // scores[k] = Σ_d key[k][d] · query[d], and peak the largest so far of each query.
-template <class Arithmetic, int live, int rows, class Number>
+template <class Products, int live, int rows, class Number>
 REGARD_INLINE void score_tile(const Number *key, int64_t stride, int64_t steps, const float *query,
                               float *scores, floats *peak) {
   floats sums[rows][live];
@@ -44,9 +44,9 @@ REGARD_INLINE void score_tile(const Number *key, int64_t stride, int64_t steps, 
     floats q[live];
     REGARD_UNROLLED_FOR (int j = 0; j < live; j++) q[j] = load(query + d * QUERIES + j * LANES);
     REGARD_UNROLLED_FOR (int k = 0; k < rows; k++) {
-      const floats number = Arithmetic::broadcast(key + k * stride + d * Arithmetic::STEP);
+      const floats number = Products::broadcast(key + k * stride + d * Products::STEP);
       REGARD_UNROLLED_FOR (int j = 0; j < live; j++)
-        sums[k][j] = Arithmetic::multiply_add(number, q[j], sums[k][j]);
+        sums[k][j] = Products::multiply_add(number, q[j], sums[k][j]);
     }
   }
   REGARD_UNROLLED_FOR (int j = 0; j < live; j++) {
@@ -74,23 +74,23 @@ REGARD_INLINE void tile_over(int64_t rows, Tile tile) {
 }
 
 // Meanwhile the next keys come to the cache, and of what is given the same rows.
-template <class Arithmetic, int live, class Number>
+template <class Products, int live, class Number>
 __attribute__((noinline)) void score_rows(const Number *key, int64_t stride, int64_t keys,
                                           int64_t steps, const float *query, float *scores,
                                           floats *peak, const Ahead &ahead = {}) {
   constexpr int64_t size = sizeof(Number);
-  const Ahead next = {key, stride * size, steps * Arithmetic::STEP * size};
+  const Ahead next = {key, stride * size, steps * Products::STEP * size};
   tile_over<tile_rows(live)>(keys, [&](int64_t k, auto rows) REGARD_FLAT {
     fetch(next, k + rows, rows);
     fetch(ahead, k, rows);
-    score_tile<Arithmetic, live, rows>(key + k * stride, stride, steps, query, scores + k * QUERIES,
-                                       peak);
+    score_tile<Products, live, rows>(key + k * stride, stride, steps, query, scores + k * QUERIES,
+                                     peak);
   });
 }
 
 // context[d] += Σ_k value[k][d] · weights[k]. A block is summed up by itself before it is added:
 // that rounds less than one long sum.
-template <class Arithmetic, int live, int rows, class Number>
+template <class Products, int live, int rows, class Number>
 REGARD_INLINE void context_tile(const Number *value, int64_t stride, int64_t steps,
                                 const float *weights, float *context) {
   floats sums[rows][live];
@@ -100,9 +100,9 @@ REGARD_INLINE void context_tile(const Number *value, int64_t stride, int64_t ste
     floats w[live];
     REGARD_UNROLLED_FOR (int j = 0; j < live; j++) w[j] = load(weights + k * QUERIES + j * LANES);
     REGARD_UNROLLED_FOR (int d = 0; d < rows; d++) {
-      const floats number = Arithmetic::broadcast(value + k * stride + d * Arithmetic::STEP);
+      const floats number = Products::broadcast(value + k * stride + d * Products::STEP);
       REGARD_UNROLLED_FOR (int j = 0; j < live; j++)
-        sums[d][j] = Arithmetic::multiply_add(number, w[j], sums[d][j]);
+        sums[d][j] = Products::multiply_add(number, w[j], sums[d][j]);
     }
   }
   REGARD_UNROLLED_FOR (int d = 0; d < rows; d++)
@@ -112,13 +112,13 @@ REGARD_INLINE void context_tile(const Number *value, int64_t stride, int64_t ste
     }
 }
 
-template <class Arithmetic, int live, class Number>
+template <class Products, int live, class Number>
 __attribute__((noinline)) void context_rows(const Number *value, int64_t stride, int64_t steps,
                                             int64_t dim, const float *weights, float *context) {
   constexpr int rows = REGISTERS == 32 && live == 4 ? 4 : tile_rows(live);  // dims are even
   tile_over<rows>(dim, [&](int64_t d, auto rows) REGARD_FLAT {
-    context_tile<Arithmetic, live, rows>(value + d * Arithmetic::STEP, stride, steps, weights,
-                                         context + d * QUERIES);
+    context_tile<Products, live, rows>(value + d * Products::STEP, stride, steps, weights,
+                                       context + d * QUERIES);
   });
 }
 

@@ -122,10 +122,10 @@ static void score(const Scoring &scoring, const ReadScratch &scratch, Block &blo
     const bool plain = !run.edge && !scoring.adjusted;
     float *scores = block.weights + (run.key - block.key) * QUERIES;
     with_live(run.last - run.first, [&](auto live) {
-      score_rows<Arithmetic, live>(keys.data + (run.key - block.key) * keys.stride, keys.stride,
-                                   run.keys, (p.dim + STEP - 1) / STEP,
-                                   scratch.query + run.first * LANES, scores + run.first * LANES,
-                                   (plain ? block.peak : ignored) + run.first);
+      score_rows<typename Arithmetic::Products, live>(
+          keys.data + (run.key - block.key) * keys.stride, keys.stride, run.keys,
+          (p.dim + STEP - 1) / STEP, scratch.query + run.first * LANES, scores + run.first * LANES,
+          (plain ? block.peak : ignored) + run.first);
     });
     if (scoring.adjusted)
       adjust(p, task, run, scores, block.peak, seen);
