@@ -15,7 +15,7 @@ extern "C" {
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
-// What a call came to.
+// The result of a call.
 enum { REGARD_DONE = 0, REGARD_OUT_OF_MEMORY = 1 };
 
 // (B, heads, positions, dim), strides in elements; the last axis is contiguous.
@@ -67,7 +67,7 @@ int regard_forward(const regard_problem *problem, const regard_tensor *context, 
 int regard_attend(const regard_problem *kind, void *query, void *key, void *value, void *context,
                   int64_t threads);
 
-// What the backward pass is given and what it is to fill; data is NULL where no gradient is wanted.
+// Inputs and results of the backward pass; data is NULL where no gradient is wanted.
 typedef struct {
   regard_tensor context, context_gradient;  // in the dtype of query
   const float *logsumexp;                   // (B, H, L), contiguous
@@ -79,18 +79,18 @@ typedef struct {
 
 int regard_backward(const regard_problem *problem, const regard_gradients *gradients);
 
-// What can be read off the weights, and the shape of the result behind (B, H), floats unless said
-// otherwise; `size` and `given` in brackets.
+// The readouts, and the shape of each result after (B, H), floats unless noted; `size` and `input`
+// in brackets.
 enum {
   REGARD_LOGSUMEXP,  // (L)
   REGARD_MAX,        // (L)
   REGARD_ENTROPY,    // (L)
   REGARD_DISTANCE,   // (L)
-  REGARD_MASS,       // (L) [given: floats (S), 1 for the keys that count, else 0]
+  REGARD_MASS,       // (L) [input: floats (S), 1 for the keys that count, else 0]
   REGARD_TOP,        // (L, k) and positions, int64 [size: k]
-  REGARD_WEIGHTS,    // (L, n), zeros before [size: n; given: int64 (2, n), see chosen.h]
+  REGARD_WEIGHTS,    // (L, n), zeros before [size: n; input: int64 (2, n), see chosen.h]
   REGARD_RECEIVED,   // (S)
-  REGARD_COLLECTED,  // (M, S) [size: M; given: floats (B, H, M, L)]
+  REGARD_COLLECTED,  // (M, S) [size: M; input: floats (B, H, M, L)]
   REGARD_OFFSETS,    // (n) [size: n]
   REGARD_IMAGE,      // (rows, columns), no more than (L, S) [size: rows; columns]
 };
@@ -99,13 +99,13 @@ typedef struct {
   int64_t kind;
   float *result;
   int64_t *positions;
-  const void *given;
+  const void *input;
   int64_t size, columns;
 } regard_readout;
 
 typedef struct {
-  const float *logsumexp;       // (B, H, L), or NULL to work it out on the way
-  int64_t first_key, last_key;  // keys [first, last) take part; other than all need logsumexp
+  const float *logsumexp;       // (B, H, L), or NULL to compute it on the way
+  int64_t first_key, stop_key;  // keys [first, stop) take part; other than all need logsumexp
   int64_t count;
   const regard_readout *list;
 } regard_readouts;
@@ -120,9 +120,9 @@ typedef struct {
   int64_t vectors, inputs, outputs;
   const void *x, *weight, *bias;
   void *result;
-} regard_map;
+} regard_matvec;
 
-int regard_apply(const regard_map *map);
+int regard_apply(const regard_matvec *product);
 
 // Measures what the threads can do at most, in some hundredths to tenths of a second: operations a
 // second on numbers of a dtype, as the instruction set in use multiplies them, and bytes a second

@@ -1,29 +1,28 @@
 // How the tiles multiply: rows of keys and values become numbers to broadcast, one at a time.
 //
-// An arithmetic says in which numbers it reads panels of keys and values, how many elements of a
-// sum one multiplication takes (STEP), and in which form queries and weights lie in the lanes. Here
-// is that of float32, with half precisions widened to it; pairs.h has that of bfloat16 dot
-// products.
+// An arithmetic defines the numbers that keys and values are packed as, how many elements of a sum
+// one multiplication takes (STEP), and the form of queries and weights in the lanes. Here is that
+// of float32, to which half precisions are widened; pairs.h has that of bfloat16 dot products.
 #pragma once
 
-#include "lanes.h"
+#include "query_block.h"
 
 namespace regard::REGARD_SET {
 
 // Rows of keys: row k at data + k · stride. Rows of values: STEP rows at data + k / STEP · stride.
 template <class Number>
-struct Panel {
+struct PackedRows {
   const Number *data;
   int64_t stride;
 };
 
-// How two factors are multiplied and added up. The tiles know nothing else of an arithmetic, so
-// that they are compiled once for all dtypes that are multiplied alike.
+// Multiplication and addition. The tiles depend on nothing else, so that they are compiled once for
+// all dtypes that share them.
 struct FloatProducts {
   using Number = float;
   static constexpr int STEP = 1;
 
-  REGARD_INLINE floats broadcast(const float *from) { return all(*from); }
+  REGARD_INLINE floats load_broadcast(const float *from) { return broadcast(*from); }
   REGARD_INLINE floats multiply_add(floats number, floats lanes, floats sum) {
     return number * lanes + sum;
   }
@@ -34,15 +33,15 @@ struct Widened : FloatProducts {
   using Element = T;
   using Products = FloatProducts;
 
-  static void load_queries(const regard_tensor &from, const Task &task, int64_t dim, float factor,
-                           float *to) {
-    load_rows(Element(), from, task, dim, factor, to);
+  static void load_queries(const regard_tensor &from, const QueryBlock &queries, int64_t dim,
+                           float factor, float *to) {
+    load_rows(Element(), from, queries, dim, factor, to);
   }
 
-  // Where the rows lie, or widened into scratch.
-  static Panel<float> keys(const regard_tensor &from, const Task &task, int64_t first,
-                           int64_t count, int64_t dim, float *scratch) {
-    const auto *data = first_row<Element>(from, task, first);
+  // The rows in place, or widened into scratch.
+  static PackedRows<float> keys(const regard_tensor &from, const QueryBlock &queries, int64_t first,
+                                int64_t count, int64_t dim, float *scratch) {
+    const auto *data = first_row<Element>(from, queries, first);
     if constexpr (std::is_same_v<Element, Float32>) {
       return {data, from.row};
     } else {
@@ -53,19 +52,19 @@ struct Widened : FloatProducts {
       return {scratch, padded(dim)};
     }
   }
-  static Panel<float> values(const regard_tensor &from, const Task &task, int64_t first,
-                             int64_t count, int64_t dim, float *scratch) {
-    return keys(from, task, first, count, dim, scratch);
+  static PackedRows<float> values(const regard_tensor &from, const QueryBlock &queries,
+                                  int64_t first, int64_t count, int64_t dim, float *scratch) {
+    return keys(from, queries, first, count, dim, scratch);
   }
-  REGARD_INLINE float value(const Panel<float> &rows, int64_t k, int64_t d) {
+  REGARD_INLINE float value(const PackedRows<float> &rows, int64_t k, int64_t d) {
     return rows.data[k * rows.stride + d];
   }
-  static bool finite(const Panel<float> &rows, int64_t count, int64_t dim) {
-    ints stray = {};
+  static bool finite(const PackedRows<float> &rows, int64_t count, int64_t dim) {
+    ints nonfinite = {};
     for (int64_t k = 0; k < count; k++)
       for (int64_t d = 0; d < dim; d += LANES)
-        stray |= is_stray(widen_part(Float32(), rows.data + k * rows.stride + d, dim - d));
-    return !any(stray);
+        nonfinite |= is_nonfinite(widen_part(Float32(), rows.data + k * rows.stride + d, dim - d));
+    return !any(nonfinite);
   }
 
   REGARD_INLINE floats exponential(floats x) { return exp2(x); }

@@ -1,61 +1,57 @@
 // The backward pass: scores and weights are computed anew from the log-sum-exp (Dao 2023,
 // arXiv:2307.08691, algorithm 2, with queries in the lanes).
 //
-// The keys of a group are cut into panels. A panel is one thread's work: it goes over all tasks
-// that see any of its keys, and owns the gradients of its keys and values. The gradient of a task's
-// queries is a sum over panels, and it must not depend on which thread is the faster: a panel adds
-// its share only when the one before it has. All of them take the tasks in one order, and the one
-// before was started before: so nobody waits long, and nobody for ever.
+// The keys of a group are cut into panels. A panel is one thread's work: it goes over all blocks of
+// queries that see any of its keys, and owns the gradients of its keys and values. The gradient of
+// a block's queries is a sum over panels, and it must not depend on which thread is faster: a panel
+// adds its share only after the panel before it. All panels take the blocks in the same order and
+// start in order, so that no thread waits for long, and none forever.
 #pragma once
 
 #include <stdlib.h>
 
 #include "backward_panel.h"
-#include "norms.h"
+#include "normalizers.h"
 
 namespace regard::REGARD_SET {
 
-// The keys that a task sees.
-struct Hull {
-  int32_t first, last;
-  bool empty() const { return first >= last; }
-};
-
-// What all threads share.
+// Shared by all threads.
 struct Backward {
   const regard_problem &p;
   const regard_gradients &g;
   Scoring scoring;
-  int64_t groups, panels, tasks;  // groups of the whole batch; panels and tasks of each
-  Hull *hulls = nullptr;          // (groups, tasks), or none where there is but one panel
-  int64_t *passed = nullptr;      // (groups, panels): tasks that are done with
+  int64_t groups, panels,
+      query_blocks;             // groups of the whole batch; panels and blocks of queries of each
+  KeyRange *ranges = nullptr;   // (groups, query_blocks), or none where there is one panel
+  int64_t *finished = nullptr;  // (groups, panels): blocks of queries that are finished
   // (groups, panels, heads of a group): shares of their gradients
   double *alibi = nullptr, *sink = nullptr;
-  const RowNorm *norms = nullptr;  // (B, H, L), of rows whose log-sum-exp is coarse, or none
-  regard_tensor query_sums = {};   // float32: the gradient itself, or memory lent for it
+  const RowNormalizer *normalizers =
+      nullptr;                    // (B, H, L), of rows whose log-sum-exp is imprecise, or none
+  regard_tensor query_sums = {};  // float32: the gradient itself, or memory in its place
 };
 
-struct Lent {
+struct ZeroedMemory {
   void *data;
-  explicit Lent(int64_t bytes) : data(calloc(size_t(bytes) + 1, 1)) {}
-  Lent(const Lent &) = delete;
-  ~Lent() { free(data); }
+  explicit ZeroedMemory(int64_t bytes) : data(calloc(size_t(bytes) + 1, 1)) {}
+  ZeroedMemory(const ZeroedMemory &) = delete;
+  ~ZeroedMemory() { free(data); }
 };
 
-// What a task adds to the gradients of its heads' slopes and sinks.
-static void add_numbers(const Backward &w, const Task &task, const TaskRows &rows, bool first,
-                        const floats *alibi, int64_t panel_number) {
+// Adds a block's share to the gradients of its heads' slopes and sinks.
+static void add_numbers(const Backward &w, const QueryBlock &queries, const QueryRows &rows,
+                        bool first, const floats *alibi, int64_t panel_number) {
   const int64_t heads = group_size(w.p);
   const auto add = [&](int j, floats part, double *sums) {
     alignas(64) float parts[LANES];
     store(parts, part);
-    for (int i = 0; i < LANES && j * LANES + i < task.count; i++)
-      sums[panel_number * heads + task.head[j * LANES + i] % heads] += parts[i];
+    for (int i = 0; i < LANES && j * LANES + i < queries.count; i++)
+      sums[panel_number * heads + queries.head[j * LANES + i] % heads] += parts[i];
   };
-  for (int j = 0; j < task.vectors; j++) {
+  for (int j = 0; j < queries.vectors; j++) {
     if (w.g.alibi) add(j, alibi[j], w.alibi);
     if (!w.g.sink || !first) continue;
-    const floats sink = numbers_of(w.p.sink, task, j * LANES);
+    const floats sink = numbers_of(w.p.sink, queries, j * LANES);
     floats power;
     for (int i = 0; i < LANES; i++)
       power[i] = float((sink[i] - rows.peak[j][i] * w.scoring.unit) * LOG2_E - rows.log[j][i]);
@@ -65,37 +61,37 @@ static void add_numbers(const Backward &w, const Task &task, const TaskRows &row
 
 template <class Arithmetic>
 static void visit(const Backward &w, const KeyPanel<Arithmetic> &panel, int64_t panel_number,
-                  int64_t number, const Task &task, const PanelScratch &scratch) {
+                  int64_t number, const QueryBlock &queries, const PanelScratch &scratch) {
   const regard_problem &p = w.p;
   const regard_gradients &g = w.g;
-  TaskRows rows = {.query = scratch.query,
-                   .gradient = scratch.gradient,
-                   .query_rows = scratch.query_rows,
-                   .gradient_rows = scratch.gradient_rows};
-  load_task_rows<Arithmetic>(p, g, w.scoring, w.norms, task, rows);
+  QueryRows rows = {.query = scratch.query,
+                    .gradient = scratch.gradient,
+                    .query_rows = scratch.query_rows,
+                    .gradient_rows = scratch.gradient_rows};
+  load_query_rows<Arithmetic>(p, g, w.scoring, w.normalizers, queries, rows);
   floats alibi[VECTORS] = {};
-  backward_task(p, g, w.scoring, panel, task, rows, scratch, alibi);
+  backward_queries(p, g, w.scoring, panel, queries, rows, scratch, alibi);
 
-  const Hull hull = {task.first_key, task.last_key};
+  const KeyRange range = {queries.first_key, queries.stop_key};
   const QuerySums to = {.sums = w.query_sums,
-                        .first = hull.empty() || hull.first >= panel.first,
-                        .last = hull.empty() || hull.last <= panel.last};
-  add_numbers(w, task, rows, to.first, alibi, panel_number);
+                        .first = range.empty() || range.start >= panel.first,
+                        .last = range.empty() || range.stop <= panel.last};
+  add_numbers(w, queries, rows, to.first, alibi, panel_number);
   if (!g.query.data) return;
-  if (!to.first) wait_above(&w.passed[panel_number - 1], number);
-  add_query_gradient(typename Arithmetic::Element(), scratch.query_share, task, p.dim,
+  if (!to.first) wait_above(&w.finished[panel_number - 1], number);
+  add_query_gradient(typename Arithmetic::Element(), scratch.query_share, queries, p.dim,
                      float(p.scale), to, g.query);
 }
 
 template <class Arithmetic>
 static KeyPanel<Arithmetic> open_panel(const regard_problem &p, int64_t group, int64_t index,
                                        const PanelScratch &scratch) {
-  const int64_t first = index * panel_keys(p), last = least(p.keys, first + panel_keys(p));
+  const int64_t first = index * panel_keys(p), last = min(p.keys, first + panel_keys(p));
   KeyPanel<Arithmetic> opened = {.batch = group / p.groups,
                                  .group = group % p.groups,
                                  .first = int32_t(first),
                                  .last = int32_t(last)};
-  Task of_group;
+  QueryBlock of_group;
   of_group.batch = opened.batch, of_group.group = opened.group;
   const int64_t count = last - first;
   opened.keys = Arithmetic::keys(p.key, of_group, first, count, p.dim, scratch.key);
@@ -113,33 +109,33 @@ static void backward_panel(const Backward &w, int64_t group, int64_t index, void
   const PanelScratch scratch(w.p, memory);
   const KeyPanel<Arithmetic> panel = open_panel<Arithmetic>(w.p, group, index, scratch);
   const int64_t panel_number = group * w.panels + index;
-  const auto sees = [&](const Hull &hull) {
-    return hull.empty() ? index == 0 : hull.first < panel.last && hull.last > panel.first;
+  const auto sees = [&](const KeyRange &range) {
+    return range.empty() ? index == 0 : range.start < panel.last && range.stop > panel.first;
   };
-  for (int64_t number = 0; number < w.tasks; number++) {
-    const bool seen = !w.hulls || sees(w.hulls[group * w.tasks + number]);
+  for (int64_t number = 0; number < w.query_blocks; number++) {
+    const bool seen = !w.ranges || sees(w.ranges[group * w.query_blocks + number]);
     if (seen || w.g.bias.data) {
-      Task task;
-      begin(w.p, group * w.tasks + number, task);
-      if (w.g.bias.data) clear_bias_gradient(w.g.bias, task, panel.first, panel.last);
-      if (seen) visit(w, panel, panel_number, number, task, scratch);
+      QueryBlock queries;
+      begin(w.p, group * w.query_blocks + number, queries);
+      if (w.g.bias.data) clear_bias_gradient(w.g.bias, queries, panel.first, panel.last);
+      if (seen) visit(w, panel, panel_number, number, queries, scratch);
     }
-    __atomic_store_n(&w.passed[panel_number], number + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&w.finished[panel_number], number + 1, __ATOMIC_RELEASE);
   }
   if (w.g.key.data) store_panel(scratch.key_gradient, panel, w.p.dim, float(w.p.scale), w.g.key);
   if (w.g.value.data)
-    store_panel(scratch.value_gradient, panel, w.p.dim_value, spared_by_dropout(w.p), w.g.value);
+    store_panel(scratch.value_gradient, panel, w.p.dim_value, dropout_scale(w.p), w.g.value);
 }
 
-static int find_hulls(const Backward &w) {
-  return for_each_task(int(w.p.threads), w.groups * w.tasks, 1, [&](int64_t number, void *) {
-    Task task;
-    begin(w.p, number, task);
-    w.hulls[number] = {task.first_key, task.last_key};
+static int find_key_ranges(const Backward &w) {
+  return for_each_task(int(w.p.threads), w.groups * w.query_blocks, 1, [&](int64_t number, void *) {
+    QueryBlock queries;
+    begin(w.p, number, queries);
+    w.ranges[number] = {queries.first_key, queries.stop_key};
   });
 }
 
-// Adds up the shares of panels, in one order.
+// Sums the shares of panels, always in the same order.
 static void sum_numbers(const Backward &w, const double *shares, float *to) {
   const int64_t heads = group_size(w.p);
   for (int64_t head = 0; head < w.groups * heads; head++) {
@@ -158,33 +154,37 @@ static int backward(const regard_problem &p, const regard_gradients &g) {
                 .g = g,
                 .scoring = scoring_of(p),
                 .groups = p.batch * p.groups,
-                .panels = most(int64_t(1), (p.keys + panel_keys(p) - 1) / panel_keys(p)),
-                .tasks = tasks_per_group(p)};
+                .panels = max(int64_t(1), (p.keys + panel_keys(p) - 1) / panel_keys(p)),
+                .query_blocks = query_blocks_per_group(p)};
 
   const bool many = w.panels > 1;
   const int64_t numbers = w.panels * p.batch * p.heads;
   const int64_t of_head = p.queries * p.dim;
-  const bool lends = many && !std::is_same_v<Element, Float32> && g.query.data;
-  const Lent hulls(many ? w.groups * w.tasks * int64_t(sizeof(Hull)) : 0);
-  const Lent passed(w.groups * w.panels * int64_t(sizeof(int64_t)));
-  const Lent shares(2 * numbers * int64_t(sizeof(double)));
-  const Lent query_sums(lends ? p.batch * p.heads * of_head * int64_t(sizeof(float)) : 0);
-  if (!hulls.data || !passed.data || !shares.data || !query_sums.data) return REGARD_OUT_OF_MEMORY;
-  w.hulls = many ? (Hull *)hulls.data : nullptr;
-  w.passed = (int64_t *)passed.data;
+  const bool needs_sums = many && !std::is_same_v<Element, Float32> && g.query.data;
+  const ZeroedMemory ranges(many ? w.groups * w.query_blocks * int64_t(sizeof(KeyRange)) : 0);
+  const ZeroedMemory finished(w.groups * w.panels * int64_t(sizeof(int64_t)));
+  const ZeroedMemory shares(2 * numbers * int64_t(sizeof(double)));
+  const ZeroedMemory query_sums(needs_sums ? p.batch * p.heads * of_head * int64_t(sizeof(float))
+                                           : 0);
+  if (!ranges.data || !finished.data || !shares.data || !query_sums.data)
+    return REGARD_OUT_OF_MEMORY;
+  w.ranges = many ? (KeyRange *)ranges.data : nullptr;
+  w.finished = (int64_t *)finished.data;
   w.alibi = (double *)shares.data;
   w.sink = w.alibi + numbers;
   w.query_sums =
-      lends ? regard_tensor{query_sums.data, p.heads * of_head, of_head, p.dim} : g.query;
+      needs_sums ? regard_tensor{query_sums.data, p.heads * of_head, of_head, p.dim} : g.query;
 
-  const bool coarse = any_coarse(g.logsumexp, p.batch * p.heads * p.queries);
-  const Lent norms(coarse ? p.batch * p.heads * p.queries * int64_t(sizeof(RowNorm)) : 0);
-  if (!norms.data) return REGARD_OUT_OF_MEMORY;
-  w.norms = (RowNorm *)norms.data;
+  const bool imprecise = any_imprecise(g.logsumexp, p.batch * p.heads * p.queries);
+  const ZeroedMemory normalizers(
+      imprecise ? p.batch * p.heads * p.queries * int64_t(sizeof(RowNormalizer)) : 0);
+  if (!normalizers.data) return REGARD_OUT_OF_MEMORY;
+  w.normalizers = (RowNormalizer *)normalizers.data;
 
-  int result = many ? find_hulls(w) : REGARD_DONE;
-  if (result == REGARD_DONE && coarse)
-    result = find_coarse_norms<Arithmetic>(p, w.scoring, g.logsumexp, (RowNorm *)norms.data);
+  int result = many ? find_key_ranges(w) : REGARD_DONE;
+  if (result == REGARD_DONE && imprecise)
+    result = find_imprecise_normalizers<Arithmetic>(p, w.scoring, g.logsumexp,
+                                                    (RowNormalizer *)normalizers.data);
   if (result == REGARD_DONE)
     result =
         for_each_task(int(p.threads), w.groups * w.panels, PanelScratch::size(p),

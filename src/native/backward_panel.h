@@ -1,5 +1,5 @@
-// A panel of keys in the backward pass: what one task of queries adds to the gradients of its keys
-// and values, and they to that of the task's queries.
+// A panel of keys in the backward pass: what one block of queries adds to the gradients of its keys
+// and values, and they to that of the queries.
 #pragma once
 
 #include "forward.h"
@@ -9,24 +9,24 @@
 namespace regard::REGARD_SET {
 
 constexpr int32_t GRADIENT_BLOCK = 192;  // keys whose weights and gradients stay in the first cache
-static_assert(GRADIENT_BLOCK <= BLOCK && GRADIENT_BLOCK % STRIP == 0);
-constexpr int32_t MOST_PANEL_KEYS = 1024, LEAST_PANEL_KEYS = 256;
+static_assert(GRADIENT_BLOCK <= FORWARD_BLOCK && GRADIENT_BLOCK % STRIP == 0);
+constexpr int32_t MAX_PANEL_KEYS = 1024, MIN_PANEL_KEYS = 256;
 
-// A function of the problem without its batch: so is, then, the order of every sum.
+// It depends on the problem but not on its batch, and so does the order of every sum.
 REGARD_INLINE int32_t panel_keys(const regard_problem &p) {
   const int64_t quarter = (p.keys + 3) / 4, whole_strips = (quarter + STRIP - 1) / STRIP * STRIP;
-  return int32_t(most(int64_t(LEAST_PANEL_KEYS), least(int64_t(MOST_PANEL_KEYS), whole_strips)));
+  return int32_t(max(int64_t(MIN_PANEL_KEYS), min(int64_t(MAX_PANEL_KEYS), whole_strips)));
 }
 
-// What a thread needs for a panel.
+// A thread's memory for a panel.
 struct PanelScratch {
-  float *query, *gradient;            // see TaskRows
+  float *query, *gradient;            // see QueryRows
   float *query_rows, *gradient_rows;  // likewise
   float *query_share;                 // (dim, QUERIES): the panel's share of the queries' gradient
   float *weights;                     // (GRADIENT_BLOCK, QUERIES)
   float *score_gradients;             // likewise; at first, gradients of the weights
-  float *products;                    // likewise: what the softcap was given
-  float *packed;                      // two of them: see RunGradients
+  float *products;                    // likewise: inputs of the softcap
+  float *packed;                      // two of them: see SegmentGradients
   float *key, *value;                 // (panel_keys, padded(dim or dim_value)): see KeyPanel
   float *key_pairs;                   // likewise
   float *key_gradient, *value_gradient;  // likewise
@@ -55,127 +55,133 @@ struct PanelScratch {
   }
 };
 
-// Keys [first, last) of a group. For a product that sums over keys, they lie as values do.
+// Keys [first, last) of a group. For a product that sums over keys, they are packed as values are.
 template <class Arithmetic>
 struct KeyPanel {
   int64_t batch, group;
   int32_t first, last;
-  Panel<typename Arithmetic::Number> keys = {}, values = {}, summed_keys = {};
+  PackedRows<typename Arithmetic::Number> keys = {}, values = {}, summed_keys = {};
 };
 
-// The weights of a run, 0 where a key is hidden, though the norm be NaN.
+// The weights of a segment, 0 where a key is hidden, even if the normalizer is NaN.
 template <class Arithmetic>
-static void find_weights(const TaskRows &rows, const Run &run, float factor, float *scores) {
-  for (int j = run.first; j < run.last; j++) {
+static void find_weights(const QueryRows &rows, const Segment &segment, float factor,
+                         float *scores) {
+  for (int j = segment.first; j < segment.last; j++) {
     const floats peak = rows.peak[j], log = rows.log[j];
 #pragma GCC unroll 4
-    for (int64_t at = j * LANES; at < run.keys * QUERIES; at += QUERIES) {
+    for (int64_t at = j * LANES; at < segment.keys * QUERIES; at += QUERIES) {
       const floats score = load(scores + at);
       const floats weight = Arithmetic::exponential((score - peak) * factor - log);
-      store(scores + at, score == all(HIDDEN) ? floats{} : weight);
+      store(scores + at, score == broadcast(HIDDEN) ? floats{} : weight);
     }
   }
 }
 
-// From dot products to the weights of a run and the gradients of its dot products.
+// From dot products to the weights of a segment and the gradients of its dot products.
 template <class Arithmetic>
 static void differentiate(const regard_problem &p, const regard_gradients &g,
-                          const Scoring &scoring, const Task &task, const TaskRows &rows,
-                          const Run &run, bool common, const PanelScratch &scratch, floats *alibi) {
+                          const Scoring &scoring, const QueryBlock &queries, const QueryRows &rows,
+                          const Segment &segment, bool common, const PanelScratch &scratch,
+                          floats *alibi) {
   float *weights = scratch.weights, *gradients = scratch.score_gradients;
   floats peak[VECTORS] = {};
   ints seen[VECTORS] = {};
-  if (p.softcap > 0) memcpy(scratch.products, weights, size_t(run.keys) * QUERIES * sizeof(float));
+  if (p.softcap > 0)
+    memcpy(scratch.products, weights, size_t(segment.keys) * QUERIES * sizeof(float));
   if (scoring.adjusted)
-    adjust(p, task, run, weights, peak, seen);
+    adjust_scores(p, queries, segment, weights, peak, seen);
   else if (!common)
-    hide(task, run, weights, peak);
-  find_weights<Arithmetic>(rows, run, scoring.factor, weights);
+    apply_mask(queries, segment, weights, peak);
+  find_weights<Arithmetic>(rows, segment, scoring.factor, weights);
   if (p.dropout > 0)
-    differentiate_dropout(p, task, rows, run, weights, gradients);
+    differentiate_dropout(p, queries, rows, segment, weights, gradients);
   else
-    differentiate_softmax(rows, run, weights, gradients);
-  if (g.bias.data) write_bias_gradient(g.bias, task, run, gradients);
-  if (g.alibi) add_alibi_gradient(task, run, gradients, alibi);
-  if (p.softcap > 0) differentiate_softcap(p, run, scratch.products, gradients);
+    differentiate_softmax(rows, segment, weights, gradients);
+  if (g.bias.data) write_bias_gradient(g.bias, queries, segment, gradients);
+  if (g.alibi) add_alibi_gradient(queries, segment, gradients, alibi);
+  if (p.softcap > 0) differentiate_softcap(p, segment, scratch.products, gradients);
 }
 
 template <class Arithmetic>
-static void backward_run(const regard_problem &p, const regard_gradients &g, const Scoring &scoring,
-                         const KeyPanel<Arithmetic> &panel, const Task &task, const TaskRows &rows,
-                         const Run &run, bool common, const PanelScratch &scratch, floats *alibi) {
+static void backward_segment(const regard_problem &p, const regard_gradients &g,
+                             const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
+                             const QueryBlock &queries, const QueryRows &rows,
+                             const Segment &segment, bool common, const PanelScratch &scratch,
+                             floats *alibi) {
   constexpr int STEP = Arithmetic::STEP;
   const auto steps = [](int64_t count) { return (count + STEP - 1) / STEP; };
-  const int32_t key = run.key - panel.first;
-  const auto from_key = [&](auto lying, int rows_together) {
-    lying.data += key / rows_together * lying.stride;
-    return lying;
+  const int32_t key = segment.key - panel.first;
+  const auto from_key = [&](auto rows, int rows_together) {
+    rows.data += key / rows_together * rows.stride;
+    return rows;
   };
   const auto keys = from_key(panel.keys, 1), values = from_key(panel.values, 1);
   const auto summed_keys = from_key(panel.summed_keys, STEP);
-  const int first_row = run.first * LANES, last_row = least(run.last * LANES, task.count);
+  const int first_row = segment.first * LANES, stop_row = min(segment.last * LANES, queries.count);
 
   floats ignored[VECTORS] = {};
-  with_live(run.last - run.first, [&](auto live) {
-    score_rows<typename Arithmetic::Products, live>(keys.data, keys.stride, run.keys, steps(p.dim),
-                                                    rows.query + first_row,
+  with_live(segment.last - segment.first, [&](auto live) {
+    score_rows<typename Arithmetic::Products, live>(keys.data, keys.stride, segment.keys,
+                                                    steps(p.dim), rows.query + first_row,
                                                     scratch.weights + first_row, ignored);
-    score_rows<typename Arithmetic::Products, live>(values.data, values.stride, run.keys,
+    score_rows<typename Arithmetic::Products, live>(values.data, values.stride, segment.keys,
                                                     steps(p.dim_value), rows.gradient + first_row,
                                                     scratch.score_gradients + first_row, ignored);
   });
-  differentiate<Arithmetic>(p, g, scoring, task, rows, run, common, scratch, alibi);
+  differentiate<Arithmetic>(p, g, scoring, queries, rows, segment, common, scratch, alibi);
   const auto gradients =
-      Arithmetic::pack(run, scratch.weights, scratch.score_gradients, scratch.packed);
+      Arithmetic::pack(segment, scratch.weights, scratch.score_gradients, scratch.packed);
 
   // Where all is visible, NaN may spread; elsewhere what is hidden must not.
   const bool plain = common && !scoring.adjusted;
   const auto sum_rows = plain || rows.finite ? gradient_rows<typename Arithmetic::Products>
-                                             : careful_gradient_rows<Arithmetic>;
+                                             : gradient_rows_of_visible<Arithmetic>;
   if (g.value.data)
-    sum_rows(gradients.weights, rows.gradient_rows, padded(p.dim_value), first_row, last_row,
-             run.keys, scratch.value_gradient + key * padded(p.dim_value));
+    sum_rows(gradients.weights, rows.gradient_rows, padded(p.dim_value), first_row, stop_row,
+             segment.keys, scratch.value_gradient + key * padded(p.dim_value));
   if (g.key.data)
-    sum_rows(gradients.scores, rows.query_rows, padded(p.dim), first_row, last_row, run.keys,
+    sum_rows(gradients.scores, rows.query_rows, padded(p.dim), first_row, stop_row, segment.keys,
              scratch.key_gradient + key * padded(p.dim));
   if (!g.query.data) return;
-  if (!plain && !Arithmetic::finite(summed_keys, run.keys, p.dim))
-    return careful_query_gradient<Arithmetic>(summed_keys, run, p.dim, gradients.lanes,
-                                              scratch.query_share);
-  with_live(run.last - run.first, [&](auto live) {
+  if (!plain && !Arithmetic::finite(summed_keys, segment.keys, p.dim))
+    return query_gradient_of_visible<Arithmetic>(summed_keys, segment, p.dim, gradients.lanes,
+                                                 scratch.query_share);
+  with_live(segment.last - segment.first, [&](auto live) {
     context_rows<typename Arithmetic::Products, live>(
-        summed_keys.data, summed_keys.stride, steps(run.keys), p.dim, gradients.lanes + first_row,
-        scratch.query_share + first_row);
+        summed_keys.data, summed_keys.stride, steps(segment.keys), p.dim,
+        gradients.lanes + first_row, scratch.query_share + first_row);
   });
 }
 
-// Everything between a panel's keys and a task's rows; their gradient is left in query_share.
+// Everything between a panel's keys and a block of queries, whose gradient is left in query_share.
 template <class Arithmetic>
-static void backward_task(const regard_problem &p, const regard_gradients &g,
-                          const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
-                          const Task &task, const TaskRows &rows, const PanelScratch &scratch,
-                          floats *alibi) {
+static void backward_queries(const regard_problem &p, const regard_gradients &g,
+                             const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
+                             const QueryBlock &queries, const QueryRows &rows,
+                             const PanelScratch &scratch, floats *alibi) {
   memset(scratch.query_share, 0, size_t(padded(p.dim)) * QUERIES * sizeof(float));
   const auto over = [&](int32_t from, int32_t to, bool common) {
-    from = most(from, panel.first), to = least(to, panel.last);
+    from = max(from, panel.first), to = min(to, panel.last);
     for (int32_t key = from; key < to; key += GRADIENT_BLOCK) {
-      Run runs[MOST_RUNS];
-      const int32_t end = least(key + GRADIENT_BLOCK, to);
-      const int count = split(task, key, end, common ? Span{key, end} : Span{}, runs);
+      Segment segments[MAX_SEGMENTS];
+      const int32_t end = min(key + GRADIENT_BLOCK, to);
+      const int count = split_into_segments(queries, key, end,
+                                            common ? KeyRange{key, end} : KeyRange{}, segments);
       for (int n = 0; n < count; n++)
-        backward_run(p, g, scoring, panel, task, rows, runs[n], common, scratch, alibi);
+        backward_segment(p, g, scoring, panel, queries, rows, segments[n], common, scratch, alibi);
     }
   };
-  // Keys that are multiplied together must not be parted.
+  // Keys that are multiplied together stay together.
   const auto down = [](int32_t key) { return key / Arithmetic::STEP * Arithmetic::STEP; };
   const auto up = [&](int32_t key) { return down(key + Arithmetic::STEP - 1); };
-  const int32_t common_start = up(task.common_start), common_stop = down(task.common_stop);
+  const int32_t common_start = up(queries.common_start), common_stop = down(queries.common_stop);
   if (common_start < common_stop && !rows.fully_masked) {
-    over(down(task.first_key), common_start, false);
+    over(down(queries.first_key), common_start, false);
     over(common_start, common_stop, true);
-    over(common_stop, up(task.last_key), false);
+    over(common_stop, up(queries.stop_key), false);
   } else {
-    over(down(task.first_key), up(task.last_key), false);
+    over(down(queries.first_key), up(queries.stop_key), false);
   }
 }
 

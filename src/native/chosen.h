@@ -5,27 +5,28 @@
 
 namespace regard::REGARD_SET {
 
-// `given` holds the chosen keys in rising order, and behind them the column of each in the result.
+// `input` holds the chosen keys in rising order, and after them the column of each in the result.
 struct Chosen : Readout {
-  static void weights(const At &at, const Block &block) {
-    const int64_t count = at.asked.size;
-    const int64_t *keys = (const int64_t *)at.asked.given, *columns = keys + count;
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
+    const int64_t count = at.request.size;
+    const int64_t *keys = (const int64_t *)at.request.input, *columns = keys + count;
     const int64_t stop = lower_bound(keys, count, block.key + block.keys);
     for (int64_t i = lower_bound(keys, count, block.key); i < stop; i += LANES)
-      copy(at, block, keys + i, columns + i, int(least(int64_t(LANES), stop - i)));
+      copy(at, block, keys + i, columns + i, int(min(int64_t(LANES), stop - i)));
   }
 
-  static void copy(const At &at, const Block &block, const int64_t *keys, const int64_t *columns,
-                   int count) {
+  static void copy(const ReadoutState &at, const WeightBlock &block, const int64_t *keys,
+                   const int64_t *columns, int count) {
     bool adjacent = true;
     for (int i = 1; i < count; i++) adjacent &= columns[i] == columns[0] + i;
-    for (int j = 0; j < block.task.vectors; j++) {
+    for (int j = 0; j < block.queries.vectors; j++) {
       floats tile[LANES] = {};
       for (int i = 0; i < count; i++)
         tile[i] = load(block.weights + (keys[i] - block.key) * QUERIES + j * LANES);
       transpose(tile);
-      for (int i = 0; i < LANES && j * LANES + i < block.task.count; i++) {
-        float *row = at.asked.result + row_number(at.p, block.task, j * LANES + i) * at.asked.size;
+      for (int i = 0; i < LANES && j * LANES + i < block.queries.count; i++) {
+        float *row =
+            at.request.result + row_number(at.p, block.queries, j * LANES + i) * at.request.size;
         if (adjacent) {
           narrow_part(Float32(), row + columns[0], tile[i], count);
         } else {

@@ -8,15 +8,16 @@
 namespace regard::REGARD_SET {
 
 // Consecutive keys of one row; their scores are padded to a multiple of LANES.
-struct Stretch {
-  int row;  // of the task
+struct RowSegment {
+  int row;  // of the block
   int32_t key, keys;
 };
 
 // What is added to the scores of up to LANES keys, −∞ where a key is hidden.
-static floats added_to(const regard_problem &p, const Task &task, int row, int32_t key, int keys) {
+static floats added_to(const regard_problem &p, const QueryBlock &queries, int row, int32_t key,
+                       int keys) {
   const auto offset = [&](const regard_matrix &m) {
-    return task.batch * m.batch + task.head[row] * m.head + task.query[row] * m.row +
+    return queries.batch * m.batch + queries.head[row] * m.head + queries.query[row] * m.row +
            key * m.column;
   };
   alignas(64) float added[LANES] = {};
@@ -31,25 +32,25 @@ static floats added_to(const regard_problem &p, const Task &task, int row, int32
   return load(added);
 }
 
-REGARD_INLINE float number_of(const regard_numbers &numbers, const Task &task, int row) {
-  return numbers.data[task.batch * numbers.batch + task.head[row] * numbers.head];
+REGARD_INLINE float number_of(const regard_numbers &numbers, const QueryBlock &queries, int row) {
+  return numbers.data[queries.batch * numbers.batch + queries.head[row] * numbers.head];
 }
 
 // Makes scores of dot products, hides what the row may not see and finds the peak; `sees` tells
 // whether anything is left.
 template <bool adjusted>
-static float adjust_stretch(const regard_problem &p, const Task &task, const Stretch &stretch,
-                            float *scores, int32_t &sees) {
+static float adjust_row_scores(const regard_problem &p, const QueryBlock &queries,
+                               const RowSegment &segment, float *scores, int32_t &sees) {
   const float scale = float(p.scale), cap = float(p.softcap);
   const bool dense = p.bias.data || p.allowed.data;
-  const ints start = all(task.start[stretch.row]);
-  const ints stop = all(least(task.stop[stretch.row], stretch.key + stretch.keys));
-  const ints position = all(task.position[stretch.row]);
-  const float slope = p.alibi.data ? number_of(p.alibi, task, stretch.row) : 0;
-  floats peak = all(HIDDEN);
+  const ints start = broadcast(queries.start[segment.row]);
+  const ints stop = broadcast(min(queries.stop[segment.row], segment.key + segment.keys));
+  const ints position = broadcast(queries.position[segment.row]);
+  const float slope = p.alibi.data ? number_of(p.alibi, queries, segment.row) : 0;
+  floats peak = broadcast(HIDDEN);
   ints seen = {};
-  for (int32_t k = 0; k < stretch.keys; k += LANES) {
-    const ints key = stretch.key + k + lane_numbers();
+  for (int32_t k = 0; k < segment.keys; k += LANES) {
+    const ints key = segment.key + k + lane_numbers();
     ints visible = (key >= start) & (key < stop);
     floats score = load(scores + k);
     if constexpr (adjusted) {
@@ -57,27 +58,27 @@ static float adjust_stretch(const regard_problem &p, const Task &task, const Str
       if (cap > 0) score = tanh(score / cap) * cap;
       if (dense) {
         const floats added =
-            added_to(p, task, stretch.row, stretch.key + k, least(LANES, stretch.keys - k));
-        visible &= added != all(HIDDEN);
+            added_to(p, queries, segment.row, segment.key + k, min(LANES, segment.keys - k));
+        visible &= added != broadcast(HIDDEN);
         score += added;
       }
       if (p.alibi.data) {
-        const ints ahead = key - position, stop = position - key;
-        score -= slope * __builtin_convertvector(ahead > stop ? ahead : stop, floats);
+        const ints after = key - position, before = position - key;
+        score -= slope * __builtin_convertvector(after > before ? after : before, floats);
       }
     }
-    score = visible ? score : all(HIDDEN);
+    score = visible ? score : broadcast(HIDDEN);
     store(scores + k, score);
-    peak = larger(peak, score);
+    peak = max(peak, score);
     seen |= visible;
   }
   sees = any(seen);
   float highest = peak[0];
-  for (int i = 1; i < LANES; i++) highest = most(highest, peak[i]);
+  for (int i = 1; i < LANES; i++) highest = max(highest, peak[i]);
   return highest;
 }
 
-// What scores are measured from: 0 where there is no peak, so that −∞ stays −∞.
+// The score that is subtracted from all: 0 where there is no peak, so that −∞ stays −∞.
 REGARD_INLINE float peak_or_none(float peak) { return peak == HIDDEN ? 0 : peak; }
 
 // weights = 2^(factor · (score − peak)), and their sum. Few as they are here, all have it
@@ -85,7 +86,7 @@ REGARD_INLINE float peak_or_none(float peak) { return peak == HIDDEN ? 0 : peak;
 static float exponentials(const float *scores, int32_t keys, float factor, float peak,
                           float *weights) {
   floats total = {};
-  const floats from = all(peak_or_none(peak));
+  const floats from = broadcast(peak_or_none(peak));
   for (int32_t k = 0; k < keys; k += LANES) {
     const floats w = exp2((load(scores + k) - from) * factor);
     store(weights + k, w);
@@ -94,19 +95,19 @@ static float exponentials(const float *scores, int32_t keys, float factor, float
   return sum(total);
 }
 
-// Sets the weights that fall to 0.
-static void drop(const regard_problem &p, const Task &task, const Stretch &stretch,
-                 float *weights) {
-  const uint64_t bound = least_surviving(p.dropout);
-  const int32_t end = stretch.key + stretch.keys;
-  const uint32_t query = uint32_t(task.query[stretch.row]);
-  const uint32_t head = uint32_t(task.batch * p.heads + task.head[stretch.row]);
-  for (int32_t four = stretch.key / 4; four * 4 < end; four += LANES) {
-    words counter[4] = {(words)(four + lane_numbers()), words{} + query, words{} + head, words{}};
+// Sets the dropped weights to 0.
+static void apply_dropout(const regard_problem &p, const QueryBlock &queries,
+                          const RowSegment &segment, float *weights) {
+  const uint64_t bound = keep_threshold(p.dropout);
+  const int32_t end = segment.key + segment.keys;
+  const uint32_t query = uint32_t(queries.query[segment.row]);
+  const uint32_t head = uint32_t(queries.batch * p.heads + queries.head[segment.row]);
+  for (int32_t four = segment.key / 4; four * 4 < end; four += LANES) {
+    uints counter[4] = {(uints)(four + lane_numbers()), uints{} + query, uints{} + head, uints{}};
     philox(counter, p.seed);
-    const int32_t first = most(stretch.key, 4 * four), last = least(end, 4 * (four + LANES));
+    const int32_t first = max(segment.key, 4 * four), last = min(end, 4 * (four + LANES));
     for (int32_t key = first; key < last; key++)
-      if (counter[key % 4][key / 4 - four] < bound) weights[key - stretch.key] = 0;
+      if (counter[key % 4][key / 4 - four] < bound) weights[key - segment.key] = 0;
   }
 }
 

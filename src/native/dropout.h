@@ -1,5 +1,5 @@
-// Dropout by a counter-based generator: which weights fall is a function of the seed and of where
-// they stand, so that the backward pass and the written-out computation drop the same.
+// Dropout by a counter-based generator: whether a weight is dropped depends on the seed and its
+// position alone, so that the backward pass and the written-out computation drop the same.
 //
 // Philox4x32-10 (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405, section 3.3). The
 // counter is (key / 4, query, head, 0), heads numbered b·H + h; its four words belong to four keys.
@@ -10,18 +10,18 @@
 
 namespace regard::REGARD_SET {
 
-using wides = uint64_t __attribute__((vector_size(LANES * 8)));
+using ulongs = uint64_t __attribute__((vector_size(LANES * 8)));
 
-REGARD_INLINE void multiply(words x, uint32_t by, words &high, words &low) {
-  const wides product = __builtin_convertvector(x, wides) * uint64_t(by);
-  high = __builtin_convertvector(product >> 32, words);
-  low = __builtin_convertvector(product, words);
+REGARD_INLINE void multiply(uints x, uint32_t by, uints &high, uints &low) {
+  const ulongs product = __builtin_convertvector(x, ulongs) * uint64_t(by);
+  high = __builtin_convertvector(product >> 32, uints);
+  low = __builtin_convertvector(product, uints);
 }
 
-REGARD_INLINE void philox(words *counter, uint64_t seed) {
+REGARD_INLINE void philox(uints *counter, uint64_t seed) {
   uint32_t one = uint32_t(seed), other = uint32_t(seed >> 32);
   for (int round = 0; round < 10; round++) {
-    words high0, low0, high2, low2;
+    uints high0, low0, high2, low2;
     multiply(counter[0], 0xD2511F53, high0, low0);
     multiply(counter[2], 0xCD9E8D57, high2, low2);
     counter[0] = high2 ^ counter[1] ^ one;
@@ -33,51 +33,52 @@ REGARD_INLINE void philox(words *counter, uint64_t seed) {
   }
 }
 
-// Calls `at(key, words)` for each key of a run and vector j, with a random word a lane.
-template <class At>
-REGARD_INLINE void for_each_word(const regard_problem &p, const Task &task, const Run &run, int j,
-                                 At at) {
+// Calls `at(key, uints)` for each key of a segment and vector j, with a random word a lane.
+template <class ReadoutState>
+REGARD_INLINE void for_each_word(const regard_problem &p, const QueryBlock &queries,
+                                 const Segment &segment, int j, ReadoutState at) {
   alignas(64) uint32_t query[LANES] = {}, head[LANES] = {};
-  for (int i = 0; i < LANES && j * LANES + i < task.count; i++) {
+  for (int i = 0; i < LANES && j * LANES + i < queries.count; i++) {
     const int r = j * LANES + i;
-    query[i] = uint32_t(task.query[r]);
-    head[i] = uint32_t(task.batch * p.heads + task.head[r]);
+    query[i] = uint32_t(queries.query[r]);
+    head[i] = uint32_t(queries.batch * p.heads + queries.head[r]);
   }
-  const int32_t end = run.key + run.keys;
-  for (int32_t four = run.key / 4; four * 4 < end; four++) {
-    words counter[4] = {(words)all(four), (words)load((int32_t *)query),
-                        (words)load((int32_t *)head), words{}};
+  const int32_t end = segment.key + segment.keys;
+  for (int32_t four = segment.key / 4; four * 4 < end; four++) {
+    uints counter[4] = {(uints)broadcast(four), (uints)load((int32_t *)query),
+                        (uints)load((int32_t *)head), uints{}};
     philox(counter, p.seed);
     for (int i = 0; i < 4; i++) {
       const int32_t key = 4 * four + i;
-      if (key >= run.key && key < end) at(key, counter[i]);
+      if (key >= segment.key && key < end) at(key, counter[i]);
     }
   }
 }
 
-// A weight survives whose word is this or more; above the largest word if none does.
-REGARD_INLINE uint64_t least_surviving(double dropout) { return uint64_t(ceil(dropout * 0x1p32)); }
+// A weight is kept if its word is this or more; above the largest word if none is kept.
+REGARD_INLINE uint64_t keep_threshold(double dropout) { return uint64_t(ceil(dropout * 0x1p32)); }
 
-// The same for a vector of words.
-struct Survival {
-  words threshold;
-  ints some_survive;
+// Whether each weight of a vector is kept.
+struct KeepMask {
+  uints threshold;
+  ints any_kept;
 
-  explicit Survival(double dropout) {
-    const uint64_t bound = least_surviving(dropout);
-    threshold = words{} + uint32_t(bound);
-    some_survive = all(bound >> 32 ? 0 : -1);
+  explicit KeepMask(double dropout) {
+    const uint64_t bound = keep_threshold(dropout);
+    threshold = uints{} + uint32_t(bound);
+    any_kept = broadcast(bound >> 32 ? 0 : -1);
   }
-  ints operator()(words word) const { return (ints)(word >= threshold) & some_survive; }
+  ints operator()(uints word) const { return (ints)(word >= threshold) & any_kept; }
 };
 
-// Sets the weights of a run that fall to 0.
+// Sets the dropped weights of a segment to 0.
 template <class Arithmetic>
-static void drop(const regard_problem &p, const Task &task, const Run &run, float *weights) {
-  const Survival survives(p.dropout);
-  for (int j = run.first; j < run.last; j++)
-    for_each_word(p, task, run, j, [&](int32_t key, words word) {
-      Arithmetic::keep(weights + j * LANES, key - run.key, survives(word));
+static void apply_dropout(const regard_problem &p, const QueryBlock &queries,
+                          const Segment &segment, float *weights) {
+  const KeepMask keep_mask(p.dropout);
+  for (int j = segment.first; j < segment.last; j++)
+    for_each_word(p, queries, segment, j, [&](int32_t key, uints word) {
+      Arithmetic::keep(weights + j * LANES, key - segment.key, keep_mask(word));
     });
 }
 

@@ -23,7 +23,7 @@ REGARD_INLINE floats widen(BFloat16, const uint16_t *from) {
 #if defined(__AVX512F__)  // GCC 12 widens halves of the vector and puts them together
   return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)load(from)), 16);
 #else
-  return (floats)(__builtin_convertvector(load(from), words) << 16);
+  return (floats)(__builtin_convertvector(load(from), uints) << 16);
 #endif
 }
 
@@ -33,11 +33,11 @@ REGARD_INLINE floats widen(Float16, const uint16_t *from) {
 #elif defined(__AVX2__)
   return _mm256_cvtph_ps((__m128i)load(from));
 #else
-  const words bits = __builtin_convertvector(load(from), words);
+  const uints bits = __builtin_convertvector(load(from), uints);
   // The exponent's bias differs by 112; the product also turns its subnormals into normal floats.
   const floats finite = (floats)((bits & 0x7fff) << 13) * 0x1p112f;
-  const words special = (words)((bits & 0x7c00) == 0x7c00) & 0x7f800000;
-  return (floats)((words)finite | special | (bits & 0x8000) << 16);
+  const uints special = (uints)((bits & 0x7c00) == 0x7c00) & 0x7f800000;
+  return (floats)((uints)finite | special | (bits & 0x8000) << 16);
 #endif
 }
 
@@ -48,9 +48,9 @@ REGARD_INLINE void narrow(BFloat16, uint16_t *to, floats x) {
 #if defined(__AVX512BF16__)
   store(to, (halves)_mm512_cvtneps_pbh(x));
 #else
-  const words bits = (words)x;
-  const words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  const words quiet = bits >> 16 | 0x40;
+  const uints bits = (uints)x;
+  const uints rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const uints quiet = bits >> 16 | 0x40;
   const ints is_nan = (ints)(bits & 0x7fffffff) > 0x7f800000;
   store(to, __builtin_convertvector(is_nan ? quiet : rounded, halves));
 #endif
@@ -62,18 +62,18 @@ REGARD_INLINE void narrow(Float16, uint16_t *to, floats x) {
 #elif defined(__AVX2__)
   store(to, (halves)_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 #else
-  const words bits = (words)x, size = bits & 0x7fffffff;
-  const words normal = (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13;
+  const uints bits = (uints)x, size = bits & 0x7fffffff;
+  const uints normal = (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13;
   // Below 2⁻¹⁴ the steps are 2⁻²⁴ wide: adding ½ rounds to them.
-  const words subnormal = (words)((floats)size + 0.5f) - 0x3f000000;
-  const words finite = size < 0x38800000 ? subnormal : normal;
-  const words infinite = size > 0x7f800000 ? words{} + 0x7e00 : words{} + 0x7c00;
-  const words rounded = size >= 0x477ff000 ? infinite : finite;
+  const uints subnormal = (uints)((floats)size + 0.5f) - 0x3f000000;
+  const uints finite = size < 0x38800000 ? subnormal : normal;
+  const uints infinite = size > 0x7f800000 ? uints{} + 0x7e00 : uints{} + 0x7c00;
+  const uints rounded = size >= 0x477ff000 ? infinite : finite;
   store(to, __builtin_convertvector(rounded | (bits >> 16 & 0x8000), halves));
 #endif
 }
 
-// The first few elements of a row, zeros behind them: nothing past the row's end is read.
+// The first few elements of a row, zeros after them: nothing past the row's end is read.
 template <class Element>
 REGARD_INLINE floats widen_part(Element element, const typename Element::type *from,
                                 int64_t count) {

@@ -1,8 +1,9 @@
-// The forward pass: softmax on line, a block of keys at a time (Dao et al. 2022, arXiv:2205.14135,
+// The forward pass: online softmax, a block of keys at a time (Dao et al. 2022, arXiv:2205.14135,
 // algorithm 1, with queries in the lanes).
 //
-// A task goes over the keys that any of its rows sees, in blocks. Where all rows see a block,
-// nothing is masked; elsewhere, at the edges, only vectors with a row that may see a key take part.
+// A block of queries goes over the keys that any of its rows sees, a block of keys at a time. Where
+// all rows see all of them, nothing is masked; at the edges only vectors with a row that may see a
+// key are computed.
 #pragma once
 
 #include "dropout.h"
@@ -12,29 +13,30 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int32_t BLOCK = 192;  // keys whose scores stay in the cache until they are used
-constexpr int32_t STRIP = 16;   // keys at an edge that are told apart by the vectors they concern
-constexpr int MOST_RUNS = BLOCK / STRIP;
-static_assert(BLOCK % STRIP == 0 && STRIP % 4 == 0);
+constexpr int32_t FORWARD_BLOCK = 192;  // keys whose scores stay in the cache until they are used
+constexpr int32_t STRIP = 16;           // keys of an edge that are computed for the same vectors
+constexpr int MAX_SEGMENTS = FORWARD_BLOCK / STRIP;
+static_assert(FORWARD_BLOCK % STRIP == 0 && STRIP % 4 == 0);
 
-// What a thread needs for a task.
+// A thread's memory for a block of queries.
 struct ForwardScratch {
-  float *query;    // (dim, QUERIES)
-  float *scores;   // (BLOCK, QUERIES), then weights
-  float *context;  // (dim_value, QUERIES)
-  float *panels;   // (BLOCK, dim or dim_value): keys, then values, as floats
-  float *kept;     // (BLOCK, QUERIES): scores from before the exponential
+  float *query;        // (dim, QUERIES)
+  float *scores;       // (FORWARD_BLOCK, QUERIES), then weights
+  float *context;      // (dim_value, QUERIES)
+  float *packed_rows;  // (FORWARD_BLOCK, dim or dim_value): keys, then values, as floats
+  float *kept;         // (FORWARD_BLOCK, QUERIES): scores from before the exponential
 
   static size_t size(const regard_problem &p) {
-    const int64_t columns = padded(p.dim) + padded(p.dim_value) + 2 * BLOCK;
-    return size_t(columns * QUERIES + BLOCK * padded(most(p.dim, p.dim_value))) * sizeof(float);
+    const int64_t columns = padded(p.dim) + padded(p.dim_value) + 2 * FORWARD_BLOCK;
+    return size_t(columns * QUERIES + FORWARD_BLOCK * padded(max(p.dim, p.dim_value))) *
+           sizeof(float);
   }
   ForwardScratch(const regard_problem &p, void *memory) {
     query = (float *)memory;
     scores = query + padded(p.dim) * QUERIES;
-    context = scores + BLOCK * QUERIES;
+    context = scores + FORWARD_BLOCK * QUERIES;
     kept = context + padded(p.dim_value) * QUERIES;
-    panels = kept + BLOCK * QUERIES;
+    packed_rows = kept + FORWARD_BLOCK * QUERIES;
   }
 };
 
@@ -45,41 +47,42 @@ struct ForwardCall {
   float *logsumexp;
 };
 
-// The softmax of a task's rows so far.
+// The softmax of a block's rows so far.
 struct Softmax {
   floats peak[VECTORS], total[VECTORS];
   ints seen[VECTORS];
   bool empty = true;  // nothing was summed up yet
 };
 
-// Splits a block of keys into runs, each a multiple of STRIP after the block's first key. The keys
-// of `common` are seen by all rows.
-static int split(const Task &task, int32_t first, int32_t last, Span common, Run *runs) {
+// Splits a block of keys into segments, each a multiple of STRIP after the block's first key. The
+// keys of `common` are seen by all rows.
+static int split_into_segments(const QueryBlock &queries, int32_t first, int32_t last,
+                               KeyRange common, Segment *segments) {
   if (first >= common.start && last <= common.stop) {
-    runs[0] = {first, last - first, 0, task.vectors, false};
+    segments[0] = {first, last - first, 0, queries.vectors, false};
     return 1;
   }
   int count = 0;
   for (int32_t key = first; key < last; key += STRIP) {
-    const int32_t end = least(key + STRIP, last);
-    int low = task.vectors, high = 0;
-    for (int j = 0; j < task.vectors; j++)
-      if (task.vector_start[j] < end && task.vector_stop[j] > key)
-        low = least(low, j), high = j + 1;
+    const int32_t end = min(key + STRIP, last);
+    int low = queries.vectors, high = 0;
+    for (int j = 0; j < queries.vectors; j++)
+      if (queries.vector_start[j] < end && queries.vector_stop[j] > key)
+        low = min(low, j), high = j + 1;
     if (low >= high) continue;
     const bool edge = key < common.start || end > common.stop;
-    Run *before = count ? &runs[count - 1] : nullptr;
+    Segment *before = count ? &segments[count - 1] : nullptr;
     if (before && before->key + before->keys == key && before->first == low &&
         before->last == high && before->edge == edge)
       before->keys += end - key;
     else
-      runs[count++] = {key, end - key, low, high, edge};
+      segments[count++] = {key, end - key, low, high, edge};
   }
   return count;
 }
 
 // weights = 2^(factor·score − shift), in place of the scores, and their sum. Writes full fours of
-// keys, and adds up as if those behind the last were hidden.
+// keys, and adds up as if those after the last were hidden.
 template <class Arithmetic>
 REGARD_INLINE floats exponentials(float *scores, int32_t keys, floats factor, const Shift &shifts) {
   subtract(scores, keys, shifts.before);
@@ -105,31 +108,32 @@ REGARD_INLINE floats exponentials(float *scores, int32_t keys, floats factor, co
   return even + odd;
 }
 
-// What sums that were taken with one shift are to be multiplied by where another takes its place.
+// The factor of sums that were computed with the old shift.
 REGARD_INLINE floats ratio_of(const Shift &old, const Shift &current, floats factor) {
   return exp2((old.before - current.before) * factor + (old.after - current.after));
 }
 
-// Brings what a row has summed up before to a new peak. A peak that is but a little too low is
-// left: weights then exceed 1, by no more than 2^SLACK.
-static void rescale(const Task &task, const floats *peak, float factor, int64_t dim,
+// Rescales the sums of rows to a higher peak. A peak that is only a little too low is kept: weights
+// then exceed 1, by a factor of at most 2^SLACK.
+static void rescale(const QueryBlock &queries, const floats *peak, float factor, int64_t dim,
                     Softmax &softmax, float *context) {
   constexpr float SLACK = 8;
   ints exceeds[VECTORS], some = {};
-  for (int j = 0; j < task.vectors; j++) {
-    exceeds[j] = (peak[j] - softmax.peak[j]) * factor > all(SLACK);
+  for (int j = 0; j < queries.vectors; j++) {
+    exceeds[j] = (peak[j] - softmax.peak[j]) * factor > broadcast(SLACK);
     some |= exceeds[j];
   }
   if (!any(some)) return;
-  for (int j = 0; j < task.vectors; j++) {
+  for (int j = 0; j < queries.vectors; j++) {
     const floats old = softmax.peak[j];
     softmax.peak[j] = exceeds[j] ? peak[j] : old;
     if (softmax.empty) continue;
     // Nothing is summed up yet where there was no peak.
-    const floats ratio = old == all(HIDDEN)
-                             ? all(1.0f)
-                             : ratio_of(shift_of(old, all(factor)),
-                                        shift_of(softmax.peak[j], all(factor)), all(factor));
+    const floats ratio =
+        old == broadcast(HIDDEN)
+            ? broadcast(1.0f)
+            : ratio_of(shift_of(old, broadcast(factor)),
+                       shift_of(softmax.peak[j], broadcast(factor)), broadcast(factor));
     softmax.total[j] *= ratio;
     for (int64_t d = 0; d < dim; d++) {
       float *at = context + d * QUERIES + j * LANES;
@@ -141,107 +145,111 @@ static void rescale(const Task &task, const floats *peak, float factor, int64_t 
 
 // As context_rows, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
 template <class Arithmetic, class Values>
-static void careful_context(const Values &values, const Run &run, int64_t dim, const float *weights,
-                            const float *scores, float *context) {
-  for (int32_t k = 0; k < run.keys; k++)
+static void context_of_visible(const Values &values, const Segment &segment, int64_t dim,
+                               const float *weights, const float *scores, float *context) {
+  for (int32_t k = 0; k < segment.keys; k++)
     for (int64_t d = 0; d < dim; d++)
-      for (int j = run.first; j < run.last; j++) {
+      for (int j = segment.first; j < segment.last; j++) {
         float *at = context + d * QUERIES + j * LANES;
         const floats weight = Arithmetic::weight(weights + j * LANES, k);
         const floats part = weight * Arithmetic::value(values, k, d);
-        const ints hidden = load(scores + k * QUERIES + j * LANES) == all(HIDDEN);
+        const ints hidden = load(scores + k * QUERIES + j * LANES) == broadcast(HIDDEN);
         store(at, load(at) + (hidden ? floats{} : part));
       }
 }
 
 template <class Arithmetic>
-static void forward_block(const ForwardCall &call, const Task &task, const Task &next,
-                          int32_t first, int32_t last, const ForwardScratch &scratch,
-                          Softmax &softmax) {
+static void forward_block(const ForwardCall &call, const QueryBlock &queries,
+                          const QueryBlock &next, int32_t first, int32_t last,
+                          const ForwardScratch &scratch, Softmax &softmax) {
   using Element = typename Arithmetic::Element;
   constexpr int STEP = Arithmetic::STEP;
   const regard_problem &p = call.problem;
   const Scoring &scoring = call.scoring;
-  const bool at_end = last == task.last_key;
-  Run runs[MOST_RUNS];
-  const Span common = {task.common_start, task.common_stop};
-  const int count = split(task, first, last, common, runs);
-  const auto scores_of = [&](const Run &run) {
-    return scratch.scores + (run.key - first) * QUERIES;
+  const bool at_end = last == queries.stop_key;
+  Segment segments[MAX_SEGMENTS];
+  const KeyRange common = {queries.common_start, queries.common_stop};
+  const int count = split_into_segments(queries, first, last, common, segments);
+  const auto scores_of = [&](const Segment &segment) {
+    return scratch.scores + (segment.key - first) * QUERIES;
   };
 
   floats peak[VECTORS], ignored[VECTORS];
   for (int j = 0; j < VECTORS; j++) peak[j] = softmax.peak[j], ignored[j] = floats{};
-  const auto keys = Arithmetic::keys(p.key, task, first, last - first, p.dim, scratch.panels);
+  const auto keys =
+      Arithmetic::keys(p.key, queries, first, last - first, p.dim, scratch.packed_rows);
   for (int n = 0; n < count; n++) {
-    const Run &run = runs[n];
-    const bool plain = !run.edge && !scoring.adjusted;
-    const auto *soon = first_row<Element>(p.value, task, run.key);
-    const Ahead values = {soon, p.value.row * int64_t(sizeof *soon),
-                          p.dim_value * int64_t(sizeof *soon)};
+    const Segment &segment = segments[n];
+    const bool plain = !segment.edge && !scoring.adjusted;
+    const auto *first_value = first_row<Element>(p.value, queries, segment.key);
+    const RowsToFetch values = {first_value, p.value.row * int64_t(sizeof *first_value),
+                                p.dim_value * int64_t(sizeof *first_value)};
     if (at_end) fetch_part<Element>(p.query, next, p.dim, n, count);
-    with_live(run.last - run.first, [&](auto live) {
+    with_live(segment.last - segment.first, [&](auto live) {
       score_rows<typename Arithmetic::Products, live>(
-          keys.data + (run.key - first) * keys.stride, keys.stride, run.keys,
-          (p.dim + STEP - 1) / STEP, scratch.query + run.first * LANES,
-          scores_of(run) + run.first * LANES, (plain ? peak : ignored) + run.first, values);
+          keys.data + (segment.key - first) * keys.stride, keys.stride, segment.keys,
+          (p.dim + STEP - 1) / STEP, scratch.query + segment.first * LANES,
+          scores_of(segment) + segment.first * LANES, (plain ? peak : ignored) + segment.first,
+          values);
     });
     if (scoring.adjusted)
-      adjust(p, task, run, scores_of(run), peak, softmax.seen);
-    else if (run.edge)
-      hide(task, run, scores_of(run), peak);
+      adjust_scores(p, queries, segment, scores_of(segment), peak, softmax.seen);
+    else if (segment.edge)
+      apply_mask(queries, segment, scores_of(segment), peak);
   }
-  rescale(task, peak, scoring.factor, p.dim_value, softmax, scratch.context);
+  rescale(queries, peak, scoring.factor, p.dim_value, softmax, scratch.context);
 
   const auto values =
-      Arithmetic::values(p.value, task, first, last - first, p.dim_value, scratch.panels);
+      Arithmetic::values(p.value, queries, first, last - first, p.dim_value, scratch.packed_rows);
   for (int n = 0; n < count; n++) {
-    const Run &run = runs[n];
-    float *scores = scores_of(run);
-    if (at_end) fetch_part<Element>(call.context, task, p.dim_value, n, count);
+    const Segment &segment = segments[n];
+    float *scores = scores_of(segment);
+    if (at_end) fetch_part<Element>(call.context, queries, p.dim_value, n, count);
     auto seen = values;
-    seen.data += (run.key - first) / STEP * values.stride;
-    const bool hiding = run.edge || scoring.adjusted;
-    const bool careful = hiding && !Arithmetic::finite(seen, run.keys, p.dim_value);
-    if (careful) memcpy(scratch.kept, scores, size_t(run.keys) * QUERIES * sizeof(float));
-    for (int j = run.first; j < run.last; j++)
+    seen.data += (segment.key - first) / STEP * values.stride;
+    const bool hiding = segment.edge || scoring.adjusted;
+    const bool visible_only = hiding && !Arithmetic::finite(seen, segment.keys, p.dim_value);
+    if (visible_only) memcpy(scratch.kept, scores, size_t(segment.keys) * QUERIES * sizeof(float));
+    for (int j = segment.first; j < segment.last; j++)
       softmax.total[j] +=
-          exponentials<Arithmetic>(scores + j * LANES, run.keys, all(scoring.factor),
-                                   shift_of(softmax.peak[j], all(scoring.factor)));
-    if (p.dropout > 0) drop<Arithmetic>(p, task, run, scores);
-    if (careful) {
-      careful_context<Arithmetic>(seen, run, p.dim_value, scores, scratch.kept, scratch.context);
+          exponentials<Arithmetic>(scores + j * LANES, segment.keys, broadcast(scoring.factor),
+                                   shift_of(softmax.peak[j], broadcast(scoring.factor)));
+    if (p.dropout > 0) apply_dropout<Arithmetic>(p, queries, segment, scores);
+    if (visible_only) {
+      context_of_visible<Arithmetic>(seen, segment, p.dim_value, scores, scratch.kept,
+                                     scratch.context);
       continue;
     }
-    with_live(run.last - run.first, [&](auto live) {
+    with_live(segment.last - segment.first, [&](auto live) {
       context_rows<typename Arithmetic::Products, live>(
-          seen.data, seen.stride, (run.keys + STEP - 1) / STEP, p.dim_value,
-          scores + run.first * LANES, scratch.context + run.first * LANES);
+          seen.data, seen.stride, (segment.keys + STEP - 1) / STEP, p.dim_value,
+          scores + segment.first * LANES, scratch.context + segment.first * LANES);
     });
   }
 }
 
 // Takes the sink in, divides by the denominator and writes the rows.
 template <class Arithmetic>
-static void finish(const ForwardCall &call, const Task &task, const ForwardScratch &scratch,
-                   const Softmax &softmax) {
+static void finish(const ForwardCall &call, const QueryBlock &queries,
+                   const ForwardScratch &scratch, const Softmax &softmax) {
   const regard_problem &p = call.problem;
   const Scoring &scoring = call.scoring;
   const float kept = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
   floats factors[VECTORS];
-  for (int j = 0; j < task.vectors; j++) {
-    const Shift shift = shift_of(softmax.peak[j], all(scoring.factor));
-    floats total = softmax.total[j], share = all(kept);
+  for (int j = 0; j < queries.vectors; j++) {
+    const Shift shift = shift_of(softmax.peak[j], broadcast(scoring.factor));
+    floats total = softmax.total[j], share = broadcast(kept);
     RowSum sums[LANES];
     for (int i = 0; i < LANES && (p.sink.data || call.logsumexp); i++)
       sums[i] = {level_of(shift, i, scoring), total[i]};
     if (p.sink.data) {
-      const floats sink = numbers_of(p.sink, task, j * LANES);
+      const floats sink = numbers_of(p.sink, queries, j * LANES);
       for (int i = 0; i < LANES; i++)
         share[i] *= sums[i].take_in(sink[i]), total[i] = sums[i].total;
     }
-    const ints sees = scoring.adjusted ? softmax.seen[j]
-                                       : load(task.start + j * LANES) < load(task.stop + j * LANES);
+    const ints sees = scoring.adjusted
+                          ? softmax.seen[j]
+                          : load(queries.start + j * LANES) < load(queries.stop + j * LANES);
     factors[j] = share / total;
     if (any(~sees))  // their context is 0 even where what they may not see is no number
       for (int64_t d = 0; d < p.dim_value; d++) {
@@ -254,42 +262,42 @@ static void finish(const ForwardCall &call, const Task &task, const ForwardScrat
     alignas(64) int32_t seeing[LANES];
     store(logs, log2(total));
     store(seeing, sees);
-    for (int i = 0; i < LANES && j * LANES + i < task.count; i++) {
-      call.logsumexp[row_number(p, task, j * LANES + i)] =
+    for (int i = 0; i < LANES && j * LANES + i < queries.count; i++) {
+      call.logsumexp[row_number(p, queries, j * LANES + i)] =
           seeing[i] ? float(sums[i].level + logs[i] * LN_2) : -INFINITY;
     }
   }
-  store_rows(typename Arithmetic::Element(), scratch.context, factors, task, p.dim_value,
+  store_rows(typename Arithmetic::Element(), scratch.context, factors, queries, p.dim_value,
              call.context);
 }
 
 template <class Arithmetic>
-static void forward_task(const ForwardCall &call, const Task &task, const Task &next,
-                         const ForwardScratch &scratch) {
+static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
+                            const QueryBlock &next, const ForwardScratch &scratch) {
   const regard_problem &p = call.problem;
   Softmax softmax;
   for (int j = 0; j < VECTORS; j++)
-    softmax.peak[j] = all(HIDDEN), softmax.total[j] = floats{}, softmax.seen[j] = ints{};
+    softmax.peak[j] = broadcast(HIDDEN), softmax.total[j] = floats{}, softmax.seen[j] = ints{};
   memset(scratch.context, 0, size_t(padded(p.dim_value)) * QUERIES * sizeof(float));
-  Arithmetic::load_queries(p.query, task, p.dim, call.scoring.query_factor, scratch.query);
-  for (int32_t key = task.first_key; key < task.last_key; key += BLOCK)
-    forward_block<Arithmetic>(call, task, next, key, least(key + BLOCK, task.last_key), scratch,
-                              softmax);
-  finish<Arithmetic>(call, task, scratch, softmax);
+  Arithmetic::load_queries(p.query, queries, p.dim, call.scoring.query_factor, scratch.query);
+  for (int32_t key = queries.first_key; key < queries.stop_key; key += FORWARD_BLOCK)
+    forward_block<Arithmetic>(call, queries, next, key, min(key + FORWARD_BLOCK, queries.stop_key),
+                              scratch, softmax);
+  finish<Arithmetic>(call, queries, scratch, softmax);
 }
 
 template <class Arithmetic>
 static int forward(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
   const ForwardCall call = {p, scoring_of(p), context, logsumexp};
-  const int64_t tasks = p.batch * p.groups * tasks_per_group(p);
-  return for_each_task(int(p.threads), tasks, ForwardScratch::size(p),
-                       [&](int64_t number, void *memory) {
-                         Task task, next;  // this thread's next, in all likelihood
-                         begin(p, number, task);
-                         next.count = 0;
-                         if (number + p.threads < tasks) place(p, number + p.threads, next);
-                         forward_task<Arithmetic>(call, task, next, ForwardScratch(p, memory));
-                       });
+  const int64_t query_blocks = p.batch * p.groups * query_blocks_per_group(p);
+  return for_each_task(
+      int(p.threads), query_blocks, ForwardScratch::size(p), [&](int64_t number, void *memory) {
+        QueryBlock queries, next;  // this thread's next, in all likelihood
+        begin(p, number, queries);
+        next.count = 0;
+        if (number + p.threads < query_blocks) choose_rows(p, number + p.threads, next);
+        forward_queries<Arithmetic>(call, queries, next, ForwardScratch(p, memory));
+      });
 }
 
 }  // namespace regard::REGARD_SET

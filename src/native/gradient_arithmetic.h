@@ -1,4 +1,4 @@
-// What the backward pass asks of an arithmetic beyond the forward's: rows of a task to be summed
+// What the backward pass asks of an arithmetic beyond the forward's: rows of queries to be summed
 // over, and weights and score gradients in the forms that the products want.
 #pragma once
 
@@ -7,10 +7,10 @@
 
 namespace regard::REGARD_SET {
 
-// Of a run of keys: numbers to broadcast, (keys, QUERIES), and score gradients in the lanes as
+// Of a segment of keys: numbers to broadcast, (keys, QUERIES), and score gradients in the lanes as
 // context_rows takes its weights.
 template <class Number>
-struct RunGradients {
+struct SegmentGradients {
   const Number *weights, *scores;
   const float *lanes;
 };
@@ -19,27 +19,28 @@ template <class T>
 struct WidenedGradients : Widened<T> {
   using typename Widened<T>::Element;
 
-  // Copies a task's rows to (QUERIES, padded(dim)), zeros for those that see nothing; returns
+  // Copies a block's rows to (QUERIES, padded(dim)), zeros for those that see nothing; returns
   // whether all is finite.
-  static bool load_rows_side_by_side(const regard_tensor &from, const Task &task, const bool *sees,
-                                     int64_t dim, float *to) {
-    ints stray = {};
-    for (int r = 0; r < task.count; r++)
+  static bool load_rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
+                                     const bool *sees, int64_t dim, float *to) {
+    ints nonfinite = {};
+    for (int r = 0; r < queries.count; r++)
       for (int64_t d = 0; d < dim; d += LANES) {
         const floats part =
-            sees[r] ? widen_part(Element(), row_of<Element>(from, task, r) + d, dim - d) : floats{};
-        stray |= is_stray(part);
+            sees[r] ? widen_part(Element(), row_of<Element>(from, queries, r) + d, dim - d)
+                    : floats{};
+        nonfinite |= is_nonfinite(part);
         store(to + r * padded(dim) + d, part);
       }
-    return !any(stray);
+    return !any(nonfinite);
   }
   REGARD_INLINE floats row_part(const float *rows, int64_t stride, int r) {
     return load(rows + r * stride);
   }
   REGARD_INLINE float row_weight(const float *weights, int r) { return weights[r]; }
 
-  static RunGradients<float> pack(const Run &, const float *weights, const float *gradients,
-                                  float *) {
+  static SegmentGradients<float> pack(const Segment &, const float *weights, const float *gradients,
+                                      float *) {
     return {weights, gradients, gradients};
   }
 };
@@ -48,20 +49,20 @@ struct WidenedGradients : Widened<T> {
 
 struct PairGradients : Pairs {
   // Rows r and r + 1 side by side: (QUERIES / 2, padded(dim)) pairs.
-  static bool load_rows_side_by_side(const regard_tensor &from, const Task &task, const bool *sees,
-                                     int64_t dim, float *to) {
-    ints stray = {};
+  static bool load_rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
+                                     const bool *sees, int64_t dim, float *to) {
+    ints nonfinite = {};
     const auto part = [&](int r, int64_t d) {
-      return sees[r] ? widen_part(BFloat16(), row_of<BFloat16>(from, task, r) + d, dim - d)
+      return sees[r] ? widen_part(BFloat16(), row_of<BFloat16>(from, queries, r) + d, dim - d)
                      : floats{};
     };
-    for (int r = 0; r < task.count; r += 2)
+    for (int r = 0; r < queries.count; r += 2)
       for (int64_t d = 0; d < dim; d += LANES) {
         const floats low = part(r, d), high = part(r + 1, d);
-        stray |= is_stray(low) | is_stray(high);
-        store(to + r / 2 * padded(dim) + d, (floats)((words)low >> 16 | (words)high));
+        nonfinite |= is_nonfinite(low) | is_nonfinite(high);
+        store(to + r / 2 * padded(dim) + d, (floats)((uints)low >> 16 | (uints)high));
       }
-    return !any(stray);
+    return !any(nonfinite);
   }
   REGARD_INLINE floats row_part(const float *rows, int64_t stride, int r) {
     const ints pairs = (ints)load(rows + r / 2 * stride);
@@ -74,19 +75,19 @@ struct PairGradients : Pairs {
     return number;
   }
 
-  // All of them rounded; behind the last key of an odd number there is a 0.
-  static RunGradients<uint16_t> pack(const Run &run, const float *weights, const float *gradients,
-                                     float *packed) {
+  // All of them rounded; after the last key of an odd number comes a 0.
+  static SegmentGradients<uint16_t> pack(const Segment &segment, const float *weights,
+                                         const float *gradients, float *packed) {
     uint16_t *const weight_rows = (uint16_t *)packed;
-    uint16_t *const gradient_rows = weight_rows + (run.keys + 1) * QUERIES;
-    float *const pairs = (float *)(gradient_rows + (run.keys + 1) * QUERIES);
+    uint16_t *const gradient_rows = weight_rows + (segment.keys + 1) * QUERIES;
+    float *const pairs = (float *)(gradient_rows + (segment.keys + 1) * QUERIES);
     const auto pack_rows = [](const float *from, uint16_t *to) {
       *(unaligned::ints *)to = (ints)_mm512_cvtne2ps_pbh(load(from + LANES), load(from));
     };
-    for (int j = run.first / 2 * 2; j < run.last; j += 2)
-      for (int32_t k = 0; k < run.keys; k += 2) {
+    for (int j = segment.first / 2 * 2; j < segment.last; j += 2)
+      for (int32_t k = 0; k < segment.keys; k += 2) {
         const int64_t at = k * QUERIES + j * LANES, next = at + QUERIES;
-        const bool single = k + 1 == run.keys;
+        const bool single = k + 1 == segment.keys;
         pack_rows(weights + at, weight_rows + at);
         pack_rows(gradients + at, gradient_rows + at);
         if (!single) pack_rows(weights + next, weight_rows + next);

@@ -20,7 +20,7 @@ REGARD_INLINE void gradient_tile(const typename Products::Number *weights, const
     floats row[columns];
     REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) row[j] = load(rows + r * stride + j * LANES);
     REGARD_UNROLLED_FOR (int k = 0; k < keys; k++) {
-      const floats weight = Products::broadcast(weights + k * QUERIES + r * Products::STEP);
+      const floats weight = Products::load_broadcast(weights + k * QUERIES + r * Products::STEP);
       REGARD_UNROLLED_FOR (int j = 0; j < columns; j++)
         total[k][j] = Products::multiply_add(weight, row[j], total[k][j]);
     }
@@ -36,35 +36,36 @@ template <class Products, int columns>
 __attribute__((noinline)) void gradient_columns(const typename Products::Number *weights,
                                                 const float *rows, int64_t stride, int first,
                                                 int last, int64_t keys, float *sums) {
-  constexpr int most_keys = tile_rows(columns);
+  constexpr int max_keys = tile_rows(columns);
   int64_t k = 0;
-  const auto run = [&](auto size) {
+  const auto tile_by = [&](auto size) {
     for (; k + size <= keys; k += size)
       gradient_tile<Products, columns, size>(weights + k * QUERIES, rows, stride, first, last,
                                              sums + k * stride);
   };
-  run(std::integral_constant<int, most_keys>());
-  if constexpr (most_keys > 4) run(std::integral_constant<int, 4>());
-  if constexpr (most_keys > 2) run(std::integral_constant<int, 2>());
-  run(std::integral_constant<int, 1>());
+  tile_by(std::integral_constant<int, max_keys>());
+  if constexpr (max_keys > 4) tile_by(std::integral_constant<int, 4>());
+  if constexpr (max_keys > 2) tile_by(std::integral_constant<int, 2>());
+  tile_by(std::integral_constant<int, 1>());
 }
 
-// Sums over the rows [first, last) of a task, for so many keys.
+// Sums over the rows [first, last) of a block, for `keys` keys.
 template <class Products>
 static void gradient_rows(const typename Products::Number *weights, const float *rows,
                           int64_t stride, int first, int last, int64_t keys, float *sums) {
   constexpr int STEP = Products::STEP;
   for (int64_t d = 0; d < stride; d += VECTORS * LANES)
-    with_live(int(least(int64_t(VECTORS), (stride - d) / LANES)), [&](auto columns) {
+    with_live(int(min(int64_t(VECTORS), (stride - d) / LANES)), [&](auto columns) {
       gradient_columns<Products, columns>(weights, rows + d, stride, first / STEP,
                                           (last + STEP - 1) / STEP, keys, sums + d);
     });
 }
 
-// The same, but a weight of 0 takes no part, whatever stands in the row: 0 · NaN is NaN.
+// The same, but a weight of 0 adds nothing, whatever the row holds: 0 · NaN is NaN.
 template <class Arithmetic>
-static void careful_gradient_rows(const typename Arithmetic::Number *weights, const float *rows,
-                                  int64_t stride, int first, int last, int64_t keys, float *sums) {
+static void gradient_rows_of_visible(const typename Arithmetic::Number *weights, const float *rows,
+                                     int64_t stride, int first, int last, int64_t keys,
+                                     float *sums) {
   for (int64_t k = 0; k < keys; k++)
     for (int r = first; r < last; r++) {
       const float weight = Arithmetic::row_weight(weights + k * QUERIES, r);
@@ -76,13 +77,15 @@ static void careful_gradient_rows(const typename Arithmetic::Number *weights, co
     }
 }
 
-// As context_rows for the keys of a run, but a gradient of 0 takes no part, whatever the key.
+// As context_rows for the keys of a segment, but a gradient of 0 adds nothing, whatever the key
+// holds.
 template <class Arithmetic>
-static void careful_query_gradient(const Panel<typename Arithmetic::Number> &keys, const Run &run,
-                                   int64_t dim, const float *gradients, float *sums) {
-  for (int32_t k = 0; k < run.keys; k++)
+static void query_gradient_of_visible(const PackedRows<typename Arithmetic::Number> &keys,
+                                      const Segment &segment, int64_t dim, const float *gradients,
+                                      float *sums) {
+  for (int32_t k = 0; k < segment.keys; k++)
     for (int64_t d = 0; d < dim; d++)
-      for (int j = run.first; j < run.last; j++) {
+      for (int j = segment.first; j < segment.last; j++) {
         float *at = sums + d * QUERIES + j * LANES;
         const floats gradient = Arithmetic::weight(gradients + j * LANES, k);
         const floats part = gradient * Arithmetic::value(keys, k, d);

@@ -19,79 +19,79 @@ struct Place {
 
 REGARD_INLINE Place place_of(int64_t token, int64_t pixels, int64_t length) {
   const int64_t pixel = token * pixels / length, edge = (pixel + 1) * length;
-  const int64_t inside = least(edge - token * pixels, pixels);
+  const int64_t inside = min(edge - token * pixels, pixels);
   return {pixel, inside == pixels ? 1.0f : float(double(inside) / double(pixels))};
 }
 
 struct Image : Readout {
   // The pixel rows that queries [first, last) lie in.
-  struct Band {
+  struct PixelRows {
     int64_t first = 0, rows = 0;
-    Band(const regard_problem &p, const regard_readout &asked, int64_t start, int64_t stop) {
-      if (start == stop) return;  // perhaps for want of queries
-      first = start * asked.size / p.queries;
-      rows = (stop * asked.size - 1) / p.queries - first + 1;
+    PixelRows(const regard_problem &p, const regard_readout &request, int64_t start, int64_t stop) {
+      if (start == stop) return;  // perhaps since there are no queries
+      first = start * request.size / p.queries;
+      rows = (stop * request.size - 1) / p.queries - first + 1;
     }
   };
 
   static constexpr int GATHERED = 2 * LANES;  // pixel columns that are summed up in the lanes
-  static constexpr int MOST_BLOCKS = 16;  // of keys, after which floats would lose what is added
+  static constexpr int MAX_BLOCKS = 16;  // of keys, after which floats would lose what is added
 
   struct Memory {
     alignas(64) float columns[GATHERED][QUERIES];
     int64_t first, stop;  // pixels [first, stop) are being summed up
     int64_t blocks;       // that have been since then
-    int64_t band;         // the unit's first pixel row
+    int64_t pixel_rows;   // the first pixel row of the chunk
     Place rows[QUERIES];
   };
 
   static size_t memory(const regard_problem &, const regard_readout &) { return sizeof(Memory); }
-  static int64_t width(const regard_readout &asked) { return padded(asked.columns); }
-  static int64_t sums(const regard_problem &p, const regard_readout &asked) {
-    const Division division(p);
+  static int64_t width(const regard_readout &request) { return padded(request.columns); }
+  static int64_t sums(const regard_problem &p, const regard_readout &request) {
+    const ChunkPlan plan(p);
     int64_t rows = 0;
-    for (int64_t c = 0; c < division.chunks; c++)
-      rows = most(rows, Band(p, asked, division.start(p, c), division.start(p, c + 1)).rows);
-    return rows * width(asked);
+    for (int64_t c = 0; c < plan.chunks; c++)
+      rows = max(rows, PixelRows(p, request, plan.start(p, c), plan.start(p, c + 1)).rows);
+    return rows * width(request);
   }
 
-  static void begin(const At &at, const Task &task) {
+  static void begin(const ReadoutState &at, const QueryBlock &queries) {
     Memory &memory = *at.kept<Memory>();
     memory.first = memory.stop = memory.blocks = 0;
-    memory.band = Band(at.p, at.asked, at.unit.first, at.unit.last).first;
-    for (int r = 0; r < task.count; r++)
-      memory.rows[r] = place_of(task.query[r], at.asked.size, at.p.queries);
+    memory.pixel_rows = PixelRows(at.p, at.request, at.rows.first, at.rows.last).first;
+    for (int r = 0; r < queries.count; r++)
+      memory.rows[r] = place_of(queries.query[r], at.request.size, at.p.queries);
   }
 
-  static void weights(const At &at, const Block &block) {
-    if (++at.kept<Memory>()->blocks > MOST_BLOCKS) spill(at, block.task);
-    with_live(block.task.vectors, [&](auto vectors) { gather<vectors>(at, block); });
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
+    if (++at.kept<Memory>()->blocks > MAX_BLOCKS) spill(at, block.queries);
+    with_live(block.queries.vectors, [&](auto vectors) { gather<vectors>(at, block); });
   }
 
   template <int vectors>
-  REGARD_INLINE void gather(const At &at, const Block &block) {
-    const int64_t pixels = at.asked.columns, length = at.p.keys, stop = block.key + block.keys;
+  REGARD_INLINE void gather(const ReadoutState &at, const WeightBlock &block) {
+    const int64_t pixels = at.request.columns, length = at.p.keys, stop = block.key + block.keys;
     int64_t key = block.key;
     for (int64_t pixel = key * pixels / length; key < stop; pixel++) {
       const int64_t edge = (pixel + 1) * length;
-      const int64_t whole = least(edge / pixels, stop) - key;  // keys of this pixel alone
+      const int64_t whole = min(edge / pixels, stop) - key;  // keys of this pixel alone
       const float *weights = block.weights + (key - block.key) * QUERIES;
-      if (whole > 0) add_keys<vectors>(weights, whole, open(at, block.task, pixel));
+      if (whole > 0) add_keys<vectors>(weights, whole, open(at, block.queries, pixel));
       key += whole;
       const int64_t cut = edge - key * pixels;
       if (key == stop || cut == 0) continue;
       const float share = float(double(cut) / double(pixels));
       weights += whole * QUERIES;
-      add_share<vectors>(weights, share, open(at, block.task, pixel));
-      add_share<vectors>(weights, 1 - share, open(at, block.task, pixel + 1));
+      add_share<vectors>(weights, share, open(at, block.queries, pixel));
+      add_share<vectors>(weights, 1 - share, open(at, block.queries, pixel + 1));
       key++;
     }
   }
 
   // Where the weights of a pixel column are summed up.
-  static float *open(const At &at, const Task &task, int64_t pixel) {
+  static float *open(const ReadoutState &at, const QueryBlock &queries, int64_t pixel) {
     Memory &memory = *at.kept<Memory>();
-    if (pixel >= memory.first + GATHERED) spill(at, task);
+    if (pixel >= memory.first + GATHERED) spill(at, queries);
     if (memory.first == memory.stop) memory.first = memory.stop = pixel;
     float *column = memory.columns[pixel - memory.first];
     if (pixel == memory.stop) memset(column, 0, QUERIES * sizeof(float)), memory.stop++;
@@ -118,28 +118,29 @@ struct Image : Readout {
   }
 
   // Adds the columns gathered to the picture.
-  static void spill(const At &at, const Task &task) {
+  static void spill(const ReadoutState &at, const QueryBlock &queries) {
     Memory &memory = *at.kept<Memory>();
-    for (int c = 0; memory.first + c < memory.stop; c += LANES) add_rows(at, task, memory, c);
+    for (int c = 0; memory.first + c < memory.stop; c += LANES) add_rows(at, queries, memory, c);
     memory.first = memory.stop;
     memory.blocks = 0;
   }
 
-  static void add_rows(const At &at, const Task &task, const Memory &memory, int first) {
+  static void add_rows(const ReadoutState &at, const QueryBlock &queries, const Memory &memory,
+                       int first) {
     const int64_t column = memory.first + first, count = memory.stop - column;
     alignas(64) float rows[QUERIES][LANES];
-    for (int j = 0; j < task.vectors; j++) {
+    for (int j = 0; j < queries.vectors; j++) {
       floats tile[LANES];
       REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++)
         tile[i] = load(memory.columns[first + i] + j * LANES);
       transpose(tile);
       REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) store(rows[j * LANES + i], tile[i]);
     }
-    for_each_head(task, [&](int64_t head, int r, int last) {
-      double *picture = at.sums_of(head) - memory.band * width(at.asked) + column;
+    for_each_head(queries, [&](int64_t head, int r, int last) {
+      double *picture = at.sums_of(head) - memory.pixel_rows * width(at.request) + column;
       int64_t pixel = memory.rows[r].pixel;
       floats sum = {};
-      const auto put = [&] { add_to(picture + pixel * width(at.asked), sum, count); };
+      const auto put = [&] { add_to(picture + pixel * width(at.request), sum, count); };
       for (; r < last; r++) {
         const Place &place = memory.rows[r];
         if (place.pixel != pixel) put(), sum = floats{}, pixel = place.pixel;
@@ -150,27 +151,29 @@ struct Image : Readout {
     });
   }
 
-  static void end(const At &at, const Task &task, const Norms &) { spill(at, task); }
+  static void end(const ReadoutState &at, const QueryBlock &queries, const Normalizers &) {
+    spill(at, queries);
+  }
 
   // Pixels are means: each covers L/rows × S/columns weights.
-  static void finish(const regard_problem &p, const regard_readout &asked, int64_t head,
+  static void finish(const regard_problem &p, const regard_readout &request, int64_t head,
                      const Sums &sums) {
     const double share =
-        (double(asked.size) / double(p.queries)) * (double(asked.columns) / double(p.keys));
-    for (int64_t row = 0; row < asked.size; row++) {
-      double *parts[MOST_CHUNKS];  // of those chunks that have a share in it
+        (double(request.size) / double(p.queries)) * (double(request.columns) / double(p.keys));
+    for (int64_t row = 0; row < request.size; row++) {
+      double *parts[MAX_CHUNKS];  // of the chunks that share the row
       int count = 0;
-      for (int64_t c = 0; c < sums.division.chunks; c++) {
-        const Band band(p, asked, sums.division.start(p, c), sums.division.start(p, c + 1));
-        if (row >= band.first && row < band.first + band.rows)
-          parts[count++] = sums.data + c * sums.step + (row - band.first) * width(asked);
+      for (int64_t c = 0; c < sums.plan.chunks; c++) {
+        const PixelRows pixel_rows(p, request, sums.plan.start(p, c), sums.plan.start(p, c + 1));
+        if (row >= pixel_rows.first && row < pixel_rows.first + pixel_rows.rows)
+          parts[count++] = sums.data + c * sums.step + (row - pixel_rows.first) * width(request);
       }
-      float *pixels = asked.result + (head * asked.size + row) * asked.columns;
+      float *pixels = request.result + (head * request.size + row) * request.columns;
       double *total = parts[0];
       for (int i = 1; i < count; i++)
-        for (int64_t column = 0; column < asked.columns; column++)
+        for (int64_t column = 0; column < request.columns; column++)
           total[column] += parts[i][column];
-      for (int64_t column = 0; column < asked.columns; column++)
+      for (int64_t column = 0; column < request.columns; column++)
         pixels[column] = float(total[column] * share);
     }
   }

@@ -8,8 +8,8 @@
 #include "backward.h"
 #include "decode.h"
 #include "forward.h"
-#include "linear.h"
-#include "norms.h"
+#include "matvec.h"
+#include "normalizers.h"
 #include "pairs.h"
 #include "peak.h"
 #include "read.h"
@@ -32,7 +32,8 @@ template <class Arithmetic, class Element>
 int attend(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
   if (!has_few_rows(p)) return forward<Arithmetic>(p, context, logsumexp);
   const int result = decode<Element>(p, context, logsumexp);
-  return result == REGARD_DONE && logsumexp ? restate_coarse<Arithmetic>(p, logsumexp) : result;
+  return result == REGARD_DONE && logsumexp ? recompute_imprecise<Arithmetic>(p, logsumexp)
+                                            : result;
 }
 
 int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
@@ -54,10 +55,10 @@ int read_of_any_dtype(const regard_problem &p, const regard_readouts &readouts) 
   return read<Widened<Float32>>(p, readouts);
 }
 
-int apply_of_any_dtype(const regard_map &map) {
-  if (map.dtype == REGARD_BFLOAT16) return apply<BFloat16>(map);
-  if (map.dtype == REGARD_FLOAT16) return apply<Float16>(map);
-  return apply<Float32>(map);
+int matvec_of_any_dtype(const regard_matvec &product) {
+  if (product.dtype == REGARD_BFLOAT16) return matvec<BFloat16>(product);
+  if (product.dtype == REGARD_FLOAT16) return matvec<Float16>(product);
+  return matvec<Float32>(product);
 }
 
 double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {
@@ -73,7 +74,7 @@ const Kernels &kernels() {
       .forward = forward_of_any_dtype,
       .backward = backward_of_any_dtype,
       .read = read_of_any_dtype,
-      .apply = apply_of_any_dtype,
+      .matvec = matvec_of_any_dtype,
       .peak_flops = peak_flops_of_any_dtype,
       .peak_bandwidth = peak_bandwidth,
   };

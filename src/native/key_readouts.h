@@ -10,16 +10,18 @@ REGARD_INLINE floats sum_each(floats *x) {
   using all_lanes = std::make_index_sequence<LANES>;
   REGARD_UNROLLED_FOR (int half = LANES / 2; half > 0; half /= 2)
     REGARD_UNROLLED_FOR (int i = 0; i < half; i++)
-      x[i] = zipped<0>(x[i], x[i + half], all_lanes()) + zipped<1>(x[i], x[i + half], all_lanes());
+      x[i] = interleave<0>(x[i], x[i + half], all_lanes()) +
+             interleave<1>(x[i], x[i + half], all_lanes());
   return x[0];
 }
 
-// Calls call(head, first, last) for each head of a task, whose rows are [first, last).
+// Calls call(head, first, last) for each head of a block, whose rows are [first, last).
 template <class Call>
-REGARD_INLINE void for_each_head(const Task &task, Call call) {
-  for (int first = 0, last; first < task.count; first = last) {
-    for (last = first + 1; last < task.count && task.head[last] == task.head[first];) last++;
-    call(task.head[first], first, last);
+REGARD_INLINE void for_each_head(const QueryBlock &queries, Call call) {
+  for (int first = 0, last; first < queries.count; first = last) {
+    for (last = first + 1; last < queries.count && queries.head[last] == queries.head[first];)
+      last++;
+    call(queries.head[first], first, last);
   }
 }
 
@@ -30,7 +32,7 @@ struct Received : Readout {
 
   // `column(k)` is what the lanes hold of key k.
   template <class Column>
-  REGARD_INLINE void add(const Block &block, double *received, Column column) {
+  REGARD_INLINE void add(const WeightBlock &block, double *received, Column column) {
     for (int32_t first = 0; first < block.keys; first += LANES) {
       floats sums[LANES];
       REGARD_UNROLLED_FOR (int k = 0; k < LANES; k++)
@@ -39,10 +41,10 @@ struct Received : Readout {
     }
   }
 
-  static void weights(const At &at, const Block &block) {
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
     const auto column = [&](int32_t k) { return load(block.columns + k * LANES); };
-    if (at.unit.heads == 1) return add(block, at.sums, column);
-    for_each_head(block.task, [&](int64_t head, int first, int last) {
+    if (at.rows.heads == 1) return add(block, at.sums, column);
+    for_each_head(block.queries, [&](int64_t head, int first, int last) {
       add(block, at.sums_of(head), [&](int32_t k) {
         floats sum = {};
         for (int j = first / LANES; j * LANES < last; j++) {
@@ -55,10 +57,10 @@ struct Received : Readout {
     });
   }
 
-  static void finish(const regard_problem &p, const regard_readout &asked, int64_t head,
+  static void finish(const regard_problem &p, const regard_readout &request, int64_t head,
                      const Sums &sums) {
     const double *received = sums.total(p.keys);
-    for (int64_t k = 0; k < p.keys; k++) asked.result[head * p.keys + k] = float(received[k]);
+    for (int64_t k = 0; k < p.keys; k++) request.result[head * p.keys + k] = float(received[k]);
   }
 };
 
@@ -69,9 +71,9 @@ struct Collected : Readout {
     float *transposed;    // (QUERIES, QUERIES): rows, keys
     float *product;       // (M, QUERIES): rows of the result, keys
 
-    Memory(const regard_readout &asked, char *memory) {
+    Memory(const regard_readout &request, char *memory) {
       coefficients = (float *)memory;
-      transposed = coefficients + QUERIES * padded(asked.size);
+      transposed = coefficients + QUERIES * padded(request.size);
       product = transposed + QUERIES * QUERIES;
     }
     static size_t size(int64_t rows) {
@@ -79,31 +81,31 @@ struct Collected : Readout {
     }
   };
 
-  static size_t memory(const regard_problem &, const regard_readout &asked) {
-    return Memory::size(asked.size);
+  static size_t memory(const regard_problem &, const regard_readout &request) {
+    return Memory::size(request.size);
   }
-  static int64_t sums(const regard_problem &p, const regard_readout &asked) {
-    return asked.size * padded(p.keys);
+  static int64_t sums(const regard_problem &p, const regard_readout &request) {
+    return request.size * padded(p.keys);
   }
 
-  static void begin(const At &at, const Task &task) {
-    const Memory memory(at.asked, at.memory);
-    const int64_t size = at.asked.size;
-    for (int r = 0; r < task.count; r++) {
-      const int64_t head = task.batch * at.p.heads + task.head[r];
-      const float *from = (const float *)at.asked.given + head * size * at.p.queries;
+  static void begin(const ReadoutState &at, const QueryBlock &queries) {
+    const Memory memory(at.request, at.memory);
+    const int64_t size = at.request.size;
+    for (int r = 0; r < queries.count; r++) {
+      const int64_t head = queries.batch * at.p.heads + queries.head[r];
+      const float *from = (const float *)at.request.input + head * size * at.p.queries;
       for (int64_t m = 0; m < size; m++)
-        memory.coefficients[r * size + m] = from[m * at.p.queries + task.query[r]];
+        memory.coefficients[r * size + m] = from[m * at.p.queries + queries.query[r]];
     }
   }
 
-  static void weights(const At &at, const Block &block) {
-    const Memory memory(at.asked, at.memory);
-    const int64_t size = at.asked.size, step = padded(at.p.keys);
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
+    const Memory memory(at.request, at.memory);
+    const int64_t size = at.request.size, step = padded(at.p.keys);
     for (int32_t first = 0; first < block.keys; first += QUERIES) {
-      const int keys = least(QUERIES, block.keys - first), live = (keys + LANES - 1) / LANES;
-      turn(block, first, keys, memory.transposed);
-      for_each_head(block.task, [&](int64_t head, int from, int to) {
+      const int keys = min(QUERIES, block.keys - first), live = (keys + LANES - 1) / LANES;
+      transpose_block(block, first, keys, memory.transposed);
+      for_each_head(block.queries, [&](int64_t head, int from, int to) {
         memset(memory.product, 0, size_t(size) * QUERIES * sizeof(float));
         with_live(live, [&](auto vectors) {
           context_rows<FloatProducts, vectors>(memory.coefficients + from * size, size, to - from,
@@ -118,18 +120,18 @@ struct Collected : Readout {
     }
   }
 
-  static void finish(const regard_problem &p, const regard_readout &asked, int64_t head,
+  static void finish(const regard_problem &p, const regard_readout &request, int64_t head,
                      const Sums &sums) {
     const int64_t step = padded(p.keys);
-    const double *collected = sums.total(asked.size * step);
-    for (int64_t m = 0; m < asked.size; m++)
+    const double *collected = sums.total(request.size * step);
+    for (int64_t m = 0; m < request.size; m++)
       for (int64_t k = 0; k < p.keys; k++)
-        asked.result[(head * asked.size + m) * p.keys + k] = float(collected[m * step + k]);
+        request.result[(head * request.size + m) * p.keys + k] = float(collected[m * step + k]);
   }
 
-  // The weights of up to QUERIES keys, a row of them for each row of the task.
-  static void turn(const Block &block, int32_t first, int keys, float *to) {
-    for (int j = 0; j < block.task.vectors; j++)
+  // The weights of up to QUERIES keys, a row of them for each query.
+  static void transpose_block(const WeightBlock &block, int32_t first, int keys, float *to) {
+    for (int j = 0; j < block.queries.vectors; j++)
       for (int k = 0; k < keys; k += LANES) {
         floats tile[LANES];
         for (int i = 0; i < LANES; i++)

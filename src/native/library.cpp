@@ -38,7 +38,7 @@ constexpr InstructionSet sets[] = {
 const InstructionSet *best() {
   for (const InstructionSet &set : sets)
     if (set.runs() && set.gains()) return &set;
-  return nullptr;  // never: the baseline runs everywhere
+  return nullptr;  // unreachable: the baseline runs everywhere
 }
 
 std::atomic<const InstructionSet *> chosen = nullptr;
@@ -133,8 +133,8 @@ REGARD_EXPORT int regard_read(const regard_problem *problem, const regard_readou
   return has_no_heads(*problem) ? REGARD_DONE : kernels().read(*problem, *readouts);
 }
 
-REGARD_EXPORT int regard_apply(const regard_map *map) {
-  return map->vectors && map->outputs ? kernels().apply(*map) : REGARD_DONE;
+REGARD_EXPORT int regard_apply(const regard_matvec *product) {
+  return product->vectors && product->outputs ? kernels().matvec(*product) : REGARD_DONE;
 }
 
 REGARD_EXPORT double regard_peak_flops(int dtype, int64_t threads) {

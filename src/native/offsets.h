@@ -11,34 +11,34 @@ namespace regard::REGARD_SET {
 
 // Sums: the weight on each diagonal, then how many more rows see its key than the diagonal before.
 struct Offsets : Readout {
-  static int64_t width(const regard_readout &asked) { return asked.size + 1; }
+  static int64_t width(const regard_readout &request) { return request.size + 1; }
 
-  // LANES numbers on either side take what lies on no diagonal that was asked for.
-  static size_t memory(const regard_problem &, const regard_readout &asked) {
-    return size_t(padded(asked.size) + 3 * LANES) * sizeof(float);
+  // LANES numbers on either side take the diagonals outside the request.
+  static size_t memory(const regard_problem &, const regard_readout &request) {
+    return size_t(padded(request.size) + 3 * LANES) * sizeof(float);
   }
-  static int64_t sums(const regard_problem &, const regard_readout &asked) {
-    return 2 * width(asked);
-  }
-
-  // Whether the rows are of one head and sit one behind the other.
-  static bool in_order(const At &at, const Task &task) {
-    for (int r = 1; r < task.count; r++)
-      if (task.position[r] != task.position[0] + r) return false;
-    return at.unit.heads == 1;
+  static int64_t sums(const regard_problem &, const regard_readout &request) {
+    return 2 * width(request);
   }
 
-  static void begin(const At &at, const Task &task) {
-    memset(at.memory, 0, memory(at.p, at.asked));
-    for (int r = 0; r < task.count; r++) count(at, task, r);
+  // Whether the rows are of one head and have consecutive positions.
+  static bool in_order(const ReadoutState &at, const QueryBlock &queries) {
+    for (int r = 1; r < queries.count; r++)
+      if (queries.position[r] != queries.position[0] + r) return false;
+    return at.rows.heads == 1;
   }
 
-  static void count(const At &at, const Task &task, int r) {
-    double *counts = at.sums_of(task.head[r]) + width(at.asked);
-    const int64_t n = at.asked.size, position = task.position[r];
-    if (task.start[r] >= task.stop[r]) return;
-    const int64_t low = most(int64_t(0), position - task.stop[r] + 1);
-    const int64_t high = least(n, position - task.start[r] + 1);
+  static void begin(const ReadoutState &at, const QueryBlock &queries) {
+    memset(at.memory, 0, memory(at.p, at.request));
+    for (int r = 0; r < queries.count; r++) count(at, queries, r);
+  }
+
+  static void count(const ReadoutState &at, const QueryBlock &queries, int r) {
+    double *counts = at.sums_of(queries.head[r]) + width(at.request);
+    const int64_t n = at.request.size, position = queries.position[r];
+    if (queries.start[r] >= queries.stop[r]) return;
+    const int64_t low = max(int64_t(0), position - queries.stop[r] + 1);
+    const int64_t high = min(n, position - queries.start[r] + 1);
     if (low >= high) return;
     if (!at.p.allowed.data && !at.p.bias.data) {
       counts[low] += 1;
@@ -46,23 +46,23 @@ struct Offsets : Readout {
       return;
     }
     for (int64_t back = low; back < high; back++) {
-      const bool sees = visible(at.p, task, r, position - back);
+      const bool sees = visible(at.p, queries, r, position - back);
       counts[back] += sees;
       counts[back + 1] -= sees;
     }
   }
 
-  static void weights(const At &at, const Block &block) {
-    if (!in_order(at, block.task)) return add_one_by_one(at, block);
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
+    if (!in_order(at, block.queries)) return add_one_by_one(at, block);
     // Lane 0 of vector j and key k are position + j·LANES − k tokens apart. Keys LANES apart are
     // taken in turn, so that no store is read again at once.
     float *diagonals = at.kept<float>() + LANES;
-    const int64_t apart = block.task.position[0] - block.key;
-    for (int j = 0; j < block.task.vectors; j++) {
+    const int64_t apart = block.queries.position[0] - block.key;
+    for (int j = 0; j < block.queries.vectors; j++) {
       const int64_t back = apart + j * LANES;  // of the block's first key
-      const int32_t from = int32_t(most(int64_t(0), back - at.asked.size + 1));
-      const int32_t to = int32_t(least(int64_t(block.keys), back + LANES));
-      for (int32_t phase = from; phase < least(from + LANES, to); phase++)
+      const int32_t from = int32_t(max(int64_t(0), back - at.request.size + 1));
+      const int32_t to = int32_t(min(int64_t(block.keys), back + LANES));
+      for (int32_t phase = from; phase < min(from + LANES, to); phase++)
         for (int32_t k = phase; k < to; k += LANES) {
           float *at_lane = diagonals + back - k;
           store(at_lane, load(at_lane) + load(block.weights + k * QUERIES + j * LANES));
@@ -70,29 +70,29 @@ struct Offsets : Readout {
     }
   }
 
-  static void add_one_by_one(const At &at, const Block &block) {
-    const Task &task = block.task;
-    for (int r = 0; r < task.count; r++) {
-      const int64_t apart = int64_t(task.position[r]) - block.key;
-      double *sums = at.sums_of(task.head[r]);
-      const int64_t from = most(int64_t(0), apart - at.asked.size + 1);
-      const int64_t to = least(int64_t(block.keys), apart + 1);
+  static void add_one_by_one(const ReadoutState &at, const WeightBlock &block) {
+    const QueryBlock &queries = block.queries;
+    for (int r = 0; r < queries.count; r++) {
+      const int64_t apart = int64_t(queries.position[r]) - block.key;
+      double *sums = at.sums_of(queries.head[r]);
+      const int64_t from = max(int64_t(0), apart - at.request.size + 1);
+      const int64_t to = min(int64_t(block.keys), apart + 1);
       for (int64_t k = from; k < to; k++) sums[apart - k] += block.weights[k * QUERIES + r];
     }
   }
 
-  static void end(const At &at, const Task &, const Norms &) {
+  static void end(const ReadoutState &at, const QueryBlock &, const Normalizers &) {
     const float *diagonals = at.kept<float>() + LANES;
-    for (int64_t back = 0; back < at.asked.size; back++) at.sums[back] += diagonals[back];
+    for (int64_t back = 0; back < at.request.size; back++) at.sums[back] += diagonals[back];
   }
 
-  static void finish(const regard_problem &, const regard_readout &asked, int64_t head,
+  static void finish(const regard_problem &, const regard_readout &request, int64_t head,
                      const Sums &sums) {
-    const double *weights = sums.total(2 * width(asked)), *counts = weights + width(asked);
+    const double *weights = sums.total(2 * width(request)), *counts = weights + width(request);
     double rows = 0;
-    for (int64_t back = 0; back < asked.size; back++) {
+    for (int64_t back = 0; back < request.size; back++) {
       rows += counts[back];
-      asked.result[head * asked.size + back] = float(weights[back] / most(rows, 1.0));
+      request.result[head * request.size + back] = float(weights[back] / max(rows, 1.0));
     }
   }
 };

@@ -1,7 +1,7 @@
 // bfloat16 by dot products of pairs: an instruction adds two products to each float32 lane.
 //
 // A lane of 32 bits holds a pair: elements d and d + 1 of a query, the weights of keys k and k + 1,
-// or, broadcast, what they are multiplied by. Keys are read as they lie; of values, rows k and k +
+// or, broadcast, what they are multiplied by. Keys are read in place; of values, rows k and k +
 // 1 are interleaved, a block at a time. Where a pair has no second half it holds 0.
 #pragma once
 
@@ -19,7 +19,7 @@ static_assert(alignof(pair) == 2 && alignof(pairs) == 2);
 
 REGARD_INLINE ints load_pairs(const uint16_t *from) { return *(const unaligned::pairs *)from; }
 
-// The first elements of a row, zeros behind them: nothing past the row's end is read.
+// The first elements of a row, zeros after them: nothing past the row's end is read.
 REGARD_INLINE ints load_pairs_part(const uint16_t *from, int64_t count) {
   if (count >= 2 * LANES) return load_pairs(from);
   uint16_t part[2 * LANES] = {};
@@ -31,7 +31,7 @@ using numbers = uint16_t __attribute__((vector_size(LANES * 4)));
 
 // Elements from `first` on of two vectors, in turn; 32 is the second vector's first.
 template <int first, int second, size_t... i>
-REGARD_INLINE ints in_turn(numbers a, numbers b, std::index_sequence<i...>) {
+REGARD_INLINE ints interleave_numbers(numbers a, numbers b, std::index_sequence<i...>) {
   return (ints)__builtin_shufflevector(a, b, (i % 2 ? second + i / 2 : first + i / 2)...);
 }
 using all_numbers = std::make_index_sequence<2 * LANES>;
@@ -39,7 +39,7 @@ using all_numbers = std::make_index_sequence<2 * LANES>;
 // Rounds to nearest, ties to even; NaN stays NaN.
 REGARD_INLINE ints pairs_of(floats low, floats high) {
   const numbers both = (numbers)_mm512_cvtne2ps_pbh(high, low);
-  return in_turn<0, LANES>(both, both, all_numbers());
+  return interleave_numbers<0, LANES>(both, both, all_numbers());
 }
 REGARD_INLINE floats low_of(ints pairs) { return (floats)(pairs << 16); }
 REGARD_INLINE floats high_of(ints pairs) { return (floats)(pairs & ~0xffff); }
@@ -48,8 +48,8 @@ struct PairProducts {
   using Number = uint16_t;
   static constexpr int STEP = 2;
 
-  REGARD_INLINE floats broadcast(const uint16_t *from) {
-    return (floats)all(*(const unaligned::pair *)from);
+  REGARD_INLINE floats load_broadcast(const uint16_t *from) {
+    return (floats)broadcast(*(const unaligned::pair *)from);
   }
   REGARD_INLINE floats multiply_add(floats number, floats lanes, floats sum) {
     return _mm512_dpbf16_ps(sum, (__m512bh)number, (__m512bh)lanes);
@@ -60,22 +60,22 @@ struct Pairs : PairProducts {
   using Element = BFloat16;
   using Products = PairProducts;
 
-  // The task's rows, times 1 or −1, to (dim / 2, QUERIES) pairs; lanes not in use are 0.
-  static void load_queries(const regard_tensor &from, const Task &task, int64_t dim, float factor,
-                           float *to) {
-    const ints signs = all(factor < 0 ? int32_t(0x80008000) : 0);
+  // The block's rows, times 1 or −1, to (dim / 2, QUERIES) pairs; lanes not in use are 0.
+  static void load_queries(const regard_tensor &from, const QueryBlock &queries, int64_t dim,
+                           float factor, float *to) {
+    const ints signs = broadcast(factor < 0 ? int32_t(0x80008000) : 0);
     load_transposed<BFloat16>(
-        from, task, dim, 2 * LANES, to,
-        [&](const uint16_t *row) REGARD_FLAT { return (floats)(load_pairs(row) ^ signs); },
+        from, queries, dim, 2 * LANES, to,
+        [&](const uint16_t *row) REGARD_INLINE_LAMBDA { return (floats)(load_pairs(row) ^ signs); },
         [&](const uint16_t *row, int64_t count) {
           return (floats)(load_pairs_part(row, count) ^ signs);
         });
   }
 
-  // Where the rows lie, or with a 0 behind the last element where that has no partner.
-  static Panel<uint16_t> keys(const regard_tensor &from, const Task &task, int64_t first,
-                              int64_t count, int64_t dim, float *scratch) {
-    const uint16_t *data = first_row<BFloat16>(from, task, first);
+  // The rows in place, or with a 0 after the last element where it has no partner.
+  static PackedRows<uint16_t> keys(const regard_tensor &from, const QueryBlock &queries,
+                                   int64_t first, int64_t count, int64_t dim, float *scratch) {
+    const uint16_t *data = first_row<BFloat16>(from, queries, first);
     if (dim % 2 == 0) return {data, from.row};
     const int64_t stride = dim + 1;
     uint16_t *rows = (uint16_t *)scratch;
@@ -86,9 +86,9 @@ struct Pairs : PairProducts {
     return {rows, stride};
   }
 
-  static Panel<uint16_t> values(const regard_tensor &from, const Task &task, int64_t first,
-                                int64_t count, int64_t dim, float *scratch) {
-    const uint16_t *data = first_row<BFloat16>(from, task, first);
+  static PackedRows<uint16_t> values(const regard_tensor &from, const QueryBlock &queries,
+                                     int64_t first, int64_t count, int64_t dim, float *scratch) {
+    const uint16_t *data = first_row<BFloat16>(from, queries, first);
     const int64_t stride = (2 * dim + 4 * LANES - 1) / (4 * LANES) * (4 * LANES);
     uint16_t *rows = (uint16_t *)scratch;
     for (int64_t k = 0; k < count; k += 2) {
@@ -98,27 +98,27 @@ struct Pairs : PairProducts {
         numbers b = {};
         if (k + 1 < count) b = (numbers)load_pairs_part(high + d, dim - d);
         int32_t *to = (int32_t *)(rows + k / 2 * stride + 2 * d);
-        store(to, in_turn<0, 2 * LANES>(a, b, all_numbers()));
-        store(to + LANES, in_turn<LANES, 3 * LANES>(a, b, all_numbers()));
+        store(to, interleave_numbers<0, 2 * LANES>(a, b, all_numbers()));
+        store(to + LANES, interleave_numbers<LANES, 3 * LANES>(a, b, all_numbers()));
       }
     }
     return {rows, stride};
   }
-  REGARD_INLINE float value(const Panel<uint16_t> &rows, int64_t k, int64_t d) {
+  REGARD_INLINE float value(const PackedRows<uint16_t> &rows, int64_t k, int64_t d) {
     const uint32_t bits = uint32_t(rows.data[k / 2 * rows.stride + 2 * d + k % 2]) << 16;
     float number;
     memcpy(&number, &bits, sizeof number);
     return number;
   }
-  static bool finite(const Panel<uint16_t> &rows, int64_t count, int64_t dim) {
-    ints stray = {};
+  static bool finite(const PackedRows<uint16_t> &rows, int64_t count, int64_t dim) {
+    ints nonfinite = {};
     for (int64_t k = 0; k < count; k += 2)
       for (int64_t d = 0; d < padded(dim); d += LANES) {
         const ints pairs = load((const int32_t *)(rows.data + k / 2 * rows.stride + 2 * d));
-        stray |= (pairs & 0x7f800000) == 0x7f800000;
-        stray |= (pairs & 0x7f80) == 0x7f80;
+        nonfinite |= (pairs & 0x7f800000) == 0x7f800000;
+        nonfinite |= (pairs & 0x7f80) == 0x7f80;
       }
-    return !any(stray);
+    return !any(nonfinite);
   }
 
   REGARD_INLINE floats exponential(floats x) { return exp2<4>(x); }
@@ -132,7 +132,7 @@ struct Pairs : PairProducts {
   }
   REGARD_INLINE void keep(float *column, int64_t k, ints kept) {
     float *at = column + k / 2 * QUERIES;
-    const ints other_half = all(k % 2 ? 0xffff : ~0xffff);
+    const ints other_half = broadcast(k % 2 ? 0xffff : ~0xffff);
     store(at, (floats)((ints)load(at) & (kept | other_half)));
   }
 };

@@ -1,4 +1,4 @@
-// What the machine can do at most: the limits that the kernels' speed is measured against.
+// The machine's peak rates: the limits that the kernels' speed is measured against.
 #pragma once
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 namespace regard::REGARD_SET {
 
 // Keeps a vector in a register, and the compiler from knowing what it holds.
-REGARD_INLINE void hold(floats &x) {
+REGARD_INLINE void keep_in_register(floats &x) {
 #if defined(__x86_64__)
   asm volatile("" : "+v"(x));
 #elif defined(__aarch64__)
@@ -35,16 +35,17 @@ constexpr int64_t ROUNDS = 1 << 14;
 
 template <class Arithmetic>
 __attribute__((noinline)) void multiply_and_add() {
-  floats number = (floats)all(int32_t(0x3f803f80)), lanes = number;  // near 1; as pairs, 1 and 1
+  floats number = (floats)broadcast(int32_t(0x3f803f80)),
+         lanes = number;  // near 1; as pairs, 1 and 1
   floats sums[SUMS] = {};
-  hold(number);
-  hold(lanes);
-  REGARD_UNROLLED_FOR (int i = 0; i < SUMS; i++) hold(sums[i]);
+  keep_in_register(number);
+  keep_in_register(lanes);
+  REGARD_UNROLLED_FOR (int i = 0; i < SUMS; i++) keep_in_register(sums[i]);
   for (int64_t round = 0; round < ROUNDS; round++)
     REGARD_UNROLLED_FOR (int i = 0; i < SUMS; i++) {
-      hold(lanes);  // or one product would do for all sums
+      keep_in_register(lanes);  // or one product would do for all sums
       sums[i] = Arithmetic::multiply_add(number, lanes, sums[i]);
-      hold(sums[i]);
+      keep_in_register(sums[i]);
     }
 }
 
@@ -65,7 +66,7 @@ __attribute__((noinline)) static void read_all(const float *from, int64_t count)
   floats sums[8] = {};
   for (int64_t i = 0; i < count; i += 8 * LANES)
     REGARD_UNROLLED_FOR (int j = 0; j < 8; j++) sums[j] += load(from + i + j * LANES);
-  REGARD_UNROLLED_FOR (int j = 0; j < 8; j++) hold(sums[j]);
+  REGARD_UNROLLED_FOR (int j = 0; j < 8; j++) keep_in_register(sums[j]);
 }
 
 // Bytes a second read from memory, more of it than caches hold; 0 where there is not so much.

@@ -6,7 +6,7 @@
 #include "chosen.h"
 #include "image.h"
 #include "key_readouts.h"
-#include "norms.h"
+#include "normalizers.h"
 #include "offsets.h"
 #include "row_readouts.h"
 #include "top.h"
@@ -14,7 +14,7 @@
 namespace regard::REGARD_SET {
 
 // Bytes of sums over rows that are kept at a time.
-constexpr int64_t MOST_SUMS = 1 << 24;
+constexpr int64_t MAX_SUM_BYTES = 1 << 24;
 
 template <class Call>
 REGARD_INLINE void with_kind(int64_t kind, Call call) {
@@ -37,15 +37,15 @@ struct Reading {
   const regard_problem &p;
   const regard_readouts &readouts;
   const Scoring scoring;
-  const Division division;
+  const ChunkPlan plan;
   int64_t sums_per_head = 0;              // numbers, for each chunk
   size_t memory = 0;                      // bytes that the readouts need on a thread
   bool scores = false;                    // whether more than the log-sum-exp is asked for
   bool weights = false;                   // whether more than scores tell
-  bool columns = false, entropy = false;  // see `Block`
+  bool columns = false, entropy = false;  // see `WeightBlock`
 
-  Reading(const regard_problem &problem, const regard_readouts &asked)
-      : p(problem), readouts(asked), scoring(scoring_of(problem)), division(problem) {
+  Reading(const regard_problem &problem, const regard_readouts &request)
+      : p(problem), readouts(request), scoring(scoring_of(problem)), plan(problem) {
     for (int64_t i = 0; i < readouts.count; i++) {
       const regard_readout &readout = readouts.list[i];
       with_kind(readout.kind, [&](auto kind) {
@@ -59,20 +59,18 @@ struct Reading {
     }
   }
 
-  int64_t sums_per_unit() const {
-    return division.heads_together * division.chunks * sums_per_head;
-  }
+  int64_t sums_per_head_set() const { return plan.heads_per_set * plan.chunks * sums_per_head; }
 
   static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
   // Calls call(kind, at) for every readout.
   template <class Call>
-  void for_each(const Unit &unit, char *kept, double *sums, Call call) const {
-    const int64_t step = division.chunks * sums_per_head;
+  void for_each(const RowChunk &rows, char *kept, double *sums, Call call) const {
+    const int64_t step = plan.chunks * sums_per_head;
     for (int64_t i = 0; i < readouts.count; i++) {
       const regard_readout &readout = readouts.list[i];
       with_kind(readout.kind, [&](auto kind) {
-        call(kind, At{p, readout, unit, kept, sums, step});
+        call(kind, ReadoutState{p, readout, rows, kept, sums, step});
         kept += aligned(kind.memory(p, readout));
         sums += kind.sums(p, readout);
       });
@@ -81,117 +79,121 @@ struct Reading {
 };
 
 template <class Arithmetic>
-static void read_task(const Reading &reading, const Unit &unit, const Task &task,
-                      const ReadScratch &scratch, double *sums) {
+static void read_queries(const Reading &reading, const RowChunk &rows, const QueryBlock &queries,
+                         const ReadScratch &scratch, double *sums) {
   const regard_problem &p = reading.p;
-  const auto each = [&](auto call) { reading.for_each(unit, scratch.readouts, sums, call); };
-  Arithmetic::load_queries(p.query, task, p.dim, reading.scoring.query_factor, scratch.query);
+  const auto each = [&](auto call) { reading.for_each(rows, scratch.readouts, sums, call); };
+  Arithmetic::load_queries(p.query, queries, p.dim, reading.scoring.query_factor, scratch.query);
 
-  Norms norms;
-  RowNorm exact[QUERIES];
-  norms.factor = reading.scoring.factor;
+  Normalizers normalizers;
+  RowNormalizer exact[QUERIES];
+  normalizers.factor = reading.scoring.factor;
   if (reading.readouts.logsumexp) {
     for (int r = 0; r < QUERIES; r++)
-      norms.logsumexp[r] =
-          r < task.count ? reading.readouts.logsumexp[row_number(p, task, r)] : -INFINITY;
-    if (any_coarse(norms.logsumexp, task.count)) {
-      Task whole = task;  // of all keys, not of those alone that are read
-      find_bounds(p, whole);
-      find_hulls(p, whole);
-      find_norms_of<Arithmetic>(p, reading.scoring, whole, scratch, norms.logsumexp, exact);
+      normalizers.logsumexp[r] =
+          r < queries.count ? reading.readouts.logsumexp[row_number(p, queries, r)] : -INFINITY;
+    if (any_imprecise(normalizers.logsumexp, queries.count)) {
+      QueryBlock whole = queries;  // of all keys, not of those alone that are read
+      load_bounds(p, whole);
+      find_key_ranges(p, whole);
+      find_normalizers_of<Arithmetic>(p, reading.scoring, whole, scratch, normalizers.logsumexp,
+                                      exact);
     }
   } else {
-    find_norms<Arithmetic>(p, reading.scoring, task, scratch, norms.logsumexp, exact);
+    find_normalizers<Arithmetic>(p, reading.scoring, queries, scratch, normalizers.logsumexp,
+                                 exact);
   }
-  norms.prepare(task, exact);
+  normalizers.prepare(queries, exact);
 
-  each([&](auto kind, const At &at) { kind.begin(at, task); });
+  each([&](auto kind, const ReadoutState &at) { kind.begin(at, queries); });
   if (reading.scores)
-    for_each_block(task, [&](int32_t first, int32_t last) {
-      Block block(p, task, first, last, scratch);
+    for_each_read_block(queries, [&](int32_t first, int32_t last) {
+      WeightBlock block(p, queries, first, last, scratch);
       ints ignored[VECTORS] = {};
-      score<Arithmetic>(reading.scoring, scratch, block, ignored);
-      each([&](auto kind, const At &at) { kind.scores(at, block); });
+      compute_scores<Arithmetic>(reading.scoring, scratch, block, ignored);
+      each([&](auto kind, const ReadoutState &at) { kind.scores(at, block); });
       if (!reading.weights) return;
-      weigh(norms, reading.columns, reading.entropy, block);
-      each([&](auto kind, const At &at) { kind.weights(at, block); });
+      compute_weights(normalizers, reading.columns, reading.entropy, block);
+      each([&](auto kind, const ReadoutState &at) { kind.weights(at, block); });
     });
-  each([&](auto kind, const At &at) { kind.end(at, task, norms); });
+  each([&](auto kind, const ReadoutState &at) { kind.end(at, queries, normalizers); });
 }
 
 template <class Arithmetic>
-static void read_unit(const Reading &reading, const Unit &unit, void *memory, double *sums) {
+static void read_chunk(const Reading &reading, const RowChunk &rows, void *memory, double *sums) {
   const regard_problem &p = reading.p;
-  const int64_t step = reading.division.chunks * reading.sums_per_head;
-  for (int64_t h = 0; h < unit.heads; h++)
+  const int64_t step = reading.plan.chunks * reading.sums_per_head;
+  for (int64_t h = 0; h < rows.heads; h++)
     memset(sums + h * step, 0, size_t(reading.sums_per_head) * sizeof(double));
   const ReadScratch scratch(p, memory);
-  for (int64_t first = 0; first < unit.rows(); first += QUERIES) {
-    Task task;
-    begin(p, unit, first, reading.readouts.first_key, reading.readouts.last_key, task);
-    read_task<Arithmetic>(reading, unit, task, scratch, sums);
+  for (int64_t first = 0; first < rows.count(); first += QUERIES) {
+    QueryBlock queries;
+    begin(p, rows, first, reading.readouts.first_key, reading.readouts.stop_key, queries);
+    read_queries<Arithmetic>(reading, rows, queries, scratch, sums);
   }
 }
 
-// Adds up what was summed over the rows of the unit's heads, chunk by chunk.
-static void finish_unit(const Reading &reading, const Unit &unit, double *sums) {
+// Adds up the sums over rows of each head of a set, chunk by chunk.
+static void finish_head_set(const Reading &reading, const RowChunk &rows, double *sums) {
   const regard_problem &p = reading.p;
-  for (int64_t h = 0; h < unit.heads; h++) {
-    double *own = sums + h * reading.division.chunks * reading.sums_per_head;
+  for (int64_t h = 0; h < rows.heads; h++) {
+    double *own = sums + h * reading.plan.chunks * reading.sums_per_head;
     for (int64_t i = 0; i < reading.readouts.count; i++) {
       const regard_readout &readout = reading.readouts.list[i];
       with_kind(readout.kind, [&](auto kind) {
-        kind.finish(p, readout, unit.batch * p.heads + unit.head + h,
-                    Sums{own, reading.sums_per_head, reading.division});
+        kind.finish(p, readout, rows.batch * p.heads + rows.head + h,
+                    Sums{own, reading.sums_per_head, reading.plan});
         own += kind.sums(p, readout);
       });
     }
   }
 }
 
-// A thread a unit: where there are many, each is done with before the next.
+// A task a set of heads, where there are many: each is finished before the next.
 template <class Arithmetic>
 static int read_one_by_one(const Reading &reading) {
   const regard_problem &p = reading.p;
-  const Division &division = reading.division;
+  const ChunkPlan &plan = reading.plan;
   const size_t own = ReadScratch::size(p) + reading.memory;
-  return for_each_task(int(p.threads), division.units,
-                       own + size_t(reading.sums_per_unit()) * sizeof(double),
+  return for_each_task(int(p.threads), plan.head_sets,
+                       own + size_t(reading.sums_per_head_set()) * sizeof(double),
                        [&](int64_t number, void *memory) {
                          double *sums = (double *)((char *)memory + own);
-                         for (int64_t chunk = 0; chunk < division.chunks; chunk++)
-                           read_unit<Arithmetic>(reading, division.unit(p, number, chunk), memory,
-                                                 sums + chunk * reading.sums_per_head);
-                         finish_unit(reading, division.unit(p, number, 0), sums);
+                         for (int64_t chunk = 0; chunk < plan.chunks; chunk++)
+                           read_chunk<Arithmetic>(reading, plan.rows_of(p, number, chunk), memory,
+                                                  sums + chunk * reading.sums_per_head);
+                         finish_head_set(reading, plan.rows_of(p, number, 0), sums);
                        });
 }
 
-// A thread a chunk; as many units at a time as there is memory for their sums.
+// A task a chunk; as many sets of heads at a time as there is memory for their sums.
 template <class Arithmetic>
 static int read_by_chunks(const Reading &reading) {
   const regard_problem &p = reading.p;
-  const Division &division = reading.division;
-  const int64_t size = reading.sums_per_unit() * int64_t(sizeof(double));
+  const ChunkPlan &plan = reading.plan;
+  const int64_t size = reading.sums_per_head_set() * int64_t(sizeof(double));
   const int64_t together =
-      most(int64_t(1), least(division.units, MOST_SUMS / most(int64_t(1), size)));
+      max(int64_t(1), min(plan.head_sets, MAX_SUM_BYTES / max(int64_t(1), size)));
   double *all_sums = (double *)malloc(size_t(together * size) + 1);
   if (!all_sums) return REGARD_OUT_OF_MEMORY;
 
   int result = REGARD_DONE;
-  for (int64_t start = 0; start < division.units && result == REGARD_DONE; start += together) {
-    const int64_t units = least(together, division.units - start);
-    const auto sums_of = [&](int64_t unit) { return all_sums + unit * reading.sums_per_unit(); };
+  for (int64_t start = 0; start < plan.head_sets && result == REGARD_DONE; start += together) {
+    const int64_t head_sets = min(together, plan.head_sets - start);
+    const auto sums_of = [&](int64_t head_set) {
+      return all_sums + head_set * reading.sums_per_head_set();
+    };
     result = for_each_task(
-        int(p.threads), units * division.chunks, ReadScratch::size(p) + reading.memory,
+        int(p.threads), head_sets * plan.chunks, ReadScratch::size(p) + reading.memory,
         [&](int64_t number, void *memory) {
           // The last rows first, since those see the most when attention is causal.
-          const int64_t chunk = division.chunks - 1 - number / units, unit = number % units;
-          read_unit<Arithmetic>(reading, division.unit(p, start + unit, chunk), memory,
-                                sums_of(unit) + chunk * reading.sums_per_head);
+          const int64_t chunk = plan.chunks - 1 - number / head_sets, head_set = number % head_sets;
+          read_chunk<Arithmetic>(reading, plan.rows_of(p, start + head_set, chunk), memory,
+                                 sums_of(head_set) + chunk * reading.sums_per_head);
         });
     if (result == REGARD_DONE && size)
-      result = for_each_task(int(p.threads), units, 0, [&](int64_t unit, void *) {
-        finish_unit(reading, division.unit(p, start + unit, 0), sums_of(unit));
+      result = for_each_task(int(p.threads), head_sets, 0, [&](int64_t head_set, void *) {
+        finish_head_set(reading, plan.rows_of(p, start + head_set, 0), sums_of(head_set));
       });
   }
   free(all_sums);
@@ -201,8 +203,8 @@ static int read_by_chunks(const Reading &reading) {
 template <class Arithmetic>
 static int read(const regard_problem &p, const regard_readouts &readouts) {
   const Reading reading(p, readouts);
-  const bool many = reading.division.units >= 4 * p.threads;
-  const bool small = reading.sums_per_unit() * int64_t(sizeof(double)) <= MOST_SUMS;
+  const bool many = reading.plan.head_sets >= 4 * p.threads;
+  const bool small = reading.sums_per_head_set() * int64_t(sizeof(double)) <= MAX_SUM_BYTES;
   return many && small ? read_one_by_one<Arithmetic>(reading) : read_by_chunks<Arithmetic>(reading);
 }
 

@@ -1,20 +1,20 @@
-// What every readout has: memory, and a say at each stage of the pass.
+// The interface of readouts: memory, and a function for each stage of the pass.
 #pragma once
 
 #include "weights.h"
 
 namespace regard::REGARD_SET {
 
-// A readout at work on a unit.
-struct At {
+// A readout on a chunk of rows.
+struct ReadoutState {
   const regard_problem &p;
-  const regard_readout &asked;
-  const Unit &unit;
-  char *memory;       // what it keeps of a task
-  double *sums;       // what it sums up over rows, for the unit's first head
+  const regard_readout &request;
+  const RowChunk &rows;
+  char *memory;       // its state for a block of queries
+  double *sums;       // its sums over rows, of the chunk's first head
   int64_t sums_step;  // from one head's to the next
 
-  double *sums_of(int64_t head) const { return sums + (head - unit.head) * sums_step; }
+  double *sums_of(int64_t head) const { return sums + (head - rows.head) * sums_step; }
   // Bytes of memory, as numbers.
   template <class Number>
   Number *kept() const {
@@ -26,29 +26,29 @@ struct At {
 struct Sums {
   double *data;
   int64_t step;  // from one chunk's to the next
-  const Division &division;
+  const ChunkPlan &plan;
 
   // Adds up all chunks, in their order.
   double *total(int64_t count) const {
-    for (int64_t c = 1; c < division.chunks; c++)
+    for (int64_t c = 1; c < plan.chunks; c++)
       for (int64_t i = 0; i < count; i++) data[i] += data[c * step + i];
     return data;
   }
 };
 
-// Readouts are types without data; this is one that keeps nothing and does nothing.
+// Readouts are types without data; this one does nothing.
 struct Readout {
-  // What it wants of a block.
+  // What it needs of a block.
   static constexpr bool of_weights = true, of_columns = false, of_entropy = false;
 
-  // Bytes that a thread needs for a task, and numbers that are summed up for a head and chunk.
+  // Bytes that a thread needs for a block, and numbers that are summed up for a head and chunk.
   static size_t memory(const regard_problem &, const regard_readout &) { return 0; }
   static int64_t sums(const regard_problem &, const regard_readout &) { return 0; }
 
-  static void begin(const At &, const Task &) {}
-  static void scores(const At &, const Block &) {}
-  static void weights(const At &, const Block &) {}
-  static void end(const At &, const Task &, const Norms &) {}
+  static void begin(const ReadoutState &, const QueryBlock &) {}
+  static void scores(const ReadoutState &, const WeightBlock &) {}
+  static void weights(const ReadoutState &, const WeightBlock &) {}
+  static void end(const ReadoutState &, const QueryBlock &, const Normalizers &) {}
   // Writes what was summed up for a head, numbered b·H + h.
   static void finish(const regard_problem &, const regard_readout &, int64_t, const Sums &) {}
 };
@@ -67,10 +67,11 @@ REGARD_INLINE void add_to(double *sums, floats x, int64_t count) {
 }
 
 // Whether a row sees a key.
-REGARD_INLINE bool visible(const regard_problem &p, const Task &task, int r, int64_t key) {
-  if (key < task.start[r] || key >= task.stop[r]) return false;
+REGARD_INLINE bool visible(const regard_problem &p, const QueryBlock &queries, int r, int64_t key) {
+  if (key < queries.start[r] || key >= queries.stop[r]) return false;
   const auto at = [&](const regard_matrix &m) {
-    return task.batch * m.batch + task.head[r] * m.head + task.query[r] * m.row + key * m.column;
+    return queries.batch * m.batch + queries.head[r] * m.head + queries.query[r] * m.row +
+           key * m.column;
   };
   if (p.allowed.data && !((const uint8_t *)p.allowed.data)[at(p.allowed)]) return false;
   return !p.bias.data || ((const float *)p.bias.data)[at(p.bias)] != HIDDEN;

@@ -10,19 +10,23 @@ struct RowReadout : Readout {
   static size_t memory(const regard_problem &, const regard_readout &) {
     return QUERIES * sizeof(double);
   }
-  static void begin(const At &at, const Task &) { memset(at.memory, 0, QUERIES * sizeof(double)); }
+  static void begin(const ReadoutState &at, const QueryBlock &) {
+    memset(at.memory, 0, QUERIES * sizeof(double));
+  }
 
   template <class Result>
-  REGARD_INLINE void write(const At &at, const Task &task, Result result) {
-    for (int r = 0; r < task.count; r++) at.asked.result[row_number(at.p, task, r)] = result(r);
+  REGARD_INLINE void write(const ReadoutState &at, const QueryBlock &queries, Result result) {
+    for (int r = 0; r < queries.count; r++)
+      at.request.result[row_number(at.p, queries, r)] = result(r);
   }
 };
 
 struct LogSumExp : Readout {
   static constexpr bool of_weights = false;
 
-  static void end(const At &at, const Task &task, const Norms &norms) {
-    RowReadout::write(at, task, [&](int r) { return norms.logsumexp[r]; });
+  static void end(const ReadoutState &at, const QueryBlock &queries,
+                  const Normalizers &normalizers) {
+    RowReadout::write(at, queries, [&](int r) { return normalizers.logsumexp[r]; });
   }
 };
 
@@ -33,22 +37,24 @@ struct Max : Readout {
   static size_t memory(const regard_problem &, const regard_readout &) {
     return QUERIES * sizeof(float);
   }
-  static void begin(const At &at, const Task &) {
-    for (int j = 0; j < VECTORS; j++) store(at.kept<float>() + j * LANES, all(HIDDEN));
+  static void begin(const ReadoutState &at, const QueryBlock &) {
+    for (int j = 0; j < VECTORS; j++) store(at.kept<float>() + j * LANES, broadcast(HIDDEN));
   }
-  static void scores(const At &at, const Block &block) {
-    for (int j = 0; j < block.task.vectors; j++) {
+  static void scores(const ReadoutState &at, const WeightBlock &block) {
+    for (int j = 0; j < block.queries.vectors; j++) {
       float *peak = at.kept<float>() + j * LANES;
-      store(peak, larger(load(peak), block.peak[j]));
+      store(peak, max(load(peak), block.peak[j]));
     }
   }
-  static void end(const At &at, const Task &task, const Norms &norms) {
+  static void end(const ReadoutState &at, const QueryBlock &queries,
+                  const Normalizers &normalizers) {
     alignas(64) float weights[QUERIES];
-    for (int j = 0; j < task.vectors; j++) {
+    for (int j = 0; j < queries.vectors; j++) {
       const floats peak = load(at.kept<float>() + j * LANES);
-      store(weights + j * LANES, exp2((peak - norms.peak_of(j)) * norms.factor - norms.log_of(j)));
+      store(weights + j * LANES,
+            exp2((peak - normalizers.peak_of(j)) * normalizers.factor - normalizers.log_of(j)));
     }
-    RowReadout::write(at, task, [&](int r) { return weights[r]; });
+    RowReadout::write(at, queries, [&](int r) { return weights[r]; });
   }
 };
 
@@ -56,12 +62,12 @@ struct Max : Readout {
 struct Entropy : RowReadout {
   static constexpr bool of_entropy = true;
 
-  static void weights(const At &at, const Block &block) {
-    for (int j = 0; j < block.task.vectors; j++)
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
+    for (int j = 0; j < block.queries.vectors; j++)
       add_to(at.kept<double>() + j * LANES, block.entropy[j]);
   }
-  static void end(const At &at, const Task &task, const Norms &) {
-    write(at, task, [&](int r) {
+  static void end(const ReadoutState &at, const QueryBlock &queries, const Normalizers &) {
+    write(at, queries, [&](int r) {
       const double entropy = at.kept<double>()[r] * -LN_2;
       return entropy <= 0 ? 0.0f : float(entropy);  // all on one key: neither −0 nor a rounding
     });
@@ -73,42 +79,42 @@ struct Distance : RowReadout {
   static size_t memory(const regard_problem &, const regard_readout &) {
     return 2 * QUERIES * sizeof(double);
   }
-  static void begin(const At &at, const Task &) {
+  static void begin(const ReadoutState &at, const QueryBlock &) {
     memset(at.memory, 0, 2 * QUERIES * sizeof(double));
   }
-  static void weights(const At &at, const Block &block) {
-    for (int j = 0; j < block.task.vectors; j++) {
-      const ints position = load(block.task.position + j * LANES);
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
+    for (int j = 0; j < block.queries.vectors; j++) {
+      const ints position = load(block.queries.position + j * LANES);
       floats moment = {}, share = {};
       for (int32_t k = 0; k < block.keys; k++) {
         const floats weight = load(block.weights + k * QUERIES + j * LANES);
         const ints ahead = position - (block.key + k);
-        moment += weight * magnitude(__builtin_convertvector(ahead, floats));
+        moment += weight * abs(__builtin_convertvector(ahead, floats));
         share += weight;
       }
       add_to(at.kept<double>() + j * LANES, moment);
       add_to(at.kept<double>() + QUERIES + j * LANES, share);
     }
   }
-  static void end(const At &at, const Task &task, const Norms &) {
+  static void end(const ReadoutState &at, const QueryBlock &queries, const Normalizers &) {
     const double *moment = at.kept<double>(), *share = moment + QUERIES;
-    write(at, task, [&](int r) { return share[r] == 0 ? 0.0f : float(moment[r] / share[r]); });
+    write(at, queries, [&](int r) { return share[r] == 0 ? 0.0f : float(moment[r] / share[r]); });
   }
 };
 
 // Σ of the weights of marked keys.
 struct Mass : RowReadout {
-  static void weights(const At &at, const Block &block) {
-    const float *marked = (const float *)at.asked.given + block.key;
-    for (int j = 0; j < block.task.vectors; j++) {
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
+    const float *marked = (const float *)at.request.input + block.key;
+    for (int j = 0; j < block.queries.vectors; j++) {
       floats mass = {};
       for (int32_t k = 0; k < block.keys; k++)
         mass += load(block.weights + k * QUERIES + j * LANES) * marked[k];
       add_to(at.kept<double>() + j * LANES, mass);
     }
   }
-  static void end(const At &at, const Task &task, const Norms &) {
-    write(at, task, [&](int r) { return float(at.kept<double>()[r]); });
+  static void end(const ReadoutState &at, const QueryBlock &queries, const Normalizers &) {
+    write(at, queries, [&](int r) { return float(at.kept<double>()[r]); });
   }
 };
 

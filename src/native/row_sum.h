@@ -1,4 +1,4 @@
-// The denominator of a row's softmax, and what its weights follow from.
+// The denominator of a row's softmax, and what its weights are computed from.
 #pragma once
 
 #include "vector.h"
@@ -13,7 +13,7 @@ struct RowSum {
   // Adds e^sink; returns the factor that numerators measured from the old level need.
   float take_in(float sink) {
     const double ahead = (sink - level) * LOG2_E;
-    const float ratio = exp2(all(float(-fabs(ahead))))[0];
+    const float ratio = exp2(broadcast(float(-fabs(ahead))))[0];
     if (ahead <= 0) {
       total += ratio;
       return 1;
@@ -27,20 +27,20 @@ struct RowSum {
 
 // A row's weights are 2^(factor · (score − peak) − log). Any score will do for the peak, so long as
 // the differences are exact enough; it is 0 where the logarithm is that of the sum itself.
-struct RowNorm {
+struct RowNormalizer {
   float peak, log;
 };
 
 // Beyond this size a log-sum-exp that was rounded to float32 makes weights wrong by more than the
-// rounding of scores does. It is worked out anew there, as a norm.
-constexpr float MOST_LOGSUMEXP = 64;
+// rounding of scores does. There a normalizer is computed instead.
+constexpr float MAX_EXACT_LOGSUMEXP = 64;
 
-REGARD_INLINE bool is_coarse(float logsumexp) {
-  return fabsf(logsumexp) > MOST_LOGSUMEXP && fabsf(logsumexp) < INFINITY;
+REGARD_INLINE bool is_imprecise(float logsumexp) {
+  return fabsf(logsumexp) > MAX_EXACT_LOGSUMEXP && fabsf(logsumexp) < INFINITY;
 }
 
 // From a log-sum-exp and its score.
-REGARD_INLINE RowNorm norm_of(float logsumexp, float peak, double unit) {
+REGARD_INLINE RowNormalizer normalizer_of(float logsumexp, float peak, double unit) {
   return {peak, float((logsumexp - peak * unit) * LOG2_E)};
 }
 

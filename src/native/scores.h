@@ -7,12 +7,12 @@
 
 #include <math.h>
 
-#include "lanes.h"
+#include "query_block.h"
 
 namespace regard::REGARD_SET {
 
-constexpr float HIDDEN = -INFINITY;       // the logit of a hidden key: its weight is exactly 0
-constexpr double LEAST_SCALE = 0x1p-100;  // so that a logit's dot product stays within float32
+constexpr float HIDDEN = -INFINITY;     // the logit of a hidden key: its weight is exactly 0
+constexpr double MIN_SCALE = 0x1p-100;  // so that a logit's dot product stays within float32
 
 // How a problem's logits are made. Without softcap and the like the scores are dot products, and
 // the scale is left to the exponential.
@@ -26,7 +26,7 @@ struct Scoring {
 REGARD_INLINE Scoring scoring_of(const regard_problem &p) {
   const double size = fabs(p.scale);
   const bool adjusted =
-      p.softcap > 0 || p.bias.data || p.allowed.data || p.alibi.data || size < LEAST_SCALE;
+      p.softcap > 0 || p.bias.data || p.allowed.data || p.alibi.data || size < MIN_SCALE;
   const double unit = adjusted ? 1 : size;
   return {adjusted, !adjusted && p.scale < 0 ? -1.0f : 1.0f, float(unit * LOG2_E), unit};
 }
@@ -38,16 +38,16 @@ struct Shift {
   floats before, after;
 };
 #if defined(__FMA__) || defined(__aarch64__)
-constexpr float LARGEST_SHIFT = 0x1p20f;
+constexpr float MAX_SHIFT = 0x1p20f;
 #else  // the product with each score is rounded too, and not as the peak's
-constexpr float LARGEST_SHIFT = 0x1p5f;
+constexpr float MAX_SHIFT = 0x1p5f;
 #endif
 
 // Both are 0 where there is no peak yet, so that −∞ stays −∞.
 REGARD_INLINE Shift shift_of(floats peak, floats factor) {
   const floats product = peak * factor;
-  const ints large = ~(magnitude(product) < all(LARGEST_SHIFT));
-  return {large & (peak != all(HIDDEN)) ? peak : floats{}, large ? floats{} : product};
+  const ints large = ~(abs(product) < broadcast(MAX_SHIFT));
+  return {large & (peak != broadcast(HIDDEN)) ? peak : floats{}, large ? floats{} : product};
 }
 
 // Subtracts what comes before the factor from scores (keys, QUERIES), which hardly ever is
@@ -63,51 +63,56 @@ REGARD_INLINE double level_of(const Shift &shift, int lane, const Scoring &scori
   return power * (scoring.unit / scoring.factor);
 }
 
-// Keys from start up to stop.
-struct Span {
+// Keys [start, stop).
+struct KeyRange {
   int32_t start = 0, stop = 0;
+
+  bool empty() const { return start >= stop; }
 };
 
-// A run of consecutive keys and the vectors of which some lane may see one of them.
-struct Run {
+// Consecutive keys, and the vectors of which some lane may see one of them.
+struct Segment {
   int32_t key, keys;
   int first, last;  // vectors [first, last)
   bool edge;        // not every row sees every key
 };
 
-// Hides what a row's interval leaves out.
-static void hide(const Task &task, const Run &run, float *scores, floats *peak) {
-  for (int j = run.first; j < run.last; j++) {
-    const ints start = load(task.start + j * LANES), stop = load(task.stop + j * LANES);
-    floats most_yet = peak[j];
-    for (int32_t k = 0; k < run.keys; k++) {
+// Hides the keys outside each row's interval.
+static void apply_mask(const QueryBlock &queries, const Segment &segment, float *scores,
+                       floats *peak) {
+  for (int j = segment.first; j < segment.last; j++) {
+    const ints start = load(queries.start + j * LANES), stop = load(queries.stop + j * LANES);
+    floats highest = peak[j];
+    for (int32_t k = 0; k < segment.keys; k++) {
       float *at = scores + k * QUERIES + j * LANES;
-      const ints key = all(run.key + k);
-      const floats score = ((key >= start) & (key < stop)) ? load(at) : all(HIDDEN);
+      const ints key = broadcast(segment.key + k);
+      const floats score = ((key >= start) & (key < stop)) ? load(at) : broadcast(HIDDEN);
       store(at, score);
-      most_yet = larger(most_yet, score);
+      highest = max(highest, score);
     }
-    peak[j] = most_yet;
+    peak[j] = highest;
   }
 }
 
 // What is added to the scores of LANES rows and up to LANES keys, −∞ where a key is hidden:
 // added[k] holds key k's.
-static void load_added(const regard_problem &p, const Task &task, int first_row, int32_t first_key,
-                       int keys, floats *added) {
+static void load_added(const regard_problem &p, const QueryBlock &queries, int first_row,
+                       int32_t first_key, int keys, floats *added) {
   for (int i = 0; i < LANES; i++) {
     const int r = first_row + i;
     alignas(64) float row[LANES] = {};
-    if (r < task.count && p.bias.data) {
+    if (r < queries.count && p.bias.data) {
       const regard_matrix &m = p.bias;
-      const float *bias = (const float *)m.data + task.batch * m.batch + task.head[r] * m.head +
-                          task.query[r] * m.row + first_key * m.column;
+      const float *bias = (const float *)m.data + queries.batch * m.batch +
+                          queries.head[r] * m.head + queries.query[r] * m.row +
+                          first_key * m.column;
       for (int k = 0; k < keys; k++) row[k] = bias[k * m.column];
     }
-    if (r < task.count && p.allowed.data) {
+    if (r < queries.count && p.allowed.data) {
       const regard_matrix &m = p.allowed;
-      const uint8_t *allowed = (const uint8_t *)m.data + task.batch * m.batch +
-                               task.head[r] * m.head + task.query[r] * m.row + first_key * m.column;
+      const uint8_t *allowed = (const uint8_t *)m.data + queries.batch * m.batch +
+                               queries.head[r] * m.head + queries.query[r] * m.row +
+                               first_key * m.column;
       for (int k = 0; k < keys; k++) row[k] = allowed[k * m.column] ? row[k] : HIDDEN;
     }
     added[i] = load(row);
@@ -115,43 +120,45 @@ static void load_added(const regard_problem &p, const Task &task, int first_row,
   transpose(added);
 }
 
-REGARD_INLINE floats numbers_of(const regard_numbers &numbers, const Task &task, int first_row) {
+REGARD_INLINE floats numbers_of(const regard_numbers &numbers, const QueryBlock &queries,
+                                int first_row) {
   alignas(64) float lanes[LANES] = {};
-  for (int i = 0; i < LANES && first_row + i < task.count; i++)
-    lanes[i] = numbers.data[task.batch * numbers.batch + task.head[first_row + i] * numbers.head];
+  for (int i = 0; i < LANES && first_row + i < queries.count; i++)
+    lanes[i] =
+        numbers.data[queries.batch * numbers.batch + queries.head[first_row + i] * numbers.head];
   return load(lanes);
 }
 
-// Everything between the dot product and the softmax; `seen` tells the lanes that saw a key.
-static void adjust(const regard_problem &p, const Task &task, const Run &run, float *scores,
-                   floats *peak, ints *seen) {
+// Everything between the dot product and the softmax; `seen` marks the lanes that saw a key.
+static void adjust_scores(const regard_problem &p, const QueryBlock &queries,
+                          const Segment &segment, float *scores, floats *peak, ints *seen) {
   const float scale = float(p.scale), cap = float(p.softcap);
   const bool dense = p.bias.data || p.allowed.data;
-  for (int j = run.first; j < run.last; j++) {
-    const ints start = load(task.start + j * LANES), stop = load(task.stop + j * LANES);
-    const ints position = load(task.position + j * LANES);
-    const floats slope = p.alibi.data ? numbers_of(p.alibi, task, j * LANES) : floats{};
-    for (int32_t first = 0; first < run.keys; first += LANES) {
-      const int keys = least(LANES, run.keys - first);
+  for (int j = segment.first; j < segment.last; j++) {
+    const ints start = load(queries.start + j * LANES), stop = load(queries.stop + j * LANES);
+    const ints position = load(queries.position + j * LANES);
+    const floats slope = p.alibi.data ? numbers_of(p.alibi, queries, j * LANES) : floats{};
+    for (int32_t first = 0; first < segment.keys; first += LANES) {
+      const int keys = min(LANES, segment.keys - first);
       floats added[LANES];
-      if (dense) load_added(p, task, j * LANES, run.key + first, keys, added);
+      if (dense) load_added(p, queries, j * LANES, segment.key + first, keys, added);
       for (int k = 0; k < keys; k++) {
         float *at = scores + (first + k) * QUERIES + j * LANES;
-        const ints key = all(run.key + first + k);
+        const ints key = broadcast(segment.key + first + k);
         ints visible = (key >= start) & (key < stop);
         floats score = load(at) * scale;
         if (cap > 0) score = tanh(score / cap) * cap;
         if (dense) {
-          visible &= added[k] != all(HIDDEN);
+          visible &= added[k] != broadcast(HIDDEN);
           score += added[k];
         }
         if (p.alibi.data) {
-          const ints ahead = key - position, stop = position - key;
-          score -= slope * __builtin_convertvector(ahead > stop ? ahead : stop, floats);
+          const ints after = key - position, before = position - key;
+          score -= slope * __builtin_convertvector(after > before ? after : before, floats);
         }
-        score = visible ? score : all(HIDDEN);
+        score = visible ? score : broadcast(HIDDEN);
         store(at, score);
-        peak[j] = larger(peak[j], score);
+        peak[j] = max(peak[j], score);
         seen[j] |= visible;
       }
     }

@@ -39,7 +39,7 @@ bool is_fork() noexcept {
   return numbers && (flags & forked_and_not_executed);
 }
 
-// A pool's threads do not survive a fork: in the child the runtime would wait for them for ever.
+// A fork has none of a pool's threads, and its runtime would wait for them forever.
 std::atomic<bool> forked{is_fork()};
 const int watch_forks = pthread_atfork(nullptr, nullptr, [] { forked = true; });
 

@@ -1,6 +1,6 @@
 // The two products of attention, tile by tile in registers.
 //
-// Queries lie in the lanes: a task's QUERIES rows are VECTORS vectors wide, and every matrix whose
+// Queries lie in the lanes: a block's QUERIES rows are VECTORS vectors wide, and every matrix whose
 // columns are queries has that width: query and context (dim, QUERIES), scores (keys, QUERIES).
 // Keys and values are read row by row, one broadcast number at a time; nothing is summed across
 // lanes.
@@ -22,12 +22,12 @@ constexpr int tile_rows(int live) {
 }
 
 // Rows that are brought to the cache while others are computed with: row k at data + k · stride.
-struct Ahead {
+struct RowsToFetch {
   const void *data = nullptr;
   int64_t stride = 0, bytes = 0;  // bytes a row, strides in bytes
 };
 
-REGARD_INLINE void fetch(const Ahead &ahead, int64_t first, int64_t rows) {
+REGARD_INLINE void fetch(const RowsToFetch &ahead, int64_t first, int64_t rows) {
   for (int64_t k = first; k < first + rows; k++)
     for (int64_t byte = 0; byte < ahead.bytes; byte += 64)
       __builtin_prefetch((const char *)ahead.data + k * ahead.stride + byte);
@@ -44,14 +44,14 @@ REGARD_INLINE void score_tile(const Number *key, int64_t stride, int64_t steps, 
     floats q[live];
     REGARD_UNROLLED_FOR (int j = 0; j < live; j++) q[j] = load(query + d * QUERIES + j * LANES);
     REGARD_UNROLLED_FOR (int k = 0; k < rows; k++) {
-      const floats number = Products::broadcast(key + k * stride + d * Products::STEP);
+      const floats number = Products::load_broadcast(key + k * stride + d * Products::STEP);
       REGARD_UNROLLED_FOR (int j = 0; j < live; j++)
         sums[k][j] = Products::multiply_add(number, q[j], sums[k][j]);
     }
   }
   REGARD_UNROLLED_FOR (int j = 0; j < live; j++) {
     floats highest = peak[j];
-    REGARD_UNROLLED_FOR (int k = 0; k < rows; k++) highest = larger(highest, sums[k][j]);
+    REGARD_UNROLLED_FOR (int k = 0; k < rows; k++) highest = max(highest, sums[k][j]);
     peak[j] = highest;
   }
   REGARD_UNROLLED_FOR (int k = 0; k < rows; k++)
@@ -63,7 +63,7 @@ REGARD_INLINE void score_tile(const Number *key, int64_t stride, int64_t steps, 
 template <int largest, class Tile>
 REGARD_INLINE void tile_over(int64_t rows, Tile tile) {
   int64_t first = 0;
-  const auto of = [&](auto size) REGARD_FLAT {
+  const auto of = [&](auto size) REGARD_INLINE_LAMBDA {
     for (; first + size <= rows; first += size) tile(first, size);
   };
   of(std::integral_constant<int, largest>());
@@ -73,14 +73,14 @@ REGARD_INLINE void tile_over(int64_t rows, Tile tile) {
   of(std::integral_constant<int, 1>());
 }
 
-// Meanwhile the next keys come to the cache, and of what is given the same rows.
+// Meanwhile the next keys are prefetched, and the same rows of `ahead`.
 template <class Products, int live, class Number>
 __attribute__((noinline)) void score_rows(const Number *key, int64_t stride, int64_t keys,
                                           int64_t steps, const float *query, float *scores,
-                                          floats *peak, const Ahead &ahead = {}) {
+                                          floats *peak, const RowsToFetch &ahead = {}) {
   constexpr int64_t size = sizeof(Number);
-  const Ahead next = {key, stride * size, steps * Products::STEP * size};
-  tile_over<tile_rows(live)>(keys, [&](int64_t k, auto rows) REGARD_FLAT {
+  const RowsToFetch next = {key, stride * size, steps * Products::STEP * size};
+  tile_over<tile_rows(live)>(keys, [&](int64_t k, auto rows) REGARD_INLINE_LAMBDA {
     fetch(next, k + rows, rows);
     fetch(ahead, k, rows);
     score_tile<Products, live, rows>(key + k * stride, stride, steps, query, scores + k * QUERIES,
@@ -100,7 +100,7 @@ REGARD_INLINE void context_tile(const Number *value, int64_t stride, int64_t ste
     floats w[live];
     REGARD_UNROLLED_FOR (int j = 0; j < live; j++) w[j] = load(weights + k * QUERIES + j * LANES);
     REGARD_UNROLLED_FOR (int d = 0; d < rows; d++) {
-      const floats number = Products::broadcast(value + k * stride + d * Products::STEP);
+      const floats number = Products::load_broadcast(value + k * stride + d * Products::STEP);
       REGARD_UNROLLED_FOR (int j = 0; j < live; j++)
         sums[d][j] = Products::multiply_add(number, w[j], sums[d][j]);
     }
@@ -116,13 +116,13 @@ template <class Products, int live, class Number>
 __attribute__((noinline)) void context_rows(const Number *value, int64_t stride, int64_t steps,
                                             int64_t dim, const float *weights, float *context) {
   constexpr int rows = REGISTERS == 32 && live == 4 ? 4 : tile_rows(live);  // dims are even
-  tile_over<rows>(dim, [&](int64_t d, auto rows) REGARD_FLAT {
+  tile_over<rows>(dim, [&](int64_t d, auto rows) REGARD_INLINE_LAMBDA {
     context_tile<Products, live, rows>(value + d * Products::STEP, stride, steps, weights,
                                        context + d * QUERIES);
   });
 }
 
-// Calls what is given with the number of live vectors as a constant.
+// Calls `call` with the number of live vectors as a constant.
 template <class Call>
 REGARD_INLINE void with_live(int live, Call call) {
   static_assert(VECTORS == 4);

@@ -38,10 +38,10 @@ struct Top : Readout {
     float *thresholds;  // the last of each row
     float *scores;
     int32_t *keys;
-    int32_t *found;  // scores of a block that may belong into a list
+    int32_t *found;  // scores of a block that may enter a list
 
-    Lists(const regard_readout &asked, char *memory) {
-      k = asked.size;
+    Lists(const regard_readout &request, char *memory) {
+      k = request.size;
       width = padded(k + 1);
       thresholds = (float *)memory;
       scores = thresholds + QUERIES;
@@ -49,7 +49,7 @@ struct Top : Readout {
       found = keys + QUERIES * width + LANES;
     }
     static size_t size(int64_t k) {
-      return size_t(2 * (QUERIES * padded(k + 1) + LANES) + QUERIES * (PIECE + 1) + LANES) *
+      return size_t(2 * (QUERIES * padded(k + 1) + LANES) + QUERIES * (READ_BLOCK + 1) + LANES) *
              sizeof(float);
     }
     float *scores_of(int r) const { return scores + r * width + 1; }
@@ -64,35 +64,35 @@ struct Top : Readout {
       do {
         const floats old = load(own + t), before = load(own + t - 1);
         const ints old_key = load(own_keys + t), key_before = load(own_keys + t - 1);
-        const ints moves = all(score) > old, moves_on = all(score) > before;
-        store(own + t, moves ? (moves_on ? before : all(score)) : old);
-        store(own_keys + t, moves ? (moves_on ? key_before : all(key)) : old_key);
+        const ints moves = broadcast(score) > old, moves_on = broadcast(score) > before;
+        store(own + t, moves ? (moves_on ? before : broadcast(score)) : old);
+        store(own_keys + t, moves ? (moves_on ? key_before : broadcast(key)) : old_key);
         t -= LANES;
       } while (t >= 0 && score > own[t + LANES - 1]);
       thresholds[r] = own[k - 1];
     }
   };
 
-  static size_t memory(const regard_problem &, const regard_readout &asked) {
-    return Lists::size(asked.size);
+  static size_t memory(const regard_problem &, const regard_readout &request) {
+    return Lists::size(request.size);
   }
 
-  static void begin(const At &at, const Task &) {
-    const Lists lists(at.asked, at.memory);
-    for (int j = 0; j < VECTORS; j++) store(lists.thresholds + j * LANES, all(HIDDEN));
+  static void begin(const ReadoutState &at, const QueryBlock &) {
+    const Lists lists(at.request, at.memory);
+    for (int j = 0; j < VECTORS; j++) store(lists.thresholds + j * LANES, broadcast(HIDDEN));
     for (int64_t i = 0; i < QUERIES * lists.width + LANES; i += LANES) {
-      store(lists.scores + i, all(HIDDEN));
-      store(lists.keys + i, all(-1));
+      store(lists.scores + i, broadcast(HIDDEN));
+      store(lists.keys + i, broadcast(-1));
     }
     for (int r = 0; r <= QUERIES; r++) lists.scores[r * lists.width] = INFINITY;
   }
 
   template <int vectors>
-  REGARD_INLINE void find(const Lists &lists, const Block &block) {
+  REGARD_INLINE void find(const Lists &lists, const WeightBlock &block) {
     for (int32_t first = 0, keys; first < block.keys; first += keys) {
       // Thresholds rise fast at first and are looked at anew soon, later once a block.
-      const int32_t past = block.key + first - block.task.first_key;
-      keys = least(most(past / 8, 8), block.keys - first);
+      const int32_t past = block.key + first - block.queries.first_key;
+      keys = min(max(past / 8, 8), block.keys - first);
       floats thresholds[vectors];
       REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
         thresholds[j] = load(lists.thresholds + j * LANES);
@@ -105,43 +105,45 @@ struct Top : Readout {
         lists.insert(*found % QUERIES, block.weights[*found], block.key + *found / QUERIES);
     }
   }
-  static void scores(const At &at, const Block &block) {
-    const Lists lists(at.asked, at.memory);
-    with_live(block.task.vectors, [&](auto vectors) { find<vectors>(lists, block); });
+  static void scores(const ReadoutState &at, const WeightBlock &block) {
+    const Lists lists(at.request, at.memory);
+    with_live(block.queries.vectors, [&](auto vectors) { find<vectors>(lists, block); });
   }
 
-  // A visible score of −∞ has beaten nothing, and neither has one that is no number; their keys
-  // come last, or where the row is no number, as the first that are visible.
-  static void complete(const At &at, const Task &task, const Lists &lists, int r, bool stray) {
+  // A visible score of −∞ enters no list, and neither does NaN; their keys come last, or where the
+  // row is NaN, in order.
+  static void complete(const ReadoutState &at, const QueryBlock &queries, const Lists &lists, int r,
+                       bool nonfinite) {
     float *scores = lists.scores_of(r);
     int32_t *keys = lists.keys_of(r);
     int64_t found = 0;
-    while (!stray && found < lists.k && keys[found] >= 0) found++;
+    while (!nonfinite && found < lists.k && keys[found] >= 0) found++;
     const int64_t ranked = found;
-    for (int32_t key = task.start[r]; key < task.stop[r] && found < lists.k; key++) {
-      bool known = !visible(at.p, task, r, key);
+    for (int32_t key = queries.start[r]; key < queries.stop[r] && found < lists.k; key++) {
+      bool known = !visible(at.p, queries, r, key);
       for (int64_t t = 0; t < ranked; t++) known |= keys[t] == key;
       if (known) continue;
-      scores[found] = stray ? NAN : HIDDEN;
+      scores[found] = nonfinite ? NAN : HIDDEN;
       keys[found++] = key;
     }
   }
 
-  static void end(const At &at, const Task &task, const Norms &norms) {
-    const Lists lists(at.asked, at.memory);
-    for (int r = 0; r < task.count; r++) {
-      const bool stray = norms.stray[r / LANES][r % LANES];
+  static void end(const ReadoutState &at, const QueryBlock &queries,
+                  const Normalizers &normalizers) {
+    const Lists lists(at.request, at.memory);
+    for (int r = 0; r < queries.count; r++) {
+      const bool nonfinite = normalizers.nonfinite[r / LANES][r % LANES];
       const float *scores = lists.scores_of(r);
       const int32_t *keys = lists.keys_of(r);
-      if (stray || keys[lists.k - 1] < 0) complete(at, task, lists, r, stray);
-      float *weight = at.asked.result + row_number(at.p, task, r) * lists.k;
-      int64_t *position = at.asked.positions + row_number(at.p, task, r) * lists.k;
-      const floats peak = all(norms.peak[r]), rest = all(norms.log[r]);
+      if (nonfinite || keys[lists.k - 1] < 0) complete(at, queries, lists, r, nonfinite);
+      float *weight = at.request.result + row_number(at.p, queries, r) * lists.k;
+      int64_t *position = at.request.positions + row_number(at.p, queries, r) * lists.k;
+      const floats peak = broadcast(normalizers.peak[r]), rest = broadcast(normalizers.log[r]);
       for (int64_t t = 0; t < lists.k; t += LANES)
-        narrow_part(Float32(), weight + t, exp2((load(scores + t) - peak) * norms.factor - rest),
-                    lists.k - t);
+        narrow_part(Float32(), weight + t,
+                    exp2((load(scores + t) - peak) * normalizers.factor - rest), lists.k - t);
       for (int64_t t = 0; t < lists.k; t++) position[t] = keys[t];
-      if (stray)  // what is not there weighs nothing
+      if (nonfinite)  // missing keys weigh 0
         for (int64_t t = 0; t < lists.k; t++) weight[t] = keys[t] < 0 ? 0 : weight[t];
     }
   }

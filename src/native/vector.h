@@ -12,7 +12,7 @@
 #endif
 
 #define REGARD_INLINE static inline __attribute__((always_inline))
-#define REGARD_FLAT __attribute__((always_inline))  // for lambdas
+#define REGARD_INLINE_LAMBDA __attribute__((always_inline))  // for lambdas
 #if defined(__clang__)
 #define REGARD_UNROLLED_FOR _Pragma("unroll") for
 #else
@@ -33,7 +33,7 @@ constexpr int LANES = 4, REGISTERS = 16;
 
 using floats = float __attribute__((vector_size(LANES * 4)));
 using ints = int32_t __attribute__((vector_size(LANES * 4)));
-using words = uint32_t __attribute__((vector_size(LANES * 4)));
+using uints = uint32_t __attribute__((vector_size(LANES * 4)));
 using halves = uint16_t __attribute__((vector_size(LANES * 2)));
 
 // As typedef: an alias made by `using` has no such attributes with Clang, which does not say so.
@@ -51,11 +51,11 @@ REGARD_INLINE void store(float *to, floats x) { *(unaligned::floats *)to = x; }
 REGARD_INLINE void store(int32_t *to, ints x) { *(unaligned::ints *)to = x; }
 REGARD_INLINE void store(uint16_t *to, halves x) { *(unaligned::halves *)to = x; }
 
-REGARD_INLINE floats all(float x) { return x - floats{}; }
-REGARD_INLINE ints all(int32_t x) { return x - ints{}; }
+REGARD_INLINE floats broadcast(float x) { return x - floats{}; }
+REGARD_INLINE ints broadcast(int32_t x) { return x - ints{}; }
 
 // The second where either is NaN, as the x86 instructions have it.
-REGARD_INLINE floats larger(floats a, floats b) {
+REGARD_INLINE floats max(floats a, floats b) {
 #if defined(__AVX512F__)
   return _mm512_max_ps(a, b);
 #elif defined(__AVX2__)
@@ -66,7 +66,7 @@ REGARD_INLINE floats larger(floats a, floats b) {
   return a > b ? a : b;
 #endif
 }
-REGARD_INLINE floats smaller(floats a, floats b) {
+REGARD_INLINE floats min(floats a, floats b) {
 #if defined(__AVX512F__)
   return _mm512_min_ps(a, b);
 #elif defined(__AVX2__)
@@ -77,10 +77,10 @@ REGARD_INLINE floats smaller(floats a, floats b) {
   return a < b ? a : b;
 #endif
 }
-REGARD_INLINE floats magnitude(floats x) { return (floats)((ints)x & 0x7fffffff); }
+REGARD_INLINE floats abs(floats x) { return (floats)((ints)x & 0x7fffffff); }
 
 // NaN or infinite. By the bits: GCC 12 takes x · 0 and x != x of vectors to be free of NaN.
-REGARD_INLINE ints is_stray(floats x) { return ((ints)x & 0x7f800000) == 0x7f800000; }
+REGARD_INLINE ints is_nonfinite(floats x) { return ((ints)x & 0x7f800000) == 0x7f800000; }
 
 REGARD_INLINE bool any(ints truth) {
 #if defined(__AVX512F__)
@@ -110,7 +110,7 @@ REGARD_INLINE floats round_down(floats x) {
 #elif defined(__AVX2__)
   return _mm256_floor_ps(x);
 #else
-  const floats magic = all(12582912.0f);  // 1.5·2²³: adding it rounds to an integer
+  const floats magic = broadcast(12582912.0f);  // 1.5·2²³: adding it rounds to an integer
   const floats near = x + magic - magic;
   return near > x ? near - 1.0f : near;
 #endif
@@ -123,18 +123,18 @@ REGARD_INLINE floats exp2(floats x) {
 #if defined(__AVX512F__)
   const floats f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 #else
-  x = larger(all(-127.0f), x);
+  x = max(broadcast(-127.0f), x);
   const floats whole = round_down(x), f = x - whole;
 #endif
   floats p;
   if constexpr (degree == 5) {
-    p = all(0.0018671301659196615f);
+    p = broadcast(0.0018671301659196615f);
     p = p * f + 0.009017029777169228f;
     p = p * f + 0.05579991266131401f;
     p = p * f + 0.24016444385051727f;
     p = p * f + 0.6931512951850891f;
   } else {
-    p = all(0.013426683843135834f);
+    p = broadcast(0.013426683843135834f);
     p = p * f + 0.052242472767829895f;
     p = p * f + 0.241280198097229f;
     p = p * f + 0.6930448412895203f;
@@ -144,7 +144,7 @@ REGARD_INLINE floats exp2(floats x) {
   return _mm512_scalef_ps(p, x);
 #else
   // Lanes whose result is not taken may hold any x: unsigned sums may overflow.
-  const words power = (words)(__builtin_convertvector(whole, ints) << 23) + 0x3f800000u;
+  const uints power = (uints)(__builtin_convertvector(whole, ints) << 23) + 0x3f800000u;
   return p * (floats)power;
 #endif
 }
@@ -154,7 +154,7 @@ REGARD_INLINE floats exp2(floats x) {
 REGARD_INLINE floats log2(floats x) {
   const ints exponent = ((ints)x - 0x3f3504f3) >> 23;  // that leaves a fraction of √½ … √2
   const floats f = (floats)((ints)x - (exponent << 23)) - 1.0f;
-  floats p = all(-0.14574450254440308f);
+  floats p = broadcast(-0.14574450254440308f);
   p = p * f + 0.23689042031764984f;
   p = p * f - 0.2500690519809723f;
   p = p * f + 0.28670746088027954f;
@@ -163,14 +163,14 @@ REGARD_INLINE floats log2(floats x) {
   p = p * f - 0.7213571667671204f;
   p = p * f + 1.4426947832107544f;
   const floats whole = __builtin_convertvector(exponent, floats);
-  const floats special = x == 0.0f ? all(-INFINITY) : x;
-  return (x > 0.0f) & (x < all(INFINITY)) ? p * f + whole : special;
+  const floats special = x == 0.0f ? broadcast(-INFINITY) : x;
+  return (x > 0.0f) & (x < broadcast(INFINITY)) ? p * f + whole : special;
 }
 
 // Good to some 2e-7 of its size everywhere; the polynomial for small x is that of Cephes' tanhf.
 REGARD_INLINE floats tanh(floats x) {
-  const floats size = magnitude(x), square = x * x;
-  floats p = all(-5.70498872745e-3f);
+  const floats size = abs(x), square = x * x;
+  floats p = broadcast(-5.70498872745e-3f);
   p = p * square + 2.06390887954e-2f;
   p = p * square - 5.37397155531e-2f;
   p = p * square + 1.33314422036e-1f;
@@ -192,7 +192,7 @@ REGARD_INLINE float sum(floats x) {
 }
 
 template <int half, size_t... i>
-REGARD_INLINE floats zipped(floats a, floats b, std::index_sequence<i...>) {
+REGARD_INLINE floats interleave(floats a, floats b, std::index_sequence<i...>) {
   return __builtin_shufflevector(a, b, int(half * (LANES / 2) + i / 2 + (i % 2) * LANES)...);
 }
 
@@ -202,19 +202,19 @@ REGARD_INLINE void transpose(floats *rows) {
   REGARD_UNROLLED_FOR (int round = 1; round < LANES; round *= 2) {
     floats next[LANES];
     REGARD_UNROLLED_FOR (int i = 0; i < LANES / 2; i++) {
-      next[2 * i] = zipped<0>(rows[i], rows[i + LANES / 2], all_lanes());
-      next[2 * i + 1] = zipped<1>(rows[i], rows[i + LANES / 2], all_lanes());
+      next[2 * i] = interleave<0>(rows[i], rows[i + LANES / 2], all_lanes());
+      next[2 * i + 1] = interleave<1>(rows[i], rows[i + LANES / 2], all_lanes());
     }
     REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) rows[i] = next[i];
   }
 }
 
 template <class T>
-REGARD_INLINE T least(T a, T b) {
+REGARD_INLINE T min(T a, T b) {
   return a < b ? a : b;
 }
 template <class T>
-REGARD_INLINE T most(T a, T b) {
+REGARD_INLINE T max(T a, T b) {
   return a > b ? a : b;
 }
 

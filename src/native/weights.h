@@ -1,37 +1,38 @@
-// The weights of a task's rows, recomputed from their log-sum-exp a block of keys at a time.
+// The weights of a block's rows, recomputed from their log-sum-exp a block of keys at a time.
 #pragma once
 
 #include "forward.h"
-#include "unit.h"
+#include "row_chunks.h"
 
 namespace regard::REGARD_SET {
 
 // Keys whose weights stay in the nearest cache while one readout after the other goes over them.
-constexpr int32_t PIECE = 96;
-static_assert(PIECE <= BLOCK && PIECE % LANES == 0);
+constexpr int32_t READ_BLOCK = 96;
+static_assert(READ_BLOCK <= FORWARD_BLOCK && READ_BLOCK % LANES == 0);
 
 struct ReadScratch {
-  float *query;    // (dim, QUERIES)
-  float *scores;   // (PIECE, QUERIES), then weights
-  float *columns;  // (PIECE, LANES)
-  float *panel;    // (PIECE, dim): keys as floats
-  char *readouts;  // what they keep
+  float *query;        // (dim, QUERIES)
+  float *scores;       // (READ_BLOCK, QUERIES), then weights
+  float *columns;      // (READ_BLOCK, LANES)
+  float *packed_keys;  // (READ_BLOCK, dim): keys as floats
+  char *readouts;      // their state
 
   static size_t size(const regard_problem &p) {
-    return size_t(padded(p.dim) * (QUERIES + PIECE) + PIECE * (QUERIES + LANES)) * sizeof(float);
+    return size_t(padded(p.dim) * (QUERIES + READ_BLOCK) + READ_BLOCK * (QUERIES + LANES)) *
+           sizeof(float);
   }
   ReadScratch(const regard_problem &p, void *memory) {
     query = (float *)memory;
     scores = query + padded(p.dim) * QUERIES;
-    columns = scores + PIECE * QUERIES;
-    panel = columns + PIECE * LANES;
-    readouts = (char *)(panel + PIECE * padded(p.dim));
+    columns = scores + READ_BLOCK * QUERIES;
+    packed_keys = columns + READ_BLOCK * LANES;
+    readouts = (char *)(packed_keys + READ_BLOCK * padded(p.dim));
   }
 };
 
-struct Block {
+struct WeightBlock {
   const regard_problem &p;
-  const Task &task;
+  const QueryBlock &queries;
   int32_t key;              // the first
   int32_t keys;             // their number
   float *weights;           // (keys, QUERIES), 0 where hidden; their scores before
@@ -39,39 +40,40 @@ struct Block {
   floats peak[VECTORS];     // the largest score of each row
   floats entropy[VECTORS];  // Σ w·log₂ w of each row, where a readout wants it
 
-  Block(const regard_problem &problem, const Task &rows, int32_t first, int32_t last,
-        const ReadScratch &scratch)
-      : p(problem), task(rows), key(first), keys(last - first), weights(scratch.scores),
+  WeightBlock(const regard_problem &problem, const QueryBlock &rows, int32_t first, int32_t last,
+              const ReadScratch &scratch)
+      : p(problem), queries(rows), key(first), keys(last - first), weights(scratch.scores),
         columns(scratch.columns) {}
 };
 
-// What makes weights of scores; see RowNorm.
-struct Norms {
+// From scores to weights; see RowNormalizer.
+struct Normalizers {
   alignas(64) float logsumexp[QUERIES];  // natural
   alignas(64) float peak[QUERIES], log[QUERIES];
   float factor;
-  ints stray[VECTORS];  // rows whose weights are no numbers, as far as they see
-  bool any_stray;
+  ints nonfinite[VECTORS];  // rows whose visible weights are NaN
+  bool any_nonfinite;
 
-  // From the log-sum-exp, or where that is coarse, from the norms that were worked out.
-  void prepare(const Task &task, const RowNorm *exact) {
-    alignas(64) int32_t strays[QUERIES];
-    for (int r = 0; r < task.vectors * LANES; r++) {
-      const bool sees = task.start[r] < task.stop[r] && logsumexp[r] != -INFINITY;
-      const bool is_stray = sees && !(logsumexp[r] < INFINITY);
-      RowNorm norm = {0, is_stray ? NAN : 0};
-      if (sees && !is_stray)
-        norm = is_coarse(logsumexp[r]) ? exact[r] : RowNorm{0, float(logsumexp[r] * LOG2_E)};
-      peak[r] = norm.peak;
-      log[r] = norm.log;
-      strays[r] = is_stray ? -1 : 0;
+  // From the log-sum-exp, or where that is imprecise, from the exact normalizers.
+  void prepare(const QueryBlock &queries, const RowNormalizer *exact) {
+    alignas(64) int32_t nonfinite_lanes[QUERIES];
+    for (int r = 0; r < queries.vectors * LANES; r++) {
+      const bool sees = queries.start[r] < queries.stop[r] && logsumexp[r] != -INFINITY;
+      const bool is_nonfinite = sees && !(logsumexp[r] < INFINITY);
+      RowNormalizer normalizer = {0, is_nonfinite ? NAN : 0};
+      if (sees && !is_nonfinite)
+        normalizer =
+            is_imprecise(logsumexp[r]) ? exact[r] : RowNormalizer{0, float(logsumexp[r] * LOG2_E)};
+      peak[r] = normalizer.peak;
+      log[r] = normalizer.log;
+      nonfinite_lanes[r] = is_nonfinite ? -1 : 0;
     }
     ints found = {};
-    for (int j = 0; j < task.vectors; j++) {
-      stray[j] = load(strays + j * LANES);
-      found |= stray[j];
+    for (int j = 0; j < queries.vectors; j++) {
+      nonfinite[j] = load(nonfinite_lanes + j * LANES);
+      found |= nonfinite[j];
     }
-    any_stray = any(found);
+    any_nonfinite = any(found);
   }
 
   floats peak_of(int j) const { return load(peak + j * LANES); }
@@ -82,89 +84,91 @@ struct Norms {
 // block ends and the next begins goes by the keys alone, and so does, then, the order of a row's
 // sums: it is the same whichever other rows are in the task.
 template <class Visit>
-REGARD_INLINE void for_each_block(const Task &task, Visit visit) {
+REGARD_INLINE void for_each_read_block(const QueryBlock &queries, Visit visit) {
   constexpr int32_t TOGETHER = 4;  // keys whose exponentials are added up as one
-  static_assert(PIECE % TOGETHER == 0);
-  int32_t key = task.first_key / TOGETHER * TOGETHER;
-  for (int32_t end; key < task.last_key; key = end) {
-    end = least((key / PIECE + 1) * PIECE, task.last_key);
+  static_assert(READ_BLOCK % TOGETHER == 0);
+  int32_t key = queries.first_key / TOGETHER * TOGETHER;
+  for (int32_t end; key < queries.stop_key; key = end) {
+    end = min((key / READ_BLOCK + 1) * READ_BLOCK, queries.stop_key);
     visit(key, end);
   }
 }
 
 // The keys that all rows of a task see. Readouts look at whole vectors, so lanes not in use count.
-REGARD_INLINE Span seen_by_all(const Task &task) {
+REGARD_INLINE KeyRange seen_by_all(const QueryBlock &queries) {
   ints fully_masked = {};
-  for (int j = 0; j < task.vectors; j++)
-    fully_masked |= load(task.start + j * LANES) >= load(task.stop + j * LANES);
-  return any(fully_masked) ? Span{} : Span{task.common_start, task.common_stop};
+  for (int j = 0; j < queries.vectors; j++)
+    fully_masked |= load(queries.start + j * LANES) >= load(queries.stop + j * LANES);
+  return any(fully_masked) ? KeyRange{} : KeyRange{queries.common_start, queries.common_stop};
 }
 
 // Fills a block with scores, −∞ where hidden, and notes the lanes that saw a key.
 template <class Arithmetic>
-static void score(const Scoring &scoring, const ReadScratch &scratch, Block &block, ints *seen) {
+static void compute_scores(const Scoring &scoring, const ReadScratch &scratch, WeightBlock &block,
+                           ints *seen) {
   const regard_problem &p = block.p;
-  const Task &task = block.task;
-  Run runs[MOST_RUNS];
+  const QueryBlock &queries = block.queries;
+  Segment segments[MAX_SEGMENTS];
   const int32_t end = block.key + block.keys;
-  const Span common = seen_by_all(task);
-  const int count = split(task, block.key, end, common, runs);
+  const KeyRange common = seen_by_all(queries);
+  const int count = split_into_segments(queries, block.key, end, common, segments);
   if (block.key < common.start || end > common.stop)
     for (int64_t i = 0; i < int64_t(block.keys) * QUERIES; i += LANES)
-      store(block.weights + i, all(HIDDEN));
+      store(block.weights + i, broadcast(HIDDEN));
 
   floats ignored[VECTORS];
-  for (int j = 0; j < VECTORS; j++) block.peak[j] = all(HIDDEN), ignored[j] = floats{};
+  for (int j = 0; j < VECTORS; j++) block.peak[j] = broadcast(HIDDEN), ignored[j] = floats{};
   constexpr int STEP = Arithmetic::STEP;
-  const auto keys = Arithmetic::keys(p.key, task, block.key, block.keys, p.dim, scratch.panel);
+  const auto keys =
+      Arithmetic::keys(p.key, queries, block.key, block.keys, p.dim, scratch.packed_keys);
   for (int n = 0; n < count; n++) {
-    const Run &run = runs[n];
-    const bool plain = !run.edge && !scoring.adjusted;
-    float *scores = block.weights + (run.key - block.key) * QUERIES;
-    with_live(run.last - run.first, [&](auto live) {
+    const Segment &segment = segments[n];
+    const bool plain = !segment.edge && !scoring.adjusted;
+    float *scores = block.weights + (segment.key - block.key) * QUERIES;
+    with_live(segment.last - segment.first, [&](auto live) {
       score_rows<typename Arithmetic::Products, live>(
-          keys.data + (run.key - block.key) * keys.stride, keys.stride, run.keys,
-          (p.dim + STEP - 1) / STEP, scratch.query + run.first * LANES, scores + run.first * LANES,
-          (plain ? block.peak : ignored) + run.first);
+          keys.data + (segment.key - block.key) * keys.stride, keys.stride, segment.keys,
+          (p.dim + STEP - 1) / STEP, scratch.query + segment.first * LANES,
+          scores + segment.first * LANES, (plain ? block.peak : ignored) + segment.first);
     });
     if (scoring.adjusted)
-      adjust(p, task, run, scores, block.peak, seen);
-    else if (run.edge)
-      hide(task, run, scores, block.peak);
+      adjust_scores(p, queries, segment, scores, block.peak, seen);
+    else if (segment.edge)
+      apply_mask(queries, segment, scores, block.peak);
   }
 }
 
-// Sets the weights of hidden keys to 0, for rows that are no numbers.
-static void blank(const Norms &norms, Block &block) {
+// Sets the weights of hidden keys to 0, for rows whose weights are NaN.
+static void zero_hidden(const Normalizers &normalizers, WeightBlock &block) {
   const regard_problem &p = block.p;
   const bool dense = p.bias.data || p.allowed.data;
-  for (int j = 0; j < block.task.vectors; j++) {
-    if (!any(norms.stray[j])) continue;
-    const ints start = load(block.task.start + j * LANES), stop = load(block.task.stop + j * LANES);
+  for (int j = 0; j < block.queries.vectors; j++) {
+    if (!any(normalizers.nonfinite[j])) continue;
+    const ints start = load(block.queries.start + j * LANES),
+               stop = load(block.queries.stop + j * LANES);
     for (int32_t first = 0; first < block.keys; first += LANES) {
-      const int keys = least(LANES, block.keys - first);
+      const int keys = min(LANES, block.keys - first);
       floats added[LANES];
-      if (dense) load_added(p, block.task, j * LANES, block.key + first, keys, added);
+      if (dense) load_added(p, block.queries, j * LANES, block.key + first, keys, added);
       for (int k = 0; k < keys; k++) {
         float *at = block.weights + (first + k) * QUERIES + j * LANES;
-        const ints key = all(block.key + first + k);
+        const ints key = broadcast(block.key + first + k);
         ints visible = (key >= start) & (key < stop);
-        if (dense) visible &= added[k] != all(HIDDEN);
+        if (dense) visible &= added[k] != broadcast(HIDDEN);
         store(at, visible ? load(at) : floats{});
       }
     }
   }
 }
 
-// Turns scores into weights. What else there is to know of each while it is at hand: the sum of a
-// key's vectors, and each row's Σ w·log₂ w.
+// Turns scores into weights. On the way, sums each key's vectors and each row's Σ w·log₂ w.
 template <int vectors, bool columns, bool entropy>
-static void exponentiate(const Norms &norms, Block &block) {
-  const floats factor = all(norms.factor);
+static void exponentiate(const Normalizers &normalizers, WeightBlock &block) {
+  const floats factor = broadcast(normalizers.factor);
   floats shift[vectors], sums[vectors];
   REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
-    subtract(block.weights + j * LANES, block.keys, norms.peak_of(j));
-    shift[j] = norms.log_of(j), sums[j] = floats{};
+    subtract(block.weights + j * LANES, block.keys, normalizers.peak_of(j));
+    shift[j] = normalizers.log_of(j), sums[j] = floats{};
   }
   float *scores = block.weights, *column = block.columns;
   for (int32_t k = 0; k < block.keys; k++, scores += QUERIES, column += LANES) {
@@ -172,7 +176,7 @@ static void exponentiate(const Norms &norms, Block &block) {
     REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
       const floats log = load(scores + j * LANES) * factor - shift[j];
       weights[j] = exp2(log);
-      if (entropy) sums[j] += weights[j] * larger(all(-127.0f), log);
+      if (entropy) sums[j] += weights[j] * max(broadcast(-127.0f), log);
     }
     REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
       store(scores + j * LANES, weights[j]);
@@ -184,18 +188,19 @@ static void exponentiate(const Norms &norms, Block &block) {
     REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) block.entropy[j] = sums[j];
 }
 
-REGARD_INLINE void weigh(const Norms &norms, bool columns, bool entropy, Block &block) {
-  with_live(block.task.vectors, [&](auto vectors) {
-    if (columns && entropy) return exponentiate<vectors, true, true>(norms, block);
-    if (columns) return exponentiate<vectors, true, false>(norms, block);
-    if (entropy) return exponentiate<vectors, false, true>(norms, block);
-    exponentiate<vectors, false, false>(norms, block);
+REGARD_INLINE void compute_weights(const Normalizers &normalizers, bool columns, bool entropy,
+                                   WeightBlock &block) {
+  with_live(block.queries.vectors, [&](auto vectors) {
+    if (columns && entropy) return exponentiate<vectors, true, true>(normalizers, block);
+    if (columns) return exponentiate<vectors, true, false>(normalizers, block);
+    if (entropy) return exponentiate<vectors, false, true>(normalizers, block);
+    exponentiate<vectors, false, false>(normalizers, block);
   });
-  if (!norms.any_stray) return;
-  blank(norms, block);
+  if (!normalizers.any_nonfinite) return;
+  zero_hidden(normalizers, block);
   for (int32_t k = 0; k < block.keys; k++) {
     floats total = {};
-    for (int j = 0; j < block.task.vectors; j++)
+    for (int j = 0; j < block.queries.vectors; j++)
       total += load(block.weights + k * QUERIES + j * LANES);
     store(block.columns + k * LANES, total);
   }

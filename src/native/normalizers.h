@@ -1,0 +1,122 @@
+// Normalizers of rows: computed from all their keys, or from a known log-sum-exp.
+#pragma once
+
+#include "threads.h"
+#include "weights.h"
+
+namespace regard::REGARD_SET {
+
+// Computes the log-sum-exp of a block's rows, as the forward pass does, and their normalizers.
+template <class Arithmetic>
+static void find_normalizers(const regard_problem &p, const Scoring &scoring,
+                             const QueryBlock &queries, const ReadScratch &scratch,
+                             float *logsumexp, RowNormalizer *normalizers) {
+  floats peak[VECTORS], total[VECTORS];
+  ints seen[VECTORS];
+  for (int j = 0; j < VECTORS; j++)
+    peak[j] = broadcast(HIDDEN), total[j] = floats{}, seen[j] = ints{};
+  const floats factor = broadcast(scoring.factor);
+  for_each_read_block(queries, [&](int32_t first, int32_t last) {
+    WeightBlock block(p, queries, first, last, scratch);
+    compute_scores<Arithmetic>(scoring, scratch, block, seen);
+    for (int j = 0; j < queries.vectors; j++) {
+      const Shift old = shift_of(peak[j], factor);
+      const floats higher = max(peak[j], block.peak[j]);
+      const Shift shift = shift_of(higher, factor);
+      total[j] *= peak[j] == broadcast(HIDDEN) ? floats{} : ratio_of(old, shift, factor);
+      peak[j] = higher;
+      total[j] +=
+          exponentials<Widened<Float32>>(block.weights + j * LANES, block.keys, factor, shift);
+    }
+  });
+  for (int j = 0; j < queries.vectors; j++) {
+    const floats sinks = p.sink.data ? numbers_of(p.sink, queries, j * LANES) : floats{};
+    const ints sees = scoring.adjusted
+                          ? seen[j]
+                          : load(queries.start + j * LANES) < load(queries.stop + j * LANES);
+    const Shift shift = shift_of(peak[j], factor);
+    for (int i = 0; i < LANES; i++) {
+      RowSum sum = {level_of(shift, i, scoring), total[j][i]};
+      if (p.sink.data) sum.take_in(sinks[i]);
+      logsumexp[j * LANES + i] = sees[i] ? sum.logsumexp() : -INFINITY;
+      // A sink far above the scores takes the place of the peak.
+      const bool below = p.sink.data && sum.level == sinks[i];
+      const float from = below                  ? float(sum.level / scoring.unit)
+                         : peak[j][i] == HIDDEN ? 0
+                                                : peak[j][i];
+      const double above = (sum.level - from * scoring.unit) * LOG2_E;
+      normalizers[j * LANES + i] = {from, float(above + log2f(sum.total))};
+    }
+  }
+}
+
+// The normalizers of rows whose log-sum-exp is known. Where it differs from that of the keys at
+// hand, the row has keys elsewhere too.
+template <class Arithmetic>
+static void find_normalizers_of(const regard_problem &p, const Scoring &scoring,
+                                const QueryBlock &queries, const ReadScratch &scratch,
+                                const float *known, RowNormalizer *normalizers) {
+  constexpr float ROUNDING = 0x1p-22f;  // of two sums of the same numbers, in different orders
+  alignas(64) float own[QUERIES];
+  find_normalizers<Arithmetic>(p, scoring, queries, scratch, own, normalizers);
+  for (int r = 0; r < queries.count; r++)
+    if (!(fabsf(known[r] - own[r]) <= ROUNDING * fabsf(known[r])))
+      normalizers[r] = normalizer_of(known[r], normalizers[r].peak, scoring.unit);
+}
+
+REGARD_INLINE bool any_imprecise(const float *logsumexp, int64_t rows) {
+  bool found = false;
+  for (int64_t r = 0; r < rows; r++) found |= is_imprecise(logsumexp[r]);
+  return found;
+}
+
+// Calls visit(task, its log-sum-exps, scratch that holds its queries) for the blocks with an
+// imprecise one.
+template <class Arithmetic, class Visit>
+static int for_each_imprecise(const regard_problem &p, const Scoring &scoring,
+                              const float *logsumexp, Visit visit) {
+  const int64_t query_blocks = p.batch * p.groups * query_blocks_per_group(p);
+  return for_each_task(
+      int(p.threads), query_blocks, ReadScratch::size(p), [&](int64_t number, void *memory) {
+        QueryBlock queries;
+        begin(p, number, queries);
+        float known[QUERIES];
+        for (int r = 0; r < queries.count; r++) known[r] = logsumexp[row_number(p, queries, r)];
+        if (!any_imprecise(known, queries.count)) return;
+        const ReadScratch scratch(p, memory);
+        Arithmetic::load_queries(p.query, queries, p.dim, scoring.query_factor, scratch.query);
+        visit(queries, known, scratch);
+      });
+}
+
+// The normalizers of a problem's rows, (B, H, L), whose log-sum-exp is imprecise.
+template <class Arithmetic>
+static int find_imprecise_normalizers(const regard_problem &p, const Scoring &scoring,
+                                      const float *logsumexp, RowNormalizer *normalizers) {
+  return for_each_imprecise<Arithmetic>(
+      p, scoring, logsumexp,
+      [&](const QueryBlock &queries, const float *known, const ReadScratch &scratch) {
+        RowNormalizer own[QUERIES];
+        find_normalizers_of<Arithmetic>(p, scoring, queries, scratch, known, own);
+        for (int r = 0; r < queries.count; r++) normalizers[row_number(p, queries, r)] = own[r];
+      });
+}
+
+// Recomputes imprecise log-sum-exps with the dot products that all other functions use: the
+// rounding of decode's dot products would make weights wrong.
+template <class Arithmetic>
+static int recompute_imprecise(const regard_problem &p, float *logsumexp) {
+  if (!any_imprecise(logsumexp, p.batch * p.heads * p.queries)) return REGARD_DONE;
+  const Scoring scoring = scoring_of(p);
+  return for_each_imprecise<Arithmetic>(
+      p, scoring, logsumexp,
+      [&](const QueryBlock &queries, const float *known, const ReadScratch &scratch) {
+        alignas(64) float own[QUERIES];
+        RowNormalizer normalizers[QUERIES];
+        find_normalizers<Arithmetic>(p, scoring, queries, scratch, own, normalizers);
+        for (int r = 0; r < queries.count; r++)
+          logsumexp[row_number(p, queries, r)] = is_imprecise(known[r]) ? own[r] : known[r];
+      });
+}
+
+}  // namespace regard::REGARD_SET

@@ -1,0 +1,209 @@
+// A block of queries: QUERIES rows of attention that are computed together, one a lane.
+//
+// The matrix of weights, rows by keys, is computed in pieces. From the largest to the smallest:
+//
+//   chunk    of rows, when a pattern is read: a share of a head's rows, or all rows of a few heads
+//            (row_chunks.h); sums over rows are kept for each.
+//   panel    of keys, in the backward pass: those whose gradients one thread owns (backward.h).
+//   split    of keys, in decode: SPLIT keys and all rows of a group (decode.h).
+//   block    QUERIES rows and as many keys as stay in a cache with all that is computed of them:
+//            FORWARD_BLOCK, GRADIENT_BLOCK, READ_BLOCK or DECODE_BLOCK.
+//   segment  consecutive keys of a block, and the vectors of rows that see one of them (scores.h).
+//   tile     the rows and keys whose sums stay in registers (tiles.h, decode_tiles.h).
+//   vector   LANES rows, which one register holds.
+//
+// The rows of a group of heads are interleaved, so that its keys and values are read once for all
+// of them: of R = H/G heads a group, row r is query r / R of head g·R + r % R.
+#pragma once
+
+#include "abi.h"
+#include "element.h"
+#include "tiles.h"
+
+namespace regard::REGARD_SET {
+
+struct QueryBlock {
+  int64_t batch, group;
+  int count;    // rows in use
+  int vectors;  // vectors that hold them
+  int64_t query[QUERIES], head[QUERIES];
+  // The keys that each row sees: none for lanes not in use and fully masked rows.
+  alignas(64) int32_t start[QUERIES];
+  alignas(64) int32_t stop[QUERIES];
+  alignas(64) int32_t position[QUERIES];
+  // The smallest range of keys that holds all that the rows of a vector see.
+  int32_t vector_start[VECTORS], vector_stop[VECTORS];
+  // The same for all rows, and the range that every row sees which is not fully masked.
+  int32_t first_key, stop_key, common_start, common_stop;
+};
+
+REGARD_INLINE int64_t group_size(const regard_problem &p) { return p.heads / p.groups; }
+REGARD_INLINE int64_t query_blocks_per_group(const regard_problem &p) {
+  return (p.queries * group_size(p) + QUERIES - 1) / QUERIES;
+}
+
+REGARD_INLINE int32_t clamp_key(int64_t key, int64_t keys) {
+  return int32_t(max(int64_t(0), min(key, keys)));
+}
+
+static void load_bounds(const regard_problem &p, QueryBlock &queries) {
+  const regard_rows &rows = p.rows;
+  if (rows.start) {
+    for (int r = 0; r < queries.count; r++) {
+      const int64_t at =
+          queries.batch * rows.batch + queries.head[r] * rows.head + queries.query[r];
+      queries.start[r] = clamp_key(rows.start[at], p.keys);
+      queries.stop[r] = clamp_key(rows.stop[at], p.keys);
+      queries.position[r] = int32_t(rows.positions[at]);
+    }
+  } else {
+    for (int r = 0; r < queries.count; r++) {
+      const int64_t i = queries.query[r];
+      queries.start[r] = clamp_key(rows.start_base + i * rows.start_step, p.keys);
+      queries.stop[r] = clamp_key(rows.stop_base + i * rows.stop_step, p.keys);
+      queries.position[r] = int32_t(rows.position + i);
+    }
+  }
+  for (int r = queries.count; r < QUERIES; r++)
+    queries.start[r] = queries.stop[r] = queries.position[r] = 0;
+}
+
+static void find_key_ranges(const regard_problem &p, QueryBlock &queries) {
+  queries.first_key = queries.common_stop = int32_t(p.keys);
+  queries.stop_key = queries.common_start = 0;
+  for (int j = 0; j < VECTORS; j++) {
+    int32_t low = int32_t(p.keys), high = 0;
+    for (int r = j * LANES; r < (j + 1) * LANES; r++) {
+      const int32_t start = queries.start[r], stop = queries.stop[r];
+      const bool sees = start < stop;
+      low = sees ? min(low, start) : low;
+      high = sees ? max(high, stop) : high;
+      queries.common_start = sees ? max(queries.common_start, start) : queries.common_start;
+      queries.common_stop = sees ? min(queries.common_stop, stop) : queries.common_stop;
+    }
+    queries.vector_start[j] = low;
+    queries.vector_stop[j] = high;
+    queries.first_key = min(queries.first_key, low);
+    queries.stop_key = max(queries.stop_key, high);
+  }
+}
+
+// The rows of block number `number` of the problem: within a group from the last to the first,
+// since those see the most when attention is causal.
+static void choose_rows(const regard_problem &p, int64_t number, QueryBlock &queries) {
+  const int64_t heads = group_size(p), per_group = query_blocks_per_group(p);
+  const int64_t group = number / per_group;
+  queries.batch = group / p.groups;
+  queries.group = group % p.groups;
+  const int64_t first = (per_group - 1 - number % per_group) * QUERIES;
+  queries.count = int(min(int64_t(QUERIES), p.queries * heads - first));
+  queries.vectors = (queries.count + LANES - 1) / LANES;
+  int64_t query = first / heads, member = first % heads;
+  for (int r = 0; r < queries.count; r++) {
+    queries.query[r] = query;
+    queries.head[r] = queries.group * heads + member;
+    if (++member == heads) member = 0, query++;
+  }
+}
+
+static void begin(const regard_problem &p, int64_t number, QueryBlock &queries) {
+  choose_rows(p, number, queries);
+  load_bounds(p, queries);
+  find_key_ranges(p, queries);
+}
+
+// Where a row's number lies in a contiguous (B, H, L).
+REGARD_INLINE int64_t row_number(const regard_problem &p, const QueryBlock &queries, int r) {
+  return (queries.batch * p.heads + queries.head[r]) * p.queries + queries.query[r];
+}
+
+template <class Element>
+REGARD_INLINE typename Element::type *row_of(const regard_tensor &t, const QueryBlock &queries,
+                                             int r) {
+  return (typename Element::type *)t.data + queries.batch * t.batch + queries.head[r] * t.head +
+         queries.query[r] * t.row;
+}
+
+// A row of the keys or values of the block's group.
+template <class Element>
+REGARD_INLINE const typename Element::type *first_row(const regard_tensor &t,
+                                                      const QueryBlock &queries, int64_t row) {
+  return (const typename Element::type *)t.data + queries.batch * t.batch + queries.group * t.head +
+         row * t.row;
+}
+
+// Prefetches part number `part` of `parts` of the block's rows. Inline, since GCC takes the
+// function for one without effect.
+template <class Element>
+REGARD_INLINE void fetch_part(const regard_tensor &t, const QueryBlock &queries, int64_t dim,
+                              int part, int parts) {
+  constexpr int64_t line = 64 / sizeof(typename Element::type);
+  for (int r = queries.count * part / parts; r < queries.count * (part + 1) / parts; r++) {
+    const auto *row = row_of<Element>(t, queries, r);
+    for (int64_t d = 0; d < dim; d += line) __builtin_prefetch(row + d);
+  }
+}
+
+// The block's rows, transposed, to columns of width QUERIES. `load_full` makes a vector of `width`
+// elements of a row, `load_part` of as many as there are left. Lanes not in use are 0. Writes up to
+// the next multiple of LANES rows.
+template <class Element, class Load, class LoadPart>
+REGARD_INLINE void load_transposed(const regard_tensor &from, const QueryBlock &queries,
+                                   int64_t dim, int64_t width, float *to, Load load_full,
+                                   LoadPart load_part) {
+  for (int j = 0; j < queries.vectors; j++) {
+    const typename Element::type *row[LANES];
+    const int live = min(LANES, queries.count - j * LANES);
+    for (int i = 0; i < live; i++) row[i] = row_of<Element>(from, queries, j * LANES + i);
+    for (int64_t d = 0; d < dim; d += width) {
+      floats rows[LANES];
+      if (live == LANES && d + width <= dim) {
+        REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) rows[i] = load_full(row[i] + d);
+      } else {
+        for (int i = 0; i < LANES; i++)
+          rows[i] = i < live ? load_part(row[i] + d, dim - d) : floats{};
+      }
+      transpose(rows);
+      float *column = to + d / width * LANES * QUERIES + j * LANES;
+      REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) store(column + i * QUERIES, rows[i]);
+    }
+  }
+}
+
+// The block's rows of (B, H, L, dim), times a factor, to (dim, QUERIES); lanes not in use are 0.
+// Writes up to the next multiple of LANES rows.
+template <class Element>
+static void load_rows(Element element, const regard_tensor &from, const QueryBlock &queries,
+                      int64_t dim, float factor, float *to) {
+  using Number = typename Element::type;
+  load_transposed<Element>(
+      from, queries, dim, LANES, to,
+      [&](const Number *row) REGARD_INLINE_LAMBDA { return widen(element, row) * factor; },
+      [&](const Number *row, int64_t count) { return widen_part(element, row, count) * factor; });
+}
+
+// The reverse, each row times a factor of its own.
+template <class Element>
+static void store_rows(Element element, const float *from, const floats *factors,
+                       const QueryBlock &queries, int64_t dim, const regard_tensor &to) {
+  for (int j = 0; j < queries.vectors; j++) {
+    typename Element::type *row[LANES];
+    const int live = min(LANES, queries.count - j * LANES);
+    for (int i = 0; i < live; i++) row[i] = row_of<Element>(to, queries, j * LANES + i);
+    const floats factor = factors[j];
+    for (int64_t d = 0; d < dim; d += LANES) {
+      floats rows[LANES];
+      REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++)
+        rows[i] = load(from + (d + i) * QUERIES + j * LANES) * factor;
+      transpose(rows);
+      if (live == LANES && d + LANES <= dim)
+        REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) narrow(element, row[i] + d, rows[i]);
+      else
+        for (int i = 0; i < live; i++) narrow_part(element, row[i] + d, rows[i], dim - d);
+    }
+  }
+}
+
+REGARD_INLINE int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
+
+}  // namespace regard::REGARD_SET

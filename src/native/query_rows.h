@@ -1,0 +1,104 @@
+// The rows of queries that the backward pass reads, and their gradient.
+#pragma once
+
+#include "gradient_arithmetic.h"
+#include "row_sum.h"
+
+namespace regard::REGARD_SET {
+
+// A block's rows of query and of the context's gradient.
+struct QueryRows {
+  float *query, *gradient;            // in the lanes: (dim, QUERIES), (dim_value, QUERIES)
+  float *query_rows, *gradient_rows;  // side by side: (QUERIES, padded(dim)) and so on
+  // See RowNormalizer; the logarithm is ∞, which makes all weights 0, where a row sees nothing.
+  floats peak[VECTORS] = {}, log[VECTORS] = {};
+  floats delta[VECTORS] = {};  // context · its gradient, which the softmax's derivative subtracts
+  bool finite = true;          // all numbers of query and gradient
+  bool fully_masked = false;   // some row sees nothing
+};
+
+// Of LANES rows: the sum over d of the context times its gradient.
+template <class Element>
+static floats find_delta(Element element, const regard_tensor &context,
+                         const regard_tensor &gradient, const QueryBlock &queries, const bool *sees,
+                         int first_row, int64_t dim) {
+  floats products[LANES];
+  for (int i = 0; i < LANES; i++) {
+    const int r = first_row + i;
+    products[i] = floats{};
+    if (!sees[r]) continue;
+    for (int64_t d = 0; d < dim; d += LANES)
+      products[i] += widen_part(element, row_of<Element>(context, queries, r) + d, dim - d) *
+                     widen_part(element, row_of<Element>(gradient, queries, r) + d, dim - d);
+  }
+  transpose(products);
+  floats total = floats{};
+  REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) total += products[i];
+  return total;
+}
+
+template <class Arithmetic>
+static void load_query_rows(const regard_problem &p, const regard_gradients &g,
+                            const Scoring &scoring, const RowNormalizer *exact,
+                            const QueryBlock &queries, QueryRows &rows) {
+  using Element = typename Arithmetic::Element;
+  alignas(64) float peak[QUERIES], log[QUERIES];
+  const double inverse = 1 / scoring.unit;
+  bool sees[QUERIES];
+  for (int r = 0; r < QUERIES; r++) {
+    const int64_t row = r < queries.count ? row_number(p, queries, r) : 0;
+    const float logsumexp = r < queries.count ? g.logsumexp[row] : -INFINITY;
+    sees[r] = logsumexp != -INFINITY;
+    RowNormalizer normalizer = {0, INFINITY};
+    if (sees[r])
+      normalizer = is_imprecise(logsumexp)
+                       ? exact[row]
+                       : normalizer_of(logsumexp, float(logsumexp * inverse), scoring.unit);
+    peak[r] = normalizer.peak;
+    log[r] = normalizer.log;
+    rows.fully_masked |= r < queries.count && !sees[r];
+  }
+  rows.finite = Arithmetic::load_rows_side_by_side(p.query, queries, sees, p.dim, rows.query_rows);
+  rows.finite &= Arithmetic::load_rows_side_by_side(g.context_gradient, queries, sees, p.dim_value,
+                                                    rows.gradient_rows);
+  Arithmetic::load_queries(p.query, queries, p.dim, scoring.query_factor, rows.query);
+  Arithmetic::load_queries(g.context_gradient, queries, p.dim_value, 1, rows.gradient);
+  for (int j = 0; j < queries.vectors; j++) {
+    rows.peak[j] = load(peak + j * LANES);
+    rows.log[j] = load(log + j * LANES);
+    rows.delta[j] =
+        find_delta(Element(), g.context, g.context_gradient, queries, sees, j * LANES, p.dim_value);
+  }
+}
+
+// The float32 sums of the queries' gradient: the gradient itself, or memory in its place.
+struct QuerySums {
+  regard_tensor sums;
+  bool first, last;  // whether this share is the first, the last one
+};
+
+// Adds a panel's share (dim, QUERIES), times a factor; writes the gradient with the last one.
+template <class Element>
+static void add_query_gradient(Element element, const float *share, const QueryBlock &queries,
+                               int64_t dim, float factor, const QuerySums &to,
+                               const regard_tensor &gradient) {
+  for (int j = 0; j < queries.vectors; j++)
+    for (int64_t d = 0; d < dim; d += LANES) {
+      floats rows[LANES];
+      REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++)
+        rows[i] = load(share + (d + i) * QUERIES + j * LANES) * factor;
+      transpose(rows);
+      const int live = min(LANES, queries.count - j * LANES);
+      for (int i = 0; i < live; i++) {
+        const int r = j * LANES + i;
+        if (!to.first)
+          rows[i] += widen_part(Float32(), row_of<Float32>(to.sums, queries, r) + d, dim - d);
+        if (to.last)
+          narrow_part(element, row_of<Element>(gradient, queries, r) + d, rows[i], dim - d);
+        else
+          narrow_part(Float32(), row_of<Float32>(to.sums, queries, r) + d, rows[i], dim - d);
+      }
+    }
+}
+
+}  // namespace regard::REGARD_SET

@@ -1,0 +1,77 @@
+// How the rows of a pattern are divided for reading.
+//
+// Sums over rows are kept for each head and chunk of its rows apart, and added up in order
+// afterwards, so that results do not depend on the threads.
+#pragma once
+
+#include "query_block.h"
+
+namespace regard::REGARD_SET {
+
+constexpr int64_t MAX_CHUNKS = 8;  // of a head; each has memory of its own for sums over rows
+
+// Queries [first, last) of a head; or all those of some heads of a group, which fit in one block.
+struct RowChunk {
+  int64_t batch, head;
+  int64_t heads;
+  int64_t first, last;
+
+  int64_t queries() const { return last - first; }
+  int64_t count() const { return heads * queries(); }
+};
+
+struct ChunkPlan {
+  int64_t chunks;               // of each head
+  int64_t heads_per_set;        // at most so many heads of a group, and then a single chunk
+  int64_t head_sets_per_group;  // where chunks are not counted
+  int64_t head_sets;
+
+  explicit ChunkPlan(const regard_problem &p) {
+    const int64_t group = group_size(p);
+    const int64_t query_blocks = (p.queries + QUERIES - 1) / QUERIES;
+    chunks = max(int64_t(1), min(MAX_CHUNKS, query_blocks));
+    heads_per_set = max(int64_t(1), min(group, QUERIES / max(int64_t(1), p.queries)));
+    head_sets_per_group = (group + heads_per_set - 1) / heads_per_set;
+    head_sets = p.batch * p.groups * head_sets_per_group;
+  }
+
+  // The first query of a chunk, a multiple of QUERIES.
+  int64_t start(const regard_problem &p, int64_t chunk) const {
+    const int64_t query_blocks = (p.queries + QUERIES - 1) / QUERIES;
+    return min(p.queries, query_blocks * chunk / chunks * QUERIES);
+  }
+
+  RowChunk rows_of(const regard_problem &p, int64_t number, int64_t chunk) const {
+    const int64_t group = number / head_sets_per_group, member = number % head_sets_per_group;
+    const int64_t first = member * heads_per_set;
+    return {
+        .batch = group / p.groups,
+        .head = group % p.groups * group_size(p) + first,
+        .heads = min(heads_per_set, group_size(p) - first),
+        .first = start(p, chunk),
+        .last = start(p, chunk + 1),
+    };
+  }
+};
+
+// The block of a chunk's rows from `first` on, head by head; keys outside [first_key, stop_key) are
+// hidden from them.
+static void begin(const regard_problem &p, const RowChunk &rows, int64_t first, int64_t first_key,
+                  int64_t stop_key, QueryBlock &queries) {
+  queries.batch = rows.batch;
+  queries.group = rows.head / group_size(p);
+  queries.count = int(min(int64_t(QUERIES), rows.count() - first));
+  queries.vectors = (queries.count + LANES - 1) / LANES;
+  for (int r = 0; r < queries.count; r++) {
+    queries.head[r] = rows.head + (first + r) / rows.queries();
+    queries.query[r] = rows.first + (first + r) % rows.queries();
+  }
+  load_bounds(p, queries);
+  for (int r = 0; r < queries.count; r++) {
+    queries.start[r] = max(queries.start[r], int32_t(first_key));
+    queries.stop[r] = min(queries.stop[r], int32_t(stop_key));
+  }
+  find_key_ranges(p, queries);
+}
+
+}  // namespace regard::REGARD_SET
