@@ -50,7 +50,7 @@ def linear(
     if (
         not torch.compiler.is_compiling()
         and torch.is_inference_mode_enabled()
-        and native.maps(x, weight, bias)
+        and native.supports_matvec(x, weight, bias)
     ):
-        return native.map_few(x, weight, bias)
+        return native.matvec(x, weight, bias)
     return F.linear(x, weight, bias)

@@ -31,7 +31,7 @@ def dot_products(
         return torch.bmm(query, key.mT)
     if query.dtype == torch.float32 and native.why_missing() is None and key.numel() > 0:
         heads = zip(query, key, strict=True)
-        return torch.stack([native.map_few(q.contiguous(), k.contiguous(), None) for q, k in heads])
+        return torch.stack([native.matvec(q.contiguous(), k.contiguous(), None) for q, k in heads])
     result = query.new_zeros(len(query), query.shape[1], key.shape[1])
     width = max(1, _AT_ONCE // max(1, query.shape[0] * query.shape[1]))
     factors = query.permute(2, 0, 1)[..., None].contiguous()  # (D, n, R, 1)

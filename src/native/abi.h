@@ -79,18 +79,18 @@ typedef struct {
 
 int regard_backward(const regard_problem *problem, const regard_gradients *gradients);
 
-// The readouts, and the shape of each result after (B, H), floats unless noted; `size` and `input`
-// in brackets.
+// The readouts, and the shape of each result after (B, H), floats unless noted; `size` and
+// `operand` in brackets.
 enum {
   REGARD_LOGSUMEXP,  // (L)
   REGARD_MAX,        // (L)
   REGARD_ENTROPY,    // (L)
   REGARD_DISTANCE,   // (L)
-  REGARD_MASS,       // (L) [input: floats (S), 1 for the keys that count, else 0]
+  REGARD_MASS,       // (L) [operand: floats (S), 1 for the keys that count, else 0]
   REGARD_TOP,        // (L, k) and positions, int64 [size: k]
-  REGARD_WEIGHTS,    // (L, n), zeros before [size: n; input: int64 (2, n), see chosen.h]
+  REGARD_WEIGHTS,    // (L, n), zeros before [size: n; operand: int64 (2, n), see chosen.h]
   REGARD_RECEIVED,   // (S)
-  REGARD_COLLECTED,  // (M, S) [size: M; input: floats (B, H, M, L)]
+  REGARD_COLLECTED,  // (M, S) [size: M; operand: floats (B, H, M, L)]
   REGARD_OFFSETS,    // (n) [size: n]
   REGARD_IMAGE,      // (rows, columns), no more than (L, S) [size: rows; columns]
 };
@@ -99,7 +99,7 @@ typedef struct {
   int64_t kind;
   float *result;
   int64_t *positions;
-  const void *input;
+  const void *operand;
   int64_t size, columns;
 } regard_readout;
 

@@ -5,11 +5,11 @@
 
 namespace regard::REGARD_SET {
 
-// `input` holds the chosen keys in rising order, and after them the column of each in the result.
+// `operand` holds the chosen keys in rising order, and after them the column of each in the result.
 struct Chosen : Readout {
   static void weights(const ReadoutState &at, const WeightBlock &block) {
     const int64_t count = at.request.size;
-    const int64_t *keys = (const int64_t *)at.request.input, *columns = keys + count;
+    const int64_t *keys = (const int64_t *)at.request.operand, *columns = keys + count;
     const int64_t stop = lower_bound(keys, count, block.key + block.keys);
     for (int64_t i = lower_bound(keys, count, block.key); i < stop; i += LANES)
       copy(at, block, keys + i, columns + i, int(min(int64_t(LANES), stop - i)));

@@ -93,7 +93,7 @@ struct Collected : Readout {
     const int64_t size = at.request.size;
     for (int r = 0; r < queries.count; r++) {
       const int64_t head = queries.batch * at.p.heads + queries.head[r];
-      const float *from = (const float *)at.request.input + head * size * at.p.queries;
+      const float *from = (const float *)at.request.operand + head * size * at.p.queries;
       for (int64_t m = 0; m < size; m++)
         memory.coefficients[r * size + m] = from[m * at.p.queries + queries.query[r]];
     }

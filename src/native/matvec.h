@@ -22,7 +22,8 @@ template <int count>
 REGARD_INLINE void sum_each(const floats *sums, float *to) {
   REGARD_UNROLLED_FOR (int first = 0; first < count; first += LANES) {
     floats tile[LANES] = {};
-    REGARD_UNROLLED_FOR (int i = 0; i < min(LANES, count - first); i++) tile[i] = sums[first + i];
+    const int vectors = min(LANES, count - first);
+    REGARD_UNROLLED_FOR (int i = 0; i < vectors; i++) tile[i] = sums[first + i];
     transpose(tile);
     REGARD_UNROLLED_FOR (int width = LANES / 2; width > 0; width /= 2)
       REGARD_UNROLLED_FOR (int i = 0; i < width; i++) tile[i] += tile[i + width];

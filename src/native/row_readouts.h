@@ -105,7 +105,7 @@ struct Distance : RowReadout {
 // Σ of the weights of marked keys.
 struct Mass : RowReadout {
   static void weights(const ReadoutState &at, const WeightBlock &block) {
-    const float *marked = (const float *)at.request.input + block.key;
+    const float *marked = (const float *)at.request.operand + block.key;
     for (int j = 0; j < block.queries.vectors; j++) {
       floats mass = {};
       for (int32_t k = 0; k < block.keys; k++)

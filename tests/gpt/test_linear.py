@@ -17,10 +17,10 @@ CONFIG = GPTConfig(vocab_size=29, context=13, layers=2, heads=3, dim=12)
 @pytest.fixture
 def counted(monkeypatch):
     """How many vectors each call of the kernel was handed."""
-    vectors, apply = [], native.map_few
+    vectors, apply = [], native.matvec
     monkeypatch.setattr(
         native,
-        "map_few",
+        "matvec",
         lambda x, *rest: vectors.append(x.numel() // x.shape[-1]) or apply(x, *rest),
     )
     return vectors

@@ -182,10 +182,10 @@ def run_map(vectors, inputs, outputs, dtype, *, at_end):
     """The same of a linear map."""
     shapes = ((vectors, inputs), (outputs, inputs), (outputs,))
     given = tuple(normal(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes))
-    wanted = native.map_few(*given)
+    wanted = native.matvec(*given)
     fences = Fences(at_end=at_end)
     with fences.everywhere():
-        result = native.map_few(*map(fences.around, given))
+        result = native.matvec(*map(fences.around, given))
     assert torch.equal(result, wanted)
     assert result.data_ptr() in fences.addresses, "the result was laid out without fences"
     fences.assert_untouched()

@@ -13,8 +13,7 @@ from regard.backends._objections import objection_to_context
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend
-from regard.backends.native._linear import apply as map_few
-from regard.backends.native._linear import serves as maps
+from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._readouts import read
 from regard.backends.native.library import Description, describe, why_missing
 
@@ -31,13 +30,13 @@ __all__ = [
     "Description",
     "backward",
     "describe",
-    "map_few",
-    "maps",
+    "matvec",
     "objection",
     "objection_to",
     "objection_to_reading",
     "read",
     "run",
+    "supports_matvec",
     "why_missing",
 ]
 
@@ -74,7 +73,7 @@ def objection_to_reading(problem: Problem) -> str | None:
 
 
 def objection_to(order: KernelSpec) -> str | None:  # noqa: ARG001 - every reader answers this question
-    """There is no readout that `read` can't take of a problem that it serves."""
+    """None: `read` computes every readout of a problem that it serves."""
     return None
 
 
@@ -106,7 +105,7 @@ def backward(
     """
     from regard.backends.native import _operators  # noqa: F401 - registers the operator
 
-    asked = [name in wanted for name in Arguments._fields]
-    given = Arguments.of(problem)
-    found = torch.ops.regard.attention_backward(gradient, context, logsumexp, asked, *given)
-    return dict(zip((n for n in Arguments._fields if n in wanted), found, strict=True))
+    mask = [name in wanted for name in Arguments._fields]
+    arguments = Arguments.of(problem)
+    gradients = torch.ops.regard.attention_backward(gradient, context, logsumexp, mask, *arguments)
+    return dict(zip((n for n in Arguments._fields if n in wanted), gradients, strict=True))

@@ -31,7 +31,7 @@ _FAR = 2**48
 
 
 class Arguments(NamedTuple):
-    """The arguments of the operators in `_ops`, in their order."""
+    """The arguments of the operators in `_operators`, in their order."""
 
     query: Float[Tensor, "B H L D"]
     key: Float[Tensor, "B G S D"]

@@ -35,25 +35,25 @@ def backward(
         wanted: for each argument, whether its gradient is.
         arguments: those of the forward pass; see `Arguments`.
     """
-    given = Arguments(*arguments)
-    asked = [name for name, want in zip(Arguments._fields, wanted, strict=True) if want]
-    batch, heads, queries, _ = given.query.shape
-    found: dict[str, Tensor] = {
-        name: torch.empty_like(getattr(given, name), memory_format=torch.contiguous_format)
-        for name in asked
+    inputs = Arguments(*arguments)
+    names = [name for name, want in zip(Arguments._fields, wanted, strict=True) if want]
+    batch, heads, queries, _ = inputs.query.shape
+    gradients: dict[str, Tensor] = {
+        name: torch.empty_like(getattr(inputs, name), memory_format=torch.contiguous_format)
+        for name in names
         if name in {"query", "key", "value"}
     }
-    if "bias" in asked:  # of each entry for itself: what they share is summed up below
-        found["bias"] = gradient.new_zeros(
-            batch, heads, queries, given.key.shape[-2], dtype=torch.float32
+    if "bias" in names:  # of each entry; shared entries are summed up below
+        gradients["bias"] = gradient.new_zeros(
+            batch, heads, queries, inputs.key.shape[-2], dtype=torch.float32
         )
-    found |= {
+    gradients |= {
         name: gradient.new_zeros(batch, heads, dtype=torch.float32)
-        for name in asked
+        for name in names
         if name in {"alibi", "sink"}
     }
-    _fill(given, gradient, context, logsumexp, found)
-    return [_shared(found[name], getattr(given, name)) for name in asked]
+    _fill(inputs, gradient, context, logsumexp, gradients)
+    return [_shared(gradients[name], getattr(inputs, name)) for name in names]
 
 
 def like(
@@ -63,37 +63,37 @@ def like(
     wanted: list[bool],
     *arguments: Any,
 ) -> list[Tensor]:
-    """Make gradients of the right shape, yet without values."""
-    asked = (given for given, want in zip(arguments, wanted, strict=True) if want)
-    return [given.new_empty(given.shape) for given in asked]
+    """Make gradients of the right shape, without values."""
+    tensors = (tensor for tensor, want in zip(arguments, wanted, strict=True) if want)
+    return [tensor.new_empty(tensor.shape) for tensor in tensors]
 
 
 def _fill(
-    given: Arguments,
+    inputs: Arguments,
     gradient: Tensor,
     context: Tensor,
     logsumexp: Tensor,
-    found: dict[str, Tensor],
+    gradients: dict[str, Tensor],
 ) -> None:
     """Have the library write the gradients, by the layout of ``regard_gradients`` in abi.h."""
-    packed = given.pack()
+    packed = inputs.pack()
     gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
 
     def rows(name: str) -> tuple[int, ...]:
-        return vectors(found[name]) if name in found else (0, 0, 0, 0)
+        return vectors(gradients[name]) if name in gradients else (0, 0, 0, 0)
 
-    bias = found.get("bias")
+    bias = gradients.get("bias")
     numbers = (
         *vectors(context),
         *vectors(gradient),
         logsumexp.data_ptr(),
         *(*rows("query"), *rows("key"), *rows("value")),
         *((0, 0, 0, 0, 0) if bias is None else (bias.data_ptr(), *bias.stride())),
-        *(found[name].data_ptr() if name in found else 0 for name in ("alibi", "sink")),
+        *(gradients[name].data_ptr() if name in gradients else 0 for name in ("alibi", "sink")),
     )
     call("regard_backward", packed.numbers, numbers)
 
 
 def _shared(gradient: Tensor, argument: Tensor) -> Tensor:
-    """Sum over the axes that an argument was spread along."""
+    """Sum over the axes that an argument was broadcast along."""
     return gradient.sum_to_size(argument.shape).to(argument.dtype)

@@ -46,10 +46,10 @@ def _under_transform() -> bool:
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     """Keep what the backward pass needs."""
-    given = Arguments(*inputs)
-    tensors = {name: t for name, t in given._asdict().items() if isinstance(t, torch.Tensor)}
+    arguments = Arguments(*inputs)
+    tensors = {name: t for name, t in arguments._asdict().items() if isinstance(t, torch.Tensor)}
     ctx.names = list(tensors)
-    ctx.others = {name: x for name, x in given._asdict().items() if name not in tensors}
+    ctx.others = {name: x for name, x in arguments._asdict().items() if name not in tensors}
     ctx.save_for_backward(*output, *tensors.values())
     ctx.mark_non_differentiable(output[1])
 
@@ -57,12 +57,12 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> No
 def differentiate(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
     """Give each argument of the forward operator its gradient."""
     result, logsumexp, *tensors = ctx.saved_tensors
-    given = Arguments(**ctx.others, **dict(zip(ctx.names, tensors, strict=True)))
+    inputs = Arguments(**ctx.others, **dict(zip(ctx.names, tensors, strict=True)))
     wanted = [
         needed and name in _backward.DIFFERENTIABLE
         for name, needed in zip(Arguments._fields, ctx.needs_input_grad, strict=True)
     ]
-    of = iter(gradients(gradient, result, logsumexp, wanted, *given))
+    of = iter(gradients(gradient, result, logsumexp, wanted, *inputs))
     return tuple(next(of) if want else None for want in wanted)
 
 

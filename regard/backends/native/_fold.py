@@ -64,12 +64,12 @@ def fold_forward(
         dims: for each argument, where it is mapped over, or None.
         arguments: see `Arguments`.
     """
-    given = Arguments(*arguments)
+    inputs = Arguments(*arguments)
     mapped = dict(zip(Arguments._fields, dims, strict=True))
-    if given.seed is not None:
+    if inputs.seed is not None:
         return _one_by_one(call, info.batch_size, dims, arguments)
-    fold = _Fold(info.batch_size, _rows(given.query, mapped["query"]))
-    results = call(*_folded(fold, given, mapped, _EACH_ITS_OWN))
+    fold = _Fold(info.batch_size, _rows(inputs.query, mapped["query"]))
+    results = call(*_folded(fold, inputs, mapped, _EACH_ITS_OWN))
     return tuple(map(fold.unfolded, results)), (0, 0)
 
 
@@ -84,35 +84,35 @@ def fold_backward(
     *arguments: Any,
 ) -> tuple[list[Tensor], list[int]]:
     """Give the gradients of each problem, as `fold_forward` gives its results."""
-    given = Arguments(*arguments)
+    inputs = Arguments(*arguments)
     mapped = dict(zip(Arguments._fields, dims[4:], strict=True))
-    if given.seed is not None:
+    if inputs.seed is not None:
         every = (gradient, context, logsumexp, wanted, *arguments)
         results, places = _one_by_one(call, info.batch_size, dims, every)
         return list(results), list(places)
-    fold = _Fold(info.batch_size, _rows(given.query, mapped["query"]))
+    fold = _Fold(info.batch_size, _rows(inputs.query, mapped["query"]))
     names = [name for name, want in zip(Arguments._fields, wanted, strict=True) if want]
     rows = (
         fold(tensor, dim, each=True).contiguous()
         for tensor, dim in zip((gradient, context, logsumexp), dims, strict=False)
     )
-    found = call(*rows, wanted, *_folded(fold, given, mapped, (*_EACH_ITS_OWN, *names)))
+    gradients_of_all = call(*rows, wanted, *_folded(fold, inputs, mapped, (*_EACH_ITS_OWN, *names)))
     gradients = []
-    for name, each in zip(names, map(fold.unfolded, found), strict=True):
-        shared = _rows(getattr(given, name), mapped[name]) < fold.batch
+    for name, each in zip(names, map(fold.unfolded, gradients_of_all), strict=True):
+        shared = _rows(getattr(inputs, name), mapped[name]) < fold.batch
         gradients.append(each.sum(1, keepdim=True) if shared else each)
     return gradients, [0] * len(gradients)
 
 
 def _folded(
-    fold: _Fold, given: Arguments, mapped: dict[str, Any], each: tuple[str, ...]
+    fold: _Fold, inputs: Arguments, mapped: dict[str, Any], each: tuple[str, ...]
 ) -> Arguments:
     tensors: dict[str, Any] = {
         name: fold(tensor, mapped[name], each=name in each)
-        for name, tensor in given._asdict().items()
+        for name, tensor in inputs._asdict().items()
         if isinstance(tensor, torch.Tensor)
     }
-    return given._replace(**tensors)
+    return inputs._replace(**tensors)
 
 
 def _rows(tensor: Tensor, dim: int | None) -> int:

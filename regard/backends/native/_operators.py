@@ -39,20 +39,20 @@ _LIBRARY.define(
 
 
 def _forward(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
-    given = Arguments(*arguments)
+    inputs = Arguments(*arguments)
     context, logsumexp = _forward_like(*arguments)
-    packed = given.pack()
+    packed = inputs.pack()
     call("regard_forward", packed.numbers, vectors(context), logsumexp.data_ptr())
     return context, logsumexp
 
 
 def _forward_like(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Make results of the right shape, yet without values."""
-    given = Arguments(*arguments)
-    shape = given.query.shape[:-1]
+    """Make results of the right shape, without values."""
+    inputs = Arguments(*arguments)
+    shape = inputs.query.shape[:-1]
     return (
-        given.query.new_empty((*shape, given.value.shape[-1])),
-        given.query.new_empty(shape, dtype=torch.float32),
+        inputs.query.new_empty((*shape, inputs.value.shape[-1])),
+        inputs.query.new_empty(shape, dtype=torch.float32),
     )
 
 

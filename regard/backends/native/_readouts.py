@@ -25,46 +25,46 @@ if TYPE_CHECKING:
 
 def read(
     problem: Problem,
-    orders: Sequence[KernelSpec],
+    specs: Sequence[KernelSpec],
     logsumexp: Float[Tensor, "N L"] | None,
     columns: slice | None,
 ) -> list[tuple[Tensor, ...]]:
-    """Compute what is ordered: a float32 tensor each, and the positions where keys are ranked.
+    """Compute readouts: a float32 tensor each, and the positions where keys are ranked.
 
     Args:
         problem: one that `objection_to_reading` has nothing against.
-        orders: the reductions.
-        logsumexp: of each row; None to work it out on the way.
+        specs: the reductions.
+        logsumexp: of each row; None to compute it on the way.
         columns: stay within these keys, for which the log-sum-exp must be given.
     """
     batch, heads = problem.heads
     results: list[tuple[Tensor, ...]] = []
-    for order in orders:
-        shape = (batch * heads, *order.shape)
+    for spec in specs:
+        shape = (batch * heads, *spec.shape)
         # Chosen weights are written where a key is visible, everything else in full.
-        make = problem.query.new_zeros if order.kind == Kind.WEIGHTS else problem.query.new_empty
+        make = problem.query.new_zeros if spec.kind == Kind.WEIGHTS else problem.query.new_empty
         result = make(shape, dtype=torch.float32)
-        positions = (result.new_empty(shape, dtype=torch.int64),) if order.kind == Kind.TOP else ()
+        positions = (result.new_empty(shape, dtype=torch.int64),) if spec.kind == Kind.TOP else ()
         results.append((result, *positions))
-    table = torch.tensor([_described(*pair) for pair in zip(orders, results, strict=True)])
+    table = torch.tensor([_pack(*pair) for pair in zip(specs, results, strict=True)])
     known = None if logsumexp is None else logsumexp.float().contiguous()
     span = slice(0, problem.keys) if columns is None else columns
     readouts = (
         0 if known is None else known.data_ptr(),
         *(span.start, span.stop),
-        *(len(orders), table.data_ptr()),
+        *(len(specs), table.data_ptr()),
     )
     packed = Arguments.of(problem).pack()
     call("regard_read", packed.numbers, readouts)
     return results
 
 
-def _described(order: KernelSpec, result: tuple[Tensor, ...]) -> tuple[int, ...]:
-    """Lay an order out as ``regard_readout``."""
+def _pack(spec: KernelSpec, result: tuple[Tensor, ...]) -> tuple[int, ...]:
+    """Lay a readout out as ``regard_readout``."""
     return (
-        order.kind,
+        spec.kind,
         result[0].data_ptr(),
         result[1].data_ptr() if len(result) > 1 else 0,
-        0 if order.operand is None else order.operand.data_ptr(),
-        *(order.size, order.columns),
+        0 if spec.operand is None else spec.operand.data_ptr(),
+        *(spec.size, spec.columns),
     )

@@ -1,4 +1,4 @@
-"""The native library: found, loaded and checked once, when it is first asked for."""
+"""The native library: loaded and checked once, at its first use."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def describe() -> Description | None:
     if library is None:
         return None
 
-    def ask(name: str) -> str:
+    def text(name: str) -> str:
         return os.fsdecode(getattr(library, f"regard_{name}")())
 
-    built, supported = (tuple(ask(name).split(",")) for name in ("built", "supported"))
-    return Description(str(_path()), ask("instructions"), built, supported, ask("pool"))
+    built, supported = (tuple(text(name).split(",")) for name in ("built", "supported"))
+    return Description(str(_path()), text("instructions"), built, supported, text("pool"))
 
 
 def call(name: str, *arguments: bytes | tuple[int, ...] | int | None) -> None:
@@ -74,10 +74,10 @@ def call(name: str, *arguments: bytes | tuple[int, ...] | int | None) -> None:
         raise MemoryError(f"no memory for {name} to work in")
 
 
-def _argument(given: bytes | tuple[int, ...] | int | None) -> bytes | ctypes.c_void_p:
-    if isinstance(given, tuple):
-        return struct.pack(f"{len(given)}q", *given)
-    return given if isinstance(given, bytes) else ctypes.c_void_p(given)
+def _argument(value: bytes | tuple[int, ...] | int | None) -> bytes | ctypes.c_void_p:
+    if isinstance(value, tuple):
+        return struct.pack(f"{len(value)}q", *value)
+    return value if isinstance(value, bytes) else ctypes.c_void_p(value)
 
 
 # Torch is loaded before: the package that this module lies in imports it.

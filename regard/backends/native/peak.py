@@ -1,4 +1,4 @@
-"""What the machine can do at most, as the native library measures it with torch's threads."""
+"""The machine's peak rates, as the native library measures it with torch's threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def peak_bandwidth() -> float:
 
 def _measure(name: str, *arguments: int) -> float:
     loaded = library.load()
-    assert library is not None, "why_missing() sees to it"
+    assert loaded is not None, "why_missing() sees to it"
     function: Callable[..., float] = getattr(loaded, name)
     function.restype = ctypes.c_double  # type: ignore[attr-defined]
     rate = function(*arguments, ctypes.c_int64(torch.get_num_threads()))

@@ -1,8 +1,8 @@
 """The shortest way from `attention` to the kernel, for plain calls.
 
 A call on a few tokens takes the kernel a microsecond or two, and the checks, the problem and the
-dispatcher many times that. So for calls that ask for nothing but a context, what the checks came to
-is remembered by the shapes, strides and dtypes that it depends on.
+dispatcher many times that. So for calls that need only a context, the result of the checks is
+cached by the shapes, strides and dtypes that it depends on.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _Plan(NamedTuple):
-    """What of a call stays the same from one to the next."""
+    """The part of a call that depends on shapes, strides and dtypes alone."""
 
     numbers: bytes
     """The problem, whose pointers are replaced."""
@@ -38,13 +38,13 @@ class _Plan(NamedTuple):
 
 
 _PLANS: dict[object, _Plan | None] = {}
-_MOST_PLANS = 4096
+_MAX_PLANS = 4096
 
 
 def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Tensor | None:
     """Compute the context at once, or None where the call needs the checks and the dispatcher.
 
-    Nothing is known yet of what it is handed.
+    The arguments are unchecked.
     """
     if watched():
         return None
@@ -59,7 +59,7 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
     if not here or query.is_neg() or key.is_neg() or value.is_neg():
         return None  # the memory of the latter holds the negative numbers
     try:
-        asked = (
+        signature = (
             query.shape, key.shape, value.shape,
             query.stride(), key.stride(), value.stride(),
             query.dtype, key.dtype, value.dtype,
@@ -68,9 +68,9 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
     except RuntimeError:  # a nested tensor has no shape: the checks will say so
         return None
     try:
-        plan = _PLANS[asked]
+        plan = _PLANS[signature]
     except KeyError:
-        plan = _remember(asked, query, key, value, mask, scale)
+        plan = _remember(signature, query, key, value, mask, scale)
     except TypeError:  # a scale that is no number: the checks will say so
         return None
     if plan is None:
@@ -87,7 +87,7 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
 
 
 def _remember(
-    asked: object,
+    signature: object,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -98,17 +98,17 @@ def _remember(
     problem = check(query, key, value, Scoring(mask=mask, scale=scale))
     plan = None
     loaded = library.load()
-    where_they_lie = all(
+    in_place = all(
         one.data_ptr() == other.data_ptr() and (one.stride(-1) == 1 or one.shape[-1] <= 1)
         for one, other in zip(
             (problem.query, problem.key, problem.value), (query, key, value), strict=True
         )
         if other is not None and one is not None
     )
-    if loaded is not None and objection(problem) is None and where_they_lie:
+    if loaded is not None and objection(problem) is None and in_place:
         shape = (*query.shape[:-1], value.shape[-1])
         plan = _Plan(Arguments.of(problem).pack().numbers, loaded.regard_attend, shape)
-    if len(_PLANS) >= _MOST_PLANS:
+    if len(_PLANS) >= _MAX_PLANS:
         _PLANS.clear()
-    _PLANS[asked] = plan
+    _PLANS[signature] = plan
     return plan

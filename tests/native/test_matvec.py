@@ -27,7 +27,7 @@ def test_it_is_the_product(name, dtype):
         for vectors in (1, 3, 4, 6, 8):
             given = drawn(vectors, inputs, outputs, dtype)
             with forced(name):
-                found, plain = native.map_few(*given), native.map_few(*given[:2], None)
+                found, plain = native.matvec(*given), native.matvec(*given[:2], None)
             exact = F.linear(*(t.double() for t in given))
             # Up to 331 products near 1, added up in float32, in fours where a set has no more
             # lanes: some 80 roundings of a sum near 20. Then it is rounded to the dtype.
@@ -44,11 +44,11 @@ def test_neither_threads_nor_the_vectors_beside_it_change_a_bit(name, dtype):
     try:
         with forced(name):
             torch.set_num_threads(1)
-            whole = native.map_few(x, weight, bias)
+            whole = native.matvec(x, weight, bias)
             torch.set_num_threads(3)
-            assert torch.equal(native.map_few(x, weight, bias), whole)
+            assert torch.equal(native.matvec(x, weight, bias), whole)
             for some in (slice(0, 1), slice(7, 8), slice(1, 3), slice(2, 7)):
-                assert torch.equal(native.map_few(x[some], weight, bias), whole[some])
+                assert torch.equal(native.matvec(x[some], weight, bias), whole[some])
     finally:
         torch.set_num_threads(before)
 
@@ -56,21 +56,21 @@ def test_neither_threads_nor_the_vectors_beside_it_change_a_bit(name, dtype):
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 3)])
 def test_leading_dimensions_are_kept(shape):
     x, weight = torch.randn(shape), torch.randn(5, 3)
-    assert native.maps(x, weight, None)
-    assert native.map_few(x, weight, None).shape == (*shape[:-1], 5)
+    assert native.supports_matvec(x, weight, None)
+    assert native.matvec(x, weight, None).shape == (*shape[:-1], 5)
 
 
 def test_what_it_does_not_take():
     x, weight, bias = drawn(8, 7, 5, torch.float32)
-    assert native.maps(x, weight, bias)
-    assert not native.maps(torch.randn(9, 7), weight, bias)
-    assert not native.maps(x[:0], weight, bias)
-    assert not native.maps(x[:, :0], weight[:, :0], bias)
-    assert not native.maps(x.double(), weight.double(), bias.double())
-    assert not native.maps(x.bfloat16(), weight, bias)
-    assert not native.maps(x, weight, bias.bfloat16())
-    assert not native.maps(torch.randn(7, 8).mT, weight, bias)
-    assert not native.maps(x, torch.randn(7, 5).mT, bias)
-    assert not native.maps(x, weight, torch.randn(10)[::2])
-    assert not native.maps(x.to("meta"), weight.to("meta"), None)
-    assert not native.maps(torch._neg_view(x), weight, bias)
+    assert native.supports_matvec(x, weight, bias)
+    assert not native.supports_matvec(torch.randn(9, 7), weight, bias)
+    assert not native.supports_matvec(x[:0], weight, bias)
+    assert not native.supports_matvec(x[:, :0], weight[:, :0], bias)
+    assert not native.supports_matvec(x.double(), weight.double(), bias.double())
+    assert not native.supports_matvec(x.bfloat16(), weight, bias)
+    assert not native.supports_matvec(x, weight, bias.bfloat16())
+    assert not native.supports_matvec(torch.randn(7, 8).mT, weight, bias)
+    assert not native.supports_matvec(x, torch.randn(7, 5).mT, bias)
+    assert not native.supports_matvec(x, weight, torch.randn(10)[::2])
+    assert not native.supports_matvec(x.to("meta"), weight.to("meta"), None)
+    assert not native.supports_matvec(torch._neg_view(x), weight, bias)

@@ -1,4 +1,4 @@
-"""A linear map of a few vectors, at the speed at which its matrix is read from memory.
+"""Products of a matrix with a few vectors, at the speed at which the matrix is read from memory.
 
 Axis letters: V vectors, I inputs, O outputs.
 """
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-_MOST = 8  # vectors; of more, products are bound by arithmetic, which matrix libraries do better
-_MAP = struct.Struct("9q")  # regard_map in src/native/abi.h
+_MAX_VECTORS = 8  # of more, products are bound by arithmetic, which matrix libraries do better
+_STRUCT = struct.Struct("9q")  # regard_matvec in src/native/abi.h
 
 
-def serves(
+def supports_matvec(
     x: Float[Tensor, "*v I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, "O"] | None
 ) -> bool:
-    """Whether `apply` takes these; they fit together, as torch's own linear would find."""
+    """Whether `matvec` takes these arguments, whose shapes fit together."""
     if not (x.is_cpu and weight.is_cpu and x.dtype == weight.dtype and x.dtype in CODES):
         return False
-    if not 0 < x.numel() <= _MOST * x.shape[-1]:
+    if not 0 < x.numel() <= _MAX_VECTORS * x.shape[-1]:
         return False
     if not (x.is_contiguous() and weight.is_contiguous()) or x.is_neg() or weight.is_neg():
         return False
@@ -38,7 +38,7 @@ def serves(
     return library.why_missing() is None
 
 
-def apply(
+def matvec(
     x: Float[Tensor, "*v I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, "O"] | None
 ) -> Float[Tensor, "*v O"]:
     """Compute ``x @ weightᵀ + bias``, added up in float32; no gradient.
@@ -50,7 +50,7 @@ def apply(
     result = x.new_empty((*x.shape[:-1], outputs))
     library.call(
         "regard_apply",
-        _MAP.pack(
+        _STRUCT.pack(
             CODES[x.dtype],
             torch.get_num_threads(),
             x.numel() // inputs,
