@@ -227,8 +227,9 @@ def _timed(
 
 
 def _chunked(pattern: regard.Pattern, readouts: tuple[regard.Readout[Any, Any], ...]) -> object:
-    problem, logsumexp = pattern.parts()
+    problem = pattern.problem
     sizes = Sizes(problem.leading, problem.queries, problem.keys, pattern.dtype, pattern.device)
+    logsumexp = pattern._logsumexp  # noqa: SLF001 - None where a pass is to compute it
     return reading._streamed(readouts, problem, sizes, logsumexp, None)  # noqa: SLF001 - what serves without Triton
 
 

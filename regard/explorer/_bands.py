@@ -30,9 +30,7 @@ _PATIENCE = 0.1  # seconds after which whoever waits for another looks whether t
 
 def rows(pattern: Pattern, first: int, stop: int) -> Pattern:
     """Take a head's rows of a range, ``(stop − first, S)``."""
-    problem, logsumexp = pattern.parts()
-    part = problem.window(slice(first, stop), slice(0, problem.keys))
-    return Pattern.of(part, None if logsumexp is None else logsumexp[:, first:stop])
+    return pattern.crop((first, stop))
 
 
 class Unfinished:
@@ -57,11 +55,11 @@ class Unfinished:
                 require_wanted(off)
                 band = rows(self._pattern, first, stop)
                 band.read()
-                self._parts.append(_known(band))
+                self._parts.append(band.logsumexp)
                 self._next = stop
         finally:
             self._lock.release()
-        return Pattern.of(self._pattern.parts()[0], torch.cat(self._parts, dim=-1))
+        return Pattern.of(self._pattern.problem, torch.cat(self._parts, dim=-1))
 
 
 def thumbnail(pattern: Pattern, size: int, off: Event | None) -> Tensor:
@@ -85,10 +83,8 @@ def thumbnail(pattern: Pattern, size: int, off: Event | None) -> Tensor:
     # An edge within a row gives its parts to the pixels above and below it.
     cut = [pixel for pixel in range(1, height) if pixel * queries % height]
     if cut:
-        problem, logsumexp = pattern.parts()
-        index = torch.tensor([pixel * queries // height for pixel in cut], device=pattern.device)
-        part = Pattern.of(problem.at(index), None if logsumexp is None else logsumexp[:, index])
-        divided = part.image(len(cut), size).double()
+        index = torch.tensor([pixel * queries // height for pixel in cut])
+        divided = pattern.at(index).image(len(cut), size).double()
         below = torch.tensor(cut, device=pattern.device)
         shares = (below * queries % height / height)[:, None].double()
         sums.index_add_(0, below - 1, divided * shares)
@@ -138,19 +134,11 @@ def reader(off: Event | None) -> Read:
 
     def read(pattern: Pattern, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
         require_wanted(off)
-        if any(
-            type(readout).kernel_spec is Readout.kernel_spec for readout in readouts
-        ):  # it is streamed
+        if not all(readout.has_kernel for readout in readouts):  # it is streamed
             return pattern.read(*readouts, Until(off))[:-1]
         return pattern.read(*readouts)
 
     return read
-
-
-def _known(pattern: Pattern) -> Tensor:
-    logsumexp = pattern.parts()[1]
-    assert logsumexp is not None, "reading has worked them out"
-    return logsumexp
 
 
 def _bands(pattern: Pattern, first: int = 0) -> Iterator[tuple[int, int]]:

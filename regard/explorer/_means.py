@@ -75,18 +75,13 @@ class Mean:
 
     def _span(self) -> tuple[int, int]:
         """The smallest range of keys that holds all that any of the heads sees."""
-        spans = [p.parts()[0].rows.span(slice(0, p.shape[-2])) for p in self.patterns]
-        seen = [span for span in spans if span[0] < span[1]] or [(0, 0)]
-        return min(low for low, _ in seen), max(high for _, high in seen)
+        spans = [pattern.visible_keys() for pattern in self.patterns]
+        seen = [span for span in spans if span.start < span.stop] or [slice(0, 0)]
+        return min(span.start for span in seen), max(span.stop for span in seen)
 
     def cell(self, query: int, key: int, off: Event | None = None) -> dict[str, Any]:
         """One weight; a mean of softmaxes has no score of its own."""
-        visible = any(
-            bool(
-                pattern.parts()[0].rows.visible(slice(query, query + 1), slice(key, key + 1)).any()
-            )
-            for pattern in self.patterns
-        )
+        visible = any(pattern.sees(query, key) for pattern in self.patterns)
         weight = self._mean(lambda pattern: pattern[query, key], off)
         return {"weight": float(weight), "score": None, "logsumexp": None, "visible": visible}
 

@@ -144,7 +144,7 @@ def _problems(run: Run) -> list[list[Problem]]:
     """The heads of each layer, checked: what a page can recompute."""
     found = []
     for place, layer in enumerate(run.layers):
-        heads = [run.head(place, head).parts()[0] for head in range(len(layer.heads))]
+        heads = [run.head(place, head).problem for head in range(len(layer.heads))]
         for problem in heads:
             why = _unfit(problem)
             if why:

@@ -68,10 +68,7 @@ class Run:
             "text": self.text,
             "tokens": [{"text": readable(t), "shown": visible(t)} for t in self.tokens],
             "length": len(self.tokens),
-            "causal": all(
-                self.layer(layer).parts()[0].rows.causal_from_zero
-                for layer in range(len(self.layers))
-            ),
+            "causal": all(self.layer(layer).is_causal for layer in range(len(self.layers))),
             "layers": [
                 {"index": layer.index, "name": layer.name, "heads": list(layer.heads)}
                 for layer in self.layers
@@ -99,7 +96,7 @@ class Run:
         whole = self.layer(layer)
         with self._lock:
             known = self._heads.get((layer, head))
-            if known is None or (known.parts()[1] is None and whole.parts()[1] is not None):
+            if known is None or (whole.has_logsumexp and not known.has_logsumexp):
                 known = self._heads[layer, head] = whole[head]
             return known
 
@@ -130,12 +127,12 @@ class Run:
 
     def _knows(self, layer: int | str, head: int | str) -> bool:
         heads = [self.head(*place) for place in self._places(layer, head)]
-        return all(pattern.parts()[1] is not None for pattern in heads)
+        return all(pattern.has_logsumexp for pattern in heads)
 
     def _known(self, layer: int, head: int, off: Event | None) -> Pattern:
         """One head with its log-sum-exps, which are worked out but once."""
         pattern = self.head(layer, head)
-        if pattern.parts()[1] is not None:
+        if pattern.has_logsumexp:
             return pattern
         with self._lock:
             unfinished = self._unfinished.setdefault((layer, head), Unfinished(pattern))
@@ -165,8 +162,8 @@ class Run:
 
     def _scored(self, layer: int, place: int, off: Event | None) -> dict[str, Any]:
         entry = self.layers[layer]
-        problem, logsumexp = self._known(layer, place, off).parts()
-        pattern = Pattern.of(replace(problem, leading=(1,)), logsumexp)
+        known = self._known(layer, place, off)
+        pattern = Pattern.of(replace(known.problem, leading=(1,)), known.logsumexp)
         part = regard.Layer(
             name=entry.name,
             kind=entry.kind,
@@ -241,7 +238,7 @@ class Run:
         if MEAN in {layer, head}:
             return _told(row.cell(0, key, off))
         (pattern,) = row.patterns
-        problem = pattern.parts()[0].window(slice(0, 1), slice(key, key + 1))
+        problem = pattern.problem.window(slice(0, 1), slice(key, key + 1))
         steps = dict(written_out(problem.cast(torch.float64)))
         score = float(steps["masked"].flatten()[0])
         return _told(

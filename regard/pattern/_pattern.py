@@ -1,7 +1,7 @@
 """The weight matrix of attention, lazy: nothing of its size is stored, any part of it is exact.
 
 From the query, the key and one number a row, the log-sum-exp, any weight is
-``exp(score − logsumexp)``. A `Pattern` keeps those, O(L·D), and recomputes what is asked for.
+``exp(score − logsumexp)``. A `Pattern` keeps those, O(L·D), and recomputes the part that is read.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension. Every leading
 dimension is optional.
@@ -9,31 +9,18 @@ dimension is optional.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from regard._axes import Mover
 from regard._contexts import unreadable
-from regard.backends import choose, run
 from regard.errors import Error
-from regard.pattern._operand import check_operand
+from regard.pattern._operator import LinearOperator
 from regard.pattern.index import span, spelled_out
-from regard.pattern.internal_readouts import Collected, LogSumExp, Weights
+from regard.pattern.internal_readouts import LogSumExp, Weights
 from regard.pattern.reading import take
 from regard.pattern.readout import Readout, Sizes
-from regard.pattern.readouts import (
-    Distance,
-    Entropy,
-    Image,
-    Mass,
-    Max,
-    Offsets,
-    Received,
-    Top,
-    TopK,
-)
 from regard.problem import Problem, Scoring, check
 from regard.steps import worst_error
 
@@ -41,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Unpack
 
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from torch import Tensor
@@ -51,10 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Pattern"]
 
-_LIMIT = 2**30  # bytes that a slice may take, and `dense` unless told otherwise
+_LIMIT = 2**30  # bytes that a slice may take, and `dense` by default
 
 
-class Pattern:
+class Pattern(LinearOperator):
     """All weights of an attention, shape ``(B, H, L, S)``, none of them stored.
 
     Indexing batch and heads alone gives a smaller pattern; an index that picks queries or keys
@@ -66,8 +53,8 @@ class Pattern:
         query: ``(B, H, L, D)``.
         key: ``(B, G, S, D)``, H a multiple of G.
         mask, scale, softcap, bias, alibi, sink: as for `attention`.
-        logsumexp: of each row, ``(B, H, L)``, natural logarithm, if a kernel has told it; else it
-            is worked out when it is first needed.
+        logsumexp: of each row, ``(B, H, L)``, natural logarithm, if a kernel has computed it;
+            else it is computed when it is first needed.
 
     Raises:
         ValueError: for shapes, dtypes, devices or numbers that do not fit together.
@@ -108,10 +95,6 @@ class Pattern:
         pattern._keep(problem, logsumexp)  # noqa: SLF001 - its own class
         return pattern
 
-    def parts(self) -> tuple[Problem, Tensor | None]:
-        """What it is made of: the arguments, laid out, and log-sum-exps ``(B·H, L)`` if known."""
-        return self._problem, self._logsumexp
-
     def _keep(self, problem: Problem, logsumexp: Tensor | None) -> None:
         self._problem = problem.detached()
         batch, heads = problem.heads
@@ -122,24 +105,19 @@ class Pattern:
         )
 
     @property
-    def shape(self) -> torch.Size:
-        """``(B, H, L, S)``, with the leading dimensions of the query."""
-        return torch.Size((*self._problem.leading, self._problem.queries, self._problem.keys))
+    def problem(self) -> Problem:
+        """The attention whose weights these are, its tensors laid out as ``(B, H, L, D)``."""
+        return self._problem
 
     @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
+    def is_causal(self) -> bool:
+        """Whether L = S and query i sees exactly keys 0 … i."""
+        return self._problem.rows.causal_from_zero
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Dtype that weights come in: float64 for a float64 query, else float32."""
-        return self._problem.exact_dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where query and key lie, and results come to lie."""
-        return self._problem.query.device
+    def has_logsumexp(self) -> bool:
+        """Whether the log-sum-exps are known, so that any weight is a matter of its own score."""
+        return self._logsumexp is not None
 
     @property
     def logsumexp(self) -> Float[Tensor, "*b L"]:
@@ -164,7 +142,7 @@ class Pattern:
         Raises:
             IndexError: for an index out of range or one too many.
             TypeError: for an index of another kind.
-            ValueError: if the weights asked for take more than 1 GiB.
+            ValueError: if these weights take more than 1 GiB.
         """
         *leading, rows, columns = spelled_out(index, self.ndim)
         pairs = self._pairs()[tuple(leading)]
@@ -183,6 +161,41 @@ class Pattern:
             ValueError: if the weights take more than that.
         """
         return self._weights(self._pairs(), slice(None), slice(None), limit)
+
+    def sees(self, query: int, key: int) -> bool:
+        """Whether any of the heads lets a query see a key."""
+        rows = slice(query, query + 1), slice(key, key + 1)
+        return bool(self._problem.rows.visible(*rows).any())
+
+    def visible_keys(self) -> slice:
+        """The smallest range of keys that holds all that any query sees; empty if none sees any."""
+        return slice(*self._problem.rows.span(slice(0, self._problem.queries)))
+
+    def crop(
+        self, queries: tuple[int, int] | None = None, keys: tuple[int, int] | None = None
+    ) -> Pattern:
+        """Keep a range of queries and a range of keys; the weights stay those of whole rows.
+
+        Args:
+            queries: the first and one past the last; None is all.
+            keys: likewise.
+
+        Raises:
+            ValueError: for a range that is empty or not within the pattern.
+        """
+        rows, columns = span("queries", queries, self.shape[-2]), span("keys", keys, self.shape[-1])
+        known = self._logsumexp if keys is None else self._row_logsumexp()
+        return Pattern.of(
+            self._problem.window(rows, columns), None if known is None else known[:, rows]
+        )
+
+    def at(self, queries: Int[Tensor, " l"]) -> Pattern:
+        """Keep only the queries of an index."""
+        if queries.numel() == self._problem.queries and bool((queries.diff() == 1).all()):
+            return self
+        known = self._logsumexp
+        index = queries.to(self.device)
+        return Pattern.of(self._problem.at(index), None if known is None else known[:, index])
 
     def to(self, device: str | torch.device) -> Pattern:
         """Move it: query, key, mask and log-sum-exp, with which all its readouts then are there.
@@ -232,17 +245,9 @@ class Pattern:
                 "dense(limit=None)"
             )
         flat_rows, flat_columns = row_index.flatten(), column_index.flatten()
-        part = self._sub(pairs)._at(flat_rows)  # noqa: SLF001 - its own class
+        part = self._sub(pairs).at(flat_rows)
         weights = part._read_weights(flat_columns)  # noqa: SLF001 - its own class
         return weights.reshape((*pairs.shape, *row_index.shape, *column_index.shape))
-
-    def _at(self, rows: Tensor) -> Pattern:
-        """Keep only some queries."""
-        if rows.numel() == self._problem.queries and bool((rows.diff() == 1).all()):
-            return self
-        known = self._logsumexp
-        index = rows.to(self.device)
-        return Pattern.of(self._problem.at(index), None if known is None else known[:, index])
 
     def _read_weights(self, columns: Tensor) -> Tensor:
         if columns.numel() == 0:
@@ -298,59 +303,6 @@ class Pattern:
                 "pattern, and read it afterwards"
             )
 
-    def topk(self, k: int) -> Top:
-        """Find the k strongest keys of each query: weights and positions ``(..., L, k)``."""
-        return self.read(TopK(k))[0]
-
-    def received(self) -> Float[Tensor, "*b S"]:
-        """Sum what each key receives over the queries."""
-        return self._tensor(Received())
-
-    def max(self) -> Float[Tensor, "*b L"]:
-        """Find the largest weight of each row."""
-        return self._tensor(Max())
-
-    def entropy(self) -> Float[Tensor, "*b L"]:
-        """Work out the entropy of each row, in nats."""
-        return self._tensor(Entropy())
-
-    def distance(self) -> Float[Tensor, "*b L"]:
-        """Average the distance from each query to what it attends to, in tokens."""
-        return self._tensor(Distance())
-
-    def offsets(self, n: int) -> Float[Tensor, "*b n"]:
-        """Average the weight by how far back it lies, 0 … n−1 tokens; see `readouts.Offsets`."""
-        return self._tensor(Offsets(n))
-
-    def mass(self, keys: int | slice | Sequence[int] | Tensor) -> Float[Tensor, "*b L"]:
-        """Work out the share of each row on a set of keys: an index, slice, indices or booleans."""
-        return self._tensor(Mass(keys))
-
-    def image(
-        self,
-        rows: int = 512,
-        columns: int = 512,
-        *,
-        queries: tuple[int, int] | None = None,
-        keys: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "*b r c"]:
-        """Average the pattern, or a window of it, down to a picture; see `readouts.Image`.
-
-        Args:
-            rows: height of the picture, at most the number of queries shown.
-            columns: its width, at most the number of keys shown.
-            queries: the first and the one behind the last that are shown; None is all.
-            keys: likewise.
-
-        Raises:
-            ValueError: for a window that is empty or not within the pattern.
-        """
-        if queries is None and keys is None:
-            return self._tensor(Image(rows, columns))
-        shown = span("queries", queries, self.shape[-2]), span("keys", keys, self.shape[-1])
-        window = Pattern.of(self._problem.window(*shown), self._row_logsumexp()[:, shown[0]])
-        return window.image(rows, columns)
-
     def plot(
         self,
         tokens: Sequence[str] | None = None,
@@ -378,61 +330,11 @@ class Pattern:
 
         return pattern_html(self)
 
-    def _tensor(self, readout: Readout[Any, Tensor]) -> Tensor:
-        result: Tensor = self.read(readout)[0]
-        return result
-
     def _row_logsumexp(self) -> Tensor:
         if self._logsumexp is None:
             self.read()
-        assert self._logsumexp is not None, "read() has worked it out"
+        assert self._logsumexp is not None, "read() computes it"
         return self._logsumexp
-
-    # As a linear operator
-
-    def __matmul__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Average x with the weights of each row.
-
-        Args:
-            x: ``(S,)``, or ``(..., S, N)`` with leading dimensions that broadcast to the pattern's.
-        """
-        if not isinstance(x, torch.Tensor):
-            return NotImplemented
-        columns = x[:, None] if x.ndim == 1 else x
-        check_operand(repr(self), self.shape, self.device, columns, -2, x)
-        batch, heads = self._problem.heads
-        leading = self._problem.leading
-        spread = columns.expand(*leading, *columns.shape[-2:]).to(self.dtype)
-        value = spread.reshape(batch, heads, *columns.shape[-2:])
-        problem = replace(self._problem.cast(self.dtype), value=value)
-        with torch.no_grad():
-            context = problem.restore(run(problem, choose(problem))[0])
-        return context[..., 0] if x.ndim == 1 else context
-
-    def __rmatmul__(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Sum the rows of the pattern with the coefficients y.
-
-        Args:
-            y: ``(L,)``, or ``(..., M, L)`` with leading dimensions that broadcast to the pattern's.
-        """
-        if not isinstance(y, torch.Tensor):
-            return NotImplemented
-        rows = y[None] if y.ndim == 1 else y
-        check_operand(repr(self), self.shape, self.device, rows, -1, y)
-        spread = rows.expand(*self._problem.leading, *rows.shape[-2:]).to(self.dtype)
-        batch, heads = self._problem.heads
-        collected = self._tensor(Collected(spread.reshape(batch * heads, *rows.shape[-2:])))
-        return collected[..., 0, :] if y.ndim == 1 else collected
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Let ``tensor @ pattern`` come here; no other torch function takes a pattern."""
-        if function in (torch.Tensor.__matmul__, torch.Tensor.matmul, torch.matmul):
-            left, right = args
-            return left @ right if isinstance(left, cls) else right.__rmatmul__(left)
-        return NotImplemented
 
     def verify(self, rows: int = 64) -> float:
         """Compare sampled rows of every head with the written-out computation in float64.
@@ -455,6 +357,6 @@ class Pattern:
         index = torch.linspace(0, max(self._problem.queries - 1, 0), min(rows, self.shape[-2]))
         index = index.round().long()
         parts = (self._sub(head[None]) for head in self._pairs().flatten())
-        sampled = (part._at(index) for part in parts)  # noqa: SLF001 - its own class
+        sampled = (part.at(index) for part in parts)
         errors = (worst_error(part._problem, part.dense(limit=None)) for part in sampled)  # noqa: SLF001
         return max(errors, default=0.0)

@@ -49,7 +49,7 @@ def _checked(entry: Any, *, matrix_axis: bool) -> Any:
 
 
 def span(name: str, given: tuple[int, int] | None, size: int) -> slice:
-    """Check the first of a range and the one behind its last; None is all of it."""
+    """Check the first of a range and one past its last; None is all of it."""
     first, stop = (0, size) if given is None else given
     if not 0 <= first < stop <= size:
         raise ValueError(f"{name}={given} is no range within 0 … {size}")

@@ -110,6 +110,11 @@ class Readout(ABC, Generic[State, Result]):
             return None
         return KernelSpec(kind=self.kind, shape=sizes.along(self.axes))
 
+    @property
+    def has_kernel(self) -> bool:
+        """Whether kernels can compute it."""
+        return self.kind is not None or type(self).kernel_spec is not Readout.kernel_spec
+
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Result:
         """Turn what the kernels computed into the result."""
         (result,) = tensors

@@ -195,8 +195,8 @@ class _Tensors:
 
 def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
     pattern = layer.pattern
-    pattern.read()  # works the log-sum-exps out where they are not known
-    problem, logsumexp = pattern.parts()
+    problem = pattern.problem
+    batch, heads = problem.heads
     bounds = problem.rows.bounds
     entry: dict[str, Any] = {
         "name": layer.name,
@@ -213,7 +213,7 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
         "sink": tensors.add(problem.sink),
         "allowed": tensors.add(problem.rows.allowed),
         "bias": tensors.add(problem.rows.bias),
-        "logsumexp": tensors.add(logsumexp),
+        "logsumexp": tensors.add(pattern.logsumexp.reshape(batch * heads, problem.queries)),
     }
     if isinstance(bounds, AffineBounds):
         return entry | {"line": {name: getattr(bounds, field) for name, field in _NUMBERS.items()}}

@@ -142,7 +142,7 @@ class _Repeats:
 
 def even(pattern: Pattern) -> Pattern:
     """The pattern of heads that spread evenly over the keys that this pattern's may see."""
-    problem, _ = pattern.parts()
+    problem = pattern.problem
     flat = replace(
         problem,
         query=torch.zeros_like(problem.query[..., :1]),
@@ -163,7 +163,7 @@ def _hidden_only(bias: Tensor | None) -> Tensor | None:
 
 def _extent(pattern: Pattern) -> tuple[int, int]:
     """Where the tokens of a padded sequence start and stop: queries that see themselves."""
-    rows = pattern.parts()[0].rows
+    rows = pattern.problem.rows
     index = torch.arange(rows.queries, device=rows.start.device)
     sees = ((rows.start <= index) & (index < rows.stop)).flatten(0, 1).any(0)
     seen = sees.nonzero().flatten()
@@ -174,11 +174,10 @@ def _extent(pattern: Pattern) -> tuple[int, int]:
 
 def _cut(pattern: Pattern, start: int, stop: int) -> Pattern:
     """Keep the queries and keys of a range, of a pattern that sees none outside it."""
-    problem, _ = pattern.parts()
-    if (start, stop) == (0, problem.queries):
+    if (start, stop) == (0, pattern.shape[-2]):
         return pattern
     part = slice(start, stop)
-    return Pattern.of(problem.window(part, part), None)
+    return Pattern.of(pattern.problem.window(part, part), None)
 
 
 def _texts(layer: Layer, names: Tokens | None) -> list[tuple[Pattern, Tensor | None]]:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.page.frame import frame, numbers
-from regard.pattern import Pattern
 from regard.view.elements import heading, line, plain, reason, table, whole
 from regard.view.scale import usual
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+    from regard.pattern import Pattern
     from regard.record import Recording
     from regard.record.layer import Layer
     from regard.steps import Steps
@@ -132,7 +132,7 @@ def _map(pattern: Pattern, still: str) -> str:
     if length != keys or length == 0 or _thinned(first, _WEIGHTS) is not first:
         return still
     heads = first.shape[0] if first.ndim > 2 else 1
-    causal = first.parts()[0].rows.causal_from_zero
+    causal = first.is_causal
     side = min(length, _MAP, int(_room(heads, causal=causal) ** 0.5))
     maps = first.image(side, side).reshape(heads, side, side)
     if not maps.isfinite().all():
@@ -181,10 +181,7 @@ def _grid(recording: Recording) -> str:
     ((rows, columns), *others) = sizes
     if others or rows != columns:
         return still
-    causal = all(
-        layer.pattern.parts()[0].rows.causal_from_zero
-        for layer in recording.of_kind()[:_LAYERS_DOWN]
-    )
+    causal = all(layer.pattern.is_causal for layer in recording.of_kind()[:_LAYERS_DOWN])
     maps = torch.cat([torch.from_numpy(layer.maps) for layer in layers])
     side = _side(rows, len(maps), causal=causal)
     if side == 0 or not maps.isfinite().all():
@@ -264,9 +261,7 @@ def _thinned(pattern: Pattern, most: int) -> Pattern:
     rows = max(most // max(pattern.shape.numel() // max(queries, 1), 1), 16)
     if rows >= queries:
         return pattern
-    problem, logsumexp = pattern.parts()
-    index = torch.linspace(0, queries - 1, rows, device=pattern.device).round().long()
-    return Pattern.of(problem.at(index), None if logsumexp is None else logsumexp[:, index])
+    return pattern.at(torch.linspace(0, queries - 1, rows, device=pattern.device).round().long())
 
 
 def _picture(draw: Callable[[], Figure], shown: object) -> Iterable[str]:

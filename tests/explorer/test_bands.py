@@ -59,7 +59,7 @@ def near(found, expected):
 
 
 def test_log_sum_exps(pattern, bands):
-    near(Unfinished(pattern).finish(None).parts()[1], pattern.logsumexp[None])
+    near(Unfinished(pattern).finish(None)._logsumexp, pattern.logsumexp[None])
     assert len(bands) == ceil(L / 7)
 
 
@@ -69,14 +69,14 @@ def test_log_sum_exps_that_were_called_off_are_gone_on_with(pattern, bands, look
     with pytest.raises(ReplacedError):
         unfinished.finish(Once(looks))
     assert len(bands) == looks
-    near(unfinished.finish(None).parts()[1], pattern.logsumexp[None])
+    near(unfinished.finish(None)._logsumexp, pattern.logsumexp[None])
     assert bands == [(first, min(first + 7, L)) for first in range(0, L, 7)]  # each of them once
 
 
 @pytest.mark.parametrize("size", [1, 2, 13, 30, 60, 61, 64])
 @pytest.mark.parametrize("known", [False, True])
 def test_a_thumbnail(pattern, size, known):
-    expected = regard.Pattern.of(pattern.parts()[0], None).image(size, size)
+    expected = regard.Pattern.of(pattern.problem, None).image(size, size)
     if known:
         pattern.read()
     near(thumbnail(pattern, size, None), expected)
@@ -135,13 +135,13 @@ def test_a_cell_and_a_row_compute_one_row(run, bands):
     run.row(0, 1, 31)
     run.cell(0, "mean", 31, 5)
     assert bands == []
-    assert all(run.head(0, head).parts()[1] is None for head in range(3))
+    assert all(run.head(0, head)._logsumexp is None for head in range(3))
 
 
 def test_a_head_that_is_known_stays_the_same_object(run):
     run.column(0, 1, 5)
     known = run.head(0, 1)
-    assert known.parts()[1] is not None
+    assert known._logsumexp is not None
     run.thumbnails(0, 13)
     assert run.head(0, 1) is known
 

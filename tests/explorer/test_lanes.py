@@ -101,7 +101,7 @@ def test_a_known_head_is_answered_while_others_are_computed(recorded, busy, ask,
 def test_a_row_and_a_weight_need_no_more_than_their_row(recorded, busy, ask):
     busy(LONG["thumbnails"])
     assert {name: ask(path) for name, path in QUICK.items()} == dict.fromkeys(QUICK, 200)
-    assert recorded.run("0").head(LAYER, HEAD).parts()[1] is None
+    assert recorded.run("0").head(LAYER, HEAD)._logsumexp is None
 
 
 def test_what_is_looked_at_does_not_wait_for_pictures(busy, ask):

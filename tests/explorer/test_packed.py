@@ -35,7 +35,7 @@ def drawn(*shape, seed=0):
 
 
 def packed(pattern, values=None, tolerance=2.0**-12):
-    problems = [pattern[head].parts()[0] for head in range(len(pattern))]
+    problems = [pattern[head].problem for head in range(len(pattern))]
     numbers = Numbers()
     heads = list(pack_layer(problems, values, tolerance, numbers))
     return unpacked(numbers.text()), heads
@@ -59,7 +59,7 @@ def test_weights_and_contexts_are_as_exact_as_is_told(name):
     pattern = regard.Pattern(QUERY, KEY, **options)
     numbers, heads = packed(pattern, VALUE)
     exact = regard.Pattern(QUERY.double(), KEY.double(), **options).dense()
-    rows = pattern.parts()[0].rows
+    rows = pattern.problem.rows
     visible = rows.visible(slice(0, L), slice(0, L)).expand(1, H, L, L)[0]
     distance = (torch.arange(L)[:, None] - torch.arange(L)).abs().double()
     for head, (told, errors) in enumerate((one.told, one.errors) for one in heads):

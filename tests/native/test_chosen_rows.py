@@ -25,7 +25,7 @@ def rows_of(pattern):
 
 def afresh(pattern, rows=None, heads=None):
     """Some rows and heads of a pattern, whose log-sum-exps are worked out anew."""
-    problem, _ = pattern.parts()
+    problem = pattern.problem
     if heads is not None:
         problem = problem.select(heads)
     return regard.Pattern.of(problem if rows is None else problem.at(torch.tensor(rows)), None)

@@ -58,7 +58,7 @@ def test_grouped_heads(groups):
             layer(query[..., t : t + 1, :], key[..., : t + 1, :], enable_gqa=True)
     (pattern,) = recording.attentions
     close(pattern, exact(query, key.repeat_interleave(6 // groups, 1)))
-    assert pattern.parts()[0].key.shape[1] == groups
+    assert pattern.problem.key.shape[1] == groups
 
 
 def test_a_padded_prompt():

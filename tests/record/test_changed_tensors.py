@@ -62,7 +62,7 @@ def test_parts_of_a_projection_are_copied_out_of_it():
     weights = exact(query, key)
     with regard.record(layer) as recording:
         layer(query, key, value, is_causal=True)
-    problem, _ = recording[0].parts()
+    problem = recording[0].problem
     for kept in (problem.query, problem.key):
         assert kept.untyped_storage().nbytes() == kept.numel() * 4
     joint.zero_()

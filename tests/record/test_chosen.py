@@ -98,7 +98,7 @@ def test_heads(heads, kept):
     for layer, full in zip(recording.layers, weights, strict=True):
         assert list(layer.heads) == kept
         close(layer.pattern, full[:, kept])
-    kept_bytes = recording[0].parts()[0].query.untyped_storage().nbytes()
+    kept_bytes = recording[0].problem.query.untyped_storage().nbytes()
     assert kept_bytes == B * len(kept) * L * D * 4
 
 
@@ -132,7 +132,7 @@ def test_heads_with_intervals_of_their_own():
     full = torch.softmax((query @ key.mT * D**-0.5).masked_fill(~mask, -math.inf), -1)
     with regard.record(heads=[4, 2]) as recording:
         F.scaled_dot_product_attention(query, key, key, attn_mask=mask)
-    assert recording[0].parts()[0].rows.interval
+    assert recording[0].problem.rows.interval
     torch.testing.assert_close(recording[0].dense(), full[:, [4, 2]], rtol=0, atol=1e-6)
 
 
@@ -234,7 +234,7 @@ def test_offloaded_tensors_are_copies(heads, rows):
         model(query, key, is_causal=True)
     weights = weights if heads is None else weights[:, heads]
     weights = weights if rows is None else weights[..., rows, :]
-    problem, _ = recording[0].parts()
+    problem = recording[0].problem
     model_memory = {t.untyped_storage().data_ptr() for t in (query, key)}
     for kept in (problem.query, problem.key):
         assert kept.untyped_storage().data_ptr() not in model_memory

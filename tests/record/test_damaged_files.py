@@ -216,7 +216,7 @@ def test_bounds_outside_the_keys_are_cut(tmp_path, number, place, dtype):
     if dtype == torch.int32:
         number = max(-(2**31), min(number, 2**31 - 1))
     recording = saved(tmp_path, RUNS["hidden rows"])
-    rows = recording[0].parts()[0].rows
+    rows = recording[0].problem.rows
     start, stop = rows.start.clone(), rows.stop.clone()
 
     def one(t):
@@ -232,7 +232,7 @@ def test_bounds_outside_the_keys_are_cut(tmp_path, number, place, dtype):
         stop = one(stop).long()
     key = torch.arange(S)
     visible = (key >= start[..., None]) & (key < stop[..., None])
-    problem, _ = pattern.parts()
+    problem = pattern.problem
     scores = problem.query @ problem.key.mT * problem.scale
     weights = torch.softmax(scores.masked_fill(~visible, -math.inf), -1).nan_to_num(0)
     torch.testing.assert_close(pattern.dense(), weights, rtol=0, atol=1e-6)

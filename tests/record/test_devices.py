@@ -108,7 +108,7 @@ def test_a_mask_that_layers_share_is_moved_once():
     with gpu() as crossed:
         here = recorded(model.to(DEVICE), x.to(DEVICE)).to("cpu")
         assert crossed.count((1, 1, 7, 7)) == 1
-    one, other = (pattern.parts()[0].rows.allowed for pattern in here)
+    one, other = (pattern.problem.rows.allowed for pattern in here)
     assert one is other
     torch.testing.assert_close(here[1].dense(), expected[1].dense())
 
@@ -130,7 +130,7 @@ def test_all_of_a_pattern_moves(name, known):
         _ = pattern.logsumexp
     with gpu() as crossed:
         there = pattern.to(DEVICE)
-        problem, logsumexp = there.parts()
+        problem, logsumexp = there.problem, there._logsumexp
         rows = problem.rows
         tensors = [problem.query, problem.key, problem.alibi, problem.sink, logsumexp]
         tensors += [rows.allowed, rows.bias, rows.positions, rows.start, rows.stop]

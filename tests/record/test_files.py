@@ -108,7 +108,7 @@ def test_log_sum_exps_are_saved_whether_known_or_not(tmp_path, run):
     recording.save(tmp_path / "known")
     for name in ("unknown", "known"):
         pattern = regard.load(tmp_path / name)[0]
-        kept = pattern.parts()[1]
+        kept = pattern._logsumexp
         assert kept is not None
         assert kept.dtype == logsumexp.dtype
         assert torch.equal(kept.reshape(logsumexp.shape), logsumexp)

@@ -106,7 +106,7 @@ def test_a_32_layer_32_head_model_at_32768_tokens_takes_what_its_queries_and_key
         x = torch.empty(1, length, heads * dim, dtype=torch.bfloat16)
         with torch.no_grad(), regard.record(model) as recording:
             model(x)
-        problems = [pattern.parts()[0] for pattern in recording]
+        problems = [pattern.problem for pattern in recording]
         sizes = [t.untyped_storage().nbytes() for p in problems for t in (p.query, p.key)]
     assert len(recording) == layers
     assert sum(sizes) == layers * (heads + groups) * length * dim * 2 == 10 * 2**30
@@ -123,7 +123,7 @@ def test_while_keys_grow_a_fraction_of_them_is_room():
         for place in range(50, LENGTH):
             model(IDS[:, place : place + 1], cache=cache)
     for pattern in recording:
-        key = pattern.parts()[0].key
+        key = pattern.problem.key
         assert key.shape[-2] == LENGTH
         room = key.untyped_storage().nbytes() / (HEADS * DIM * 4)
         assert LENGTH <= room <= LENGTH * 8 / 7 + 16

@@ -98,7 +98,7 @@ def report(name, readouts, *, dtype=torch.bfloat16, dim=128, known=True, capabil
     """Compile what takes some readouts, and tell how the kernels came out."""
     query = torch.zeros(B, H, L, dim, dtype=dtype)
     options = {"mask": regard.causal()} | options
-    problem, _ = regard.Pattern(query, query, **options).parts()
+    problem = regard.Pattern(query, query, **options).problem
     sizes = Sizes(problem.leading, L, L, torch.float32, query.device)
     orders = [readout.kernel_spec(sizes) for readout in readouts]
     logsumexp = torch.zeros(B * H, L) if known else None

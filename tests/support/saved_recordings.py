@@ -89,7 +89,7 @@ def equal(one, other):
         assert first.dtype == second.dtype
         assert torch.equal(first.dense(), second.dense())
         assert torch.equal(first.logsumexp, second.logsumexp)
-        (problem, _), (again, _) = first.parts(), second.parts()
+        problem, again = first.problem, second.problem
         assert torch.equal(problem.query, again.query)
         assert torch.equal(problem.key, again.key)
         assert (problem.scale, problem.softcap) == (again.scale, again.softcap)

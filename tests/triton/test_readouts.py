@@ -244,7 +244,7 @@ def test_a_stray_row_is_blind_where_it_sees_no_key_of_those_asked_for():
     def read():
         pattern = regard.Pattern(moved(query), moved(key), mask=regard.dense(moved(visible)))
         known = pattern.logsumexp.flatten(0, 1)
-        problem, _ = pattern.parts()
+        problem = pattern.problem
         sizes = Sizes(problem.leading, 9, 70, torch.float32, known.device)
         return flat(reading.take(readouts, problem, sizes, known, slice(10, 45)))
 

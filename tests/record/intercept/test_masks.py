@@ -182,7 +182,7 @@ def test_a_recording_leaves_the_gradient_of_the_mask_behind():
     with regard.record() as recording:
         context = F.scaled_dot_product_attention(query, key, key, bias)
     assert context.requires_grad
-    assert not recording[0].parts()[0].rows.bias.requires_grad
+    assert not recording[0].problem.rows.bias.requires_grad
     assert not Reducer().reduce(bias, (B, H), L, S).mask.bias.requires_grad
 
 
@@ -349,7 +349,7 @@ def test_a_dense_mask_that_is_kept_does_not_change_with_the_models(form, gap):
 
 
 def size(pattern):
-    problem, logsumexp = pattern.parts()
+    problem, logsumexp = pattern.problem, pattern._logsumexp
     rows = problem.rows
     tensors = [problem.query, problem.key, rows.start, rows.stop, rows.positions]
     tensors += [t for t in (rows.allowed, rows.bias, logsumexp, problem.alibi) if t is not None]

@@ -121,7 +121,7 @@ def test_grouped_heads(groups):
     query, key, value = torch.randn(B, 6, L, D), *torch.randn(2, B, groups, S, D)
     pattern = both(query, key, value, enable_gqa=True, is_causal=True)
     close(pattern, written_out(query, key, is_causal=True, groups=True))
-    assert pattern.parts()[0].key.shape[1] == groups
+    assert pattern.problem.key.shape[1] == groups
 
 
 def test_value_of_another_width_and_batch():
@@ -198,7 +198,7 @@ def test_backward_inside_the_block_and_what_is_kept_has_no_graph():
     model, x = Stack(), torch.randn(B, L, 12)
     with regard.record(model) as recording:
         model(x).sum().backward()
-    problem, _ = recording[0].parts()
+    problem = recording[0].problem
     assert not problem.query.requires_grad
     assert problem.query.grad_fn is None
     assert not recording[0].dense().requires_grad
@@ -225,7 +225,7 @@ def test_autocast():
             seen = model(x), F.scaled_dot_product_attention(query, key, value)
         exact = model.h[0].exact(x)
     assert all(torch.equal(one, other) for one, other in zip(plain, seen, strict=True))
-    assert [pattern.parts()[0].query.dtype for pattern in recording] == [torch.bfloat16] * 3
+    assert [pattern.problem.query.dtype for pattern in recording] == [torch.bfloat16] * 3
     close(recording[0], exact)
     close(recording[2], written_out(query.bfloat16(), key.bfloat16()))
 

@@ -58,7 +58,7 @@ def test_kinds_have_names_and_counts(name):
         names = [layer.name for layer in recording.of_kind(kind)]
         assert names == [place.format(i) for i in range(case.layers[kind])]
     assert recording.attentions == recording.patterns("self")
-    scales = {pattern.parts()[0].scale for pattern in recording.patterns()}
+    scales = {pattern.problem.scale for pattern in recording.patterns()}
     if name in ("t5", "whisper"):  # no scale of their own in the call
         assert scales == {1.0}
     counts = [f"{case.layers[kind]} × {kind}" for kind in recording.kinds]
@@ -74,7 +74,7 @@ def test_position_bias_is_t5_alone(name, how):
     with torch.no_grad(), regard.record(model) as recording:
         model(**arguments)
     biased = Counter(
-        layer.kind for layer in recording.layers if layer.pattern.parts()[0].rows.bias is not None
+        layer.kind for layer in recording.layers if layer.pattern.problem.rows.bias is not None
     )
     for kind in ("self", "encoder"):
         assert biased[kind] == (case.layers[kind] if name == "t5" else 0)

@@ -63,7 +63,7 @@ def test_generation_is_one_pattern_a_layer(name, how, cache):
     for layer, weight in zip(recording.layers, weights, strict=True):
         assert list(layer.rows) == [*range(LENGTH)]
         assert layer.pattern.shape == weight.shape
-        assert layer.pattern.parts()[0].key.shape[1] == case.groups
+        assert layer.pattern.problem.key.shape[1] == case.groups
         error = (layer.pattern.dense() - weight).abs().amax((1, 3))[real]
         assert error.max() < 1e-5
 

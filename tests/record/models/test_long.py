@@ -43,7 +43,7 @@ recording = work({length})
 peak = mebibytes("VmHWM") - before
 kept = {{}}
 for layer in recording.layers:
-    problem, _ = layer.pattern.parts()
+    problem = layer.pattern.problem
     rows = problem.rows
     bounds = (rows.bounds.positions, rows.bounds.start, rows.bounds.stop)
     assert rows.bias is None and rows.allowed is None

@@ -80,7 +80,7 @@ def test_patterns_are_eager_weights(name, how):
     assert worst(recording, name) < NEAR
     for layer in recording.layers:
         assert dict(model.named_modules())[layer.name]
-        assert layer.pattern.parts()[0].key.shape[1] == case.groups
+        assert layer.pattern.problem.key.shape[1] == case.groups
     for got, want in zip(result(out), result(expected), strict=True):
         if how == "sdpa":  # bit for bit
             assert torch.equal(got, want)
@@ -126,7 +126,7 @@ def test_softcap_flattens():
     model, (arguments, _) = CASES["gemma2"].build("eager"), CASES["gemma2"].call()
     with torch.no_grad(), regard.record(model) as recording:
         model(**arguments)
-    assert [pattern.parts()[0].softcap for pattern in recording] == [2.0, 2.0]
+    assert [pattern.problem.softcap for pattern in recording] == [2.0, 2.0]
 
 
 def test_alibi_in_the_mask(monkeypatch):
@@ -158,7 +158,7 @@ def test_windows_are_two_integers_a_row():
         model, (arguments, _) = case.build("eager"), case.call()
         with torch.no_grad(), regard.record(model) as recording:
             model(**arguments)
-        assert all(pattern.parts()[0].rows.interval for pattern in recording)
+        assert all(pattern.problem.rows.interval for pattern in recording)
 
 
 def allowed(length):
@@ -263,7 +263,7 @@ def test_gradients_flow_while_recording():
         if recorded:
             with regard.record(model) as recording:
                 model(**arguments).loss.backward()
-            assert not any(pattern.parts()[0].query.requires_grad for pattern in recording)
+            assert not any(pattern.problem.query.requires_grad for pattern in recording)
         else:
             model(**arguments).loss.backward()
         gradients.append([p.grad for p in model.parameters()])

@@ -76,7 +76,7 @@ def gradients(name, how):
     if how == "recorded":
         with regard.record(model) as recording:
             learn()
-        assert not any(pattern.parts()[0].query.requires_grad for pattern in recording)
+        assert not any(pattern.problem.query.requires_grad for pattern in recording)
     else:
         learn()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -1,0 +1,117 @@
+"""A pattern as a linear operator: its products with matrices, exact, without being written out.
+
+Axes: B batch, H query heads, L queries, S keys; M rows or N columns of the other factor.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.backends import choose, run
+from regard.pattern.internal_readouts import Collected
+from regard.pattern.readable import Readable
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard.problem import Problem
+
+
+class LinearOperator(Readable):
+    """The weights of an attention, ``(B, H, L, S)``, that multiply from either side."""
+
+    @property
+    @abstractmethod
+    def problem(self) -> Problem:
+        """The attention whose weights these are, its tensors laid out as ``(B, H, L, D)``."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(B, H, L, S)``, with the leading dimensions of the query."""
+        return torch.Size((*self.problem.leading, self.problem.queries, self.problem.keys))
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype that weights come in: float64 for a float64 query, else float32."""
+        return self.problem.exact_dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where query and key lie, and results come to lie."""
+        return self.problem.query.device
+
+    def __matmul__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Average x with the weights of each row.
+
+        Args:
+            x: ``(S,)``, or ``(..., S, N)`` with leading dimensions that broadcast to the pattern's.
+        """
+        if not isinstance(x, torch.Tensor):
+            return NotImplemented
+        columns = x[:, None] if x.ndim == 1 else x
+        _check_operand(self, x, columns, -2)
+        spread = columns.expand(*self.problem.leading, *columns.shape[-2:]).to(self.dtype)
+        value = spread.reshape(*self.problem.heads, *columns.shape[-2:])
+        problem = replace(self.problem.cast(self.dtype), value=value)
+        with torch.no_grad():
+            context = problem.restore(run(problem, choose(problem))[0])
+        return context[..., 0] if x.ndim == 1 else context
+
+    def __rmatmul__(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Sum the rows of the pattern with the coefficients y.
+
+        Args:
+            y: ``(L,)``, or ``(..., M, L)`` with leading dimensions that broadcast to the pattern's.
+        """
+        if not isinstance(y, torch.Tensor):
+            return NotImplemented
+        rows = y[None] if y.ndim == 1 else y
+        _check_operand(self, y, rows, -1)
+        spread = rows.expand(*self.problem.leading, *rows.shape[-2:]).to(self.dtype)
+        batch, heads = self.problem.heads
+        collected = self._tensor(Collected(spread.reshape(batch * heads, *rows.shape[-2:])))
+        return collected[..., 0, :] if y.ndim == 1 else collected
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Let ``tensor @ pattern`` come here; no other torch function takes a pattern."""
+        if function in (torch.Tensor.__matmul__, torch.Tensor.matmul, torch.matmul):
+            left, right = args
+            return left @ right if isinstance(left, cls) else right.__rmatmul__(left)
+        return NotImplemented
+
+
+def _check_operand(pattern: LinearOperator, x: Tensor, matrix: Tensor, axis: int) -> None:
+    """Raise `ValueError` unless an operand, as a matrix, fits a pattern.
+
+    Args:
+        pattern: the other factor.
+        x: the operand.
+        matrix: the operand as a matrix.
+        axis: that of the matrix which is summed over: −2 takes the pattern's S, −1 its L.
+    """
+    leading = pattern.shape[:-2]
+    letter, size = ("S", pattern.shape[-1]) if axis == -2 else ("L", pattern.shape[-2])
+    try:
+        fits = torch.broadcast_shapes(matrix.shape[:-2], leading) == leading
+    except RuntimeError:
+        fits = False
+    if matrix.ndim < 2 or matrix.shape[axis] != size or not fits:
+        raise ValueError(
+            f"an operand of shape {tuple(x.shape)} does not fit {pattern!r}: it needs "
+            f"{letter}={size} and leading dimensions that broadcast to {tuple(leading)}"
+        )
+    if x.device != pattern.device:
+        raise ValueError(f"the operand is on {x.device}, the pattern on {pattern.device}")
