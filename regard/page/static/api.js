@@ -3,7 +3,10 @@
 const client = Array.from(crypto.getRandomValues(new Uint8Array(9)), (byte) => byte.toString(36)).join("");
 /** @type {Map<string, AbortController>} */
 const asking = new Map();
-/** Answers that will be wanted again: hovering back and forth asks for the same rows. */
+/**
+ * Answers that will be wanted again: hovering back and forth asks for the same rows.
+ * @type {Map<string, Floats>}
+ */
 const kept = new Map();
 const KEPT = 400;
 const KEPT_NUMBERS = 8e6;
@@ -11,7 +14,7 @@ let numbers = 0;
 
 /** The server said no, and why; or it did not answer at all (`offline`). */
 export class ServerError extends Error {
-  constructor(message, { status = 0, offline = false } = {}) {
+  constructor(/** @type {string} */ message, { status = 0, offline = false } = {}) {
     super(message);
     this.status = status;
     this.offline = offline;
@@ -29,10 +32,15 @@ export const onOffline = (heard) => {
 
 /** The model of an earlier update is a page of its own, `/?update=200`; the newest has none. */
 export const update = new URLSearchParams(location.search).get("update");
-const addressOf = (path) =>
+const addressOf = (/** @type {string} */ path) =>
   update == null ? path : `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ update })}`;
 
+/**
+ * @param {string} path @param {RequestOptions} [options] @param {boolean} [again]
+ * @returns {Promise<Response>}
+ */
 async function ask(path, { view, method = "GET", body, signal } = {}, again = true) {
+  /** @type {AbortController|null} */
   let control = null;
   if (view) {
     asking.get(view)?.abort();
@@ -40,6 +48,7 @@ async function ask(path, { view, method = "GET", body, signal } = {}, again = tr
     asking.set(view, control);
     signal = control.signal;
   }
+  /** @type {Record<string, string>} */
   const headers = { "X-Client": client };
   if (view) headers["X-View"] = view;
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -52,7 +61,7 @@ async function ask(path, { view, method = "GET", body, signal } = {}, again = tr
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch (error) {
-    if (error.name === "AbortError") throw new Replaced();
+    if (error instanceof DOMException && error.name === "AbortError") throw new Replaced();
     heardOffline();
     throw new ServerError("The server does not answer.", { offline: true });
   }
@@ -73,21 +82,22 @@ async function ask(path, { view, method = "GET", body, signal } = {}, again = tr
 }
 
 /** Reading a body fails like asking does when the connection breaks, or is ended, half-way. */
-async function reading(read) {
+async function reading(/** @type {() => Promise<any>} */ read) {
   try {
     return await read();
   } catch (error) {
-    if (error.name === "AbortError") throw new Replaced();
+    if (error instanceof DOMException && error.name === "AbortError") throw new Replaced();
     throw new ServerError("The server stopped half-way through its answer.", { offline: true });
   }
 }
 
+/** @param {string} path @param {RequestOptions} [options] @returns {Promise<any>} */
 export async function json(path, options) {
   const answer = await ask(path, options);
   return reading(() => answer.json());
 }
 
-/** @returns {Promise<{values: Float32Array, rows: number, columns: number, heads: number}>} */
+/** @param {string} path @param {RequestOptions} [options] @returns {Promise<Floats>} */
 export async function floats(path, options = {}) {
   const found = kept.get(path);
   if (found) {
@@ -96,7 +106,7 @@ export async function floats(path, options = {}) {
   }
   const answer = await ask(path, options);
   const values = new Float32Array(await reading(() => answer.arrayBuffer()));
-  const number = (name) => Number(answer.headers.get(name) ?? 0);
+  const number = (/** @type {string} */ name) => Number(answer.headers.get(name) ?? 0);
   const result = { values, rows: number("X-Rows"), columns: number("X-Columns"), heads: number("X-Heads") };
   kept.set(path, result);
   numbers += values.length;
@@ -109,9 +119,13 @@ export async function floats(path, options = {}) {
 }
 
 /** Calls `each` with every line of a stream of JSON lines, as it comes. */
-export async function lines(path, each, options) {
+export async function lines(
+  /** @type {string} */ path,
+  /** @type {(line: any) => void} */ each,
+  /** @type {RequestOptions} */ options,
+) {
   const answer = await ask(path, options);
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  const reader = /** @type {ReadableStream} */ (answer.body).pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { done, value } = await reading(() => reader.read());
@@ -123,30 +137,68 @@ export async function lines(path, each, options) {
   if (rest.trim()) each(JSON.parse(rest));
 }
 
-const of = (run) => `/api/runs/${encodeURIComponent(run)}`;
-const query = (fields) => new URLSearchParams(fields).toString();
+const of = (/** @type {string} */ run) => `/api/runs/${encodeURIComponent(run)}`;
+const query = (/** @type {Record<string, any>} */ fields) => new URLSearchParams(fields).toString();
 
 export const health = () => json("/api/health");
 export const about = () => json("/api/about");
-export const open = (text, view = "open") => json("/api/runs", { method: "POST", body: { text }, view });
-export const fetchRun = (run, view = "open") => json(of(run), { view });
-export const append = (run, token, view = "open") =>
+export const open = (/** @type {string} */ text, view = "open") =>
+  json("/api/runs", { method: "POST", body: { text }, view });
+export const fetchRun = (/** @type {string} */ run, view = "open") => json(of(run), { view });
+export const append = (/** @type {string} */ run, /** @type {number} */ token, view = "open") =>
   json(`${of(run)}/append`, { method: "POST", body: { token }, view });
-export const heads = (run, each, view = "heads") => lines(`${of(run)}/heads`, each, { view });
-export const thumbnails = (run, layer, size, view = "thumbnails") =>
-  floats(`${of(run)}/thumbnails?${query({ layer, size })}`, { view });
-export const map = (run, window, view) => floats(`${of(run)}/map?${query(window)}`, { view });
-export const row = (run, layer, head, at, view = "row") =>
-  floats(`${of(run)}/row?${query({ layer, head, query: at })}`, { view });
-export const column = (run, layer, head, at, view = "column") =>
-  floats(`${of(run)}/column?${query({ layer, head, key: at })}`, { view });
-export const cell = (run, layer, head, at, key, view = "cell") =>
-  json(`${of(run)}/cell?${query({ layer, head, query: at, key })}`, { view });
-export const readouts = (run, layer, head, view) => floats(`${of(run)}/readouts?${query({ layer, head })}`, { view });
+export const heads = (/** @type {string} */ run, /** @type {(line: any) => void} */ each, view = "heads") =>
+  lines(`${of(run)}/heads`, each, { view });
+export const thumbnails = (
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number} */ size,
+  view = "thumbnails",
+) => floats(`${of(run)}/thumbnails?${query({ layer, size })}`, { view });
+export const map = (/** @type {string} */ run, /** @type {MapQuery} */ window, /** @type {string} */ view) =>
+  floats(`${of(run)}/map?${query(window)}`, { view });
+export const row = (
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number|string} */ head,
+  /** @type {number} */ at,
+  view = "row",
+) => floats(`${of(run)}/row?${query({ layer, head, query: at })}`, { view });
+export const column = (
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number|string} */ head,
+  /** @type {number} */ at,
+  view = "column",
+) => floats(`${of(run)}/column?${query({ layer, head, key: at })}`, { view });
+export const cell = (
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number|string} */ head,
+  /** @type {number} */ at,
+  /** @type {number} */ key,
+  view = "cell",
+) => json(`${of(run)}/cell?${query({ layer, head, query: at, key })}`, { view });
+export const readouts = (
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number|string} */ head,
+  /** @type {string} */ view,
+) => floats(`${of(run)}/readouts?${query({ layer, head })}`, { view });
 export const training = () => json("/api/training");
-export const trained = (step) => floats(`/api/training/${step}/thumbnails`, { view: "trained" });
+export const trained = (/** @type {number} */ step) => floats(`/api/training/${step}/thumbnails`, { view: "trained" });
 /** @param {{first?: number, count?: number, picked?: number}} [keys] ranks that are written out, and a key */
-export const steps = (run, layer, head, at, keys = {}, view = "steps") =>
-  json(`${of(run)}/steps?${query({ layer, head, query: at, ...keys })}`, { view });
-export const generate = (run, options, each, signal) =>
-  lines(`${of(run)}/generate`, each, { method: "POST", body: options, signal });
+export const steps = (
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number|string} */ head,
+  /** @type {number} */ at,
+  keys = {},
+  view = "steps",
+) => json(`${of(run)}/steps?${query({ layer, head, query: at, ...keys })}`, { view });
+export const generate = (
+  /** @type {string} */ run,
+  /** @type {{tokens: number, temperature: number, seed: number|null}} */ options,
+  /** @type {(line: any) => void} */ each,
+  /** @type {AbortSignal} */ signal,
+) => lines(`${of(run)}/generate`, each, { method: "POST", body: options, signal });

@@ -19,7 +19,7 @@ export function ticks(first, span, side, length, room) {
 }
 
 /** A label as long as it may be; what is left out is shown by an ellipsis. */
-export function fitted(surface, text, width) {
+export function fitted(/** @type {Surface} */ surface, /** @type {string} */ text, /** @type {number} */ width) {
   if (surface.measureText(text).width <= width) return isolated(text);
   const characters = Array.from(text);
   let [least, most] = [0, characters.length];
@@ -32,13 +32,13 @@ export function fitted(surface, text, width) {
 }
 
 /** What stands at a tick: the token; with its place where some are skipped; alone where many are. */
-export function tickText(labels, k, step) {
+export function tickText(/** @type {string[]} */ labels, /** @type {number} */ k, /** @type {number} */ step) {
   if (step === 1) return labels[k];
   return step >= 100 || labels[k] === String(k) ? String(k) : `${k} ${labels[k]}`;
 }
 
 /** What has been left out, in words. */
-export function skipped(step) {
+export function skipped(/** @type {number} */ step) {
   if (step === 1) return "every token";
   const ending = step % 10 === 1 && step % 100 !== 11 ? "st" : step === 2 ? "nd" : "th";
   return step === 2 ? "every 2nd token" : `every ${step}${ending} token`;

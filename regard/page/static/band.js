@@ -1,8 +1,9 @@
 /** The band below: its tabs, its height, and what it is about. */
-import { byId } from "./dom.js";
+import { byId, lookUp } from "./dom.js";
 import { named, placeName } from "./format.js";
 import { activeSide, get, queryRead, set, shown, subscribe } from "./store.js";
 
+/** @type {TabName[]} */
 const TABS = ["steps", "readouts", "training"];
 /** The tabs that there is something for. */
 export const tabs = () => TABS.filter((tab) => tab !== "training" || get().about?.training);
@@ -10,7 +11,7 @@ const STEP = 24; // pixels an arrow moves the splitter
 
 export function startBand() {
   for (const tab of TABS) {
-    byId(`tab-${tab}`).onclick = () => set({ tab: /** @type {any} */ (tab), folded: false });
+    byId(`tab-${tab}`).onclick = () => set({ tab, folded: false });
     byId(`tab-${tab}`).addEventListener("keydown", (event) => {
       if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
       event.preventDefault();
@@ -18,18 +19,18 @@ export function startBand() {
       const all = tabs();
       const by = event.key === "ArrowLeft" ? -1 : 1;
       const other = all[(all.indexOf(tab) + by + all.length) % all.length];
-      set({ tab: /** @type {any} */ (other) });
+      set({ tab: other });
       byId(`tab-${other}`).focus();
     });
   }
   byId("fold").onclick = () => set({ folded: !get().folded });
   subscribe("about tab folded", show);
-  subscribe("run second layer head average other active compare query querySecond hover tab", title);
+  subscribe("run layer head average active compare query hover tab", title);
   split();
   show(get());
 }
 
-function show({ about, tab, folded }) {
+function show(/** @type {State} */ { about, tab, folded }) {
   byId("tab-training").hidden = !about?.training;
   byId("page").classList.toggle("folded", folded);
   for (const name of TABS) {
@@ -66,8 +67,8 @@ function title() {
 function split() {
   const splitter = byId("splitter");
   const main = byId("page");
-  const heightOf = (one) => one.getBoundingClientRect().height;
-  const resize = (height) => {
+  const heightOf = (/** @type {HTMLElement} */ one) => one.getBoundingClientRect().height;
+  const resize = (/** @type {number} */ height) => {
     const fits = Math.round(Math.max(120, Math.min(heightOf(main) - 260, height)));
     document.documentElement.style.setProperty("--band", `${fits}px`);
   };
@@ -88,7 +89,7 @@ function split() {
     if (splitter.hasPointerCapture(event.pointerId)) resize(main.getBoundingClientRect().bottom - event.clientY);
   });
   splitter.addEventListener("keydown", (event) => {
-    const by = { ArrowUp: STEP, ArrowDown: -STEP }[event.key];
+    const by = lookUp({ ArrowUp: STEP, ArrowDown: -STEP }, event.key);
     if (!by) return;
     event.preventDefault();
     event.stopPropagation();

@@ -1,6 +1,6 @@
 /** One head, larger, with its scores: the one under the pointer, else the chosen one, or the mean. */
 import * as api from "./api.js";
-import { byId, make, markStale, settled } from "./dom.js";
+import { byId, make, markStale, settled, context2d } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { meanOf, placeName, signed } from "./format.js";
 import { heard } from "./quiet.js";
@@ -20,14 +20,14 @@ export const READOUTS = [
   ["distance", "distance", "tokens"],
 ];
 
-/** @type {{side: "first"|"second", layer: number, head: number}|null} */
+/** @type {{side: SideName, layer: number, head: number}|null} */
 let preview = null;
-/** The mean's picture, with what it is of. */
+/** @type {{name: string, data: (Floats & {run: string})|null}} */
 let mean = { name: "", data: null };
 
 export function startCard() {
   const ask = settled(40, askMean);
-  subscribe("run second layer head other compare active average heads headsSecond", () => {
+  subscribe("run layer head average compare active heads", () => {
     showCard();
     ask();
   });
@@ -39,13 +39,13 @@ export function startCard() {
 }
 
 /** Shows another head for a while; null: the chosen one again. */
-export function previewHead(head) {
+export function previewHead(/** @type {typeof preview} */ head) {
   preview = head;
   showCard();
 }
 
 /** Where the text of a side is kept: two heads share the first. */
-const textSide = (side) => (shown(side).run === shown("first").run ? "first" : side);
+const textSide = (/** @type {SideName} */ side) => (shown(side).run === shown("first").run ? "first" : side);
 
 /** A mean's picture is asked for as a map is: from the weights, not put together from pictures. */
 async function askMean() {
@@ -64,13 +64,14 @@ async function askMean() {
 }
 
 function showCard() {
+  /** @type {Shown} */
   const source = preview ? { ...shown(preview.side), ...preview, average: "head" } : shown();
   const { run, layer, head, average } = source;
   const card = byId("card");
   card.hidden = !run;
   if (!run || !run.layers[layer] || head >= run.layers[layer].heads.length) return;
   const canvas = card.querySelector("canvas") ?? make("canvas", { role: "img" });
-  const figures = average === "head" ? figuresOf(layer, head, source.heads) : meanFigures(source);
+  const figures = average === "head" ? figuresOf(layer, head, source.heads) : meanFigures({ ...source, run });
   const name = placeName(run, source);
   const look = { theme: themeNow(), causal: run.causal, exact: run.length <= SIZE };
   const [at, place] = placeOf(source);
@@ -82,7 +83,7 @@ function showCard() {
         : null;
   canvas.setAttribute("aria-label", `Pattern of ${name}, small`);
   if (data) paintThumbnail(canvas, data, average === "head" ? head : 0, look);
-  else canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
+  else context2d(canvas).clearRect(0, 0, canvas.width, canvas.height);
   // The picture and the scores may still be of the text before it grew.
   markStale(
     card,
@@ -104,7 +105,7 @@ function showCard() {
   );
 }
 
-function scores(figures, average) {
+function scores(/** @type {Record<string, any>|null} */ figures, /** @type {Average} */ average) {
   const pairs = make("dl", { className: "pairs" });
   for (const [name, word, unit] of READOUTS) {
     // A mean's entropy is no mean of entropies; the readouts have it.
@@ -121,10 +122,10 @@ function scores(figures, average) {
 }
 
 /** The scores of a mean, as far as they are the means of the heads' scores. */
-function meanFigures({ run, heads, layer, average }) {
+function meanFigures(/** @type {Opened} */ { run, heads, layer, average }) {
   const layers = average === "layer" ? [layer] : run.layers.map((_, at) => at);
   if (!layers.every((at) => heads.has(at))) return null;
-  const all = layers.flatMap((at) => heads.get(at));
+  const all = layers.flatMap((at) => heads.get(at) ?? []);
   const means = READOUTS.map(([name]) => [
     name,
     all.every((one) => one[name] != null) ? all.reduce((sum, one) => sum + one[name], 0) / all.length : null,

@@ -3,11 +3,11 @@
 const BYTES = /^(?:<0x[0-9A-F]{2}>)+$/;
 
 /** The bytes that a token is, or null where it is text. */
-export const bytesOf = (token) =>
+export const bytesOf = (/** @type {string} */ token) =>
   BYTES.test(token) ? [...token.matchAll(/[0-9A-F]{2}(?=>)/g)].map(([digits]) => Number.parseInt(digits, 16)) : null;
 
 /** How many bytes a character has, by its first, in UTF-8; 0 where none begins so. */
-const lengthBy = (first) =>
+const lengthBy = (/** @type {number} */ first) =>
   [
     [0xc2, 0xdf, 2],
     [0xe0, 0xef, 3],
@@ -18,7 +18,7 @@ const lengthBy = (first) =>
  * The character that begins with a token and is made of it and of those after it.
  * @param {string[]} tokens as they are written: a byte as <0xE2>
  * @param {number} first
- * @returns {{character: string, behind: number}|null} behind: the token after its last
+ * @returns {{character: string, stop: number}|null} stop: one past its last token
  */
 export function characterAt(tokens, first) {
   const bytes = bytesOf(tokens[first]) ?? [];

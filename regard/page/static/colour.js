@@ -5,9 +5,14 @@
  * @typedef {{kind: "log"|"linear", low: number, high: number, exceeded?: boolean}} Scale
  */
 
+import { context2d } from "./dom.js";
+
 const HUE = 42 * (Math.PI / 180);
 
-/** Lightness and chroma in OKLCH at a place 0 … 1. */
+/**
+ * Lightness and chroma in OKLCH at a place 0 … 1.
+ * @type {Record<Theme, (t: number) => [number, number]>}
+ */
 const RAMPS = {
   light: (t) => [0.995 - 0.8 * t, 0.004 + 0.155 * Math.sin(Math.PI * t ** 0.85) ** 1.1],
   dark: (t) => [0.215 + 0.76 * t, 0.004 + 0.15 * Math.sin(Math.PI * t ** 0.95) ** 1.1],
@@ -28,7 +33,7 @@ export function ramp(theme) {
 }
 
 /** A colour of OKLCH in sRGB, with as much chroma as the screen has at that lightness. */
-function srgb(lightness, chroma) {
+function srgb(/** @type {number} */ lightness, /** @type {number} */ chroma) {
   for (let c = chroma; ; c -= 0.004) {
     const [a, b] = [Math.cos(HUE) * Math.max(c, 0), Math.sin(HUE) * Math.max(c, 0)];
     const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
@@ -43,7 +48,7 @@ function srgb(lightness, chroma) {
   }
 }
 
-const gamma = (x) =>
+const gamma = (/** @type {number} */ x) =>
   Math.round(255 * (x <= 0.0031308 ? 12.92 * Math.max(x, 0) : 1.055 * Math.min(x, 1) ** (1 / 2.4) - 0.055));
 
 /** Decades that the logarithmic scale spans. */
@@ -67,27 +72,31 @@ export function scaleFor(kind, most, exact) {
   return { kind, low: kind === "log" ? high * 10 ** -DECADES : 0, high };
 }
 
-function ceiling(value) {
+function ceiling(/** @type {number} */ value) {
   const base = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((factor) => Number((factor * base).toPrecision(1))).find((round) => round >= value * 0.9999);
+  return (
+    [1, 2, 5, 10].map((factor) => Number((factor * base).toPrecision(1))).find((round) => round >= value * 0.9999) ??
+    10 * base
+  );
 }
 
 /** Where a value lies on a scale, 0 … 1. */
-export function place(scale, value) {
+export function place(/** @type {Scale} */ scale, /** @type {number} */ value) {
   if (!(value > 0)) return 0;
   const t = scale.kind === "log" ? 1 + Math.log10(value / scale.high) / DECADES : value / scale.high;
   return Math.max(0, Math.min(1, t));
 }
 
 /** The value at a place 0 … 1 of a scale. */
-export const valueAt = (scale, t) => (scale.kind === "log" ? scale.high * 10 ** (DECADES * (t - 1)) : scale.high * t);
+export const valueAt = (/** @type {Scale} */ scale, /** @type {number} */ t) =>
+  scale.kind === "log" ? scale.high * 10 ** (DECADES * (t - 1)) : scale.high * t;
 
 /** All colours in a row, as a picture: the scale. */
-export function rampPicture(theme) {
+export function rampPicture(/** @type {Theme} */ theme) {
   const colours = ramp(theme);
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [256, 1];
-  const context = canvas.getContext("2d");
+  const context = context2d(canvas);
   const image = context.createImageData(256, 1);
   for (let k = 0; k < 256; k++) image.data.set([...colours.subarray(3 * k, 3 * k + 3), 255], 4 * k);
   context.putImageData(image, 0, 0);
@@ -105,7 +114,7 @@ export function picture({ values, rows, columns, offset = 0 }, scale, theme, hid
   const canvas = document.createElement("canvas");
   canvas.width = Math.max(columns, 1);
   canvas.height = Math.max(rows, 1);
-  const context = canvas.getContext("2d");
+  const context = context2d(canvas);
   const image = context.createImageData(canvas.width, canvas.height);
   const pixels = image.data;
   const colours = ramp(theme);
@@ -113,7 +122,7 @@ export function picture({ values, rows, columns, offset = 0 }, scale, theme, hid
     for (let j = 0; j < columns; j++, at++) {
       if (hidden?.(i, j)) continue;
       const value = values[offset + at];
-      const level = 3 * Math.round(255 * place(scale, value));
+      const level = 3 * Math.round(255 * place(/** @type {Scale} */ scale, /** @type {number} */ value));
       pixels[4 * at] = colours[level];
       pixels[4 * at + 1] = colours[level + 1];
       pixels[4 * at + 2] = colours[level + 2];

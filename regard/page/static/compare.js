@@ -1,27 +1,26 @@
 /** A second map beside the first: another head of the same text, or the same head of another text. */
 import { byId } from "./dom.js";
 import { openText } from "./session.js";
-import { get, set, subscribe } from "./store.js";
+import { runOf, set, setSide, shown, subscribe } from "./store.js";
 
 export function startCompare() {
   const choice = byId("compare");
-  choice.onchange = () => begin(choice.value);
+  choice.onchange = () => begin(/** @type {State["compare"]} */ (choice.value));
   subscribe("compare about", ({ compare, about }) => {
     choice.value = compare;
     choice.options[2].disabled = !about?.writes;
   });
 }
 
-function begin(compare) {
-  const { run, layer, head, second } = get();
+function begin(/** @type {State["compare"]} */ compare) {
+  const { run, layer, head } = shown("first");
   if (!run) return set({ compare: "off" });
-  const patch = { compare, wide: false, active: compare === "off" ? "first" : "second" };
   if (compare === "head") {
     // The next head, so that there is something to see at once.
     const among = run.layers[layer].heads.length;
     const next = among > 1 ? { layer, head: (head + 1) % among } : { layer: (layer + 1) % run.layers.length, head };
-    patch.other = { ...next, average: "head" };
+    setSide("second", { ...next, average: "head" });
   }
-  set(/** @type {any} */ (patch));
-  if (compare === "text" && !second && run.text != null) openText(run.text, "second"); // to be changed from there
+  set({ compare, wide: false, active: compare === "off" ? "first" : "second" });
+  if (compare === "text" && !runOf("second") && run.text != null) openText(run.text, "second"); // to be changed from there
 }

@@ -1,10 +1,32 @@
 /** Making elements. Text goes in as text only: tokens are their author's, never markup. */
 import { during, pend } from "./pending.js";
 
-export const byId = (name) => document.getElementById(name);
+/**
+ * An element that index.html has.
+ * @template {string} N @param {N} name
+ * @returns {N extends keyof PageElements ? PageElements[N] : HTMLElement}
+ */
+export const byId = (name) => /** @type {any} */ (document.getElementById(name));
+
+/** The first element within another that a selector matches, where there is one for sure. */
+export const find = (/** @type {ParentNode} */ root, /** @type {string} */ selector) =>
+  /** @type {HTMLElement} */ (root.querySelector(selector));
+
+/** @returns {HTMLElement[]} All elements within another that a selector matches. */
+export const findAll = (/** @type {ParentNode} */ root, /** @type {string} */ selector) => [
+  ...root.querySelectorAll(/** @type {"div"} */ (selector)),
+];
+
+/** What draws on a canvas. */
+export const context2d = (/** @type {HTMLCanvasElement} */ canvas) =>
+  /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+
+/** The element that an event is for. */
+export const targetOf = (/** @type {Event} */ event) => /** @type {HTMLElement} */ (event.target);
 
 /**
- * @param {string} tag
+ * @template {keyof HTMLElementTagNameMap} N
+ * @param {N} tag
  * @param {Record<string, any>} [properties] those with a dash are attributes; `on…` listen
  * @param {...(Node|string|null)} children
  */
@@ -14,36 +36,48 @@ export function make(tag, properties = {}, ...children) {
     if (value == null) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name.includes("-") || name === "role") element.setAttribute(name, value);
-    else element[name] = value;
+    else Object.assign(element, { [name]: value });
   }
-  element.append(...children.filter((child) => child != null));
+  for (const child of children) if (child != null) element.append(child);
   return element;
 }
 
-/** A few answers of which one holds; arrows move between them, as in any radio group. */
-export function segments(group, answers, chosen, choose) {
+/**
+ * A few values of which one holds; arrows move between them, as in any radio group.
+ * @template {string} T
+ * @param {HTMLElement} group
+ * @param {[value: T, text: string, title: string][]} values
+ * @param {T} chosen
+ * @param {(value: T) => void} choose
+ */
+export function segments(group, values, chosen, choose) {
   group.classList.add("segments");
-  const buttons = answers.map(([value, text, title]) =>
+  /** @type {HTMLButtonElement[]} */
+  const buttons = values.map(([value, text, title]) =>
     make("button", {
       type: "button",
       role: "radio",
       textContent: text,
-      title: title ?? "",
+      title,
       value,
       onclick: () => choose(value),
-      onkeydown: (event) => {
-        const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      onkeydown: (/** @type {KeyboardEvent} */ event) => {
+        const by = lookUp({ ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }, event.key);
         if (!by) return;
         event.preventDefault();
         event.stopPropagation();
-        const next = buttons[(buttons.indexOf(event.currentTarget) + by + buttons.length) % buttons.length];
+        const next =
+          buttons[
+            (buttons.indexOf(/** @type {HTMLButtonElement} */ (event.currentTarget)) + by + buttons.length) %
+              buttons.length
+          ];
         next.focus();
         next.click();
       },
     }),
   );
   group.replaceChildren(...buttons);
-  const mark = (value) => {
+  const mark = (/** @type {T} */ value) => {
     for (const button of buttons) {
       button.setAttribute("aria-checked", String(button.value === value));
       button.tabIndex = button.value === value ? 0 : -1;
@@ -53,15 +87,23 @@ export function segments(group, answers, chosen, choose) {
   return mark;
 }
 
+/**
+ * The value of a name, or undefined where there is none: what a pressed key means.
+ * @template T
+ * @param {Record<string, T>} values @param {string} name
+ * @returns {T|undefined}
+ */
+export const lookUp = (values, name) => values[name];
+
 /** Runs at most once a frame, however often it is asked for. */
-export function framed(draw) {
+export function framed(/** @type {() => void} */ draw) {
   /** @type {(() => void)|null} */
   let end = null;
   return () => {
     if (end) return;
     end = pend();
     requestAnimationFrame(() => {
-      end();
+      end?.();
       end = null;
       draw();
     });
@@ -69,7 +111,7 @@ export function framed(draw) {
 }
 
 /** Waits for an event of the document; where it does not come, no longer than so. */
-export const documentEvent = (name, most = 20_000) =>
+export const documentEvent = (/** @type {string} */ name, most = 20_000) =>
   during(
     new Promise((done) => {
       document.addEventListener(name, done, { once: true });
@@ -77,18 +119,21 @@ export const documentEvent = (name, most = 20_000) =>
     }),
   );
 
-/** Runs when nobody has asked for it again for so long. */
+/**
+ * Runs when nobody has asked for it again for so long.
+ * @param {number} milliseconds @param {() => void} run
+ */
 export function settled(milliseconds, run) {
   let timer = 0;
   /** @type {(() => void)|null} */
   let end = null;
-  return (...given) => {
+  return () => {
     clearTimeout(timer);
     end ??= pend();
     timer = setTimeout(() => {
-      end();
+      end?.();
       end = null;
-      run(...given);
+      run();
     }, milliseconds);
   };
 }
@@ -102,30 +147,30 @@ export function markStale(element, stale) {
 }
 
 /** A key's name at the start of a row, to be pressed; the row's own click does the rest. */
-export function keyButton(labels, key, told) {
+export function keyButton(/** @type {string[]} */ labels, /** @type {number} */ key, /** @type {string} */ fact) {
   const own = labels[key] === String(key) ? "" : labels[key];
   return make(
     "button",
-    { className: "key-name", type: "button", tabIndex: -1, title: own, "aria-label": `key ${key} ${own}, ${told}` },
+    { className: "key-name", type: "button", tabIndex: -1, title: own, "aria-label": `key ${key} ${own}, ${fact}` },
     make("i", { textContent: `${key} ` }),
     own,
   );
 }
 
 /** Up and down move between the rows of a table; Tab comes to one of them. */
-export function rove(root) {
-  const buttons = () => [...root.querySelectorAll("tbody .key-name")];
+export function rove(/** @type {HTMLElement} */ root) {
+  const buttons = () => findAll(root, "tbody .key-name");
   root.addEventListener("keydown", (event) => {
     const all = buttons();
-    const at = all.indexOf(event.target);
-    const to = { ArrowUp: at - 1, ArrowDown: at + 1, Home: 0, End: all.length - 1 }[event.key];
+    const at = all.indexOf(targetOf(event));
+    const to = lookUp({ ArrowUp: at - 1, ArrowDown: at + 1, Home: 0, End: all.length - 1 }, event.key);
     if (at < 0 || to == null || event.shiftKey || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     event.stopPropagation();
     all[Math.max(0, Math.min(all.length - 1, to))].focus();
   });
   root.addEventListener("focusin", (event) => {
-    if (!event.target.matches(".key-name")) return;
+    if (!targetOf(event).matches(".key-name")) return;
     for (const button of buttons()) button.tabIndex = button === event.target ? 0 : -1;
   });
   const reach = () => {

@@ -2,8 +2,8 @@
 
 /**
  * A vector: a bar for each number, up for positive and down for negative.
- * @param {CanvasRenderingContext2D} surface or an SvgSurface
- * @param {{values: number[], width: number, height: number, most: number, inks: any, chosen?: number|null}} data
+ * @param {Surface} surface
+ * @param {{values: number[], width: number, height: number, most: number, inks: Inks, chosen?: number|null}} data
  *   most: the greatest size that the strip has room for, so that strips can share a scale
  */
 export function paintStrip(surface, { values, width, height, most, inks, chosen = null }) {
@@ -26,15 +26,15 @@ export function paintStrip(surface, { values, width, height, most, inks, chosen 
 /**
  * One readout along the text, with its ends in numbers; the mean of a pixel as a line, its least and
  * greatest as a band.
- * @param {CanvasRenderingContext2D} surface or an SvgSurface
+ * @param {Surface} surface
  * @param {{values: Float32Array, x: number, y: number, width: number, height: number, most: number,
- *   inks: any, at: number|null}} data
+ *   inks: Inks, at: number|null}} data
  */
 export function paintAlong(surface, { values, x, y, width, height, most, inks, at }) {
   const length = values.length;
   surface.fillStyle = inks.line;
   surface.fillRect(x, y + height - 0.5, width, 1);
-  const level = (value) => y + height - (Math.max(0, value) / (most || 1)) * (height - 2);
+  const level = (/** @type {number} */ value) => y + height - (Math.max(0, value) / (most || 1)) * (height - 2);
   const cell = width / length;
   if (cell >= 2) {
     surface.fillStyle = inks.soft;

@@ -1,12 +1,6 @@
 /**
  * The picture of a pattern with its axes and margins, on a canvas or an SvgSurface. It is given all
  * that it shows and asks for nothing.
- *
- * @typedef {{paper: string, panel: string, ink: string, soft: string, line: string, accent: string,
- *   mono: string, sans: string, theme: "light"|"dark"}} Inks
- * @typedef {{left: number, top: number, side: number, right: number, bottom: number, bar: number,
- *   width: number, height: number}} Place
- * @typedef {{canvas: HTMLCanvasElement, queries: number[], keys: number[], block: number}} Picture
  */
 import { fitted, skipped, tickText, ticks } from "./axes.js";
 import { place as placed, rampPicture } from "./colour.js";
@@ -27,7 +21,7 @@ const NUMBERED = 56;
  * Where the parts lie in so much room: labels left and below, entropy right, received below.
  * @param {number} width @param {number} height @param {number} length tokens there are
  * @param {number} [letters] of the longest label
- * @returns {Place}
+ * @returns {Layout}
  */
 export function layout(width, height, length, letters = 14) {
   const narrow = width < 440;
@@ -41,24 +35,24 @@ export function layout(width, height, length, letters = 14) {
 }
 
 /** Token and cell under a point, or null beside the map. */
-export function hit(place, zoom, length, x, y) {
+export function hit(
+  /** @type {Layout} */ place,
+  /** @type {Zoom|null} */ zoom,
+  /** @type {number} */ length,
+  /** @type {number} */ x,
+  /** @type {number} */ y,
+) {
   const now = zoom ?? whole(length);
   const cell = place.side / now.span;
   const [dx, dy] = [x - place.left, y - place.top];
   if (dx < 0 || dy < 0 || dx >= place.side || dy >= place.side) return null;
-  const at = (first, d) => Math.min(length - 1, Math.floor(first + d / cell));
+  const at = (/** @type {number} */ first, /** @type {number} */ d) =>
+    Math.min(length - 1, Math.floor(first + d / cell));
   return { query: at(now.queries, dy), key: at(now.keys, dx) };
 }
 
-/**
- * @param {CanvasRenderingContext2D} surface or an SvgSurface
- * @param {{place: Place, inks: Inks, zoom: any, length: number, causal: boolean, pictures: Picture[],
- *   labels: string[], margins: {entropy: Float32Array, received: Float32Array}|null,
- *   numbers?: any, scale?: import("./colour.js").Scale,
- *   query: number|null, key: number|null}} data pictures: the coarse first, the sharp over it;
- *   numbers: the weights, which are written into cells that have the room
- */
-export function paintMap(surface, data) {
+/** Draws the pictures, the coarse first and the sharp over it, then the axes and margins. */
+export function paintMap(/** @type {Surface} */ surface, /** @type {MapDrawing} */ data) {
   const { place, inks, pictures, length } = data;
   const { left, top, side } = place;
   const now = data.zoom ?? whole(length);
@@ -70,17 +64,23 @@ export function paintMap(surface, data) {
   surface.rect(left, top, side, side);
   surface.clip();
   for (const picture of pictures) paintPicture(surface, picture, place, now, cell);
-  if (data.numbers && cell >= NUMBERED) paintNumbers(surface, data, now, cell);
+  if (data.numbers && cell >= NUMBERED) paintNumbers(surface, { ...data, numbers: data.numbers }, now, cell);
   surface.restore();
   surface.strokeStyle = inks.line;
   surface.lineWidth = 1;
   surface.strokeRect(left - 0.5, top - 0.5, side + 1, side + 1);
-  if (data.margins) paintMargins(surface, data, now, cell);
+  if (data.margins) paintMargins(surface, { ...data, margins: data.margins }, now, cell);
   paintLabels(surface, data, now, cell);
   paintCross(surface, data, now, cell);
 }
 
-function paintPicture(surface, { canvas, queries, keys, block }, { left, top }, now, cell) {
+function paintPicture(
+  /** @type {Surface} */ surface,
+  /** @type {Picture} */ { canvas, queries, keys, block },
+  /** @type {Layout} */ { left, top },
+  /** @type {Zoom} */ now,
+  /** @type {number} */ cell,
+) {
   const y0 = Math.max(queries[0], now.queries);
   const y1 = Math.min(queries[1], now.queries + now.span);
   const x0 = Math.max(keys[0], now.keys);
@@ -101,7 +101,12 @@ function paintPicture(surface, { canvas, queries, keys, block }, { left, top }, 
 }
 
 /** Each weight in its cell, in the ink that is read on its colour. */
-function paintNumbers(surface, { place, inks, numbers, scale, causal }, now, cell) {
+function paintNumbers(
+  /** @type {Surface} */ surface,
+  /** @type {MapDrawing & {numbers: Drawn}} */ { place, inks, numbers, scale, causal },
+  /** @type {Zoom} */ now,
+  /** @type {number} */ cell,
+) {
   const { queries, keys, columns, values } = numbers;
   const pale = inks.theme === "light" ? 0.6 : 0.42; // up to there the page's own ink is read
   surface.font = `${LABEL}px ${inks.mono}`;
@@ -112,13 +117,18 @@ function paintNumbers(surface, { place, inks, numbers, scale, causal }, now, cel
       if (causal && key > query) continue;
       const value = values[(query - queries[0]) * columns + (key - keys[0])];
       surface.fillStyle = placed(scale, value) > pale ? inks.paper : inks.ink;
-      const at = (first, token) => (token + 0.5 - first) * cell;
+      const at = (/** @type {number} */ first, /** @type {number} */ token) => (token + 0.5 - first) * cell;
       surface.fillText(weight(value), place.left + at(now.keys, key), place.top + at(now.queries, query));
     }
   }
 }
 
-function paintMargins(surface, { place, inks, margins, query, key }, now, cell) {
+function paintMargins(
+  /** @type {Surface} */ surface,
+  /** @type {MapDrawing & {margins: NonNullable<MapDrawing["margins"]>}} */ { place, inks, margins, query, key },
+  /** @type {Zoom} */ now,
+  /** @type {number} */ cell,
+) {
   const { left, top, side, bar } = place;
   const highest = Math.max(greatest(margins.entropy), 1e-9);
   const most = Math.max(greatest(margins.received), 1e-9);
@@ -126,18 +136,25 @@ function paintMargins(surface, { place, inks, margins, query, key }, now, cell) 
   surface.fillStyle = inks.line;
   surface.fillRect(left + side + GAP - 1, top, 1, side);
   surface.fillRect(left, under - 1, side, 1);
-  bins(now.queries, now.span, margins.entropy, cell, mean, (k, at, size, value) => {
-    surface.fillStyle = k === query ? inks.accent : inks.soft;
-    surface.fillRect(left + side + GAP, top + at, (value / highest) * bar, size);
-  });
+  bins(
+    now.queries,
+    now.span,
+    margins.entropy,
+    cell,
+    mean,
+    (/** @type {number} */ k, /** @type {number} */ at, /** @type {number} */ size, /** @type {number} */ value) => {
+      surface.fillStyle = k === query ? inks.accent : inks.soft;
+      surface.fillRect(left + side + GAP, top + at, (value / highest) * bar, size);
+    },
+  );
   // The greatest of a pixel, not the mean: one key that takes much must not vanish among many.
   bins(
     now.keys,
     now.span,
     margins.received,
     cell,
-    (before, value) => Math.max(before, value),
-    (k, at, size, value) => {
+    (/** @type {number} */ before, /** @type {number} */ value) => Math.max(before, value),
+    (/** @type {number} */ k, /** @type {number} */ at, /** @type {number} */ size, /** @type {number} */ value) => {
       surface.fillStyle = k === key ? inks.accent : inks.soft;
       surface.fillRect(left + at, under, size, Math.sqrt(value / most) * bar);
     },
@@ -156,7 +173,14 @@ function paintMargins(surface, { place, inks, margins, query, key }, now, cell) 
 }
 
 /** Bars of whole tokens, or of whole pixels where a token is thinner. */
-function bins(first, span, values, cell, merge, draw) {
+function bins(
+  /** @type {number} */ first,
+  /** @type {number} */ span,
+  /** @type {Float32Array} */ values,
+  /** @type {number} */ cell,
+  /** @type {(before: number, value: number, n: number) => number} */ merge,
+  /** @type {(k: number, at: number, size: number, value: number) => void} */ draw,
+) {
   const stop = Math.min(values.length, Math.ceil(first + span));
   if (cell >= 1) {
     for (let k = Math.floor(first); k < stop; k++) {
@@ -175,16 +199,22 @@ function bins(first, span, values, cell, merge, draw) {
   }
 }
 
-const mean = (before, value, n) => before + (value - before) / (n + 1);
-const round = (value) => Number(value.toPrecision(2));
+const mean = (/** @type {number} */ before, /** @type {number} */ value, /** @type {number} */ n) =>
+  before + (value - before) / (n + 1);
+const round = (/** @type {number} */ value) => Number(value.toPrecision(2));
 
-function greatest(values) {
+function greatest(/** @type {Float32Array} */ values) {
   let most = 0;
   for (const value of values) if (value > most) most = value;
   return most;
 }
 
-function paintLabels(surface, { place, inks, labels, length, query, key }, now, cell) {
+function paintLabels(
+  /** @type {Surface} */ surface,
+  /** @type {MapDrawing} */ { place, inks, labels, length, query, key },
+  /** @type {Zoom} */ now,
+  /** @type {number} */ cell,
+) {
   const { left, top, side, bar, bottom } = place;
   surface.font = `${LABEL}px ${inks.sans}`;
   surface.fillStyle = inks.soft;
@@ -198,11 +228,11 @@ function paintLabels(surface, { place, inks, labels, length, query, key }, now, 
   surface.font = `${size}px ${inks.mono}`;
   surface.textBaseline = "middle";
   const room = cell >= 10.5 ? 10.5 : LABEL + 2;
-  const middle = (first, k) => (k + 0.5 - first) * cell;
-  const inside = (at) => at >= 0 && at <= side;
+  const middle = (/** @type {number} */ first, /** @type {number} */ k) => (k + 0.5 - first) * cell;
+  const inside = (/** @type {number} */ at) => at >= 0 && at <= side;
 
   const rows = ticks(now.queries, now.span, side, length, room);
-  const write = (k, chosen) => {
+  const write = (/** @type {number} */ k, /** @type {boolean} */ chosen) => {
     const y = middle(now.queries, k);
     if (!inside(y)) return;
     surface.fillStyle = chosen ? inks.accent : inks.soft;
@@ -219,7 +249,7 @@ function paintLabels(surface, { place, inks, labels, length, query, key }, now, 
   // Slanted reads more easily; upright has room for more.
   const turn = cell * columns.step < 15 ? Math.PI / 2 : SLANT;
   const base = top + side + GAP + bar + 8;
-  const slanted = (k, chosen) => {
+  const slanted = (/** @type {number} */ k, /** @type {boolean} */ chosen) => {
     const x = middle(now.keys, k);
     if (!inside(x)) return;
     surface.fillStyle = chosen ? inks.accent : inks.soft;
@@ -251,7 +281,12 @@ function paintLabels(surface, { place, inks, labels, length, query, key }, now, 
   surface.fillText(fitted(surface, said, place.width - 8), 4, place.height - 5);
 }
 
-function paintCross(surface, { place, inks, query, key }, now, cell) {
+function paintCross(
+  /** @type {Surface} */ surface,
+  /** @type {MapDrawing} */ { place, inks, query, key },
+  /** @type {Zoom} */ now,
+  /** @type {number} */ cell,
+) {
   const { left, top, side } = place;
   surface.save();
   surface.beginPath();
@@ -274,7 +309,11 @@ function paintCross(surface, { place, inks, query, key }, now, cell) {
   surface.restore();
 }
 
-/** The whole pattern, small, with the visible window on it. */
+/**
+ * The whole pattern, small, with the visible window on it.
+ * @param {Surface} surface
+ * @param {{size: number, picture: Picture|null, zoom: Zoom|null, length: number, inks: Inks}} data
+ */
 export function paintOverview(surface, { size, picture, zoom, length, inks }) {
   surface.fillStyle = inks.paper;
   surface.fillRect(0, 0, size, size);
@@ -299,7 +338,12 @@ export function paintOverview(surface, { size, picture, zoom, length, inks }) {
   );
 }
 
-/** The colour scale, its ends in numbers, and the weight under the crosshair on it. */
+/**
+ * The colour scale, its ends in numbers, and the weight under the crosshair on it.
+ * @param {Surface} surface
+ * @param {{x?: number, y?: number, width: number, scale: import("./colour.js").Scale, inks: Inks,
+ *   value?: number|null}} data
+ */
 export function paintScale(surface, { x = 0, y = 0, width, scale, inks, value = null }) {
   const height = 10;
   surface.imageSmoothingEnabled = true;

@@ -14,9 +14,9 @@ export const ALONG = [
 export const LEFT = 128;
 
 /**
- * @param {CanvasRenderingContext2D} surface or an SvgSurface
+ * @param {Surface} surface
  * @param {{values: Float32Array, length: number, range: number[], width: number, height: number,
- *   query: number, key: number|null, inks: any}} data values: all four, one after the other; range:
+ *   query: number, key: number|null, inks: Inks}} data values: all four, one after the other; range:
  *   the first token that is shown and the one behind the last
  */
 export function paintReadouts(surface, { values, length, range: [first, stop], width, height, query, key, inks }) {
@@ -37,7 +37,12 @@ export function paintReadouts(surface, { values, length, range: [first, stop], w
       inks,
       at: mark >= first && mark < stop ? mark - first : null,
     });
-    const write = (text, down, font, colour) => {
+    const write = (
+      /** @type {string} */ text,
+      /** @type {number} */ down,
+      /** @type {string} */ font,
+      /** @type {string} */ colour,
+    ) => {
       surface.font = font;
       surface.fillStyle = colour;
       surface.fillText(text, 0, y + down);

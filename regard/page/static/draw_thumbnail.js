@@ -1,6 +1,7 @@
 /** Heads as small pictures, and the grid of them as one drawing. */
 import { picture, scaleFor } from "./colour.js";
 import { fitted } from "./axes.js";
+import { context2d } from "./dom.js";
 
 /**
  * One head's thumbnail. The scale is that of its own picture: a glance compares shapes, not weights.
@@ -13,23 +14,28 @@ export function paintThumbnail(canvas, data, head, look) {
   const made = thumbnail(data, head, look);
   canvas.width = made.width;
   canvas.height = made.height;
-  canvas.getContext("2d").drawImage(made, 0, 0);
+  context2d(canvas).drawImage(made, 0, 0);
 }
 
-/** The picture of a thumbnail, a pixel a value. */
+/**
+ * The picture of a thumbnail, a pixel a value.
+ * @param {{values: Float32Array, rows: number, columns: number}} data of the layer
+ * @param {number} head its place in the layer
+ * @param {{theme: Theme, causal: boolean, kind?: ColourKind, exact?: boolean}} look
+ */
 export function thumbnail({ values, rows, columns }, head, { theme, causal, kind = "log", exact = false }) {
   const offset = head * rows * columns;
   let most = 0;
   for (let k = offset; k < offset + rows * columns; k++) most = Math.max(most, values[k]);
-  const hidden = causal ? (i, j) => j > i : undefined;
+  const hidden = causal ? (/** @type {number} */ i, /** @type {number} */ j) => j > i : undefined;
   return picture({ values, rows, columns, offset }, scaleFor(kind, most, exact), theme, hidden);
 }
 
 /**
  * All heads as one drawing: what is exported.
- * @param {CanvasRenderingContext2D} surface or an SvgSurface
+ * @param {Surface} surface
  * @param {{cells: {picture: HTMLCanvasElement|null, name: string, role: string, chosen: boolean}[],
- *   across: number, cell: number, inks: any, title: string}} data
+ *   across: number, cell: number, inks: Inks, title: string}} data
  */
 export function paintGrid(surface, { cells, across, cell, inks, title }) {
   const { width, height } = gridSize(cells.length, across, cell);
@@ -57,7 +63,7 @@ export function paintGrid(surface, { cells, across, cell, inks, title }) {
   });
 }
 
-export const gridSize = (count, across, cell) => ({
+export const gridSize = (/** @type {number} */ count, /** @type {number} */ across, /** @type {number} */ cell) => ({
   width: 24 + across * (cell + 10) - 10,
   height: 36 + Math.ceil(count / across) * (cell + 36),
 });

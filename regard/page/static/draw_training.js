@@ -7,31 +7,39 @@ const LOSS = 0.3; // of the height
 const FOOT = 16; // room for the updates' numbers
 
 /** Where an update stands: 0 … 1. */
-const along = (steps, step) => (steps.length < 2 ? 0.5 : (step - steps[0]) / (steps.at(-1) - steps[0]));
-const acrossOf = (steps, step, width) => LEFT + along(steps, step) * (width - LEFT - RIGHT);
+const along = (/** @type {number[]} */ steps, /** @type {number} */ step) =>
+  steps.length < 2 ? 0.5 : (step - steps[0]) / (steps[steps.length - 1] - steps[0]);
+const acrossOf = (/** @type {number[]} */ steps, /** @type {number} */ step, /** @type {number} */ width) =>
+  LEFT + along(steps, step) * (width - LEFT - RIGHT);
 
 /** The recorded update nearest to a place on the drawing. */
-export function stepAt(steps, x, width) {
-  const far = (step) => Math.abs(acrossOf(steps, step, width) - x);
+export function stepAt(/** @type {number[]} */ steps, /** @type {number} */ x, /** @type {number} */ width) {
+  const far = (/** @type {number} */ step) => Math.abs(acrossOf(steps, step, width) - x);
   return steps.reduce((best, step) => (far(step) < far(best) ? step : best), steps[0]);
 }
 
 /**
  * @param {CanvasRenderingContext2D} surface
  * @param {{steps: number[], lines: {values: (number|null)[], chosen: boolean}[], name: string,
- *   losses: (number|null)[], step: number, width: number, height: number, inks: any}} data
+ *   losses: (number|null)[], step: number, width: number, height: number, inks: Inks}} data
  */
 export function paintTraining(surface, { steps, lines, name, losses, step, width, height, inks }) {
   const known = losses.some((loss) => loss != null);
   const split = known ? Math.round((height - FOOT) * (1 - LOSS)) : height - FOOT;
-  const x = (at) => acrossOf(steps, at, width);
+  const x = (/** @type {number} */ at) => acrossOf(steps, at, width);
   surface.clearRect(0, 0, width, height);
   surface.fillStyle = inks.line;
   surface.fillRect(x(step) - 0.5, 0, 1, height - FOOT);
 
-  const part = (top, bottom, all, title, unit) => {
+  const part = (
+    /** @type {number} */ top,
+    /** @type {number} */ bottom,
+    /** @type {Curve[]} */ all,
+    /** @type {string} */ title,
+    /** @type {string} */ unit,
+  ) => {
     const most = Math.max(1e-9, ...all.flatMap(({ values }) => values.filter((value) => value != null)));
-    const y = (value) => bottom - 3 - (value / most) * (bottom - top - 9);
+    const y = (/** @type {number} */ value) => bottom - 3 - (value / most) * (bottom - top - 9);
     for (const { values, chosen } of [...all].sort((a, b) => Number(a.chosen) - Number(b.chosen))) {
       surface.strokeStyle = chosen ? inks.accent : inks.soft;
       surface.globalAlpha = chosen ? 1 : 0.45;
@@ -39,7 +47,8 @@ export function paintTraining(surface, { steps, lines, name, losses, step, width
       surface.beginPath();
       let on = false; // a line is broken where a score can't be told
       values.forEach((value, k) => {
-        if (value != null) surface[on ? "lineTo" : "moveTo"](x(steps[k]), y(value));
+        if (value != null && on) surface.lineTo(x(steps[k]), y(value));
+        else if (value != null) surface.moveTo(x(steps[k]), y(value));
         on = value != null;
       });
       surface.stroke();
@@ -56,17 +65,24 @@ export function paintTraining(surface, { steps, lines, name, losses, step, width
   };
   part(0, split, lines, name, name === "entropy" ? "nats" : name === "distance" ? "tokens" : "");
   if (known) part(split + 4, height - FOOT, [{ values: losses, chosen: true }], "loss", "nats");
-  for (const [at, align] of [
+  for (const [at, align] of /** @type {[number, CanvasTextAlign][]} */ ([
     [steps[0], "left"],
     [steps.at(-1), "right"],
-  ]) {
+  ])) {
     surface.textAlign = align;
     write(surface, String(at), x(at), height - 3, `11px ${inks.sans}`, inks.soft);
   }
   surface.textAlign = "left";
 }
 
-function write(surface, text, x, y, font, colour) {
+function write(
+  /** @type {Surface} */ surface,
+  /** @type {string} */ text,
+  /** @type {number} */ x,
+  /** @type {number} */ y,
+  /** @type {string} */ font,
+  /** @type {string} */ colour,
+) {
   surface.font = font;
   surface.fillStyle = colour;
   surface.textBaseline = "alphabetic";

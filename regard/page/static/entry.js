@@ -1,9 +1,9 @@
 /** Where texts are typed, pasted, dropped or opened: one for each side. */
-import { byId, make } from "./dom.js";
+import { byId, make, targetOf } from "./dom.js";
 import { count, plural } from "./format.js";
 import { during } from "./pending.js";
 import { openRun, openText } from "./session.js";
-import { get, set, subscribe } from "./store.js";
+import { get, runOf, set, subscribe } from "./store.js";
 
 const most = () => get().about?.limits?.characters ?? Infinity;
 
@@ -12,15 +12,17 @@ export function startEntry() {
   const second = new Entry("second", "-second");
   const sequence = byId("sequence");
   sequence.onchange = () => openRun(sequence.value);
-  subscribe("about run", ({ about, run }) => {
+  subscribe("about run", ({ about }) => {
     if (!about) return;
     byId("sequence-label").hidden = about.writes || about.runs.length < 2;
     sequence.replaceChildren(
-      ...about.runs.map((name) => make("option", { value: name, textContent: name, selected: name === run?.id })),
+      ...about.runs.map((name) =>
+        make("option", { value: name, textContent: name, selected: name === runOf("first")?.id }),
+      ),
     );
   });
-  subscribe("busy", ({ about, run, busy }) => {
-    if (about?.writes && !run && !busy) first.open(true); // nothing could be opened by itself
+  subscribe("busy", ({ about, busy }) => {
+    if (about?.writes && !runOf("first") && !busy) first.open(true); // nothing could be opened by itself
   });
   drops((file, target) => {
     const right = get().compare === "text" && target.closest?.("#map-second, #text-second, #grid-second");
@@ -29,13 +31,17 @@ export function startEntry() {
 }
 
 class Entry {
-  /** @param {"first"|"second"} side @param {string} suffix of its elements' names */
+  /** @param {SideName} side @param {string} suffix of its elements' names */
   constructor(side, suffix) {
     this.side = side;
-    const of = (name) => byId(`${name}${suffix}`);
-    [this.form, this.field, this.note] = [of("entry"), of("entry-text"), of("entry-note")];
-    [this.edit, this.button, this.cancel] = [of("edit"), of("entry-run"), of("entry-cancel")];
-    const file = of("file");
+    const of = (/** @type {string} */ name) => byId(`${name}${suffix}`);
+    this.form = of("entry");
+    this.field = /** @type {HTMLTextAreaElement} */ (of("entry-text"));
+    this.note = of("entry-note");
+    this.edit = of("edit");
+    this.button = /** @type {HTMLButtonElement} */ (of("entry-run"));
+    this.cancel = of("entry-cancel");
+    const file = /** @type {HTMLInputElement} */ (of("file"));
     this.edit.onclick = () => {
       this.open(true);
       this.field.focus();
@@ -47,37 +53,33 @@ class Entry {
     };
     of("entry-file").onclick = () => file.click();
     file.onchange = () => {
-      this.take(file.files[0]);
+      this.take(file.files?.[0]);
       file.value = ""; // the same file again is a change, too
     };
     this.field.addEventListener("input", () => this.#tell());
     this.field.addEventListener("keydown", (event) => {
       event.stopPropagation(); // what is typed is no command
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.#submit();
-      else if (event.key === "Escape" && this.#run()) this.cancel.click();
+      else if (event.key === "Escape" && runOf(this.side)) this.cancel.click();
     });
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#submit();
     });
-    subscribe("about run second", ({ about }) => {
+    subscribe("about run", ({ about }) => {
       if (!about || (!this.form.hidden && document.activeElement === this.field)) return; // someone is writing
-      const run = this.#run();
+      const run = runOf(this.side);
       if (run) this.field.value = run.text ?? "";
       this.open(about.writes && !run && !get().busy);
     });
   }
 
-  #run() {
-    return this.side === "second" ? get().second : get().run;
-  }
-
-  open(shown) {
+  open(/** @type {boolean} */ shown) {
     this.form.hidden = !shown;
     this.edit.hidden = shown || !get().about?.writes;
-    this.cancel.hidden = !this.#run();
+    this.cancel.hidden = !runOf(this.side);
     if (!shown) return;
-    this.field.value ||= this.#run()?.text ?? "";
+    this.field.value ||= runOf(this.side)?.text ?? "";
     this.#tell();
   }
 
@@ -96,9 +98,9 @@ class Entry {
   }
 
   /** Opens a file as a text. */
-  async take(file) {
+  async take(/** @type {File|undefined} */ file) {
     if (!file) return;
-    const refuse = (why) => set({ problem: `“${file.name}” ${why}.` }); // a name is not to be capitalised
+    const refuse = (/** @type {string} */ why) => set({ problem: `“${file.name}” ${why}.` }); // a name is not to be capitalised
     if (!file.size) return refuse("is empty");
     if (file.size > 4 * most())
       return refuse(`has ${count(file.size)} bytes; at most ${count(most())} characters are taken`);
@@ -112,7 +114,7 @@ class Entry {
 }
 
 /** The text of a file, or null where its bytes are none: replaced, they would be read as another text. */
-function decoded(bytes) {
+function decoded(/** @type {ArrayBuffer} */ bytes) {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch {
@@ -121,14 +123,14 @@ function decoded(bytes) {
 }
 
 /** Files that are dropped anywhere on the page. */
-function drops(take) {
+function drops(/** @type {(file: File, target: HTMLElement) => void} */ take) {
   const page = document.documentElement;
-  const holds = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+  const holds = (/** @type {DragEvent} */ event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
   document.addEventListener("dragover", (event) => {
     if (!holds(event)) return;
     event.preventDefault(); // else the browser would leave the page for the file
     const writes = Boolean(get().about?.writes);
-    event.dataTransfer.dropEffect = writes ? "copy" : "none";
+    if (event.dataTransfer) event.dataTransfer.dropEffect = writes ? "copy" : "none";
     page.classList.toggle("dropping", writes);
   });
   document.addEventListener("dragleave", (event) => {
@@ -138,7 +140,7 @@ function drops(take) {
     page.classList.remove("dropping");
     if (!holds(event)) return;
     event.preventDefault();
-    if (get().about?.writes) take(event.dataTransfer.files[0], event.target);
+    if (get().about?.writes && event.dataTransfer) take(event.dataTransfer.files[0], targetOf(event));
     else set({ problem: "This is a recording, which takes no other text." });
   });
 }

@@ -1,6 +1,6 @@
 /** What is seen, as files: pictures as PNG and SVG, numbers as CSV. */
 import * as api from "./api.js";
-import { byId } from "./dom.js";
+import { byId, context2d, find, targetOf } from "./dom.js";
 import { paintMap, paintScale } from "./draw_map.js";
 import { paintReadouts } from "./draw_readouts.js";
 import { gridSize, paintGrid, thumbnail } from "./draw_thumbnail.js";
@@ -11,7 +11,7 @@ import { columns, scaleNow } from "./map.js";
 import { during } from "./pending.js";
 import { heard } from "./quiet.js";
 import { readoutsDrawing } from "./readouts.js";
-import { figuresOf, get, placeOf, set, shown } from "./store.js";
+import { figuresOf, get, opened, placeOf, runOf, set, shown } from "./store.js";
 import { SvgSurface } from "./surface.js";
 import { UNFINISHED, fileName, save, tables } from "./tables.js";
 import { inks } from "./theme.js";
@@ -22,43 +22,53 @@ const SHARP = 2; // a PNG is for a page: twice the screen's resolution
 export function startExports() {
   const menu = byId("export");
   menu.addEventListener("click", async (event) => {
-    const what = event.target.dataset?.export;
+    const what = targetOf(event).dataset?.export;
     if (!what) return;
     menu.open = false;
-    if (!get().run) return set({ problem: "There is no text open yet, so there is nothing to export." });
+    if (!runOf("first")) return set({ problem: "There is no text open yet, so there is nothing to export." });
     const [part, kind] = what.split("-");
-    await during((kind === "csv" ? tables : pictures)[part](kind));
+    const { [part]: write } = /** @type {Record<string, (kind: string) => unknown>} */ (
+      kind === "csv" ? tables : pictures
+    );
+    await during(Promise.resolve(write(kind)));
   });
   document.addEventListener("pointerdown", (event) => {
-    if (menu.open && !menu.contains(event.target)) menu.open = false;
+    if (menu.open && !menu.contains(targetOf(event))) menu.open = false;
   });
   menu.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     menu.open = false;
-    menu.querySelector("summary").focus();
+    find(menu, "summary").focus();
     event.stopPropagation();
   });
 }
 
 /** Draws on a canvas or into an SVG, and hands the file over. */
-async function deliver(kind, name, width, height, draw) {
+async function deliver(
+  /** @type {string} */ kind,
+  /** @type {string} */ name,
+  /** @type {number} */ width,
+  /** @type {number} */ height,
+  /** @type {(surface: Surface) => void} */ draw,
+) {
   if (kind === "svg") {
     const surface = new SvgSurface(width, height);
-    draw(surface);
+    draw(/** @type {any} */ (surface));
     return save(new Blob([surface.toString()], { type: "image/svg+xml" }), `${name}.svg`);
   }
   const canvas = document.createElement("canvas");
   canvas.width = width * SHARP;
   canvas.height = height * SHARP;
-  const context = canvas.getContext("2d");
+  const context = context2d(canvas);
   context.scale(SHARP, SHARP);
   draw(context);
+  /** @type {Blob|null} */
   const blob = await new Promise((done) => canvas.toBlob(done, "image/png"));
   if (blob) save(blob, `${name}.png`);
   else set({ problem: "The browser could not make so large a picture; take the SVG." });
 }
 
-function exportMap(kind) {
+function exportMap(/** @type {string} */ kind) {
   const seen = Object.values(columns).filter((column) => !column.root.hidden && column.source().run);
   if (!seen.every((column) => column.current())) return set({ problem: UNFINISHED });
   const top = 34;
@@ -67,12 +77,12 @@ function exportMap(kind) {
   const width = widths.reduce((sum, one) => sum + one + gap, -gap);
   const height = top + Math.max(...seen.map(({ place }) => place.height)) + 44;
   const look = inks();
-  return deliver(kind, fileName("map", seen[0].source()), width, height, (surface) => {
+  return deliver(kind, fileName("map", seen[0].opened()), width, height, (/** @type {Surface} */ surface) => {
     surface.fillStyle = look.paper;
     surface.fillRect(0, 0, width, height);
     let x = 0;
     seen.forEach((column, k) => {
-      const source = column.source();
+      const source = column.opened();
       surface.save();
       surface.translate(x, top);
       paintMap(surface, column.drawing());
@@ -95,8 +105,8 @@ function exportMap(kind) {
   });
 }
 
-function exportHeads(kind) {
-  const source = shown(get().compare === "text" ? undefined : "first");
+function exportHeads(/** @type {string} */ kind) {
+  const source = opened(get().compare === "text" ? undefined : "first");
   const { run } = source;
   const { sort } = get();
   const heads = ordered(source);
@@ -106,40 +116,46 @@ function exportHeads(kind) {
   const { width, height } = gridSize(heads.length, across, cell);
   const chosen = shown();
   const look = { theme: inks().theme, causal: run.causal, exact: run.length <= 64 };
-  const pictured = (layer) => thumbnailsOf(source.side, layer)?.run === run.id;
+  const pictured = (/** @type {number} */ layer) => thumbnailsOf(source.side, layer)?.run === run.id;
   if (!run.layers.every((_, layer) => pictured(layer))) return set({ problem: UNFINISHED });
   const cells = heads.map(({ layer, head }) => ({
-    picture: thumbnail(thumbnailsOf(source.side, layer), head, look),
+    picture: thumbnail(/** @type {Floats} */ (thumbnailsOf(source.side, layer)), head, look),
     name: `${run.layers[layer].index}·${run.layers[layer].heads[head]}`,
     role: figuresOf(layer, head, source.heads)?.role ?? "",
     chosen: chosen.layer === layer && chosen.head === head,
   }));
   const words = READOUTS.find(([name]) => name === sort)?.[1];
   const title = words ? `Heads by ${words}` : "Heads";
-  return deliver(kind, "regard-heads", width, height, (surface) =>
+  return deliver(kind, "regard-heads", width, height, (/** @type {Surface} */ surface) =>
     paintGrid(surface, { cells, across, cell, inks: inks(), title }),
   );
 }
 
-async function exportReadouts(kind) {
-  const source = shown();
+async function exportReadouts(/** @type {string} */ kind) {
+  const source = opened();
   const { run } = source;
   const data = await heard(api.readouts(run.id, ...placeOf(source), "readouts-export"));
   if (!data) return;
   const [width, height, edge] = [960, 320, 16];
   const look = inks();
   const title = placeName(run, source);
-  return deliver(kind, fileName("readouts", source), width + 2 * edge, height + 2 * edge + 24, (surface) => {
-    surface.fillStyle = look.paper;
-    surface.fillRect(0, 0, width + 2 * edge, height + 2 * edge + 24);
-    surface.font = `bold 13px ${look.sans}`;
-    surface.fillStyle = look.ink;
-    surface.fillText(title, edge, edge + 12);
-    surface.save();
-    surface.translate(edge, edge + 24);
-    paintReadouts(surface, readoutsDrawing(run, data.values, width, height));
-    surface.restore();
-  });
+  return deliver(
+    kind,
+    fileName("readouts", source),
+    width + 2 * edge,
+    height + 2 * edge + 24,
+    (/** @type {Surface} */ surface) => {
+      surface.fillStyle = look.paper;
+      surface.fillRect(0, 0, width + 2 * edge, height + 2 * edge + 24);
+      surface.font = `bold 13px ${look.sans}`;
+      surface.fillStyle = look.ink;
+      surface.fillText(title, edge, edge + 12);
+      surface.save();
+      surface.translate(edge, edge + 24);
+      paintReadouts(surface, readoutsDrawing(run, data.values, width, height));
+      surface.restore();
+    },
+  );
 }
 
 const pictures = { map: exportMap, heads: exportHeads, readouts: exportReadouts };

@@ -10,13 +10,13 @@ export const keepTo = (decimals = Infinity) => {
 };
 
 /** All figures of a number that mean something: where it is read off, or goes to a file. */
-export const full = (value) =>
+export const full = (/** @type {number} */ value) =>
   exact === Infinity || Number.isInteger(value) || !Number.isFinite(value)
     ? String(value)
     : String(Number(value.toPrecision(exact + 1)));
 
 /** A weight: two or three figures that count, enough to compare, and never a 0 that is not one. */
-export function weight(value) {
+export function weight(/** @type {number|null|undefined} */ value) {
   if (value == null) return "–";
   if (value === 0 || value === 1) return String(value);
   if (value >= 0.9995 && value < 1) return "0.999+";
@@ -25,14 +25,14 @@ export function weight(value) {
 }
 
 /** 3.1·10⁻⁵ */
-export function power(value) {
+export function power(/** @type {number} */ value) {
   const [digits, exponent] = value.toExponential(1).split("e");
   const raised = [...String(Number(exponent))].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("");
   return digits === "1.0" ? `10${raised}` : `${digits.replace("-", MINUS).replace(/\.0$/, "")}·10${raised}`;
 }
 
 /** A signed number with so many decimals, with a true minus, and no −0. */
-export function signed(value, decimals = 2, most = exact) {
+export function signed(/** @type {number|null|undefined} */ value, decimals = 2, most = exact) {
   if (value == null) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : value < 0 ? `${MINUS}∞` : "NaN";
   const text = Math.abs(value) >= 1e6 ? value.toExponential(2) : value.toFixed(Math.min(decimals, most));
@@ -40,20 +40,22 @@ export function signed(value, decimals = 2, most = exact) {
 }
 
 /** The end of a scale: 1, 0.2, 10⁻⁴. */
-export function end(value) {
+export function end(/** @type {number} */ value) {
   if (value === 0 || value === 1) return String(value);
   return value >= 0.01 && value < 1e4 ? String(Number(value.toPrecision(2))) : power(value);
 }
 
-export const count = (value) => value.toLocaleString("en").replaceAll(",", " ");
+export const count = (/** @type {number} */ value) => value.toLocaleString("en").replaceAll(",", " ");
 
-export const plural = (many, one, more = `${one}s`) => `${count(many)} ${many === 1 ? one : more}`;
+export const plural = (/** @type {number} */ many, /** @type {string} */ one, more = `${one}s`) =>
+  `${count(many)} ${many === 1 ? one : more}`;
 
 /** What the server says, as a sentence. */
-export const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}`;
+export const sentence = (/** @type {string} */ text) =>
+  `${text[0].toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}`;
 
 /** A token cut to so many characters; what is left out is shown by an ellipsis in its middle. */
-export function short(text, most) {
+export function short(/** @type {string} */ text, /** @type {number} */ most) {
   const characters = Array.from(text);
   if (characters.length <= most) return text;
   const tail = Math.floor((most - 1) / 3);
@@ -62,36 +64,37 @@ export function short(text, most) {
 }
 
 /** A token with its place; the place alone where the tokens have no names of their own. */
-export const named = (labels, k, most = 24) => (labels[k] === String(k) ? String(k) : `${k} ${short(labels[k], most)}`);
+export const named = (/** @type {string[]} */ labels, /** @type {number} */ k, most = 24) =>
+  labels[k] === String(k) ? String(k) : `${k} ${short(labels[k], most)}`;
 
 /**
  * Keeps a token from turning the text around it: it is in whatever script its author used. These
  * isolate it where no element can, on a canvas or in a label.
  */
-export const isolated = (text) => `\u2068${text}\u2069`;
+export const isolated = (/** @type {string} */ text) => `\u2068${text}\u2069`;
 
 /** What a side shows, in words: a head, or the mean over some. */
-export function placeName(run, { layer, head, average }) {
+export function placeName(/** @type {Run} */ run, /** @type {HeadName} */ { layer, head, average }) {
   if (average === "model") return "All layers · mean";
   const { index, heads } = run.layers[layer];
   return `Layer ${index} · ${average === "layer" ? "mean" : `Head ${heads[head]}`}`;
 }
 
 /** What a mean is taken over. */
-export function meanOf(run, { layer, average }) {
+export function meanOf(/** @type {Run} */ run, /** @type {HeadName} */ { layer, average }) {
   if (average === "layer") return `the ${plural(run.layers[layer].heads.length, "head")} of this layer`;
   const heads = run.layers.reduce((sum, one) => sum + one.heads.length, 0);
   return `the ${plural(heads, "head")} of ${plural(run.layers.length, "layer")}`;
 }
 
 /** A step of 1, 2 or 5 times a power of ten, at least so large. */
-export function niceStep(least) {
+export function niceStep(/** @type {number} */ least) {
   const base = 10 ** Math.floor(Math.log10(Math.max(least, 1e-12)));
   return [1, 2, 5, 10].map((factor) => factor * base).find((step) => step >= least * 0.999999) ?? base * 10;
 }
 
 /** A row of a CSV file: quoted where it must be, and no token taken for a formula. */
-export function csvRow(cells) {
+export function csvRow(/** @type {(string|number|null|undefined)[]} */ cells) {
   return cells
     .map((cell) => {
       if (cell == null) return "";

@@ -14,7 +14,7 @@ export function listen(element, on) {
   const down = new Map();
   let travelled = 0;
   let pinch = 0;
-  const at = (event) => {
+  const at = (/** @type {MouseEvent} */ event) => {
     const box = element.getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
   };
@@ -46,7 +46,7 @@ export function listen(element, on) {
     element.classList.add("panning");
     on.pan(now.x - before.x, now.y - before.y, now.x, now.y);
   });
-  const up = (event) => {
+  const up = (/** @type {PointerEvent} */ event) => {
     if (!down.delete(event.pointerId)) return;
     element.classList.remove("panning");
     if (event.type === "pointerup" && travelled <= STILL) {
@@ -66,7 +66,7 @@ export function listen(element, on) {
     (event) => {
       event.preventDefault();
       const { x, y } = at(event);
-      if (event.shiftKey && !event.ctrlKey) return on.pan(-(event.deltaX || event.deltaY), 0);
+      if (event.shiftKey && !event.ctrlKey) return on.pan(-(event.deltaX || event.deltaY), 0, x, y);
       const lines = event.deltaMode === 1 ? 16 : 1;
       // A trackpad's pinch arrives as a wheel with ctrl, in much smaller numbers.
       const speed = event.ctrlKey ? 0.01 : 0.0016;
@@ -85,7 +85,8 @@ const PINCH = 1.25; // how much fingers move apart, or together, before it count
  */
 export function pinches(element, on) {
   let apart = 0;
-  const spread = ({ touches: [a, b] }) => Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY);
+  const spread = (/** @type {TouchEvent} */ { touches: [a, b] }) =>
+    Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY);
   // Touches, not pointers: a finger's pointer ends as soon as the browser begins to scroll.
   element.addEventListener(
     "touchstart",

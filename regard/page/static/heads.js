@@ -1,6 +1,6 @@
 /** The grid of all heads of a text, each its own small picture, named by what it does. */
 import { READOUTS, previewHead } from "./card.js";
-import { byId, framed, make, markStale } from "./dom.js";
+import { byId, findAll, framed, lookUp, make, markStale, targetOf } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { pinches } from "./gestures.js";
 import { signed } from "./format.js";
@@ -9,7 +9,7 @@ import { themeNow } from "./theme.js";
 import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
 
 const NAMES = 28; // pixels of the two lines under a thumbnail
-const nameOf = (layer, head) => `${layer}/${head}`;
+const nameOf = (/** @type {number} */ layer, /** @type {number} */ head) => `${layer}/${head}`;
 
 export function startHeads() {
   const sort = byId("sort");
@@ -39,19 +39,23 @@ export function startHeads() {
 }
 
 /** Heads in the order they are shown. */
-export function ordered({ run, heads } = shown("first")) {
+export function ordered(/** @type {Opened} */ { run, heads }) {
   const { sort } = get();
   const all = run.layers.flatMap(({ heads: names }, layer) => names.map((_, head) => ({ layer, head })));
   if (sort === "order") return all;
-  const value = ({ layer, head }) => figuresOf(layer, head, heads)?.[sort] ?? -Infinity;
+  const value = (/** @type {{layer: number, head: number}} */ { layer, head }) =>
+    figuresOf(layer, head, heads)?.[sort] ?? -Infinity;
   return all.sort((a, b) => value(b) - value(a) || a.layer - b.layer || a.head - b.head);
 }
 
-/** How the heads are put: as many beside each other as fit with their names, or small as they are. */
-function arrangement(run, width, height) {
+/**
+ * How the heads are laid out: as many beside each other as fit with their names, or small as they are.
+ * @returns {Arrangement}
+ */
+function arrangement(/** @type {Run} */ run, /** @type {number} */ width, /** @type {number} */ height) {
   const { sort, size } = get();
   const widest = Math.max(...run.layers.map(({ heads }) => heads.length));
-  const fits = (least) => Math.max(1, Math.floor((width + 7) / (least + 7)));
+  const fits = (/** @type {number} */ least) => Math.max(1, Math.floor((width + 7) / (least + 7)));
   const byLayer = sort === "order";
   const labels = byLayer ? 24 : 0; // the layers' numbers at the left
   if (size === "grid") {
@@ -75,7 +79,7 @@ function arrangement(run, width, height) {
 
 /** The grid of one text. */
 class Grid {
-  /** @param {"first"|"second"} which @param {HTMLElement} root */
+  /** @param {SideName} which @param {HTMLElement} root */
   constructor(which, root) {
     this.which = which;
     this.root = root;
@@ -84,13 +88,13 @@ class Grid {
     this.arranged = "";
     this.#listen();
     const arrange = framed(() => this.#arrange());
-    subscribe("run second sort size wide compare", arrange);
-    subscribe("run second heads headsSecond", () => {
+    subscribe("run sort size wide compare", arrange);
+    subscribe("run heads", () => {
       this.#fill();
       this.#dim();
       if (get().sort !== "order") arrange();
     });
-    subscribe("layer head average other compare active", () => this.#mark());
+    subscribe("layer head average compare active", () => this.#mark());
     onThumbnails((side, layer) => {
       if (side !== which) return;
       this.#paintLayer(layer);
@@ -100,7 +104,7 @@ class Grid {
     new ResizeObserver(arrange).observe(root);
   }
 
-  /** What this grid shows the heads of; with two heads of one text there is one grid. */
+  /** @returns {Shown} What this grid shows the heads of; with two heads of one text there is one grid. */
   source() {
     const source = shown(this.which);
     return this.which === "second" && get().compare !== "text" ? { ...source, run: null } : source;
@@ -108,12 +112,16 @@ class Grid {
 
   #listen() {
     const { root } = this;
-    const at = (event) => event.target.closest?.(".cell");
-    const headOf = ({ dataset }) => ({ layer: Number(dataset.layer), head: Number(dataset.head) });
-    const look = (cell) => previewHead(cell ? { side: this.which, ...headOf(cell) } : null);
+    const at = (/** @type {Event} */ event) => /** @type {HTMLElement|null} */ (targetOf(event).closest(".cell"));
+    const headOf = (/** @type {HTMLElement} */ { dataset }) => ({
+      layer: Number(dataset.layer),
+      head: Number(dataset.head),
+    });
+    const look = (/** @type {HTMLElement|null} */ cell) =>
+      previewHead(cell ? { side: this.which, ...headOf(cell) } : null);
     root.addEventListener("pointerover", (event) => event.pointerType !== "touch" && look(at(event)));
     root.addEventListener("pointerleave", () => look(null));
-    root.addEventListener("focusin", (event) => event.target.matches(":focus-visible") && look(at(event)));
+    root.addEventListener("focusin", (event) => targetOf(event).matches(":focus-visible") && look(at(event)));
     root.addEventListener("focusout", () => look(null));
     root.addEventListener("click", (event) => {
       const cell = at(event);
@@ -127,7 +135,7 @@ class Grid {
     pinches(root, { closer: () => set({ size: "names" }), farther: () => set({ size: "grid" }) });
   }
 
-  #paintLayer(layer) {
+  #paintLayer(/** @type {number} */ layer) {
     const { run } = this.source();
     const data = thumbnailsOf(this.which, layer);
     if (!data || !run) return;
@@ -169,7 +177,7 @@ class Grid {
     // On a narrow page the grid is as tall as its heads, up to an end: that is the room there is.
     const room = Number.parseFloat(getComputedStyle(grid).maxHeight) || grid.clientHeight;
     const how = arrangement(run, width, room - 8);
-    const heads = ordered(source);
+    const heads = ordered({ ...source, run });
     const key = [
       run.layers.length,
       sort,
@@ -183,8 +191,14 @@ class Grid {
     grid.classList.toggle("byLayer", how.byLayer);
     grid.style.setProperty("--cell", `${how.cell}px`);
     grid.style.gridTemplateColumns = `${how.byLayer ? "max-content " : ""}repeat(${how.across}, ${how.small ? `${how.cell}px` : `minmax(${how.cell}px, ${wide ? "132px" : "1fr"})`})`;
-    const focused = grid.contains(document.activeElement) ? document.activeElement : null;
-    grid.replaceChildren(this.#laidOut(run, heads, how));
+    const focused = grid.contains(document.activeElement) ? /** @type {HTMLElement} */ (document.activeElement) : null;
+    grid.replaceChildren(
+      this.#laidOut(
+        /** @type {Run} */ run,
+        /** @type {{layer: number, head: number}[]} */ heads,
+        /** @type {Arrangement} */ how,
+      ),
+    );
     focused?.focus(); // cells are only put elsewhere
     this.#fill();
     this.#repaint();
@@ -192,9 +206,13 @@ class Grid {
   }
 
   /** Numbers at the edges where layers are rows, and the cells. */
-  #laidOut(run, heads, how) {
+  #laidOut(
+    /** @type {Run} */ run,
+    /** @type {{layer: number, head: number}[]} */ heads,
+    /** @type {Arrangement} */ how,
+  ) {
     const fragment = document.createDocumentFragment();
-    const edge = (className, textContent, title = "") =>
+    const edge = (/** @type {string} */ className, /** @type {string} */ textContent, title = "") =>
       make("div", { className, textContent, title, "aria-hidden": "true" }); // each cell is named in full
     if (how.byLayer) {
       fragment.append(edge("layer", "", "layers down, heads across"));
@@ -217,18 +235,19 @@ class Grid {
     return fragment;
   }
 
-  #cell(layer, head) {
+  #cell(/** @type {number} */ layer, /** @type {number} */ head) {
     const name = nameOf(layer, head);
-    if (!this.cells.has(name)) {
-      const canvas = make("canvas", { width: 1, height: 1, "aria-hidden": "true" });
-      const role = make("b");
-      const figure = make("span");
-      const root = make("button", { className: "cell", type: "button" }, canvas, role, figure);
-      root.dataset.layer = String(layer);
-      root.dataset.head = String(head);
-      this.cells.set(name, { root, canvas, role, figure });
-    }
-    return this.cells.get(name);
+    const known = this.cells.get(name);
+    if (known) return known;
+    const canvas = make("canvas", { width: 1, height: 1, "aria-hidden": "true" });
+    const role = make("b");
+    const figure = make("span");
+    const root = make("button", { className: "cell", type: "button" }, canvas, role, figure);
+    root.dataset.layer = String(layer);
+    root.dataset.head = String(head);
+    const cell = { root, canvas, role, figure };
+    this.cells.set(name, cell);
+    return cell;
   }
 
   /** Names and figures, as far as they have come. */
@@ -261,7 +280,7 @@ class Grid {
     const now = get();
     const active = shown(now.compare === "text" ? this.which : undefined);
     const beside = now.compare === "head" ? shown(sides().find((side) => side !== active.side)) : null;
-    const within = (source, layer, head) =>
+    const within = (/** @type {HeadName|null} */ source, /** @type {number} */ layer, /** @type {number} */ head) =>
       source != null &&
       (source.average === "model" || (source.layer === layer && (source.average === "layer" || source.head === head)));
     for (const { root } of this.cells.values()) {
@@ -274,12 +293,12 @@ class Grid {
   }
 
   /** Arrows move within the grid as it is seen. */
-  #moveFocus(event) {
-    const cell = event.target.closest?.(".cell");
+  #moveFocus(/** @type {KeyboardEvent} */ event) {
+    const cell = /** @type {HTMLElement|null} */ (targetOf(event).closest(".cell"));
     if (!cell || event.shiftKey || event.ctrlKey || event.metaKey || event.altKey) return;
-    const all = [...this.root.querySelectorAll(".cell")];
+    const all = findAll(this.root, ".cell");
     const across = all.filter((other) => other.offsetTop === all[0].offsetTop).length;
-    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[event.key];
+    const by = lookUp({ ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }, event.key);
     if (!by) return;
     event.preventDefault();
     event.stopPropagation();
@@ -288,5 +307,5 @@ class Grid {
 }
 
 /** Numbers across the top, where all layers recorded the same heads. */
-const headNames = (run) =>
+const headNames = (/** @type {Run} */ run) =>
   run.layers.every(({ heads }) => heads.join() === run.layers[0].heads.join()) ? run.layers[0].heads : [];

@@ -1,11 +1,12 @@
 /** The keyboard, for all of it, and the dialog that says which keys there are. */
-import { byId, make } from "./dom.js";
+import { byId, make, targetOf } from "./dom.js";
 import { placeName } from "./format.js";
 import { tabs } from "./band.js";
 import { activeColumn } from "./map.js";
-import { change, chooseHead, clamp, get, keyNow, queryNow, release, set, shown } from "./store.js";
+import { change, chooseHead, clamp, get, keyNow, queryNow, release, runOf, set, shown } from "./store.js";
 import { showing } from "./zoom.js";
 
+/** @type {[string, string][]} */
 const KEYS = [
   ["↑ ↓", "the query before, after"],
   ["← →", "the key before, after (in the text: the token)"],
@@ -22,6 +23,7 @@ const KEYS = [
   ["Tab", "from control to control; Enter presses"],
   ["?", "these keys"],
 ];
+/** @type {[string, string][]} */
 const POINTER = [
   ["hover, click", "looks at a token, a cell or a head; a click keeps it"],
   ["Shift + click on a token", "takes it as the key"],
@@ -32,7 +34,7 @@ const POINTER = [
 
 export function startKeys() {
   const dialog = byId("keys");
-  const list = (pairs, wrap) =>
+  const list = (/** @type {[string, string][]} */ pairs, /** @type {boolean} */ wrap) =>
     make(
       "dl",
       {},
@@ -62,22 +64,22 @@ export function startKeys() {
   document.addEventListener("keydown", pressed);
 }
 
-const typing = (target) => target.matches?.("input, textarea, select, [contenteditable]");
+const typing = (/** @type {HTMLElement} */ target) => target.matches?.("input, textarea, select, [contenteditable]");
 
-function pressed(event) {
+function pressed(/** @type {KeyboardEvent} */ event) {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || byId("keys").open) return;
-  if (typing(event.target)) {
-    if (event.key === "Escape") event.target.blur();
+  if (typing(targetOf(event))) {
+    if (event.key === "Escape") targetOf(event).blur();
     return;
   }
   const act = event.shiftKey && event.key.startsWith("Arrow") ? pans[event.key] : acts[event.key];
-  if (!act || (event.key !== "?" && !get().run)) return;
+  if (!act || (event.key !== "?" && !runOf("first"))) return;
   event.preventDefault();
   act();
 }
 
 /** Moves the locked query or key, and the map with it. */
-function step(queries, keys) {
+function step(/** @type {number} */ queries, /** @type {number} */ keys) {
   const column = activeColumn();
   const { run, zoom } = column.source();
   if (!run) return;
@@ -88,7 +90,7 @@ function step(queries, keys) {
   if (zoom) column.zoomTo(showing(zoom, run.length, query, key));
 }
 
-function turn(heads, layers) {
+function turn(/** @type {number} */ heads, /** @type {number} */ layers) {
   const { run, layer: before, head: at, average } = shown();
   if (!run) return;
   const layer = (before + layers + run.layers.length) % run.layers.length;
@@ -98,8 +100,12 @@ function turn(heads, layers) {
   set({ spoken: placeName(run, shown()) });
 }
 
+/** @template T @param {T[]} all @param {T} now */
 const next = (all, now) => all[(all.indexOf(now) + 1) % all.length];
-const pan = (x, y) => () => activeColumn().panBy(x, y);
+/** @type {Average[]} */
+const AVERAGES = ["head", "layer", "model"];
+const pan = (/** @type {number} */ x, /** @type {number} */ y) => () => activeColumn().panBy(x, y);
+/** @type {Record<string, () => void>} */
 const pans = {
   ArrowLeft: pan(-0.2, 0),
   ArrowRight: pan(0.2, 0),
@@ -110,15 +116,17 @@ const closer = () => zoomAtQuery(1.5);
 const farther = () => zoomAtQuery(1 / 1.5);
 
 /** Zooms around what is looked at, where that is on the map. */
-function zoomAtQuery(factor) {
+function zoomAtQuery(/** @type {number} */ factor) {
   const column = activeColumn();
   const { run, zoom } = column.source();
   if (!run) return;
   const { queries, keys, span } = zoom ?? { queries: 0, keys: 0, span: run.length };
-  const within = (at, first) => (at == null || at < first || at > first + span ? 0.5 : (at + 0.5 - first) / span);
+  const within = (/** @type {number|null} */ at, /** @type {number} */ first) =>
+    at == null || at < first || at > first + span ? 0.5 : (at + 0.5 - first) / span;
   column.zoomBy(factor, { x: within(keyNow() ?? queryNow(), keys), y: within(queryNow(), queries) });
 }
 
+/** @type {Record<string, () => void>} */
 const acts = {
   ArrowUp: () => step(-1, 0),
   ArrowDown: () => step(1, 0),
@@ -137,7 +145,7 @@ const acts = {
   0: () => activeColumn().zoomTo(null),
   Escape: () => (get().wide ? set({ wide: false }) : release()),
   l: () => set({ colour: get().colour === "log" ? "linear" : "log" }),
-  a: () => change({ average: next(["head", "layer", "model"], shown().average) }),
+  a: () => change({ average: next(AVERAGES, shown().average) }),
   t: () => set({ tab: next(tabs(), get().tab), folded: false }),
   h: () => set({ wide: !get().wide }),
   "?": () => byId("keys").showModal(),

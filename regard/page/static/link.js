@@ -1,16 +1,16 @@
 /** The page as it is, as an address: copied, and said what it carries. */
 import { LONGEST, written } from "./address.js";
-import { byId } from "./dom.js";
-import { get } from "./store.js";
+import { byId, targetOf } from "./dom.js";
+import { get, runOf } from "./store.js";
 
 const SAID = 6000; // milliseconds that the note stays
 
 /** What an address can't carry, said before it is shared. */
 function carries() {
-  const { run, second, about, compare } = get();
+  const { about, compare } = get();
   if (about?.report) return "The address opens this very file, wherever it lies, at what is chosen.";
   if (!about?.writes) return "The address opens this recording’s page where the same recording is served.";
-  const long = [run, compare === "text" ? second : null].filter(
+  const long = [runOf("first"), compare === "text" ? runOf("second") : null].filter(
     (one) => one?.text != null && Array.from(one.text).length > LONGEST,
   );
   return long.length
@@ -40,7 +40,7 @@ export function startLink() {
     if (copied) timer = setTimeout(hide, SAID);
   };
   document.addEventListener("pointerdown", (event) => {
-    if (!byId("link-menu").contains(event.target)) hide();
+    if (!byId("link-menu").contains(targetOf(event))) hide();
   });
   byId("link-menu").addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !told.classList.contains("said")) return;
@@ -51,7 +51,7 @@ export function startLink() {
 }
 
 /** Whether it could be copied; if not, it stands in the field, chosen, to be copied by hand. */
-async function copy(address, field) {
+async function copy(/** @type {string} */ address, /** @type {HTMLInputElement} */ field) {
   try {
     await navigator.clipboard.writeText(address);
     return true;

@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { startBand } from "./band.js";
 import { startCard } from "./card.js";
 import { startCompare } from "./compare.js";
-import { byId, make, settled } from "./dom.js";
+import { byId, find, make, settled } from "./dom.js";
 import { startEntry } from "./entry.js";
 import { startExports } from "./exports.js";
 import { keepTo, plural, sentence } from "./format.js";
@@ -19,7 +19,7 @@ import { heard } from "./quiet.js";
 import { during } from "./pending.js";
 import { openRun, openText, reopen } from "./session.js";
 import { startSteps } from "./steps.js";
-import { get, set, subscribe } from "./store.js";
+import { get, runOf, set, setSide, subscribe } from "./store.js";
 import { startText } from "./text.js";
 import { startTheme } from "./theme.js";
 import { startThumbnails } from "./thumbnails.js";
@@ -40,9 +40,10 @@ async function begin() {
 /** Opens what the address says, else what the server has open. */
 async function openAddress() {
   const { about } = get();
+  if (!about) return;
   const asked = parsed(location.hash);
   let opened = false;
-  if (asked.text && about.writes) opened = get().run?.text === asked.text || (await openText(asked.text));
+  if (asked.text && about.writes) opened = runOf("first")?.text === asked.text || (await openText(asked.text));
   else if (asked.run && about.runs.includes(asked.run)) opened = await openRun(asked.run);
   else if (asked.long)
     set({
@@ -53,20 +54,22 @@ async function openAddress() {
     const there = about.runs.length > 0 && (await openRun(about.runs[0]));
     if (!there && about.example) await openText(about.example);
   }
-  if (!get().run) {
+  const run = runOf("first");
+  if (!run) {
     set({ about: { ...about } }); // empty: the entry shows itself
     if (asked.long) later(asked);
     return;
   }
-  if (asked.second && about.writes && get().second?.text !== asked.second) await openText(asked.second, "second");
-  if (asked.empty || (!opened && (asked.text || asked.run))) set({ size: sizeFor(get().run) });
+  if (asked.second && about.writes && runOf("second")?.text !== asked.second) await openText(asked.second, "second");
+  if (asked.empty || (!opened && (asked.text || asked.run))) set({ size: sizeFor(run) });
   else apply(asked.fields);
 }
 
 /** The rest of an address whose text was too long for it, once a text of that length is open. */
-function later({ long, fields }) {
+function later(/** @type {ReturnType<typeof parsed>} */ { long, fields }) {
   let applied = false;
-  subscribe("run", ({ run }) => {
+  subscribe("run", () => {
+    const run = runOf("first");
     if (applied || !run) return;
     applied = true;
     set({ size: sizeFor(run) });
@@ -79,13 +82,16 @@ function welcome() {
   const done = parsed(location.hash).fields.has("l");
   let chosen = done;
   const since = performance.now();
-  subscribe("heads", ({ heads, run, layer, head, query }) => {
+  subscribe("heads", ({ sides: { first } }) => {
+    const { heads, run, layer, head, query } = first;
     if (chosen || !run || heads.size < run.layers.length) return;
     chosen = true;
     if (layer || head || query != null || performance.now() - since > PATIENCE) return; // it is being looked at
-    const all = [...heads].flatMap(([at, found]) => found.map((figures) => ({ layer: at, ...figures })));
-    const best = all.filter(({ name }) => name === "induction").sort((a, b) => b.induction - a.induction)[0];
-    if (best) set({ layer: best.layer, head: best.head });
+    const all = [...heads].flatMap(([at, found]) => found.map((figures) => ({ at, figures })));
+    const [best] = all
+      .filter(({ figures }) => figures.name === "induction")
+      .sort((a, b) => b.figures.induction - a.figures.induction);
+    if (best) setSide("first", { layer: best.at, head: best.figures.head });
   });
 }
 
@@ -100,7 +106,7 @@ function watch() {
       return;
     }
     set({ offline: false });
-    if (!get().about || !get().run) await begin();
+    if (!get().about || !runOf("first")) await begin();
     else await reopen();
   };
   // The server keeps only so many texts open; what it put away is opened again, but not in a circle.
@@ -118,14 +124,15 @@ function watch() {
 }
 
 function status() {
-  byId("problem").querySelector("button").onclick = () => set({ problem: "" });
+  find(byId("problem"), "button").onclick = () => set({ problem: "" });
   subscribe("problem offline busy", ({ problem, offline, busy }) => {
     byId("problem").hidden = !problem;
-    byId("problem").querySelector("span").textContent = problem && sentence(problem);
+    find(byId("problem"), "span").textContent = problem && sentence(problem);
     byId("offline").hidden = !offline;
     byId("busy").textContent = busy;
   });
-  subscribe("about run busy offline", ({ about, run, busy, offline }) => {
+  subscribe("about run busy offline", ({ about, busy, offline }) => {
+    const run = runOf("first");
     byId("welcome").textContent = offline
       ? ""
       : busy || !about

@@ -13,8 +13,10 @@ import {
   figuresOf,
   get,
   keyNow,
+  opened,
   placeOf,
   queryNow,
+  runOf,
   set,
   shown,
   subscribe,
@@ -26,66 +28,26 @@ import { asked, isWhole, moved, scaled, whole } from "./zoom.js";
 const FINEST = 1400; // cells along a side: half as many more are asked for at most, and 2,048 are given
 
 export class MapColumn {
-  /** @param {"first"|"second"} which @param {HTMLElement} root */
+  /** @param {SideName} which @param {HTMLElement} root */
   constructor(which, root) {
     this.which = which;
     this.root = root;
     this.place = layout(300, 300, 1);
-    /** The window's data and the whole's, as the server sent them. */
+    /** The window's weights. @type {Drawn|null} */
     this.sharp = null;
-    this.coarse = null; // it stands in for what has not come yet, and says how the colours go
+    /** The whole's: it stands in for what has not come yet, and says how the colours go. @type {Drawn|null} */
+    this.coarse = null;
+    /** @type {{of: string, entropy: Float32Array, received: Float32Array}|null} */
     this.margins = null;
+    /** @type {Map<string, HTMLCanvasElement>} */
     this.made = new Map();
     this.asking = { sharp: "", coarse: "" };
     this.wanted = ""; // run, layer and head
     this.shape = ""; // layer and head
-    this.#build();
-    this.redraw = framed(() => this.#draw());
-    this.#ask = settled(12, () => this.#load());
-    new ResizeObserver(() => this.#resized()).observe(this.field);
-    document.addEventListener("inks", () => this.#recolour());
-    subscribe("hover query key querySecond keySecond", () => this.redraw());
-    subscribe("colour fit", () => this.#recolour());
-    subscribe("run second layer head average other compare wide zoom zoomSecond", () => this.#changed());
-    subscribe("heads headsSecond layer head average other compare active run second", () => this.#titled());
-  }
-
-  #ask;
-
-  /** What this column shows. */
-  source() {
-    return shown(this.which);
-  }
-
-  /** Changes the window, here and where it is linked. */
-  zoomTo(zoom) {
-    change({ zoom }, this.which);
-  }
-
-  zoomBy(factor, at) {
-    const { run, zoom } = this.source();
-    if (run) this.zoomTo(scaled(zoom, run.length, factor, at));
-  }
-
-  panBy(x, y) {
-    const { run, zoom } = this.source();
-    if (run && zoom) this.zoomTo(moved(zoom, run.length, x, y));
-  }
-
-  #build() {
-    const chooseLayer = ({ target: { value } }) => {
-      if (value === "mean") return change({ average: "model" }, this.which);
-      const { run, head, average } = this.source();
-      const layer = Number(value);
-      const still = average === "head" ? "head" : "layer";
-      change({ layer, head: clamp(head, run.layers[layer].heads.length), average: still }, this.which);
-    };
-    const chooseHead = ({ target: { value } }) =>
-      change(value === "mean" ? { average: "layer" } : { head: Number(value), average: "head" }, this.which);
-    const side = this.which === "second" ? " on the right" : "";
-    this.layerSelect = make("select", { "aria-label": `Layer${side}`, onchange: chooseLayer });
-    this.headSelect = make("select", { "aria-label": `Head${side}`, onchange: chooseHead });
-    this.name = make("span", { className: "side-name", textContent: this.which === "second" ? "right" : "left" });
+    const side = which === "second" ? " on the right" : "";
+    this.layerSelect = make("select", { "aria-label": `Layer${side}` });
+    this.headSelect = make("select", { "aria-label": `Head${side}` });
+    this.name = make("span", { className: "side-name", textContent: which === "second" ? "right" : "left" });
     this.chip = make("span", { className: "chip" });
     this.told = make("span", { className: "about" });
     this.stale = make("span", { className: "stale", textContent: "drawing …", hidden: true });
@@ -102,15 +64,66 @@ export class MapColumn {
     this.extra = make("div");
     this.canvas = make("canvas", { tabIndex: 0, role: "img" });
     this.field = make("div", { className: "field" }, this.canvas);
-    this.root.append(this.title, this.extra, this.field);
+    root.append(this.title, this.extra, this.field);
+    this.#listen();
+    this.redraw = framed(() => this.#draw());
+    this.#ask = settled(12, () => this.#load());
+    new ResizeObserver(() => this.#resized()).observe(this.field);
+    document.addEventListener("inks", () => this.#recolour());
+    subscribe("hover query key", () => this.redraw());
+    subscribe("colour fit", () => this.#recolour());
+    subscribe("run layer head average compare wide zoom", () => this.#changed());
+    subscribe("heads layer head average compare active run", () => this.#titled());
+  }
+
+  #ask;
+
+  /** What this column shows. */
+  source() {
+    return shown(this.which);
+  }
+
+  /** What it shows, where there is a text for sure. */
+  opened() {
+    return opened(this.which);
+  }
+
+  /** Changes the window, here and where it is linked. */
+  zoomTo(/** @type {Zoom|null} */ zoom) {
+    change({ zoom }, this.which);
+  }
+
+  zoomBy(/** @type {number} */ factor, /** @type {{x: number, y: number}|undefined} */ at = undefined) {
+    const { run, zoom } = this.source();
+    if (run) this.zoomTo(scaled(zoom, run.length, factor, at));
+  }
+
+  panBy(/** @type {number} */ x, /** @type {number} */ y) {
+    const { run, zoom } = this.source();
+    if (run && zoom) this.zoomTo(moved(zoom, run.length, x, y));
+  }
+
+  #listen() {
+    this.layerSelect.onchange = () => {
+      const { value } = this.layerSelect;
+      if (value === "mean") return change({ average: "model" }, this.which);
+      const { run, head, average } = this.opened();
+      const layer = Number(value);
+      const still = average === "head" ? "head" : "layer";
+      change({ layer, head: clamp(head, run.layers[layer].heads.length), average: still }, this.which);
+    };
+    this.headSelect.onchange = () => {
+      const { value } = this.headSelect;
+      change(value === "mean" ? { average: "layer" } : { head: Number(value), average: "head" }, this.which);
+    };
     this.root.addEventListener("pointerdown", () => set({ active: this.which }));
     this.root.addEventListener("focusin", () => set({ active: this.which }));
 
-    const spot = (x, y) => {
+    const spot = (/** @type {number} */ x, /** @type {number} */ y) => {
       const { run, zoom } = this.source();
       return run ? hit(this.place, zoom, run.length, x, y) : null;
     };
-    const inside = (x, y) => ({
+    const inside = (/** @type {number} */ x, /** @type {number} */ y) => ({
       x: (x - this.place.left) / this.place.side,
       y: (y - this.place.top) / this.place.side,
     });
@@ -140,7 +153,9 @@ export class MapColumn {
     const { run, layer, head, average } = source;
     this.title.hidden = !run;
     if (!run) return;
+    /** @type {[value: string, text: string, title: string][]} */
     const layers = run.layers.map(({ index, name }, at) => [String(at), String(index), name]);
+    /** @type {[value: string, text: string, title: string][]} */
     const heads = run.layers[layer].heads.map((name, at) => [String(at), String(name), ""]);
     fill(
       this.layerSelect,
@@ -193,8 +208,8 @@ export class MapColumn {
     this.#ask();
   }
 
-  async #begin(wanted) {
-    const { run } = this.source();
+  async #begin(/** @type {string} */ wanted) {
+    const { run } = this.opened();
     const [layer, head] = placeOf(this.source());
     const margins = await heard(api.readouts(run.id, layer, head, `readouts-${this.which}`));
     if (!margins || wanted !== this.wanted) return;
@@ -214,14 +229,18 @@ export class MapColumn {
     if (!run || this.root.hidden || get().wide || get().offline) return;
     const most = Math.min(FINEST, Math.round(this.place.side * (window.devicePixelRatio || 1)));
     const all = isWhole(zoom, run.length);
+    /** @type {{name: "sharp"|"coarse", range: ReturnType<typeof asked>}[]} */
     const jobs = [{ name: "sharp", range: asked(zoom, run.length, most) }];
     if (!all && !this.coarse?.key.startsWith(`${this.wanted}/`))
       jobs.push({ name: "coarse", range: asked(null, run.length, most) });
-    await Promise.all(jobs.map((job) => this.#fetch(job, { run, layer, head, all })));
+    await Promise.all(jobs.map((job) => this.#fetch(job.name, job.range, { id: run.id, layer, head, all })));
   }
 
-  async #fetch({ name, range }, { run, layer, head, all }) {
-    const { queries, keys, block } = range;
+  /**
+   * @param {"sharp"|"coarse"} name @param {ReturnType<typeof asked>} range
+   * @param {{id: string, layer: Place[0], head: Place[1], all: boolean}} of
+   */
+  async #fetch(name, { queries, keys, block }, { id, layer, head, all }) {
     const key = `${this.wanted}/${queries}/${keys}/${block}`;
     if (this[name]?.key === key || this.asking[name] === key) return;
     this.asking[name] = key;
@@ -236,7 +255,7 @@ export class MapColumn {
       keys: keys.join(),
       block,
     };
-    const data = await heard(api.map(run.id, window, `${name}-${this.which}`));
+    const data = await heard(api.map(id, window, `${name}-${this.which}`));
     clearTimeout(timer);
     if (this.asking[name] === key) this.asking[name] = "";
     if (!data || wanted !== this.wanted) return;
@@ -261,26 +280,28 @@ export class MapColumn {
   }
 
   /** The picture of some data in the colours of now. */
-  pictureOf(data, scale) {
+  pictureOf(/** @type {Drawn} */ data, /** @type {import("./colour.js").Scale} */ scale) {
     const key = `${data.key}/${scale.kind}/${scale.high}/${inks().theme}`;
-    if (!this.made.has(key)) {
-      const { queries, keys, block } = data;
+    const { queries, keys, block } = data;
+    let canvas = this.made.get(key);
+    if (!canvas) {
       const causal = this.source().run?.causal;
       // Hidden is what lies wholly above the diagonal: no query of the cell sees any of its keys.
-      const hidden = causal ? (i, j) => keys[0] + j * block > queries[0] + (i + 1) * block - 1 : undefined;
-      this.made.set(key, picture(data, scale, inks().theme, hidden));
+      const hidden = causal
+        ? (/** @type {number} */ i, /** @type {number} */ j) => keys[0] + j * block > queries[0] + (i + 1) * block - 1
+        : undefined;
+      canvas = picture(data, scale, inks().theme, hidden);
+      this.made.set(key, canvas);
     }
-    const { queries, keys, block } = data;
-    return { canvas: this.made.get(key), queries, keys, block };
+    return { canvas, queries, keys, block };
   }
 
-  /** All that the drawing needs; also what is exported. */
+  /** @returns {MapDrawing} All that the drawing needs; also what is exported. */
   drawing() {
-    const { run, zoom } = this.source();
+    const { run, zoom } = this.opened();
     const scale = scaleNow();
-    const pictures = [this.coarse, this.sharp]
-      .filter((data, k, both) => data && (k === 1 || data !== both[1]))
-      .map((data) => this.pictureOf(data, scale));
+    const drawn = [this.coarse === this.sharp ? null : this.coarse, this.sharp];
+    const pictures = drawn.filter((data) => data !== null).map((data) => this.pictureOf(data, scale));
     const [query, key] = [queryNow(this.which), keyNow(this.which)];
     return {
       place: this.place,
@@ -309,7 +330,7 @@ export class MapColumn {
     this.canvas.classList.toggle("zoomed", !isWhole(this.source().zoom, run.length));
     paintMap(prepared(this.canvas, place.width, place.height), this.drawing());
     const { queries, keys, span } = this.source().zoom ?? whole(run.length);
-    const seen = (first) =>
+    const seen = (/** @type {number} */ first) =>
       `${count(Math.floor(first))} to ${count(Math.min(run.length, Math.ceil(first + span)) - 1)}`;
     const [query, key] = [queryNow(this.which), keyNow(this.which)];
     const at = `query ${named(run.labels, query)}${key == null ? "" : `, key ${named(run.labels, key)}`}`;
@@ -320,7 +341,11 @@ export class MapColumn {
   }
 }
 
-function fill(select, names, chosen) {
+function fill(
+  /** @type {HTMLSelectElement} */ select,
+  /** @type {[value: string, text: string, title: string][]} */ names,
+  /** @type {string|number} */ chosen,
+) {
   const key = names.map(([, text]) => text).join();
   if (select.dataset.names !== key) {
     select.dataset.names = key;
@@ -337,15 +362,18 @@ export const columns = /** @type {any} */ ({});
  * is zoomed, unless it is to fit what is seen. A weight can then be above it, where that is of means.
  */
 export function scaleNow() {
-  const drawn = [columns.first, columns.second].filter((column) => column && !column.root.hidden && column.sharp);
-  const fitted = drawn.map(({ sharp, coarse }) => (get().fit ? sharp : (coarse ?? sharp)));
-  const most = (all) => Math.max(0, ...all.map(({ greatest }) => greatest));
+  const drawn = Object.values(columns).filter(({ root }) => !root.hidden);
+  const sharp = drawn.map((column) => column.sharp).filter((data) => data !== null);
+  const fitted = get().fit
+    ? sharp
+    : drawn.map((column) => column.coarse ?? column.sharp).filter((data) => data !== null);
+  const most = (/** @type {Drawn[]} */ all) => Math.max(0, ...all.map(({ greatest }) => greatest));
   const scale = scaleFor(
     get().colour,
     most(fitted),
     fitted.every(({ exact }) => exact),
   );
-  return { ...scale, exceeded: scale.high < 1 && most(drawn.map(({ sharp }) => sharp)) > scale.high };
+  return { ...scale, exceeded: scale.high < 1 && most(sharp) > scale.high };
 }
 
 /** The column that zoom buttons and keys mean. */
@@ -353,8 +381,8 @@ export const activeColumn = () => columns[activeSide()];
 
 export function startMaps() {
   // Before the columns listen: they look at whether they are hidden, and how large they are.
-  subscribe("run compare wide", ({ run, compare, wide }) => {
-    byId("page").classList.toggle("empty", !run);
+  subscribe("run compare wide", ({ compare, wide }) => {
+    byId("page").classList.toggle("empty", !runOf("first"));
     byId("map-second").hidden = compare === "off";
     byId("page").classList.toggle("comparing", compare !== "off");
     byId("page").classList.toggle("wide", wide);

@@ -1,5 +1,5 @@
 /** What the model expects after the last token; a click appends it, a button goes on by itself. */
-import { byId, make } from "./dom.js";
+import { byId, findAll, make } from "./dom.js";
 import { weight } from "./format.js";
 import { append, generate, stop, writing } from "./session.js";
 import { get, shown, subscribe } from "./store.js";
@@ -11,31 +11,35 @@ export function startNext() {
   for (const field of [tokens, heat]) field.addEventListener("keydown", (event) => event.stopPropagation());
   button.onclick = () => {
     if (get().generating) return stop();
-    const between = (value, least, most, otherwise) =>
-      Number.isFinite(value) ? Math.max(least, Math.min(most, value)) : otherwise;
-    const most = get().about.limits?.generate ?? 200;
+    const between = (
+      /** @type {number} */ value,
+      /** @type {number} */ least,
+      /** @type {number} */ most,
+      /** @type {number} */ otherwise,
+    ) => (Number.isFinite(value) ? Math.max(least, Math.min(most, value)) : otherwise);
+    const most = get().about?.limits.generate ?? 200;
     tokens.value = String(between(Math.round(tokens.valueAsNumber), 1, most, 20));
     heat.value = String(between(heat.valueAsNumber, 0, 5, 0.8));
     generate({ tokens: tokens.valueAsNumber, temperature: heat.valueAsNumber }, ghosts);
   };
-  subscribe("run second compare active about generating", ({ about, generating }) => {
+  subscribe("run compare active about generating", ({ about, generating }) => {
     const { run } = shown(writing());
     byId("next-of").textContent = get().compare === "text" ? `of the ${writing()} text` : "";
     byId("next-panel").hidden = !run?.next;
     byId("generate-row").hidden = !about?.generates;
     button.textContent = generating ? "Stop" : "Generate";
-    if (about?.limits?.generate) tokens.max = about.limits.generate;
+    if (about?.limits?.generate) tokens.max = String(about.limits.generate);
     if (run?.next) list(run.next, generating);
   });
 }
 
 /** Words for a voice: what is seen must be part of the name that it says. */
-const unseen = (words) => make("span", { className: "unseen", textContent: words });
+const unseen = (/** @type {string} */ words) => make("span", { className: "unseen", textContent: words });
 
-function list(next, busy) {
+function list(/** @type {Candidate[]} */ next, /** @type {boolean} */ busy) {
   const most = next[0]?.probability || 1;
   const focused = document.activeElement?.closest?.("#next")
-    ? [...byId("next").querySelectorAll("button")].indexOf(document.activeElement)
+    ? findAll(byId("next"), "button").indexOf(/** @type {HTMLElement} */ (document.activeElement))
     : -1;
   byId("next").replaceChildren(
     ...next.map(({ token, shown: name, probability }) => {
@@ -62,7 +66,7 @@ function list(next, busy) {
 }
 
 /** Tokens that were drawn and have no pattern yet. */
-function ghosts(drawn, side) {
+function ghosts(/** @type {StreamLine[]} */ drawn, /** @type {SideName} */ side) {
   const root = byId(side === "second" ? "tokens-second" : "tokens");
   root.querySelectorAll(".ghost").forEach((old) => old.remove());
   for (const { text } of drawn) root.append(make("span", { className: "token new ghost", textContent: text }));

@@ -16,7 +16,7 @@ export function pend() {
   };
 }
 
-/** Waits for what a promise does. */
+/** Waits for a promise, as a part of what is pending. @template T @param {Promise<T>} promise */
 export async function during(promise) {
   const end = pend();
   try {

@@ -5,12 +5,15 @@ import { paintOverview, paintScale } from "./draw_map.js";
 import { count, full, named, placeName, signed, weight } from "./format.js";
 import { activeColumn, columns, scaleNow } from "./map.js";
 import { heard } from "./quiet.js";
-import { get, keyNow, placeOf, queryNow, set, shown, sides, strongestKey, subscribe } from "./store.js";
+import { get, keyNow, placeOf, queryNow, runOf, set, shown, sides, strongestKey, subscribe } from "./store.js";
 import { prepared } from "./surface.js";
 import { inks } from "./theme.js";
 import { bounded, isWhole, whole } from "./zoom.js";
 
-/** Weights and scores as they came, so that going back and forth does not blink. */
+/**
+ * Weights and scores as they came, so that going back and forth does not blink.
+ * @type {Map<string, Cell>}
+ */
 const cells = new Map();
 
 export function startRail() {
@@ -30,27 +33,21 @@ export function startRail() {
   overviewMoves(byId("overview"));
   const ask = settled(70, askCell);
   const draw = framed(drawRail);
-  subscribe(
-    "hover query key querySecond keySecond layer head average other run second compare active strongest",
-    () => {
-      showCell();
-      ask();
-    },
-  );
+  subscribe("hover query key layer head average run compare active strongest", () => {
+    showCell();
+    ask();
+  });
   subscribe("cell", showCell);
-  subscribe(
-    "colour fit strongest zoom zoomSecond cell run second compare active hover key query keySecond querySecond",
-    () => {
-      mark(get().colour);
-      draw();
-    },
-  );
+  subscribe("colour fit strongest zoom cell run compare active hover key query", () => {
+    mark(get().colour);
+    draw();
+  });
   new ResizeObserver(draw).observe(byId("page"));
   for (const event of ["inks", "pictures"]) document.addEventListener(event, draw);
 }
 
-/** The cell that a side is at: where no key is chosen, the strongest of its query. */
-function spot(side) {
+/** @returns {Spot} The cell that a side is at: where no key is chosen, the strongest of its query. */
+function spot(/** @type {SideName} */ side) {
   const source = shown(side);
   const chosen = keyNow(side);
   const [query, key] = [queryNow(side), chosen ?? strongestKey(side)];
@@ -69,8 +66,8 @@ async function askCell() {
   });
 }
 
-async function askOne({ side, run, query, key, place: [layer, head], name, cell }) {
-  if (!name || cell) return;
+async function askOne(/** @type {Spot} */ { side, run, query, key, place: [layer, head], name, cell }) {
+  if (!name || cell || !run || key == null) return;
   const found = await heard(api.cell(run.id, layer, head, query, key, `cell-${side}`));
   if (!found) return;
   if (cells.size > 2000) cells.clear();
@@ -78,7 +75,7 @@ async function askOne({ side, run, query, key, place: [layer, head], name, cell 
 }
 
 /** What a voice says of the cell under the crosshair: the map's text alternative. */
-function spoken(at, k, all) {
+function spoken(/** @type {Spot} */ at, /** @type {number} */ k, /** @type {Spot[]} */ all) {
   const { run, query, key, cell } = at;
   if (!run) return "";
   const side = all.length > 1 ? `${["left", "right"][k]}, ${placeName(run, at)}: ` : "";
@@ -90,12 +87,12 @@ function spoken(at, k, all) {
 }
 
 /** The weight as the picture has it, where each of its pixels is one: there before the server answers. */
-function seen({ column, query, key }) {
+function seen(/** @type {Pick<Spot, "column"|"query"|"key">} */ { column, query, key }) {
   const data = column.sharp;
   if (
     key == null ||
+    !data?.exact ||
     !column.current() ||
-    !data.exact ||
     query < data.queries[0] ||
     query >= data.queries[1] ||
     key < data.keys[0] ||
@@ -117,18 +114,19 @@ function showCell() {
   cross.replaceChildren(...lists, ...(free ? [make("p", { className: "note", textContent: note })] : []));
 }
 
-const sideName = ({ side }) => (side === "first" ? "left" : "right");
+const sideName = (/** @type {Spot} */ { side }) => (side === "first" ? "left" : "right");
 
 /** The query, the key, and what lies between them: on one side, or under two heads of one text. */
-function facts(spots, heading = "") {
-  const [{ run, query, key }] = spots;
+function facts(/** @type {Spot[]} */ spots, heading = "") {
+  const [{ query, key }] = spots;
+  const run = /** @type {Run} */ (spots[0].run);
   const list = make("dl", { className: "pairs" });
-  const add = (name, value, { title = "", strong = false } = {}) =>
+  const add = (/** @type {string} */ name, /** @type {string} */ value, { title = "", strong = false } = {}) =>
     list.append(
       make("dt", { textContent: name }),
       make("dd", { textContent: value, title, className: strong ? "strong" : "" }),
     );
-  const token = (k) => named(run.labels, k);
+  const token = (/** @type {number} */ k) => named(run.labels, k);
   add(heading ? `${heading} query` : "query", token(query), { title: run.labels[query] });
   add("key", key == null ? "–" : token(key), { title: key == null ? "" : run.labels[key] });
   for (const at of spots) {
@@ -148,8 +146,8 @@ function facts(spots, heading = "") {
 }
 
 function drawRail() {
-  byId("rail").hidden = !get().run;
-  if (!get().run) return;
+  byId("rail").hidden = !runOf("first");
+  if (!runOf("first")) return;
   const scale = scaleNow();
   const column = activeColumn();
   const at = spot(column.which);
@@ -178,9 +176,10 @@ function drawRail() {
       inks: inks(),
     });
   }
-  const { queries, keys, span } = source.zoom ?? whole(source.run.length);
-  const range = (first) =>
-    `${count(Math.floor(first))}–${count(Math.min(source.run.length, Math.ceil(first + span)) - 1)}`;
+  const { length } = source.run;
+  const { queries, keys, span } = source.zoom ?? whole(length);
+  const range = (/** @type {number} */ first) =>
+    `${count(Math.floor(first))}–${count(Math.min(length, Math.ceil(first + span)) - 1)}`;
   const means =
     column.sharp && !column.sharp.exact ? `; a cell is the mean of ${column.sharp.block} × ${column.sharp.block}` : "";
   byId("zoom-note").textContent = all
@@ -189,13 +188,13 @@ function drawRail() {
 }
 
 /** Clicking or dragging on the overview brings the window there. */
-function overviewMoves(canvas) {
-  const move = (event) => {
+function overviewMoves(/** @type {HTMLCanvasElement} */ canvas) {
+  const move = (/** @type {PointerEvent} */ event) => {
     const column = activeColumn();
     const { run, zoom } = column.source();
     if (!run || !zoom) return;
     const box = canvas.getBoundingClientRect();
-    const at = (part) => part * run.length - zoom.span / 2;
+    const at = (/** @type {number} */ part) => part * run.length - zoom.span / 2;
     column.zoomTo(
       bounded(
         {

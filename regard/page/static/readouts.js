@@ -4,40 +4,40 @@ import { byId, framed, keyButton, make, markStale, rove, settled } from "./dom.j
 import { LEFT, paintReadouts } from "./draw_readouts.js";
 import { named, plural, weight } from "./format.js";
 import { heard } from "./quiet.js";
-import { change, get, keyNow, placeOf, queryNow, queryRead, set, shown, subscribe } from "./store.js";
+import { change, get, keyNow, opened, placeOf, queryNow, queryRead, set, shown, subscribe } from "./store.js";
 import { prepared } from "./surface.js";
 import { inks } from "./theme.js";
 
 const TOP = 12;
 
+/** @type {Float32Array|null} */
 let values = null;
+/** @type {{of: string, run: Run, query: number, weights: Float32Array}|null} */
 let row = null;
-let loaded = ""; // what the values are of
-let canvas = null;
-let plots = null;
-let table = null;
+/** What the values are of. @type {string|null} */
+let loaded = "";
+const canvas = make("canvas", {
+  tabIndex: 0,
+  role: "img",
+  "aria-label":
+    "Readouts along the text: entropy, distance, weight on the first token, received. Arrows move the query.",
+});
+const plots = make("div", { className: "plots" }, canvas);
+const table = make("div");
 
 export function startReadouts() {
-  canvas = make("canvas", {
-    tabIndex: 0,
-    role: "img",
-    "aria-label":
-      "Readouts along the text: entropy, distance, weight on the first token, received. Arrows move the query.",
-  });
-  plots = make("div", { className: "plots" }, canvas);
-  table = make("div");
   byId("readouts").append(make("div", { className: "along" }, plots, table));
   rove(table);
   const draw = framed(paint);
   const ask = settled(60, () => load(draw));
-  subscribe("run second layer head average other compare active query querySecond hover tab folded", () => {
+  subscribe("run layer head average compare active query hover tab folded", () => {
     dim();
     ask();
   });
-  subscribe("hover query key querySecond keySecond tab zoom zoomSecond active", draw);
+  subscribe("hover query key tab zoom active", draw);
   document.addEventListener("inks", draw);
   new ResizeObserver(draw).observe(plots);
-  const at = (event) => {
+  const at = (/** @type {PointerEvent} */ event) => {
     const { run } = shown();
     const box = canvas.getBoundingClientRect();
     const x = event.clientX - box.left - LEFT;
@@ -58,9 +58,9 @@ export function startReadouts() {
   });
 }
 
-/** All tokens, or those of the map's window once it is zoomed: the same stretch in both. */
+/** @returns {Span} All tokens, or those of the map's window once it is zoomed. */
 function range() {
-  const { run, zoom } = shown();
+  const { run, zoom } = opened();
   return zoom ? [Math.floor(zoom.queries), Math.min(run.length, Math.ceil(zoom.queries + zoom.span))] : [0, run.length];
 }
 
@@ -77,7 +77,7 @@ function dim() {
   markStale(table, row !== null && row.of !== `${now}/${queryRead()}`);
 }
 
-async function load(draw) {
+async function load(/** @type {() => void} */ draw) {
   const now = get();
   const { tab, folded } = now;
   const source = shown();
@@ -98,27 +98,31 @@ async function load(draw) {
   if (!data) return;
   row = { of: `${key}/${query}`, run, query, weights: data.values };
   dim();
-  list();
+  list(row);
 }
 
 function paint() {
   const { tab, folded } = get();
   const { run } = shown();
   if (!run || tab !== "readouts" || folded || !values || values.length !== 4 * run.length) return;
-  const box = canvas.parentElement.getBoundingClientRect();
+  const box = plots.getBoundingClientRect();
   const [width, height] = [box.width, Math.max(150, box.height - 4)];
   paintReadouts(prepared(canvas, width, height), readoutsDrawing(run, values, width, height));
 }
 
 /** All that the drawing needs; also what is exported. */
-export function readoutsDrawing(run, along, width, height) {
+export function readoutsDrawing(
+  /** @type {Run} */ run,
+  /** @type {Float32Array} */ along,
+  /** @type {number} */ width,
+  /** @type {number} */ height,
+) {
   const [query, key] = [queryNow(), keyNow()];
   return { values: along, length: run.length, range: range(), width, height, query, key, inks: inks() };
 }
 
 /** The strongest keys of the query, from its whole row. */
-function list() {
-  const { run, query, weights } = row;
+function list(/** @type {NonNullable<typeof row>} */ { run, query, weights }) {
   const order = strongest(weights, TOP);
   const most = weights[order[0]] || 1;
   let sum = 0;
@@ -174,10 +178,11 @@ function list() {
   );
 }
 
-const away = (back) => (back < 0 ? `${-back} ahead` : `${back} back`);
+const away = (/** @type {number} */ back) => (back < 0 ? `${-back} ahead` : `${back} back`);
 
 /** Places of the greatest numbers, without sorting 100,000 of them. */
-function strongest(weights, most) {
+function strongest(/** @type {Float32Array} */ weights, /** @type {number} */ most) {
+  /** @type {number[]} */
   const best = [];
   for (let k = 0; k < weights.length; k++) {
     if (!(weights[k] > 0) || (best.length === most && weights[k] <= weights[best[most - 1]])) continue;

@@ -3,17 +3,17 @@ import * as api from "./api.js";
 import { documentEvent } from "./dom.js";
 import { during } from "./pending.js";
 import { heard } from "./quiet.js";
-import { activeSide, get, set } from "./store.js";
+import { activeSide, get, runOf, set, setSide } from "./store.js";
 
 const LONG = 4096; // tokens
 
 /** Everything else waits for the map that is looked at, or the machine would be busy with the rest. */
-export async function afterMap(run) {
+export async function afterMap(/** @type {Run} */ run) {
   if (!get().wide && !get().offline) await documentEvent("pictures", run.length > LONG ? 20_000 : 1500);
 }
 
 /** A run as the page uses it. */
-export function prepare(run) {
+export function prepare(/** @type {Run} */ run) {
   run.labels = run.tokens.map(({ shown }) => shown);
   // Of the longest label: a place stands before it once tokens are skipped, unless it is all there is.
   const places =
@@ -24,40 +24,38 @@ export function prepare(run) {
 
 /**
  * Shows a run in place of the one before.
- * @param {any} run
- * @param {{keep?: boolean, side?: "first"|"second"}} [how] keep: it goes on the same text, so the
+ * @param {Run} run
+ * @param {{keep?: boolean, side?: SideName}} [how] keep: it goes on the same text, so the
  *   selection stays
  */
 export function show(run, { keep = false, side = "first" } = {}) {
   prepare(run);
-  const own = side === "second" ? { second: run } : { run };
-  set(/** @type {any} */ ({ ...own, grown: keep, hover: {}, problem: "" }));
+  setSide(side, { run });
+  set({ grown: keep, hover: {}, problem: "" });
   if (!keep) {
-    const { layer, head } = get();
-    const at = Math.min(layer, run.layers.length - 1);
-    const clear = { query: null, key: null, zoom: null };
-    if (side === "second")
-      set({ querySecond: clear.query, keySecond: clear.key, zoomSecond: clear.zoom, headsSecond: new Map() });
-    else set({ layer: at, head: Math.min(head, run.layers[at].heads.length - 1), ...clear, heads: new Map() });
+    setSide(side, { query: null, key: null, zoom: null, heads: new Map() });
+    if (side === "first") {
+      const { layer, head } = get().sides.first;
+      const at = Math.min(layer, run.layers.length - 1);
+      setSide(side, { layer: at, head: Math.min(head, run.layers[at].heads.length - 1) });
+    }
   }
   during(readHeads(run, side));
 }
 
-/** @param {any} run @param {"first"|"second"} side */
+/** @param {Run} run @param {SideName} side */
 async function readHeads(run, side) {
   await afterMap(run);
   if (run.length > LONG) await documentEvent("thumbnails", 120_000); // the scores of a long text take longest
-  const name = side === "second" ? "headsSecond" : "heads";
-  const current = () => (side === "second" ? get().second : get().run);
   try {
     await api.heads(
       run.id,
-      (line) => {
-        if (current() !== run) return;
+      (/** @type {StreamLine} */ line) => {
+        if (runOf(side) !== run) return;
         if (line.error) set({ problem: line.error });
-        else {
+        else if (line.layer != null && line.heads) {
           const heads = line.heads.map((figures) => ({ ...figures, run: run.id }));
-          set(/** @type {any} */ ({ [name]: new Map(get()[name]).set(line.layer, heads) }));
+          setSide(side, { heads: new Map(get().sides[side].heads).set(line.layer, heads) });
         }
       },
       side === "second" ? "heads-second" : "heads",
@@ -69,7 +67,11 @@ async function readHeads(run, side) {
 }
 
 /** Whether an answer could be shown. */
-async function showing(doing, answer, how) {
+async function showing(
+  /** @type {string} */ doing,
+  /** @type {Promise<Run>} */ answer,
+  /** @type {{keep?: boolean, side: SideName}} */ how,
+) {
   set({ busy: doing });
   const run = await heard(answer);
   set({ busy: "" });
@@ -77,32 +79,33 @@ async function showing(doing, answer, how) {
   return Boolean(run);
 }
 
-const viewOf = (side) => (side === "second" ? "open-second" : "open");
+const viewOf = (/** @type {SideName} */ side) => (side === "second" ? "open-second" : "open");
 
-/** @param {string} text @param {"first"|"second"} [side] */
+/** @param {string} text @param {SideName} [side] */
 export const openText = (text, side = "first") =>
   showing(side === "first" ? "reading the text …" : "reading the second text …", api.open(text, viewOf(side)), {
     side,
   });
 
-/** @param {string} name @param {"first"|"second"} [side] */
+/** @param {string} name @param {SideName} [side] */
 export const openRun = (name, side = "first") => showing("opening …", api.fetchRun(name, viewOf(side)), { side });
 
 /** The side whose text is written on: with two heads of one text there is one. */
 export const writing = () => (get().compare === "text" ? activeSide() : "first");
 
-const runOf = (side) => (side === "second" ? get().second : get().run);
-
-export function append(token) {
+export function append(/** @type {number} */ token) {
   const side = writing();
-  return showing("reading on …", api.append(runOf(side).id, token, viewOf(side)), { keep: true, side });
+  return showing("reading on …", api.append(/** @type {Run} */ (runOf(side)).id, token, viewOf(side)), {
+    keep: true,
+    side,
+  });
 }
 
 /** Opens the texts again that are on the page: the server was started anew, or has put them away. */
 export const reopen = () => during(reopened());
 
 async function reopened() {
-  if (!get().run) return;
+  if (!runOf("first")) return;
   for (const side of /** @type {const} */ (["first", "second"])) {
     const run = runOf(side);
     if (!run) continue;
@@ -123,28 +126,36 @@ const GROWTH = 4;
 /**
  * Draws tokens one by one, and shows the longer text every few.
  * @param {{tokens: number, temperature: number}} options
- * @param {(drawn: any[], side: "first"|"second") => void} each hears of the tokens that the text
+ * @param {(drawn: StreamLine[], side: SideName) => void} each hears of the tokens that the text
  *   shown does not have yet
  */
 export const generate = (options, each) => during(generated(options, each));
 
-async function generated({ tokens, temperature }, each) {
+async function generated(
+  /** @type {{tokens: number, temperature: number}} */ { tokens, temperature },
+  /** @type {(drawn: StreamLine[], side: SideName) => void} */ each,
+) {
   const side = writing();
   const control = new AbortController();
   drawing = control;
   set({ busy: "generating …", generating: true });
   for (let left = tokens; left > 0 && !control.signal.aborted; left -= GROWTH) {
-    const at = runOf(side);
+    const at = /** @type {Run} */ (runOf(side));
+    /** @type {StreamLine[]} */
     const drawn = [];
+    /** @type {Run|null} */
     let longer = null;
     try {
       await api.generate(
         at.id,
         { tokens: Math.min(GROWTH, left), temperature, seed: null },
-        (line) => {
+        (/** @type {StreamLine} */ line) => {
           if (line.error) set({ problem: line.error });
           else if (line.run) longer = line.run;
-          else each(drawn.push(line) && drawn, side);
+          else {
+            drawn.push(line);
+            each(drawn, side);
+          }
         },
         control.signal,
       );
@@ -153,7 +164,9 @@ async function generated({ tokens, temperature }, each) {
       else if (!(error instanceof api.Replaced || error instanceof api.ServerError)) throw error;
       // What was drawn before it was stopped stays, like what a person typed.
       for (const { token } of error instanceof api.Replaced ? drawn : []) {
-        longer = (await heard(api.append((longer ?? at).id, token, viewOf(side)))) ?? longer;
+        /** @type {Run|null} */
+        const grown = await heard(api.append((longer ?? at).id, Number(token), viewOf(side)));
+        longer = grown ?? longer;
       }
     }
     if (runOf(side) !== at) break; // another text was opened meanwhile

@@ -1,6 +1,6 @@
 /** One query's attention, every number of it: query, scores, softmax, and the weighted sum of values. */
 import * as api from "./api.js";
-import { byId, make, markStale, rove, settled } from "./dom.js";
+import { byId, find, findAll, make, markStale, rove, settled } from "./dom.js";
 import { named, placeName, plural, signed, weight } from "./format.js";
 import { heard } from "./quiet.js";
 import { change, get, keyNow, queryNow, queryRead, shown, subscribe } from "./store.js";
@@ -8,18 +8,20 @@ import { keysTable } from "./steps_table.js";
 import { Strips, greatest } from "./strip.js";
 
 const PAGE = 24; // keys that are written out at a time
-let data = null; // the server's answers, with what they were asked for
-let picked = null; // the key that is followed
+/** The server's answers, with what they were asked for; null until the first. @type {StepsShown} */
+let data = /** @type {any} */ (null);
+/** The key that is followed. @type {StepKey|null} */
+let picked = null;
 const strips = new Strips(() => data?.context && table());
 
 export function startSteps() {
   const soon = settled(40, load);
-  subscribe("run second layer head average other compare active query querySecond hover tab folded", () => {
+  subscribe("run layer head average compare active query hover tab folded", () => {
     dim();
     soon();
   });
-  subscribe("key keySecond hover query querySecond", follow);
-  subscribe("key keySecond query querySecond", settled(110, fetchPicked));
+  subscribe("key hover query", follow);
+  subscribe("key query", settled(110, fetchPicked));
   const draw = () => strips.draw();
   document.addEventListener("inks", draw);
   new ResizeObserver(draw).observe(byId("steps"));
@@ -39,15 +41,16 @@ async function load() {
   const { tab, folded, offline } = get();
   const { run, layer, head, average } = shown();
   if (!run) {
-    data = null;
+    data = /** @type {any} */ (null);
     byId("steps").replaceChildren();
     return;
   }
   if (tab !== "steps" || folded) return;
   const query = queryRead();
-  const name = question();
+  const name = question() ?? "";
   if (data?.name === name) noteMean(average);
   if (data?.name === name || offline) return;
+  /** @type {Steps|null} */
   const steps = await heard(api.steps(run.id, layer, head, query, { count: PAGE }));
   if (!steps) return;
   const entries = steps.keys.filter(({ visible }) => visible);
@@ -62,14 +65,17 @@ async function load() {
 }
 
 /** Steps are one head's: where a mean is chosen, that is said. */
-function noteMean(average) {
-  const note = byId("steps").querySelector(".steps-of");
+function noteMean(/** @type {Average} */ average) {
+  const note = find(byId("steps"), ".steps-of");
   note.hidden = average === "head";
   const place = placeName(data.run, { ...data, average: "head" })
     .replace(" · Head", ", head")
     .replace("L", "l");
   note.textContent = `A mean of heads has no steps of its own, since softmax is taken in each. These are the steps of ${place}.`;
 }
+
+/** The head's output, where the values are known. */
+const context = () => data.context ?? [];
 
 /** Keys that are written out: of them one is followed. */
 const known = () => [...data.entries, ...data.hiddenEntries, ...(data.extra ? [data.extra] : [])];
@@ -88,7 +94,7 @@ function follow() {
 
 /** Brings the row of a chosen key into sight, without moving the page. */
 function reveal() {
-  const box = byId("steps").querySelector(".keys");
+  const box = find(byId("steps"), ".keys");
   const row = box.querySelector("tr.on");
   if (!row || box.contains(document.activeElement)) return;
   const [inner, outer] = [row.getBoundingClientRect(), box.getBoundingClientRect()];
@@ -104,6 +110,7 @@ async function fetchPicked() {
   if (key == null || key >= data.run.length || data.run !== shown().run) return;
   if (known().some(({ position }) => position === key)) return;
   const { run, layer, head, at } = data;
+  /** @type {Steps|null} */
   const found = await heard(api.steps(run.id, layer, head, at, { count: 1, picked: key }, "steps-key"));
   if (!found?.picked || data !== mine) return;
   data.extra = found.picked;
@@ -112,9 +119,10 @@ async function fetchPicked() {
 }
 
 /** Writes out more keys, from a rank on: the weaker ones, or those that the mask hides. */
-async function page(first) {
+async function page(/** @type {number} */ first) {
   const mine = data;
   const { run, layer, head, at } = data;
+  /** @type {Steps|null} */
   const more = await heard(api.steps(run.id, layer, head, at, { first, count: PAGE }, "steps-page"));
   if (!more || data !== mine) return;
   if (first < data.count) {
@@ -124,10 +132,10 @@ async function page(first) {
   const place = more.keys[0]?.position;
   if (known().filter(({ position }) => position === data.extra?.position).length > 1) data.extra = null;
   table();
-  byId("steps").querySelector(`tr[data-key="${place}"] .key-name`)?.focus();
+  findAll(byId("steps"), `tr[data-key="${place}"] .key-name`)[0]?.focus();
 }
 
-function pick(one) {
+function pick(/** @type {StepKey} */ one) {
   if (one === picked) return;
   picked = one;
   strips.draw();
@@ -135,13 +143,13 @@ function pick(one) {
 }
 
 function mark() {
-  for (const row of byId("steps").querySelectorAll("tr[data-key]"))
+  for (const row of findAll(byId("steps"), "tr[data-key]"))
     row.classList.toggle("on", Number(row.dataset.key) === picked?.position);
 }
 
 function build() {
-  const stops = () => [...byId("steps").querySelectorAll("canvas, .key-name")];
-  const focused = stops().indexOf(/** @type {any} */ (document.activeElement));
+  const stops = () => findAll(byId("steps"), "canvas, .key-name");
+  const focused = stops().indexOf(/** @type {HTMLElement} */ (document.activeElement));
   byId("steps").replaceChildren(
     make("p", { className: "steps-of note", hidden: true }),
     make("div", { className: "walk" }, queryPart(), make("div", { className: "keys" }), contextPart()),
@@ -153,9 +161,10 @@ function build() {
 
 /** The table anew: with other keys, or another number that is followed. */
 function table() {
-  const box = byId("steps").querySelector(".keys");
+  const box = find(byId("steps"), ".keys");
   const scrolled = box.scrollTop;
-  const focused = document.activeElement?.closest?.("#steps tr[data-key]")?.dataset.key;
+  const row = /** @type {HTMLElement|null|undefined} */ (document.activeElement?.closest("#steps tr[data-key]"));
+  const focused = row?.dataset.key;
   box.replaceChildren(
     heading(2, `Softmax over the keys: weight = e^(score − ${signed(data.logsumexp, 3)})`),
     keysTable(data, {
@@ -166,12 +175,13 @@ function table() {
     }),
   );
   box.scrollTop = scrolled;
-  if (focused) box.querySelector(`tr[data-key="${focused}"] .key-name`)?.focus({ preventScroll: true });
+  if (focused) findAll(box, `tr[data-key="${focused}"] .key-name`)[0]?.focus({ preventScroll: true });
   mark();
 }
 
-const heading = (number, words) => make("h3", {}, make("i", { textContent: String(number) }), make("span", {}, words));
-const token = (k) => named(data.run.labels, k, 18);
+const heading = (/** @type {number} */ number, /** @type {string} */ words) =>
+  make("h3", {}, make("i", { textContent: String(number) }), make("span", {}, words));
+const token = (/** @type {number} */ k) => named(data.run.labels, k, 18);
 
 function queryPart() {
   const product = () => data.query.map((value, d) => value * (picked?.key[d] ?? 0));
@@ -204,8 +214,9 @@ function queryPart() {
 
 function oneProduct() {
   if (!picked) return "";
-  const d = strips.followed(data.query.map((value, k) => value * picked.key[k]));
-  return `q[${d}] · k[${d}] = ${signed(data.query[d])} × ${factor(picked.key[d])} = ${signed(data.query[d] * picked.key[d], 3)}`;
+  const { key } = picked;
+  const d = strips.followed(data.query.map((value, k) => value * key[k]));
+  return `q[${d}] · k[${d}] = ${signed(data.query[d])} × ${factor(key[d])} = ${signed(data.query[d] * key[d], 3)}`;
 }
 
 /** What becomes of the sum of the products, step by step. */
@@ -230,7 +241,7 @@ function contextPart() {
     );
     return part;
   }
-  const most = () => greatest([data.context]);
+  const most = () => greatest([context()]);
   part.append(
     strips.strip({
       name: () => (picked ? `value of ${token(picked.position)}` : "value"),
@@ -241,19 +252,22 @@ function contextPart() {
     strips.strip({
       name: () => (picked ? `× its weight ${weight(picked.weight)}` : "× its weight"),
       sign: "w·v",
-      values: () => (picked ? picked.value.map((value) => value * picked.weight) : []),
+      values: () => {
+        const share = picked?.weight ?? 0;
+        return (picked?.value ?? []).map((value) => value * share);
+      },
       most,
     }),
     strips.strip({
       name: () => `sum of the first ${plural(upTo().length, "key")} of the table`,
       sign: "sum",
-      values: () => data.context.map((_, d) => upTo().reduce((sum, one) => sum + one.weight * one.value[d], 0)),
+      values: () => context().map((_, d) => upTo().reduce((sum, one) => sum + one.weight * one.value[d], 0)),
       most,
     }),
     strips.strip({
       name: () => `context, the head’s output: the sum of all ${data.count}`,
       sign: "context",
-      values: () => data.context,
+      values: context,
       most,
     }),
     strips.told(() => (picked ? oneSum() : "Nothing is seen, so the output is 0.")),
@@ -263,18 +277,18 @@ function contextPart() {
 
 /** The keys from the strongest to the one that is followed, or all that are written out. */
 function upTo() {
-  const at = data.entries.indexOf(picked);
+  const at = data.entries.findIndex((one) => one === picked);
   return at < 0 ? data.entries : data.entries.slice(0, at + 1);
 }
 
 /** One number of the context, as the sum that it is. */
 function oneSum() {
-  const d = strips.followed(data.context);
+  const d = strips.followed(context());
   const terms = data.entries.slice(0, 3).map((one) => `${weight(one.weight)} × ${factor(one.value[d])}`);
   const left = data.count - terms.length;
-  const rest = data.context[d] - data.entries.slice(0, 3).reduce((sum, one) => sum + one.weight * one.value[d], 0);
+  const rest = context()[d] - data.entries.slice(0, 3).reduce((sum, one) => sum + one.weight * one.value[d], 0);
   if (left > 0) terms.push(`${plural(left, "more key")}: ${factor(rest)}`);
-  return `context[${d}] = ${terms.join(" + ")} = ${signed(data.context[d], 3)}`;
+  return `context[${d}] = ${terms.join(" + ")} = ${signed(context()[d], 3)}`;
 }
 
-const factor = (value) => (value < 0 ? `(${signed(value, 3)})` : signed(value, 3));
+const factor = (/** @type {number} */ value) => (value < 0 ? `(${signed(value, 3)})` : signed(value, 3));

@@ -2,6 +2,7 @@
 import { keyButton, make } from "./dom.js";
 import { full, plural, signed, weight } from "./format.js";
 
+/** @type {Record<string, (data: StepsShown) => string[]>} */
 const NAMES = {
   scaled: (data) => [`× ${signed(data.scale, 3, 3)}`, `times the scale, ${full(data.scale)}`],
   softcapped: () => ["capped", "cap · tanh(scaled / cap): none beyond ±cap"],
@@ -10,11 +11,13 @@ const NAMES = {
 };
 
 /**
- * @param {any} data what the server said, with `entries`, the keys written out so far by rank, `hiddenEntries`, those
- *   that the mask hides, and `extra`, one that was picked beside them
- * @param {{pick: (one: any) => void, choose: (one: any) => void, page: (first: number) => void,
- *   followed: () => number|null}} on followed: the number of the values that a column multiplies
+ * What a table reports, and the number of the values that a column multiplies.
+ * @typedef {{pick: (one: StepKey) => void, choose: (one: StepKey) => void, page: (first: number) => void,
+ *   followed: () => number|null}} Handlers
+ * @typedef {{data: StepsShown, d: number|null, spare: number, on: Handlers}} Tail
  */
+
+/** @param {StepsShown} data @param {Handlers} on */
 export function keysTable(data, on) {
   const d = on.followed();
   const columns = [
@@ -30,7 +33,7 @@ export function keysTable(data, on) {
     textContent ? make("th", { textContent, title, className, scope: "col" }) : make("td", { className }),
   );
   const most = Math.max(1e-12, ...data.entries.map((one) => one.weight));
-  const row = (one) => keyRow(one, data, { d, most, on });
+  const row = (/** @type {StepKey} */ one) => keyRow(one, data, { d, most, on });
   const body = make("tbody", {}, ...data.entries.map(row));
   if (data.extra) body.append(row(data.extra));
   const tail = { data, d, spare: columns.length - 2 - (d == null ? 0 : 1), on };
@@ -38,11 +41,13 @@ export function keysTable(data, on) {
   return make("table", { "aria-label": `Steps of query ${data.at}` }, make("thead", {}, make("tr", {}, ...head)), body);
 }
 
+/** @param {StepKey} one @param {StepsShown} data @param {{d: number|null, most: number, on: Handlers}} how */
 function keyRow(one, data, { d, most, on }) {
   const { labels } = data.run;
-  const figure = (value, decimals) =>
+  const figure = (/** @type {number|null} */ value, /** @type {number} */ decimals) =>
     make("td", { textContent: value == null ? "–" : signed(value, decimals), title: value == null ? "" : full(value) });
-  const masked = (value) => (one.visible ? figure(value, 3) : make("td", { textContent: "−∞" }));
+  const masked = (/** @type {number|null} */ value) =>
+    one.visible ? figure(value, 3) : make("td", { textContent: "−∞" });
   const bar = make("span", { className: "bar" });
   bar.style.width = `${Math.max(0, Math.min(1, one.weight / most)) * 100}%`;
   const row = make(
@@ -55,7 +60,7 @@ function keyRow(one, data, { d, most, on }) {
     ),
     figure(one.score, 2),
     ...data.steps.map((name) => (name === "masked" ? masked(one.masked) : figure(one[name], 3))),
-    masked(one.masked == null ? null : one.masked - data.logsumexp),
+    masked(one.masked == null ? null : one.masked - (data.logsumexp ?? 0)),
     make("td", { className: "wide" }, one.visible ? bar : null),
     make("td", { textContent: weight(one.weight), title: full(one.weight) }),
     d == null ? null : figure(one.weight * one.value[d], 3),
@@ -65,11 +70,12 @@ function keyRow(one, data, { d, most, on }) {
   return row;
 }
 
-const product = (one, d) => one.weight * one.value[d];
-const soFar = (data, d) => data.entries.reduce((sum, one) => sum + product(one, d), 0);
+const product = (/** @type {StepKey} */ one, /** @type {number} */ d) => one.weight * one.value[d];
+const soFar = (/** @type {StepsShown} */ data, /** @type {number} */ d) =>
+  data.entries.reduce((sum, one) => sum + product(one, d), 0);
 
 /** The weaker keys, together; a button writes the next of them out. */
-function restRow({ data, d, spare, on }) {
+function restRow(/** @type {Tail} */ { data, d, spare, on }) {
   const { count, weight: together } = data.rest;
   if (!count) return [];
   const more = make("button", {
@@ -85,13 +91,13 @@ function restRow({ data, d, spare, on }) {
       make("td", { className: "start", colSpan: spare }, `${plural(count, "weaker key")}, together `, more),
       make("td", { className: "wide" }),
       make("td", { textContent: weight(together) }),
-      d == null ? null : make("td", { textContent: signed(data.context[d] - soFar(data, d), 3) }),
+      d == null ? null : make("td", { textContent: signed((data.context?.[d] ?? 0) - soFar(data, d), 3) }),
     ),
   ];
 }
 
 /** The keys that the mask hides: written out on request, all of them with a weight of 0. */
-function hiddenRows({ data, d, spare, on }, row) {
+function hiddenRows(/** @type {Tail} */ { data, d, spare, on }, /** @type {(one: StepKey) => Node} */ row) {
   if (!data.hidden) return [];
   const left = data.hidden - data.hiddenEntries.length;
   const shown = data.hiddenEntries.length > 0;
@@ -117,7 +123,7 @@ function hiddenRows({ data, d, spare, on }, row) {
   return [...data.hiddenEntries.map(row), line];
 }
 
-function sumRow({ data, d, spare }) {
+function sumRow(/** @type {Tail} */ { data, d, spare }) {
   const sum = data.entries.reduce((total, one) => total + one.weight, 0) + data.rest.weight;
   const sunk = data.count && data.sink ? `, and ${weight(Math.max(0, 1 - sum))} went to the sink` : "";
   return make(
@@ -130,6 +136,6 @@ function sumRow({ data, d, spare }) {
     }),
     make("td", { className: "wide" }),
     make("td", { textContent: data.count ? sum.toFixed(3) : "0" }),
-    d == null ? null : make("td", { textContent: signed(data.context[d], 3), title: `context[${d}]` }),
+    d == null ? null : make("td", { textContent: signed(data.context?.[d], 3), title: `context[${d}]` }),
   );
 }

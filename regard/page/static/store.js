@@ -1,106 +1,97 @@
-/**
- * One selection that every panel shows and any panel can change.
- *
- * @typedef {{layer: number, head: number, average: "head"|"layer"|"model"}} HeadName
- * @typedef {{queries: number, keys: number, span: number}} Zoom  first query, first key, how many
- * @typedef {{
- *   about: any, run: any, second: any,
- *   layer: number, head: number, query: number|null, key: number|null,
- *   querySecond: number|null, keySecond: number|null,
- *   hover: {query?: number|null, key?: number|null, side?: "first"|"second"},
- *   zoom: Zoom|null, zoomSecond: Zoom|null,
- *   colour: "log"|"linear", average: "head"|"layer"|"model", sort: string, size: "names"|"grid",
- *   compare: "off"|"head"|"text", other: HeadName, active: "first"|"second",
- *   tab: "steps"|"readouts"|"training", update: number|null, theme: "auto"|"light"|"dark", wide: boolean, folded: boolean,
- *   heads: Map<number, any[]>, headsSecond: Map<number, any[]>, busy: string, problem: string, offline: boolean, cell: any, spoken: string,
- *   generating: boolean, grown: boolean, fit: boolean,
- *   strongest: Record<"first"|"second", {of: string, key: number|null}>,
- * }} State
- */
+/** One selection that every panel shows and any panel can change: `State` and `Side` of types.d.ts. */
+
+/** @returns {Side} */
+const emptySide = () => ({
+  run: null,
+  heads: new Map(),
+  layer: 0,
+  head: 0,
+  average: "head",
+  query: null,
+  key: null,
+  zoom: null,
+  strongest: { question: "", key: null },
+});
 
 /** @type {State} */
 const state = {
   about: null,
-  run: null,
-  second: null,
-  layer: 0,
-  head: 0,
-  query: null,
-  key: null,
-  querySecond: null,
-  keySecond: null,
+  sides: { first: emptySide(), second: emptySide() },
   hover: {},
-  zoom: null,
-  zoomSecond: null,
   colour: "log",
-  average: "head",
   sort: "order",
   size: "names",
   compare: "off",
-  other: { layer: 0, head: 0, average: "head" },
   active: "first",
   tab: "steps",
   update: null,
   theme: "auto",
   wide: false,
   folded: false,
-  heads: new Map(),
-  headsSecond: new Map(),
   busy: "",
   problem: "",
   offline: false,
-  cell: null,
+  cell: "",
   spoken: "",
   generating: false,
   grown: false,
-  fit: false, // colours of the window, not of the whole
-  strongest: { first: { of: "", key: null }, second: { of: "", key: null } },
+  fit: false,
 };
 
-/** @type {{names: Set<string>, heard: (state: State) => void}[]} */
+/** @type {{names: Set<string>, listen: (state: State) => void}[]} */
 const listeners = [];
 /** @type {Set<string>} */
 let changed = new Set();
 let waiting = false;
 
-/** @returns {State} What is so now; not to be written to. */
+/** @returns {State} The current state, read only. */
 export const get = () => state;
 
 /**
- * Changes some of the state; whoever listens to that hears of it before the next picture is drawn,
- * once, however often it changed.
- * @param {Partial<State>} patch
+ * Changes some of the state; listeners are called before the next picture is drawn, once, however
+ * often it changed.
+ * @param {Partial<Omit<State, "sides">>} patch
  */
-export function set(patch) {
-  for (const [name, value] of Object.entries(patch)) {
-    if (same(state[name], value)) continue;
-    state[name] = value;
+export const set = (patch) => assign(state, patch);
+
+/**
+ * Changes what one side holds.
+ * @param {SideName} side @param {Partial<Side>} patch
+ */
+export const setSide = (side, patch) => assign(state.sides[side], patch);
+
+/** @template {object} T @param {T} target @param {Partial<T>} patch */
+function assign(target, patch) {
+  for (const name of /** @type {(keyof T & string)[]} */ (Object.keys(patch))) {
+    if (same(target[name], patch[name])) continue;
+    target[name] = /** @type {T[typeof name]} */ (patch[name]);
     changed.add(name);
   }
   if (changed.size && !waiting) {
     waiting = true;
     // Not an animation frame: a page in a background tab has none and would never load.
-    queueMicrotask(tell);
+    queueMicrotask(notify);
   }
 }
 
-function tell() {
+function notify() {
   waiting = false;
   const names = changed;
   changed = new Set();
   for (const listener of listeners) {
-    if ([...names].some((name) => listener.names.has(name))) listener.heard(state);
+    if ([...names].some((name) => listener.names.has(name))) listener.listen(state);
   }
 }
 
 /**
- * @param {string} names what to listen to, separated by spaces
- * @param {(state: State) => void} heard
+ * @param {string} names of fields of the state or of its sides, separated by spaces
+ * @param {(state: State) => void} listen
  */
-export function subscribe(names, heard) {
-  listeners.push({ names: new Set(names.split(" ")), heard });
+export function subscribe(names, listen) {
+  listeners.push({ names: new Set(names.split(" ")), listen });
 }
 
+/** @param {any} a @param {any} b */
 function same(a, b) {
   if (a === b) return true;
   if (!plain(a) || !plain(b)) return false;
@@ -108,56 +99,54 @@ function same(a, b) {
   return names.length === Object.keys(b).length && names.every((name) => a[name] === b[name]);
 }
 
+/** @param {unknown} value */
 const plain = (value) => value !== null && Object.getPrototypeOf(Object(value)) === Object.prototype;
 
-/** With two texts, each side has a query, a key and a window of its own. */
-const apart = (side) => side === "second" && state.compare === "text";
-
-/** The sides that are seen. */
+/** @returns {SideName[]} The sides that are seen. */
 export const sides = () => (state.compare === "off" ? ["first"] : ["first", "second"]);
 
-/** The side used last: the one that keys, the grid, steps and readouts are about. */
+/** @returns {SideName} The side used last: the one that keys, the grid, steps and readouts are about. */
 export const activeSide = () => (state.compare !== "off" && state.active === "second" ? "second" : "first");
 
-/** What a side shows. */
+/** The side that holds the text which a side shows: two heads share one text. */
+const textHolder = (/** @type {SideName} */ side) => (state.compare === "text" ? side : "first");
+
+/** The side that holds the head which a side shows: two texts share one head. */
+const headHolder = (/** @type {SideName} */ side) => (state.compare === "head" ? side : "first");
+
+/** The text that a side holds. */
+export const runOf = (/** @type {SideName} */ side) => state.sides[side].run;
+
+/** @returns {Shown} What a side shows. */
 export function shown(side = activeSide()) {
-  const own = apart(side);
-  const { layer, head, average } = side === "second" && state.compare === "head" ? state.other : state;
-  return {
-    side,
-    run: own ? state.second : state.run,
-    heads: own ? state.headsSecond : state.heads,
-    layer,
-    head,
-    average,
-    query: own ? state.querySecond : state.query,
-    key: own ? state.keySecond : state.key,
-    zoom: own ? state.zoomSecond : state.zoom,
-  };
+  const { run, heads, query, key, zoom } = state.sides[textHolder(side)];
+  const { layer, head, average } = state.sides[headHolder(side)];
+  return { side, run, heads, layer, head, average, query, key, zoom };
 }
+
+/** @returns {Opened} What a side shows, where it has a text for sure. */
+export const opened = (side = activeSide()) => /** @type {Opened} */ (shown(side));
 
 /**
  * Changes what a side shows.
- * @param {{layer?: number, head?: number, average?: "head"|"layer"|"model", query?: number|null,
- *   key?: number|null, zoom?: Zoom|null}} patch
+ * @param {Partial<HeadName & Pick<Side, "query"|"key"|"zoom">>} patch
  */
 export function change(patch, side = activeSide()) {
-  const written = {};
-  const other = { ...state.other };
   for (const [name, value] of Object.entries(patch)) {
-    if (["query", "key", "zoom"].includes(name)) written[apart(side) ? `${name}Second` : name] = value;
-    else if (side === "second" && state.compare === "head") other[name] = value;
-    else written[name] = value;
+    const holder = ["layer", "head", "average"].includes(name) ? headHolder : textHolder;
+    setSide(holder(side), { [name]: value });
   }
-  set({ ...written, other });
 }
 
-/** Layer and head as the server takes them: a mean has a name in place of a number. */
-export const placeOf = ({ layer, head, average }) =>
-  ({ head: [layer, head], layer: [layer, "mean"], model: ["mean", "mean"] })[average];
+/** Layer and head as the server takes them. */
+export const placeOf = (/** @type {HeadName} */ { layer, head, average }) =>
+  /** @type {Record<Average, Place>} */ ({ head: [layer, head], layer: [layer, "mean"], model: ["mean", "mean"] })[
+    average
+  ];
 
 /** What the pointer is on, if it is on this side. */
-const hovered = (side) => (state.compare === "text" && (state.hover.side ?? "first") !== side ? {} : state.hover);
+const hovered = (/** @type {SideName} */ side) =>
+  state.compare === "text" && (state.hover.side ?? "first") !== side ? {} : state.hover;
 
 /** The query that is looked at: under the pointer, or locked, or the last token. */
 export function queryNow(side = activeSide()) {
@@ -175,17 +164,16 @@ export function keyNow(side = activeSide()) {
   return at == null ? null : clamp(at, run.length);
 }
 
-/** What a side asks of its query, as a name: which text, which head or mean, which token. */
+/** What a side asks about its query, as a name: which text, which head or mean, which token. */
 export function questionOf(side = activeSide()) {
   const source = shown(side);
   return source.run && [source.run.id, ...placeOf(source), queryNow(side)].join("/");
 }
 
 /** The key that its query attends to most, once that is known: two heads of one text show one pair. */
-export function strongestKey(side) {
-  const own = state.compare === "text";
-  const { of, key } = state.strongest[own ? side : "first"];
-  return of === questionOf(own ? side : activeSide()) ? key : null;
+export function strongestKey(/** @type {SideName} */ side) {
+  const { question, key } = state.sides[textHolder(side)].strongest;
+  return question === questionOf(state.compare === "text" ? side : activeSide()) ? key : null;
 }
 
 /** The query that panels show which take a while to read: the locked one stays whatever is hovered. */
@@ -195,7 +183,8 @@ export function queryRead(side = activeSide()) {
 }
 
 /** Chooses one head for a side, in place of a mean. */
-export const chooseHead = (layer, head, side = activeSide()) => change({ layer, head, average: "head" }, side);
+export const chooseHead = (/** @type {number} */ layer, /** @type {number} */ head, side = activeSide()) =>
+  change({ layer, head, average: "head" }, side);
 
 /** Lets go of the query and the key. */
 export const release = () => {
@@ -203,8 +192,12 @@ export const release = () => {
   set({ hover: {} });
 };
 
-export const clamp = (value, length) => Math.max(0, Math.min(length - 1, value));
+export const clamp = (/** @type {number} */ value, /** @type {number} */ length) =>
+  Math.max(0, Math.min(length - 1, value));
 
 /** What one head was found to do, or null as long as that is not known. */
-export const figuresOf = (layer, head, heads = state.heads) =>
-  heads.get(layer)?.find((figures) => figures.head === head) ?? null;
+export const figuresOf = (
+  /** @type {number} */ layer,
+  /** @type {number} */ head,
+  /** @type {Map<number, Figures[]>} */ heads,
+) => heads.get(layer)?.find((figures) => figures.head === head) ?? null;

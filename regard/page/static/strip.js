@@ -1,5 +1,5 @@
 /** Vectors as strips of bars, of which one number is followed through all of them. */
-import { make } from "./dom.js";
+import { lookUp, make } from "./dom.js";
 import { paintStrip } from "./draw_bars.js";
 import { plural, signed } from "./format.js";
 import { set } from "./store.js";
@@ -8,7 +8,7 @@ import { inks } from "./theme.js";
 
 const HEIGHT = 24; // pixels of a strip
 
-export const greatest = (vectors) =>
+export const greatest = (/** @type {number[][]} */ vectors) =>
   Math.max(1e-9, ...vectors.map((vector) => vector.reduce((most, value) => Math.max(most, Math.abs(value)), 0)));
 
 /** Some strips, and words about them, that show the same number. */
@@ -16,7 +16,7 @@ export class Strips {
   /** @param {() => void} chosen called when another number is followed */
   constructor(chosen) {
     this.chosen = chosen;
-    /** The number that is followed, under the pointer or where the arrows stand. */
+    /** The number that is followed, under the pointer or where the arrows stand. @type {number|null} */
     this.dimension = null;
     /** @type {(() => void)[]} */
     this.parts = [];
@@ -32,13 +32,13 @@ export class Strips {
   }
 
   /** The number that is followed through a vector; its greatest, where none is. */
-  followed(vector) {
+  followed(/** @type {number[]} */ vector) {
     if (this.dimension != null && this.dimension < vector.length) return this.dimension;
     return vector.reduce((best, value, d) => (Math.abs(value) > Math.abs(vector[best]) ? d : best), 0);
   }
 
   /** Words that are written anew with the strips. */
-  told(words) {
+  told(/** @type {() => string} */ words) {
     const root = make("p");
     this.parts.push(() => {
       root.textContent = words();
@@ -73,15 +73,15 @@ export class Strips {
     return root;
   }
 
-  #follow(d) {
+  #follow(/** @type {number|null} */ d) {
     if (d === this.dimension) return;
     this.dimension = d;
     this.draw();
     this.chosen();
   }
 
-  #listen(canvas, values) {
-    const within = (d) => Math.max(0, Math.min(values().length - 1, d));
+  #listen(/** @type {HTMLCanvasElement} */ canvas, /** @type {() => number[]} */ values) {
+    const within = (/** @type {number} */ d) => Math.max(0, Math.min(values().length - 1, d));
     canvas.addEventListener("pointermove", (event) => {
       const box = canvas.getBoundingClientRect();
       this.#follow(within(Math.floor(((event.clientX - box.left) / box.width) * values().length)));
@@ -89,12 +89,12 @@ export class Strips {
     canvas.addEventListener("pointerleave", () => this.#follow(null));
     canvas.addEventListener("blur", () => this.#follow(null));
     canvas.addEventListener("keydown", (event) => {
-      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      const by = lookUp({ ArrowLeft: -1, ArrowRight: 1 }, event.key);
       if (!by || event.shiftKey) return;
       event.preventDefault();
       event.stopPropagation();
       this.#follow(within(this.dimension == null ? 0 : this.dimension + by));
-      set({ spoken: canvas.getAttribute("aria-label") });
+      set({ spoken: canvas.ariaLabel ?? "" });
     });
   }
 }

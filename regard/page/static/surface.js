@@ -2,8 +2,10 @@
  * The few calls of a canvas context that our drawings use, written down as SVG instead: one drawing
  * serves the screen, the PNG and the SVG, and they can't differ.
  */
+import { context2d } from "./dom.js";
+
 export class SvgSurface {
-  constructor(width, height) {
+  constructor(/** @type {number} */ width, /** @type {number} */ height) {
     this.width = width;
     this.height = height;
     this.fillStyle = "#000";
@@ -17,19 +19,30 @@ export class SvgSurface {
     /** @type {string[]} */
     this.parts = [];
     this.path = "";
+    /** @type {{open: number, pens: object}[]} */
     this.saved = [];
     this.open = 0; // groups to close before the next restore
     this.clips = 0;
-    this.ruler = document.createElement("canvas").getContext("2d");
+    this.ruler = context2d(document.createElement("canvas"));
   }
 
-  fillRect(x, y, width, height) {
+  fillRect(
+    /** @type {number} */ x,
+    /** @type {number} */ y,
+    /** @type {number} */ width,
+    /** @type {number} */ height,
+  ) {
     this.parts.push(
       `<rect x="${n(x)}" y="${n(y)}" width="${n(width)}" height="${n(height)}" fill="${escaped(this.fillStyle)}"${this.#faint()}/>`,
     );
   }
 
-  strokeRect(x, y, width, height) {
+  strokeRect(
+    /** @type {number} */ x,
+    /** @type {number} */ y,
+    /** @type {number} */ width,
+    /** @type {number} */ height,
+  ) {
     this.parts.push(
       `<rect x="${n(x)}" y="${n(y)}" width="${n(width)}" height="${n(height)}" fill="none" stroke="${escaped(this.strokeStyle)}" stroke-width="${n(this.lineWidth)}"${this.#faint()}/>`,
     );
@@ -42,16 +55,16 @@ export class SvgSurface {
   beginPath() {
     this.path = "";
   }
-  moveTo(x, y) {
+  moveTo(/** @type {number} */ x, /** @type {number} */ y) {
     this.path += `M${n(x)} ${n(y)}`;
   }
-  lineTo(x, y) {
+  lineTo(/** @type {number} */ x, /** @type {number} */ y) {
     this.path += `L${n(x)} ${n(y)}`;
   }
   closePath() {
     this.path += "Z";
   }
-  rect(x, y, width, height) {
+  rect(/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ width, /** @type {number} */ height) {
     this.path += `M${n(x)} ${n(y)}h${n(width)}v${n(height)}h${n(-width)}Z`;
   }
 
@@ -70,7 +83,7 @@ export class SvgSurface {
     this.#group(`<clipPath id="${name}"><path d="${this.path}"/></clipPath><g clip-path="url(#${name})">`);
   }
 
-  fillText(text, x, y) {
+  fillText(/** @type {string} */ text, /** @type {number} */ x, /** @type {number} */ y) {
     const [, weight = "", size, family] = /^(?:(\d+|bold) )?([\d.]+)px(?:\/[\d.]+)? (.*)$/.exec(this.font) ?? [
       null,
       "",
@@ -85,12 +98,12 @@ export class SvgSurface {
     );
   }
 
-  measureText(text) {
+  measureText(/** @type {string} */ text) {
     this.ruler.font = this.font;
     return this.ruler.measureText(text);
   }
 
-  drawImage(source, ...places) {
+  drawImage(/** @type {HTMLCanvasElement} */ source, /** @type {number[]} */ ...places) {
     const [sx, sy, sw, sh, x, y, width, height] =
       places.length === 8 ? places : [0, 0, source.width, source.height, ...places];
     const cut = document.createElement("canvas");
@@ -98,7 +111,7 @@ export class SvgSurface {
     const [left, top] = [Math.floor(sx), Math.floor(sy)];
     cut.width = Math.max(1, Math.ceil(sx + sw) - left);
     cut.height = Math.max(1, Math.ceil(sy + sh) - top);
-    cut.getContext("2d").drawImage(source, -left, -top);
+    context2d(cut).drawImage(source, -left, -top);
     const [scaleX, scaleY] = [width / sw, height / sh];
     const crisp = this.imageSmoothingEnabled ? "" : ' style="image-rendering:pixelated"';
     this.parts.push(
@@ -107,21 +120,21 @@ export class SvgSurface {
   }
 
   save() {
-    this.saved.push([this.open, { ...this.#pens() }]);
+    this.saved.push({ open: this.open, pens: this.#pens() });
     this.open = 0;
   }
 
   restore() {
     this.parts.push("</g>".repeat(this.open));
-    const [open, pens] = this.saved.pop();
+    const { open, pens } = /** @type {{open: number, pens: object}} */ (this.saved.pop());
     this.open = open;
     Object.assign(this, pens);
   }
 
-  translate(x, y) {
+  translate(/** @type {number} */ x, /** @type {number} */ y) {
     this.#group(`<g transform="translate(${n(x)} ${n(y)})">`);
   }
-  rotate(angle) {
+  rotate(/** @type {number} */ angle) {
     this.#group(`<g transform="rotate(${n((angle * 180) / Math.PI)})">`);
   }
 
@@ -130,7 +143,7 @@ export class SvgSurface {
     return `<svg xmlns="http://www.w3.org/2000/svg" width="${n(this.width)}" height="${n(this.height)}" viewBox="0 0 ${n(this.width)} ${n(this.height)}">${this.parts.join("")}${"</g>".repeat(this.open)}</svg>\n`;
   }
 
-  #group(start) {
+  #group(/** @type {string} */ start) {
     this.parts.push(start);
     this.open++;
   }
@@ -155,22 +168,27 @@ export class SvgSurface {
   }
 }
 
-const n = (value) => String(Math.round(value * 100) / 100);
+const n = (/** @type {number} */ value) => String(Math.round(value * 100) / 100);
 
 // Characters that XML has no way to hold are left out: a file that does not open helps nobody.
-const escaped = (text) =>
+const escaped = (/** @type {string} */ text) =>
   String(text)
     .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "")
     .replace(/[<>&"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
 
 /** A canvas sized for the screen's pixels, scaled so that drawings use CSS pixels. */
-export function prepared(canvas, width, height, ratio = window.devicePixelRatio || 1) {
+export function prepared(
+  /** @type {HTMLCanvasElement} */ canvas,
+  /** @type {number} */ width,
+  /** @type {number} */ height,
+  ratio = window.devicePixelRatio || 1,
+) {
   const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
   if (canvas.width !== w) canvas.width = w;
   if (canvas.height !== h) canvas.height = h;
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
-  const context = canvas.getContext("2d");
+  const context = context2d(canvas);
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   return context;

@@ -5,13 +5,13 @@ import { csvRow, short } from "./format.js";
 import { ordered } from "./heads.js";
 import { activeColumn } from "./map.js";
 import { heard } from "./quiet.js";
-import { figuresOf, get, placeOf, queryNow, queryRead, set, shown } from "./store.js";
+import { figuresOf, get, opened, placeOf, queryNow, queryRead, set } from "./store.js";
 
 const WRITTEN = 256; // keys of a query's steps that the server writes out at a time
 export const UNFINISHED = "That is still being computed; export it once it is there.";
 
 /** Hands a file over. */
-export function save(blob, name) {
+export function save(/** @type {Blob} */ blob, /** @type {string} */ name) {
   const address = URL.createObjectURL(blob);
   const link = document.createElement("a");
   link.href = address;
@@ -21,12 +21,12 @@ export function save(blob, name) {
 }
 
 /** A file's name says what it is of; a mean is called so. */
-export const fileName = (what, source) => {
+export const fileName = (/** @type {string} */ what, /** @type {Opened} */ source) => {
   const [layer, head] = placeOf(source);
   return `regard-${what}-layer${layer}-head${head}`;
 };
 
-const table = (name, header, rows) =>
+const table = (/** @type {string} */ name, /** @type {string[]} */ header, /** @type {any[][]} */ rows) =>
   save(
     new Blob([[header, ...rows].map((cells) => `${csvRow(cells)}\r\n`).join("")], {
       type: "text/csv;charset=utf-8",
@@ -35,7 +35,7 @@ const table = (name, header, rows) =>
   );
 
 /** Layer and head by their own numbers; "mean" for a mean. */
-function names(source) {
+function names(/** @type {Opened} */ source) {
   const { run, layer, head, average } = source;
   if (average === "model") return ["mean", "mean"];
   return [run.layers[layer].index, average === "layer" ? "mean" : run.layers[layer].heads[head]];
@@ -44,11 +44,11 @@ function names(source) {
 /** The cells of the map that are seen: each a weight, or the mean of a square of them. */
 function mapTable() {
   const column = activeColumn();
-  const source = column.source();
+  const source = column.opened();
   const { sharp } = column;
-  if (!column.current()) return set({ problem: UNFINISHED });
+  if (!sharp || !column.current()) return set({ problem: UNFINISHED });
   const { queries, keys, block, rows, columns, values } = sharp;
-  const cell = (i, j) => [
+  const cell = (/** @type {number} */ i, /** @type {number} */ j) => [
     queries[0] + i * block,
     Math.min(queries[0] + (i + 1) * block, queries[1]) - 1,
     keys[0] + j * block,
@@ -63,7 +63,7 @@ function mapTable() {
 }
 
 async function rowTable() {
-  const source = shown();
+  const source = opened();
   const { run } = source;
   const query = queryNow();
   const data = await heard(api.row(run.id, ...placeOf(source), query, "row-export"));
@@ -84,12 +84,15 @@ async function rowTable() {
 
 /** All keys of the query, with every step; the hidden ones have no score. */
 async function stepsTable() {
-  const source = { ...shown(), average: "head" };
+  /** @type {Opened} */
+  const source = { ...opened(), average: "head" };
   const { run, layer, head } = source;
   const query = queryRead();
+  /** @type {StepKey[]} */
   const keys = [];
   let steps = ["scaled", "masked"];
   while (keys.length < run.length) {
+    /** @type {Steps|null} */
     const part = await heard(
       api.steps(run.id, layer, head, query, { first: keys.length, count: WRITTEN }, "steps-export"),
     );
@@ -116,11 +119,11 @@ async function stepsTable() {
 }
 
 async function readoutsTable() {
-  const source = shown();
+  const source = opened();
   const { run } = source;
   const data = await heard(api.readouts(run.id, ...placeOf(source), "readouts-export"));
   if (!data) return;
-  const of = (n, k) => data.values[n * run.length + k];
+  const of = (/** @type {number} */ n, /** @type {number} */ k) => data.values[n * run.length + k];
   table(
     fileName("readouts", source),
     ["position", "token", "entropy_nats", "distance_tokens", "first_token", "received"],
@@ -129,9 +132,10 @@ async function readoutsTable() {
 }
 
 function headsTable() {
-  const source = shown(get().compare === "text" ? undefined : "first");
+  const source = opened(get().compare === "text" ? undefined : "first");
   const { run } = source;
-  const known = ({ layer, head }) => figuresOf(layer, head, source.heads)?.run === run.id;
+  const known = (/** @type {{layer: number, head: number}} */ { layer, head }) =>
+    figuresOf(layer, head, source.heads)?.run === run.id;
   if (!ordered(source).every(known)) return set({ problem: UNFINISHED });
   table(
     "regard-heads",

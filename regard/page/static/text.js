@@ -1,7 +1,7 @@
 /** A text as it was cut into tokens, and what each attends to, shown right in it. */
 import * as api from "./api.js";
 import { bytesOf, characterAt } from "./characters.js";
-import { byId, framed, make, markStale, segments, settled } from "./dom.js";
+import { byId, findAll, framed, make, markStale, segments, settled, targetOf } from "./dom.js";
 import { plural, sentence, weight } from "./format.js";
 import { heard } from "./quiet.js";
 import {
@@ -14,6 +14,7 @@ import {
   queryNow,
   questionOf,
   set,
+  setSide,
   shown,
   subscribe,
 } from "./store.js";
@@ -31,26 +32,27 @@ export function startText() {
       ["layer", "layer mean", "The mean over the heads of its layer"],
       ["model", "model mean", "The mean over all heads of all layers"],
     ],
-    get().average,
+    shown().average,
     (average) => change({ average }),
   );
-  subscribe("average other compare active", () => mark(shown().average));
+  subscribe("average compare active", () => mark(shown().average));
   new TextView("first", "");
   new TextView("second", "-second");
-  subscribe("compare second", ({ compare }) => {
+  subscribe("compare", ({ compare }) => {
     byId("text-second").hidden = compare !== "text";
     byId("page").classList.toggle("texts", compare === "text");
   });
 }
 
 class TextView {
-  /** @param {"first"|"second"} which @param {string} suffix of its elements' names */
+  /** @param {SideName} which @param {string} suffix of its elements' names */
   constructor(which, suffix) {
     this.which = which;
     this.root = byId(`tokens${suffix}`);
     this.notes = byId(`notes${suffix}`);
     this.legend = byId(`legend${suffix}`);
-    this.run = null; // that stands on the page
+    /** The text that stands on the page. @type {Run|null} */
+    this.run = null;
     this.first = 0; // of its tokens that do
     this.stop = 0;
     /** @type {HTMLElement[]} */
@@ -60,19 +62,19 @@ class TextView {
     /** @type {HTMLElement|null} */
     this.reached = null;
     this.asked = 0;
-    /** @type {{of: string, gives: Float32Array|null, takes: Float32Array|null}} of: the question */
+    /** @type {{of: string|null, gives: Float32Array|null, takes: Float32Array|null}} of: the question */
     this.weights = { of: "", gives: null, takes: null };
     this.repaint = framed(() => this.#paint());
     this.#listen();
     // Where there is less room, or more, what was in sight may be no more.
     new ResizeObserver(() => this.run && this.#reveal(queryNow(this.side))).observe(this.root);
-    subscribe("run second compare", () => this.#rebuild());
+    subscribe("run compare", () => this.#rebuild());
     const soon = settled(12, () => this.#ask()); // a pointer that only passes asks for nothing
-    subscribe("hover query key querySecond keySecond layer head average other compare active run second", () => {
+    subscribe("hover query key layer head average compare active run", () => {
       this.repaint();
       soon();
     });
-    subscribe("query querySecond", () => this.#follow());
+    subscribe("query", () => this.#follow());
   }
 
   /** The side whose head shades it: two heads share one text, and it shows the one used last. */
@@ -87,11 +89,11 @@ class TextView {
 
   #listen() {
     const { root } = this;
-    const at = (event) => {
-      const token = event.target.closest?.(".token");
+    const at = (/** @type {Event} */ event) => {
+      const token = /** @type {HTMLElement|null} */ (targetOf(event).closest(".token"));
       return token ? Number(token.dataset.at) : null;
     };
-    const hover = (query) => set({ hover: { query, side: this.which } });
+    const hover = (/** @type {number} */ query) => set({ hover: { query, side: this.which } });
     root.addEventListener("pointerover", (event) => {
       const query = at(event);
       if (query != null && event.pointerType !== "touch") hover(query);
@@ -110,7 +112,7 @@ class TextView {
     });
     root.addEventListener("focusin", (event) => {
       const query = at(event);
-      if (query != null && event.target.matches(":focus-visible")) hover(query);
+      if (query != null && targetOf(event).matches(":focus-visible")) hover(query);
     });
     root.addEventListener("focusout", () => set({ hover: {} }));
     root.addEventListener("keydown", (event) => {
@@ -123,7 +125,7 @@ class TextView {
         ArrowDown: this.#line(query, 1),
       }[event.key];
       if (by != null && !event.shiftKey) this.#focus(query + by);
-      else if (event.key === "Home" || event.key === "End") this.#focus(event.key === "Home" ? 0 : this.run.length - 1);
+      else if (event.key === "Home" || event.key === "End") this.#focus(event.key === "Home" ? 0 : Infinity);
       else if (event.key === "Enter" || event.key === " ") {
         this.#activate();
         change(event.shiftKey ? { key: query, query: this.#locked() } : { query }, this.side);
@@ -158,10 +160,12 @@ class TextView {
   }
 
   /** Puts the tokens around a place on the page: all, or as many as it bears. */
-  #place(around, grownFrom = null) {
+  #place(/** @type {number} */ around, /** @type {number|null} */ grownFrom = null) {
     const { run } = this;
+    if (!run) return;
     const half = MOST / 2;
-    this.first = run.length <= MOST ? 0 : Math.max(0, Math.min(run.length - MOST, around - half));
+    const at = clamp(around, run.length);
+    this.first = run.length <= MOST ? 0 : Math.max(0, Math.min(run.length - MOST, at - half));
     this.stop = Math.min(run.length, this.first + MOST);
     const fragment = document.createDocumentFragment();
     if (this.first > 0)
@@ -185,15 +189,15 @@ class TextView {
       fragment.append(make("br"), this.#more(`… ${plural(run.length - this.stop, "token")} more`, this.stop + half));
     this.root.replaceChildren(fragment);
     this.repaint();
-    this.#reveal(clamp(around, run.length));
+    this.#reveal(at);
   }
 
-  #more(text, around) {
+  #more(/** @type {string} */ text, /** @type {number} */ around) {
     return make("button", {
       className: "more",
       type: "button",
       textContent: text,
-      onclick: () => this.#place(clamp(around, this.run.length)),
+      onclick: () => this.#place(around),
     });
   }
 
@@ -207,7 +211,7 @@ class TextView {
   }
 
   /** Scrolls the text alone, so that a token of it is seen: the page stays where it is. */
-  #reveal(query) {
+  #reveal(/** @type {number} */ query) {
     const span = this.spans[query - this.first];
     if (!span) return;
     const [box, panel] = [boxOf(span), this.root.getBoundingClientRect()];
@@ -215,14 +219,14 @@ class TextView {
     if (past) this.root.scrollTop += past;
   }
 
-  #focus(token) {
-    const at = clamp(token, this.run.length);
+  #focus(/** @type {number} */ token) {
+    const at = clamp(token, this.run?.length ?? 1);
     if (at < this.first || at >= this.stop) this.#place(at);
     this.spans[at - this.first].focus();
   }
 
   /** How many tokens on the one above or below lies. */
-  #line(query, way) {
+  #line(/** @type {number} */ query, /** @type {number} */ way) {
     const { spans, first, stop } = this;
     const box = boxOf(spans[query - first]);
     let best = 0;
@@ -254,7 +258,7 @@ class TextView {
     // Without an answer nothing is shaded: another token's weights would be taken for this one's.
     this.weights = { of, gives: gives?.values ?? null, takes: takes?.values ?? null };
     const key = gives && greatestAt(gives.values);
-    set({ strongest: { ...get().strongest, [this.which]: { of, key } } });
+    setSide(this.which, { strongest: { question: of, key } });
     this.repaint();
   }
 
@@ -268,7 +272,7 @@ class TextView {
     const { of, gives, takes } = this.weights;
     const stale = of !== questionOf(this.side);
     markStale(this.root, stale); // its style takes the shading away
-    const now = new Set([query, key]);
+    const now = new Set(key == null ? [query] : [query, key]);
     // Full ink is for a weight of several times an even one: a head that looks everywhere alike is pale.
     const even = Math.min(1, MARKED / (run.causal ? query + 1 : run.length));
     let [mostGives, mostTakes] = [0, 0];
@@ -282,7 +286,6 @@ class TextView {
     }
     for (const k of this.painted) if (!now.has(k)) style(spans[k - first], 0, 0, false, false);
     for (const k of now) {
-      if (k == null) continue;
       const give = gives ? gives[k] / Math.max(mostGives, even) : 0;
       const take = takes && k !== query ? takes[k] / Math.max(mostTakes, even) : 0;
       style(spans[k - first], give, take, k === query, k === key && key !== query);
@@ -291,7 +294,7 @@ class TextView {
     if (this.reached && this.reached !== spans[query - first]) this.reached.tabIndex = -1;
     this.reached = spans[query - first] ?? null;
     if (this.reached) this.reached.tabIndex = 0; // Tab comes to the query; arrows go on from there
-    const [ends, taken] = this.legend.querySelectorAll("samp");
+    const [ends, taken] = findAll(this.legend, "samp");
     ends.textContent = gives && !stale ? `≤ ${weight(mostGives)}` : "";
     const last = run.causal && query === run.length - 1;
     taken.textContent = takes && !stale ? (last ? "nothing: it is the last" : `≤ ${weight(mostTakes)}`) : "";
@@ -299,24 +302,25 @@ class TextView {
 }
 
 /** Where a token is seen: the space that it begins with may stay at the end of the line before. */
-const boxOf = (span) =>
+const boxOf = (/** @type {HTMLElement} */ span) =>
   [...span.getClientRects()].reduce((most, box) => (box.width > most.width ? box : most), new DOMRect());
 
 /** Where the greatest of some weights is, or null where there is none. */
-function greatestAt(weights) {
+function greatestAt(/** @type {Float32Array} */ weights) {
+  /** @type {number|null} */
   let best = null;
   for (let k = 0; k < weights.length; k++) if (weights[k] > (best == null ? 0 : weights[best])) best = k;
   return best;
 }
 
 /** A token; of one that is part of a character, its bytes, to stand below that. */
-function tokenOf(run, k, character = "") {
+function tokenOf(/** @type {Run} */ run, /** @type {number} */ k, character = "") {
   const { text, shown: signs } = run.tokens[k];
   const blank = !text.trim();
   const bytes =
     character &&
     bytesOf(signs)
-      .map((byte) => byte.toString(16).toUpperCase())
+      ?.map((byte) => byte.toString(16).toUpperCase())
       .join(" ");
   // Where a token breaks the line, the text goes on in the next; its sign shows that it does.
   const written = bytes || (blank ? signs : text).replaceAll("↵", "↵\n");
@@ -333,7 +337,13 @@ function tokenOf(run, k, character = "") {
   return span;
 }
 
-function style(span, give, take, isQuery, isKey) {
+function style(
+  /** @type {HTMLElement} */ span,
+  /** @type {number} */ give,
+  /** @type {number} */ take,
+  /** @type {boolean} */ isQuery,
+  /** @type {boolean} */ isKey,
+) {
   if (!span) return;
   span.classList.toggle("query", isQuery);
   span.classList.toggle("key", isKey);

@@ -1,28 +1,31 @@
 /** Light or dark: as the system has it, unless a person says otherwise. */
+import { byId } from "./dom.js";
 import { get, set, subscribe } from "./store.js";
 
 const system = matchMedia("(prefers-color-scheme: dark)");
+/** @type {State["theme"][]} */
 const ORDER = ["auto", "light", "dark"];
-/** @type {import("./draw_map.js").Inks|null} */
+/** @type {Inks|null} */
 let read = null;
 
-/** The page's colours for drawing, read from its style once a theme. */
+/** @returns {Inks} The page's colours for drawing, read from its style once a theme. */
 export function inks() {
   if (read) return read;
   const style = getComputedStyle(document.documentElement);
-  const of = (name) => style.getPropertyValue(`--${name}`).trim();
+  const of = (/** @type {string} */ name) => style.getPropertyValue(`--${name}`).trim();
   const names = ["paper", "panel", "ink", "soft", "line", "accent", "mono", "sans"];
-  read = /** @type {any} */ ({
-    ...Object.fromEntries(names.map((name) => [name, of(name)])),
-    theme: themeNow(),
-  });
+  read = /** @type {Inks} */ ({ ...Object.fromEntries(names.map((name) => [name, of(name)])), theme: themeNow() });
   return read;
 }
 
-export const themeNow = () => (get().theme === "auto" ? (system.matches ? "dark" : "light") : get().theme);
+/** @returns {Theme} */
+export const themeNow = () => {
+  const { theme } = get();
+  return theme === "auto" ? (system.matches ? "dark" : "light") : theme;
+};
 
 export function startTheme() {
-  const button = document.getElementById("theme");
+  const button = byId("theme");
   const apply = () => {
     read = null;
     document.documentElement.dataset.theme = themeNow();
@@ -38,11 +41,11 @@ export function startTheme() {
     } catch {
       /* a page without storage forgets it */
     }
-    set({ theme: /** @type {any} */ (theme) });
+    set({ theme });
   });
   try {
-    const kept = localStorage.getItem("regard-theme");
-    if (ORDER.includes(kept)) set({ theme: /** @type {any} */ (kept) });
+    const theme = ORDER.find((name) => name === localStorage.getItem("regard-theme"));
+    if (theme) set({ theme });
   } catch {
     /* as above */
   }

@@ -3,39 +3,42 @@ import * as api from "./api.js";
 import { during } from "./pending.js";
 import { heard } from "./quiet.js";
 import { afterMap } from "./session.js";
-import { get, subscribe } from "./store.js";
+import { shown, subscribe } from "./store.js";
 
 export const SIZE = 64; // pixels of a thumbnail, at most
 
-/** @type {Record<string, {run: any, layers: Map<number, any>}>} */
+/** @type {Record<SideName, {run: Run|null, layers: Map<number, Floats & {run: string}>}>} */
 const kept = { first: { run: null, layers: new Map() }, second: { run: null, layers: new Map() } };
-/** @type {((side: "first"|"second", layer: number) => void)[]} */
+/** @type {((side: SideName, layer: number) => void)[]} */
 const listeners = [];
 
-/** @param {(side: "first"|"second", layer: number) => void} heardOf called when a layer's have come */
+/** @param {(side: SideName, layer: number) => void} heardOf called when a layer's have come */
 export const onThumbnails = (heardOf) => listeners.push(heardOf);
 
 /**
  * The pictures of a layer's heads, or undefined as long as they have not come; `run` is the text
  * that they are of, a shorter one where it has grown since.
  */
-export const thumbnailsOf = (side, layer) => kept[side].layers.get(layer);
+export const thumbnailsOf = (/** @type {SideName} */ side, /** @type {number} */ layer) => kept[side].layers.get(layer);
 
 export function startThumbnails() {
-  subscribe("run", ({ run, grown }) => during(load("first", run, grown)));
-  subscribe("second", ({ second, grown }) => during(load("second", second, grown)));
+  subscribe("run", ({ sides, grown }) => {
+    during(load("first", sides.first.run, grown));
+    during(load("second", sides.second.run, grown));
+  });
 }
 
-async function load(side, run, grown) {
+async function load(/** @type {SideName} */ side, /** @type {Run|null} */ run, /** @type {boolean} */ grown) {
   const mine = kept[side];
   if (!run || mine.run === run) return;
   if (!grown) mine.layers.clear(); // a text that grew keeps the old ones until the new have come
   mine.run = run;
   await afterMap(run);
   // The chosen head's layer first, then from the top; one at a time, so that the map never waits long.
+  const chosen = shown("first").layer;
   const order = run.layers
     .map((_, layer) => layer)
-    .sort((a, b) => Number(b === get().layer) - Number(a === get().layer) || a - b);
+    .sort((a, b) => Number(b === chosen) - Number(a === chosen) || a - b);
   for (const layer of order) {
     const data = await heard(api.thumbnails(run.id, layer, SIZE, `thumbnails-${side}`));
     if (mine.run !== run) return;

@@ -7,15 +7,16 @@ import { paintThumbnail } from "./draw_thumbnail.js";
 import { paintTraining, stepAt } from "./draw_training.js";
 import { count, plural, signed } from "./format.js";
 import { heard } from "./quiet.js";
-import { chooseHead, get, set, shown, subscribe } from "./store.js";
+import { chooseHead, get, runOf, set, shown, subscribe } from "./store.js";
 import { prepared } from "./surface.js";
 import { inks, themeNow } from "./theme.js";
 
-/** What the run recorded, once it was asked for. */
-let told = null;
+/** What the training run recorded; null until it has come. @type {TrainingHistory} */
+let recorded = /** @type {any} */ (null);
 let asking = false;
-/** The pictures of all heads, and of which update they are. */
+/** The pictures of all heads, and of which update they are. @type {{step: number, data: Floats|null}} */
 let pictures = { step: -1, data: null };
+/** @type {ReturnType<typeof build>|null} */
 let parts = null;
 
 export function startTraining() {
@@ -31,19 +32,20 @@ export function startTraining() {
 /** The update that is looked at: the one chosen, or the nearest recorded before it, or the last. */
 function stepNow() {
   const { update } = get();
-  return told.steps.findLast((step) => update == null || step <= update) ?? told.steps[0];
+  return recorded.steps.findLast((step) => update == null || step <= update) ?? recorded.steps[0];
 }
 
-async function load(draw) {
-  const { about, run, tab, folded, offline } = get();
-  if (!about?.training || !run || tab !== "training" || folded || offline) return;
-  if (!told) {
+async function load(/** @type {() => void} */ draw) {
+  const { about, tab, folded, offline } = get();
+  if (!about?.training || !runOf("first") || tab !== "training" || folded || offline) return;
+  if (!recorded) {
     if (asking) return;
     asking = true;
-    told = await heard(api.training());
+    const answer = await heard(api.training());
     asking = false;
-    if (!told) return;
-    build(draw);
+    if (!answer) return;
+    recorded = answer;
+    parts = build(draw);
   }
   const step = stepNow();
   draw();
@@ -54,29 +56,29 @@ async function load(draw) {
   draw();
 }
 
-function build(draw) {
-  const choose = (step) => set({ update: step });
+function build(/** @type {() => void} */ draw) {
+  const choose = (/** @type {number} */ step) => set({ update: step });
   const slider = make("input", {
     type: "range",
     min: "0",
-    max: String(told.steps.length - 1),
+    max: String(recorded.steps.length - 1),
     step: "1",
     id: "update",
     "aria-label": "Update of the training run",
-    oninput: () => choose(told.steps[slider.valueAsNumber]),
+    oninput: () => choose(recorded.steps[slider.valueAsNumber]),
   });
   const output = make("output", { htmlFor: "update" });
-  const note = make("span", { className: "note", textContent: `on ${plural(told.tokens, "token")} kept for this` });
+  const note = make("span", { className: "note", textContent: `on ${plural(recorded.tokens, "token")} kept for this` });
   const kept = make("a", { className: "note" });
   const canvas = make("canvas", {
     role: "img",
-    onclick: (event) => choose(stepAt(told.steps, event.offsetX, canvas.clientWidth)),
+    onclick: (/** @type {MouseEvent} */ event) => choose(stepAt(recorded.steps, event.offsetX, canvas.clientWidth)),
   });
   const plot = make("div", { className: "plot" }, canvas);
   const grid = make("div", { className: "formed", role: "group", "aria-label": "Heads at this update" });
-  const across = Math.max(...told.roles[0].map((layer) => layer.length));
+  const across = Math.max(...recorded.roles[0].map((layer) => layer.length));
   grid.style.gridTemplateColumns = `repeat(${across}, minmax(58px, 88px))`;
-  const cells = told.roles[0].flatMap((layer, at) =>
+  const cells = recorded.roles[0].flatMap((layer, at) =>
     layer.map((_, head) => {
       const picture = make("canvas", { "aria-hidden": "true" });
       const [role, figure] = [make("b"), make("span")];
@@ -100,40 +102,40 @@ function build(draw) {
       grid,
     ),
   );
-  parts = { slider, output, kept, canvas, plot, grid, cells };
   new ResizeObserver(draw).observe(plot);
+  return { slider, output, kept, canvas, plot, grid, cells };
 }
 
 /** The score that lines and figures tell: the one heads are sorted by, or how much they induct. */
 function scoreNow() {
   const { sort } = get();
-  const name = told.names.includes(sort) ? sort : "induction";
+  const name = recorded.names.includes(sort) ? sort : "induction";
   const [, word = name] = READOUTS.find(([one]) => one === name) ?? [];
-  return { at: told.names.indexOf(name), word, decimals: name === "distance" ? 1 : 2 };
+  return { at: recorded.names.indexOf(name), word, decimals: name === "distance" ? 1 : 2 };
 }
 
 function paint() {
   const { tab, folded } = get();
   if (!parts || tab !== "training" || folded) return;
   const step = stepNow();
-  const n = told.steps.indexOf(step);
+  const n = recorded.steps.indexOf(step);
   const score = scoreNow();
   const { layer, head } = shown();
-  const loss = told.losses[n] == null ? "" : ` · loss ${signed(told.losses[n], 3)}`;
+  const loss = recorded.losses[n] == null ? "" : ` · loss ${signed(recorded.losses[n], 3)}`;
   const { slider, output, kept, canvas, plot, grid, cells } = parts;
   markStale(grid, pictures.data !== null && pictures.step !== step);
   slider.value = String(n);
   output.textContent = `update ${count(step)}${loss}`;
   slider.setAttribute("aria-valuetext", output.textContent.replace(" · ", ", "));
   const open = api.update === String(step); // this page is already of that model
-  kept.hidden = !open && !told.kept.includes(step);
+  kept.hidden = !open && !recorded.kept.includes(step);
   kept.textContent = open ? "Back to the newest model" : "Open this update’s model";
   kept.href = `${open ? "/" : `?update=${step}`}${written()}`;
   const theme = themeNow();
   for (const cell of cells) {
-    const value = told.scores[n][cell.layer][cell.head][score.at];
+    const value = recorded.scores[n][cell.layer][cell.head][score.at];
     const chosen = cell.layer === layer && cell.head === head;
-    cell.role.textContent = told.roles[n][cell.layer][cell.head];
+    cell.role.textContent = recorded.roles[n][cell.layer][cell.head];
     cell.figure.textContent = `${cell.layer}·${cell.head}  ${signed(value, score.decimals)}`;
     cell.root.setAttribute("aria-pressed", String(chosen));
     cell.root.setAttribute(
@@ -148,16 +150,16 @@ function paint() {
   if (width < 40 || height < 40) return;
   canvas.setAttribute(
     "aria-label",
-    `${score.word} of each head over ${plural(told.steps.length, "update")}, and the loss; ${output.textContent}`,
+    `${score.word} of each head over ${plural(recorded.steps.length, "update")}, and the loss; ${output.textContent}`,
   );
   paintTraining(prepared(canvas, width, height), {
-    steps: told.steps,
+    steps: recorded.steps,
     lines: cells.map((cell) => ({
-      values: told.scores.map((all) => all[cell.layer][cell.head][score.at]),
+      values: recorded.scores.map((all) => all[cell.layer][cell.head][score.at]),
       chosen: cell.layer === layer && cell.head === head,
     })),
     name: score.word,
-    losses: told.losses,
+    losses: recorded.losses,
     step,
     width,
     height,

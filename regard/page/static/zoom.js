@@ -1,22 +1,18 @@
-/**
- * The square window of a pattern that is seen: pure sums, in tokens.
- *
- * @typedef {{queries: number, keys: number, span: number}} Zoom
- */
+/** The square window of a pattern that is seen: pure sums, in tokens. */
 
 /** Fewest tokens a window shows. */
 const LEAST = 4;
 
 /** @returns {Zoom} the whole pattern */
-export const whole = (length) => ({ queries: 0, keys: 0, span: Math.max(length, 1) });
+export const whole = (/** @type {number} */ length) => ({ queries: 0, keys: 0, span: Math.max(length, 1) });
 
-export const isWhole = (zoom, length) => !zoom || zoom.span >= length;
+export const isWhole = (/** @type {Zoom|null} */ zoom, /** @type {number} */ length) => !zoom || zoom.span >= length;
 
 /** A window within the pattern, or null where that is all of it. */
-export function bounded({ queries, keys, span }, length) {
+export function bounded(/** @type {Zoom} */ { queries, keys, span }, /** @type {number} */ length) {
   const fits = Math.max(Math.min(LEAST, length), Math.min(span, length));
   if (fits >= length) return null;
-  const inside = (first) => Math.max(0, Math.min(length - fits, first));
+  const inside = (/** @type {number} */ first) => Math.max(0, Math.min(length - fits, first));
   return { queries: inside(queries), keys: inside(keys), span: fits };
 }
 
@@ -35,13 +31,22 @@ export function scaled(zoom, length, factor, at = { x: 0.5, y: 0.5 }) {
 }
 
 /** Moves by parts of the window. */
-export const moved = (zoom, length, x, y) =>
-  zoom && bounded({ ...zoom, queries: zoom.queries + y * zoom.span, keys: zoom.keys + x * zoom.span }, length);
+export const moved = (
+  /** @type {Zoom|null} */ zoom,
+  /** @type {number} */ length,
+  /** @type {number} */ x,
+  /** @type {number} */ y,
+) => zoom && bounded({ ...zoom, queries: zoom.queries + y * zoom.span, keys: zoom.keys + x * zoom.span }, length);
 
 /** The window moved as little as it takes to show a query and a key. */
-export function showing(zoom, length, query, key) {
-  if (isWhole(zoom, length)) return null;
-  const near = (first, at) => {
+export function showing(
+  /** @type {Zoom|null} */ zoom,
+  /** @type {number} */ length,
+  /** @type {number|null} */ query,
+  /** @type {number|null} */ key,
+) {
+  if (!zoom || isWhole(zoom, length)) return null;
+  const near = (/** @type {number} */ first, /** @type {number|null} */ at) => {
     if (at == null) return first;
     const room = Math.min(2, zoom.span / 8);
     return Math.min(Math.max(first, at + 1 + room - zoom.span), at - room);
@@ -50,13 +55,15 @@ export function showing(zoom, length, query, key) {
 }
 
 /** Tokens along a side of a cell, a power of two, so that about `most` cells fill the window. */
-const blockFor = (span, most) => 2 ** Math.max(0, Math.round(Math.log2(span / most)));
+const blockFor = (/** @type {number} */ span, /** @type {number} */ most) =>
+  2 ** Math.max(0, Math.round(Math.log2(span / most)));
 
 /** The window in whole cells: what is asked of the server, `[first, stop]` of each and `block`. */
-export function asked(zoom, length, most) {
+export function asked(/** @type {Zoom|null} */ zoom, /** @type {number} */ length, /** @type {number} */ most) {
   const now = zoom ?? whole(length);
   const block = blockFor(now.span, most);
-  const range = (first) => [
+  /** @returns {Span} */
+  const range = (/** @type {number} */ first) => [
     Math.max(0, Math.floor(first / block)) * block,
     Math.min(length, Math.ceil((first + now.span - 1e-9) / block) * block),
   ];

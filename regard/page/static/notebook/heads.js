@@ -9,6 +9,7 @@ const { size, causal, exact, heads, across, scale, title } = shown;
 const CELL = 84; // pixels of a thumbnail, at most
 const LEAST = 34;
 
+/** @type {Float32Array} */
 let values = new Float32Array(0);
 let cell = CELL;
 const canvas = make("canvas", { role: "img", "aria-label": title });
@@ -18,7 +19,7 @@ const redraw = framed(() => {
   cell = Math.max(LEAST, Math.min(CELL, Math.floor((room + 10) / across) - 10));
   const { width, height } = gridSize(heads.length, across, cell);
   const data = { values, rows: size, columns: size };
-  const cells = heads.map(({ name, role }, k) => ({
+  const cells = heads.map((/** @type {{name: string, role: string}} */ { name, role }, /** @type {number} */ k) => ({
     picture: thumbnail(data, k, { theme: inks().theme, causal, exact, kind: scale }),
     name,
     role,

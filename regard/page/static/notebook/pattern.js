@@ -14,11 +14,15 @@ const block = length / side; // tokens along a side of a cell
 const SCALE = 160; // pixels
 const HINT = "drag moves, double click or Ctrl with the wheel zooms";
 
+/** @type {Float32Array} */
 let values = new Float32Array(0);
 let head = 0;
+/** @type {Zoom|null} */
 let zoom = null;
-let at = null; // the cell under the pointer
+/** The cell under the pointer. @type {{query: number, key: number}|null} */
+let at = null;
 let place = layout(300, 300, length, 6);
+/** @type {HTMLCanvasElement|null} */
 let image = null;
 let scale = scaleFor(kind, 1, true);
 
@@ -34,7 +38,9 @@ const redraw = framed(() => {
   if (!image) {
     let most = 0;
     for (const value of part) most = Math.max(most, value);
-    const hidden = causal ? (i, j) => Math.floor(j * block) >= Math.ceil((i + 1) * block) : undefined;
+    const hidden = causal
+      ? (/** @type {number} */ i, /** @type {number} */ j) => Math.floor(j * block) >= Math.ceil((i + 1) * block)
+      : undefined;
     const data = { values: part, rows: side, columns: side };
     scale = scaleFor(kind, most, side === length);
     image = picture(data, scale, inks().theme, hidden);
@@ -48,23 +54,24 @@ const redraw = framed(() => {
     pictures: [{ canvas: image, queries: [0, length], keys: [0, length], block }],
     labels,
     margins: null,
+    scale,
     query: at?.query ?? null,
     key: at?.key ?? null,
   });
   paintScale(prepared(colours, SCALE, 36), { width: SCALE, scale, inks: inks() });
-  told.textContent = at ? read(part) : HINT;
+  told.textContent = at ? read(part, at) : HINT;
 });
 
 /** The weight under the pointer; of a cell of several, their mean. */
-function read(part) {
-  const cell = (token) => Math.min(side - 1, Math.floor((token + 0.5) / block));
-  const value = part[cell(at.query) * side + cell(at.key)];
-  const hidden = causal && at.key > at.query;
+function read(/** @type {Float32Array} */ part, /** @type {{query: number, key: number}} */ { query, key }) {
+  const cell = (/** @type {number} */ token) => Math.min(side - 1, Math.floor((token + 0.5) / block));
+  const value = part[cell(query) * side + cell(key)];
+  const hidden = causal && key > query;
   const what = side < length ? "mean weight" : "weight";
-  return `query ${at.query}, key ${at.key}: ${hidden ? "hidden" : `${what} ${weight(value)}`}`;
+  return `query ${query}, key ${key}: ${hidden ? "hidden" : `${what} ${weight(value)}`}`;
 }
 
-function change(next) {
+function change(/** @type {Zoom|null} */ next) {
   zoom = next && bounded(next, length);
   redraw();
 }
@@ -80,12 +87,17 @@ function start() {
         redraw();
       },
     },
-    ...heads.map((name, k) => make("option", { value: String(k), textContent: String(name) })),
+    ...heads.map((/** @type {string} */ name, /** @type {number} */ k) =>
+      make("option", { value: String(k), textContent: String(name) }),
+    ),
   );
   const whole = make("button", { type: "button", textContent: "Whole", onclick: () => change(null) });
   byId("tools").append(...(heads.length > 1 ? [make("label", {}, "head ", choice)] : []), whole, colours, told);
   byId("field").append(canvas);
-  const inside = (x, y) => ({ x: (x - place.left) / place.side, y: (y - place.top) / place.side });
+  const inside = (/** @type {number} */ x, /** @type {number} */ y) => ({
+    x: (x - place.left) / place.side,
+    y: (y - place.top) / place.side,
+  });
   // A wheel belongs to the notebook's own page unless Ctrl is held, too.
   byId("field").addEventListener(
     "wheel",
@@ -94,7 +106,7 @@ function start() {
     },
     { capture: true },
   );
-  const look = (found) => {
+  const look = (/** @type {{query: number, key: number}|null} */ found) => {
     at = found;
     redraw();
   };

@@ -10,7 +10,7 @@ const BREATH = 12; // milliseconds of computing before the page has its turn
 
 /** Why there is no answer. */
 export class ServerError extends Error {
-  constructor(message, { status = 0, offline = false } = {}) {
+  constructor(/** @type {string} */ message, { status = 0, offline = false } = {}) {
     super(message);
     this.status = status;
     this.offline = offline;
@@ -25,7 +25,12 @@ const asking = new Map();
 
 const pause = () => new Promise((go) => setTimeout(go));
 
-/** Runs what was begun, lets the page have its turn, and ends it when its view asks anew. */
+/**
+ * Runs a generator, lets the page have its turn, and ends it when its view asks anew.
+ * @template T
+ * @param {string} view @param {() => Generator<void, T>} begin
+ * @returns {Promise<T>}
+ */
 async function computed(view, begin) {
   const mine = Symbol(view);
   if (view) asking.set(view, mine);
@@ -41,7 +46,11 @@ async function computed(view, begin) {
 }
 
 /** The heads that are meant: one, all of a layer, or all. */
-async function chosen(run, layer, head) {
+async function chosen(
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number|string} */ head,
+) {
   const { layers } = known(run);
   const at = layer === "mean" ? [...layers.keys()] : [Number(layer)];
   return Promise.all(
@@ -51,14 +60,19 @@ async function chosen(run, layer, head) {
   );
 }
 
-function known(run) {
+function known(/** @type {string} */ run) {
   const found = runOf(run);
   if (!found) throw new ServerError("This report does not hold that text.");
   return found;
 }
 
-const numbers = (values) => ({ values: Float32Array.from(values), rows: 0, columns: 0, heads: 0 });
-const range = (text) => text.split(",").map(Number);
+const numbers = (/** @type {ArrayLike<number>} */ values) => ({
+  values: Float32Array.from(values),
+  rows: 0,
+  columns: 0,
+  heads: 0,
+});
+const range = (/** @type {string} */ text) => /** @type {Span} */ (text.split(",").map(Number));
 const refuse = async () => {
   throw new ServerError("A report holds what was written into it; regard explore reads other texts.");
 };
@@ -66,7 +80,7 @@ const refuse = async () => {
 export const onOffline = () => {};
 export const health = async () => ({ ok: true });
 export const about = async () => report.about;
-export const fetchRun = async (run) => structuredClone(known(run).described);
+export const fetchRun = async (/** @type {string} */ run) => structuredClone(known(run).described);
 export const open = refuse;
 export const append = refuse;
 export const generate = refuse;
@@ -74,25 +88,49 @@ export const training = refuse;
 export const trained = refuse;
 export const update = null;
 
-export async function heads(run, each) {
+export async function heads(/** @type {string} */ run, /** @type {(line: any) => void} */ each) {
   known(run).scores.forEach(each);
 }
 
-export async function thumbnails(run, layer, size) {
+export async function thumbnails(
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number} */ size,
+) {
   const all = await chosen(run, layer, "mean");
   return computed("", () => pictures(all, size));
 }
 
-export async function map(run, { layer, head, queries, keys, block }, view) {
+export async function map(
+  /** @type {string} */ run,
+  /** @type {MapQuery} */ { layer, head, queries, keys, block },
+  /** @type {string} */ view,
+) {
   const all = await chosen(run, layer, head);
   return computed(view, () => averaged(all, range(queries), range(keys), Number(block)));
 }
 
-export const row = async (run, layer, head, at) => numbers(rowOf(await chosen(run, layer, head), at));
+export const row = async (
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number|string} */ head,
+  /** @type {number} */ at,
+) => numbers(rowOf(await chosen(run, layer, head), at));
 
-export const column = async (run, layer, head, at) => numbers(columnOf(await chosen(run, layer, head), at));
+export const column = async (
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number|string} */ head,
+  /** @type {number} */ at,
+) => numbers(columnOf(await chosen(run, layer, head), at));
 
-export async function cell(run, layer, head, at, key) {
+export async function cell(
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number|string} */ head,
+  /** @type {number} */ at,
+  /** @type {number} */ key,
+) {
   const all = await chosen(run, layer, head);
   const found = { weight: weight(all, at, key), visible: seen(all, at, key) };
   if (all.length > 1) return { ...found, score: null, logsumexp: null }; // a mean has none
@@ -100,12 +138,23 @@ export async function cell(run, layer, head, at, key) {
   return { ...found, score: found.visible ? masked : null, logsumexp: all[0].logsumexp[at] };
 }
 
-export async function readouts(run, layer, head, view) {
+export async function readouts(
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number|string} */ head,
+  /** @type {string} */ view,
+) {
   const all = await chosen(run, layer, head);
   return computed(view, () => along(all));
 }
 
-export async function steps(run, layer, head, at, options) {
+export async function steps(
+  /** @type {string} */ run,
+  /** @type {number|string} */ layer,
+  /** @type {number|string} */ head,
+  /** @type {number} */ at,
+  /** @type {{first?: number, count?: number, picked?: number}} */ options,
+) {
   const [one] = await chosen(run, layer, head);
   return walk(one, at, options);
 }

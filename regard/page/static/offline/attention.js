@@ -9,18 +9,21 @@
  */
 
 /** @param {Head} head */
-export function product(head, query, key) {
+export function product(head, /** @type {number} */ query, /** @type {number} */ key) {
   const { dim } = head;
   let [sum, q, k] = [0, query * dim, key * dim];
-  for (const behind = q + dim; q < behind; q++, k++) sum += head.query[q] * head.key[k];
+  for (const stop = q + dim; q < stop; q++, k++) sum += head.query[q] * head.key[k];
   return sum;
 }
 
-const visible = (head, query, key) => key >= head.start[query] && key < head.stop[query];
+const visible = (/** @type {Head} */ head, /** @type {number} */ query, /** @type {number} */ key) =>
+  key >= head.start[query] && key < head.stop[query];
 
 /** The steps from the product on, by name, in the order of the computation. */
-export function passed(head, query, key) {
-  const found = { scaled: product(head, query, key) * head.scale };
+export function passed(/** @type {Head} */ head, /** @type {number} */ query, /** @type {number} */ key) {
+  const found = /** @type {{scaled: number, softcapped?: number, biased?: number, masked: number}} */ ({
+    scaled: product(head, query, key) * head.scale,
+  });
   let now = found.scaled;
   if (head.softcap != null) found.softcapped = now = head.softcap * Math.tanh(now / head.softcap);
   if (head.alibi != null) found.biased = now -= head.alibi * Math.abs(head.positions[query] - key);
@@ -28,7 +31,7 @@ export function passed(head, query, key) {
   return found;
 }
 
-function score(head, query, key) {
+function score(/** @type {Head} */ head, /** @type {number} */ query, /** @type {number} */ key) {
   let value = product(head, query, key) * head.scale;
   if (head.softcap != null) value = head.softcap * Math.tanh(value / head.softcap);
   if (head.alibi != null) value -= head.alibi * Math.abs(head.positions[query] - key);
@@ -36,7 +39,7 @@ function score(head, query, key) {
 }
 
 /** @param {Head[]} heads one, or several whose mean is meant */
-export function weight(heads, query, key) {
+export function weight(heads, /** @type {number} */ query, /** @type {number} */ key) {
   let sum = 0;
   for (const head of heads) {
     if (visible(head, query, key)) sum += Math.exp(score(head, query, key) - head.logsumexp[query]);
@@ -44,14 +47,20 @@ export function weight(heads, query, key) {
   return sum / heads.length;
 }
 
-export const seen = (heads, query, key) => heads.some((head) => visible(head, query, key));
+export const seen = (/** @type {Head[]} */ heads, /** @type {number} */ query, /** @type {number} */ key) =>
+  heads.some((head) => visible(head, query, key));
 
 /** A query's weights on the keys of a range, in `row`. */
-function fill(heads, query, [first, behind], row) {
+function fill(
+  /** @type {Head[]} */ heads,
+  /** @type {number} */ query,
+  /** @type {Span} */ [first, stop],
+  /** @type {Float64Array} */ row,
+) {
   row.fill(0);
   for (const head of heads) {
-    const stop = Math.min(behind, head.stop[query]);
-    for (let key = Math.max(first, head.start[query]); key < stop; key++) {
+    const end = Math.min(stop, head.stop[query]);
+    for (let key = Math.max(first, head.start[query]); key < end; key++) {
       row[key - first] += Math.exp(score(head, query, key) - head.logsumexp[query]);
     }
   }
@@ -60,15 +69,21 @@ function fill(heads, query, [first, behind], row) {
 }
 
 /** What a query attends to. */
-export const row = (heads, query) => fill(heads, query, [0, heads[0].length], new Float64Array(heads[0].length));
+export const row = (/** @type {Head[]} */ heads, /** @type {number} */ query) =>
+  fill(heads, query, [0, heads[0].length], new Float64Array(heads[0].length));
 
 /** What attends to a key. */
-export const column = (heads, key) =>
+export const column = (/** @type {Head[]} */ heads, /** @type {number} */ key) =>
   Float64Array.from({ length: heads[0].length }, (_, query) => weight(heads, query, key));
 
 /** A window averaged down to cells of block × block weights, or of those that lie in the window. */
-export function* averaged(heads, queries, keys, block) {
-  const [rows, columns] = [queries, keys].map(([first, behind]) => Math.ceil((behind - first) / block));
+export function* averaged(
+  /** @type {Head[]} */ heads,
+  /** @type {Span} */ queries,
+  /** @type {Span} */ keys,
+  /** @type {number} */ block,
+) {
+  const [rows, columns] = [queries, keys].map(([first, stop]) => Math.ceil((stop - first) / block));
   const values = new Float32Array(rows * columns);
   const sums = new Float64Array(columns);
   const one = new Float64Array(keys[1] - keys[0]);
@@ -90,7 +105,7 @@ export function* averaged(heads, queries, keys, block) {
 }
 
 /** Which two of the pixels a token lies in, and its share in the first: pixels may cut tokens. */
-function cut(token, length, pixels) {
+function cut(/** @type {number} */ token, /** @type {number} */ length, /** @type {number} */ pixels) {
   const start = token * pixels;
   const first = Math.floor(start / length);
   const last = Math.floor((start + pixels - 1) / length);
@@ -98,7 +113,7 @@ function cut(token, length, pixels) {
 }
 
 /** The whole pattern of each of some heads as a picture of size × size pixels, behind each other. */
-export function* pictures(heads, size) {
+export function* pictures(/** @type {Head[]} */ heads, /** @type {number} */ size) {
   const { length } = heads[0];
   const side = Math.min(size, length);
   const cuts = Array.from({ length }, (_, token) => cut(token, length, side));
@@ -110,7 +125,7 @@ export function* pictures(heads, size) {
       const [up, down, upper] = cuts[query];
       for (let key = head.start[query]; key < head.stop[query]; key++) {
         const [left, right, lefter] = cuts[key];
-        const at = (i, j) => (n * side + i) * side + j;
+        const at = (/** @type {number} */ i, /** @type {number} */ j) => (n * side + i) * side + j;
         sums[at(up, left)] += one[key] * upper * lefter;
         sums[at(up, right)] += one[key] * upper * (1 - lefter);
         sums[at(down, left)] += one[key] * (1 - upper) * lefter;
@@ -129,7 +144,7 @@ export function* pictures(heads, size) {
 }
 
 /** Entropy, distance, weight on the first token and weight received, behind each other. */
-export function* readouts(heads) {
+export function* readouts(/** @type {Head[]} */ heads) {
   const { length } = heads[0];
   const values = new Float64Array(4 * length);
   const one = new Float64Array(length);
@@ -149,7 +164,7 @@ export function* readouts(heads) {
 }
 
 /** How far a query looks back, on average; 0 where it sees nothing. */
-function distance(head, query, weights) {
+function distance(/** @type {Head} */ head, /** @type {number} */ query, /** @type {Float64Array} */ weights) {
   fill([head], query, [0, head.length], weights);
   let [sum, moment] = [0, 0];
   for (let key = head.start[query]; key < head.stop[query]; key++) {
@@ -159,17 +174,22 @@ function distance(head, query, weights) {
   return sum === 0 ? 0 : moment / sum;
 }
 
-const vector = (numbers, at, dim) => Array.from(numbers.subarray(at * dim, (at + 1) * dim));
+const vector = (/** @type {Float64Array} */ numbers, /** @type {number} */ at, /** @type {number} */ dim) =>
+  Array.from(numbers.subarray(at * dim, (at + 1) * dim));
 
-/** One query's attention number by number, as the explorer's server tells it. */
-export function walk(head, query, { first = 0, count = 24, picked = null } = {}) {
+/**
+ * One query's attention number by number, as the explorer's server answers.
+ * @param {Head} head @param {number} query
+ * @param {{first?: number, count?: number, picked?: number}} [keys] ranks that are written out, and a key
+ */
+export function walk(head, query, { first = 0, count = 24, picked } = {}) {
   const weights = row([head], query);
-  const hidden = (key) => !visible(head, query, key);
+  const hidden = (/** @type {number} */ key) => !visible(head, query, key);
   const order = Array.from(weights.keys()).sort(
     (a, b) => Number(hidden(a)) - Number(hidden(b)) || weights[b] - weights[a] || a - b,
   );
   const many = Math.max(0, head.stop[query] - head.start[query]);
-  const told = (rank) => {
+  const told = (/** @type {number} */ rank) => {
     const position = order[rank];
     const steps = passed(head, query, position);
     return {
@@ -181,7 +201,7 @@ export function walk(head, query, { first = 0, count = 24, picked = null } = {})
       ...steps,
       masked: Number.isFinite(steps.masked) ? steps.masked : null,
       weight: weights[position],
-      value: head.value && vector(head.value, position, head.valueDim),
+      value: /** @type {number[]} */ (head.value && vector(head.value, position, head.valueDim)),
     };
   };
   // Hidden keys are a page of their own, behind the last visible one.
@@ -199,14 +219,15 @@ export function walk(head, query, { first = 0, count = 24, picked = null } = {})
     picked: picked == null ? null : told(order.indexOf(picked)),
     rest: { count: behind.length, weight: behind.reduce((sum, key) => sum + weights[key], 0) },
     hidden: head.length - many,
-    context: head.value && context(head, weights),
+    context: head.value && context(head, head.value, weights),
   };
 }
 
-function context(head, weights) {
+function context(/** @type {Head} */ head, /** @type {Float64Array} */ value, /** @type {Float64Array} */ weights) {
+  /** @type {number[]} */
   const sums = new Array(head.valueDim).fill(0);
   weights.forEach((share, key) => {
-    for (let d = 0; d < sums.length; d++) sums[d] += share * head.value[key * sums.length + d];
+    for (let d = 0; d < sums.length; d++) sums[d] += share * value[key * sums.length + d];
   });
   return sums;
 }

@@ -4,7 +4,7 @@
 const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;.=>?@^_`{|}~";
 
 /** Five digits for each four bytes; what is missing at the end is read as the highest digit. */
-function bytesOf(digits) {
+function bytesOf(/** @type {string} */ digits) {
   const value = new Uint8Array(128).fill(84);
   for (let k = 0; k < 85; k++) value[DIGITS.charCodeAt(k)] = k;
   const words = new DataView(new ArrayBuffer(4 * Math.ceil(digits.length / 5)));

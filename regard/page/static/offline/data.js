@@ -3,16 +3,16 @@ import { inflated } from "./bytes.js";
 
 const PLANES = 4; // bytes of a number; the lowest bytes of all come first
 
-const text = (name) => document.getElementById(name)?.textContent ?? "";
+const text = (/** @type {string} */ name) => document.getElementById(name)?.textContent ?? "";
 
-/** @type {any} */
+/** @type {{about: About, runs: PackedRun[]}} */
 export const report = JSON.parse(text("report"));
 
 /** @type {Promise<Uint8Array>|null} */
 let planes = null;
 
 /** Whole numbers with a sign, from so many places of all planes. */
-function whole(bytes, at, count) {
+function whole(/** @type {Uint8Array} */ bytes, /** @type {number} */ at, /** @type {number} */ count) {
   const many = bytes.length / PLANES;
   return Float64Array.from({ length: count }, (_, k) => {
     let folded = 0;
@@ -22,7 +22,11 @@ function whole(bytes, at, count) {
 }
 
 /** A matrix: its first row is what is added to all others, in steps. */
-function matrix(bytes, { at, step, dim }, rows) {
+function matrix(
+  /** @type {Uint8Array} */ bytes,
+  /** @type {PackedMatrix} */ { at, step, dim },
+  /** @type {number} */ rows,
+) {
   const first = whole(bytes, at, dim);
   return whole(bytes, at + dim, rows * dim).map((number, k) => (number + first[k % dim]) * step);
 }
@@ -31,17 +35,24 @@ function matrix(bytes, { at, step, dim }, rows) {
 const read = new Map();
 
 /** One head of a run, unpacked when it is first asked for. */
-export async function headOf(name, layer, place) {
+export async function headOf(/** @type {string} */ name, /** @type {number} */ layer, /** @type {number} */ place) {
   planes ??= inflated(text("numbers"));
   const bytes = await planes;
   const key = `${name}/${layer}/${place}`;
-  if (!read.has(key)) read.set(key, opened(bytes, runOf(name), runOf(name).layers[layer][place]));
-  return read.get(key);
+  const run = /** @type {PackedRun} */ (runOf(name));
+  const head = read.get(key) ?? opened(bytes, run, run.layers[layer][place]);
+  read.set(key, head);
+  return head;
 }
 
-export const runOf = (name) => report.runs.find(({ described }) => described.id === name);
+export const runOf = (/** @type {string} */ name) => report.runs.find(({ described }) => described.id === name);
 
-function opened(bytes, { described, rows }, head) {
+/** @returns {import("./attention.js").Head} */
+function opened(
+  /** @type {Uint8Array} */ bytes,
+  /** @type {PackedRun} */ { described, rows },
+  /** @type {PackedHead} */ head,
+) {
   const { length } = described;
   const count = Array.from({ length }, (_, query) => query);
   return {

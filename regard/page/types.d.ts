@@ -1,0 +1,323 @@
+/** What the page's modules share: what the server answers, and what is chosen. */
+
+type SideName = "first" | "second";
+type Average = "head" | "layer" | "model";
+type ColourKind = "log" | "linear";
+type Theme = "light" | "dark";
+type TabName = "steps" | "readouts" | "training";
+/** First and stop: one past the last. */
+type Span = [number, number];
+/** Layer and head as the server takes them: a mean has a name in place of a number. */
+type Place = [number | "mean", number | "mean"];
+type HeadName = { layer: number; head: number; average: Average };
+/** First query, first key, how many tokens along each side. */
+type Zoom = { queries: number; keys: number; span: number };
+
+interface Run {
+  id: string;
+  title: string;
+  text: string | null;
+  tokens: { text: string; shown: string }[];
+  length: number;
+  causal: boolean;
+  layers: { index: number; name: string; heads: number[] }[];
+  next: Candidate[] | null;
+  notes: string[];
+  /** Added by the page: how tokens are written, and characters of the longest. */
+  labels: string[];
+  letters: number;
+}
+
+interface Candidate {
+  token: number;
+  shown: string;
+  probability: number;
+}
+
+interface About {
+  title: string;
+  shape: string;
+  writes: boolean;
+  generates: boolean;
+  example: string | null;
+  limits: { characters: number; tokens: number; generate: number };
+  runs: string[];
+  training?: number;
+  report?: boolean;
+  decimals?: number;
+  start?: string;
+}
+
+/** A head's scores by name, its role, and the run they are of. */
+interface Figures extends Record<string, any> {
+  head: number;
+  name: string;
+  meaning: string;
+  run: string;
+}
+
+interface Floats {
+  values: Float32Array;
+  rows: number;
+  columns: number;
+  heads: number;
+}
+
+interface MapQuery {
+  layer: number | string;
+  head: number | string;
+  queries: string;
+  keys: string;
+  block: number;
+}
+
+interface Cell {
+  weight: number;
+  visible: boolean;
+  score: number | null;
+  logsumexp: number | null;
+}
+
+/** One key of a query, with the score after each step. */
+interface StepKey extends Record<string, any> {
+  position: number;
+  rank: number;
+  visible: boolean;
+  key: number[];
+  /** Where the values are known, and with them the context. */
+  value: number[];
+  score: number;
+  weight: number;
+  masked: number | null;
+}
+
+interface Steps {
+  scale: number;
+  steps: string[];
+  sink: boolean;
+  query: number[];
+  logsumexp: number | null;
+  count: number;
+  keys: StepKey[];
+  picked: StepKey | null;
+  rest: { count: number; weight: number };
+  hidden: number;
+  context: number[] | null;
+}
+
+interface TrainingHistory {
+  steps: number[];
+  names: string[];
+  scores: (number | null)[][][][];
+  roles: string[][][];
+  losses: (number | null)[];
+  tokens: number;
+  kept: number[];
+}
+
+/** What a line of a stream holds: one of these. */
+interface StreamLine {
+  error?: string;
+  layer?: number;
+  heads?: Figures[];
+  run?: Run;
+  token?: number;
+  text?: string;
+  shown?: string;
+}
+
+/** A side of the page: with two texts each has all of this, two heads of one text share the first's text. */
+interface Side extends HeadName {
+  run: Run | null;
+  heads: Map<number, Figures[]>;
+  query: number | null;
+  key: number | null;
+  zoom: Zoom | null;
+  /** The key that a query attends to most, once it is known. */
+  strongest: { question: string | null; key: number | null };
+}
+
+/** A side as it is seen, whichever side's text and head it shares. */
+interface Shown extends HeadName {
+  side: SideName;
+  run: Run | null;
+  heads: Map<number, Figures[]>;
+  query: number | null;
+  key: number | null;
+  zoom: Zoom | null;
+}
+
+interface State {
+  about: About | null;
+  sides: Record<SideName, Side>;
+  hover: { query?: number | null; key?: number | null; side?: SideName };
+  colour: ColourKind;
+  sort: string;
+  size: "names" | "grid";
+  compare: "off" | "head" | "text";
+  active: SideName;
+  tab: TabName;
+  update: number | null;
+  theme: "auto" | Theme;
+  wide: boolean;
+  folded: boolean;
+  busy: string;
+  problem: string;
+  offline: boolean;
+  cell: string;
+  spoken: string;
+  generating: boolean;
+  grown: boolean;
+  /** Colours of the window, not of the whole. */
+  fit: boolean;
+}
+
+interface Inks {
+  paper: string;
+  panel: string;
+  ink: string;
+  soft: string;
+  line: string;
+  accent: string;
+  mono: string;
+  sans: string;
+  theme: Theme;
+}
+
+/** The page's elements that are more than an `HTMLElement`, by id. */
+interface PageElements {
+  compare: HTMLSelectElement;
+  sort: HTMLSelectElement;
+  sequence: HTMLSelectElement;
+  export: HTMLDetailsElement;
+  keys: HTMLDialogElement;
+  generate: HTMLButtonElement;
+  "generate-tokens": HTMLInputElement;
+  "generate-heat": HTMLInputElement;
+  "link-address": HTMLInputElement;
+  overview: HTMLCanvasElement;
+  scale: HTMLCanvasElement;
+  fit: HTMLButtonElement;
+  "zoom-in": HTMLButtonElement;
+  "zoom-out": HTMLButtonElement;
+  "zoom-whole": HTMLButtonElement;
+}
+
+/** A side that has a text. */
+type Opened = Shown & { run: Run };
+
+/** A canvas context, or an SvgSurface which writes the same calls down. */
+type Surface = CanvasRenderingContext2D;
+
+/** Where the parts of a map's drawing lie, in pixels. */
+interface Layout {
+  left: number;
+  top: number;
+  side: number;
+  right: number;
+  bottom: number;
+  bar: number;
+  width: number;
+  height: number;
+}
+
+/** A map's weights, for a window in cells of block × block tokens. */
+interface Drawn extends Floats {
+  queries: Span;
+  keys: Span;
+  block: number;
+  key: string;
+  exact: boolean;
+  greatest: number;
+}
+
+interface Picture {
+  canvas: HTMLCanvasElement;
+  queries: Span;
+  keys: Span;
+  block: number;
+}
+
+/** All that a map's drawing needs; `numbers`: the weights that are written into cells which have the room. */
+interface MapDrawing {
+  place: Layout;
+  inks: Inks;
+  zoom: Zoom | null;
+  length: number;
+  causal: boolean;
+  pictures: Picture[];
+  labels: string[];
+  margins: { entropy: Float32Array; received: Float32Array } | null;
+  numbers?: Drawn | null;
+  scale: import("./static/colour.js").Scale;
+  query: number | null;
+  key: number | null;
+}
+
+/** The steps of one query, with the keys that are written out so far. */
+interface StepsShown extends Steps {
+  entries: StepKey[];
+  hiddenEntries: StepKey[];
+  extra: StepKey | null;
+  page: number;
+  name: string;
+  at: number;
+  run: Run;
+  layer: number;
+  head: number;
+}
+
+/** The cell that a side is at. */
+interface Spot extends Shown {
+  column: import("./static/map.js").MapColumn;
+  query: number;
+  chosen: number | null;
+  place: Place;
+  name: string;
+  cell: Cell | undefined;
+}
+
+interface Arrangement {
+  small: boolean;
+  byLayer: boolean;
+  across: number;
+  cell: number;
+}
+
+interface RequestOptions {
+  view?: string | null;
+  method?: string;
+  body?: unknown;
+  signal?: AbortSignal;
+}
+
+interface Curve {
+  values: (number | null)[];
+  chosen: boolean;
+}
+
+/** A matrix of a report, among all its numbers: where it begins, the step of its numbers, its width. */
+interface PackedMatrix {
+  at: number;
+  step: number;
+  dim: number;
+}
+
+interface PackedHead {
+  query: PackedMatrix;
+  key: PackedMatrix;
+  value: PackedMatrix | null;
+  logsumexp: { at: number; step: number };
+  scale: number;
+  softcap: number | null;
+  alibi: number | null;
+  sink: boolean;
+  rows: number;
+}
+
+interface PackedRun {
+  described: Run;
+  scores: StreamLine[];
+  layers: PackedHead[][];
+  rows: ({ start: number[]; stop: number[] } | null)[];
+}
