@@ -45,7 +45,7 @@ _WEIGHT = 5e-4
 
 _STYLES = ("page.css", "panels.css")
 _LINKED = re.compile(
-    r'^(?:<link rel="(?:stylesheet|modulepreload)".*|<script type="module".*|<!--.*-->)\n',
+    r'^(?:<link rel="stylesheet".*|<script type="module".*|<!--.*-->)\n',
     re.MULTILINE,
 )
 

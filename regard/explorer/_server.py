@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
@@ -18,6 +18,7 @@ from regard.explorer._routes import MissingError, router
 from regard.explorer._sentences import misread
 from regard.explorer._work import BusyError, ReplacedError, Work
 from regard.explorer.subjects import ExplorerError
+from regard.page.bundle import linked_page
 from regard.record import RecordError
 
 if TYPE_CHECKING:
@@ -65,9 +66,11 @@ def application(subject: Subject, host: str = "127.0.0.1", work: Work | None = N
     app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 
+    html = linked_page()
+
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
-    async def page() -> FileResponse:
-        return FileResponse(STATIC / "index.html")
+    async def page() -> HTMLResponse:
+        return HTMLResponse(html)
 
     for kind in _STATUS:
         app.add_exception_handler(kind, _refused)

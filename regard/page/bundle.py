@@ -17,15 +17,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import regard
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["deflated", "embedded", "policy", "script", "static"]
+__all__ = ["deflated", "embedded", "linked_page", "policy", "script", "static"]
 
-# Found beside the package's code and not through it: importing the explorer takes a server.
-_FOLDER = Path(regard.__file__).parent / "page" / "static"
+_FOLDER = Path(__file__).parent / "static"
 
 _IMPORT = re.compile(
     r'^import (?:\* as (?P<whole>\w+)|\{(?P<names>[^}]*)\}) from "(?P<path>\.[^"]+)";$',
@@ -34,17 +31,28 @@ _IMPORT = re.compile(
 _EXPORT = re.compile(
     r"^export (?=(?:async )?(?:const|function\*?|class) (?P<name>\w+))", re.MULTILINE
 )
-# Types, and comments on lines of their own, are for those who read the modules: a fifth of the text.
+# Types, and comments on lines of their own, are for those who read the modules.
 _COMMENT = re.compile(
     r"^[ \t]*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/)[ \t]*\n|/\*\* @type (?:(?!\*/)[\s\S])*\*/\s*",
     re.MULTILINE,
 )
-_LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
+_UNREAD = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
 def static(name: str) -> str:
     """Read a file of the page, such as ``page.css``."""
     return (_FOLDER / name).read_text("utf-8")
+
+
+def linked_page() -> str:
+    """Give the page for a server, which links to its modules.
+
+    All are named at once: found one by one, through each other, they would take three round trips.
+    """
+    links = "".join(
+        f'<link rel="modulepreload" href="/static/{name}">\n' for name in _modules("main.js", {})
+    )
+    return static("index.html").replace("</head>", f"{links}</head>")
 
 
 def script(entry: str, *, instead: Mapping[str, str] | None = None) -> str:
@@ -57,9 +65,7 @@ def script(entry: str, *, instead: Mapping[str, str] | None = None) -> str:
     Raises:
         ValueError: for a module that this can't read, or modules that import each other.
     """
-    done: dict[str, str] = {}
-    _add(entry, instead or {}, done, ())
-    return "\n".join(done.values())
+    return "\n".join(_modules(entry, instead or {}).values())
 
 
 def embedded(content: object) -> str:
@@ -93,10 +99,17 @@ def _hashes(texts: Sequence[str]) -> str:
     return " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in digests)
 
 
+def _modules(entry: str, instead: Mapping[str, str]) -> dict[str, str]:
+    """Write down a module after those that it imports, by name."""
+    done: dict[str, str] = {}
+    _add(entry, instead, done, ())
+    return done
+
+
 def _add(
     name: str, instead: Mapping[str, str], done: dict[str, str], above: tuple[str, ...]
 ) -> None:
-    """Write a module down behind those that it imports."""
+    """Write a module down after those that it imports."""
     name = instead.get(name, name)
     if name in above:
         raise ValueError(f"{' imports '.join([*above, name])}: modules must not import each other")
@@ -106,13 +119,13 @@ def _add(
     if "</script" in text or "<!--" in text:
         raise ValueError(f"{name} holds what would end a script element; write it in two parts")
 
-    def bound(found: re.Match[str]) -> str:
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(name), found["path"]))
+    def bound(match: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(name), match["path"]))
         path = instead.get(path, path)
         _add(path, instead, done, (*above, name))
-        if found["whole"]:
-            return f"const {found['whole']} = {_variable(path)};"
-        names = [part.strip() for part in found["names"].split(",") if part.strip()]
+        if match["whole"]:
+            return f"const {match['whole']} = {_variable(path)};"
+        names = [part.strip() for part in match["names"].split(",") if part.strip()]
         missing = {part.split(" as ")[0] for part in names} - _exports(static(path))
         if missing:
             raise ValueError(f"{name} imports {', '.join(sorted(missing))}, not in {path}")
@@ -120,9 +133,9 @@ def _add(
 
     exports = sorted(_exports(text))
     text = _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub(bound, text)))
-    left = _LEFT.search(text)
-    if left is not None:
-        raise ValueError(f"{name}: {left[0]!r} is no import or export that can be bundled")
+    unread = _UNREAD.search(text)
+    if unread is not None:
+        raise ValueError(f"{name}: {unread[0]!r} is no import or export that can be bundled")
     done[name] = (
         f"/* {name} */\nconst {_variable(name)} = (() => {{\n{text}"
         f"return {{ {', '.join(exports)} }};\n}})();"
@@ -130,7 +143,7 @@ def _add(
 
 
 def _exports(text: str) -> set[str]:
-    return {found["name"] for found in _EXPORT.finditer(text)}
+    return {match["name"] for match in _EXPORT.finditer(text)}
 
 
 def _variable(name: str) -> str:

@@ -12,7 +12,7 @@ const KEPT = 400;
 const KEPT_NUMBERS = 8e6;
 let numbers = 0;
 
-/** The server said no, and why; or it did not answer at all (`offline`). */
+/** The server refused, and why; or it did not answer at all (`offline`). */
 export class ServerError extends Error {
   constructor(/** @type {string} */ message, { status = 0, offline = false } = {}) {
     super(message);
@@ -24,10 +24,10 @@ export class ServerError extends Error {
 /** Nobody waits for the answer any more. */
 export class Replaced extends Error {}
 
-let heardOffline = () => {};
-/** @param {() => void} heard called when the server does not answer */
-export const onOffline = (heard) => {
-  heardOffline = heard;
+let offlineListener = () => {};
+/** @param {() => void} listener called when the server does not answer */
+export const onOffline = (listener) => {
+  offlineListener = listener;
 };
 
 /** The model of an earlier update is a page of its own, `/?update=200`; the newest has none. */
@@ -62,7 +62,7 @@ async function ask(path, { view, method = "GET", body, signal } = {}, again = tr
     });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw new Replaced();
-    heardOffline();
+    offlineListener();
     throw new ServerError("The server does not answer.", { offline: true });
   }
   if (answer.ok) return answer;
@@ -99,10 +99,10 @@ export async function json(path, options) {
 
 /** @param {string} path @param {RequestOptions} [options] @returns {Promise<Floats>} */
 export async function floats(path, options = {}) {
-  const found = kept.get(path);
-  if (found) {
+  const known = kept.get(path);
+  if (known) {
     if (options.view) asking.get(options.view)?.abort();
-    return found;
+    return known;
   }
   const answer = await ask(path, options);
   const values = new Float32Array(await reading(() => answer.arrayBuffer()));

@@ -1,4 +1,4 @@
-/** Labels along an axis: every token where there is room, else every n-th, and that is said. */
+/** Labels along an axis: every token where there is room, else every n-th, and the page says so. */
 import { isolated, niceStep } from "./format.js";
 
 /**

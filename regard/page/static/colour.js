@@ -19,17 +19,17 @@ const RAMPS = {
 };
 
 /** @type {Record<string, Uint8ClampedArray>} */
-const made = {};
+const ramps = {};
 
 /**
  * @param {"light"|"dark"} theme
  * @returns {Uint8ClampedArray} 256 colours, red green blue
  */
 export function ramp(theme) {
-  made[theme] ??= Uint8ClampedArray.from(
+  ramps[theme] ??= Uint8ClampedArray.from(
     Array.from({ length: 256 }, (_, level) => srgb(...RAMPS[theme](level / 255))).flat(),
   );
-  return made[theme];
+  return ramps[theme];
 }
 
 /** A colour of OKLCH in sRGB, with as much chroma as the screen has at that lightness. */

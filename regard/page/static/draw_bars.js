@@ -6,7 +6,7 @@
  * @param {{values: number[], width: number, height: number, most: number, inks: Inks, chosen?: number|null}} data
  *   most: the greatest size that the strip has room for, so that strips can share a scale
  */
-export function paintStrip(surface, { values, width, height, most, inks, chosen = null }) {
+export function paintVector(surface, { values, width, height, most, inks, chosen = null }) {
   const step = width / values.length;
   const zero = height / 2;
   surface.fillStyle = inks.line;

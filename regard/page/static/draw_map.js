@@ -277,8 +277,8 @@ function paintLabels(
   surface.fillStyle = inks.soft;
   surface.textAlign = "left";
   surface.textBaseline = "alphabetic";
-  const said = down === along ? `labels: ${skipped(down)}` : `labels: ${skipped(down)} ↓, ${skipped(along)} →`;
-  surface.fillText(fitted(surface, said, place.width - 8), 4, place.height - 5);
+  const note = down === along ? `labels: ${skipped(down)}` : `labels: ${skipped(down)} ↓, ${skipped(along)} →`;
+  surface.fillText(fitted(surface, note, place.width - 8), 4, place.height - 5);
 }
 
 function paintCross(
@@ -302,7 +302,7 @@ function paintCross(
   if (x != null) surface.strokeRect(x - 0.5, top - 2, thick + 1, side + 4);
   surface.globalAlpha = 1;
   if (x != null && y != null) {
-    const grown = Math.max(0, 7 - thick) / 2; // a cell of one pixel would not be found
+    const grown = Math.max(0, 7 - thick) / 2; // a cell of one pixel would be too small to see
     surface.lineWidth = 2;
     surface.strokeRect(x - 1 - grown, y - 1 - grown, thick + 2 + 2 * grown, thick + 2 + 2 * grown);
   }

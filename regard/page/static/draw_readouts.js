@@ -17,7 +17,7 @@ export const LEFT = 128;
  * @param {Surface} surface
  * @param {{values: Float32Array, length: number, range: number[], width: number, height: number,
  *   query: number, key: number|null, inks: Inks}} data values: all four, one after the other; range:
- *   the first token that is shown and the one behind the last
+ *   the first token that is shown and one past the last
  */
 export function paintReadouts(surface, { values, length, range: [first, stop], width, height, query, key, inks }) {
   const tall = height / ALONG.length;

@@ -11,10 +11,10 @@ import { context2d } from "./dom.js";
  * @param {{theme: "light"|"dark", causal: boolean, kind?: "log"|"linear", exact?: boolean}} look
  */
 export function paintThumbnail(canvas, data, head, look) {
-  const made = thumbnail(data, head, look);
-  canvas.width = made.width;
-  canvas.height = made.height;
-  context2d(canvas).drawImage(made, 0, 0);
+  const small = thumbnail(data, head, look);
+  canvas.width = small.width;
+  canvas.height = small.height;
+  context2d(canvas).drawImage(small, 0, 0);
 }
 
 /**

@@ -45,7 +45,7 @@ export function paintTraining(surface, { steps, lines, name, losses, step, width
       surface.globalAlpha = chosen ? 1 : 0.45;
       surface.lineWidth = chosen ? 2 : 1;
       surface.beginPath();
-      let on = false; // a line is broken where a score can't be told
+      let on = false; // a line is broken where a score does not apply
       values.forEach((value, k) => {
         if (value != null && on) surface.lineTo(x(steps[k]), y(value));
         else if (value != null) surface.moveTo(x(steps[k]), y(value));

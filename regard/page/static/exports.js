@@ -5,14 +5,14 @@ import { paintMap, paintScale } from "./draw_map.js";
 import { paintReadouts } from "./draw_readouts.js";
 import { gridSize, paintGrid, thumbnail } from "./draw_thumbnail.js";
 import { placeName } from "./format.js";
-import { READOUTS } from "./card.js";
+import { READOUTS } from "./head_card.js";
 import { ordered } from "./heads.js";
 import { columns, scaleNow } from "./map.js";
 import { during } from "./pending.js";
-import { heard } from "./quiet.js";
+import { awaitAnswer } from "./answers.js";
 import { readoutsDrawing } from "./readouts.js";
 import { figuresOf, get, opened, placeOf, runOf, set, shown } from "./store.js";
-import { SvgSurface } from "./surface.js";
+import { SvgSurface } from "./canvas.js";
 import { UNFINISHED, fileName, save, tables } from "./tables.js";
 import { inks } from "./theme.js";
 import { thumbnailsOf } from "./thumbnails.js";
@@ -134,7 +134,7 @@ function exportHeads(/** @type {string} */ kind) {
 async function exportReadouts(/** @type {string} */ kind) {
   const source = opened();
   const { run } = source;
-  const data = await heard(api.readouts(run.id, ...placeOf(source), "readouts-export"));
+  const data = await awaitAnswer(api.readouts(run.id, ...placeOf(source), "readouts-export"));
   if (!data) return;
   const [width, height, edge] = [960, 320, 16];
   const look = inks();

@@ -1,5 +1,5 @@
 /** The grid of all heads of a text, each its own small picture, named by what it does. */
-import { READOUTS, previewHead } from "./card.js";
+import { READOUTS, previewHead } from "./head_card.js";
 import { byId, findAll, framed, lookUp, make, markStale, targetOf } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { pinches } from "./gestures.js";

@@ -1,11 +1,11 @@
-/** The page as it is, as an address: copied, and said what it carries. */
+/** The page as it is, as an address: copied, with what it carries. */
 import { LONGEST, written } from "./address.js";
 import { byId, targetOf } from "./dom.js";
 import { get, runOf } from "./store.js";
 
-const SAID = 6000; // milliseconds that the note stays
+const NOTE_TIME = 6000; // milliseconds that the note stays
 
-/** What an address can't carry, said before it is shared. */
+/** What an address can't carry, shown before it is shared. */
 function carries() {
   const { about, compare } = get();
   if (about?.report) return "The address opens this very file, wherever it lies, at what is chosen.";
@@ -19,12 +19,12 @@ function carries() {
 }
 
 export function startLink() {
-  const told = byId("link-told");
+  const message = byId("link-message");
   const field = byId("link-address");
   let timer = 0;
   const hide = () => {
     clearTimeout(timer);
-    told.classList.remove("said");
+    message.classList.remove("visible");
     byId("link-note").textContent = "";
     field.hidden = true;
   };
@@ -36,14 +36,14 @@ export function startLink() {
     byId("link-note").textContent = copied
       ? `Link copied. ${carries()}`
       : `The browser does not allow copying; take it from here. ${carries()}`;
-    told.classList.add("said");
-    if (copied) timer = setTimeout(hide, SAID);
+    message.classList.add("visible");
+    if (copied) timer = setTimeout(hide, NOTE_TIME);
   };
   document.addEventListener("pointerdown", (event) => {
     if (!byId("link-menu").contains(targetOf(event))) hide();
   });
   byId("link-menu").addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !told.classList.contains("said")) return;
+    if (event.key !== "Escape" || !message.classList.contains("visible")) return;
     hide();
     byId("link").focus();
     event.stopPropagation();

@@ -1,21 +1,21 @@
 /** The page of `regard explore`: starts its parts, finds the server, opens what is asked for. */
 import { apply, parsed, sizeFor, startAddress } from "./address.js";
 import * as api from "./api.js";
-import { startBand } from "./band.js";
-import { startCard } from "./card.js";
+import { startTabPanel } from "./tab_panel.js";
+import { startHeadCard } from "./head_card.js";
 import { startCompare } from "./compare.js";
 import { byId, find, make, settled } from "./dom.js";
-import { startEntry } from "./entry.js";
+import { startTextEntry } from "./text_entry.js";
 import { startExports } from "./exports.js";
 import { keepTo, plural, sentence } from "./format.js";
 import { startHeads } from "./heads.js";
-import { startKeys } from "./keys.js";
+import { startKeyboard } from "./keyboard.js";
 import { startLink } from "./link.js";
 import { startMaps } from "./map.js";
-import { startNext } from "./next.js";
-import { startRail } from "./rail.js";
+import { startPredictions } from "./predictions.js";
+import { startSidebar } from "./sidebar.js";
 import { startReadouts } from "./readouts.js";
-import { heard } from "./quiet.js";
+import { awaitAnswer } from "./answers.js";
 import { during } from "./pending.js";
 import { openRun, openText, reopen } from "./session.js";
 import { startSteps } from "./steps.js";
@@ -29,7 +29,7 @@ const RETRY = 2000; // milliseconds
 const PATIENCE = 5000; // milliseconds in which the page may still choose by itself
 
 async function begin() {
-  const about = await heard(api.about());
+  const about = await awaitAnswer(api.about());
   if (!about) return; // a banner says why; where the server is missing, the retry begins again
   keepTo(about.decimals);
   if (about.start && !location.hash) history.replaceState(null, "", `${location.href.split("#")[0]}#${about.start}`);
@@ -41,15 +41,15 @@ async function begin() {
 async function openAddress() {
   const { about } = get();
   if (!about) return;
-  const asked = parsed(location.hash);
+  const address = parsed(location.hash);
   let opened = false;
-  if (asked.text && about.writes) opened = runOf("first")?.text === asked.text || (await openText(asked.text));
-  else if (asked.run && about.runs.includes(asked.run)) opened = await openRun(asked.run);
-  else if (asked.long)
+  if (address.text && about.writes) opened = runOf("first")?.text === address.text || (await openText(address.text));
+  else if (address.run && about.runs.includes(address.run)) opened = await openRun(address.run);
+  else if (address.long)
     set({
-      problem: `The text of this address is too long to travel with it: open the text of ${plural(Number(asked.long) || 0, "token")} again.`,
+      problem: `The text of this address is too long to travel with it: open the text of ${plural(Number(address.long) || 0, "token")} again.`,
     });
-  if (!opened && !(asked.long && about.writes)) {
+  if (!opened && !(address.long && about.writes)) {
     // What was open at first may have been put away meanwhile; then the example is.
     const there = about.runs.length > 0 && (await openRun(about.runs[0]));
     if (!there && about.example) await openText(about.example);
@@ -57,12 +57,13 @@ async function openAddress() {
   const run = runOf("first");
   if (!run) {
     set({ about: { ...about } }); // empty: the entry shows itself
-    if (asked.long) later(asked);
+    if (address.long) later(address);
     return;
   }
-  if (asked.second && about.writes && runOf("second")?.text !== asked.second) await openText(asked.second, "second");
-  if (asked.empty || (!opened && (asked.text || asked.run))) set({ size: sizeFor(run) });
-  else apply(asked.fields);
+  if (address.second && about.writes && runOf("second")?.text !== address.second)
+    await openText(address.second, "second");
+  if (address.empty || (!opened && (address.text || address.run))) set({ size: sizeFor(run) });
+  else apply(address.fields);
 }
 
 /** The rest of an address whose text was too long for it, once a text of that length is open. */
@@ -87,7 +88,7 @@ function welcome() {
     if (chosen || !run || heads.size < run.layers.length) return;
     chosen = true;
     if (layer || head || query != null || performance.now() - since > PATIENCE) return; // it is being looked at
-    const all = [...heads].flatMap(([at, found]) => found.map((figures) => ({ at, figures })));
+    const all = [...heads].flatMap(([at, scores]) => scores.map((figures) => ({ at, figures })));
     const [best] = all
       .filter(({ figures }) => figures.name === "induction")
       .sort((a, b) => b.figures.induction - a.figures.induction);
@@ -148,7 +149,7 @@ function status() {
     byId("about-shape").replaceChildren(shape, rest, run ? ` · ${plural(run.length, "token")}` : "");
     document.title = `${about.title} · regard ${about.report ? "report" : "explore"}`;
   });
-  // Only what has come to rest is said: a voice can't follow a pointer.
+  // Only what has come to rest is spoken: a voice can't follow a pointer.
   subscribe(
     "spoken",
     settled(400, () => {
@@ -159,21 +160,21 @@ function status() {
 
 startTheme();
 startMaps();
-startRail();
+startSidebar();
 startText();
-startEntry();
-startNext();
+startTextEntry();
+startPredictions();
 startThumbnails();
 startHeads();
-startCard();
-startBand();
+startHeadCard();
+startTabPanel();
 startSteps();
 startReadouts();
 startTraining();
 startCompare();
 startExports();
 startLink();
-startKeys();
+startKeyboard();
 startAddress();
 status();
 welcome();

@@ -5,7 +5,7 @@ import { byId, framed, make, markStale, settled } from "./dom.js";
 import { hit, layout, paintMap } from "./draw_map.js";
 import { count, meanOf, named, placeName } from "./format.js";
 import { listen } from "./gestures.js";
-import { heard } from "./quiet.js";
+import { awaitAnswer } from "./answers.js";
 import {
   activeSide,
   change,
@@ -21,9 +21,9 @@ import {
   shown,
   subscribe,
 } from "./store.js";
-import { prepared } from "./surface.js";
+import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
-import { asked, isWhole, moved, scaled, whole } from "./zoom.js";
+import { requestFor, isWhole, moved, scaled, whole } from "./zoom.js";
 
 const FINEST = 1400; // cells along a side: half as many more are asked for at most, and 2,048 are given
 
@@ -40,7 +40,7 @@ export class MapColumn {
     /** @type {{of: string, entropy: Float32Array, received: Float32Array}|null} */
     this.margins = null;
     /** @type {Map<string, HTMLCanvasElement>} */
-    this.made = new Map();
+    this.pictures = new Map();
     this.asking = { sharp: "", coarse: "" };
     this.wanted = ""; // run, layer and head
     this.shape = ""; // layer and head
@@ -49,7 +49,7 @@ export class MapColumn {
     this.headSelect = make("select", { "aria-label": `Head${side}` });
     this.name = make("span", { className: "side-name", textContent: which === "second" ? "right" : "left" });
     this.chip = make("span", { className: "chip" });
-    this.told = make("span", { className: "about" });
+    this.meaning = make("span", { className: "about" });
     this.stale = make("span", { className: "stale", textContent: "drawing …", hidden: true });
     this.title = make(
       "div",
@@ -58,7 +58,7 @@ export class MapColumn {
       make("label", {}, "Layer ", this.layerSelect),
       make("label", {}, "Head ", this.headSelect),
       this.chip,
-      this.told,
+      this.meaning,
       this.stale,
     );
     this.extra = make("div");
@@ -167,9 +167,10 @@ export class MapColumn {
     const figures = figuresOf(layer, head, source.heads);
     this.chip.hidden = average === "head" && !figures;
     this.chip.textContent = average === "head" ? (figures?.role ?? "") : "mean";
-    this.told.textContent = average === "head" ? (figures?.meaning ?? "") : `the mean of ${meanOf(run, source)}`;
-    this.told.title = this.told.textContent;
-    for (const one of [this.chip, this.told]) markStale(one, average === "head" && figures && figures.run !== run.id);
+    this.meaning.textContent = average === "head" ? (figures?.meaning ?? "") : `the mean of ${meanOf(run, source)}`;
+    this.meaning.title = this.meaning.textContent;
+    for (const one of [this.chip, this.meaning])
+      markStale(one, average === "head" && figures && figures.run !== run.id);
     this.name.hidden = get().compare === "off";
     this.root.classList.toggle("active", activeSide() === this.which);
   }
@@ -196,7 +197,7 @@ export class MapColumn {
       this.shape = shape;
       if (!grew) {
         this.sharp = this.coarse = this.margins = null;
-        this.made.clear();
+        this.pictures.clear();
       }
       this.#resized();
       if (run) {
@@ -211,7 +212,7 @@ export class MapColumn {
   async #begin(/** @type {string} */ wanted) {
     const { run } = this.opened();
     const [layer, head] = placeOf(this.source());
-    const margins = await heard(api.readouts(run.id, layer, head, `readouts-${this.which}`));
+    const margins = await awaitAnswer(api.readouts(run.id, layer, head, `readouts-${this.which}`));
     if (!margins || wanted !== this.wanted) return;
     const { length } = run;
     this.margins = {
@@ -229,15 +230,15 @@ export class MapColumn {
     if (!run || this.root.hidden || get().wide || get().offline) return;
     const most = Math.min(FINEST, Math.round(this.place.side * (window.devicePixelRatio || 1)));
     const all = isWhole(zoom, run.length);
-    /** @type {{name: "sharp"|"coarse", range: ReturnType<typeof asked>}[]} */
-    const jobs = [{ name: "sharp", range: asked(zoom, run.length, most) }];
+    /** @type {{name: "sharp"|"coarse", range: ReturnType<typeof requestFor>}[]} */
+    const jobs = [{ name: "sharp", range: requestFor(zoom, run.length, most) }];
     if (!all && !this.coarse?.key.startsWith(`${this.wanted}/`))
-      jobs.push({ name: "coarse", range: asked(null, run.length, most) });
+      jobs.push({ name: "coarse", range: requestFor(null, run.length, most) });
     await Promise.all(jobs.map((job) => this.#fetch(job.name, job.range, { id: run.id, layer, head, all })));
   }
 
   /**
-   * @param {"sharp"|"coarse"} name @param {ReturnType<typeof asked>} range
+   * @param {"sharp"|"coarse"} name @param {ReturnType<typeof requestFor>} range
    * @param {{id: string, layer: Place[0], head: Place[1], all: boolean}} of
    */
   async #fetch(name, { queries, keys, block }, { id, layer, head, all }) {
@@ -255,7 +256,7 @@ export class MapColumn {
       keys: keys.join(),
       block,
     };
-    const data = await heard(api.map(id, window, `${name}-${this.which}`));
+    const data = await awaitAnswer(api.map(id, window, `${name}-${this.which}`));
     clearTimeout(timer);
     if (this.asking[name] === key) this.asking[name] = "";
     if (!data || wanted !== this.wanted) return;
@@ -264,7 +265,7 @@ export class MapColumn {
     for (const value of data.values) if (value > greatest) greatest = value;
     this[name] = { ...data, queries, keys, block, key, exact: block === 1, greatest };
     if (name === "sharp" && all) this.coarse = this.sharp;
-    this.made.clear();
+    this.pictures.clear();
     document.dispatchEvent(new CustomEvent("pictures"));
     this.redraw();
   }
@@ -275,7 +276,7 @@ export class MapColumn {
   }
 
   #recolour() {
-    this.made.clear();
+    this.pictures.clear();
     this.redraw();
   }
 
@@ -283,7 +284,7 @@ export class MapColumn {
   pictureOf(/** @type {Drawn} */ data, /** @type {import("./colour.js").Scale} */ scale) {
     const key = `${data.key}/${scale.kind}/${scale.high}/${inks().theme}`;
     const { queries, keys, block } = data;
-    let canvas = this.made.get(key);
+    let canvas = this.pictures.get(key);
     if (!canvas) {
       const causal = this.source().run?.causal;
       // Hidden is what lies wholly above the diagonal: no query of the cell sees any of its keys.
@@ -291,7 +292,7 @@ export class MapColumn {
         ? (/** @type {number} */ i, /** @type {number} */ j) => keys[0] + j * block > queries[0] + (i + 1) * block - 1
         : undefined;
       canvas = picture(data, scale, inks().theme, hidden);
-      this.made.set(key, canvas);
+      this.pictures.set(key, canvas);
     }
     return { canvas, queries, keys, block };
   }

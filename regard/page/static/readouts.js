@@ -3,9 +3,9 @@ import * as api from "./api.js";
 import { byId, framed, keyButton, make, markStale, rove, settled } from "./dom.js";
 import { LEFT, paintReadouts } from "./draw_readouts.js";
 import { named, plural, weight } from "./format.js";
-import { heard } from "./quiet.js";
+import { awaitAnswer } from "./answers.js";
 import { change, get, keyNow, opened, placeOf, queryNow, queryRead, set, shown, subscribe } from "./store.js";
-import { prepared } from "./surface.js";
+import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
 
 const TOP = 12;
@@ -87,14 +87,14 @@ async function load(/** @type {() => void} */ draw) {
   const [layer, head] = placeOf(source);
   const key = place();
   if (loaded !== key) {
-    const data = await heard(api.readouts(run.id, layer, head, "readouts-band"));
+    const data = await awaitAnswer(api.readouts(run.id, layer, head, "readouts-panel"));
     if (!data) return;
     loaded = key;
     values = data.values;
     dim();
     draw();
   }
-  const data = await heard(api.row(run.id, layer, head, query, "row-band"));
+  const data = await awaitAnswer(api.row(run.id, layer, head, query, "row-panel"));
   if (!data) return;
   row = { of: `${key}/${query}`, run, query, weights: data.values };
   dim();

@@ -2,7 +2,7 @@
 import * as api from "./api.js";
 import { documentEvent } from "./dom.js";
 import { during } from "./pending.js";
-import { heard } from "./quiet.js";
+import { awaitAnswer } from "./answers.js";
 import { activeSide, get, runOf, set, setSide } from "./store.js";
 
 const LONG = 4096; // tokens
@@ -73,7 +73,7 @@ async function showing(
   /** @type {{keep?: boolean, side: SideName}} */ how,
 ) {
   set({ busy: doing });
-  const run = await heard(answer);
+  const run = await awaitAnswer(answer);
   set({ busy: "" });
   if (run) show(run, how);
   return Boolean(run);
@@ -109,10 +109,10 @@ async function reopened() {
   for (const side of /** @type {const} */ (["first", "second"])) {
     const run = runOf(side);
     if (!run) continue;
-    const found = await api
+    const again = await api
       .fetchRun(run.id, viewOf(side))
       .catch(() => (run.text == null ? null : api.open(run.text, viewOf(side)).catch(() => null)));
-    if (found) show(found, { keep: true, side });
+    if (again) show(again, { keep: true, side });
     else set({ problem: "The text of this page can't be opened again by itself; open it anew." });
   }
 }
@@ -165,7 +165,7 @@ async function generated(
       // What was drawn before it was stopped stays, like what a person typed.
       for (const { token } of error instanceof api.Replaced ? drawn : []) {
         /** @type {Run|null} */
-        const grown = await heard(api.append((longer ?? at).id, Number(token), viewOf(side)));
+        const grown = await awaitAnswer(api.append((longer ?? at).id, Number(token), viewOf(side)));
         longer = grown ?? longer;
       }
     }

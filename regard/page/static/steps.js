@@ -2,17 +2,17 @@
 import * as api from "./api.js";
 import { byId, find, findAll, make, markStale, rove, settled } from "./dom.js";
 import { named, placeName, plural, signed, weight } from "./format.js";
-import { heard } from "./quiet.js";
+import { awaitAnswer } from "./answers.js";
 import { change, get, keyNow, queryNow, queryRead, shown, subscribe } from "./store.js";
 import { keysTable } from "./steps_table.js";
-import { Strips, greatest } from "./strip.js";
+import { VectorBars, greatest } from "./vector_bars.js";
 
 const PAGE = 24; // keys that are written out at a time
-/** The server's answers, with what they were asked for; null until the first. @type {StepsShown} */
+/** The server's answers, with the question; null until the first. @type {StepsShown} */
 let data = /** @type {any} */ (null);
 /** The key that is followed. @type {StepKey|null} */
 let picked = null;
-const strips = new Strips(() => data?.context && table());
+const vectors = new VectorBars(() => data?.context && table());
 
 export function startSteps() {
   const soon = settled(40, load);
@@ -22,7 +22,7 @@ export function startSteps() {
   });
   subscribe("key hover query", follow);
   subscribe("key query", settled(110, fetchPicked));
-  const draw = () => strips.draw();
+  const draw = () => vectors.draw();
   document.addEventListener("inks", draw);
   new ResizeObserver(draw).observe(byId("steps"));
   rove(byId("steps"));
@@ -51,20 +51,20 @@ async function load() {
   if (data?.name === name) noteMean(average);
   if (data?.name === name || offline) return;
   /** @type {Steps|null} */
-  const steps = await heard(api.steps(run.id, layer, head, query, { count: PAGE }));
+  const steps = await awaitAnswer(api.steps(run.id, layer, head, query, { count: PAGE }));
   if (!steps) return;
   const entries = steps.keys.filter(({ visible }) => visible);
   data = { ...steps, entries, hiddenEntries: [], extra: null, page: PAGE, name, at: query, run, layer, head };
   [picked] = entries;
   dim();
-  strips.clear();
+  vectors.clear();
   build();
   noteMean(average);
   follow();
   fetchPicked();
 }
 
-/** Steps are one head's: where a mean is chosen, that is said. */
+/** Steps are one head's: where a mean is chosen, a note says so. */
 function noteMean(/** @type {Average} */ average) {
   const note = find(byId("steps"), ".steps-of");
   note.hidden = average === "head";
@@ -86,10 +86,10 @@ const wanted = () => (queryNow() === data.at ? keyNow() : shown().key);
 /** The key that is looked at elsewhere is the one whose numbers are written out. */
 function follow() {
   if (!data) return;
-  const found = known().find(({ position }) => position === wanted());
-  if (found) pick(found);
+  const entry = known().find(({ position }) => position === wanted());
+  if (entry) pick(entry);
   mark();
-  if (found && shown().key === found.position) reveal();
+  if (entry && shown().key === entry.position) reveal();
 }
 
 /** Brings the row of a chosen key into sight, without moving the page. */
@@ -111,9 +111,9 @@ async function fetchPicked() {
   if (known().some(({ position }) => position === key)) return;
   const { run, layer, head, at } = data;
   /** @type {Steps|null} */
-  const found = await heard(api.steps(run.id, layer, head, at, { count: 1, picked: key }, "steps-key"));
-  if (!found?.picked || data !== mine) return;
-  data.extra = found.picked;
+  const answer = await awaitAnswer(api.steps(run.id, layer, head, at, { count: 1, picked: key }, "steps-key"));
+  if (!answer?.picked || data !== mine) return;
+  data.extra = answer.picked;
   table();
   follow();
 }
@@ -123,7 +123,7 @@ async function page(/** @type {number} */ first) {
   const mine = data;
   const { run, layer, head, at } = data;
   /** @type {Steps|null} */
-  const more = await heard(api.steps(run.id, layer, head, at, { first, count: PAGE }, "steps-page"));
+  const more = await awaitAnswer(api.steps(run.id, layer, head, at, { first, count: PAGE }, "steps-page"));
   if (!more || data !== mine) return;
   if (first < data.count) {
     data.entries.push(...more.keys);
@@ -138,7 +138,7 @@ async function page(/** @type {number} */ first) {
 function pick(/** @type {StepKey} */ one) {
   if (one === picked) return;
   picked = one;
-  strips.draw();
+  vectors.draw();
   mark();
 }
 
@@ -155,7 +155,7 @@ function build() {
     make("div", { className: "walk" }, queryPart(), make("div", { className: "keys" }), contextPart()),
   );
   table();
-  strips.draw();
+  vectors.draw();
   if (focused >= 0) stops()[focused]?.focus({ preventScroll: true }); // other numbers, the same place
 }
 
@@ -171,7 +171,7 @@ function table() {
       pick,
       choose: ({ position }) => change({ query: data.at, key: position }),
       page,
-      followed: () => (data.context ? strips.followed(data.context) : null),
+      followed: () => (data.context ? vectors.followed(data.context) : null),
     }),
   );
   box.scrollTop = scrolled;
@@ -189,33 +189,33 @@ function queryPart() {
     "div",
     {},
     heading(1, "The query’s vector meets a key’s"),
-    strips.strip({
+    vectors.bars({
       name: () => `query ${token(data.at)}`,
       sign: "q",
       values: () => data.query,
       most: () => greatest([data.query]),
     }),
-    strips.strip({
+    vectors.bars({
       name: () => `key ${picked ? token(picked.position) : "–"}`,
       sign: "k",
       values: () => picked?.key ?? [],
       most: () => greatest(known().map((one) => one.key)),
     }),
-    strips.strip({
+    vectors.bars({
       name: () => "q · k, number by number",
       sign: "q·k",
       values: product,
       most: () => greatest([product()]),
     }),
-    strips.told(oneProduct),
-    strips.told(oneScore),
+    vectors.words(oneProduct),
+    vectors.words(oneScore),
   );
 }
 
 function oneProduct() {
   if (!picked) return "";
   const { key } = picked;
-  const d = strips.followed(data.query.map((value, k) => value * key[k]));
+  const d = vectors.followed(data.query.map((value, k) => value * key[k]));
   return `q[${d}] · k[${d}] = ${signed(data.query[d])} × ${factor(key[d])} = ${signed(data.query[d] * key[d], 3)}`;
 }
 
@@ -243,13 +243,13 @@ function contextPart() {
   }
   const most = () => greatest([context()]);
   part.append(
-    strips.strip({
+    vectors.bars({
       name: () => (picked ? `value of ${token(picked.position)}` : "value"),
       sign: "v",
       values: () => picked?.value ?? [],
       most: () => greatest(known().map((one) => one.value)),
     }),
-    strips.strip({
+    vectors.bars({
       name: () => (picked ? `× its weight ${weight(picked.weight)}` : "× its weight"),
       sign: "w·v",
       values: () => {
@@ -258,19 +258,19 @@ function contextPart() {
       },
       most,
     }),
-    strips.strip({
+    vectors.bars({
       name: () => `sum of the first ${plural(upTo().length, "key")} of the table`,
       sign: "sum",
       values: () => context().map((_, d) => upTo().reduce((sum, one) => sum + one.weight * one.value[d], 0)),
       most,
     }),
-    strips.strip({
+    vectors.bars({
       name: () => `context, the head’s output: the sum of all ${data.count}`,
       sign: "context",
       values: context,
       most,
     }),
-    strips.told(() => (picked ? oneSum() : "Nothing is seen, so the output is 0.")),
+    vectors.words(() => (picked ? oneSum() : "Nothing is seen, so the output is 0.")),
   );
   return part;
 }
@@ -283,7 +283,7 @@ function upTo() {
 
 /** One number of the context, as the sum that it is. */
 function oneSum() {
-  const d = strips.followed(context());
+  const d = vectors.followed(context());
   const terms = data.entries.slice(0, 3).map((one) => `${weight(one.weight)} × ${factor(one.value[d])}`);
   const left = data.count - terms.length;
   const rest = context()[d] - data.entries.slice(0, 3).reduce((sum, one) => sum + one.weight * one.value[d], 0);

@@ -1,10 +1,10 @@
 /** Numbers as CSV files: those of what is seen. */
 import * as api from "./api.js";
-import { READOUTS } from "./card.js";
+import { READOUTS } from "./head_card.js";
 import { csvRow, short } from "./format.js";
 import { ordered } from "./heads.js";
 import { activeColumn } from "./map.js";
-import { heard } from "./quiet.js";
+import { awaitAnswer } from "./answers.js";
 import { figuresOf, get, opened, placeOf, queryNow, queryRead, set } from "./store.js";
 
 const WRITTEN = 256; // keys of a query's steps that the server writes out at a time
@@ -66,7 +66,7 @@ async function rowTable() {
   const source = opened();
   const { run } = source;
   const query = queryNow();
-  const data = await heard(api.row(run.id, ...placeOf(source), query, "row-export"));
+  const data = await awaitAnswer(api.row(run.id, ...placeOf(source), query, "row-export"));
   if (!data) return;
   table(
     `${fileName("row", source)}-query${query}`,
@@ -93,7 +93,7 @@ async function stepsTable() {
   let steps = ["scaled", "masked"];
   while (keys.length < run.length) {
     /** @type {Steps|null} */
-    const part = await heard(
+    const part = await awaitAnswer(
       api.steps(run.id, layer, head, query, { first: keys.length, count: WRITTEN }, "steps-export"),
     );
     if (!part) return;
@@ -121,7 +121,7 @@ async function stepsTable() {
 async function readoutsTable() {
   const source = opened();
   const { run } = source;
-  const data = await heard(api.readouts(run.id, ...placeOf(source), "readouts-export"));
+  const data = await awaitAnswer(api.readouts(run.id, ...placeOf(source), "readouts-export"));
   if (!data) return;
   const of = (/** @type {number} */ n, /** @type {number} */ k) => data.values[n * run.length + k];
   table(

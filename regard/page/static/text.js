@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import { bytesOf, characterAt } from "./characters.js";
 import { byId, findAll, framed, make, markStale, segments, settled, targetOf } from "./dom.js";
 import { plural, sentence, weight } from "./format.js";
-import { heard } from "./quiet.js";
+import { awaitAnswer } from "./answers.js";
 import {
   activeSide,
   change,
@@ -61,7 +61,7 @@ class TextView {
     this.painted = new Set();
     /** @type {HTMLElement|null} */
     this.reached = null;
-    this.asked = 0;
+    this.requests = 0;
     /** @type {{of: string|null, gives: Float32Array|null, takes: Float32Array|null}} of: the question */
     this.weights = { of: "", gives: null, takes: null };
     this.repaint = framed(() => this.#paint());
@@ -246,15 +246,15 @@ class TextView {
     const source = this.source();
     const { run } = source;
     if (!run) return;
-    const mine = ++this.asked;
+    const mine = ++this.requests;
     const of = questionOf(this.side);
     const token = queryNow(this.side);
     const [layer, head] = placeOf(source);
     const [gives, takes] = await Promise.all([
-      heard(api.row(run.id, layer, head, token, `row-${this.which}`)),
-      heard(api.column(run.id, layer, head, token, `column-${this.which}`)),
+      awaitAnswer(api.row(run.id, layer, head, token, `row-${this.which}`)),
+      awaitAnswer(api.column(run.id, layer, head, token, `column-${this.which}`)),
     ]);
-    if (mine !== this.asked || run !== this.run) return;
+    if (mine !== this.requests || run !== this.run) return;
     // Without an answer nothing is shaded: another token's weights would be taken for this one's.
     this.weights = { of, gives: gives?.values ?? null, takes: takes?.values ?? null };
     const key = gives && greatestAt(gives.values);

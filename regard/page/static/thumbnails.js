@@ -1,7 +1,7 @@
 /** The small pictures of all heads of a text: asked for once the map is there, a layer at a time. */
 import * as api from "./api.js";
 import { during } from "./pending.js";
-import { heard } from "./quiet.js";
+import { awaitAnswer } from "./answers.js";
 import { afterMap } from "./session.js";
 import { shown, subscribe } from "./store.js";
 
@@ -12,8 +12,8 @@ const kept = { first: { run: null, layers: new Map() }, second: { run: null, lay
 /** @type {((side: SideName, layer: number) => void)[]} */
 const listeners = [];
 
-/** @param {(side: SideName, layer: number) => void} heardOf called when a layer's have come */
-export const onThumbnails = (heardOf) => listeners.push(heardOf);
+/** @param {(side: SideName, layer: number) => void} listener called when a layer's have come */
+export const onThumbnails = (listener) => listeners.push(listener);
 
 /**
  * The pictures of a layer's heads, or undefined as long as they have not come; `run` is the text
@@ -40,11 +40,11 @@ async function load(/** @type {SideName} */ side, /** @type {Run|null} */ run, /
     .map((_, layer) => layer)
     .sort((a, b) => Number(b === chosen) - Number(a === chosen) || a - b);
   for (const layer of order) {
-    const data = await heard(api.thumbnails(run.id, layer, SIZE, `thumbnails-${side}`));
+    const data = await awaitAnswer(api.thumbnails(run.id, layer, SIZE, `thumbnails-${side}`));
     if (mine.run !== run) return;
     if (!data) continue;
     mine.layers.set(layer, { ...data, run: run.id });
-    for (const heardOf of listeners) heardOf(side, layer);
+    for (const listener of listeners) listener(side, layer);
   }
   document.dispatchEvent(new CustomEvent("thumbnails"));
 }

@@ -1,14 +1,14 @@
 /** How heads formed: their pictures and scores at each recorded update of the training run. */
 import * as api from "./api.js";
 import { written } from "./address.js";
-import { READOUTS } from "./card.js";
+import { READOUTS } from "./head_card.js";
 import { byId, framed, make, markStale } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { paintTraining, stepAt } from "./draw_training.js";
 import { count, plural, signed } from "./format.js";
-import { heard } from "./quiet.js";
+import { awaitAnswer } from "./answers.js";
 import { chooseHead, get, runOf, set, shown, subscribe } from "./store.js";
-import { prepared } from "./surface.js";
+import { prepared } from "./canvas.js";
 import { inks, themeNow } from "./theme.js";
 
 /** What the training run recorded; null until it has come. @type {TrainingHistory} */
@@ -41,7 +41,7 @@ async function load(/** @type {() => void} */ draw) {
   if (!recorded) {
     if (asking) return;
     asking = true;
-    const answer = await heard(api.training());
+    const answer = await awaitAnswer(api.training());
     asking = false;
     if (!answer) return;
     recorded = answer;
@@ -50,7 +50,7 @@ async function load(/** @type {() => void} */ draw) {
   const step = stepNow();
   draw();
   if (pictures.step === step) return;
-  const data = await heard(api.trained(step));
+  const data = await awaitAnswer(api.trained(step));
   if (!data || stepNow() !== step) return; // a newer update is looked at
   pictures = { step, data };
   draw();

@@ -59,7 +59,7 @@ const blockFor = (/** @type {number} */ span, /** @type {number} */ most) =>
   2 ** Math.max(0, Math.round(Math.log2(span / most)));
 
 /** The window in whole cells: what is asked of the server, `[first, stop]` of each and `block`. */
-export function asked(/** @type {Zoom|null} */ zoom, /** @type {number} */ length, /** @type {number} */ most) {
+export function requestFor(/** @type {Zoom|null} */ zoom, /** @type {number} */ length, /** @type {number} */ most) {
   const now = zoom ?? whole(length);
   const block = blockFor(now.span, most);
   /** @returns {Span} */

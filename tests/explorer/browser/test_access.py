@@ -116,7 +116,7 @@ def test_what_is_chosen_is_told_to_a_screen_reader(show, settled, model):
     assert 'button "token 5: ' in said
     assert "[pressed]" in said
     assert page.locator("#grid").aria_snapshot().count("[pressed]") == 1
-    assert 'tab "Steps" [selected]' in page.locator("#band-head").aria_snapshot()
+    assert 'tab "Steps" [selected]' in page.locator("#tab-panel-head").aria_snapshot()
     table = page.locator("#steps").aria_snapshot()
     assert 'columnheader "q·k"' in table
     assert table.count('button "key ') == 6
@@ -180,7 +180,7 @@ def test_all_that_is_written_can_be_read(show, settled, model, scheme):
 
 def test_nothing_moves_for_who_asked_for_that(show, settled, model):
     page = show(model, reduced_motion="reduce")
-    page.locator("#next button").first.click()
+    page.locator("#predictions button").first.click()
     settled(page)
     assert page.locator("#tokens .token.new").count() == 1
     moving = page.evaluate(

@@ -127,7 +127,7 @@ def test_small_probabilities_fit_their_column(show, model):
       figure.lastChild.data = "8.8·10⁻⁴";
       return figure.scrollWidth <= figure.clientWidth;
     }"""
-    assert show(model).locator("#next b").first.evaluate(fits)
+    assert show(model).locator("#predictions b").first.evaluate(fits)
 
 
 def test_how_exact_a_report_is_stands_below_its_text(pages, settled, model, tmp_path):
@@ -139,6 +139,6 @@ def test_how_exact_a_report_is_stands_below_its_text(pages, settled, model, tmp_
         settled(page)
         note = page.locator("#notes")
         assert "largest error" in note.text_content()
-        for above in ("#tokens", "#legend", "#next"):
+        for above in ("#tokens", "#legend", "#predictions"):
             box = page.locator(above).bounding_box()
             assert note.bounding_box()["y"] >= box["y"] + box["height"]

@@ -6,14 +6,14 @@ import pytest
 
 import regard
 
-SECTIONS = ["header", "#text-panel", "#map-panel", "#heads-panel", "#band"]
+SECTIONS = ["header", "#text-panel", "#map-panel", "#heads-panel", "#tab-panel"]
 # What stands on something else of the same parent, though neither is meant to float.
 OVERLAPS = """() => {
   const seen = (one) => one.checkVisibility() && !one.closest(".menu > div, .unseen, canvas")
     && getComputedStyle(one).position === "static";
   const name = (one) => one.id || one.className || one.tagName;
   const parents = "body, header, header nav, main, main > section, .head, .row, .title, #maps, "
-    + "#rail, .walk, #card";
+    + "#sidebar, .walk, #head-card";
   const found = [];
   for (const parent of document.querySelectorAll(parents))
     for (const [k, a] of [...parent.children].entries())
@@ -28,7 +28,7 @@ OVERLAPS = """() => {
 }"""
 # What is not seen whole: past the edge of the screen, unless within something that scrolls.
 OUTSIDE = """() => [...document.querySelectorAll("body *")].filter((one) => {
-  if (!one.checkVisibility() || one.closest(".keys, .tokens, .unseen, #next")) return false;
+  if (!one.checkVisibility() || one.closest(".keys, .tokens, .unseen, #predictions")) return false;
   const { left, right, width } = one.getBoundingClientRect();
   return width && (left < -0.5 || right > innerWidth + 0.5);
 }).map((one) => one.id || one.className || one.tagName)"""
@@ -112,7 +112,7 @@ def test_the_menus_open_within_the_screen(phone):
     assert page.evaluate(OUTSIDE) == []
     page.keyboard.press("Escape")
     page.locator("#link").tap()
-    page.locator("#link-told.said").wait_for()
+    page.locator("#link-message.visible").wait_for()
     assert page.evaluate(OUTSIDE) == []
 
 

@@ -59,7 +59,7 @@ def test_a_pattern_is_a_map_to_read_and_zoom(cell, written, pattern):
     for down in range(30, 60, 3):
         page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + down / 100 * box["height"])
         settled.wait_for()
-        text = frame.locator(".told").text_content()
+        text = frame.locator(".hint").text_content()
         query, key = (int(part.split()[1]) for part in text.split(":")[0].split(","))
         exact = float(pattern[2][query, key])
         if key <= query:
@@ -70,7 +70,7 @@ def test_a_pattern_is_a_map_to_read_and_zoom(cell, written, pattern):
     def still():  # without a crosshair
         frame.locator("#tools button").hover()
         settled.wait_for()
-        assert frame.locator(".told").text_content().startswith("drag moves")
+        assert frame.locator(".hint").text_content().startswith("drag moves")
         return canvas.evaluate("(canvas) => canvas.toDataURL()")
 
     whole = still()
@@ -111,5 +111,5 @@ def test_an_explorer_is_a_report_in_the_notebook_itself(cell, padded):
     explorer.stop()  # nothing is asked of it
     _, frame = cell(explorer._repr_html_())
     frame.locator("#tokens .token").nth(2).click()
-    frame.locator("#band-title", has_text="of query 2").wait_for()
+    frame.locator("#tab-panel-title", has_text="of query 2").wait_for()
     frame.locator("html[data-settled=true]").wait_for()

@@ -27,7 +27,7 @@ def seen(page):
     return {
         "tokens": page.locator("#tokens .token").all_text_contents(),
         "cross": page.locator("#cross").text_content(),
-        "band": page.locator("#band-title").text_content(),
+        "panel": page.locator("#tab-panel-title").text_content(),
         "note": page.locator("#zoom-note").text_content(),
         "sort": page.locator("#sort").input_value(),
         "colour": page.locator("#colour [aria-checked=true]").text_content(),
@@ -158,7 +158,7 @@ def test_the_tokens_of_a_recording_are_only_ever_text(show, settled, hostile):
     for at in range(len(shown)):
         page.locator(f"#tokens .token[data-at='{at}']").focus()
         page.keyboard.press("Enter")
-        page.locator("#band-title", has_text=f"of query {at} ").wait_for()
+        page.locator("#tab-panel-title", has_text=f"of query {at} ").wait_for()
     page.keyboard.press("t")
     harmless(settled(page))
     _, data = download(page, "row-csv")
@@ -174,7 +174,7 @@ def test_a_recording_takes_no_text(show, settled, hostile):
     page = show(hostile)
     assert not page.locator("#edit").is_visible()
     assert not page.locator("#generate").is_visible()
-    assert not page.locator("#next-panel").is_visible()
+    assert not page.locator("#predictions-panel").is_visible()
     page.locator("#compare").select_option("head")
     page.locator("#map-second canvas").wait_for()
     settled(page)
@@ -198,7 +198,7 @@ def test_a_server_that_has_ended_is_missed_and_found_again(show, settled, shippe
         settled(page)
         assert page.locator("#tokens .token").all_text_contents() == tokens
         page.locator("#tokens .token[data-at='4']").click()
-        page.locator("#band-title", has_text="of query 4").wait_for()
+        page.locator("#tab-panel-title", has_text="of query 4").wait_for()
         page.locator("#steps .sum", has_text="5 visible keys").wait_for()
     finally:
         page.context.close()

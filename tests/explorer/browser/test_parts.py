@@ -60,7 +60,7 @@ def test_focus_on_a_token_does_as_hovering(page, run, settled, written):
     assert page.locator("#legend samp").first.text_content() == f"≤ {most}"
     page.keyboard.press("Enter")
     settled(page)
-    title = page.locator("#band-title").text_content()
+    title = page.locator("#tab-panel-title").text_content()
     assert title.startswith(f"of query {QUERY}")
     assert "kept" in title
 
@@ -121,7 +121,7 @@ def test_heads_are_sorted_and_a_click_takes_one(page, run, settled):
     page.locator("#grid .cell").first.click()
     layer, head = order[0]
     settled(page)
-    assert f"layer {layer}, head {head}" in page.locator("#band-title").text_content()
+    assert f"layer {layer}, head {head}" in page.locator("#tab-panel-title").text_content()
     assert page.locator("#grid .cell").first.get_attribute("aria-pressed") == "true"
 
 
@@ -176,7 +176,7 @@ def test_the_readouts_list_the_strongest_keys(page, run, settled, written):
 
 def test_a_click_on_a_next_token_appends_it(page, run, settled):
     following = run.described()["next"]
-    buttons = page.locator("#next button")
+    buttons = page.locator("#predictions button")
     assert buttons.count() == len(following)
     name = following[2]["shown"]
     assert name in buttons.nth(2).text_content()

@@ -65,7 +65,7 @@ def test_all_parts_are_there_and_nothing_that_takes_a_server(opened, settled, mo
     assert "largest error of any weight" in page.locator("#notes").text_content()
     drawn = """(canvas) => new Set(canvas.getContext("2d")
       .getImageData(0, 0, canvas.width, canvas.height).data).size"""
-    assert f"layer {LAYER}, head {HEAD}" in page.locator("#band-title").text_content()
+    assert f"layer {LAYER}, head {HEAD}" in page.locator("#tab-panel-title").text_content()
     assert page.locator("#steps tbody tr[data-key]").count() > 0
     many = sum(len(layer.heads) for layer in run.layers)
     assert page.locator('#grid .cell[title*=": "]').count() == many
@@ -73,8 +73,8 @@ def test_all_parts_are_there_and_nothing_that_takes_a_server(opened, settled, mo
     assert page.locator("#grid .cell canvas").first.evaluate(drawn) > 5
     page.locator("#tab-readouts").click()
     assert settled(page).locator("#readouts tbody tr").count() > 0
-    assert page.locator("#next button").count() > 0
-    assert page.locator("#next button:enabled").count() == 0
+    assert page.locator("#predictions button").count() > 0
+    assert page.locator("#predictions button:enabled").count() == 0
     for name in ("#entry", "#edit", "#generate", "#offline", "#problem"):
         assert not page.locator(name).is_visible()
     assert page.title().endswith("regard report")
@@ -122,7 +122,7 @@ def test_a_recording_of_two_sequences_and_no_values(opened, settled, padded):
     settled(page)
     assert page.locator("#tokens .token").last.text_content() == "b12"
     assert "values were not recorded" in page.locator("#steps .out").text_content()
-    assert not page.locator("#next-panel").is_visible()
+    assert not page.locator("#predictions-panel").is_visible()
 
 
 def test_tokens_are_text(opened, make_recording):
@@ -145,6 +145,6 @@ def test_it_follows_the_preference_and_fits(opened, model, width, scheme):
 def test_a_copy_of_the_address_opens_the_same_view(opened, shipped):
     subject = ModelSubject(*shipped, title="m", text="a list is a list")
     page = opened(subject, f"#l={LAYER}&h=2&q=3&c=linear&b=readouts")
-    assert f"layer {LAYER}, head 2" in page.locator("#band-title").text_content()
+    assert f"layer {LAYER}, head 2" in page.locator("#tab-panel-title").text_content()
     assert page.locator("#readouts tbody tr").count() > 0
     assert page.locator("#colour [value=linear]").get_attribute("aria-checked") == "true"

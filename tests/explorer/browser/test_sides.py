@@ -53,8 +53,8 @@ def test_a_mean_is_shown_everywhere(show, settled, written, model, run, choice, 
     name = "Layer 1 · mean" if choice == "layer" else "All layers · mean"
     assert name in page.locator("#map-first canvas").get_attribute("aria-label")
     # The card: the mean's own small picture.
-    assert page.locator("#card strong").text_content() == name
-    assert page.locator("#card canvas").evaluate("(one) => one.width") == len(run.tokens)
+    assert page.locator("#head-card strong").text_content() == name
+    assert page.locator("#head-card canvas").evaluate("(one) => one.width") == len(run.tokens)
     # Heads that take part are marked, and the steps say that they are one head's.
     assert page.locator("#grid [aria-pressed=true]").count() == many
     assert "These are the steps of layer 1, head 1" in page.locator(".steps-of").text_content()
@@ -70,7 +70,7 @@ def test_a_mean_is_shown_everywhere(show, settled, written, model, run, choice, 
     # A head in the grid takes its place again.
     page.locator("#grid .cell").nth(2).click()
     settled(page)
-    assert page.locator("#card strong").text_content().startswith("Layer 0 · Head 2")
+    assert page.locator("#head-card strong").text_content().startswith("Layer 0 · Head 2")
     assert state(page).items() >= {"l": "0", "h": "2"}.items()
     assert "a" not in state(page)
 
@@ -132,7 +132,7 @@ def test_each_of_two_texts_has_its_own_tokens_heads_and_place(show, settled, mod
     assert [float(side[2][2]) for side in (left, right)] == pytest.approx(expected, abs=1e-6)
     assert (left[0][0], left[0][1].split()[0]) == ("left query", str(QUERY))
     assert (right[0][0], right[0][1].split()[0]) == ("right query", "5")
-    assert page.locator("#band-title").text_content().startswith("of query 5")
+    assert page.locator("#tab-panel-title").text_content().startswith("of query 5")
     assert "6 visible keys" in page.locator("#steps .sum").text_content()
     # Its own shading: what its query attends to.
     most = int(other.row(1, 1, 5).argmax())
@@ -151,8 +151,8 @@ def test_each_of_two_texts_has_its_own_tokens_heads_and_place(show, settled, mod
     settled(page)
     assert state(page).items() >= {"l": "1", "h": "2"}.items()
     # What the model expects next is that of the text used last, and goes on it.
-    assert "second" in page.locator("#next-of").text_content()
-    page.locator("#next button").first.click()
+    assert "second" in page.locator("#predictions-of").text_content()
+    page.locator("#predictions button").first.click()
     settled(page)
     assert tokens.count() == len(other.tokens) + 1
     assert page.locator("#tokens .token").count() == len(first.tokens)
@@ -160,7 +160,7 @@ def test_each_of_two_texts_has_its_own_tokens_heads_and_place(show, settled, mod
     settled(page)
     assert state(page)["t2"] != SECOND
     again = show(model, page.evaluate("location.hash"))
-    title = again.locator("#band-title").text_content()
+    title = again.locator("#tab-panel-title").text_content()
     assert title.startswith("of query 5 ")
     assert "right" in title
     assert again.locator("#tokens-second .token").count() == len(other.tokens) + 1

@@ -97,9 +97,9 @@ def test_the_band_is_dimmed_until_its_numbers_have_come(page, settled, tab, ques
 def test_of_a_text_that_grows_all_that_is_of_the_shorter_one_is_dimmed(show, shipped, settled):
     subject = ModelSubject(*shipped, title="the model", text="the cat sat on the mat")
     page = show(subject, "#l=1&h=1&q=4&k=3", reduced_motion="reduce")
-    parts = ["#map-first .field", "#map-first .chip", "#grid .cell", "#card", "#steps"]
+    parts = ["#map-first .field", "#map-first .chip", "#grid .cell", "#head-card", "#steps"]
     with held(page, "map", "heads", "thumbnails", "steps", "row", "column", "readouts"):
-        page.locator("#next button").first.click()
+        page.locator("#predictions button").first.click()
         page.locator("#tokens .token.new").wait_for()
         for part in parts:
             page.locator(f"{part}[data-state=stale]").first.wait_for()

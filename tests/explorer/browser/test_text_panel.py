@@ -49,7 +49,7 @@ def test_the_token_that_is_looked_at_is_in_sight_with_the_legend_and_what_comes_
     for part, within in [
         ("#tokens .token.query .word", "#tokens"),
         ("#legend", "#text-panel"),
-        ("#next li", "#text-panel"),
+        ("#predictions li", "#text-panel"),
         ("#generate", "#text-panel"),
     ]:
         assert page.evaluate(INSIDE, [part, within]), part

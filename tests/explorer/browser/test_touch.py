@@ -74,7 +74,7 @@ def test_a_pinch_zooms_the_map_and_a_finger_moves_it(touched, settled):
 def test_a_tap_takes_a_token_and_a_head_and_a_pinch_makes_the_heads_small(show, settled, model):
     page = show(model, "#l=1&h=1", has_touch=True)
     page.locator("#tokens .token[data-at='4']").tap()
-    title = settled(page).locator("#band-title")
+    title = settled(page).locator("#tab-panel-title")
     assert title.text_content().startswith("of query 4")
     page.locator("#grid .cell").nth(2).tap()
     settled(page)
@@ -145,7 +145,7 @@ def test_the_link_is_copied_and_that_is_said(show, model):
     assert "q=7&k=3" in copied
     assert "a=layer" in copied
     page.keyboard.press("Escape")
-    page.locator("#link-told").wait_for(state="hidden")
+    page.locator("#link-message").wait_for(state="hidden")
 
 
 def test_a_link_that_may_not_be_copied_stands_there_to_be_taken(show, model):
@@ -194,7 +194,7 @@ def test_a_notebook_on_this_machine_shows_the_page_and_another_site_does_not(
         page.goto(address)
         frame = page.frame_locator("iframe")
         frame.locator("#tokens .token").first.click()
-        frame.locator("#band-title", has_text="of query 0").wait_for()
+        frame.locator("#tab-panel-title", has_text="of query 0").wait_for()
         frame.locator("#link").click()
         frame.locator("#link-note", has_text="Link copied").wait_for()
         # Another site that frames it is shown nothing: neither by its name nor by its number.

@@ -91,8 +91,8 @@ def test_rows_are_reached_and_chosen_by_the_keyboard(show, settled, many):
 def test_one_number_is_followed_through_all_steps(show, settled, model):
     page = show(model, "#l=1&h=1&q=9&k=4")
     steps = model.run(model.about()["runs"][0]).steps(1, 1, 9, picked=4)
-    strips = page.locator("#steps .strip")
-    strips.last.focus()
+    vectors = page.locator("#steps .vector")
+    vectors.last.focus()
     for _ in range(4):
         page.keyboard.press("ArrowRight")
     settled(page)

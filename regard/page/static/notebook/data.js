@@ -6,7 +6,7 @@ import { inflated } from "../offline/bytes.js";
 export const shown = JSON.parse(byId("shown").textContent);
 
 /**
- * The pictures, behind each other: a weight is two bytes, even steps of its logarithm below the
+ * The pictures, one after the other: a weight is two bytes, even steps of its logarithm below the
  * greatest of its picture, and 0 for none. The lower bytes of all come first.
  * @returns {Promise<Float32Array>}
  */

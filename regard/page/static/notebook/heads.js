@@ -1,7 +1,7 @@
 /** A recording in a notebook: its heads as one drawing. */
 import { byId, framed, make } from "../dom.js";
 import { gridSize, paintGrid, thumbnail } from "../draw_thumbnail.js";
-import { prepared } from "../surface.js";
+import { prepared } from "../canvas.js";
 import { inks, startTheme } from "../theme.js";
 import { cover, shown, weights } from "./data.js";
 
@@ -28,8 +28,8 @@ const redraw = framed(() => {
   paintGrid(prepared(canvas, width, height), { cells, across, cell, inks: inks(), title });
 });
 
-weights().then((found) => {
-  values = found;
+weights().then((numbers) => {
+  values = numbers;
   byId("field").append(canvas);
   startTheme();
   document.addEventListener("inks", redraw);

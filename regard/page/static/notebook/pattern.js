@@ -4,7 +4,7 @@ import { byId, framed, make } from "../dom.js";
 import { hit, layout, paintMap, paintScale } from "../draw_map.js";
 import { plural, weight } from "../format.js";
 import { listen } from "../gestures.js";
-import { prepared } from "../surface.js";
+import { prepared } from "../canvas.js";
 import { inks, startTheme } from "../theme.js";
 import { bounded, moved, scaled } from "../zoom.js";
 import { cover, shown, weights } from "./data.js";
@@ -28,7 +28,7 @@ let scale = scaleFor(kind, 1, true);
 
 const canvas = make("canvas", { role: "img", "aria-label": `Pattern of ${plural(length, "token")}` });
 const colours = make("canvas", { role: "img", "aria-label": "Colour scale" });
-const told = make("span", { className: "told" });
+const hint = make("span", { className: "hint" });
 const labels = Array.from({ length }, (_, k) => String(k));
 
 const redraw = framed(() => {
@@ -59,7 +59,7 @@ const redraw = framed(() => {
     key: at?.key ?? null,
   });
   paintScale(prepared(colours, SCALE, 36), { width: SCALE, scale, inks: inks() });
-  told.textContent = at ? read(part, at) : HINT;
+  hint.textContent = at ? read(part, at) : HINT;
 });
 
 /** The weight under the pointer; of a cell of several, their mean. */
@@ -92,7 +92,7 @@ function start() {
     ),
   );
   const whole = make("button", { type: "button", textContent: "Whole", onclick: () => change(null) });
-  byId("tools").append(...(heads.length > 1 ? [make("label", {}, "head ", choice)] : []), whole, colours, told);
+  byId("tools").append(...(heads.length > 1 ? [make("label", {}, "head ", choice)] : []), whole, colours, hint);
   byId("field").append(canvas);
   const inside = (/** @type {number} */ x, /** @type {number} */ y) => ({
     x: (x - place.left) / place.side,
@@ -106,8 +106,8 @@ function start() {
     },
     { capture: true },
   );
-  const look = (/** @type {{query: number, key: number}|null} */ found) => {
-    at = found;
+  const look = (/** @type {{query: number, key: number}|null} */ cell) => {
+    at = cell;
     redraw();
   };
   listen(canvas, {
@@ -124,8 +124,8 @@ function start() {
   new ResizeObserver(redraw).observe(byId("field"));
 }
 
-weights().then((found) => {
-  values = found;
+weights().then((numbers) => {
+  values = numbers;
   startTheme();
   start();
   cover();

@@ -2,7 +2,7 @@
  * In a report this stands in for ../api.js: the same questions with the same answers, computed here
  * from queries, keys and log-sum-exps. There is no server, so nothing new can be read or written.
  */
-import { averaged, column as columnOf, passed, pictures, readouts as along } from "./attention.js";
+import { averaged, column as columnOf, stepsOf, pictures, readouts as along } from "./attention.js";
 import { row as rowOf, seen, walk, weight } from "./attention.js";
 import { headOf, report, runOf } from "./data.js";
 
@@ -61,9 +61,9 @@ async function chosen(
 }
 
 function known(/** @type {string} */ run) {
-  const found = runOf(run);
-  if (!found) throw new ServerError("This report does not hold that text.");
-  return found;
+  const packed = runOf(run);
+  if (!packed) throw new ServerError("This report does not hold that text.");
+  return packed;
 }
 
 const numbers = (/** @type {ArrayLike<number>} */ values) => ({
@@ -132,10 +132,10 @@ export async function cell(
   /** @type {number} */ key,
 ) {
   const all = await chosen(run, layer, head);
-  const found = { weight: weight(all, at, key), visible: seen(all, at, key) };
-  if (all.length > 1) return { ...found, score: null, logsumexp: null }; // a mean has none
-  const { masked } = passed(all[0], at, key);
-  return { ...found, score: found.visible ? masked : null, logsumexp: all[0].logsumexp[at] };
+  const shared = { weight: weight(all, at, key), visible: seen(all, at, key) };
+  if (all.length > 1) return { ...shared, score: null, logsumexp: null }; // a mean has none
+  const { masked } = stepsOf(all[0], at, key);
+  return { ...shared, score: shared.visible ? masked : null, logsumexp: all[0].logsumexp[at] };
 }
 
 export async function readouts(

@@ -20,15 +20,15 @@ const visible = (/** @type {Head} */ head, /** @type {number} */ query, /** @typ
   key >= head.start[query] && key < head.stop[query];
 
 /** The steps from the product on, by name, in the order of the computation. */
-export function passed(/** @type {Head} */ head, /** @type {number} */ query, /** @type {number} */ key) {
-  const found = /** @type {{scaled: number, softcapped?: number, biased?: number, masked: number}} */ ({
+export function stepsOf(/** @type {Head} */ head, /** @type {number} */ query, /** @type {number} */ key) {
+  const steps = /** @type {{scaled: number, softcapped?: number, biased?: number, masked: number}} */ ({
     scaled: product(head, query, key) * head.scale,
   });
-  let now = found.scaled;
-  if (head.softcap != null) found.softcapped = now = head.softcap * Math.tanh(now / head.softcap);
-  if (head.alibi != null) found.biased = now -= head.alibi * Math.abs(head.positions[query] - key);
-  found.masked = visible(head, query, key) ? now : -Infinity;
-  return found;
+  let now = steps.scaled;
+  if (head.softcap != null) steps.softcapped = now = head.softcap * Math.tanh(now / head.softcap);
+  if (head.alibi != null) steps.biased = now -= head.alibi * Math.abs(head.positions[query] - key);
+  steps.masked = visible(head, query, key) ? now : -Infinity;
+  return steps;
 }
 
 function score(/** @type {Head} */ head, /** @type {number} */ query, /** @type {number} */ key) {
@@ -112,7 +112,7 @@ function cut(/** @type {number} */ token, /** @type {number} */ length, /** @typ
   return [first, last, (Math.min((first + 1) * length, start + pixels) - start) / pixels];
 }
 
-/** The whole pattern of each of some heads as a picture of size × size pixels, behind each other. */
+/** The whole pattern of each of some heads as a picture of size × size pixels, one after the other. */
 export function* pictures(/** @type {Head[]} */ heads, /** @type {number} */ size) {
   const { length } = heads[0];
   const side = Math.min(size, length);
@@ -143,7 +143,7 @@ export function* pictures(/** @type {Head[]} */ heads, /** @type {number} */ siz
   };
 }
 
-/** Entropy, distance, weight on the first token and weight received, behind each other. */
+/** Entropy, distance, weight on the first token and weight received, one after the other. */
 export function* readouts(/** @type {Head[]} */ heads) {
   const { length } = heads[0];
   const values = new Float64Array(4 * length);
@@ -189,9 +189,9 @@ export function walk(head, query, { first = 0, count = 24, picked } = {}) {
     (a, b) => Number(hidden(a)) - Number(hidden(b)) || weights[b] - weights[a] || a - b,
   );
   const many = Math.max(0, head.stop[query] - head.start[query]);
-  const told = (/** @type {number} */ rank) => {
+  const entry = (/** @type {number} */ rank) => {
     const position = order[rank];
-    const steps = passed(head, query, position);
+    const steps = stepsOf(head, query, position);
     return {
       position,
       rank,
@@ -204,20 +204,20 @@ export function walk(head, query, { first = 0, count = 24, picked } = {}) {
       value: /** @type {number[]} */ (head.value && vector(head.value, position, head.valueDim)),
     };
   };
-  // Hidden keys are a page of their own, behind the last visible one.
+  // Hidden keys are a page of their own, after the last visible one.
   const last = Math.min(first + count, first < many ? many : order.length);
   const shown = [...order.keys()].slice(first, last);
-  const behind = order.slice(Math.min(first + count, many), many);
+  const weaker = order.slice(Math.min(first + count, many), many);
   return {
     scale: head.scale,
-    steps: Object.keys(passed(head, query, 0)),
+    steps: Object.keys(stepsOf(head, query, 0)),
     sink: head.sink,
     query: vector(head.query, query, head.dim),
     logsumexp: many ? head.logsumexp[query] : null,
     count: many,
-    keys: shown.map(told),
-    picked: picked == null ? null : told(order.indexOf(picked)),
-    rest: { count: behind.length, weight: behind.reduce((sum, key) => sum + weights[key], 0) },
+    keys: shown.map(entry),
+    picked: picked == null ? null : entry(order.indexOf(picked)),
+    rest: { count: weaker.length, weight: weaker.reduce((sum, key) => sum + weights[key], 0) },
     hidden: head.length - many,
     context: head.value && context(head, head.value, weights),
   };

@@ -4,7 +4,7 @@ import { weight } from "./format.js";
 import { append, generate, stop, writing } from "./session.js";
 import { get, shown, subscribe } from "./store.js";
 
-export function startNext() {
+export function startPredictions() {
   const button = byId("generate");
   const tokens = byId("generate-tokens");
   const heat = byId("generate-heat");
@@ -24,8 +24,8 @@ export function startNext() {
   };
   subscribe("run compare active about generating", ({ about, generating }) => {
     const { run } = shown(writing());
-    byId("next-of").textContent = get().compare === "text" ? `of the ${writing()} text` : "";
-    byId("next-panel").hidden = !run?.next;
+    byId("predictions-of").textContent = get().compare === "text" ? `of the ${writing()} text` : "";
+    byId("predictions-panel").hidden = !run?.next;
     byId("generate-row").hidden = !about?.generates;
     button.textContent = generating ? "Stop" : "Generate";
     if (about?.limits?.generate) tokens.max = String(about.limits.generate);
@@ -38,10 +38,10 @@ const unseen = (/** @type {string} */ words) => make("span", { className: "unsee
 
 function list(/** @type {Candidate[]} */ next, /** @type {boolean} */ busy) {
   const most = next[0]?.probability || 1;
-  const focused = document.activeElement?.closest?.("#next")
-    ? findAll(byId("next"), "button").indexOf(/** @type {HTMLElement} */ (document.activeElement))
+  const focused = document.activeElement?.closest("#predictions")
+    ? findAll(byId("predictions"), "button").indexOf(/** @type {HTMLElement} */ (document.activeElement))
     : -1;
-  byId("next").replaceChildren(
+  byId("predictions").replaceChildren(
     ...next.map(({ token, shown: name, probability }) => {
       const bar = make("span", { className: "bar" });
       bar.style.width = `${(100 * probability) / most}%`;
@@ -62,7 +62,7 @@ function list(/** @type {Candidate[]} */ next, /** @type {boolean} */ busy) {
       );
     }),
   );
-  if (focused >= 0) byId("next").querySelectorAll("button")[0]?.focus(); // Enter, Enter, Enter writes on
+  if (focused >= 0) byId("predictions").querySelectorAll("button")[0]?.focus(); // Enter, Enter, Enter writes on
 }
 
 /** Tokens that were drawn and have no pattern yet. */

@@ -3,11 +3,11 @@ import * as api from "./api.js";
 import { byId, make, markStale, settled, context2d } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { meanOf, placeName, signed } from "./format.js";
-import { heard } from "./quiet.js";
+import { awaitAnswer } from "./answers.js";
 import { figuresOf, placeOf, shown, subscribe } from "./store.js";
 import { themeNow } from "./theme.js";
 import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
-import { asked } from "./zoom.js";
+import { requestFor } from "./zoom.js";
 
 /** The readouts that heads are sorted by: name, words, unit. */
 export const READOUTS = [
@@ -25,23 +25,23 @@ let preview = null;
 /** @type {{name: string, data: (Floats & {run: string})|null}} */
 let mean = { name: "", data: null };
 
-export function startCard() {
+export function startHeadCard() {
   const ask = settled(40, askMean);
   subscribe("run layer head average compare active heads", () => {
-    showCard();
+    showHeadCard();
     ask();
   });
   onThumbnails((side, layer) => {
     const now = preview ?? shown();
-    if (side === textSide(now.side) && layer === now.layer) showCard();
+    if (side === textSide(now.side) && layer === now.layer) showHeadCard();
   });
-  document.addEventListener("inks", showCard);
+  document.addEventListener("inks", showHeadCard);
 }
 
 /** Shows another head for a while; null: the chosen one again. */
 export function previewHead(/** @type {typeof preview} */ head) {
   preview = head;
-  showCard();
+  showHeadCard();
 }
 
 /** Where the text of a side is kept: two heads share the first. */
@@ -55,19 +55,19 @@ async function askMean() {
   const [layer, head] = placeOf(source);
   const name = `${run.id}/${layer}/${head}`;
   if (mean.name === name) return;
-  const { queries, keys, block } = asked(null, run.length, SIZE);
+  const { queries, keys, block } = requestFor(null, run.length, SIZE);
   const window = { layer, head, queries: queries.join(), keys: keys.join(), block };
-  const data = await heard(api.map(run.id, window, "card"));
+  const data = await awaitAnswer(api.map(run.id, window, "card"));
   if (!data) return;
   mean = { name, data: { ...data, run: run.id } };
-  showCard();
+  showHeadCard();
 }
 
-function showCard() {
+function showHeadCard() {
   /** @type {Shown} */
   const source = preview ? { ...shown(preview.side), ...preview, average: "head" } : shown();
   const { run, layer, head, average } = source;
-  const card = byId("card");
+  const card = byId("head-card");
   card.hidden = !run;
   if (!run || !run.layers[layer] || head >= run.layers[layer].heads.length) return;
   const canvas = card.querySelector("canvas") ?? make("canvas", { role: "img" });

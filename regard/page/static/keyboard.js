@@ -1,7 +1,7 @@
 /** The keyboard, for all of it, and the dialog that says which keys there are. */
 import { byId, make, targetOf } from "./dom.js";
 import { placeName } from "./format.js";
-import { tabs } from "./band.js";
+import { tabs } from "./tab_panel.js";
 import { activeColumn } from "./map.js";
 import { change, chooseHead, clamp, get, keyNow, queryNow, release, runOf, set, shown } from "./store.js";
 import { showing } from "./zoom.js";
@@ -32,7 +32,7 @@ const POINTER = [
   ["a file dropped on the page", "is opened as a text"],
 ];
 
-export function startKeys() {
+export function startKeyboard() {
   const dialog = byId("keys");
   const list = (/** @type {[string, string][]} */ pairs, /** @type {boolean} */ wrap) =>
     make(

@@ -7,9 +7,9 @@ import { get, runOf, set, subscribe } from "./store.js";
 
 const most = () => get().about?.limits?.characters ?? Infinity;
 
-export function startEntry() {
-  const first = new Entry("first", "");
-  const second = new Entry("second", "-second");
+export function startTextEntry() {
+  const first = new TextEntry("first", "");
+  const second = new TextEntry("second", "-second");
   const sequence = byId("sequence");
   sequence.onchange = () => openRun(sequence.value);
   subscribe("about run", ({ about }) => {
@@ -30,7 +30,7 @@ export function startEntry() {
   });
 }
 
-class Entry {
+class TextEntry {
   /** @param {SideName} side @param {string} suffix of its elements' names */
   constructor(side, suffix) {
     this.side = side;

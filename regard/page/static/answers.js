@@ -1,4 +1,4 @@
-/** What goes wrong while asking: the server's own sentence is shown; what nobody waits for is not. */
+/** Waiting for the server: its own sentence is shown where it refuses; a replaced question stays silent. */
 import { Replaced, ServerError } from "./api.js";
 import { during } from "./pending.js";
 import { set } from "./store.js";
@@ -9,7 +9,7 @@ import { set } from "./store.js";
  * @param {Promise<T>} answer
  * @returns {Promise<T|null>} null where it was replaced or failed
  */
-export async function heard(answer) {
+export async function awaitAnswer(answer) {
   try {
     return await during(answer);
   } catch (error) {

@@ -1,9 +1,9 @@
 /** Vectors as strips of bars, of which one number is followed through all of them. */
 import { lookUp, make } from "./dom.js";
-import { paintStrip } from "./draw_bars.js";
+import { paintVector } from "./draw_bars.js";
 import { plural, signed } from "./format.js";
 import { set } from "./store.js";
-import { prepared } from "./surface.js";
+import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
 
 const HEIGHT = 24; // pixels of a strip
@@ -12,7 +12,7 @@ export const greatest = (/** @type {number[][]} */ vectors) =>
   Math.max(1e-9, ...vectors.map((vector) => vector.reduce((most, value) => Math.max(most, Math.abs(value)), 0)));
 
 /** Some strips, and words about them, that show the same number. */
-export class Strips {
+export class VectorBars {
   /** @param {() => void} chosen called when another number is followed */
   constructor(chosen) {
     this.chosen = chosen;
@@ -37,11 +37,11 @@ export class Strips {
     return vector.reduce((best, value, d) => (Math.abs(value) > Math.abs(vector[best]) ? d : best), 0);
   }
 
-  /** Words that are written anew with the strips. */
-  told(/** @type {() => string} */ words) {
+  /** Words that are written anew with the vectors. */
+  words(/** @type {() => string} */ text) {
     const root = make("p");
     this.parts.push(() => {
-      root.textContent = words();
+      root.textContent = text();
     });
     return root;
   }
@@ -50,16 +50,16 @@ export class Strips {
    * A vector as bars, with the number that is followed written out.
    * @param {{name: () => string, sign: string, values: () => number[], most: () => number}} of
    */
-  strip({ name, sign, values, most }) {
+  bars({ name, sign, values, most }) {
     const figure = make("div", { className: "figure" });
-    const canvas = make("canvas", { className: "strip", tabIndex: 0, role: "img" });
+    const canvas = make("canvas", { className: "vector", tabIndex: 0, role: "img" });
     const root = make("div", {}, figure, canvas);
     this.parts.push(() => {
       const width = Math.max(60, root.clientWidth);
       const numbers = values();
       const at = this.dimension != null && this.dimension < numbers.length ? this.dimension : null;
       const surface = prepared(canvas, width, HEIGHT);
-      paintStrip(surface, { values: numbers, width, height: HEIGHT, most: most(), inks: inks(), chosen: at });
+      paintVector(surface, { values: numbers, width, height: HEIGHT, most: most(), inks: inks(), chosen: at });
       const value = at == null ? "" : `  ${sign}[${at}] = ${signed(numbers[at], 4)}`;
       figure.textContent = `${name()}${value}`;
       figure.title =

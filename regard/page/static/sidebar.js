@@ -4,9 +4,9 @@ import { byId, framed, make, segments, settled } from "./dom.js";
 import { paintOverview, paintScale } from "./draw_map.js";
 import { count, full, named, placeName, signed, weight } from "./format.js";
 import { activeColumn, columns, scaleNow } from "./map.js";
-import { heard } from "./quiet.js";
+import { awaitAnswer } from "./answers.js";
 import { get, keyNow, placeOf, queryNow, runOf, set, shown, sides, strongestKey, subscribe } from "./store.js";
-import { prepared } from "./surface.js";
+import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
 import { bounded, isWhole, whole } from "./zoom.js";
 
@@ -16,7 +16,7 @@ import { bounded, isWhole, whole } from "./zoom.js";
  */
 const cells = new Map();
 
-export function startRail() {
+export function startSidebar() {
   const mark = segments(
     byId("colour"),
     [
@@ -32,7 +32,7 @@ export function startRail() {
   byId("fit").onclick = () => set({ fit: !get().fit });
   overviewMoves(byId("overview"));
   const ask = settled(70, askCell);
-  const draw = framed(drawRail);
+  const draw = framed(drawSidebar);
   subscribe("hover query key layer head average run compare active strongest", () => {
     showCell();
     ask();
@@ -68,10 +68,10 @@ async function askCell() {
 
 async function askOne(/** @type {Spot} */ { side, run, query, key, place: [layer, head], name, cell }) {
   if (!name || cell || !run || key == null) return;
-  const found = await heard(api.cell(run.id, layer, head, query, key, `cell-${side}`));
-  if (!found) return;
+  const answer = await awaitAnswer(api.cell(run.id, layer, head, query, key, `cell-${side}`));
+  if (!answer) return;
   if (cells.size > 2000) cells.clear();
-  cells.set(name, found);
+  cells.set(name, answer);
 }
 
 /** What a voice says of the cell under the crosshair: the map's text alternative. */
@@ -145,8 +145,8 @@ function facts(/** @type {Spot[]} */ spots, heading = "") {
   return list;
 }
 
-function drawRail() {
-  byId("rail").hidden = !runOf("first");
+function drawSidebar() {
+  byId("sidebar").hidden = !runOf("first");
   if (!runOf("first")) return;
   const scale = scaleNow();
   const column = activeColumn();

@@ -1,4 +1,4 @@
-/** The band below: its tabs, its height, and what it is about. */
+/** The panel below the map: its tabs, its height, and what it is about. */
 import { byId, lookUp } from "./dom.js";
 import { named, placeName } from "./format.js";
 import { activeSide, get, queryRead, set, shown, subscribe } from "./store.js";
@@ -9,7 +9,7 @@ const TABS = ["steps", "readouts", "training"];
 export const tabs = () => TABS.filter((tab) => tab !== "training" || get().about?.training);
 const STEP = 24; // pixels an arrow moves the splitter
 
-export function startBand() {
+export function startTabPanel() {
   for (const tab of TABS) {
     byId(`tab-${tab}`).onclick = () => set({ tab, folded: false });
     byId(`tab-${tab}`).addEventListener("keydown", (event) => {
@@ -45,39 +45,39 @@ function show(/** @type {State} */ { about, tab, folded }) {
 function title() {
   const source = shown();
   const { run, query: locked } = source;
-  if (!run) return byId("band-title").replaceChildren();
+  if (!run) return byId("tab-panel-title").replaceChildren();
   if (get().tab === "training") {
     const { layer, head } = source;
     const name = placeName(run, { layer, head, average: "head" });
-    return byId("band-title").replaceChildren(`of ${name.toLowerCase().replace(" ·", ",")}, and of all others`);
+    return byId("tab-panel-title").replaceChildren(`of ${name.toLowerCase().replace(" ·", ",")}, and of all others`);
   }
   const token = document.createElement("samp");
   token.textContent = named(run.labels, queryRead(), 40);
   // The steps are those of one head, whatever mean the map shows.
   const place = placeName(run, get().tab === "steps" ? { ...source, average: "head" } : source);
   const side = get().compare === "off" ? "" : `, ${activeSide() === "first" ? "left" : "right"}`;
-  byId("band-title").replaceChildren(
+  byId("tab-panel-title").replaceChildren(
     "of query ",
     token,
     ` under ${place[0].toLowerCase()}${place.slice(1).replace(" · Head", ", head").replace(" · ", ", ")}${side}${locked == null ? "" : " · kept, Escape lets go"}`,
   );
 }
 
-/** The edge above the band can be dragged, or moved by arrows. */
+/** The edge above the panel can be dragged, or moved by arrows. */
 function split() {
   const splitter = byId("splitter");
   const main = byId("page");
   const heightOf = (/** @type {HTMLElement} */ one) => one.getBoundingClientRect().height;
   const resize = (/** @type {number} */ height) => {
     const fits = Math.round(Math.max(120, Math.min(heightOf(main) - 260, height)));
-    document.documentElement.style.setProperty("--band", `${fits}px`);
+    document.documentElement.style.setProperty("--tab-panel", `${fits}px`);
   };
   const say = () =>
     splitter.setAttribute(
       "aria-valuenow",
-      String(Math.round((100 * heightOf(byId("band"))) / Math.max(1, heightOf(main)))),
+      String(Math.round((100 * heightOf(byId("tab-panel"))) / Math.max(1, heightOf(main)))),
     );
-  new ResizeObserver(say).observe(byId("band"));
+  new ResizeObserver(say).observe(byId("tab-panel"));
   say();
   splitter.setAttribute("aria-valuemin", "0");
   splitter.setAttribute("aria-valuemax", "100");
@@ -93,6 +93,6 @@ function split() {
     if (!by) return;
     event.preventDefault();
     event.stopPropagation();
-    resize(byId("band").getBoundingClientRect().height + by);
+    resize(byId("tab-panel").getBoundingClientRect().height + by);
   });
 }
