@@ -1,4 +1,4 @@
-"""A head's pattern read in bands of rows, so that reading a long one can be called off in between.
+"""A head's pattern read in bands of rows, so that reading a long one can be cancelled in between.
 
 Axes: L queries, S keys.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from regard.record.head_scores import Read
 
 _BAND = 2**26  # weights: some tens of milliseconds
-_PATIENCE = 0.1  # seconds after which whoever waits for another looks whether to go on
+_PATIENCE = 0.1  # seconds after which a waiting thread checks whether to go on
 
 
 def rows(pattern: Pattern, first: int, stop: int) -> Pattern:
@@ -34,7 +34,7 @@ def rows(pattern: Pattern, first: int, stop: int) -> Pattern:
 
 
 class Unfinished:
-    """A head whose log-sum-exps are being worked out: what is called off is gone on with later."""
+    """A head whose log-sum-exps are being computed: what is cancelled is continued later."""
 
     def __init__(self, pattern: Pattern) -> None:
         self._pattern = pattern
@@ -42,17 +42,17 @@ class Unfinished:
         self._next = 0
         self._lock = Lock()
 
-    def finish(self, off: Event | None) -> Pattern:
+    def finish(self, cancelled: Event | None) -> Pattern:
         """Give the head with its log-sum-exps; while one thread works, others wait for it.
 
         Raises:
             ReplacedError: the event was set meanwhile.
         """
         while not self._lock.acquire(timeout=_PATIENCE):
-            require_wanted(off)
+            require_wanted(cancelled)
         try:
             for first, stop in _bands(self._pattern, self._next):
-                require_wanted(off)
+                require_wanted(cancelled)
                 band = rows(self._pattern, first, stop)
                 band.read()
                 self._parts.append(band.logsumexp)
@@ -62,7 +62,7 @@ class Unfinished:
         return Pattern.of(self._pattern.problem, torch.cat(self._parts, dim=-1))
 
 
-def thumbnail(pattern: Pattern, size: int, off: Event | None) -> Tensor:
+def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
     """Draw a head small, ``(min(size, L), min(size, S))``: what `Pattern.image` gives.
 
     Raises:
@@ -71,11 +71,11 @@ def thumbnail(pattern: Pattern, size: int, off: Event | None) -> Tensor:
     queries, keys = pattern.shape
     height = min(size, queries)
     if queries * keys <= _BAND or height == queries:
-        require_wanted(off)
+        require_wanted(cancelled)
         return pattern.image(size, size)
     sums = torch.zeros(height, min(size, keys), dtype=torch.float64, device=pattern.device)
     for pixel in range(height):
-        require_wanted(off)
+        require_wanted(cancelled)
         first, stop = -(-pixel * queries // height), (pixel + 1) * queries // height
         if first < stop:
             inner = rows(pattern, first, stop).image(1, size)[0]
@@ -92,7 +92,7 @@ def thumbnail(pattern: Pattern, size: int, off: Event | None) -> Tensor:
     return (sums * height / queries).to(pattern.dtype)
 
 
-def along(pattern: Pattern, off: Event | None) -> Tensor:
+def along(pattern: Pattern, cancelled: Event | None) -> Tensor:
     """Read entropy, distance, weight on the first key and weight received, ``(4, L)``.
 
     Raises:
@@ -101,7 +101,7 @@ def along(pattern: Pattern, off: Event | None) -> Tensor:
     of_rows: list[Tensor] = []
     received = torch.zeros(pattern.shape[-1], dtype=torch.float64, device=pattern.device)
     for first, stop in _bands(pattern):
-        require_wanted(off)
+        require_wanted(cancelled)
         *of_band, part = rows(pattern, first, stop).read(Entropy(), Distance(), Mass(0), Received())
         of_rows.append(torch.stack(of_band))
         received += part
@@ -109,13 +109,13 @@ def along(pattern: Pattern, off: Event | None) -> Tensor:
 
 
 class Until(Readout[None, None]):
-    """Reads nothing, but ends the reading of the others with `ReplacedError` once it is called off.
+    """Reads nothing, but ends the reading of the others with `ReplacedError` once it is cancelled.
 
     Only those that are streamed in blocks are ended midway.
     """
 
-    def __init__(self, off: Event | None) -> None:
-        self._off = off
+    def __init__(self, cancelled: Event | None) -> None:
+        self._off = cancelled
 
     def begin(self, sizes: Sizes) -> None:  # noqa: ARG002 - Readout's signature
         """Look before anything is computed."""
@@ -129,13 +129,13 @@ class Until(Readout[None, None]):
         """Give nothing."""
 
 
-def reader(off: Event | None) -> Read:
-    """Read as `Pattern.read` does, until it is called off; see `Until`."""
+def reader(cancelled: Event | None) -> Read:
+    """Read as `Pattern.read` does, until it is called cancelled; see `Until`."""
 
     def read(pattern: Pattern, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
-        require_wanted(off)
+        require_wanted(cancelled)
         if not all(readout.has_kernel for readout in readouts):  # it is streamed
-            return pattern.read(*readouts, Until(off))[:-1]
+            return pattern.read(*readouts, Until(cancelled))[:-1]
         return pattern.read(*readouts)
 
     return read

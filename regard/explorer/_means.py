@@ -1,4 +1,4 @@
-"""The mean pattern of several heads: exact, from their weights, in bands that can be called off.
+"""The mean pattern of several heads: exact, from their weights, in bands that can be cancelled.
 
 Axes: L queries, S keys.
 """
@@ -32,25 +32,27 @@ class Mean:
     patterns: Sequence[Pattern]
 
     def map(
-        self, queries: tuple[int, int], keys: tuple[int, int], block: int, off: Event
+        self, queries: tuple[int, int], keys: tuple[int, int], block: int, cancelled: Event
     ) -> Tensor:
         """Average a window down to cells: the mean of the heads' windows, see `averaged`.
 
         Raises:
             ReplacedError: the event was set meanwhile.
         """
-        cells = self._mean(lambda pattern: averaged(pattern, queries, keys, block, off), off)
+        cells = self._mean(
+            lambda pattern: averaged(pattern, queries, keys, block, cancelled), cancelled
+        )
         return cells.to(self.patterns[0].dtype)
 
-    def row(self, query: int, off: Event | None = None) -> Tensor:
+    def row(self, query: int, cancelled: Event | None = None) -> Tensor:
         """What a query attends to, ``(S,)``."""
-        return self._mean(lambda pattern: pattern[query], off)
+        return self._mean(lambda pattern: pattern[query], cancelled)
 
-    def column(self, key: int, off: Event | None = None) -> Tensor:
+    def column(self, key: int, cancelled: Event | None = None) -> Tensor:
         """What attends to a key, ``(L,)``."""
-        return self._mean(lambda pattern: pattern[:, key], off)
+        return self._mean(lambda pattern: pattern[:, key], cancelled)
 
-    def readouts(self, off: Event | None = None) -> Tensor:
+    def readouts(self, cancelled: Event | None = None) -> Tensor:
         """Entropy, distance, weight on the first key and weight received, ``(4, L)``.
 
         They are those of the mean pattern. Its entropy is no mean of entropies, so all rows of it
@@ -64,9 +66,9 @@ class Mean:
         received = torch.zeros(keys, dtype=torch.float64, device=self.patterns[0].device)
         for first, stop in _bands(0, length, max(1, _BAND // max(keys, 1))):
             band = Mean([rows(pattern, first, stop) for pattern in self.patterns])
-            distance = band._mean(lambda pattern: pattern.distance(), off)
+            distance = band._mean(lambda pattern: pattern.distance(), cancelled)
             low, high = band._span()
-            weights = band._mean(lambda pattern, k=slice(low, high): pattern[:, k], off)
+            weights = band._mean(lambda pattern, k=slice(low, high): pattern[:, k], cancelled)
             received[low:high] += weights.sum(0)
             first_key = weights[:, 0] if low == 0 and high > 0 else torch.zeros_like(distance)
             entropy = -torch.special.xlogy(weights, weights).sum(-1)
@@ -79,16 +81,16 @@ class Mean:
         seen = [span for span in spans if span.start < span.stop] or [slice(0, 0)]
         return min(span.start for span in seen), max(span.stop for span in seen)
 
-    def cell(self, query: int, key: int, off: Event | None = None) -> dict[str, Any]:
+    def cell(self, query: int, key: int, cancelled: Event | None = None) -> dict[str, Any]:
         """One weight; a mean of softmaxes has no score of its own."""
         visible = any(pattern.sees(query, key) for pattern in self.patterns)
-        weight = self._mean(lambda pattern: pattern[query, key], off)
+        weight = self._mean(lambda pattern: pattern[query, key], cancelled)
         return {"weight": float(weight), "score": None, "logsumexp": None, "visible": visible}
 
-    def _mean(self, take: Any, off: Event | None) -> Tensor:
+    def _mean(self, take: Any, cancelled: Event | None) -> Tensor:
         total = None
         for pattern in self.patterns:
-            require_wanted(off)
+            require_wanted(cancelled)
             part = take(pattern)
             total = part.double() if total is None else total.add_(part)
         assert total is not None, "a layer has heads"

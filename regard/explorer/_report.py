@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard._files import replace_file
-from regard.explorer._packed import Errors, Numbers, pack_layer
 from regard.explorer.subjects import ExplorerError, RecordingSubject
 from regard.page.bundle import embedded, policy, script, static
+from regard.page.packed import Errors, Numbers, pack_layer
 from regard.record import Recording
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _pack(
     sources: list[_Source], exponent: float, *, compare: bool = True
 ) -> tuple[list[dict[str, Any]], str, Errors]:
     """Keep all runs; their descriptions, their numbers as text, and the largest errors."""
-    numbers, errors, told = Numbers(), Errors(), []
+    numbers, errors, encoded = Numbers(), Errors(), []
     for source in sources:
         rows: list[dict[str, list[int]] | None] = []
         layers, worst = [], Errors()
@@ -193,17 +193,17 @@ def _pack(
             values = None if source.values is None else list(source.values[place])
             kept = list(pack_layer(problems, values, 2.0**exponent, numbers, compare=compare))
             for problem, head in zip(problems, kept, strict=True):
-                head.told["rows"] = _place(rows, _rows(problem))
+                head.encoded["rows"] = _place(rows, _rows(problem))
                 worst |= head.errors
-            layers.append([head.told for head in kept])
+            layers.append([head.encoded for head in kept])
         said = _said(worst, values=source.values is not None)
         described = {**source.described, "errors": asdict(worst)}
         described["notes"] = [*source.described["notes"], said]
-        told.append(
+        encoded.append(
             {"described": described, "scores": source.scores, "layers": layers, "rows": rows}
         )
         errors |= worst
-    return told, numbers.text(), errors
+    return encoded, numbers.text(), errors
 
 
 def _rows(problem: Problem) -> dict[str, list[int]] | None:

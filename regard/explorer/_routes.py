@@ -5,6 +5,7 @@ Numbers in bulk travel as little-endian float32, everything else as JSON.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from threading import Event
 from typing import Annotated, Any, TypeVar
 
@@ -12,6 +13,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
+from regard.errors import Error
 from regard.explorer._answers import Lines, Numbers, describe, drawn, lines, numbers
 from regard.explorer._run import MEAN, Run
 from regard.explorer._sentences import NAME, PLACE, RANGE
@@ -39,8 +41,8 @@ Picked = Annotated[int | None, Query(ge=0, le=2**31)]
 Block = Annotated[int, Query(ge=1, le=2**20)]
 
 
-class MissingError(LookupError):
-    """What is asked for is not there; the message says so."""
+class MissingError(Error, LookupError):
+    """A text, layer, head, token or update that does not exist."""
 
 
 class Refusal(BaseModel):
@@ -61,7 +63,7 @@ class Token(BaseModel):
     token: int = Field(ge=0, le=2**31)
 
 
-class Drawing(BaseModel):
+class Generation(BaseModel):
     """How to go on."""
 
     tokens: int = Field(default=40, ge=1, le=GENERATED)
@@ -69,29 +71,46 @@ class Drawing(BaseModel):
     seed: int | None = Field(default=None, ge=0, le=2**63 - 1)
 
 
-class Asked:
-    """Work for one request: called off when whoever asked hangs up."""
+class Jobs:
+    """Computations of one request: cancelled when its sender hangs up."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self.work: Work = request.app.state.work
 
     async def run(
-        self, view: str | None, compute: Callable[[Event], Result], lane: Lane = Lane.SHOWN
+        self,
+        view: str | None,
+        compute: Callable[..., Result],
+        *arguments: object,
+        lane: Lane = Lane.SHOWN,
+        cancel: bool = False,
     ) -> Result:
-        """Compute something; see `Work.run`."""
-        doing = asyncio.ensure_future(self.work.run(view, compute, lane))
-        leaving = asyncio.ensure_future(self._left())
-        try:
-            await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not doing.done():
-                raise ReplacedError("replaced")  # nobody reads it
-            return await doing
-        finally:
-            leaving.cancel()
-            doing.cancel()
+        """Compute something in a thread; see `Work.run`.
 
-    async def _left(self) -> None:
+        Args:
+            view: what it is for.
+            compute: does it.
+            arguments: of `compute`.
+            lane: what it may have to wait behind.
+            cancel: whether `compute` takes, after its arguments, the event that cancels it.
+        """
+
+        def begin(cancelled: Event) -> Result:
+            return compute(*arguments, *([cancelled] if cancel else []))
+
+        job = asyncio.ensure_future(self.work.run(view, begin, lane))
+        hang_up = asyncio.ensure_future(self._hang_up())
+        try:
+            await asyncio.wait({job, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+            if not job.done():
+                raise ReplacedError("replaced")  # nobody reads it
+            return await job
+        finally:
+            hang_up.cancel()
+            job.cancel()
+
+    async def _hang_up(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
 
@@ -106,13 +125,13 @@ async def _subject(request: Request, update: Update | None = None) -> Subject:
         return subject
     model = _model(subject)
     work: Work = request.app.state.work
-    return await work.run(None, lambda off: model.at(update))  # noqa: ARG005 - it is not called off midway
+    return await work.run(None, lambda _: model.at(update))
 
 
-Shown = Annotated[Subject, Depends(_subject)]
+CurrentSubject = Annotated[Subject, Depends(_subject)]
 
 
-async def _run(subject: Shown, name: str) -> Run:
+async def _run(subject: CurrentSubject, name: str) -> Run:
     try:
         return subject.run(name)
     except KeyError:
@@ -123,12 +142,12 @@ async def _view(x_client: Name = None, x_view: Name = None) -> str | None:
     return None if x_client is None or x_view is None else f"{x_client}/{x_view}"
 
 
-async def _work(request: Request) -> Asked:
-    return Asked(request)
+async def _jobs(request: Request) -> Jobs:
+    return Jobs(request)
 
 
-Open = Annotated[Run, Depends(_run)]
-Doing = Annotated[Asked, Depends(_work)]
+CurrentRun = Annotated[Run, Depends(_run)]
+CurrentJobs = Annotated[Jobs, Depends(_jobs)]
 View = Annotated[str | None, Depends(_view)]
 router = APIRouter(
     prefix="/api",
@@ -149,19 +168,19 @@ async def health() -> dict[str, bool]:
 
 
 @router.get("/about")
-async def about(subject: Shown) -> dict[str, Any]:
+async def about(subject: CurrentSubject) -> dict[str, Any]:
     """Tell what is served."""
     return subject.about()
 
 
 @router.get("/training")
-async def training(subject: Shown) -> dict[str, Any]:
+async def training(subject: CurrentSubject) -> dict[str, Any]:
     """Tell how the heads formed while the model was trained."""
     return _training(subject).described()
 
 
 @router.get("/training/{step}/thumbnails", response_class=Numbers)
-async def trained(subject: Shown, step: Update) -> Numbers:
+async def trained(subject: CurrentSubject, step: Update) -> Numbers:
     """Small pictures of all heads at a recorded update."""
     try:
         pictures = _training(subject).images(step)
@@ -171,59 +190,65 @@ async def trained(subject: Shown, step: Update) -> Numbers:
 
 
 @router.post("/runs")
-async def read(subject: Shown, work: Doing, view: View, text: Text) -> Response:
+async def read(subject: CurrentSubject, jobs: CurrentJobs, view: View, text: Text) -> Response:
     """Run the model over a text."""
     model = _model(subject)
-    return await work.run(view, lambda off: describe(model.read(text.text)))  # noqa: ARG005 - it is not called off midway
+    return await jobs.run(view, lambda: describe(model.read(text.text)))
 
 
 @router.get("/runs/{name}")
-async def described(run: Open, work: Doing, view: View) -> Response:
+async def described(run: CurrentRun, jobs: CurrentJobs, view: View) -> Response:
     """Describe an open run."""
-    return await work.run(view, lambda off: describe(run), Lane.QUICK)  # noqa: ARG005 - likewise
+    return await jobs.run(view, describe, run, lane=Lane.QUICK)
 
 
 @router.post("/runs/{name}/append")
-async def append(subject: Shown, run: Open, work: Doing, view: View, token: Token) -> Response:
+async def append(
+    subject: CurrentSubject, run: CurrentRun, jobs: CurrentJobs, view: View, token: Token
+) -> Response:
     """Run over one token more."""
     model = _model(subject)
-    return await work.run(view, lambda off: describe(model.append(run, token.token)))  # noqa: ARG005
+    return await jobs.run(view, lambda: describe(model.append(run, token.token)))
 
 
 @router.post("/runs/{name}/generate", response_class=Lines)
-async def generate(subject: Shown, run: Open, work: Doing, drawing: Drawing) -> Lines:
+async def generate(
+    subject: CurrentSubject, run: CurrentRun, jobs: CurrentJobs, options: Generation
+) -> Lines:
     """Draw tokens, and send each as soon as it is there."""
     steps = _model(subject).generate(
-        run, tokens=drawing.tokens, temperature=drawing.temperature, seed=drawing.seed
+        run, tokens=options.tokens, temperature=options.temperature, seed=options.seed
     )
     entries = map(drawn, steps)
-    return Lines(lines(work.work, Lane.SHOWN, lambda off: next(entries, None)))  # noqa: ARG005 - a token is soon drawn
+    return Lines(lines(jobs.work, Lane.SHOWN, lambda _: next(entries, None)))
 
 
 @router.get("/runs/{name}/heads", response_class=Lines)
-async def heads(run: Open, work: Doing) -> Lines:
+async def heads(run: CurrentRun, jobs: CurrentJobs) -> Lines:
     """Score all heads, a line a layer."""
     layers = iter(range(len(run.layers)))
 
-    def score(off: Event) -> dict[str, Any] | None:
+    def score(cancelled: Event) -> dict[str, Any] | None:
         layer = next(layers, None)
-        return None if layer is None else run.scores(layer, off)
+        return None if layer is None else run.scores(layer, cancelled)
 
-    return Lines(lines(work.work, Lane.ASIDE, score))
+    return Lines(lines(jobs.work, Lane.ASIDE, score))
 
 
 @router.get("/runs/{name}/thumbnails", response_class=Numbers)
-async def thumbnails(run: Open, work: Doing, view: View, layer: Whole, size: Side = 64) -> Numbers:
+async def thumbnails(
+    run: CurrentRun, jobs: CurrentJobs, view: View, layer: Whole, size: Side = 64
+) -> Numbers:
     """Small pictures of a layer's heads."""
     _require_head(run, layer)
-    pictures = await work.run(view, lambda off: run.thumbnails(layer, size, off), Lane.ASIDE)
+    pictures = await jobs.run(view, run.thumbnails, layer, size, lane=Lane.ASIDE, cancel=True)
     return numbers(pictures, "X-Heads", "X-Rows", "X-Columns")
 
 
 @router.get("/runs/{name}/map", response_class=Numbers)
 async def window(
-    run: Open,
-    work: Doing,
+    run: CurrentRun,
+    jobs: CurrentJobs,
     view: View,
     layer: Place,
     head: Place,
@@ -233,61 +258,69 @@ async def window(
 ) -> Numbers:
     """A window of a head's pattern or of a mean, averaged down to cells of block × block tokens."""
     at = _require_heads(run, layer, head)
-    shown = [
-        _range(name, given, len(run.tokens))
-        for name, given in (("queries", queries), ("keys", keys))
-    ]
-    _require_cells(block, *shown)
-    lane = _lane(quick=run.has_map(*at, shown[0], shown[1], block))
-    cells = await work.run(view, lambda off: run.map(*at, shown[0], shown[1], block, off), lane)
+    rows, columns = (
+        _range(name, value, len(run.tokens))
+        for name, value in (("queries", queries), ("keys", keys))
+    )
+    _require_cells(block, rows, columns)
+    lane = _lane(quick=run.has_map(*at, rows, columns, block))
+    cells = await jobs.run(view, run.map, *at, rows, columns, block, lane=lane, cancel=True)
     return numbers(cells, "X-Rows", "X-Columns")
 
 
 @router.get("/runs/{name}/row", response_class=Numbers)
 async def row(
-    run: Open, work: Doing, view: View, layer: Place, head: Place, query: Whole
+    run: CurrentRun, jobs: CurrentJobs, view: View, layer: Place, head: Place, query: Whole
 ) -> Numbers:
     """What a query attends to."""
     at = _require_heads(run, layer, head)
     _require("query", query, len(run.tokens))
     lane = _lane(quick=run.has_row(*at))
-    return numbers(await work.run(view, lambda off: run.row(*at, query, off), lane))
+    return numbers(await jobs.run(view, run.row, *at, query, lane=lane, cancel=True))
 
 
 @router.get("/runs/{name}/column", response_class=Numbers)
 async def column(
-    run: Open, work: Doing, view: View, layer: Place, head: Place, key: Whole
+    run: CurrentRun, jobs: CurrentJobs, view: View, layer: Place, head: Place, key: Whole
 ) -> Numbers:
     """What attends to a key."""
     at = _require_heads(run, layer, head)
     _require("key", key, len(run.tokens))
     lane = _lane(quick=run.has_column(*at))
-    return numbers(await work.run(view, lambda off: run.column(*at, key, off), lane))
+    return numbers(await jobs.run(view, run.column, *at, key, lane=lane, cancel=True))
 
 
 @router.get("/runs/{name}/cell")
 async def cell(
-    run: Open, work: Doing, view: View, layer: Place, head: Place, query: Whole, key: Whole
+    run: CurrentRun,
+    jobs: CurrentJobs,
+    view: View,
+    layer: Place,
+    head: Place,
+    query: Whole,
+    key: Whole,
 ) -> dict[str, Any]:
     """One weight and its score."""
     at = _require_heads(run, layer, head)
     _require("query", query, len(run.tokens))
     _require("key", key, len(run.tokens))
     lane = _lane(quick=run.has_row(*at))
-    return await work.run(view, lambda off: run.cell(*at, query, key, off), lane)
+    return await jobs.run(view, run.cell, *at, query, key, lane=lane, cancel=True)
 
 
 @router.get("/runs/{name}/readouts", response_class=Numbers)
-async def readouts(run: Open, work: Doing, view: View, layer: Place, head: Place) -> Numbers:
+async def readouts(
+    run: CurrentRun, jobs: CurrentJobs, view: View, layer: Place, head: Place
+) -> Numbers:
     """Entropy, distance, weight on the first token and weight received, along the text."""
     at = _require_heads(run, layer, head)
-    return numbers(await work.run(view, lambda off: run.readouts(*at, off)))
+    return numbers(await jobs.run(view, run.readouts, *at, cancel=True))
 
 
 @router.get("/runs/{name}/steps")
 async def steps(
-    run: Open,
-    work: Doing,
+    run: CurrentRun,
+    jobs: CurrentJobs,
     view: View,
     layer: Whole,
     head: Whole,
@@ -301,11 +334,8 @@ async def steps(
     _require("query", query, len(run.tokens))
     if picked is not None:
         _require("key", picked, len(run.tokens))
-    return await work.run(
-        view,
-        lambda off: run.steps(layer, head, query, first=first, count=count, picked=picked),  # noqa: ARG005 - it takes milliseconds
-        Lane.QUICK,
-    )
+    steps_of = partial(run.steps, first=first, count=count, picked=picked)
+    return await jobs.run(view, steps_of, layer, head, query, lane=Lane.QUICK)
 
 
 def _lane(*, quick: bool) -> Lane:
@@ -313,10 +343,10 @@ def _lane(*, quick: bool) -> Lane:
 
 
 def _training(subject: Subject) -> Training:
-    found = subject.training if isinstance(subject, ModelSubject) else None
-    if found is None:
+    history = subject.training if isinstance(subject, ModelSubject) else None
+    if history is None:
         raise MissingError("no training was recorded here; train with --record-every")
-    return found
+    return history
 
 
 def _model(subject: Subject) -> ModelSubject:
@@ -325,9 +355,9 @@ def _model(subject: Subject) -> ModelSubject:
     return subject
 
 
-def _require(name: str, given: int, count: int) -> None:
-    if given >= count:
-        raise MissingError(f"there is no {name} {given}; there are 0 … {count - 1}")
+def _require(name: str, value: int, count: int) -> None:
+    if value >= count:
+        raise MissingError(f"there is no {name} {value}; there are 0 … {count - 1}")
 
 
 def _require_head(run: Run, layer: int, head: int | None = None) -> None:
@@ -346,10 +376,10 @@ def _require_heads(run: Run, layer: str, head: str) -> tuple[int | str, int | st
     return int(layer), MEAN if head == MEAN else int(head)
 
 
-def _range(name: str, given: str, size: int) -> tuple[int, int]:
-    first, stop = map(int, given.split(","))
+def _range(name: str, value: str, size: int) -> tuple[int, int]:
+    first, stop = map(int, value.split(","))
     if not first < stop <= size:
-        raise ExplorerError(f"{name}={given} is no range within 0,{size}")
+        raise ExplorerError(f"{name}={value} is no range within 0,{size}")
     return first, stop
 
 

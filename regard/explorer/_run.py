@@ -129,14 +129,14 @@ class Run:
         heads = [self.head(*place) for place in self._places(layer, head)]
         return all(pattern.has_logsumexp for pattern in heads)
 
-    def _known(self, layer: int, head: int, off: Event | None) -> Pattern:
-        """One head with its log-sum-exps, which are worked out but once."""
+    def _known(self, layer: int, head: int, cancelled: Event | None) -> Pattern:
+        """One head with its log-sum-exps, which are computed but once."""
         pattern = self.head(layer, head)
         if pattern.has_logsumexp:
             return pattern
         with self._lock:
             unfinished = self._unfinished.setdefault((layer, head), Unfinished(pattern))
-        known = unfinished.finish(off)
+        known = unfinished.finish(cancelled)
         with self._lock:
             self._unfinished.pop((layer, head), None)
             self._heads[layer, head] = known
@@ -144,25 +144,25 @@ class Run:
 
     # What is read off them
 
-    def scores(self, layer: int, off: Event | None = None) -> dict[str, Any]:
+    def scores(self, layer: int, cancelled: Event | None = None) -> dict[str, Any]:
         """What each head of a layer does.
 
         Raises:
             ReplacedError: the event was set meanwhile.
         """
-        return _told(
+        return _for_json(
             {
                 "layer": layer,
                 "heads": [
-                    self._scored(layer, place, off)
+                    self._scored(layer, place, cancelled)
                     for place in range(len(self.layers[layer].heads))
                 ],
             }
         )
 
-    def _scored(self, layer: int, place: int, off: Event | None) -> dict[str, Any]:
+    def _scored(self, layer: int, place: int, cancelled: Event | None) -> dict[str, Any]:
         entry = self.layers[layer]
-        known = self._known(layer, place, off)
+        known = self._known(layer, place, cancelled)
         pattern = Pattern.of(replace(known.problem, leading=(1,)), known.logsumexp)
         part = regard.Layer(
             name=entry.name,
@@ -172,7 +172,7 @@ class Run:
             rows=entry.rows,
             look=lambda: pattern,
         )
-        (scores,) = score_heads([part], (self.tokens,), progress=False, read=reader(off))
+        (scores,) = score_heads([part], (self.tokens,), progress=False, read=reader(cancelled))
         return {
             "head": place,
             "role": scores.role,
@@ -180,14 +180,16 @@ class Run:
             **{name: getattr(scores, name) for name in SCORES},
         }
 
-    def thumbnails(self, layer: int, size: int, off: Event | None = None) -> Tensor:
+    def thumbnails(self, layer: int, size: int, cancelled: Event | None = None) -> Tensor:
         """Small pictures of all heads of a layer, ``(H, rows, columns)``.
 
         Raises:
             ReplacedError: the event was set meanwhile.
         """
         heads = range(len(self.layers[layer].heads))
-        return torch.stack([thumbnail(self._known(layer, head, off), size, off) for head in heads])
+        return torch.stack(
+            [thumbnail(self._known(layer, head, cancelled), size, cancelled) for head in heads]
+        )
 
     def map(
         self,
@@ -196,7 +198,7 @@ class Run:
         queries: tuple[int, int],
         keys: tuple[int, int],
         block: int,
-        off: Event,
+        cancelled: Event,
     ) -> Tensor:
         """Average a window of a head or a mean to cells of block × block, ``(rows, columns)``.
 
@@ -204,44 +206,49 @@ class Run:
             ReplacedError: the event was set meanwhile.
         """
         if MEAN in {layer, head}:
-            average = self.mean(layer, head, off).map
+            average = self.mean(layer, head, cancelled).map
         else:
-            average = partial(averaged, self._known(int(layer), int(head), off))
+            average = partial(averaged, self._known(int(layer), int(head), cancelled))
         length = len(self.tokens)
-        return self._windows.read((layer, head), length, average, queries, keys, block, off)
+        return self._windows.read((layer, head), length, average, queries, keys, block, cancelled)
 
-    def mean(self, layer: int | str, head: int | str, off: Event | None) -> Mean:
+    def mean(self, layer: int | str, head: int | str, cancelled: Event | None) -> Mean:
         """The mean over the heads of a layer, or of all layers; all its log-sum-exps are known."""
-        return Mean([self._known(*place, off) for place in self._places(layer, head)])
+        return Mean([self._known(*place, cancelled) for place in self._places(layer, head)])
 
     def row(
-        self, layer: int | str, head: int | str, query: int, off: Event | None = None
+        self, layer: int | str, head: int | str, query: int, cancelled: Event | None = None
     ) -> Tensor:
         """What a query attends to, ``(S,)``."""
-        return self._rows_alone(layer, head, query).row(0, off)
+        return self._rows_alone(layer, head, query).row(0, cancelled)
 
     def column(
-        self, layer: int | str, head: int | str, key: int, off: Event | None = None
+        self, layer: int | str, head: int | str, key: int, cancelled: Event | None = None
     ) -> Tensor:
         """What attends to a key, ``(L,)``.
 
         Raises:
             ReplacedError: the event was set meanwhile.
         """
-        return self.mean(layer, head, off).column(key, off)
+        return self.mean(layer, head, cancelled).column(key, cancelled)
 
     def cell(
-        self, layer: int | str, head: int | str, query: int, key: int, off: Event | None = None
+        self,
+        layer: int | str,
+        head: int | str,
+        query: int,
+        key: int,
+        cancelled: Event | None = None,
     ) -> dict[str, Any]:
         """One weight and what it comes from."""
         row = self._rows_alone(layer, head, query)
         if MEAN in {layer, head}:
-            return _told(row.cell(0, key, off))
+            return _for_json(row.cell(0, key, cancelled))
         (pattern,) = row.patterns
         problem = pattern.problem.window(slice(0, 1), slice(key, key + 1))
         steps = dict(written_out(problem.cast(torch.float64)))
         score = float(steps["masked"].flatten()[0])
-        return _told(
+        return _for_json(
             {
                 "weight": float(pattern[0, key]),
                 "score": score,
@@ -255,14 +262,18 @@ class Run:
         heads = [self.head(*place) for place in self._places(layer, head)]
         return Mean([rows(pattern, query, query + 1) for pattern in heads])
 
-    def readouts(self, layer: int | str, head: int | str, off: Event | None = None) -> Tensor:
+    def readouts(self, layer: int | str, head: int | str, cancelled: Event | None = None) -> Tensor:
         """Entropy, distance, weight on the first key and weight received, ``(4, L)``.
 
         Raises:
             ReplacedError: the event was set meanwhile.
         """
-        mean = self.mean(layer, head, off)
-        return mean.readouts(off) if len(mean.patterns) > 1 else along(mean.patterns[0], off)
+        mean = self.mean(layer, head, cancelled)
+        return (
+            mean.readouts(cancelled)
+            if len(mean.patterns) > 1
+            else along(mean.patterns[0], cancelled)
+        )
 
     def steps(
         self,
@@ -276,7 +287,7 @@ class Run:
     ) -> dict[str, Any]:
         """One query's attention, number by number; see `walk`."""
         values = None if self.values is None else self.values[layer][head]
-        return _told(
+        return _for_json(
             walk(self.head(layer, head), values, query, first=first, count=count, picked=picked)
         )
 
@@ -290,10 +301,10 @@ class Run:
         ]
 
 
-def _told(value: Any) -> Any:
+def _for_json(value: Any) -> Any:
     """Prepare an answer for JSON, which has no NaN and no infinity: None stands for them."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _told(entry) for name, entry in value.items()}
-    return [_told(entry) for entry in value] if isinstance(value, list) else value
+        return {name: _for_json(entry) for name, entry in value.items()}
+    return [_for_json(entry) for entry in value] if isinstance(value, list) else value

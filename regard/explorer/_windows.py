@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 _FINEST = 2048
 """Cells along a side of a whole pattern that is kept, or up to twice as many."""
 _KEPT = 4  # whole patterns, of 64 MiB at most
-_BANDS = 16  # that a large window is computed in, so that it can be called off in between
+_BANDS = 16  # that a large window is computed in, so that it can be cancelled in between
 _SMALL = 2**22  # weights of a window that is not worth cutting into bands
 
 
-def averaged(pattern: Pattern, queries: Span, keys: Span, block: int, off: Event) -> Tensor:
+def averaged(pattern: Pattern, queries: Span, keys: Span, block: int, cancelled: Event) -> Tensor:
     """Compute a window of a head's pattern, ``(rows, columns)`` cells, in bands from the top.
 
     Args:
         pattern: of one head, ``(L, S)``.
-        queries: the first and the one behind the last.
+        queries: first and stop.
         keys: the same.
         block: tokens along a side of a cell.
-        off: set when nobody wants the window any more.
+        cancelled: set when nobody wants the window any more.
 
     Raises:
-        ReplacedError: `off` was set meanwhile.
+        ReplacedError: `cancelled` was set meanwhile.
     """
     band = queries[1] - queries[0]
     if band * (keys[1] - keys[0]) > _SMALL:
         band = -(-band // (_BANDS * block)) * block
     rows = []
     for first in range(queries[0], queries[1], band):
-        require_wanted(off)
+        require_wanted(cancelled)
         for down in _whole_and_rest(first, min(first + band, queries[1]), block):
             parts = [
                 pattern.image(_cells(down, block), _cells(across, block), queries=down, keys=across)
@@ -84,7 +84,7 @@ class Windows:
         queries: Span,
         keys: Span,
         block: int,
-        off: Event,
+        cancelled: Event,
     ) -> Tensor:
         """Find a window among the wholes that are kept, or compute it.
 
@@ -92,23 +92,23 @@ class Windows:
             head: whose pattern it is.
             length: its queries, and its keys.
             average: computes a window of it, as `averaged` does; the others are as there.
-            queries: the first and the one behind the last.
+            queries: first and stop.
             keys: the same.
             block: tokens along a side of a cell, a power of two.
-            off: set when nobody wants the window any more.
+            cancelled: set when nobody wants the window any more.
 
         Raises:
-            ReplacedError: `off` was set meanwhile.
+            ReplacedError: `cancelled` was set meanwhile.
         """
         with self._lock:
             finest, sums = self._wholes.get(head, (0, None))
         if sums is None and queries == keys == (0, length):
             finest = _finest(length)
-            sums = average(queries, keys, finest, off)
+            sums = average(queries, keys, finest, cancelled)
             sums *= _areas(queries, keys, finest, sums.device)
             self._keep(head, finest, sums)
         if sums is None or not _made_of(finest, length, queries, keys, block):
-            return average(queries, keys, block, off)
+            return average(queries, keys, block, cancelled)
         down, across = (
             slice(first // finest, -(-stop // finest)) for first, stop in (queries, keys)
         )

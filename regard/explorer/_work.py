@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from regard.errors import Error
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,17 +25,17 @@ WAITING = 64
 """Most computations that wait at a time in a lane."""
 
 
-class ReplacedError(Exception):
+class ReplacedError(Error):
     """A newer request took this one's place."""
 
 
-class BusyError(Exception):
+class BusyError(Error):
     """Too much is waiting already."""
 
 
-def require_wanted(off: Event | None) -> None:
+def require_wanted(cancelled: Event | None) -> None:
     """Raise `ReplacedError` once nobody wants the result any more."""
-    if off is not None and off.is_set():
+    if cancelled is not None and cancelled.is_set():
         raise ReplacedError("replaced")
 
 
@@ -77,7 +79,7 @@ class Work:
         """Compute something in a thread.
 
         Args:
-            view: what it is for; an older computation for the same view is called off. None: it
+            view: what it is for; an older computation for the same view is cancelled. None: it
                 replaces nothing.
             compute: does it; it is given an event that is set when its result is wanted no more,
                 and may then raise `ReplacedError`.
@@ -91,23 +93,23 @@ class Work:
             raise ReplacedError("the server is ending")
         if self._waiting[lane] >= WAITING:
             raise BusyError("too many computations wait already; try again in a moment")
-        off = Event()
+        cancelled = Event()
         if view is not None:
             before = self._current.get(view)
             if before is not None:
                 before.set()
-            self._current[view] = off
+            self._current[view] = cancelled
         loop = asyncio.get_running_loop()
-        ending = self._asking[off] = loop.create_future()
+        ending = self._asking[cancelled] = loop.create_future()
         self._waiting[lane] += 1
 
         def begin() -> Result:
-            require_wanted(off)  # it may have been replaced while it waited
-            self._computing.add(off)
+            require_wanted(cancelled)  # it may have been replaced while it waited
+            self._computing.add(cancelled)
             try:
-                return compute(off)
+                return compute(cancelled)
             finally:
-                self._computing.discard(off)
+                self._computing.discard(cancelled)
 
         answer = loop.run_in_executor(self._threads[lane], begin)
         try:
@@ -116,25 +118,25 @@ class Work:
                 raise ReplacedError("the server is ending")
             return await answer
         except asyncio.CancelledError:  # whoever asked has gone
-            off.set()
+            cancelled.set()
             raise
         finally:
             answer.cancel()
             self._waiting[lane] -= 1
-            del self._asking[off]
-            if view is not None and self._current.get(view) is off:
+            del self._asking[cancelled]
+            if view is not None and self._current.get(view) is cancelled:
                 del self._current[view]
 
     @property
     def computing(self) -> bool:
-        """Whether a thread is computing, though it may have been called off."""
+        """Whether a thread is computing, though it may have been cancelled."""
         return bool(self._computing)
 
     def close(self) -> None:
-        """Call everything off, and take nothing more; whoever waits is answered at once."""
+        """Cancel everything, and take nothing more; whoever waits is answered at once."""
         self._closed = True
-        for off, ending in list(self._asking.items()):
-            off.set()
+        for cancelled, ending in list(self._asking.items()):
+            cancelled.set()
             ending.get_loop().call_soon_threadsafe(_finish, ending)
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)

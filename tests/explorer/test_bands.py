@@ -90,12 +90,14 @@ def test_readouts_along_the_text(pattern):
 
 
 @pytest.mark.parametrize("looks", [0, 1, 4])
-@pytest.mark.parametrize("read", [along, lambda pattern, off: thumbnail(pattern, 13, off)])
+@pytest.mark.parametrize(
+    "read", [along, lambda pattern, cancelled: thumbnail(pattern, 13, cancelled)]
+)
 def test_they_can_be_called_off(pattern, bands, read, looks):
-    off = Once(looks)
+    cancelled = Once(looks)
     with pytest.raises(ReplacedError):
-        read(pattern, off)
-    assert off.looks == -1
+        read(pattern, cancelled)
+    assert cancelled.looks == -1
     assert len(bands) == looks
 
 
@@ -103,10 +105,10 @@ def test_what_is_streamed_can_be_called_off_between_blocks(monkeypatch):
     monkeypatch.setattr("regard.pattern.stream._BLOCK_SCORES", L * 7)
     query, key = torch.randn(2, 1, L, D)
     pattern = regard.Pattern(query, key)
-    off = Once(5)
+    cancelled = Once(5)
     with pytest.raises(ReplacedError):
-        reader(off)(pattern, regard.Entropy(), Repeats(torch.zeros(L).long(), following=False))
-    assert off.looks == -1
+        reader(cancelled)(pattern, regard.Entropy(), Repeats(torch.zeros(L).long(), following=False))
+    assert cancelled.looks == -1
     entropy, copies = reader(Once(99))(
         pattern, regard.Entropy(), Repeats(torch.arange(L), following=False)
     )
@@ -149,10 +151,10 @@ def test_a_head_that_is_known_stays_the_same_object(run):
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda run, off: run.thumbnails(0, 13, off),
-        lambda run, off: run.scores(0, off),
-        lambda run, off: run.readouts(0, "mean", off),
-        lambda run, off: run.column(0, "mean", 7, off),
+        lambda run, cancelled: run.thumbnails(0, 13, cancelled),
+        lambda run, cancelled: run.scores(0, cancelled),
+        lambda run, cancelled: run.readouts(0, "mean", cancelled),
+        lambda run, cancelled: run.column(0, "mean", 7, cancelled),
     ],
     ids=["thumbnails", "scores", "readouts", "column"],
 )
@@ -163,10 +165,10 @@ def test_what_takes_long_can_be_called_off_anywhere(run, ask):
     looks = 10**9 - looked.looks
     assert looks >= 3 * ceil(L / 7)
     for part in (0, looks // 3, looks - 1):
-        off = Once(part)
+        cancelled = Once(part)
         with pytest.raises(ReplacedError):
-            ask(run, off)
-        assert off.looks == -1
+            ask(run, cancelled)
+        assert cancelled.looks == -1
         for head in range(3):
             run._heads.pop((0, head), None)
             run._unfinished.clear()

@@ -68,11 +68,11 @@ def busy(recorded, monkeypatch, ask):
     run, begun, go = recorded.run("0"), Event(), Event()
     known = run._known
 
-    def held(layer, head, off):
+    def held(layer, head, cancelled):
         if (layer, head) != (LAYER, HEAD):
             begun.set()
             assert go.wait(LIMIT)
-        return known(layer, head, off)
+        return known(layer, head, cancelled)
 
     monkeypatch.setattr(run, "_known", held)
     asked = []
@@ -143,15 +143,15 @@ def test_lanes_wait_for_their_own_alone(work):
         go = Event()
         slow = [lane for lane in Lane if lane is not Lane.QUICK]
         asked = [
-            asyncio.ensure_future(work.run(None, lambda off: go.wait(LIMIT), lane))
+            asyncio.ensure_future(work.run(None, lambda cancelled: go.wait(LIMIT), lane))
             for lane in slow
             for _ in range(WAITING)
         ]
         await asyncio.sleep(0)
         for lane in slow:
             with pytest.raises(BusyError):
-                await work.run(None, lambda off: 1, lane)
-        assert await work.run(None, lambda off: 7, Lane.QUICK) == 7
+                await work.run(None, lambda cancelled: 1, lane)
+        assert await work.run(None, lambda cancelled: 7, Lane.QUICK) == 7
         go.set()
         assert all(await asyncio.gather(*asked))
 
@@ -160,7 +160,7 @@ def test_lanes_wait_for_their_own_alone(work):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
 def test_pictures_and_scores_give_way(work):
-    def priority(off):
+    def priority(cancelled):
         return os.getpriority(os.PRIO_PROCESS, get_native_id())
 
     async def check():

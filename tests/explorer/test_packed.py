@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import regard
-from regard.explorer._packed import Errors, Numbers, pack_layer
+from regard.page.packed import Errors, Numbers, pack_layer
 
 H, G, L, D, DV = 6, 3, 37, 7, 5
 

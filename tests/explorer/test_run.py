@@ -125,13 +125,13 @@ class Once:
 def test_a_mean_can_be_called_off_between_heads(recorded, looks):
     run = recorded.run("0")
     for ask in (
-        lambda off: run.map("mean", "mean", (0, L), (0, L), 1, off),
-        lambda off: run.readouts("mean", "mean", off),
+        lambda cancelled: run.map("mean", "mean", (0, L), (0, L), 1, cancelled),
+        lambda cancelled: run.readouts("mean", "mean", cancelled),
     ):
-        off = Once(looks)
+        cancelled = Once(looks)
         with pytest.raises(ReplacedError):
-            ask(off)
-        assert off.looks == -1
+            ask(cancelled)
+        assert cancelled.looks == -1
 
 
 def test_the_readouts_of_a_long_mean_come_in_bands(make_recording, dense, monkeypatch):

@@ -97,10 +97,10 @@ class Once:
 
 
 def test_it_can_be_called_off_between_bands(pattern):
-    off = Once(3)
+    cancelled = Once(3)
     with pytest.raises(ReplacedError):
-        averaged(pattern, (0, L), (0, L), 64, off)
-    assert off.looks == -1
+        averaged(pattern, (0, L), (0, L), 64, cancelled)
+    assert cancelled.looks == -1
 
 
 def test_few_wholes_are_kept():

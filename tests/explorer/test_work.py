@@ -29,13 +29,13 @@ class Held:
     """A computation that stands still until it is let go."""
 
     def __init__(self):
-        self.begun, self.go, self.off = Event(), Event(), None
+        self.begun, self.go, self.cancelled = Event(), Event(), None
 
-    def __call__(self, off):
-        self.off = off
+    def __call__(self, cancelled):
+        self.cancelled = cancelled
         self.begun.set()
         assert self.go.wait(LIMIT)
-        if off.is_set():
+        if cancelled.is_set():
             raise ReplacedError("replaced")
         return "done"
 
@@ -56,9 +56,9 @@ def test_a_newer_one_of_the_same_view_calls_the_older_off(work):
     async def check():
         older = Held()
         waiting = await older.begin(work, "a")
-        assert not older.off.is_set()
-        assert await work.run("a", lambda off: off.is_set()) is False
-        assert older.off.is_set()
+        assert not older.cancelled.is_set()
+        assert await work.run("a", lambda cancelled: cancelled.is_set()) is False
+        assert older.cancelled.is_set()
         older.go.set()
         with pytest.raises(ReplacedError):
             await waiting
@@ -71,8 +71,8 @@ def test_other_views_are_left_alone(work):
         older = Held()
         waiting = await older.begin(work, "a")
         for view in ("b", None):
-            assert await work.run(view, lambda off: 7) == 7
-        assert not older.off.is_set()
+            assert await work.run(view, lambda cancelled: 7) == 7
+        assert not older.cancelled.is_set()
         older.go.set()
         assert await waiting == "done"
 
@@ -85,7 +85,8 @@ def test_one_that_was_replaced_while_it_waited_never_begins(work):
         busy = [await one.begin(work, None) for one in held]
         begun = []
         older, newer = (
-            asyncio.ensure_future(work.run("a", lambda off, n=n: begun.append(n))) for n in (0, 1)
+            asyncio.ensure_future(work.run("a", lambda cancelled, n=n: begun.append(n)))
+            for n in (0, 1)
         )
         await asyncio.sleep(0)
         for one in held:
@@ -106,9 +107,9 @@ def test_one_whose_asker_has_gone_is_called_off(work):
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert held.off.is_set()
+        assert held.cancelled.is_set()
         held.go.set()
-        assert await work.run("a", lambda off: off.is_set()) is False
+        assert await work.run("a", lambda cancelled: cancelled.is_set()) is False
 
     run(check)
 
@@ -117,16 +118,18 @@ def test_when_too_many_wait_another_is_refused_and_the_older_goes_on(work):
     async def check():
         held = [Held(), Held()]
         busy = [await held[0].begin(work, "a"), await held[1].begin(work, None)]
-        busy += [asyncio.ensure_future(work.run(None, lambda off: 1)) for _ in range(WAITING - 2)]
+        busy += [
+            asyncio.ensure_future(work.run(None, lambda cancelled: 1)) for _ in range(WAITING - 2)
+        ]
         await asyncio.sleep(0)
         for view in (None, "a"):
             with pytest.raises(BusyError):
-                await work.run(view, lambda off: 1)
-        assert not held[0].off.is_set()  # nothing came in its place
+                await work.run(view, lambda cancelled: 1)
+        assert not held[0].cancelled.is_set()  # nothing came in its place
         for one in held:
             one.go.set()
         assert len(await asyncio.gather(*busy)) == WAITING
-        assert await work.run("a", lambda off: 1) == 1
+        assert await work.run("a", lambda cancelled: 1) == 1
         assert work._current == {}
         assert not work._asking
 
@@ -137,7 +140,7 @@ def test_what_fails_makes_room_again(work):
     async def check():
         for _ in range(3):
             with pytest.raises(ZeroDivisionError):
-                await work.run("a", lambda off: 1 / 0)
+                await work.run("a", lambda cancelled: 1 / 0)
         assert work._current == {}
         assert not work._asking
 
@@ -149,7 +152,7 @@ def test_closing_calls_all_off():
         work, held = Work(), Held()
         waiting = await held.begin(work, "a")
         work.close()
-        assert held.off.is_set()
+        assert held.cancelled.is_set()
         held.go.set()
         with pytest.raises(ReplacedError):
             await waiting
@@ -167,10 +170,10 @@ def slow(recorded, monkeypatch):
     run = recorded.run("0")
     plain = run.map
 
-    def map_held(layer, head, queries, keys, block, off):
+    def map_held(layer, head, queries, keys, block, cancelled):
         if queries[0] in held:
-            held[queries[0]](off)
-        return plain(layer, head, queries, keys, block, off)
+            held[queries[0]](cancelled)
+        return plain(layer, head, queries, keys, block, cancelled)
 
     monkeypatch.setattr(run, "map", map_held)
 
@@ -202,7 +205,7 @@ def test_a_replaced_request_is_answered_409(serve, raw, recorded, slow, threads)
     assert held.begun.wait(LIMIT)
     newer = raw(explorer, **picture(1, client="c", view="map"))
     assert newer.status == 200
-    assert held.off.is_set()
+    assert held.cancelled.is_set()
     held.go.set()
     answer = older.result(LIMIT)
     assert answer.status == 409
@@ -240,7 +243,7 @@ def test_only_the_same_view_of_the_same_page_replaces(serve, raw, recorded, slow
     older = threads.submit(raw, explorer, **picture(0, client="c", view="map"))
     assert held.begun.wait(LIMIT)
     assert raw(explorer, **picture(1, **names)).status == 200
-    assert not held.off.is_set()
+    assert not held.cancelled.is_set()
     held.go.set()
     assert older.result(LIMIT).status == 200
 
@@ -292,7 +295,7 @@ def test_a_picture_whose_page_was_closed_is_called_off(serve, recorded, slow):
     (held,) = slow(0)
     explorer = serve(recorded)
     leave(explorer, "GET", picture(0)["path"], wait=lambda sock: held.begun.wait(LIMIT))
-    assert held.off.wait(5)  # the server hears of it a moment after
+    assert held.cancelled.wait(5)  # the server hears of it a moment after
     held.go.set()
 
 
@@ -370,10 +373,10 @@ def test_whoever_waits_is_answered_when_the_server_ends(work):
         work.close()
         with pytest.raises(ReplacedError, match="ending"):
             await waiting  # though what is computed does not stop
-        assert held.off.is_set()
+        assert held.cancelled.is_set()
         assert work.computing
         with pytest.raises(ReplacedError, match="ending"):
-            await work.run(None, lambda off: 1)
+            await work.run(None, lambda cancelled: 1)
         held.go.set()
 
     run(check)
@@ -385,7 +388,7 @@ def test_one_that_has_not_begun_is_answered_too_when_the_server_ends(work):
     async def check():
         held = [Held(), Held()]
         busy = [await one.begin(work, None) for one in held]
-        waiting = asyncio.ensure_future(work.run(None, lambda off: 1))
+        waiting = asyncio.ensure_future(work.run(None, lambda cancelled: 1))
         await asyncio.sleep(0)
         work.close()
         for task in [*busy, waiting]:

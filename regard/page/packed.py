@@ -104,7 +104,7 @@ class _Kept:
         """What is read back, in float64."""
         return (self.numbers[1:] + self.numbers[0]).double() * self.step
 
-    def told(self, numbers: Numbers) -> dict[str, Any]:
+    def encoded(self, numbers: Numbers) -> dict[str, Any]:
         return {
             "at": numbers.add(self.numbers),
             "step": self.step,
@@ -116,7 +116,7 @@ class _Kept:
 class PackedHead:
     """What is embedded of one head, and how far off it is."""
 
-    told: dict[str, Any]
+    encoded: dict[str, Any]
     errors: Errors
 
 
@@ -147,8 +147,8 @@ def pack_layer(
         if shared not in keys:
             group = torch.cat([p.query[0, 0] for p in problems if _name(p.key) == shared]).double()
             kept_key = _Kept.of(key, unit / (_size(group) or 1.0))
-            keys[shared] = kept_key, kept_key.told(numbers)
-        kept_key, told_key = keys[shared]
+            keys[shared] = kept_key, kept_key.encoded(numbers)
+        kept_key, encoded_key = keys[shared]
         value = None if values is None else values[head].double()
         kept_value = (
             None if value is None else _Kept.of(value, _VALUES * tolerance * (_size(value) or 1.0))
@@ -159,14 +159,14 @@ def pack_layer(
         else:
             logsumexp, errors = torch.zeros(problem.queries, dtype=torch.int64), Errors()
         yield PackedHead(
-            told={
+            encoded={
                 "scale": problem.scale,
                 "softcap": problem.softcap,
                 "alibi": None if problem.alibi is None else float(problem.alibi),
                 "sink": problem.sink is not None,
-                "query": kept_query.told(numbers),
-                "key": told_key,
-                "value": None if kept_value is None else kept_value.told(numbers),
+                "query": kept_query.encoded(numbers),
+                "key": encoded_key,
+                "value": None if kept_value is None else kept_value.encoded(numbers),
                 "logsumexp": {"at": numbers.add(logsumexp), "step": step},
             },
             errors=errors,
