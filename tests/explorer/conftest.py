@@ -145,6 +145,12 @@ def reader(ask, recorded):
 
 
 @pytest.fixture
+def first(client):
+    (name,) = client.get("/api/about").json()["runs"]
+    return client.get(f"/api/runs/{name}").json()
+
+
+@pytest.fixture
 def refused():
     """Require an answer that refuses in a sentence; return the sentence."""
 

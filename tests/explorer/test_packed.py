@@ -1,4 +1,4 @@
-"""Numbers in few bits: read back by other means, they give weights within the error that is told.
+"""Numbers in few bits: read back by other means, they give weights within the stated error.
 
 Axes: H query heads, G key/value heads, L queries and keys, D head dimension, Dv of value.
 """
@@ -24,10 +24,10 @@ def unpacked(text):
     return torch.tensor([-(n + 1) // 2 if n % 2 else n // 2 for n in folded], dtype=torch.float64)
 
 
-def matrix(numbers, told, rows):
-    first = numbers[told["at"] :][: told["dim"]]
-    rest = numbers[told["at"] + told["dim"] :][: rows * told["dim"]]
-    return (rest.view(rows, told["dim"]) + first) * told["step"]
+def matrix(numbers, encoded, rows):
+    first = numbers[encoded["at"] :][: encoded["dim"]]
+    rest = numbers[encoded["at"] + encoded["dim"] :][: rows * encoded["dim"]]
+    return (rest.view(rows, encoded["dim"]) + first) * encoded["step"]
 
 
 def drawn(*shape, seed=0):
@@ -54,7 +54,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_weights_and_contexts_are_as_exact_as_is_told(name):
+def test_weights_and_contexts_are_as_exact_as_stated(name):
     options = OPTIONS[name]
     pattern = regard.Pattern(QUERY, KEY, **options)
     numbers, heads = packed(pattern, VALUE)
@@ -62,14 +62,16 @@ def test_weights_and_contexts_are_as_exact_as_is_told(name):
     rows = pattern.problem.rows
     visible = rows.visible(slice(0, L), slice(0, L)).expand(1, H, L, L)[0]
     distance = (torch.arange(L)[:, None] - torch.arange(L)).abs().double()
-    for head, (told, errors) in enumerate((one.told, one.errors) for one in heads):
-        query, key, value = (matrix(numbers, told[part], L) for part in ("query", "key", "value"))
-        scores = query @ key.T * told["scale"]
-        if told["softcap"]:
-            scores = told["softcap"] * (scores / told["softcap"]).tanh()
-        if told["alibi"]:
-            scores -= told["alibi"] * distance
-        logsumexp = numbers[told["logsumexp"]["at"] :][:L] * told["logsumexp"]["step"]
+    for head, (encoded, errors) in enumerate((one.encoded, one.errors) for one in heads):
+        query, key, value = (
+            matrix(numbers, encoded[part], L) for part in ("query", "key", "value")
+        )
+        scores = query @ key.T * encoded["scale"]
+        if encoded["softcap"]:
+            scores = encoded["softcap"] * (scores / encoded["softcap"]).tanh()
+        if encoded["alibi"]:
+            scores -= encoded["alibi"] * distance
+        logsumexp = numbers[encoded["logsumexp"]["at"] :][:L] * encoded["logsumexp"]["step"]
         weights = (scores - logsumexp[:, None]).exp().masked_fill(~visible[head], 0)
         context = exact[head] @ VALUE[head].double()
         # Told in float64 from the same numbers: only the order of the sums differs.
@@ -78,12 +80,12 @@ def test_weights_and_contexts_are_as_exact_as_is_told(name):
             errors.context, rel=1e-6
         )
         assert 0 < errors.weight < 3e-4  # a quarter of a score's error, which is near 2**-12
-        assert told["sink"] is (name == "sink")
+        assert encoded["sink"] is (name == "sink")
 
 
 def test_heads_of_a_group_share_their_key():
     _, heads = packed(regard.Pattern(QUERY, KEY))
-    places = [one.told["key"]["at"] for one in heads]
+    places = [one.encoded["key"]["at"] for one in heads]
     assert places[0] == places[1] != places[2] == places[3] != places[4] == places[5]
 
 
@@ -100,15 +102,15 @@ def test_a_number_far_from_all_others_is_kept():
     query, key = drawn(1, L, D), drawn(1, L, D, seed=1)
     query[0, 3, 2] = 1e6
     numbers, (head,) = packed(regard.Pattern(query, key))
-    kept = matrix(numbers, head.told["query"], L)
-    assert float(kept[3, 2]) == pytest.approx(1e6, abs=head.told["query"]["step"])
+    kept = matrix(numbers, head.encoded["query"], L)
+    assert float(kept[3, 2]) == pytest.approx(1e6, abs=head.encoded["query"]["step"])
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-30, 2.5])
 def test_vectors_that_are_all_alike_are_kept(value):
     x = torch.full((1, L, D), value)
     numbers, (head,) = packed(regard.Pattern(x, x, mask=regard.causal()))
-    kept = matrix(numbers, head.told["key"], L)
+    kept = matrix(numbers, head.encoded["key"], L)
     assert head.errors.weight < 1e-5  # the step of the log-sum-exp, 2**-18
     torch.testing.assert_close(kept, x[0].double(), rtol=1e-5, atol=1e-3)
 
