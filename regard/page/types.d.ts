@@ -48,10 +48,19 @@ interface About {
   start?: string;
 }
 
+type Score =
+  | "previous_token"
+  | "first_token"
+  | "current_token"
+  | "duplicate_token"
+  | "induction"
+  | "entropy"
+  | "distance";
+
 /** A head's scores by name, its role, and the run they are of. */
-interface Figures extends Record<string, any> {
+interface Figures extends Record<Score, number | null> {
   head: number;
-  name: string;
+  role: string;
   meaning: string;
   run: string;
 }
@@ -152,7 +161,7 @@ interface State {
   sides: Record<SideName, Side>;
   hover: { query?: number | null; key?: number | null; side?: SideName };
   colour: ColourKind;
-  sort: string;
+  sort: "order" | Score;
   size: "names" | "grid";
   compare: "off" | "head" | "text";
   active: SideName;

@@ -107,7 +107,9 @@ def test_what_is_streamed_can_be_called_off_between_blocks(monkeypatch):
     pattern = regard.Pattern(query, key)
     cancelled = Once(5)
     with pytest.raises(ReplacedError):
-        reader(cancelled)(pattern, regard.Entropy(), Repeats(torch.zeros(L).long(), following=False))
+        reader(cancelled)(
+            pattern, regard.Entropy(), Repeats(torch.zeros(L).long(), following=False)
+        )
     assert cancelled.looks == -1
     entropy, copies = reader(Once(99))(
         pattern, regard.Entropy(), Repeats(torch.arange(L), following=False)

@@ -10,7 +10,7 @@ import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
 import { requestFor } from "./zoom.js";
 
 /** The readouts that heads are sorted by: name, words, unit. */
-export const READOUTS = [
+export const READOUTS = /** @type {[name: Score, words: string, unit: string][]} */ ([
   ["previous_token", "previous token", ""],
   ["first_token", "first token", ""],
   ["current_token", "current token", ""],
@@ -18,7 +18,7 @@ export const READOUTS = [
   ["duplicate_token", "duplicate token", ""],
   ["entropy", "entropy", "nats"],
   ["distance", "distance", "tokens"],
-];
+]);
 
 /** @type {{side: SideName, layer: number, head: number}|null} */
 let preview = null;
@@ -128,7 +128,7 @@ function meanFigures(/** @type {Opened} */ { run, heads, layer, average }) {
   const all = layers.flatMap((at) => heads.get(at) ?? []);
   const means = READOUTS.map(([name]) => [
     name,
-    all.every((one) => one[name] != null) ? all.reduce((sum, one) => sum + one[name], 0) / all.length : null,
+    all.every((one) => one[name] != null) ? all.reduce((sum, one) => sum + (one[name] ?? 0), 0) / all.length : null,
   ]);
   const of = all.find((one) => one.run !== run.id) ?? all[0];
   return { ...Object.fromEntries(means), run: of.run };

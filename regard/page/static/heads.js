@@ -17,7 +17,7 @@ export function startHeads() {
     make("option", { value: "order", textContent: "layer" }),
     ...READOUTS.map(([value, textContent]) => make("option", { value, textContent })),
   );
-  sort.onchange = () => set({ sort: sort.value });
+  sort.onchange = () => set({ sort: /** @type {State["sort"]} */ (sort.value) });
   byId("size").onclick = () => set({ size: get().size === "names" ? "grid" : "names" });
   byId("wide").onclick = () => set({ wide: !get().wide });
   subscribe("run sort size wide", ({ sort: by, size, wide }) => {
@@ -263,9 +263,8 @@ class Grid {
       const { index, heads: names } = run.layers[layer];
       const label = `Layer ${index} · Head ${names[head]}`;
       const [, word, unit] = READOUTS.find(([name]) => name === sort) ?? [];
-      const value = word
-        ? `${figures?.[sort] == null ? "–" : signed(figures[sort], sort === "distance" ? 1 : 2)}${unit && ` ${unit}`}`
-        : "";
+      const score = sort === "order" ? null : figures?.[sort];
+      const value = word ? `${signed(score, sort === "distance" ? 1 : 2)}${unit && ` ${unit}`}` : "";
       role.textContent = figures?.role ?? "…";
       const place = `${index}·${names[head]}`;
       figure.textContent = word ? `${place}  ${value}` : place;

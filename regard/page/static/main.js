@@ -90,8 +90,8 @@ function welcome() {
     if (layer || head || query != null || performance.now() - since > PATIENCE) return; // it is being looked at
     const all = [...heads].flatMap(([at, scores]) => scores.map((figures) => ({ at, figures })));
     const [best] = all
-      .filter(({ figures }) => figures.name === "induction")
-      .sort((a, b) => b.figures.induction - a.figures.induction);
+      .filter(({ figures }) => figures.role === "induction")
+      .sort((a, b) => (b.figures.induction ?? 0) - (a.figures.induction ?? 0));
     if (best) setSide("first", { layer: best.at, head: best.figures.head });
   });
 }
