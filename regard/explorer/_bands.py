@@ -130,7 +130,7 @@ class Until(Readout[None, None]):
 
 
 def reader(cancelled: Event | None) -> Read:
-    """Read as `Pattern.read` does, until it is called cancelled; see `Until`."""
+    """Read as `Pattern.read` does, until it is cancelled; see `Until`."""
 
     def read(pattern: Pattern, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
         require_wanted(cancelled)
