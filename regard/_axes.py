@@ -1,4 +1,4 @@
-"""Bringing what a user hands over to one layout: leading dimensions as two, batch and heads.
+"""Bring arguments to one layout: leading dimensions as two, batch and heads.
 
 Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 """
@@ -25,15 +25,15 @@ class Mover:
 
     def __init__(self, device: str | torch.device) -> None:
         self._device = device
-        self._known: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+        self._moved: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """The same numbers there: the tensor itself where it is there already."""
+        """Move a tensor; one that is there already comes back itself."""
         place = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
-        if place not in self._known:
-            # Holding the tensor keeps its address from being given to another one.
-            self._known[place] = tensor, tensor.to(self._device)
-        return self._known[place][1]
+        if place not in self._moved:
+            # Holding the tensor keeps its address from being reused.
+            self._moved[place] = tensor, tensor.to(self._device)
+        return self._moved[place][1]
 
 
 def flat(leading: tuple[int, ...]) -> tuple[int, int]:
@@ -45,23 +45,23 @@ def align(
     tensor: Shaped[Tensor, "*t n"], leading: tuple[int, ...], name: str
 ) -> Shaped[Tensor, "b h n"]:
     """Line a per-sequence tensor up with leading dimensions from the left; flatten them to two."""
-    given = tuple(tensor.shape[:-1])
-    fits = len(given) <= len(leading) and all(
-        have in (1, want) for have, want in zip(given, leading, strict=False)
+    own = tuple(tensor.shape[:-1])
+    fits = len(own) <= len(leading) and all(
+        have in (1, want) for have, want in zip(own, leading, strict=False)
     )
     if not fits:
         raise ValueError(
-            f"{name} has leading dimensions {given}, which do not line up from the left with the "
+            f"{name} has leading dimensions {own}, which do not line up from the left with the "
             f"query's {leading}"
         )
-    tensor = tensor.reshape(*given, *(1,) * (len(leading) - len(given)), tensor.shape[-1])
+    tensor = tensor.reshape(*own, *(1,) * (len(leading) - len(own)), tensor.shape[-1])
     if tensor.ndim <= 3:
         return tensor.reshape(*(1,) * (3 - tensor.ndim), *tensor.shape)
     return tensor.expand(*leading[:-1], -1, -1).flatten(0, -3)
 
 
 def matrix(
-    given: Tensor | None,
+    tensor: Tensor | None,
     name: str,
     leading: tuple[int, ...],
     queries: int,
@@ -69,21 +69,21 @@ def matrix(
     device: torch.device,
 ) -> Tensor | None:
     """Bring a matrix that broadcasts to ``(*leading, L, S)`` to four axes ``(b, h, l, s)``."""
-    if given is None:
+    if tensor is None:
         return None
     full = (*leading, queries, keys)
     try:
-        fits = torch.broadcast_shapes(given.shape, full) == full
+        fits = torch.broadcast_shapes(tensor.shape, full) == full
     except RuntimeError:
         fits = False
     if not fits:
         raise ValueError(
-            f"{name} has shape {tuple(given.shape)}, which does not broadcast to {full}"
+            f"{name} has shape {tuple(tensor.shape)}, which does not broadcast to {full}"
         )
-    given = given.to(device)
-    if len(leading) > 2 and given.ndim > 3:  # batch dimensions that are to become one
-        return given.expand(*leading, *given.shape[-2:]).flatten(0, -4)
-    return given.reshape(*(1,) * (4 - given.ndim), *given.shape)
+    tensor = tensor.to(device)
+    if len(leading) > 2 and tensor.ndim > 3:  # several batch dimensions become one
+        return tensor.expand(*leading, *tensor.shape[-2:]).flatten(0, -4)
+    return tensor.reshape(*(1,) * (4 - tensor.ndim), *tensor.shape)
 
 
 def four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
@@ -114,15 +114,15 @@ def per_head(numbers: Tensor | None, name: str, leading: tuple[int, ...]) -> Ten
     return numbers.reshape(*(1,) * (2 - numbers.ndim), *numbers.shape)
 
 
-def aligned(size: int) -> int:
+def padded_size(size: int) -> int:
     """Round a size up to a multiple of 16, which is 64 bytes of float32.
 
-    Matrix libraries round differently by where in memory a matrix starts. Where rows are a multiple
-    of a cache line, one such difference less is left between a sequence alone and in a batch.
+    Matrix libraries round by where in memory a row starts. With rows of whole cache lines, a
+    sequence rounds more nearly the same alone and in a batch.
     """
     return -(-size // 16) * 16
 
 
-def widened(tensor: Shaped[Tensor, "*b n d"], width: int) -> Shaped[Tensor, "*b n w"]:
+def pad_last(tensor: Shaped[Tensor, "*b n d"], width: int) -> Shaped[Tensor, "*b n w"]:
     """Pad the last axis with zeros, which add nothing to a dot product."""
     return tensor if tensor.shape[-1] == width else pad(tensor, (0, width - tensor.shape[-1]))

@@ -1,4 +1,4 @@
-"""A property that is worked out once, and that a compiler can trace."""
+"""A property that is computed once, and that a compiler can trace."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class cached(Generic[T]):  # noqa: N801 - a decorator, as `functools.cached_property`
-    """Keep what a property came to, as `functools.cached_property` does.
+    """Keep a property's value, as `functools.cached_property` does.
 
-    That takes a lock in Python 3.11, at which torch.compile and torch.export give up. In a graph
-    nothing is kept: what is worked out twice is one operator there.
+    That takes a lock in Python 3.11, which torch.compile and torch.export refuse. In a graph
+    nothing is kept: an expression that occurs twice is one operator there.
     """
 
     def __init__(self, function: Callable[..., T]) -> None:
@@ -30,7 +30,7 @@ class cached(Generic[T]):  # noqa: N801 - a decorator, as `functools.cached_prop
     @overload
     def __get__(self, instance: object, owner: type | None = None) -> T: ...
     def __get__(self, instance: object | None, owner: type | None = None) -> Self | T:
-        if instance is None:  # asked of the class
+        if instance is None:
             return self
         result = self._function(instance)
         if not torch.compiler.is_compiling():

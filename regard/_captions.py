@@ -1,7 +1,4 @@
-"""What each step of an attention is, in a line that holds for this attention.
-
-A caption says only what follows from the options of its computation or was read off its results.
-"""
+"""A line for each step of an attention: what it computes, with these options and results."""
 
 from __future__ import annotations
 
@@ -16,12 +13,7 @@ __all__ = ["caption"]
 
 
 def caption(name: str, steps: regard.steps.Steps) -> str:
-    """Say what one step of an attention is.
-
-    Args:
-        name: of the step, one that these steps have.
-        steps: all of them.
-    """
+    """Describe the step of that name, which these steps have."""
     return _CAPTIONS[name](steps)
 
 
@@ -48,7 +40,7 @@ def _weights(steps: regard.steps.Steps) -> str:
     text = "softmax of each row: shares that sum to 1"
     if steps.sink is not None:
         text = "softmax of each row with its sink: shares that sum to 1 with the sink's"
-    return f"{text}; 0 in a row that sees no key" if _sees_nothing(steps) else text
+    return f"{text}; 0 in a row that sees no key" if _has_fully_masked_row(steps) else text
 
 
 def _dropped(steps: regard.steps.Steps) -> str:
@@ -60,17 +52,17 @@ def _dropped(steps: regard.steps.Steps) -> str:
 
 def _context(steps: regard.steps.Steps) -> str:
     factor = "weights" if steps.dropped is None else "dropped"
-    mean = factor == "weights" and steps.sink is None and not _sees_nothing(steps)
+    mean = factor == "weights" and steps.sink is None and not _has_fully_masked_row(steps)
     return f"{factor} @ value: each row a weighted {'mean' if mean else 'sum'} of the values"
 
 
 def _logsumexp(steps: regard.steps.Steps) -> str:
     text = "log of the softmax's denominator: with it, any weight is exp(masked − logsumexp)"
-    return f"{text}; −∞ in a row that sees no key" if _sees_nothing(steps) else text
+    return f"{text}; −∞ in a row that sees no key" if _has_fully_masked_row(steps) else text
 
 
-def _sees_nothing(steps: regard.steps.Steps) -> bool:
-    """Whether some query may see no key; tensors without numbers can't say."""
+def _has_fully_masked_row(steps: regard.steps.Steps) -> bool:
+    """Whether some query may see no key; unknown, and taken for no, on the meta device."""
     masked = steps.masked
     return not masked.is_meta and bool(masked.isneginf().all(dim=-1).any())
 

@@ -1,6 +1,6 @@
-"""What a call is surrounded by: a compiler, a trace, a transform, a mode, a profiler.
+"""The context of a call: a compiler, a trace, a transform, a mode, a profiler.
 
-torch has few public questions for it; those that it has no public name for are kept here.
+What torch has no public name for is asked here alone.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def watched() -> bool:
-    """Whether someone has to see each operator that runs.
+def must_dispatch() -> bool:
+    """Whether every operator has to go through torch's dispatcher.
 
-    What computes past the dispatcher is missing from a traced graph, which then gives memory that
-    was never written, and from a profile; and derivatives would be lost.
+    What bypasses it is missing from a traced graph, from a profile and from derivatives.
     """
     return (
         torch.compiler.is_compiling()
@@ -39,28 +38,30 @@ def watched() -> bool:
     )
 
 
-def readable(*tensors: Tensor) -> bool:
-    """Whether Python may branch on the numbers in tensors.
+def is_concrete(*tensors: Tensor) -> bool:
+    """Whether Python may branch on the values of tensors.
 
-    Not where there are none (on the meta device, in fake tensors), not in a graph, which has to
-    hold for other numbers too, and not under `torch.func`, where a tensor may stand for many.
+    Not on the meta device, in fake tensors, in a graph, which has to hold for other values too, nor
+    under `torch.func`, where a tensor may stand for many.
     """
     if torch.compiler.is_compiling() or _len_torch_dispatch_stack() > 0:
         return False
-    return peek_interpreter_stack() is None and unreadable(*tensors) is None
+    return peek_interpreter_stack() is None and abstract_reason(*tensors) is None
 
 
-def unreadable(*tensors: Tensor) -> str | None:
-    """Say under what a kernel of ours can't read tensors, or None where it can."""
-    if _get_tracing_state() is not None or _get_dispatch_mode(_Mode.PROXY) is not None:
+def abstract_reason(*tensors: Tensor, in_trace: bool = True) -> str | None:
+    """Name what keeps the values of tensors from being read; None where they can be.
+
+    Args:
+        tensors: those to be read.
+        in_trace: whether reading them in a trace, which has values but records no reading, counts.
+    """
+    if in_trace and (
+        _get_tracing_state() is not None or _get_dispatch_mode(_Mode.PROXY) is not None
+    ):
         return "a trace, which would not see it"
     if any(t.is_meta for t in tensors):
         return "the meta device, whose tensors hold no numbers"
-    return unbranchable(*tensors)
-
-
-def unbranchable(*tensors: Tensor) -> str | None:
-    """Say under what Python can't branch on numbers in tensors that have a device; else None."""
     if any(map(is_functorch_wrapped_tensor, tensors)):
         return "torch.func, where a tensor may stand for many"
     under_fake = isinstance(_get_dispatch_mode(_Mode.FAKE), FakeTensorMode)
@@ -80,21 +81,21 @@ transforms._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa:
 
 
 def has_tangent(tensor: Tensor | None) -> bool:
-    """Whether a forward-mode derivative is asked for."""
+    """Whether a tensor carries a forward-mode derivative."""
     if tensor is None or forward_ad._current_level < 0:  # noqa: SLF001 - as above
         return False
     return forward_ad.unpack_dual(tensor).tangent is not None
 
 
-def for_onnx() -> bool:
-    """Whether a graph is made for ONNX, which knows torch's operators and no others."""
+def exporting_to_onnx() -> bool:
+    """Whether a graph is being made for ONNX, which knows torch's operators alone."""
     if torch.compiler.is_exporting() or _get_tracing_state() is not None:
         return torch.onnx.is_in_onnx_export()
     return False
 
 
-def as_under_autocast(tensor: Tensor) -> Tensor:
-    """Convert a tensor as autocast does for the functions that it runs in half precision."""
+def to_autocast_dtype(tensor: Tensor) -> Tensor:
+    """Convert a tensor as autocast does for functions that it runs in half precision."""
     kind = tensor.device.type
     if tensor.is_meta or not torch.is_autocast_enabled(kind):
         return tensor

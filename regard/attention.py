@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch.overrides import handle_torch_function, has_torch_function
 
-from regard._contexts import readable
+from regard._contexts import is_concrete
 from regard.backends import choose, quick, run
 from regard.mask import Mask
 from regard.pattern import Pattern
@@ -66,7 +66,7 @@ def attention(
         alibi: positive slope of each head, ``(H,)``: −slope·|distance| is added (Press et al.
             2022, arXiv:2108.12409, section 3).
         sink: a logit of each head, ``(H,)``, that takes part in the softmax and has no value.
-        dropout: probability of zeroing a weight, survivors scaled by 1/(1−p); meant for training.
+        dropout: probability of zeroing a weight, the others scaled by 1/(1−p); meant for training.
         generator: where the dropout's seed is drawn from; None is torch's global one. In the same
             state it drops the same weights by every backend, and in `explain`.
         backend: a name from ``regard.backends.NAMES`` to have this one or an error; None chooses.
@@ -162,15 +162,15 @@ def attention_with_pattern(
     problem = check(query, key, value, scoring, dropout=dropout, generator=generator)
     choice = choose(problem, backend)
     context, logsumexp = run(problem, choice)
-    if logsumexp is not None and choice.name != "native" and readable(logsumexp):
-        logsumexp = _restated(problem, logsumexp)
+    if logsumexp is not None and choice.name != "native" and is_concrete(logsumexp):
+        logsumexp = _refined(problem, logsumexp)
     return problem.restore(context), Pattern.of(problem, logsumexp)
 
 
-def _restated(problem: Problem, logsumexp: Float[Tensor, "B H L"]) -> Float[Tensor, "B H L"]:
-    """Bring coarse log-sum-exps to those that the pattern's own dot products lead to.
+def _refined(problem: Problem, logsumexp: Float[Tensor, "B H L"]) -> Float[Tensor, "B H L"]:
+    """Replace coarse log-sum-exps by those of the pattern's own dot products.
 
-    A library rounds these otherwise, and for large scores by more than weights can bear.
+    A library rounds its products differently; for large scores the difference shows in the weights.
     """
     coarse = is_coarse(logsumexp.detach())
     if not bool(coarse.any()):

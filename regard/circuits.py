@@ -43,7 +43,7 @@ class LowRank:
         right: ``(D, E)``, of the same dtype, on the same device.
 
     Raises:
-        TypeError: if a factor is no tensor of floating point.
+        TypeError: if a factor is not a floating-point tensor.
         ValueError: if the factors do not fit together.
 
     Example:
@@ -64,11 +64,11 @@ class LowRank:
         for name, factor in (("left", left), ("right", right)):
             if not isinstance(factor, Tensor) or factor.dtype not in _DTYPES:
                 kind = getattr(factor, "dtype", type(factor).__name__)
-                raise TypeError(f"{name} must be a tensor of floating point, but is {kind}")
+                raise TypeError(f"{name} must be a floating-point tensor, but is {kind}")
         if left.ndim != 2 or right.shape != left.shape[::-1]:
             raise ValueError(
                 f"left has shape {tuple(left.shape)} and right {tuple(right.shape)}, but they must "
-                "be (E, D) and (D, E); transpose the one that lies the other way"
+                "be (E, D) and (D, E); transpose the other one"
             )
         if (left.dtype, left.device) != (right.dtype, right.device):
             raise ValueError(
@@ -86,7 +86,7 @@ class LowRank:
         return f"LowRank({width} × {width}, rank at most {rank}, {dtype}, {self.left.device})"
 
     def singular_values(self) -> Float[Tensor, "D"]:
-        """Work out the D largest singular values, falling; the other E − D are zero.
+        """Compute the D largest singular values, in falling order; the other E − D are zero.
 
         In float64: the triangles of two QR decompositions, O(E·D²), and an SVD of D × D.
 
@@ -99,7 +99,7 @@ class LowRank:
         return torch.linalg.svdvals(first @ second.mT)
 
     def eigenvalues(self) -> Complex[Tensor, "D"]:
-        """Work out the D eigenvalues that need not be zero, in no order; the other E − D are zero.
+        """Compute the D eigenvalues that need not be zero, in no order; the other E − D are zero.
 
         In complex128. Those of ``left @ right`` are those of ``right @ left``, which is D × D.
 
@@ -114,7 +114,7 @@ class LowRank:
         """Both factors in float64; on the CPU if the device has no float64."""
         for name, factor in (("left", self.left), ("right", self.right)):
             if not bool(factor.isfinite().all()):
-                raise ValueError(f"{name} holds NaN or infinite values; mend the model's weights")
+                raise ValueError(f"{name} holds NaN or infinite values; repair the model's weights")
         device = "cpu" if self.left.device.type == "mps" else self.left.device
         return self.left.to(device).double(), self.right.to(device).double()
 
@@ -142,20 +142,20 @@ class LowRank:
             return left @ right if isinstance(left, cls) else right.__rmatmul__(left)
         return NotImplemented
 
-    def _check_operand(self, x: Tensor, width: torch.Size, want: str) -> None:
+    def _check_operand(self, x: Tensor, width: torch.Size, expected: str) -> None:
         if width != self.shape[:1] or (x.dtype, x.device) != (self.left.dtype, self.left.device):
             raise ValueError(
                 f"an operand {tuple(x.shape)} of {x.dtype} on {x.device} does not fit {self!r}: it "
-                f"must be {want} with E={self.shape[0]}, of this dtype and device; see Tensor.to"
+                f"must be {expected} with E={self.shape[0]}, of this dtype and device; see Tensor.to"
             )
 
 
 def qk(model: nn.Module, layer: int, head: int) -> LowRank:
-    """What a head compares: ``x @ qk @ y`` is its score of destination x for source y.
+    """The map by which a head compares: ``x @ qk @ y`` is its score of destination x for source y.
 
     The score is q·k before scaling: 1/√D is not in the map. Nor are biases, nor a normalisation and
-    its gains: x and y are what the projections are given. Nor are rotary positions: it is the map
-    at equal positions, where the two rotations cancel.
+    its gains: x and y are the input of the projections. Nor are rotary positions: it is the map at
+    equal positions, where the two rotations cancel.
 
     Args:
         model: regard's GPT, or one of transformers: GPT-2, or Llama-like (Llama, Mistral, Qwen2,
@@ -179,16 +179,16 @@ def qk(model: nn.Module, layer: int, head: int) -> LowRank:
         >>> qk(GPT(GPTConfig(layers=2, heads=3, dim=12)), layer=1, head=2)
         LowRank(12 × 12, rank at most 4, float32, cpu)
     """
-    found = _find(model, layer, head)
-    _refuse(found.layer.extras, "use ov, or a model that does not normalise queries and keys")
-    return found.qk
+    parts = _find(model, layer, head)
+    _refuse(parts.layer.extras, "use ov, or a model that does not normalise queries and keys")
+    return parts.qk
 
 
 def ov(model: nn.Module, layer: int, head: int) -> LowRank:
-    """What a head copies: ``x @ ov`` is what it adds where its whole weight is on a source x.
+    """The map by which a head copies: ``x @ ov`` is its output where all its weight is on source x.
 
-    As in `qk`, x is what the value matrix is given, and biases are left out; so is what a model may
-    do to the sum of its heads before it adds it to the residual stream: normalise it, or scale it.
+    As in `qk`, x is the input of the value matrix, without biases. A normalisation or scaling of the
+    heads' sum, before it is added to the residual stream, is left out too.
 
     Args:
         model: as for `qk`.
@@ -200,7 +200,7 @@ def ov(model: nn.Module, layer: int, head: int) -> LowRank:
         D is the width of a value. Both are views, as for `qk`.
 
     Raises:
-        TypeError, IndexError, ValueError: as for `qk`; normalised queries and keys do no harm here.
+        TypeError, IndexError, ValueError: as for `qk`; normalised queries and keys do not matter here.
 
     Example:
         >>> from regard.gpt import GPT, GPTConfig
@@ -208,14 +208,14 @@ def ov(model: nn.Module, layer: int, head: int) -> LowRank:
         >>> (torch.randn(5, 12) @ ov(model, layer=1, head=2)).shape
         torch.Size([5, 12])
     """
-    found = _find(model, layer, head)
-    others = [name for name in found.layer.extras if not name.startswith(("q", "k"))]
+    parts = _find(model, layer, head)
+    others = [name for name in parts.layer.extras if not name.startswith(("q", "k"))]
     _refuse(others, "use a model whose attention has its four matrices alone")
-    return found.ov
+    return parts.ov
 
 
 def copying(model: nn.Module, layer: int, head: int) -> float:
-    """How far a head makes the tokens it attends to likelier: its copying score, −1 to 1.
+    """The copying score of a head, −1 to 1: how far it raises the logits of tokens it attends to.
 
     Σλ / Σ|λ| over the eigenvalues λ of the full OV circuit, embedding · ov · unembedding, V × V.
     The nonzero ones are those of a D × D matrix, which alone is formed, in float64. It is 1 if
@@ -242,14 +242,14 @@ def copying(model: nn.Module, layer: int, head: int) -> float:
     for into, out in zip(embedding.split(_ROWS), unembedding.split(_ROWS, dim=1), strict=True):
         core += (right @ out.to(left)) @ (into.to(left) @ left)
     if not bool(core.isfinite().all()):
-        raise ValueError("model has NaN or infinite values in its embeddings; mend its weights")
+        raise ValueError("model has NaN or infinite values in its embeddings; repair its weights")
     values = _eigenvalues(core)
     size = float(values.abs().sum())
     return min(1.0, max(-1.0, float(values.real.sum()) / size)) if size else 0.0
 
 
 def _eigenvalues(core: Tensor) -> Tensor:
-    """Eigenvalues of a small matrix; by the CPU, since not every torch has them on a GPU."""
+    """Eigenvalues of a small matrix, on the CPU: not every torch has them on a GPU."""
     return torch.linalg.eigvals(core.cpu()).to(core.device)
 
 
@@ -271,26 +271,26 @@ class _Head(NamedTuple):
 
 def _gpt(block: nn.Module) -> _Layer | None:
     """Our GPT: one `nn.Linear` for queries, keys and values; its forward ties the embedding."""
-    made, heads = _get(block, "attn.c_attn"), _get(block, "attn.heads")
-    if not isinstance(made, nn.Linear) or not isinstance(heads, int):
+    projection, heads = _get(block, "attn.c_attn"), _get(block, "attn.heads")
+    if not isinstance(projection, nn.Linear) or not isinstance(heads, int):
         return None
-    parts = _matrix("c_attn", made).split(_get(block, "attn.widths"), dim=1)
+    parts = _matrix("c_attn", projection).split(_get(block, "attn.widths"), dim=1)
     output = _matrix("c_proj", _get(block, "attn.c_proj"))
     extras = tuple(name for name in ("q_norm", "k_norm") if _get(block, f"attn.{name}") is not None)
     return _Layer((*parts, output), parts[0].shape[1] // heads, tied=True, extras=extras)
 
 
 def _gpt2(block: nn.Module) -> _Layer | None:
-    """GPT-2 of transformers: the same as a `Conv1D`, which holds its weight the other way round."""
-    made, dim = _get(block, "attn.c_attn"), _get(block, "attn.head_dim")
-    if made is None or isinstance(made, nn.Linear) or not isinstance(dim, int):
+    """GPT-2 of transformers: the same as a `Conv1D`, whose weight is transposed."""
+    projection, dim = _get(block, "attn.c_attn"), _get(block, "attn.head_dim")
+    if projection is None or isinstance(projection, nn.Linear) or not isinstance(dim, int):
         return None
     output = _matrix("c_proj", _get(block, "attn.c_proj"))
-    return _Layer((*_matrix("c_attn", made).chunk(3, dim=1), output), dim)
+    return _Layer((*_matrix("c_attn", projection).chunk(3, dim=1), output), dim)
 
 
 def _llama(block: nn.Module) -> _Layer | None:
-    """Llama and its like: four `nn.Linear`; keys and values may be shared by several heads."""
+    """Llama-like models: four `nn.Linear`; heads may share keys and values."""
     attention, dim = _get(block, "self_attn"), _get(block, "self_attn.head_dim")
     names = ("q_proj", "k_proj", "v_proj", "o_proj")
     if not isinstance(dim, int) or any(_get(attention, name) is None for name in names):
@@ -306,30 +306,32 @@ def _llama(block: nn.Module) -> _Layer | None:
 def _find(model: nn.Module, layer: int, head: int) -> _Head:
     blocks = _first(model, "h", "transformer.h", "layers", "model.layers")
     if not isinstance(blocks, nn.ModuleList):
-        raise TypeError(f"model is {type(model).__name__}, where no blocks are found; {_SUPPORTED}")
-    _check_index("layer", layer, len(blocks))
-    known = (read(blocks[layer]) for read in (_gpt, _gpt2, _llama))
-    if (read := next((one for one in known if one is not None), None)) is None:
         raise TypeError(
-            f"model is {type(model).__name__}, and no attention that is known is in its layer "
-            f"{layer}, {type(blocks[layer]).__name__}; {_SUPPORTED}"
+            f"model is {type(model).__name__}, which has no blocks that are known; {_SUPPORTED}"
         )
-    query, key, value, output = read.matrices
-    heads, groups = query.shape[1] // read.dim, key.shape[1] // read.dim
+    _check_index("layer", layer, len(blocks))
+    families = (family(blocks[layer]) for family in (_gpt, _gpt2, _llama))
+    if (own := next((one for one in families if one is not None), None)) is None:
+        raise TypeError(
+            f"model is {type(model).__name__}, whose layer {layer}, "
+            f"{type(blocks[layer]).__name__}, has no attention that is known; {_SUPPORTED}"
+        )
+    query, key, value, output = own.matrices
+    heads, groups = query.shape[1] // own.dim, key.shape[1] // own.dim
     wide = output.shape[0] // max(heads, 1)  # Dv
-    want = [(output.shape[1], n) for n in (heads * read.dim, groups * read.dim, groups * wide)]
+    expected = [(output.shape[1], n) for n in (heads * own.dim, groups * own.dim, groups * wide)]
     fits = groups > 0 and heads % groups == 0 and output.shape[0] == heads * wide
-    if not fits or [tuple(m.shape) for m in (query, key, value)] != want:
+    if not fits or [tuple(m.shape) for m in (query, key, value)] != expected:
         raise ValueError(
-            f"model has an attention of {[tuple(m.shape) for m in read.matrices]} with head "
-            f"dimension {read.dim}, but (E, H·D), (E, G·D), (E, G·D), (H·D, E) are expected, H a "
+            f"model has an attention of {[tuple(m.shape) for m in own.matrices]} with head "
+            f"dimension {own.dim}, but (E, H·D), (E, G·D), (E, G·D), (H·D, E) are expected, H a "
             f"multiple of G: its heads are of another kind; {_SUPPORTED}"
         )
     _check_index("head", head, heads)
     shared = head // (heads // groups)
-    query, key = query.split(read.dim, dim=1)[head], key.split(read.dim, dim=1)[shared]
+    query, key = query.split(own.dim, dim=1)[head], key.split(own.dim, dim=1)[shared]
     value, output = value.split(wide, dim=1)[shared], output.split(wide)[head]
-    return _Head(LowRank(query, key.mT), LowRank(value, output), read)
+    return _Head(LowRank(query, key.mT), LowRank(value, output), own)
 
 
 def _vocabulary(model: nn.Module, *, tied: bool) -> tuple[Tensor, Tensor]:
@@ -370,8 +372,8 @@ def _matrix(name: str, module: Any) -> Tensor:
 def _refuse(extras: Sequence[str], cure: str) -> None:
     if extras:
         raise TypeError(
-            f"model has {', '.join(extras)} inside its attention, but a map is a product of two "
-            f"matrices with nothing between; {cure}"
+            f"model has {', '.join(extras)} inside its attention, but a map is the product of two "
+            f"matrices alone; {cure}"
         )
 
 
@@ -379,12 +381,12 @@ def _check_index(name: str, index: int, count: int) -> None:
     if isinstance(index, bool) or not isinstance(index, int):
         raise TypeError(f"{name} must be an integer from 0 to {count - 1}, but is {index!r}")
     if not 0 <= index < count:
-        raise IndexError(f"{name} {index} is asked for, but there are {name}s 0 to {count - 1}")
+        raise IndexError(f"{name} is {index}, but there are {name}s 0 to {count - 1}")
 
 
-def _get(thing: Any, path: str) -> Any:
-    return reduce(lambda owner, name: getattr(owner, name, None), path.split("."), thing)
+def _get(module: Any, path: str) -> Any:
+    return reduce(lambda owner, name: getattr(owner, name, None), path.split("."), module)
 
 
-def _first(thing: Any, *paths: str) -> Any:
-    return next((found for path in paths if (found := _get(thing, path)) is not None), None)
+def _first(module: Any, *paths: str) -> Any:
+    return next((part for path in paths if (part := _get(module, path)) is not None), None)

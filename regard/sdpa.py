@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard._contexts import as_under_autocast
+from regard._contexts import to_autocast_dtype
 from regard._tensors import refuse_nested
 from regard.attention import attention
 from regard.mask import Mask, causal, dense
@@ -33,10 +33,10 @@ def scaled_dot_product_attention(
 
     The arguments mean what they mean there, which differs from `attention` in two points:
     ``is_causal`` lines queries and keys up at the top left (query 0 sees key 0 alone, whatever L
-    and S are), and leading dimensions broadcast, heads included. One thing is kept from
-    `attention`: a NaN comes out where it is visible and nowhere else, while torch's kernels lose
-    some and spread others. Under autocast, query, key and value are converted as for torch's call,
-    while `attention` computes in the dtype that it is handed.
+    and S are), and leading dimensions broadcast, heads included. As in `attention`, a NaN comes out
+    where it is visible and nowhere else; torch's kernels lose some and spread others. Under
+    autocast, query, key and value are converted as for torch's call, while `attention` computes in
+    the dtype of its arguments.
 
     Args:
         query: ``(..., H, L, D)``.
@@ -45,7 +45,7 @@ def scaled_dot_product_attention(
         attn_mask: broadcastable to ``(..., H, L, S)``; True where a key may be seen, or a number
             to be added to the scaled scores. Or a `CausalBias` of ``torch.nn.attention.bias``.
         dropout_p: probability of zeroing a weight; applied whenever it is above 0.
-        is_causal: top-left causal mask; with attn_mask, what both let through is seen.
+        is_causal: top-left causal mask; with attn_mask, a key must be visible in both.
         scale: factor on the scores; None is 1/√D.
         enable_gqa: let H be a multiple of the heads of key and of value.
 
@@ -61,18 +61,18 @@ def scaled_dot_product_attention(
         >>> regard.scaled_dot_product_attention(x, x, x, is_causal=True).shape
         torch.Size([2, 3, 5, 7])
     """
-    query, key, value = (as_under_autocast(tensor) for tensor in (query, key, value))
+    query, key, value = (to_autocast_dtype(tensor) for tensor in (query, key, value))
     query, key, value = broadcast(query, key, value, grouped=enable_gqa)
     mask: Mask | None = causal(offset=0) if is_causal else None
     if attn_mask is not None:
-        given = causal_bias(attn_mask, query.shape[-2], key.shape[-2], is_causal=is_causal)
-        given = dense(attn_mask) if given is None else given
-        mask = given if mask is None else mask & given
+        other = causal_bias(attn_mask, query.shape[-2], key.shape[-2], is_causal=is_causal)
+        other = dense(attn_mask) if other is None else other
+        mask = other if mask is None else mask & other
     return attention(query, key, value, mask=mask, scale=scale, dropout=dropout_p)
 
 
 def causal_bias(attn_mask: Tensor, queries: int, keys: int, *, is_causal: bool) -> Mask | None:
-    """Read a `CausalBias`, whose memory holds nothing; None for any other attn_mask.
+    """Make a mask of a `CausalBias`, whose memory is unwritten; None for any other attn_mask.
 
     Raises:
         ValueError: beside is_causal, as torch does, and for one that lines up at the lower right of

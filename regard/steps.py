@@ -1,8 +1,8 @@
 """The computation written out: every intermediate of attention under its own name.
 
-This is the definition that everything else is held to. It is plain on purpose: one named step a
-line, each an L×S matrix where the definition has one. In float64 it is the oracle of the tests and
-of `Pattern.verify`.
+This is the definition that everything else is compared with: one named step a line, each an L×S
+matrix where the definition has one. In float64 it is the oracle of the tests and of
+`Pattern.verify`.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value. Scores, scaled, masked and weights are computed in float32 for the half
@@ -43,7 +43,7 @@ _NAMES = (
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of the computation: its name, its result and what it means in a line."""
+    """One step of the computation: its name, its result and a line that describes it."""
 
     name: str
     tensor: Float[Tensor, "..."]
@@ -60,8 +60,8 @@ class Steps:
     """Every step of one attention, from the query to the context; made by `explain`.
 
     Each step is an attribute; iterating gives them as `Step`, in the order of the computation.
-    Steps that were not asked for (softcapped, biased, dropped) are None and are not iterated over.
-    Printing shows them as tables, with rich's help where it is installed (the extra ``cli``).
+    Steps without their option (softcapped, biased, dropped) are None and not iterated over.
+    Printing shows tables where rich is installed (the extra ``cli``).
     """
 
     query: Float[Tensor, "*b L D"]
@@ -109,7 +109,7 @@ class Steps:
         return steps_html(self)
 
     def plot(self, query: int = -1, tokens: Sequence[str] | None = None) -> Figure:
-        """Draw how one query comes to its context: a row of bars for each step, aligned by key.
+        """Draw how one query's context is computed: a row of bars for each step, aligned by key.
 
         Of several batch entries and heads the first is drawn, and the figure says so.
 
@@ -190,7 +190,7 @@ def explain(
 
 
 def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
-    """Yield each step from the scores on, by name, in order; (B, H, L, S) unless said otherwise."""
+    """Yield each step from the scores on, by name, in order; (B, H, L, S) unless noted."""
     exact = problem.exact_dtype
     rows, columns = slice(0, problem.queries), slice(0, problem.keys)
     query, key = problem.query.to(exact), problem.repeated(problem.key).to(exact)
@@ -214,7 +214,7 @@ def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
     scores = scores.masked_fill(~visible, -torch.inf)
     yield "masked", scores
 
-    fully_masked = ~visible.any(dim=-1, keepdim=True)  # rows that see nothing: their softmax is 0/0
+    fully_masked = ~visible.any(dim=-1, keepdim=True)  # their softmax would be 0/0
     logits = scores.masked_fill(fully_masked, 0)
     if problem.sink is not None:
         sink = problem.sink.to(exact)[..., None, None].expand(*logits.shape[:-1], 1)
@@ -229,8 +229,8 @@ def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
         kept = keep_mask(
             problem.seed, problem.dropout, problem.heads, rows, columns, weights.device
         )
-        survivors = weights / (1 - problem.dropout) if problem.dropout < 1 else weights
-        weights = torch.where(kept, survivors, 0)
+        scaled = weights / (1 - problem.dropout) if problem.dropout < 1 else weights
+        weights = torch.where(kept, scaled, 0)
         yield "dropped", weights
 
     if problem.value is not None:
@@ -242,7 +242,7 @@ def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
 
 
 def total_bias(problem: Problem, rows: slice, columns: slice) -> Tensor | None:
-    """Add up all that is added to a block of scaled scores: the dense bias and ALiBi's.
+    """Sum what is added to a block of scaled scores: the dense bias and ALiBi's.
 
     ALiBi (Press et al. 2022, arXiv:2108.12409, section 3) adds −slope·distance.
     """
@@ -262,7 +262,7 @@ def worst_error(problem: Problem, weights: Float[Tensor, "B L S"]) -> float:
     Returns:
         The largest absolute error; infinity if one of the two is NaN and not both.
     """
-    given, exact = weights.double(), dict(written_out(problem.cast(torch.float64)))["weights"][:, 0]
-    error = (given - exact).abs().masked_fill(given.isnan() & exact.isnan(), 0)
+    exact = dict(written_out(problem.cast(torch.float64)))["weights"][:, 0]
+    error = (weights.double() - exact).abs().masked_fill(weights.isnan() & exact.isnan(), 0)
     error = error.masked_fill(error.isnan(), torch.inf)
     return float(error.max()) if error.numel() else 0.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard._contexts import for_onnx, has_tangent, transforms
+from regard._contexts import exporting_to_onnx, has_tangent, transforms
 
 if TYPE_CHECKING:
     from regard.problem import Problem
@@ -27,7 +27,7 @@ def objection_to_context(problem: Problem) -> str | None:
         return "torch.compile cannot trace how a transform differentiates it"
     if levels.count("Grad") > 1:
         return "two transforms differentiate it, but only first derivatives are supported"
-    if for_onnx():
+    if exporting_to_onnx():
         return "it is exported to ONNX, which does not know its operator"
     return None
 

@@ -90,7 +90,7 @@ def _preferred(problem: Problem) -> tuple[str, ...]:
     # With intervals FlexAttention leaves out what nobody sees; else it would only have to be
     # compiled, and where a dense mask or bias exists there is nothing to write down.
     rows = problem.rows
-    written = is_plain(rows) or not rows.interval
+    written = is_plain(rows) or not rows.is_interval
     others = ("efficient", "flex") if written else ("flex", "efficient")
     return (*whole, *others, "eager")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from regard._axes import aligned, widened
+from regard._axes import pad_last, padded_size
 from regard.backends._blocks import in_blocks
 from regard.backends._objections import (
     THREE_DTYPES,
@@ -98,10 +98,10 @@ def _together(problem: Problem) -> tuple[Tensor, Tensor | None]:
     assert problem.value is not None, "run() is the only caller"
     kernel = _flash_on_cpu if problem.query.device.type == "cpu" else _any_kernel
     # The kernel wants D = Dv.
-    width = aligned(max(problem.query.shape[-1], problem.value.shape[-1]))
+    width = padded_size(max(problem.query.shape[-1], problem.value.shape[-1]))
     query, scale = _scaled_in_part(problem.query, problem.scale)
-    query, key = widened(query, width), widened(problem.repeated(problem.key), width)
-    value = widened(problem.repeated(problem.value), width)
+    query, key = pad_last(query, width), pad_last(problem.repeated(problem.key), width)
+    value = pad_last(problem.repeated(problem.value), width)
 
     plain = problem.alibi is None and (not problem.rows.hides or problem.rows.causal_from_zero)
     if plain:
@@ -156,7 +156,7 @@ def _flash_on_cpu(
     """Call torch's CPU kernel (Dao et al. 2022, arXiv:2205.14135) for the log-sum-exp too."""
     queries = query.shape[-2]
     if queries < _SPLIT:  # then the workspaces of its threads lie as far apart as the queries say
-        extra = (0, 0, 0, aligned(queries) - queries)
+        extra = (0, 0, 0, padded_size(queries) - queries)
         query, mask = F.pad(query, extra), None if mask is None else F.pad(mask, extra)
     context, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001 - the public call drops the log-sum-exp
         query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale

@@ -32,7 +32,7 @@ def forward(block: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B
     """Compute context and log-sum-exp."""
     if native.objection(block) is None:
         return native.run(block)
-    parts = [eager.run(block.window(rows, slice(0, block.keys))) for rows in _tiles(block)]
+    parts = [eager.run(block.crop(rows, slice(0, block.keys))) for rows in _tiles(block)]
     contexts, logsumexps = zip(*parts, strict=True)
     return torch.cat(contexts, dim=-2), torch.cat(logsumexps, dim=-1)
 
@@ -59,7 +59,7 @@ def backward(
         return native.backward(block, gradient, context, own, wanted)
     found: dict[str, Tensor] = {}
     for rows in _tiles(block):
-        tile = block.window(rows, slice(0, block.keys))
+        tile = block.crop(rows, slice(0, block.keys))
         parts = _written_out(
             tile, gradient[..., rows, :], context[..., rows, :], logsumexp[..., rows], wanted
         )

@@ -52,7 +52,7 @@ class Plan:
         for queries, rows in self.chunks:
             for keys in self.keys.chunks(owner):
                 size = queries.local.stop - queries.local.start
-                cut = rows.window(slice(0, size), keys.positions)
+                cut = rows.crop(slice(0, size), keys.positions)
                 if cut.span(slice(0, size)) == (0, 0):
                     continue
                 problem = replace(
@@ -172,9 +172,7 @@ def _chunks(
     mask, device = Mask() if mask is None else mask, problem.query.device
     rows = mask.resolve(problem.leading, queries.length, keys.length, device)
     everything = slice(0, keys.length)
-    return [
-        (chunk, rows.window(chunk.positions, everything)) for chunk in queries.chunks(ring.rank)
-    ]
+    return [(chunk, rows.crop(chunk.positions, everything)) for chunk in queries.chunks(ring.rank)]
 
 
 def _without_gradients(problem: Problem) -> Problem:

@@ -87,7 +87,7 @@ class Attention(nn.Module):
         mask = self.mask if mask is None else self.mask & mask
         if cache is not None:
             key, value = cache.append(key, value)  # (B, G, S, D)
-            mask = cache.masked(mask, query.shape[-2], key.shape[-2])
+            mask = cache.hide_padding(mask, query.shape[-2], key.shape[-2])
         dropout = self.dropout if self.training else 0.0
         if patterns is None:
             context = attention(query, key, value, mask=mask, dropout=dropout)

@@ -1,4 +1,4 @@
-"""Which keys each query may see: the masks by name, and what they come to for given shapes."""
+"""Which keys each query may see: the masks by name, and their rows for given shapes."""
 
 from regard.mask._mask import Mask, causal, dense, documents, intervals, padding, prefix, window
 

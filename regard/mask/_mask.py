@@ -1,12 +1,12 @@
 """Which keys each query may see.
 
 Nearly every mask in use is one interval of keys per query: causal, sliding window, packed
-documents, padding on either side, prefix. A `Mask` keeps just the recipe, and works out two
+documents, padding on either side, prefix. A `Mask` keeps the parameters alone, and computes two
 integers a row, ``start`` and ``stop``, once the number of queries and keys is known. Masks are
 combined with ``&``: the intersection of two intervals is an interval.
 
-What is no interval, an arbitrary boolean or additive tensor, is `dense`. It is honoured everywhere,
-costs O(L·S) memory, and keeps blocks of keys from being skipped.
+Any other boolean or additive mask is `dense`: it works everywhere, costs O(L·S) memory, and keeps
+blocks of keys from being skipped.
 
 Axes: B batch, H query heads, L queries, S keys. A tensor given per sequence, such as document ids
 ``(B, S)``, lines up with the leading dimensions of the query *from the left*, so that it need not
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard._axes import align, flat, matrix
-from regard._contexts import unbranchable
+from regard._contexts import abstract_reason
 from regard._tensors import check_dtype, check_tensor
 from regard.mask._terms import Causal, Documents, Intervals, Padding, Prefix, Term, Window, runs
-from regard.mask.bounds import AffineBounds, IndexBounds, line_through
+from regard.mask.bounds import AffineBounds, IndexBounds, intersect_affine
 from regard.mask.rows import Rows
 
 if TYPE_CHECKING:
@@ -83,21 +83,21 @@ class Mask:
         return (" & ".join(parts) or "everything") + offset
 
     @cached_property
-    def line(self) -> tuple[int | None, int | None, int | None] | None:
-        """Start, stop and offset that tell the whole mask, for a query at position 0; or None.
+    def affine(self) -> tuple[int | None, int | None, int | None] | None:
+        """Start and stop of a query at position 0, and the offset, if they say the whole mask.
 
-        None among the three stands for an end that does not matter, and for the offset S − L.
+        None among the three stands for an end that hides nothing, and for the offset S − L.
         """
-        line = line_through([term.line(0) for term in self.terms])
+        ends = intersect_affine([term.affine(0) for term in self.terms])
         dense = self.allowed is not None or self.bias is not None
-        if line is None or dense or isinstance(self.offset, torch.Tensor):
+        if ends is None or dense or isinstance(self.offset, torch.Tensor):
             return None
-        return (*line, self.offset)
+        return (*ends, self.offset)
 
     def intervals(
         self, queries: int, keys: int, leading: tuple[int, ...] = ()
     ) -> tuple[Int[Tensor, "*b L"], Int[Tensor, "*b L"]]:
-        """Work out the first visible key of each query and the one behind its last.
+        """Compute the first visible key of each query, and one past its last.
 
         Args:
             queries: L.
@@ -105,7 +105,7 @@ class Mask:
             leading: the leading dimensions of the query, ``(B, H)`` as a rule.
 
         Returns:
-            start, stop: integers ``(*leading, L)``; equal where a query sees nothing.
+            start, stop: integers ``(*leading, L)``; equal where a query is fully masked.
 
         Raises:
             ValueError: if the mask holds a `dense` part, which is no interval.
@@ -119,17 +119,17 @@ class Mask:
     def visible(
         self, queries: int, keys: int, leading: tuple[int, ...] = ()
     ) -> Bool[Tensor, "*b L S"]:
-        """Write the whole mask down: True where a query may see a key, ``(*leading, L, S)``."""
+        """Write the whole mask out: True where a query may see a key, ``(*leading, L, S)``."""
         rows = self.resolve(leading, queries, keys, torch.device("cpu"))
-        seen = rows.visible(slice(0, queries), slice(0, keys))
-        return seen.expand(*rows.lead, queries, keys).reshape(*leading, queries, keys)
+        visible = rows.visible(slice(0, queries), slice(0, keys))
+        return visible.expand(*rows.heads, queries, keys).reshape(*leading, queries, keys)
 
     def resolve(
         self, leading: tuple[int, ...], queries: int, keys: int, device: torch.device
     ) -> Rows:
-        """Work the mask out for given sizes; what the backends and the readouts are handed."""
+        """Compute the rows of the mask for given sizes, which backends and readouts take."""
         return Rows(
-            lead=flat(leading),
+            heads=flat(leading),
             keys=keys,
             bounds=self._bounds(leading, queries, keys, device),
             allowed=matrix(self.allowed, "mask", leading, queries, keys, device),
@@ -141,9 +141,9 @@ class Mask:
     ) -> AffineBounds | IndexBounds:
         offset: int | Tensor = keys - queries if self.offset is None else self.offset
         if not isinstance(offset, torch.Tensor):  # in a graph, it may be a symbol
-            line = line_through([term.line(offset) for term in self.terms])
-            if line is not None:
-                return AffineBounds(queries, keys, device, offset, *line)
+            ends = intersect_affine([term.affine(offset) for term in self.terms])
+            if ends is not None:
+                return AffineBounds(queries, keys, device, offset, *ends)
         else:
             offset = align(offset.to(device)[..., None], leading, "offset")
         positions = offset + torch.arange(queries, device=device).expand(1, 1, -1)
@@ -177,7 +177,7 @@ def window(size: int, *, ahead: int = 0, offset: int | Int[Tensor, "*b"] | None 
     """Let each query see the last ``size`` positions, its own included, and ``ahead`` later ones.
 
     Args:
-        size: number of positions looked back on, the query's own included, at least 1
+        size: number of positions, the query's own included, at least 1
             (Beltagy et al. 2020, arXiv:2004.05150, section 3.1).
         ahead: number of later positions that may be seen.
         offset: as for `causal`.
@@ -226,7 +226,7 @@ def documents(ids: Int[Tensor, "*b S"], *, offset: int | Int[Tensor, "*b"] | Non
         offset: as for `causal`.
 
     Raises:
-        ValueError: if a document lies in two pieces, which is no interval.
+        ValueError: if a document lies in two pieces: its keys are no interval.
 
     Example:
         >>> import regard, torch
@@ -236,10 +236,10 @@ def documents(ids: Int[Tensor, "*b S"], *, offset: int | Int[Tensor, "*b"] | Non
     """
     _check_positions(ids, "ids")
     _check_integers(ids, "ids")
-    _require_numbers(ids, "ids")
+    _require_values(ids, "ids")
     changes = ids[..., 1:] != ids[..., :-1]
-    in_order = ids.sort(dim=-1).values
-    distinct = in_order[..., 1:] != in_order[..., :-1]
+    ordered = ids.sort(dim=-1).values
+    distinct = ordered[..., 1:] != ordered[..., :-1]
     if not ids.is_meta and not torch.equal(changes.sum(-1), distinct.sum(-1)):
         raise ValueError(
             "ids has a document in two pieces, so its keys are no interval; "
@@ -264,7 +264,7 @@ def padding(keep: Bool[Tensor, "*b S"] | Int[Tensor, "*b S"]) -> Mask:
         [[0, 1, 1, 0]]
     """
     _check_positions(keep, "keep")
-    _require_numbers(keep, "keep")
+    _require_values(keep, "keep")
     if keep.dtype != torch.bool:
         _check_integers(keep, "keep")
         if not keep.is_meta and bool(((keep != 0) & (keep != 1)).any()):
@@ -293,9 +293,9 @@ def intervals(
 
     Args:
         start: the first visible key of each query, ``(L,)``, ``(B, L)`` or ``(B, H, L)``.
-        stop: the key behind the last visible one, of the same shape; where it is not above start,
-            the query sees nothing.
-        offset: as for `causal`; it says where the queries sit, and hides nothing.
+        stop: one past the last visible key, of the same shape; where it is not above start, the
+            query is fully masked.
+        offset: as for `causal`; it places the queries, and hides nothing.
 
     Raises:
         ValueError: if the shapes differ.
@@ -318,7 +318,7 @@ def intervals(
 
 
 def dense(mask: Bool[Tensor, "..."] | Float[Tensor, "..."]) -> Mask:
-    """Take a mask that is written down, boolean or additive.
+    """Take a mask that is written out, boolean or additive.
 
     Args:
         mask: broadcastable to ``(B, H, L, S)`` from the right, as in torch's SDPA. Boolean: True
@@ -373,15 +373,15 @@ def _checked_offset(offset: int | Tensor | None) -> int | Tensor | None:
     return offset
 
 
-def _check_whole(given: object, name: str) -> None:
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{name} must be a whole number, but is {given!r}")
+def _check_whole(number: object, name: str) -> None:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{name} must be a whole number, but is {number!r}")
 
 
-def _check_positions(given: object, name: str) -> None:
-    check_tensor(given, name)
-    assert isinstance(given, torch.Tensor), "it has just been checked"
-    if given.ndim == 0:
+def _check_positions(tensor: object, name: str) -> None:
+    check_tensor(tensor, name)
+    assert isinstance(tensor, torch.Tensor), "it has just been checked"
+    if tensor.ndim == 0:
         raise ValueError(f"{name} needs an axis with one entry a key, but is a single number")
 
 
@@ -390,10 +390,10 @@ def _check_integers(tensor: Shaped[Tensor, "..."], name: str) -> None:
         raise TypeError(f"{name} must hold integers, but is {tensor.dtype}; try {name}.long()")
 
 
-def _require_numbers(tensor: Shaped[Tensor, "..."], name: str) -> None:
+def _require_values(tensor: Shaped[Tensor, "..."], name: str) -> None:
     if torch.compiler.is_compiling() or tensor.is_meta:
         return
-    why = unbranchable(tensor)
+    why = abstract_reason(tensor, in_trace=False)
     if why is not None:
         raise ValueError(
             f"{name} can't be checked under {why}; make the mask before, or hide keys by dense(...)"

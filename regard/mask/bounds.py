@@ -1,4 +1,4 @@
-"""Where the visible keys of each query start and stop: in a table, or as a rule that needs none.
+"""Where the visible keys of each query start and stop: as tables, or as affine functions.
 
 Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class IndexBounds:
-    """Three integers a query, ``0 ≤ start ≤ stop ≤ S``; equal where it sees nothing."""
+    """Three integers a query, ``0 ≤ start ≤ stop ≤ S``; equal where it is fully masked."""
 
     positions: Int[Tensor, "#b #h L"]
     """Where each query sits among the keys."""
@@ -34,16 +34,16 @@ class IndexBounds:
         return self.start.shape[-1]
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> IndexBounds:
-        """Put a function of each tensor in its place."""
+        """Apply a function to each tensor."""
         return IndexBounds(function(self.positions), function(self.start), function(self.stop))
 
 
 @dataclass(frozen=True, eq=False)
 class AffineBounds:
-    """The same interval for every query, or one that moves on by a key from query to query.
+    """The same interval for every query, or one that moves by a key from query to query.
 
-    This is what causal masks and windows are, alone and together. Kernels read the rule; the tables
-    are written down only for those who ask.
+    Causal masks and sliding windows are such, alone and together. Kernels read the integers; the
+    tables are computed when they are needed.
     """
 
     queries: int
@@ -88,27 +88,27 @@ class AffineBounds:
         return max(min(max(end, 0), self.keys) for end in last)
 
     def on(self, device: torch.device) -> AffineBounds:
-        """The same rule, whose tables are written down elsewhere."""
+        """The same bounds, with their tables on another device."""
         return replace(self, device=device)
 
     def _moving(self, value: int) -> Tensor:
         return (value + torch.arange(self.queries, device=self.device))[None, None]
 
 
-def line_through(
-    lines: list[tuple[int | None, int | None] | None],
+def intersect_affine(
+    ends: list[tuple[int | None, int | None] | None],
 ) -> tuple[int | None, int | None] | None:
-    """Intersect intervals that move on by a key from query to query, given as query 0 has them.
+    """Intersect intervals that move by a key from query to query, by start and stop of query 0.
 
-    None stands for an end that does not matter: 0 on the left, S on the right; and for an interval
-    of another kind, and what comes of it.
+    None stands for an end that hides nothing: 0 on the left, S on the right. An interval of another
+    kind is None, and so is its intersection with any.
     """
     latest: int | None = None
     earliest: int | None = None
-    for line in lines:  # written out, since torch.compile knows no max and min of lengths it learns
-        if line is None:
+    for pair in ends:  # no max(...) of a list: torch.compile has none for symbolic lengths
+        if pair is None:
             return None
-        start, stop = line
+        start, stop = pair
         if start is not None:
             latest = start if latest is None else max(latest, start)
         if stop is not None:

@@ -1,4 +1,4 @@
-"""A mask worked out: what the computation asks of it, for given queries and keys.
+"""The rows of a mask: which keys each query sees, for given numbers of queries and keys.
 
 Axes: all leading dimensions are flattened to two, batch B and heads H; b and h are B or 1, H or 1.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Rows:
     """The visible keys of every query: an interval a row, and a dense part where there is one."""
 
-    lead: tuple[int, int]
+    heads: tuple[int, int]
     keys: int
     bounds: AffineBounds | IndexBounds
     allowed: Bool[Tensor, "#b #h #L #S"] | None = None
@@ -50,21 +50,21 @@ class Rows:
         return self.bounds.stop
 
     @property
-    def interval(self) -> bool:
-        """Whether two integers a row say everything."""
+    def is_interval(self) -> bool:
+        """Whether the mask is one interval a row, without a dense part."""
         return self.allowed is None and self.bias is None
 
     @property
     def hides(self) -> bool:
         """Whether any key is hidden from any query."""
-        if not self.interval:
+        if not self.is_interval:
             return True
         return bool((self.start > 0).any()) or bool((self.stop < self.keys).any())
 
     @property
     def causal_from_zero(self) -> bool:
         """Whether L = S and query i sees exactly keys 0 … i: torch's is_causal."""
-        if not self.interval or self.queries != self.keys:
+        if not self.is_interval or self.queries != self.keys:
             return False
         index = torch.arange(self.keys, device=self.stop.device)
         return not bool(self.start.any()) and bool((self.stop == index + 1).all())
@@ -72,31 +72,31 @@ class Rows:
     def span(self, rows: slice) -> tuple[int, int]:
         """Find the smallest range of keys that holds all that these queries see."""
         start, stop = self.start[..., rows], self.stop[..., rows]
-        seen = start < stop
-        if not bool(seen.any()):
+        some = start < stop  # rows that are not fully masked
+        if not bool(some.any()):
             return 0, 0
-        return int(start[seen].min()), int(stop[seen].max())
+        return int(start[some].min()), int(stop[some].max())
 
     def common(self, rows: slice) -> tuple[int, int]:
         """Find the range of keys that every one of these queries sees, as far as intervals say."""
         return int(self.start[..., rows].max()), int(self.stop[..., rows].min())
 
     def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "b h l s"]:
-        """Write a block of the mask down: True where the query may see the key."""
+        """Write a block of the mask out: True where the query may see the key."""
         key = torch.arange(columns.start, columns.stop, device=self.start.device)
         start, stop = self.start[..., rows, None], self.stop[..., rows, None]
         matrix = (key >= start) & (key < stop)
         if self.allowed is not None:
-            matrix = matrix & _cut(self.allowed, rows, columns)
+            matrix = matrix & _crop(self.allowed, rows, columns)
         if self.bias is not None:
-            matrix = matrix & (_cut(self.bias, rows, columns) != -torch.inf)
+            matrix = matrix & (_crop(self.bias, rows, columns) != -torch.inf)
         return matrix
 
     def bias_block(self, rows: slice, columns: slice) -> Float[Tensor, "b h l s"] | None:
-        """Cut the additive part, with 0 in place of −inf: hiding is `visible`'s business."""
+        """Crop the additive part, with 0 in place of −inf, which `visible` covers."""
         if self.bias is None:
             return None
-        block = _cut(self.bias, rows, columns)
+        block = _crop(self.bias, rows, columns)
         return block.masked_fill(block == -torch.inf, 0)
 
     def with_bias(self, bias: Float[Tensor, "b h l s"] | None) -> Rows:
@@ -115,7 +115,7 @@ class Rows:
             bias=_take(self.bias, index),
         )
 
-    def window(self, queries: slice, keys: slice) -> Rows:
+    def crop(self, queries: slice, keys: slice) -> Rows:
         """Keep only a range of queries and a range of keys, counted from the range's first."""
         size, shift = keys.stop - keys.start, queries.start - keys.start
         bounds = self.bounds
@@ -136,8 +136,8 @@ class Rows:
             self,
             keys=size,
             bounds=bounds,
-            allowed=None if self.allowed is None else _cut(self.allowed, queries, keys),
-            bias=None if self.bias is None else _cut(self.bias, queries, keys),
+            allowed=None if self.allowed is None else _crop(self.allowed, queries, keys),
+            bias=None if self.bias is None else _crop(self.bias, queries, keys),
         )
 
     def select(self, batch: Int[Tensor, "n"], head: Int[Tensor, "n"]) -> Rows:
@@ -146,11 +146,11 @@ class Rows:
         def pick(tensor: Tensor) -> Tensor:
             if tensor.shape[:2] == (1, 1):
                 return tensor
-            return tensor.expand(*self.lead, *tensor.shape[2:])[batch, head][:, None]
+            return tensor.expand(*self.heads, *tensor.shape[2:])[batch, head][:, None]
 
         return replace(
             self,
-            lead=(batch.numel(), 1),
+            heads=(batch.numel(), 1),
             bounds=self._bounds(pick),
             allowed=None if self.allowed is None else pick(self.allowed),
             bias=None if self.bias is None else pick(self.bias),
@@ -164,7 +164,7 @@ class Rows:
 
         return replace(
             self,
-            lead=(1, self.lead[1]),
+            heads=(1, self.heads[1]),
             bounds=self._bounds(pick),
             allowed=None if self.allowed is None else pick(self.allowed),
             bias=None if self.bias is None else pick(self.bias),
@@ -181,16 +181,16 @@ class Rows:
         )
 
     def _bounds(self, pick: Callable[[Tensor], Tensor]) -> AffineBounds | IndexBounds:
-        """Pick batch entries and heads; all of them share a line."""
+        """Pick batch entries and heads; affine bounds are the same for all."""
         return self.bounds if isinstance(self.bounds, AffineBounds) else self.bounds.mapped(pick)
 
     def spread(self, tensor: Shaped[Tensor, "b h L"]) -> Shaped[Tensor, "B H L"]:
-        """Repeat what the batch entries and heads share."""
-        return tensor.expand(*self.lead, -1)
+        """Expand what batch entries and heads share."""
+        return tensor.expand(*self.heads, -1)
 
 
-def _cut(matrix: Tensor, rows: slice, columns: slice) -> Tensor:
-    """Cut a block out of a matrix whose axes may be of size 1."""
+def _crop(matrix: Tensor, rows: slice, columns: slice) -> Tensor:
+    """Crop a matrix whose axes may be of size 1."""
     if matrix.shape[-2] > 1:
         matrix = matrix[..., rows, :]
     return matrix[..., columns] if matrix.shape[-1] > 1 else matrix

@@ -1,4 +1,4 @@
-"""Keys and values of what was already read, so that a further token costs one token.
+"""Keys and values of earlier positions, kept so that each further token costs one token.
 
 Axes: B batch, G key/value heads, L new positions, S positions kept, D head dimension.
 """
@@ -21,21 +21,21 @@ __all__ = ["KVCache"]
 
 
 class KVCache:
-    """The keys and values of one attention layer, in memory that is taken once.
+    """The keys and values of one attention layer, in memory that is allocated once.
 
-    The memory is taken when the first keys arrive, for `capacity` positions; with a window, for
-    twice the window at most. Nothing is copied when a position is added, but for a window: once in
-    W positions its newest W − 1 move to the front. What is handed out are views in the order of
-    positions, so masks stay intervals.
+    It is allocated when the first keys arrive, for `capacity` positions; with a sliding window, for
+    twice the window at most. Then nothing is copied when a position is added, but once in W
+    positions the newest W − 1 move to the front. `append` returns views in the order of positions,
+    so masks stay intervals.
 
     Args:
         capacity: most positions, in all.
         window: W, where queries see at most the last W positions, their own included, as with
-            `regard.window`: what lies further back is let go. None keeps everything.
+            `regard.window`: earlier ones are evicted. None keeps everything.
         padding: ``(B,)`` positions at the start of each sequence that are padding; None for none.
 
     Attributes:
-        length: positions added so far, padding and those let go included.
+        length: positions added so far, padding and evicted ones included.
 
     Raises:
         ValueError: if capacity or window is below 1.
@@ -91,27 +91,27 @@ class KVCache:
         memory = self._memory
         self._check(memory, (key, value))
         self.length += new
-        if self._stored + new > self._room:  # there is a window, or the capacity would not do
-            kept = self._let_go()
+        if self._stored + new > self._room:  # only with a window: the capacity was checked above
+            kept = self._evict()
             if kept + new > self._room:
-                return self._pass_by(memory, key, value)
+                return self._append_beyond(memory, key, value)
         start, self._stored = self._stored, self._stored + new
-        for tensor, given in ((memory[0], key), (memory[1], value)):
-            tensor.narrow(-2, start, new).copy_(given)
+        for tensor, added in ((memory[0], key), (memory[1], value)):
+            tensor.narrow(-2, start, new).copy_(added)
         return memory[0].narrow(-2, 0, self._stored), memory[1].narrow(-2, 0, self._stored)
 
-    def masked(self, mask: Mask, queries: int, keys: int) -> Mask:
-        """A layer's mask for the newest queries, with the padding hidden too.
+    def hide_padding(self, mask: Mask, queries: int, keys: int) -> Mask:
+        """Hide the padding from the newest queries of a layer.
 
         Args:
-            mask: what the layer's queries may see; it must not look ahead.
+            mask: the layer's own, in which no query sees a later key.
             queries: L, as last appended.
             keys: S, as last returned.
         """
         if self.padding is None:
             return mask
-        gone = self.length - keys
-        start = (self.padding - gone).clamp(min=0)[:, None].expand(-1, queries)  # (B, L)
+        evicted = self.length - keys
+        start = (self.padding - evicted).clamp(min=0)[:, None].expand(-1, queries)  # (B, L)
         return mask & intervals(start, torch.full_like(start, keys))
 
     def reset(self, *, padding: Int[Tensor, "B"] | None = None) -> None:
@@ -122,8 +122,8 @@ class KVCache:
     def _empty(self, like: Tensor) -> Tensor:
         return like.new_empty((*like.shape[:-2], self._room, like.shape[-1]))
 
-    def _let_go(self) -> int:
-        """Move what a new query may see to the front, and return how many positions that are."""
+    def _evict(self) -> int:
+        """Move the positions that a new query may see to the front; return their number."""
         assert self._memory is not None, "positions have been stored"
         assert self.window is not None, "without a window the room is the capacity"
         kept = min(self._stored, self.window - 1)
@@ -132,23 +132,23 @@ class KVCache:
         self._stored = kept
         return kept
 
-    def _pass_by(
+    def _append_beyond(
         self, memory: tuple[Tensor, Tensor], key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Hand out more positions than there is room for, and keep the newest."""
+        """Return more positions than there is room for, and keep the newest."""
         assert self.window is not None, "without a window the room is the capacity"
         whole = [
-            torch.cat([tensor[..., : self._stored, :], given], dim=-2)
-            for tensor, given in zip(memory, (key, value), strict=True)
+            torch.cat([tensor[..., : self._stored, :], added], dim=-2)
+            for tensor, added in zip(memory, (key, value), strict=True)
         ]
         self._stored = min(whole[0].shape[-2], self.window - 1)
-        for tensor, given in zip(memory, whole, strict=True):
-            newest = given[..., given.shape[-2] - self._stored :, :]
+        for tensor, positions in zip(memory, whole, strict=True):
+            newest = positions[..., positions.shape[-2] - self._stored :, :]
             tensor[..., : self._stored, :] = newest
         return whole[0], whole[1]
 
-    def _check(self, memory: tuple[Tensor, Tensor], given: tuple[Tensor, Tensor]) -> None:
-        for name, kept, new in zip(("key", "value"), memory, given, strict=True):
+    def _check(self, memory: tuple[Tensor, Tensor], added: tuple[Tensor, Tensor]) -> None:
+        for name, kept, new in zip(("key", "value"), memory, added, strict=True):
             shape = (*kept.shape[:-2], new.shape[-2], kept.shape[-1])
             if new.shape != shape or new.dtype != kept.dtype or new.device != kept.device:
                 raise ValueError(
@@ -156,8 +156,8 @@ class KVCache:
                     f"was made for {shape} of {kept.dtype} on {kept.device}; one cache serves one "
                     "layer and one batch"
                 )
-        if given[0].shape[-2] != given[1].shape[-2]:
+        if added[0].shape[-2] != added[1].shape[-2]:
             raise ValueError(
-                f"key has {given[0].shape[-2]} positions and value {given[1].shape[-2]}; "
+                f"key has {added[0].shape[-2]} positions and value {added[1].shape[-2]}; "
                 "they must be the same"
             )

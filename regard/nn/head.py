@@ -71,7 +71,7 @@ class Head(nn.Module):
         mask: Mask | None = None,
         dropout: float = 0.0,
     ) -> Head:
-        """Make a head of given matrices, which are copied.
+        """Make a head of three matrices, which are copied.
 
         Raises:
             ValueError: if the three matrices are not of one shape ``(d_in, d_out)``.
@@ -95,7 +95,7 @@ class Head(nn.Module):
     def forward(
         self, x: Float[Tensor, "*b T C"], source: Float[Tensor, "*b S C"] | None = None
     ) -> Float[Tensor, "*b T D"]:
-        """Attend from x to source, which is x itself unless another sequence is given.
+        """Attend from x to source, which is x itself by default.
 
         Args:
             x: ``(T, C)`` or ``(B, T, C)``: where the queries come from.
@@ -136,6 +136,6 @@ class Head(nn.Module):
         return x @ self.query, source @ self.key, source @ self.value
 
     def extra_repr(self) -> str:
-        """Name the sizes and what is not a default."""
+        """Name the sizes and the options."""
         d_in, d_out = self.query.shape
         return f"d_in={d_in}, d_out={d_out}, mask={self.mask}, dropout={self.dropout}"

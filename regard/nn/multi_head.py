@@ -57,7 +57,7 @@ def merge_heads(x: Shaped[Tensor, "*b H T D"]) -> Shaped[Tensor, "*b T E"]:
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention: self or cross, masked or not, with shared key heads if asked.
+    """Multi-head attention: self or cross, masked or not, with or without shared key heads.
 
     Args:
         dim: model dimension E, of input and output.
@@ -114,10 +114,10 @@ class MultiHeadAttention(nn.Module):
         self.output = nn.Linear(dim, dim, bias=bias)
 
     def head(self, index: int) -> Head:
-        """Cut one head out, as a layer of its own with copies of its matrices.
+        """Extract one head, as a layer of its own with copies of its matrices.
 
-        Its context is this layer's share of the input of the output matrix. A bias, which a `Head`
-        has not, can't be cut out.
+        Its context is its share of the input of the output matrix. A `Head` has no bias, so a layer
+        with biases is refused.
 
         Args:
             index: which query head, 0 … H−1.
@@ -127,12 +127,11 @@ class MultiHeadAttention(nn.Module):
             ValueError: if the layer has biases, or queries and keys of different widths.
         """
         if not 0 <= index < self.heads:
-            raise IndexError(
-                f"head {index} is asked for, but there are heads 0 to {self.heads - 1}"
-            )
+            raise IndexError(f"index is {index}, but there are heads 0 to {self.heads - 1}")
         if self.query.bias is not None or self.query.in_features != self.key.in_features:
             raise ValueError(
-                "a Head has no bias and one width of input, so it can't be cut out of this layer"
+                "a Head has no bias and one input width, so it can't be extracted from this layer; "
+                "make that with bias=False and source_dim=dim"
             )
         dim = self.query.out_features // self.heads
         shared = index // (self.heads // self.groups)
@@ -149,7 +148,7 @@ class MultiHeadAttention(nn.Module):
         *,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "*b T E"]:
-        """Attend from x to source, which is x itself unless another sequence is given.
+        """Attend from x to source, which is x itself by default.
 
         Args:
             x: ``(T, E)`` or ``(B, T, E)``: where the queries come from.
@@ -204,10 +203,10 @@ class MultiHeadAttention(nn.Module):
         mask = self.mask
         if cache is not None and mask is not None:
             key, value = cache.append(key, value)
-            mask = cache.masked(mask, query.shape[-2], key.shape[-2])
+            mask = cache.hide_padding(mask, query.shape[-2], key.shape[-2])
         return query, key, value, mask
 
     def extra_repr(self) -> str:
-        """Name what the maps do not show."""
+        """Name the options that the linear maps do not show."""
         shared = "" if self.groups == self.heads else f", groups={self.groups}"
         return f"heads={self.heads}{shared}, mask={self.mask}, dropout={self.dropout}"

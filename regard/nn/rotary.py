@@ -1,4 +1,4 @@
-"""Rotary positions: each query and key is turned by its position, so that a score tells a distance.
+"""Rotary positions: queries and keys rotate with their position, so scores depend on distances.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """
@@ -43,13 +43,13 @@ class Rotation:
         base: float = 10_000.0,
         dtype: torch.dtype = torch.float32,
     ) -> Rotation:
-        """Work out cosines and sines: pair i of a head turns by ``position · base^(−2i/D)``.
+        """Compute cosines and sines: pair i of a head rotates by ``position · base^(−2i/D)``.
 
         Args:
             positions: ``(L,)``, or ``(B, L)`` for each sequence's own.
             dim: D, even.
-            base: above 0; the larger, the slower the last pairs turn.
-            dtype: of the table; float32 keeps the angles of long texts apart, bfloat16 would not.
+            base: above 0; the larger, the slower the last pairs rotate.
+            dtype: of the table; float32 distinguishes the angles of long texts, bfloat16 does not.
 
         Raises:
             ValueError: if `dim` is odd, or base is not a finite number above 0.
@@ -57,7 +57,7 @@ class Rotation:
         Source: Su et al. 2021, arXiv:2104.09864, section 3.2.2.
         """
         if dim < 2 or dim % 2:
-            raise ValueError(f"dim is {dim}; rotary positions turn pairs of channels: take even D")
+            raise ValueError(f"dim is {dim}; rotary positions pair up channels: take an even D")
         if not 0 < base < math.inf:
             raise ValueError(f"base is {base}; expected a finite number above 0")
         exponent = torch.arange(0, dim, 2, device=positions.device, dtype=dtype) / dim  # (D/2,)
@@ -67,12 +67,12 @@ class Rotation:
         return cls(angles.cos(), angles.sin())
 
     def __call__(self, x: Float[Tensor, "*b L D"]) -> Float[Tensor, "*b L D"]:
-        """Turn queries or keys ``(B, H, L, D)``; they keep their dtype."""
+        """Rotate queries or keys ``(B, H, L, D)``; they keep their dtype."""
         first, second = x.chunk(2, dim=-1)  # (B, H, L, D/2) each
-        turned = torch.cat(
+        rotated = torch.cat(
             [first * self.cos - second * self.sin, second * self.cos + first * self.sin], dim=-1
         )
-        return turned.to(x.dtype)
+        return rotated.to(x.dtype)
 
 
 def rotary(
@@ -109,8 +109,9 @@ def rotary(
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     first = min(0, keys - queries)
     positions = torch.arange(first, keys, device=query.device)
-    turn = Rotation.of(positions, query.shape[-1], base=base, dtype=dtype)
+    rotation = Rotation.of(positions, query.shape[-1], base=base, dtype=dtype)
     of_query, of_key = (
-        Rotation(turn.cos[start:], turn.sin[start:]) for start in (keys - queries - first, -first)
+        Rotation(rotation.cos[start:], rotation.sin[start:])
+        for start in (keys - queries - first, -first)
     )
     return of_query(query), of_key(key)

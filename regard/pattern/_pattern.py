@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from regard._axes import Mover
-from regard._contexts import unreadable
+from regard._contexts import abstract_reason
 from regard.errors import Error
 from regard.pattern._operator import LinearOperator
 from regard.pattern.index import span, spelled_out
@@ -186,7 +186,7 @@ class Pattern(LinearOperator):
         rows, columns = span("queries", queries, self.shape[-2]), span("keys", keys, self.shape[-1])
         known = self._logsumexp if keys is None else self._row_logsumexp()
         return Pattern.of(
-            self._problem.window(rows, columns), None if known is None else known[:, rows]
+            self._problem.crop(rows, columns), None if known is None else known[:, rows]
         )
 
     def at(self, queries: Int[Tensor, " l"]) -> Pattern:
@@ -296,7 +296,7 @@ class Pattern(LinearOperator):
         return take(readouts, self._problem, sizes, self._logsumexp, columns)
 
     def _require_numbers(self) -> None:
-        why = unreadable(self._problem.query, self._problem.key)
+        why = abstract_reason(self._problem.query, self._problem.key)
         if why is not None:
             raise Error(
                 f"a pattern's weights can't be read under {why}; return query and key, or the "

@@ -12,7 +12,7 @@ import torch
 from regard.backends import native
 from regard.backends.gpu import triton
 from regard.pattern.stream import stream
-from regard.problem.finite import unrounded
+from regard.problem.finite import without_autocast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ def _streamed(
     columns: slice | None,
 ) -> list[Any]:
     states = [readout.begin(sizes) for readout in readouts]
-    with torch.no_grad(), unrounded(sizes.device):
+    with torch.no_grad(), without_autocast(sizes.device):
         for block in stream(problem, logsumexp, columns):
             for readout, state in zip(readouts, states, strict=True):
                 readout.add(state, block)

@@ -82,7 +82,7 @@ def stream(
         return
     scores = _BLOCK_SCORES * (_TIMES_ON_CUDA if problem.query.is_cuda else 1)
     for chosen in _groups(problem, at_most=max(1, scores // area)):
-        part = problem.select(chosen).cast(problem.exact_dtype).aligned()
+        part = problem.select(chosen).cast(problem.exact_dtype).padded()
         known = None if logsumexp is None else logsumexp[chosen]
         height = max(1, scores // (chosen.numel() * problem.keys))
         for top in range(0, problem.queries, height):
@@ -206,7 +206,7 @@ def is_coarse(logsumexp: Float[Tensor, "*b L"]) -> Bool[Tensor, "*b L"]:
 
 def _hide(scores: Tensor, part: Problem, rows: slice, columns: slice, hidden: float) -> None:
     """Overwrite the scores of hidden keys, looking only where there may be some."""
-    if not part.rows.interval:
+    if not part.rows.is_interval:
         scores.masked_fill_(~part.rows.visible(rows, columns)[:, 0], hidden)
         return
     low, high = part.rows.common(rows)

@@ -1,8 +1,8 @@
 """One attention problem, checked and brought to one layout.
 
-`explain`, `attention` and `Pattern` take the same arguments; they are checked here, once, and every
-backend and readout is handed the result: leading dimensions as two, (B, H), the mask as rows, every
-per-head number as ``(b, h)`` with b in {1, B}, h in {1, H}.
+`explain`, `attention` and `Pattern` take the same arguments, checked here once. Every backend and
+readout takes the `Problem`: leading dimensions as two, (B, H), the mask as rows, every per-head
+number as ``(b, h)`` with b in {1, B}, h in {1, H}.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value.
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard._axes import aligned, four_axes, matrix, per_head, widened
+from regard._axes import four_axes, matrix, pad_last, padded_size, per_head
 from regard._cached import cached
-from regard._contexts import readable
+from regard._contexts import is_concrete
 from regard._tensors import check_floating
 from regard.mask import Mask
 from regard.problem.dropout import draw_seed
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 # The product of two such numbers, summed over a head dimension of up to 2¹⁶, is at most 2¹²⁶, which
 # a float32 holds.
-_TAME = 2.0**55
+_LARGEST = 2.0**55
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
-    """What attention is to be computed; see `check` for how it comes to be."""
+    """The tensors and options of one attention; made by `check`."""
 
     leading: tuple[int, ...]
-    """The leading dimensions that results get back."""
+    """The leading dimensions of the query, which results get back."""
     query: Float[Tensor, "B H L D"]
     key: Float[Tensor, "B G S D"]
     value: Float[Tensor, "B _ S Dv"] | None
@@ -55,7 +55,7 @@ class Problem:
     sink: Float[Tensor, "#b #h"] | None = None
     dropout: float = 0.0
     seed: Int[Tensor, "2"] | None = None
-    """With a dropout above 0, it and a weight's place decide whether that survives."""
+    """With a dropout above 0, it and a weight's place decide whether that is kept."""
 
     @property
     def heads(self) -> tuple[int, int]:
@@ -79,7 +79,7 @@ class Problem:
 
     @property
     def differentiable(self) -> bool:
-        """Whether a gradient may be asked for."""
+        """Whether a gradient may be needed."""
         return torch.is_grad_enabled() and any(
             t is not None and t.requires_grad for t in self.continuous
         )
@@ -93,16 +93,16 @@ class Problem:
     def is_finite(self) -> bool | None:
         """Whether query, key and value hold no NaN, and nothing from which one could arise.
 
-        Infinities make NaNs of zero weights. So do numbers so large that a score overflows, such
-        as memory that was never written holds them. None where that can't be seen; torch.compile
-        breaks its graph to see it.
+        Infinities times zero weights are NaN, and so are numbers so large that a score overflows,
+        as uninitialised memory may hold. None where the values are abstract; torch.compile breaks
+        its graph to read them.
         """
         tensors = [t for t in (self.query, self.key, self.value) if t is not None]
-        if not torch.compiler.is_compiling() and not readable(*tensors):
+        if not torch.compiler.is_compiling() and not is_concrete(*tensors):
             return None
         largest = [_largest(t) for t in tensors if t.numel() > 0]
-        most = _TAME / max(1.0, abs(self.scale))  # a score must not overflow when it is scaled
-        return not largest or bool((torch.stack(largest) <= most).all())  # read back but once
+        limit = _LARGEST / max(1.0, abs(self.scale))  # a score must not overflow when it is scaled
+        return not largest or bool((torch.stack(largest) <= limit).all())  # one read
 
     def repeated(self, tensor: Float[Tensor, "B G S d"]) -> Float[Tensor, "B H S d"]:
         """Repeat key or value for the query heads of its group, without copying where possible."""
@@ -122,15 +122,15 @@ class Problem:
         self._assert_no_dropout()
         return replace(self, query=self.query[..., index, :], rows=self.rows.take(index))
 
-    def window(self, queries: slice, keys: slice) -> Problem:
-        """Keep only a range of queries and a range of keys; what a row sees outside is lost."""
+    def crop(self, queries: slice, keys: slice) -> Problem:
+        """Keep only a range of queries and a range of keys, as if there were no others."""
         self._assert_no_dropout()
         return replace(
             self,
             query=self.query[..., queries, :],
             key=self.key[..., keys, :],
             value=None if self.value is None else self.value[..., keys, :],
-            rows=self.rows.window(queries, keys),
+            rows=self.rows.crop(queries, keys),
         )
 
     def select(self, pairs: Int[Tensor, "*n"]) -> Problem:
@@ -142,7 +142,7 @@ class Problem:
 
         def pick(tensor: Tensor) -> Tensor:
             head_of = head * tensor.shape[1] // max(heads, 1)
-            if flat.numel() == 1:  # a view: one head of a large model is looked at without a copy
+            if flat.numel() == 1:  # a view: one head of a large model needs no copy
                 return tensor[int(batch)][int(head_of)][None, None]
             return tensor[batch, head_of][:, None]
 
@@ -195,13 +195,13 @@ class Problem:
         key = move(self.key)
         return replace(self, query=query, key=key, value=value, rows=rows, alibi=alibi, sink=sink)
 
-    def aligned(self) -> Problem:
-        """Widen query and key by zeros to an aligned head dimension; see `_layout.aligned`."""
-        width = aligned(self.query.shape[-1])
-        return replace(self, query=widened(self.query, width), key=widened(self.key, width))
+    def padded(self) -> Problem:
+        """Pad the head dimension of query and key with zeros; see `padded_size`."""
+        width = padded_size(self.query.shape[-1])
+        return replace(self, query=pad_last(self.query, width), key=pad_last(self.key, width))
 
     def detached(self) -> Problem:
-        """Leave gradients, value and dropout behind: what a pattern keeps."""
+        """Drop gradients, value and dropout: what a pattern keeps."""
         bias, alibi, sink = (
             None if t is None else t.detach() for t in (self.rows.bias, self.alibi, self.sink)
         )
@@ -218,7 +218,7 @@ class Problem:
         )
 
     def _assert_no_dropout(self) -> None:
-        assert self.dropout == 0, "which weights survive goes by their place in the whole problem"
+        assert self.dropout == 0, "dropout goes by a weight's place in the whole problem"
 
 
 def check(

@@ -1,9 +1,9 @@
-"""Which weights dropout spares: a pure function of a seed and of where a weight stands.
+"""Which weights dropout keeps: a pure function of a seed and of where a weight stands.
 
 Nothing is drawn in sequence. Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy
 as 1, 2, 3", https://doi.org/10.1145/2063384.2063405, section 3.3) turns a counter of four 32-bit
 words, under a key of two, into four random words. The counter names four neighbouring weights, the
-key is the seed. So any part of a pattern, in any order, by any backend, tells the same survivors.
+key is the seed. So every part of a pattern, in any order, by any backend, keeps the same weights.
 
 Axes: B batch, H query heads; l queries and s keys of a block, q groups of four keys.
 """
@@ -31,9 +31,9 @@ _COUNTERS = 2**17
 
 
 def draw_seed(generator: torch.Generator | None) -> Int[Tensor, "2"]:
-    """Draw a seed; None is torch's own generator on the CPU, whatever computes.
+    """Draw a seed; None is torch's own generator on the CPU, on every device.
 
-    It stays a tensor, so that a graph holds the drawing and not what was drawn once, and so that
+    It stays a tensor, so that a graph draws a new one at each run, and so that
     `torch.func.vmap` can draw one for each entry.
 
     Returns:
@@ -51,9 +51,9 @@ def keep_mask(
     columns: slice,
     device: torch.device,
 ) -> Bool[Tensor, "B H l s"]:
-    """Tell which weights of a block survive, in every head of a problem.
+    """Compute which weights of a block are kept, in every head of a problem.
 
-    The weight of head b·H + h, query i and key j is spared where word j mod 4 of the counter
+    The weight of head b·H + h, query i and key j is kept where word j mod 4 of the counter
     (j div 4, i, b·H + h, 0) is at least dropout · 2³².
 
     Args:
@@ -62,7 +62,7 @@ def keep_mask(
         heads: (B, H) of the whole problem.
         rows: queries of the block, counted in the whole problem.
         columns: keys of the block, likewise.
-        device: where the result is wanted.
+        device: of the result.
     """
     first = columns.start // 4
     fours = torch.arange(first, -(-columns.stop // 4), device=device)
@@ -72,8 +72,8 @@ def keep_mask(
     threshold = math.ceil(dropout * 2**32)  # an exact product: 2³² shifts the exponent alone
     height = max(1, _COUNTERS // max(1, head.numel() * fours.numel()))
     parts = []
-    for some in query.split(height):
-        words = philox((fours, some, head, torch.zeros_like(fours)), (low, high))
+    for rows_of_part in query.split(height):
+        words = philox((fours, rows_of_part, head, torch.zeros_like(fours)), (low, high))
         parts.append(torch.stack([word >= threshold for word in words], dim=-1).flatten(-2))
     return torch.cat(parts, dim=-2)[..., columns.start - 4 * first : columns.stop - 4 * first]
 
@@ -81,8 +81,8 @@ def keep_mask(
 def philox(counter: Words, key: tuple[Tensor, Tensor]) -> tuple[Int[Tensor, "B H l q"], ...]:
     """Scramble counters, whose four words broadcast, under a key by Philox4x32-10.
 
-    A word is kept in an int64. The early rounds work on the small tensors they are handed; only
-    from the fourth on has each word met all others, and the full shape.
+    A word is kept in an int64. The early rounds work on small tensors;
+    from the fourth on each word depends on all others, and has the full shape.
     """
     one, two, three, four = counter
     low, high = key

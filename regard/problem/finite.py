@@ -1,8 +1,8 @@
-"""Arithmetic in which what is hidden stays hidden.
+"""Arithmetic in which a masked key or value never reaches a result, not even a NaN.
 
-A weight of a hidden key is 0, but 0 · NaN is NaN and 0 · ∞ too: the plain operations let what lies
-in padding reach results and gradients. Those here let a non-finite number through only where it is
-visible. With finite inputs they are the plain operations.
+The weight of a masked key is 0, but 0 · NaN and 0 · ∞ are NaN: with the plain operations padding
+reaches results and gradients. Those here let a non-finite number through only where it is visible.
+With finite inputs they are the plain operations.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard._contexts import readable
+from regard._contexts import is_concrete
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -25,19 +25,19 @@ def dot_products(
     query: Float[Tensor, "B H L D"], key: Float[Tensor, "B H S D"]
 ) -> Float[Tensor, "B H L S"]:
     """Compute query @ keyᵀ, such that a zero gradient of a score stays zero on its way back."""
-    with unrounded(query.device):
+    with without_autocast(query.device):
         scores = query @ key.transpose(-2, -1)
         if _finite(query, key):
             return scores
-        clean = _cleaned(query) @ _cleaned(key).transpose(-2, -1)
+        clean = _nonfinite_to_zero(query) @ _nonfinite_to_zero(key).transpose(-2, -1)
     return clean + torch.where(scores.isfinite(), 0, scores).detach()
 
 
 def softcapped(scores: Float[Tensor, "B H L S"], cap: float) -> Float[Tensor, "B H L S"]:
     """Compute cap·tanh(scores/cap), such that a zero gradient stays zero on its way back."""
-    stray = scores.isnan()  # tanh's derivative there is NaN, and 0 · NaN too
-    capped = cap * torch.tanh(scores.masked_fill(stray, 0) / cap)
-    return capped.masked_fill(stray, torch.nan)
+    nan = scores.isnan()  # tanh's derivative there is NaN, and 0 · NaN too
+    capped = cap * torch.tanh(scores.masked_fill(nan, 0) / cap)
+    return capped.masked_fill(nan, torch.nan)
 
 
 def weighted_sum(
@@ -46,28 +46,28 @@ def weighted_sum(
     visible: Bool[Tensor, "*w L S"],
 ) -> Float[Tensor, "*o L Dv"]:
     """Compute weights @ value; a non-finite value reaches the rows that see it, and no others."""
-    with unrounded(value.device):
+    with without_autocast(value.device):
         if _finite(value):
             return weights @ value
-        context = weights @ _cleaned(value)
-        seen = visible.expand(weights.shape).to(value.dtype)
-        for stray in (torch.inf, -torch.inf, torch.nan):
-            holds = value.isnan() if stray != stray else value == stray  # noqa: PLR0124 - NaN differs from itself
-            context = context + torch.where(seen @ holds.to(value.dtype) > 0, stray, 0.0)
+        context = weights @ _nonfinite_to_zero(value)
+        sees = visible.expand(weights.shape).to(value.dtype)
+        for number in (torch.inf, -torch.inf, torch.nan):
+            holds = value.isnan() if number != number else value == number  # noqa: PLR0124 - NaN differs from itself
+            context = context + torch.where(sees @ holds.to(value.dtype) > 0, number, 0.0)
     return context
 
 
-def unrounded(device: torch.device) -> AbstractContextManager[object]:
-    """Keep autocast out: it would round float32 factors to a half precision."""
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Turn autocast off, which would round float32 factors to a half precision."""
     if device.type == "meta":  # which has none
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
 def _finite(*tensors: Tensor) -> bool:
-    """Whether there is nothing to keep apart, as far as that can be seen."""
-    return readable(*tensors) and all(bool(t.detach().isfinite().all()) for t in tensors)
+    """Whether all values are known to be finite."""
+    return is_concrete(*tensors) and all(bool(t.detach().isfinite().all()) for t in tensors)
 
 
-def _cleaned(tensor: Tensor) -> Tensor:
+def _nonfinite_to_zero(tensor: Tensor) -> Tensor:
     return torch.where(tensor.isfinite(), tensor, 0)

@@ -117,7 +117,7 @@ def only_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
         bounds = IndexBounds(*(part for part in parts if part is not None))
     rows = replace(
         problem.rows,
-        lead=(problem.heads[0], len(numbers)),
+        heads=(problem.heads[0], len(numbers)),
         bounds=bounds,
         allowed=pick(problem.rows.allowed),
         bias=pick(problem.rows.bias),

@@ -230,7 +230,6 @@ def _moved(rows: Rows, device: torch.device) -> Rows:
 
 def _joined(pieces: list[_Piece], keys: int) -> Rows:
     """Put rows below one another, each over all the keys."""
-    lead = pieces[0].rows.lead
     tables = []
     for piece in pieces:
         table, shift = piece.rows, piece.shift
@@ -240,7 +239,6 @@ def _joined(pieces: list[_Piece], keys: int) -> Rows:
     columns = ([bound.expand(*_common(group), -1) for bound in group] for group in groups)
     return replace(
         pieces[0].rows,
-        lead=lead,
         keys=keys,
         bounds=IndexBounds(*(torch.cat(column, dim=-1) for column in columns)),
         allowed=_written_out([piece.rows.allowed for piece in pieces], pieces, keys, filler=True),

@@ -167,7 +167,7 @@ def _extent(pattern: Pattern) -> tuple[int, int]:
     index = torch.arange(rows.queries, device=rows.start.device)
     sees = ((rows.start <= index) & (index < rows.stop)).flatten(0, 1).any(0)
     seen = sees.nonzero().flatten()
-    if not rows.interval or seen.numel() == 0:
+    if not rows.is_interval or seen.numel() == 0:
         return 0, rows.queries
     return int(seen[0]), int(seen[-1]) + 1
 
@@ -177,7 +177,7 @@ def _cut(pattern: Pattern, start: int, stop: int) -> Pattern:
     if (start, stop) == (0, pattern.shape[-2]):
         return pattern
     part = slice(start, stop)
-    return Pattern.of(pattern.problem.window(part, part), None)
+    return Pattern.of(pattern.problem.crop(part, part), None)
 
 
 def _texts(layer: Layer, names: Tokens | None) -> list[tuple[Pattern, Tensor | None]]:

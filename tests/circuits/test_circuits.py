@@ -337,9 +337,9 @@ def test_nothing_of_the_size_of_the_stream_squared_or_of_the_vocabulary_is_made(
 @pytest.mark.parametrize("function", [qk, ov, copying])
 def test_indices_out_of_range(function):
     model = our_gpt()
-    with pytest.raises(IndexError, match="layer 2 is asked for, but there are layers 0 to 1"):
+    with pytest.raises(IndexError, match="layer is 2, but there are layers 0 to 1"):
         function(model, 2, 0)
-    with pytest.raises(IndexError, match="head -1 is asked for, but there are heads 0 to 4"):
+    with pytest.raises(IndexError, match="head is -1, but there are heads 0 to 4"):
         function(model, 0, -1)
     with pytest.raises(TypeError, match=r"layer must be an integer from 0 to 1, but is 1\.0"):
         function(model, 1.0, 0)
@@ -350,7 +350,7 @@ def test_indices_out_of_range(function):
 def test_heads_are_counted_by_queries_where_keys_are_shared():
     model = llama()
     assert ov(model, 0, 5).left.shape == (30, 8)
-    with pytest.raises(IndexError, match="head 6 is asked for, but there are heads 0 to 5"):
+    with pytest.raises(IndexError, match="head is 6, but there are heads 0 to 5"):
         ov(model, 0, 6)
 
 

@@ -102,7 +102,7 @@ USES = {
 
 @pytest.mark.parametrize("name", USES)
 def test_a_subclass_with_a_meaning_of_its_own_is_refused(name):
-    with pytest.raises(TypeError, match="a Lazy, whose memory need not hold what it stands for"):
+    with pytest.raises(TypeError, match="a Lazy, whose memory need not hold its values"):
         USES[name](lazy(3, H, S, D) if name in {"query", "key"} else lazy(L, S))
 
 

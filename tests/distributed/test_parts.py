@@ -48,7 +48,7 @@ def plan_of(rank, ranks, query, mask):
         problem=check(mine, mine),
         queries=layout,
         keys=layout,
-        chunks=[(chunk, rows.window(chunk.positions, whole)) for chunk in layout.chunks(rank)],
+        chunks=[(chunk, rows.crop(chunk.positions, whole)) for chunk in layout.chunks(rank)],
     )
 
 
@@ -155,7 +155,7 @@ def test_a_block_written_out_in_tiles_adds_what_the_kernels_add(dtype):
     alibi = draw(4).abs()
     scoring = Scoring(mask=regard.causal() & regard.window(4), softcap=1.5, alibi=alibi)
     problem = check(query, key, value, scoring)
-    block = problem.window(slice(2, 9), slice(1, 8))
+    block = problem.crop(slice(2, 9), slice(1, 8))
     whole, logsumexp = _kernels.forward(problem)
     rows = gradient[..., 2:9, :], whole[..., 2:9, :], logsumexp[..., 2:9]
     names = ("query", "key", "value", "alibi")

@@ -101,7 +101,7 @@ def test_wrong_channels_are_named():
 
 
 def test_a_head_that_is_not_there_or_not_a_plain_one_is_refused():
-    with pytest.raises(IndexError, match="head 6 is asked for, but there are heads 0 to 5"):
+    with pytest.raises(IndexError, match="index is 6, but there are heads 0 to 5"):
         MultiHeadAttention(30, 6).head(6)
     with pytest.raises(ValueError, match="no bias and one width"):
         MultiHeadAttention(30, 6, bias=True).head(0)

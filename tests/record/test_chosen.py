@@ -132,7 +132,7 @@ def test_heads_with_intervals_of_their_own():
     full = torch.softmax((query @ key.mT * D**-0.5).masked_fill(~mask, -math.inf), -1)
     with regard.record(heads=[4, 2]) as recording:
         F.scaled_dot_product_attention(query, key, key, attn_mask=mask)
-    assert recording[0].problem.rows.interval
+    assert recording[0].problem.rows.is_interval
     torch.testing.assert_close(recording[0].dense(), full[:, [4, 2]], rtol=0, atol=1e-6)
 
 

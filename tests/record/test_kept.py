@@ -110,7 +110,7 @@ def test_a_32_layer_32_head_model_at_32768_tokens_takes_what_its_queries_and_key
         sizes = [t.untyped_storage().nbytes() for p in problems for t in (p.query, p.key)]
     assert len(recording) == layers
     assert sum(sizes) == layers * (heads + groups) * length * dim * 2 == 10 * 2**30
-    assert all(p.rows.interval for p in problems)
+    assert all(p.rows.is_interval for p in problems)
     written = {"positions", "start", "stop"}  # tables of a mask, which nobody has asked for
     assert not any(written & vars(p.rows.bounds).keys() for p in problems)
 

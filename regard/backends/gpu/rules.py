@@ -34,7 +34,7 @@ _LINE = 16  # bytes that the kernels load at once: rows must start at multiples 
 def sees_everything(rows: Rows) -> bool:
     """Whether every query sees every key, as far as a rule says so."""
     line = rows.bounds
-    if not rows.interval or not isinstance(line, AffineBounds):
+    if not rows.is_interval or not isinstance(line, AffineBounds):
         return False
     left = line.first_start is None or line.first_start + line.queries - 1 <= 0
     return left and (line.first_stop is None or line.first_stop >= line.keys)
@@ -43,7 +43,7 @@ def sees_everything(rows: Rows) -> bool:
 def causal_offset(rows: Rows) -> int | None:
     """Tell where query 0 sits, if every query sees the keys up to its own position; else None."""
     line = rows.bounds
-    if not rows.interval or not isinstance(line, AffineBounds) or line.first_stop is None:
+    if not rows.is_interval or not isinstance(line, AffineBounds) or line.first_stop is None:
         return None
     return (
         line.first_stop - 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from regard._contexts import watched
+from regard._contexts import must_dispatch
 from regard.backends.native import library, objection
 from regard.backends.native._arguments import Arguments
 from regard.problem import Scoring, check
@@ -46,10 +46,10 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
 
     The arguments are unchecked.
     """
-    if watched():
+    if must_dispatch():
         return None
-    line = (None, None, None) if mask is None else mask.line
-    if line is None or not (type(query) is type(key) is type(value) is torch.Tensor):
+    affine = (None, None, None) if mask is None else mask.affine
+    if affine is None or not (type(query) is type(key) is type(value) is torch.Tensor):
         return None
     if torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
@@ -63,7 +63,7 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
             query.shape, key.shape, value.shape,
             query.stride(), key.stride(), value.stride(),
             query.dtype, key.dtype, value.dtype,
-            line, scale,
+            affine, scale,
         )  # fmt: skip
     except RuntimeError:  # a nested tensor has no shape: the checks will say so
         return None

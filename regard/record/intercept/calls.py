@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard._contexts import as_under_autocast
+from regard._contexts import to_autocast_dtype
 from regard._tensors import check_tensor
 from regard.mask import causal
 from regard.problem import Problem, Scoring, check
@@ -98,7 +98,7 @@ def of_sdpa(
             "the model attends over nested tensors, which are not recorded; pad the batch and hide "
             "the padding with a mask"
         )
-    query, key, value = (as_under_autocast(tensor) for tensor in (query, key, value))
+    query, key, value = (to_autocast_dtype(tensor) for tensor in (query, key, value))
     grouped_query, grouped_key, attn_mask = _grouped(module, query, key, attn_mask)
     if grouped_query is not query or grouped_key is not key:
         query, key, value, enable_gqa = grouped_query, grouped_key, grouped_key, True

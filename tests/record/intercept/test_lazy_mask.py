@@ -91,7 +91,7 @@ def test_a_call_of_sdpa_with_it_is_recorded_by_its_rule():
     with regard.record() as expected:
         F.scaled_dot_product_attention(query, key, key, SEEN)
     for pattern in recording:
-        assert pattern.problem.rows.interval
+        assert pattern.problem.rows.is_interval
         torch.testing.assert_close(pattern.dense(), expected[0].dense(), rtol=0, atol=1e-6)
 
 

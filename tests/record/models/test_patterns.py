@@ -158,7 +158,7 @@ def test_windows_are_two_integers_a_row():
         model, (arguments, _) = case.build("eager"), case.call()
         with torch.no_grad(), regard.record(model) as recording:
             model(**arguments)
-        assert all(pattern.problem.rows.interval for pattern in recording)
+        assert all(pattern.problem.rows.is_interval for pattern in recording)
 
 
 def allowed(length):

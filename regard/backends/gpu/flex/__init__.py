@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regard._axes import widened
+from regard._axes import pad_last
 from regard.backends._objections import (
     THREE_DTYPES,
     objection_to_context,
@@ -24,7 +24,7 @@ from regard.backends._objections import (
 )
 from regard.backends._results import empty_result, with_sink
 from regard.backends.gpu import hardware, rules
-from regard.problem.finite import unrounded
+from regard.problem.finite import without_autocast
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -77,11 +77,11 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
     if key.shape[1] != value.shape[1]:
         key = problem.repeated(key)
     query, key, value = (
-        widened(t, max(_NARROWEST, t.shape[-1])) for t in (problem.query, key, value)
+        pad_last(t, max(_NARROWEST, t.shape[-1])) for t in (problem.query, key, value)
     )
     everything = rules.sees_everything(problem.rows)
     blocks = None if everything else block_mask(problem.rows, mask_mod(problem))
-    with unrounded(query.device):
+    with without_autocast(query.device):
         context, logsumexp = attend(
             query, key, value, problem.scale, score_mod(problem), blocks, kind(problem)
         )

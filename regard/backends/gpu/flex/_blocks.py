@@ -61,7 +61,7 @@ def block_tables(rows: Rows, size: int) -> tuple[Bool[Tensor, "b h m n"], Bool[T
     first = torch.arange(0, rows.keys, size, device=start.device)  # (n,)
     touched = (low[..., None] < first + size) & (high[..., None] > first)
     full = (latest[..., None] <= first) & (earliest[..., None] >= first + size)
-    if not rows.interval:  # what is dense may hide any key
+    if not rows.is_interval:  # what is dense may hide any key
         full = torch.zeros_like(full)
     return touched, full
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regard._axes import widened
+from regard._axes import pad_last
 from regard.backends._results import empty_result, with_sink
 from regard.backends.gpu import rules
-from regard.problem.finite import unrounded
+from regard.problem.finite import without_autocast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,9 +46,9 @@ def fused(
         value = problem.repeated(value)
     query, scale = rules.with_positive_scale(problem.query, problem.scale)
     query, key, value = (
-        rules.laid_out(widened(t, max(width, rules.rounded_up(t.shape[-1]))))
+        rules.laid_out(pad_last(t, max(width, rules.rounded_up(t.shape[-1]))))
         for t in (query, key, value)
     )
-    with unrounded(query.device):
+    with without_autocast(query.device):
         context, logsumexp = call(query, key, value, scale)
     return with_sink(problem.sink, context[..., :size], logsumexp)

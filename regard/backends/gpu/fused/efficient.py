@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard._axes import widened
+from regard._axes import pad_last
 from regard.backends._blocks import in_blocks
 from regard.backends._objections import THREE_DTYPES, objection_to_dtype, objection_to_gradients
 from regard.backends.gpu import hardware, rules
@@ -94,7 +94,7 @@ def _kernel(
 def _aligned(mask: Tensor) -> Tensor:
     """Lay the rows of a mask out as far apart as the kernel wants them."""
     keys = mask.shape[-1]
-    return widened(mask, -(-keys // _ALIGNED) * _ALIGNED)[..., :keys]
+    return pad_last(mask, -(-keys // _ALIGNED) * _ALIGNED)[..., :keys]
 
 
 def _heads_written(problem: Problem) -> int:
