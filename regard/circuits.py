@@ -145,8 +145,9 @@ class LowRank:
     def _check_operand(self, x: Tensor, width: torch.Size, expected: str) -> None:
         if width != self.shape[:1] or (x.dtype, x.device) != (self.left.dtype, self.left.device):
             raise ValueError(
-                f"an operand {tuple(x.shape)} of {x.dtype} on {x.device} does not fit {self!r}: it "
-                f"must be {expected} with E={self.shape[0]}, of this dtype and device; see Tensor.to"
+                f"an operand {tuple(x.shape)} of {x.dtype} on {x.device} does not fit {self!r}: "
+                f"it must be {expected} with E={self.shape[0]}, of this dtype and device; "
+                "see Tensor.to"
             )
 
 
@@ -187,8 +188,8 @@ def qk(model: nn.Module, layer: int, head: int) -> LowRank:
 def ov(model: nn.Module, layer: int, head: int) -> LowRank:
     """The map by which a head copies: ``x @ ov`` is its output where all its weight is on source x.
 
-    As in `qk`, x is the input of the value matrix, without biases. A normalisation or scaling of the
-    heads' sum, before it is added to the residual stream, is left out too.
+    As in `qk`, x is the input of the value matrix, without biases. What a model may do to the
+    heads' sum before it adds it to the residual stream, normalise or scale, is left out too.
 
     Args:
         model: as for `qk`.
@@ -200,7 +201,7 @@ def ov(model: nn.Module, layer: int, head: int) -> LowRank:
         D is the width of a value. Both are views, as for `qk`.
 
     Raises:
-        TypeError, IndexError, ValueError: as for `qk`; normalised queries and keys do not matter here.
+        TypeError, IndexError, ValueError: as for `qk`; normalised queries and keys are no error.
 
     Example:
         >>> from regard.gpt import GPT, GPTConfig

@@ -291,7 +291,7 @@ def test_small_singular_values_are_kept():
     torch.testing.assert_close(circuit.singular_values(), values, rtol=1e-4, atol=0)
 
 
-def test_half_precision_is_worked_out_in_float64():
+def test_half_precision_is_computed_in_float64():
     circuit = LowRank(*(torch.randn(n, m).bfloat16() for n, m in ((13, 5), (5, 13))))
     product = circuit.left.double() @ circuit.right.double()
     torch.testing.assert_close(
@@ -374,7 +374,9 @@ def test_other_models(model):
 def test_blocks_of_another_kind():
     transformers = pytest.importorskip("transformers")
     config = transformers.GPTJConfig(n_embd=12, n_head=3, n_layer=1, rotary_dim=2, vocab_size=5)
-    with pytest.raises(TypeError, match=r"layer 0, GPTJBlock; supported are"):
+    with pytest.raises(
+        TypeError, match=r"layer 0, GPTJBlock, has no attention that is known; supported are"
+    ):
         qk(transformers.GPTJModel(config), 0, 0)
 
 
@@ -398,7 +400,7 @@ def test_queries_that_are_normalised_have_a_map_of_values_alone():
     assert -1 <= copying(model, 1, 4) <= 1
 
 
-def test_what_else_acts_in_an_attention():
+def test_other_parts_of_an_attention_are_refused():
     model = llama()
     model.model.layers[1].self_attn.gate = nn.Linear(3, 5)
     assert ov(model, 0, 0).shape == (30, 30)
@@ -460,7 +462,7 @@ def test_weights_that_are_not_finite():
 
 def test_factors_that_do_not_fit():
     left, right = torch.zeros(7, 3), torch.zeros(3, 7)
-    with pytest.raises(TypeError, match="left must be a tensor of floating point, but is list"):
+    with pytest.raises(TypeError, match="left must be a floating-point tensor, but is list"):
         LowRank([[1.0]], right)
     with pytest.raises(TypeError, match=r"right must be .* but is torch\.int64"):
         LowRank(left, right.long())

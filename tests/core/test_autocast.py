@@ -1,4 +1,4 @@
-"""Autocast: torch's call and its stand-in convert what they are handed; `attention` does not."""
+"""Autocast: torch's call and regard's drop-in convert their arguments; `attention` does not."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ FULL, HALF, DOUBLE = torch.float32, torch.bfloat16, torch.float64
     "dtypes", [(FULL,) * 3, (HALF, FULL, FULL), (HALF, HALF, FULL), (HALF,) * 3]
 )
 @pytest.mark.parametrize("mask", [None, torch.bool, torch.float32, torch.bfloat16])
-def test_the_stand_in_converts_as_torch_does(mask, dtypes, dtype):
+def test_sdpa_converts_as_torch_does(mask, dtypes, dtype):
     tensors = [t.requires_grad_() for t in inputs(*dtypes)]
     given = None if mask is None else torch.eye(L, S).to(mask)
     results = []
@@ -60,7 +60,7 @@ def test_without_autocast_mixed_dtypes_are_refused():
         regard.scaled_dot_product_attention(*tensors)
 
 
-def test_attention_computes_in_the_dtype_that_it_is_handed():
+def test_attention_computes_in_the_dtype_of_its_arguments():
     tensors = inputs(FULL, FULL, FULL)
     expected = regard.attention(*tensors)
     with torch.autocast("cpu", dtype=HALF):
@@ -69,7 +69,7 @@ def test_attention_computes_in_the_dtype_that_it_is_handed():
             regard.attention(*inputs(HALF, FULL, FULL))
 
 
-def test_a_recording_shows_what_the_stand_in_computed():
+def test_a_recording_shows_what_sdpa_computed():
     tensors = inputs(FULL, FULL, FULL)
     with torch.autocast("cpu", dtype=HALF), regard.record() as recording:
         regard.scaled_dot_product_attention(*tensors)

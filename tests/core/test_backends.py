@@ -1,4 +1,4 @@
-"""Every backend against the oracle, and no further from it than twice torch's own kernel."""
+"""Every backend against the oracle: no further from it than twice torch's own kernel."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Each step's caption holds for the numbers under it, whatever the options."""
+"""Each step's caption is true of its numbers, with every option."""
 
 import re
 import textwrap
@@ -123,20 +123,20 @@ def test_the_scale_is_a_number_and_no_promise_about_the_variance(scale):
     assert "variance" not in repr(steps)
 
 
-def test_with_dropout_the_context_is_made_of_what_is_left():
+def test_with_dropout_the_context_is_a_sum_of_dropped_weights():
     steps = regard.explain(*torch.randn(3, 5, 3).unbind(), dropout=0.5)
     meanings = {step.name: step.meaning for step in steps}
     assert meanings["context"] == "dropped @ value: each row a weighted sum of the values"
 
 
-def test_with_a_sink_the_weights_are_not_said_to_sum_to_one():
+def test_with_a_sink_weights_do_not_claim_to_sum_to_one():
     steps = regard.explain(*torch.randn(3, 1, 5, 3).unbind(), sink=torch.zeros(1))
     meanings = {step.name: step.meaning for step in steps}
     assert meanings["weights"].endswith("sum to 1 with the sink's")
     assert meanings["context"].endswith("sum of the values")
 
 
-def test_a_row_that_sees_nothing_is_mentioned_where_there_is_one():
+def test_fully_masked_rows_are_mentioned():
     x = torch.randn(1, 1, 5, 3)
     keep = torch.tensor([[0, 0, 1, 1, 1]])
     padded = regard.explain(x, x, x, mask=regard.causal() & regard.padding(keep))

@@ -1,4 +1,4 @@
-"""Which backend is chosen, and what it says for itself."""
+"""Which backend is chosen, and the reasons it gives."""
 
 import itertools
 
@@ -51,7 +51,7 @@ NATIVE_OBJECTIONS = [
 
 
 @pytest.mark.parametrize(("options", "why"), NATIVE_OBJECTIONS)
-def test_what_the_native_kernels_can_t_honour_they_say(options, why):
+def test_the_native_kernels_name_what_they_cannot_compute(options, why):
     choice = choose(problem(**options))
     assert choice.name != "native"
     assert f"not native: {why}" in str(choice)
@@ -84,7 +84,7 @@ OBJECTIONS = [
 
 
 @pytest.mark.parametrize(("options", "why"), OBJECTIONS)
-def test_what_torch_can_t_honour_goes_to_eager_and_says_why(options, why, no_library):
+def test_what_torch_sdpa_cannot_compute_goes_to_eager_with_a_reason(options, why, no_library):
     choice = choose(problem(**options))
     assert choice.name == "eager"
     [native, (name, objection)] = choice.objections
@@ -99,7 +99,7 @@ def test_what_torch_can_t_honour_goes_to_eager_and_says_why(options, why, no_lib
 
 @pytest.mark.parametrize("stray", [torch.nan, torch.inf, 1e30])
 @pytest.mark.parametrize("which", ["query", "key", "value"])
-def test_without_the_library_stray_numbers_go_to_eager(which, stray, no_library):
+def test_without_the_library_nonfinite_values_go_to_eager(which, stray, no_library):
     tensors = {"query": torch.randn(5, 8), "key": torch.randn(7, 8), "value": torch.randn(7, 3)}
     tensors[which][2, 1] = stray
     choice = choose(check(**tensors))
@@ -107,7 +107,7 @@ def test_without_the_library_stray_numbers_go_to_eager(which, stray, no_library)
     assert "NaN, infinity" in str(choice)
 
 
-def test_gradients_are_an_objection_only_where_one_may_be_asked_for(no_library):
+def test_gradients_are_an_objection_only_where_they_may_be_needed(no_library):
     options = {"alibi": torch.ones(4, requires_grad=True), "sink": torch.ones(4)}
     asked = problem(**options)
     assert choose(asked).name == "eager"

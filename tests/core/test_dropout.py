@@ -30,12 +30,12 @@ def test_dropout_is_the_definition(mask):
     query, key, value = inputs(torch.float64)
     steps = regard.explain(query, key, value, mask=mask, dropout=0.25, generator=generator())
     visible = (regard.Mask() if mask is None else mask).visible(5, 7, (2, 4))
-    survivors = oracle.keep_mask(number(draw_seed(generator())), 0.25, (2, 4, 5, 7))
+    keep_mask = oracle.keep_mask(number(draw_seed(generator())), 0.25, (2, 4, 5, 7))
     exact = oracle.attend(
-        query, key, value, visible=visible, positions=None, survivors=survivors, dropout=0.25
+        query, key, value, visible=visible, positions=None, keep_mask=keep_mask, dropout=0.25
     )
     torch.testing.assert_close(steps.weights, exact.weights)
-    torch.testing.assert_close(steps.dropped, exact.weights * survivors / 0.75)
+    torch.testing.assert_close(steps.dropped, exact.weights * keep_mask / 0.75)
     torch.testing.assert_close(steps.context, exact.context)
     torch.testing.assert_close(steps.logsumexp, exact.logsumexp)
 
@@ -85,7 +85,7 @@ def test_the_backward_drops_what_the_forward_dropped():
 
 
 @pytest.mark.parametrize("leading", [(6,), (1, 2, 3), (2, 1, 3), (3, 2)])
-def test_survivors_do_not_depend_on_how_heads_are_arranged(leading):
+def test_kept_weights_do_not_depend_on_leading_dimensions(leading):
     query, key, value = (torch.randn(2, 3, n, 8, generator=generator(n)) for n in (5, 7, 7))
 
     def dropped(*lead):
@@ -104,7 +104,7 @@ def test_without_a_generator_torch_s_own_seed_counts():
     assert not torch.equal(one, regard.attention(*tensors, dropout=0.4))
 
 
-def test_survivors_are_scaled_and_the_rest_is_zero():
+def test_kept_weights_are_scaled_and_the_rest_is_zero():
     steps = regard.explain(*inputs(), mask=regard.causal(), dropout=0.25, generator=generator())
     kept = steps.dropped != 0
     torch.testing.assert_close(steps.dropped[kept], steps.weights[kept] / 0.75)
@@ -128,7 +128,7 @@ def test_the_mean_is_kept():
     assert bool(((contexts.mean(0) - expected).abs() < 5 * deviation).all())
 
 
-def test_none_and_all():
+def test_dropout_of_zero_and_of_one():
     tensors = inputs()
     plain = regard.attention(*tensors)
     assert torch.equal(plain, regard.attention(*tensors, dropout=0.0))
@@ -144,7 +144,7 @@ def test_the_pattern_is_that_before_dropout():
     torch.testing.assert_close(pattern.dense(), regard.explain(*tensors).weights)
 
 
-def test_gradients_flow_through_the_survivors_alone():
+def test_gradients_flow_through_kept_weights_alone():
     tensors = [t.requires_grad_() for t in inputs(torch.float64)]
 
     def context(*tensors):

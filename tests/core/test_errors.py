@@ -1,4 +1,4 @@
-"""A wrong argument is named, with what came, what was expected, and the cure."""
+"""An error names the argument, its value, what was expected, and the cure."""
 
 import pytest
 import torch
@@ -79,7 +79,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changed", "kind", "message"), REFUSED)
-def test_arguments_that_make_no_sense_are_refused(changed, kind, message):
+def test_wrong_arguments_are_refused(changed, kind, message):
     for call in (regard.attention, regard.explain):
         with pytest.raises(kind, match=message):
             call(**arguments(**changed))
@@ -109,7 +109,7 @@ def test_a_generator_is_one_of_torch_s(dropout):
             call(**arguments(dropout=dropout, generator=3))
 
 
-def test_shapes_are_told():
+def test_errors_name_the_shapes():
     with pytest.raises(
         ValueError, match=r"query \(2, 6, 5, 4\), key \(2, 3, 7, 5\), value \(2, 3, 7, 8\)"
     ):

@@ -1,4 +1,4 @@
-"""`explain`, the oracle of everything else, against an oracle that shares nothing with it."""
+"""`explain`, the oracle of everything else, against an independent oracle."""
 
 import pytest
 import torch
@@ -99,7 +99,7 @@ def test_steps_come_in_the_order_of_the_computation_each_with_its_shape_and_mean
     assert all(step.meaning and step.tensor is getattr(steps, step.name) for step in steps)
 
 
-def test_steps_that_were_not_asked_for_are_left_out():
+def test_steps_without_their_option_are_left_out():
     steps = regard.explain(torch.randn(5, 3), torch.randn(7, 3), torch.randn(7, 2))
     assert [s.name for s in steps] == [
         n for n in NAMES if n not in {"softcapped", "biased", "dropped"}

@@ -1,4 +1,4 @@
-"""Graphs by torch.compile, torch.export and make_fx: whole, for sizes that are not known yet."""
+"""Graphs by torch.compile, torch.export and make_fx: whole, and for symbolic sizes."""
 
 import json
 import subprocess

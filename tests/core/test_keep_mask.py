@@ -1,4 +1,4 @@
-"""Which weights dropout spares: Philox as published, by a weight's place alone."""
+"""Which weights dropout keeps: Philox as published, by a weight's place alone."""
 
 import functools
 import itertools
@@ -55,12 +55,12 @@ def test_philox_gives_the_known_answers(line):
 
 @pytest.mark.parametrize("dropout", [1e-9, 0.1, 0.5, 0.97, 1.0])
 @pytest.mark.parametrize("seed", [0, 1, 2**32, SEED, 2**64 - 1])
-def test_survivors_are_those_of_the_definition(seed, dropout):
+def test_kept_weights_are_those_of_the_definition(seed, dropout):
     kept = whole(seed=seed, dropout=dropout)
     assert torch.equal(kept, oracle.keep_mask(seed, dropout, (B, H, L, S)))
 
 
-def test_a_weight_survives_from_its_word_on():
+def test_a_weight_is_kept_where_its_word_reaches_the_threshold():
     word = 0x6627E8D5  # of key 0, query 0, head 0 under seed 0: the first known answer
     at = word / 2**32
     for dropout, kept in (
@@ -81,7 +81,7 @@ def test_a_block_is_a_cut_of_the_whole(counters, monkeypatch):
         assert torch.equal(block(row, column), expected[..., row, column])
 
 
-def test_far_blocks_are_told_without_what_lies_before():
+def test_far_blocks_need_no_blocks_before_them():
     row, column = 2**31 + 5, 2**33 + 7  # beyond int32 each, the number of four keys too
     kept = block(slice(row, row + 2), slice(column, column + 9), heads=(1, 2))
     for (h, i, j), got in zip(
@@ -98,7 +98,7 @@ def test_heads_are_numbered_through():
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.25, 0.5, 0.9])
-def test_the_share_of_survivors_is_right_in_each_word(dropout):
+def test_the_share_of_kept_weights_is_right_in_each_word(dropout):
     kept = whole(101, 404, dropout=dropout)
     shares = kept.reshape(-1, 4).double().mean(0)
     # Five standard deviations of a mean of coin tosses.
@@ -134,7 +134,7 @@ def test_a_seed_is_drawn_for_dropout_alone():
     assert not torch.equal(generator.get_state(), before)
 
 
-def test_a_part_of_a_problem_knows_no_places_and_has_no_dropout():
+def test_a_part_of_a_problem_refuses_dropout():
     x = torch.randn(B, H, L, 7)
     problem = check(x, x, x, dropout=0.4)
     for part in (

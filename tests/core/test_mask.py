@@ -86,7 +86,7 @@ def test_per_sequence_masks_of_more_than_one_batch_dimension(lead):
 
 @settings(max_examples=60)
 @given(st.data())
-def test_intervals_that_are_given_are_the_mask(data):
+def test_intervals_are_the_mask(data):
     batch, heads, queries, keys = (data.draw(SIZES) for _ in range(4))
     shape = data.draw(
         st.sampled_from([(queries,), (batch, queries), (1, queries), (batch, heads, queries)])
@@ -152,7 +152,7 @@ def test_and_adds_dense_biases():
     torch.testing.assert_close(steps.masked, expected)
 
 
-def test_and_keeps_the_one_offset_that_is_given():
+def test_and_keeps_the_only_offset():
     assert (causal() & window(3, offset=2)).offset == 2
     assert (causal(offset=2) & window(3, offset=torch.tensor(2))).offset == 2
 
@@ -216,7 +216,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("make", "kind", "message"), REFUSED)
-def test_what_is_no_mask_is_refused(make, kind, message):
+def test_a_mask_of_another_type_is_refused(make, kind, message):
     with pytest.raises(kind, match=message):
         make()
 
@@ -251,6 +251,6 @@ def test_dense_masks_have_no_intervals(given):
 @pytest.mark.parametrize("queries", [0, 1, 5])
 @pytest.mark.parametrize("first", [None, -3, 2, 9])
 @pytest.mark.parametrize("stop", [None, -7, -2, 4, 9])
-def test_where_the_last_row_stops_is_known_without_the_table(queries, first, stop):
+def test_the_last_stop_needs_no_table(queries, first, stop):
     line = AffineBounds(queries, 7, torch.device("cpu"), 2, first, stop)
     assert line.last_stop == max(line.stop.flatten().tolist(), default=0)

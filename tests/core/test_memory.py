@@ -1,4 +1,4 @@
-"""Nothing of the size of the weight matrix is stored, measured in a process of its own."""
+"""Nothing of the size of the weight matrix is stored, measured in a separate process."""
 
 import subprocess
 import sys

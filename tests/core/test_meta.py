@@ -1,4 +1,4 @@
-"""Tensors without numbers: on the meta device, and fake; they have shapes, dtypes and devices."""
+"""Tensors without values, on the meta device and fake: shapes, dtypes and devices of results."""
 
 import pytest
 import torch
@@ -69,6 +69,6 @@ def test_fake_tensors_give_fake_results(name, dtype):
     assert (context.shape, context.dtype) == ((B, H, L, DV), dtype)
 
 
-def test_a_mask_may_hold_numbers_where_the_tensors_hold_none():
+def test_a_concrete_mask_serves_meta_tensors():
     mask = regard.padding(torch.tensor([[0, 1, 1, 1, 1, 1, 0]])) & regard.causal()
     assert regard.attention(*inputs(torch.float32, "meta"), mask=mask).shape == (B, H, L, DV)

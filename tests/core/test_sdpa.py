@@ -59,7 +59,7 @@ def test_the_whole_signature(data):
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(3, 7), (7, 3), (5, 5), (1, 7)])
-def test_is_causal_lines_up_at_the_top_left(queries, keys):
+def test_is_causal_aligns_at_the_top_left(queries, keys):
     tensors = [normal(2, 3, n, 8, seed=n) for n in (queries, keys, keys)]
     same(*tensors, is_causal=True)
     context = regard.scaled_dot_product_attention(*tensors, is_causal=True)
@@ -125,7 +125,7 @@ def test_other_dtypes_differ_by_no_more_than_a_rounding(is_causal, dtype):
     torch.testing.assert_close(ours, torchs, rtol=0, atol=tolerance)
 
 
-def test_dropout_spares_the_right_share_and_scales_it():
+def test_dropout_keeps_the_right_share_and_scales_it():
     value = torch.eye(400)
     query, key = torch.zeros(1, 4), torch.zeros(400, 4)
     torch.manual_seed(1)
@@ -160,7 +160,7 @@ def test_arguments_have_torch_s_names_order_and_defaults():
     assert [name for name in torchs if name != "*"] == list(documented)
 
 
-def test_it_takes_torch_s_place(monkeypatch):
+def test_it_can_replace_torch_s_function(monkeypatch):
     layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
     x = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
     layer.train()
@@ -169,7 +169,7 @@ def test_it_takes_torch_s_place(monkeypatch):
     torch.testing.assert_close(layer(x, x, x, need_weights=False)[0], expected)
 
 
-def test_attn_mask_and_is_causal_let_through_what_both_do():
+def test_attn_mask_and_is_causal_are_intersected():
     x = torch.randn(3, 5, 4)
     mask = torch.rand(5, 5) < 0.7
     both = regard.scaled_dot_product_attention(x, x, x, mask, is_causal=True)

@@ -1,4 +1,4 @@
-"""Graphs that are traced without a compiler, and profiles: they hold all that runs."""
+"""Graphs traced without a compiler, and profiles, hold every operator that runs."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_a_traced_call_computes_what_the_call_does(name, grad, dtype):
 
 
 @TRACING
-def test_a_trace_of_finite_numbers_holds_for_others():
+def test_a_trace_of_finite_values_holds_for_others():
     def call(query, key, value):
         return regard.attention(query, key, value, mask=regard.causal())
 
@@ -120,7 +120,7 @@ def mapped(call, tensors):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", READINGS)
 @pytest.mark.parametrize("way", [traced, made, faked, without_numbers, mapped])
-def test_a_pattern_is_not_read_where_the_reading_would_not_be_seen(way, name, dtype):
+def test_a_pattern_cannot_be_read_inside_a_graph(way, name, dtype):
     def call(query, key):
         return READINGS[name](regard.Pattern(query, key, mask=regard.causal()))
 

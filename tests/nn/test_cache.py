@@ -1,4 +1,4 @@
-"""A cached layer gives what the layer gives for the whole sequence."""
+"""A layer with a cache computes what it computes for the whole sequence."""
 
 import pytest
 import torch
@@ -71,7 +71,7 @@ def test_the_memory_is_taken_once():
     assert anew.data_ptr() == first.data_ptr()
 
 
-def test_what_does_not_fit_is_named():
+def test_errors_name_what_does_not_fit():
     key = torch.randn(2, 3, 4, 5)
     with pytest.raises(ValueError, match="capacity is 0"):
         KVCache(0)

@@ -1,4 +1,4 @@
-"""One head, against figures that can be followed by hand, and the written-out steps."""
+"""One head, against worked examples and the written-out steps."""
 
 import pytest
 import torch

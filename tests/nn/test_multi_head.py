@@ -100,8 +100,8 @@ def test_wrong_channels_are_named():
         split_heads(torch.randn(3, 10), 4)
 
 
-def test_a_head_that_is_not_there_or_not_a_plain_one_is_refused():
+def test_a_head_that_cannot_be_extracted_is_refused():
     with pytest.raises(IndexError, match="index is 6, but there are heads 0 to 5"):
         MultiHeadAttention(30, 6).head(6)
-    with pytest.raises(ValueError, match="no bias and one width"):
+    with pytest.raises(ValueError, match="no bias and one input width"):
         MultiHeadAttention(30, 6, bias=True).head(0)

@@ -55,7 +55,7 @@ def attend(
         bias: (B, H, L, S).
         alibi: (H,).
         sink: (H,).
-        survivors: (B, H, L, S), True where dropout spares a weight.
+        keep_mask: (B, H, L, S), True where dropout keeps a weight.
         dropout: its probability.
     """
     batch, heads, queries, dim = query.shape

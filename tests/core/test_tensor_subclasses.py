@@ -1,4 +1,4 @@
-"""Tensors whose memory does not hold what they stand for: read as they mean it, or refused."""
+"""Tensor subclasses whose memory does not hold their values: converted, or refused."""
 
 import subprocess
 import sys
@@ -101,12 +101,12 @@ USES = {
 
 
 @pytest.mark.parametrize("name", USES)
-def test_a_subclass_with_a_meaning_of_its_own_is_refused(name):
+def test_a_subclass_with_its_own_torch_function_is_refused(name):
     with pytest.raises(TypeError, match="a Lazy, whose memory need not hold its values"):
         USES[name](lazy(3, H, S, D) if name in {"query", "key"} else lazy(L, S))
 
 
-def test_a_recording_refuses_it_too():
+def test_a_recording_refuses_such_a_subclass_too():
     with pytest.raises(TypeError, match="attn_mask is a Lazy"), regard.record():
         F.scaled_dot_product_attention(*inputs(), attn_mask=lazy(L, S))
 
@@ -125,7 +125,7 @@ class Halved(torch.Tensor):
         return result.as_subclass(torch.Tensor) / 2 if function is regard.attention else result
 
 
-def test_a_query_that_answers_for_itself_is_asked():
+def test_a_query_with_its_own_torch_function_is_called():
     query, key, value = inputs()
     context = regard.attention(query.as_subclass(Halved), key, value)
     assert torch.equal(context, regard.attention(query, key, value) / 2)
@@ -136,7 +136,7 @@ class Plain(torch.Tensor):
 
 
 @pytest.mark.parametrize("kind", [torch.nn.Parameter, Plain])
-def test_subclasses_that_mean_what_they_hold_are_served(kind):
+def test_plain_subclasses_are_accepted(kind):
     query, key, value = inputs()
     bias = normal(L, S, seed=3)
     given = bias.as_subclass(kind) if kind is Plain else kind(bias)

@@ -1,4 +1,4 @@
-"""Hints name a command that works where they are read."""
+"""Hints name an install command that works where they are shown."""
 
 import json
 import shlex

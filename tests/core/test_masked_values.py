@@ -1,4 +1,4 @@
-"""What a mask hides never comes out, and what it shows does, whatever the numbers are."""
+"""Masked values never reach a result, and visible ones always do: NaN, infinity, overflow."""
 
 import math
 
@@ -13,9 +13,9 @@ pytestmark = pytest.mark.usefixtures("instructions")
 
 B, H, G, L, S, D, DV = 2, 4, 2, 5, 11, 7, 3
 READOUTS = (TopK(3), Entropy(), Received(), Distance(), Offsets(4), Mass(slice(2, 6)), Image(2, 3))
-# NaN, the infinities, and what memory that was never written may hold: a product of two of the
-# last overflows, and ∞ − ∞ is NaN.
-STRAYS = (math.nan, -math.inf, 3e38)
+# NaN, infinity, and a number as uninitialised memory may hold it: the product of two such
+# overflows, and ∞ − ∞ is NaN.
+EXTREMES = (math.nan, -math.inf, 3e38)
 
 
 def masks():
@@ -67,8 +67,8 @@ PAIRS = [(m, "plain") for m in masks()] + [(m, o) for m in ("causal", "dense") f
 
 
 @pytest.mark.parametrize(("name", "option"), dict.fromkeys(PAIRS))
-@pytest.mark.parametrize("stray", STRAYS)
-def test_hidden_numbers_never_reach_results_or_gradients(stray, name, option):
+@pytest.mark.parametrize("stray", EXTREMES)
+def test_masked_values_never_reach_results_or_gradients(stray, name, option):
     mask, options = masks()[name], OPTIONS[option]
     query, key, value = inputs()
     hidden = ~mask.visible(L, S, (B, H)).any(dim=(0, 1, 2))  # keys that no query sees
@@ -176,7 +176,7 @@ def test_a_nan_in_a_bias_or_a_sink_comes_out(backend):
 
 
 @pytest.mark.parametrize("backend", ON_CPU)
-def test_a_nan_in_a_bias_behind_a_mask_stays_there(backend):
+def test_a_masked_nan_in_a_bias_never_comes_out(backend):
     tensors = [t.requires_grad_() for t in inputs()]
     bias = torch.zeros(L, S)
     bias[0], bias[1, 4:] = math.nan, math.nan  # a row that sees nothing, and one that sees some
@@ -190,7 +190,7 @@ def test_a_nan_in_a_bias_behind_a_mask_stays_there(backend):
 
 @pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("sink", [None, torch.tensor([0.0, 1.0, -1.0, 2.0])])
-def test_rows_that_see_nothing(sink, backend):
+def test_fully_masked_rows(sink, backend):
     """Context 0, logsumexp −∞, gradient 0, never NaN."""
     tensors = inputs()
     mask = regard.causal(offset=-2)  # queries 0 and 1 stand before the first key
@@ -226,7 +226,7 @@ def test_a_mask_that_hides_everything(backend):
     assert not any(bool(t.nan_to_num(7).any()) for t in flat(pattern.read(*READOUTS[1:])))
 
 
-def test_gradients_of_bias_alibi_and_sink_ignore_rows_that_see_nothing():
+def test_gradients_of_bias_alibi_and_sink_ignore_fully_masked_rows():
     tensors = inputs(torch.float64)
     extras = {
         "bias": torch.zeros(L, S, dtype=torch.float64),

@@ -1,4 +1,4 @@
-"""Sizes at the edge: one, none; every number of leading dimensions; every layout in memory."""
+"""Sizes of one and zero; every number of leading dimensions; every layout in memory."""
 
 import itertools
 
@@ -23,7 +23,7 @@ MASKS = (None, regard.causal(), regard.causal(offset=0) & regard.window(2))
 @pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("nothing", ["batch", "heads", "groups", "queries", "keys", "dim_value"])
-def test_nothing_at_all(nothing, mask, backend):
+def test_empty_tensors(nothing, mask, backend):
     sizes = {"batch": 2, "heads": 4, "groups": 2, "queries": 5, "keys": 7, "dim_value": 3}
     sizes[nothing] = 0
     if nothing in {"heads", "groups"}:

@@ -1,4 +1,4 @@
-"""torch's own samples, put to the stand-in: values, gradients, vmap, meta, torch.compile."""
+"""torch's own samples through regard's drop-in: values, gradients, vmap, meta, torch.compile."""
 
 import subprocess
 import sys
@@ -75,7 +75,7 @@ assert count > 5, "there are samples"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-def test_the_stand_in_passes_torch_s_samples(dtype):
+def test_sdpa_passes_torch_s_samples(dtype):
     command = [sys.executable, "-c", SAMPLES, dtype]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr

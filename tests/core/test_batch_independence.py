@@ -1,4 +1,4 @@
-"""Neither the rest of the batch nor the number of threads changes a result: by the kernels, no bit.
+"""The rest of the batch and the number of threads change nothing: in the native kernels, no bit.
 
 Torch's own products may round by the shape of what they are handed, and by which thread computes
 what. Backends that are made of them, and they alone, are held to their rounding.

@@ -1,4 +1,4 @@
-"""What the Makefile installs, and what is seen of it."""
+"""What the Makefile installs, and what it prints."""
 
 import importlib.util
 import os

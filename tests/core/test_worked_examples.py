@@ -1,4 +1,4 @@
-"""Figures that can be followed by hand; to be found in many a text on attention."""
+"""Worked examples from textbooks on attention, small enough to check by hand."""
 
 import pytest
 import torch
