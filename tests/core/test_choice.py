@@ -97,11 +97,11 @@ def test_what_torch_sdpa_cannot_compute_goes_to_eager_with_a_reason(options, why
         choose(problem(**options), "torch_sdpa")
 
 
-@pytest.mark.parametrize("stray", [torch.nan, torch.inf, 1e30])
+@pytest.mark.parametrize("extreme", [torch.nan, torch.inf, 1e30])
 @pytest.mark.parametrize("which", ["query", "key", "value"])
-def test_without_the_library_nonfinite_values_go_to_eager(which, stray, no_library):
+def test_without_the_library_nonfinite_values_go_to_eager(which, extreme, no_library):
     tensors = {"query": torch.randn(5, 8), "key": torch.randn(7, 8), "value": torch.randn(7, 3)}
-    tensors[which][2, 1] = stray
+    tensors[which][2, 1] = extreme
     choice = choose(check(**tensors))
     assert choice.name == "eager"
     assert "NaN, infinity" in str(choice)

@@ -67,16 +67,16 @@ PAIRS = [(m, "plain") for m in masks()] + [(m, o) for m in ("causal", "dense") f
 
 
 @pytest.mark.parametrize(("name", "option"), dict.fromkeys(PAIRS))
-@pytest.mark.parametrize("stray", EXTREMES)
-def test_masked_values_never_reach_results_or_gradients(stray, name, option):
+@pytest.mark.parametrize("extreme", EXTREMES)
+def test_masked_values_never_reach_results_or_gradients(extreme, name, option):
     mask, options = masks()[name], OPTIONS[option]
     query, key, value = inputs()
     hidden = ~mask.visible(L, S, (B, H)).any(dim=(0, 1, 2))  # keys that no query sees
     assert bool(hidden[4])
     clean = run(query, key, value, None, mask=mask, **options)
     poisoned_key, poisoned_value = key.clone(), value.clone()
-    poisoned_key[..., hidden, :] = stray
-    poisoned_value[..., hidden, :] = stray
+    poisoned_key[..., hidden, :] = extreme
+    poisoned_value[..., hidden, :] = extreme
     soiled = run(query, poisoned_key, poisoned_value, None, mask=mask, **options)
 
     # The same numbers but for the rounding of another backend, which the soiled ones may need.
@@ -93,15 +93,15 @@ def test_masked_values_never_reach_results_or_gradients(stray, name, option):
     assert soiled[2].verify() < 1e-5
 
 
-@pytest.mark.parametrize("stray", [math.nan, math.inf, 3e38])
-def test_padding_of_one_sequence_leaves_the_others_alone(stray):
+@pytest.mark.parametrize("extreme", [math.nan, math.inf, 3e38])
+def test_padding_of_one_sequence_leaves_the_others_alone(extreme):
     query, key, value = inputs()
     keep = torch.ones(B, S, dtype=torch.bool)
     keep[1, 8:] = False
     mask = regard.padding(keep)
     expected = run(query, key, value, None, mask=mask)
-    key[1, :, 8:] = stray
-    value[1, :, 8:] = stray
+    key[1, :, 8:] = extreme
+    value[1, :, 8:] = extreme
     result = run(query, key, value, None, mask=mask)
     torch.testing.assert_close(result[0], expected[0])
     for gradient, wanted in zip(result[1], expected[1], strict=True):
