@@ -245,7 +245,7 @@ class Run:
         if MEAN in {layer, head}:
             return _for_json(row.cell(0, key, cancelled))
         (pattern,) = row.patterns
-        problem = pattern.problem.window(slice(0, 1), slice(key, key + 1))
+        problem = pattern.problem.crop(slice(0, 1), slice(key, key + 1))
         steps = dict(written_out(problem.cast(torch.float64)))
         score = float(steps["masked"].flatten()[0])
         return _for_json(

@@ -109,7 +109,7 @@ def test_a_visible_nan_makes_a_nan_of_the_logsumexp():
 def test_torch_knows_the_calls_and_their_gradients(backend, monkeypatch):
     """On tensors without numbers: the names, the shapes, and that a gradient comes back."""
     module = getattr(regard.backends.gpu.fused, backend)
-    monkeypatch.setattr(_run, "without_autocast", contextlib.nullcontext)  # there is no such autocast
+    monkeypatch.setattr(_run, "without_autocast", contextlib.nullcontext)  # meta has none
     query = torch.empty(2, 4, 37, 7, dtype=torch.bfloat16, device="meta", requires_grad=True)
     key = torch.empty(2, 2, 37, 7, dtype=torch.bfloat16, device="meta", requires_grad=True)
     value = torch.empty(2, 2, 37, 5, dtype=torch.bfloat16, device="meta", requires_grad=True)
