@@ -7,6 +7,7 @@ stored, and exact wherever you look.
 from contextlib import nullcontext
 from typing import Any
 
+from regard import _display
 from regard._interrupt import is_command, quiet_interrupts
 
 with quiet_interrupts() if is_command() else nullcontext():  # torch takes seconds to import
@@ -50,6 +51,16 @@ __all__ = [
     "use_in_transformers",
     "window",
 ]
+
+
+def _renderer(name: str) -> Any:
+    """Import what shows a thing when it is shown: that needs more than torch."""
+    from regard import view
+
+    return view.renderer(name)
+
+
+_display.find_with(_renderer)
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard._captions import caption
+from regard._display import show
 from regard._extras import install
 from regard.problem import Problem, Scoring, check
 from regard.problem.dropout import keep_mask
@@ -93,20 +94,17 @@ class Steps:
 
     def __str__(self) -> str:
         try:
-            from regard.view.terminal import as_text
+            text: str = show("as_text", self)
         except ModuleNotFoundError as missing:
             return f"{self!r}\n(the tables need {missing.name}: {install('cli')})"
-        return as_text(self)
+        return text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from regard.view.terminal import step_tables
-
-        yield from step_tables(self)
+        yield from show("step_tables", self)
 
     def _repr_html_(self) -> str:
-        from regard.view.notebook import steps_html
-
-        return steps_html(self)
+        html: str = show("steps_html", self)
+        return html
 
     def plot(self, query: int = -1, tokens: Sequence[str] | None = None) -> Figure:
         """Draw how one query's context is computed: a row of bars for each step, aligned by key.
@@ -125,9 +123,8 @@ class Steps:
             ValueError: if there is not one token for each key, or nothing to draw.
             ImportError: without matplotlib, which the extra ``plot`` brings.
         """
-        from regard.view.plot import plot_steps
-
-        return plot_steps(self, query, tokens)
+        figure: Figure = show("plot_steps", self, query, tokens)
+        return figure
 
 
 def explain(

@@ -15,6 +15,7 @@ import torch
 
 from regard._axes import Mover
 from regard._contexts import abstract_reason
+from regard._display import show
 from regard.errors import Error
 from regard.pattern._operator import LinearOperator
 from regard.pattern.index import span, spelled_out
@@ -320,15 +321,14 @@ class Pattern(LinearOperator):
         Raises:
             ImportError: without matplotlib, which the extra ``plot`` brings.
         """
-        from regard.view.plot import plot_pattern
-
-        shown: Any = {"rows": rows, "columns": columns, "queries": queries, "keys": keys}
-        return plot_pattern(self, tokens, scale=scale, figsize=figsize, ax=ax, **shown)
+        shown = {"rows": rows, "columns": columns, "queries": queries, "keys": keys}
+        options = {"scale": scale, "figsize": figsize, "ax": ax}
+        figure: Figure = show("plot_pattern", self, tokens, **options, **shown)
+        return figure
 
     def _repr_html_(self) -> str:
-        from regard.view.notebook import pattern_html
-
-        return pattern_html(self)
+        html: str = show("pattern_html", self)
+        return html
 
     def _row_logsumexp(self) -> Tensor:
         if self._logsumexp is None:

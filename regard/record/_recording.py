@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from regard._axes import Mover
+from regard._display import show
 from regard.record._errors import RecordError
 from regard.record._rollout import rolled_out
 from regard.record.names import KINDS
@@ -168,9 +169,8 @@ class Recording:
         return "Recording(" + ", ".join(f"{count} × {kind}" for kind, count in counts) + ")"
 
     def _repr_html_(self) -> str:
-        from regard.view.notebook import recording_html
-
-        return recording_html(self)
+        html: str = show("recording_html", self)
+        return html
 
     # What the positions are
 
@@ -237,9 +237,8 @@ class Recording:
             ValueError: for a kind that was not recorded, or if nothing was.
             ImportError: without matplotlib, which the extra ``plot`` brings.
         """
-        from regard.view.plot import plot_heads
-
-        return plot_heads(self, kind, size)
+        figure: Figure = show("plot_heads", self, kind, size)
+        return figure
 
     def rollout(
         self,

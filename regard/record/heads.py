@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, overload
 
+from regard._display import show
 from regard._extras import needing
 from regard.record.roles import ENOUGH, PatternScores, Role
 
@@ -120,9 +121,8 @@ class Heads(Sequence[HeadScores]):
         )
 
     def _repr_html_(self) -> str:
-        from regard.view.tables import heads_html
-
-        return heads_html(self)
+        html: str = show("heads_html", self)
+        return html
 
     def __repr__(self) -> str:
         lines = [" ".join([" head", *(f"{name:>5}" for name in _COLUMNS), "role"])]

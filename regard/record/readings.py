@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard._display import show
 from regard._extras import needing
 from regard.pattern.readouts import Readout
 
@@ -100,9 +101,8 @@ class Readings(Mapping[str, Labelled]):
         return len(self._entries)
 
     def _repr_html_(self) -> str:
-        from regard.view.tables import readings_html
-
-        return readings_html(self)
+        html: str = show("readings_html", self)
+        return html
 
     def __repr__(self) -> str:
         return "Readings(" + ", ".join(map(repr, self.values())) + ")"

@@ -3,3 +3,35 @@
 `regard.view.terminal` and `regard.view.report` need rich, `regard.view.plot` needs matplotlib, and
 `regard.view.notebook` needs neither.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# What shows things of lower rooms, by `regard._display.show`, and the module that has it.
+_RENDERERS = {
+    "as_text": "terminal",
+    "heads_html": "tables",
+    "pattern_html": "notebook",
+    "plot_heads": "plot",
+    "plot_pattern": "plot",
+    "plot_steps": "plot",
+    "readings_html": "tables",
+    "recording_html": "notebook",
+    "step_tables": "terminal",
+    "steps_html": "notebook",
+}
+
+
+def renderer(name: str) -> Callable[..., Any]:
+    """Import what shows a thing, by its name.
+
+    Raises:
+        ImportError: without the library that it needs.
+    """
+    show: Callable[..., Any] = getattr(import_module(f"regard.view.{_RENDERERS[name]}"), name)
+    return show

@@ -19,7 +19,7 @@ ROOT = PACKAGE.parent
 
 # A room may import those that stand before it in this list, and itself: so no circle leaves a room.
 ROOMS = {
-    "errors": ["errors", "_extras", "_files", "_interrupt"],
+    "errors": ["errors", "_display", "_extras", "_files", "_interrupt"],
     "tensors": ["_axes", "_cached", "_contexts", "_tensors"],
     "mask": ["mask"],
     "problem": ["problem"],
@@ -41,15 +41,12 @@ ROOMS = {
 ORDER = {module: place for place, modules in enumerate(ROOMS.values()) for module in modules}
 CORE = [module for room in list(ROOMS)[:10] for module in ROOMS[room]]
 
-# Tables, figures and what a notebook shows are the view's business, which is looked for when they
-# are asked for.
+# What tables, figures and notebooks show is drawn by the view, which is imported when it is needed.
 # A server is started from Python where someone asks for it.
 EXCEPTIONS = {
-    ("steps", "view"),
-    ("pattern", "view"),
-    ("record", "view"),
     ("__init__", "explorer"),
     ("__init__", "gpt"),
+    ("__init__", "view"),
 }
 
 # Kernels are written in Triton's language, and imported by those who launch them.
