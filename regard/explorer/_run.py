@@ -170,7 +170,7 @@ class Run:
             index=entry.index,
             heads=(entry.heads[place],),
             rows=entry.rows,
-            look=lambda: pattern,
+            get_pattern=lambda: pattern,
         )
         (scores,) = score_heads([part], (self.tokens,), progress=False, read=reader(cancelled))
         return {

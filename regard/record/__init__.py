@@ -1,4 +1,4 @@
-"""Recording a run: what a model's attention did, from its own kernels, without its weights."""
+"""Recordings of a model's attention: queries and keys of its own kernels, whose weights are lazy."""
 
 from regard.record._errors import RecordError
 from regard.record._files import load
@@ -7,13 +7,13 @@ from regard.record._recording import Recording
 from regard.record.heads import Heads, HeadScores
 from regard.record.intercept.transformers import use_in_transformers
 from regard.record.layer import Layer
-from regard.record.readings import Labelled, Readings
+from regard.record.readings import Reading, Readings
 
 __all__ = [
     "HeadScores",
     "Heads",
-    "Labelled",
     "Layer",
+    "Reading",
     "Readings",
     "RecordError",
     "Recording",

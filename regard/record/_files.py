@@ -256,7 +256,7 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
         index=_whole(entry["index"]),
         heads=tuple(_whole(head) for head in entry["heads"]),
         rows=rows,
-        look=lambda: pattern,
+        get_pattern=lambda: pattern,
     )
 
 

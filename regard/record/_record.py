@@ -1,4 +1,4 @@
-"""`record`: look on while a model runs."""
+"""`record`: observe a model while it runs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from regard.record._chosen import chosen
 from regard.record._errors import RecordError
 from regard.record._recorder import Recorder
 from regard.record._recording import Recording
+from regard.record._selection import selection_of
 from regard.record._tokens import Labeller
 from regard.record.intercept.transformers import switched
 from regard.record.intercept.watch import listen, require_eager
-from regard.record.layer import Layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +36,7 @@ def record(
     transformer layers and of `regard.attention`. A model of `transformers` whose attention never
     calls SDPA ("eager", "flex_attention", a flash kernel) has to be given: for the time of the
     recording it computes with `regard.attention`, whose results are the same up to rounding. A
-    class whose attention is its own, and can't be chosen, is refused.
+    class whose attention is its own, and can't be replaced, is refused.
 
     Over ``generate`` with a key/value cache each layer has one pattern that grows: the prompt's
     rows first, then a row a step.
@@ -77,32 +76,19 @@ def record(
             "pipeline, give the module inside, such as pipeline.model or pipeline.unet"
         )
     require_eager(model)
-    recorder = Recorder(model, chosen(layers, heads, rows, offload))
+    recorder = Recorder(model, selection_of(layers, heads, rows, offload))
     labeller = Labeller(model, tokens)
 
-    def found() -> list[Layer]:
-        return [
-            Layer(
-                name=place.name,
-                kind=place.kind,
-                index=place.layer,
-                heads=place.track.heads,
-                rows=place.track.rows,
-                look=place.track.pattern,
-            )
-            for place in recorder.places()
-        ]
-
-    recording = Recording(found, labeller.labels)
+    recording = Recording(recorder.layers, labeller.labels)
     try:
         with ExitStack() as stack:
-            stack.enter_context(labeller.looking_on())
+            stack.enter_context(labeller.observe_ids())
             if model is not None:
                 stack.enter_context(switched(model))
             stack.enter_context(listen(recorder))
             yield recording
     finally:
-        recording.settle()
+        recording.finish()
     if recorder.calls == 0:
         raise RecordError(_nothing_seen(model))
     labeller.check(recording)

@@ -1,4 +1,4 @@
-"""What a model's run leaves behind: a pattern for each of its attention layers.
+"""A recording: a pattern for each attention layer of a model's run.
 
 Axes: B batch, H query heads, L queries, S keys.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from regard._axes import Mover
 from regard._display import show
 from regard.record._errors import RecordError
-from regard.record._rollout import rolled_out
+from regard.record._rollout import rollout_of
 from regard.record.names import KINDS
 from regard.record.readings import read_all
 
@@ -56,8 +56,8 @@ class Recording:
         self._layers: Callable[[], list[Layer]] | None = layers
         self._labels = labels
 
-    def settle(self) -> None:
-        """Take stock once and for all: nothing more is going to be recorded."""
+    def finish(self) -> None:
+        """Fix the layers: nothing more is going to be recorded."""
         if self._layers is not None:
             layers = self._layers()
             self._layers = lambda: layers
@@ -157,7 +157,7 @@ class Recording:
             )
         layers = self.of_kind()
         if not -len(layers) <= layer < len(layers):
-            raise IndexError(f"layer {layer} is asked for, but {len(layers)} were recorded")
+            raise IndexError(f"layer {layer} was not recorded; there are {len(layers)}")
         return layers[layer].pattern
 
     def __repr__(self) -> str:
@@ -210,7 +210,7 @@ class Recording:
             >>> with regard.record() as recording:
             ...     _ = layer(torch.randn(1, 5, 6))
             >>> recording.read(regard.Entropy())["entropy"]
-            Labelled(entropy: layer 1 × batch 1 × head 2 × query 5)
+            Reading(entropy: layer 1 × batch 1 × head 2 × query 5)
         """
         return read_all(self.of_kind(kind), readouts, progress=progress)
 
@@ -276,7 +276,7 @@ class Recording:
             tensor(1.)
         """
         patterns = [layer.pattern for layer in self.of_kind()]
-        return rolled_out(patterns, query=query, source=source, residual=residual)
+        return rollout_of(patterns, query=query, source=source, residual=residual)
 
     # Keeping it
 
@@ -335,7 +335,7 @@ class Recording:
 def _moved(layer: Layer, move: Mover) -> Layer:
     before = layer.pattern
     pattern = before.moved(move)
-    return layer if pattern is before else replace(layer, look=lambda: pattern)
+    return layer if pattern is before else replace(layer, get_pattern=lambda: pattern)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from regard.pattern import Pattern
 
 
-def rolled_out(
+def rollout_of(
     patterns: Sequence[Pattern], *, query: int | None, source: int | None, residual: float
 ) -> Float[Tensor, "B S"]:
     """Take one row or one column of the rollout; `Recording.rollout` documents it."""

@@ -1,4 +1,4 @@
-"""What the positions of a recording are called.
+"""Names of the positions of a recording.
 
 Axes: B batch, L positions of self-attention, S positions of the source.
 """
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class Labeller:
-    """Names positions: by strings that were given, or by a tokenizer and the ids it sees."""
+    """Names positions: by strings, or by a tokenizer and the ids that the model is called with."""
 
     def __init__(self, model: nn.Module | None, tokens: Any) -> None:
         self._model = model
-        self._given = _strings(tokens)
-        self._tokenizer = None if self._given is not None else tokens
+        self._strings = _strings(tokens)
+        self._tokenizer = None if self._strings is not None else tokens
         self._ids: dict[str, Tensor] = {}
         if self._tokenizer is not None:
-            _namer(self._tokenizer)
+            _name_function(self._tokenizer)
             if model is None:
                 raise ValueError(
                     "a tokenizer names the ids that a model is called with, so give the model too: "
@@ -39,17 +39,17 @@ class Labeller:
                 )
 
     @contextmanager
-    def looking_on(self) -> Iterator[None]:
-        """Look at the ids that the model is called with."""
+    def observe_ids(self) -> Iterator[None]:
+        """Observe the ids that the model is called with."""
         with ExitStack() as stack:
             for place, module, argument in self._places():
-                see = partial(self._see, place, argument)
-                handle = module.register_forward_pre_hook(see, with_kwargs=True)
+                observe = partial(self._observe, place, argument)
+                handle = module.register_forward_pre_hook(observe, with_kwargs=True)
                 stack.callback(handle.remove)
             yield
 
     def _places(self) -> list[tuple[str, nn.Module, str]]:
-        """Where ids come in: of what, which module, by which argument."""
+        """Which sequence comes in by which module and argument."""
         if self._tokenizer is None or self._model is None:
             return []
         if getattr(getattr(self._model, "config", None), "is_encoder_decoder", False):
@@ -62,29 +62,29 @@ class Labeller:
 
     def labels(self) -> Labels:
         """The names, as far as they are known."""
-        if self._given is not None:
-            return Labels(self._given)
+        if self._strings is not None:
+            return Labels(self._strings)
         if self._tokenizer is None or not self._ids:
             return Labels(None)
         names = {place: _named(self._tokenizer, ids) for place, ids in self._ids.items()}
         return Labels(names.get("target"), names.get("source"))
 
     def check(self, recording: Recording) -> None:
-        """Raise `ValueError` if strings that were given do not fit the positions recorded."""
-        if self._given is None:
+        """Raise `ValueError` if the strings do not fit the positions recorded."""
+        if self._strings is None:
             return
         for layer in recording.of_kind():
             keys = layer.pattern.shape[-1]
             batch = layer.pattern.shape[0] if layer.pattern.ndim > 3 else 1
-            lengths = sorted({len(names) for names in self._given})
-            if lengths != [keys] or len(self._given) not in (1, batch):
+            lengths = sorted({len(names) for names in self._strings})
+            if lengths != [keys] or len(self._strings) not in (1, batch):
                 raise ValueError(
-                    f"tokens names {len(self._given)} sequence(s) of {lengths} positions, but "
+                    f"tokens names {len(self._strings)} sequence(s) of {lengths} positions, but "
                     f"{layer.name or 'the model'} attended over {batch} of {keys}; give one string "
                     "a position, special tokens and padding included"
                 )
 
-    def _see(
+    def _observe(
         self,
         place: str,
         argument: str,
@@ -124,7 +124,7 @@ def _strings(tokens: Any) -> Tokens | None:
     raise TypeError("tokens must be a list of strings, lists of them, or a tokenizer")
 
 
-def _namer(tokenizer: Any) -> Any:
+def _name_function(tokenizer: Any) -> Any:
     """The function of a tokenizer that names ids."""
     for name in ("convert_ids_to_tokens", "tokens"):
         if callable(getattr(tokenizer, name, None)):
@@ -139,5 +139,5 @@ def _namer(tokenizer: Any) -> Any:
 
 
 def _named(tokenizer: Any, ids: Tensor) -> Tokens:
-    name = _namer(tokenizer)
+    name = _name_function(tokenizer)
     return tuple(tuple(name(sequence.tolist())) for sequence in ids)

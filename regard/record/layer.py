@@ -1,4 +1,4 @@
-"""One layer of a recording, and what the positions it attends over are called."""
+"""One layer of a recording, and the names of its positions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Layer:
     """Numbers of the query heads that were kept."""
     rows: Sequence[int]
     """Numbers of the queries that were kept."""
-    look: Callable[[], Pattern]
-    """Gives the pattern, if what it stands on is still there."""
+    get_pattern: Callable[[], Pattern]
+    """Makes the pattern, if its tensors are still there."""
 
     @property
     def pattern(self) -> Pattern:
@@ -38,12 +38,12 @@ class Layer:
         Raises:
             RecordError: if the tensors it stands on were changed or freed.
         """
-        return self.look()
+        return self.get_pattern()
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What the positions are called."""
+    """Names of the positions."""
 
     target: Tokens | None
     source: Tokens | None = None

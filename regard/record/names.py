@@ -1,4 +1,4 @@
-"""What a call is named, and whether it attends to its own sequence or to another one."""
+"""The path of the module that attends, and whether to its own sequence or to another one."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 Kind = Literal["self", "cross", "encoder"]
 KINDS: tuple[Kind, ...] = ("self", "cross", "encoder")
 
-# How the field calls the attention of a decoder to an encoder's output.
+# Words for the attention of a decoder to an encoder's output.
 _CROSS = ("cross", "encoder_attn", "encdec", "enc_dec")
 
 
 class Names:
-    """Paths of modules, as the outermost module that holds them tells them."""
+    """Paths of modules in the outermost modules that hold them."""
 
     def __init__(self, model: nn.Module | None) -> None:
         self._paths: dict[int, dict[int, str]] = {}
         self._with_decoder: dict[int, set[str]] = {}
-        """Of each root, what has a decoder right below it."""
+        """Of each root, the paths with a decoder right below."""
         self._roots: list[nn.Module] = []
         if model is not None:
-            self.learn(model)
+            self.add(model)
 
-    def learn(self, root: nn.Module) -> None:
-        """Take in the paths below a module that was called."""
+    def add(self, root: nn.Module) -> None:
+        """Add the paths below a module that was called."""
         if id(root) not in self._paths:
             self._roots.append(root)  # held, so that its id stays its own
             paths = self._paths[id(root)] = {id(m): path for path, m in root.named_modules()}

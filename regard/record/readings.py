@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class Reading:
     """A readout of every layer, with names for its axes.
 
     Attributes:
@@ -79,16 +79,16 @@ class Labelled:
     def __repr__(self) -> str:
         shape = tuple(self.parts[0].shape) if self.parts else ()
         axes = zip(self.axes, (len(self.parts), *shape), strict=False)
-        return f"Labelled({self.name}: " + " × ".join(f"{a} {n}" for a, n in axes) + ")"
+        return f"Reading({self.name}: " + " × ".join(f"{a} {n}" for a, n in axes) + ")"
 
 
-class Readings(Mapping[str, Labelled]):
+class Readings(Mapping[str, Reading]):
     """Readouts by name: ``readings["entropy"]``; top keys are two, their weights and positions."""
 
-    def __init__(self, entries: Mapping[str, Labelled]) -> None:
+    def __init__(self, entries: Mapping[str, Reading]) -> None:
         self._entries = dict(entries)
 
-    def __getitem__(self, name: str) -> Labelled:
+    def __getitem__(self, name: str) -> Reading:
         try:
             return self._entries[name]
         except KeyError:
@@ -125,7 +125,7 @@ def read_all(
                     axes[column] = _axes(readout, tensor, layer.pattern.ndim - 2)
             advance()
     return Readings(
-        {name: Labelled(name, axes[name], tuple(parts), labels) for name, parts in columns.items()}
+        {name: Reading(name, axes[name], tuple(parts), labels) for name, parts in columns.items()}
     )
 
 

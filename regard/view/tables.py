@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.record.heads import Heads
-    from regard.record.readings import Labelled, Readings
+    from regard.record.readings import Reading, Readings
 
 __all__ = ["heads_html", "readings_html"]
 
@@ -56,7 +56,7 @@ def readings_html(readings: Readings) -> str:
     return whole(parts, readings)
 
 
-def _axes(entry: Labelled) -> str:
+def _axes(entry: Reading) -> str:
     sizes = {tuple(part.shape) for part in entry.parts}
     if len(sizes) != 1:
         return " × ".join(entry.axes)  # of different sizes from layer to layer

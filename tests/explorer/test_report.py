@@ -34,7 +34,7 @@ def recorded(*patterns, tokens=None):
             index=index,
             heads=tuple(range(len(pattern))),
             rows=range(pattern.shape[-2]),
-            look=lambda pattern=pattern: pattern,
+            get_pattern=lambda pattern=pattern: pattern,
         )
         for index, pattern in enumerate(patterns)
     ]

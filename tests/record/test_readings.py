@@ -53,7 +53,7 @@ def test_readouts_of_all_layers():
     with pytest.raises(KeyError, match=r"no readout is named 'entropie'; there is \['entropy'"):
         readings["entropie"]
     text = repr(readings["image"])
-    assert text == f"Labelled(image: layer 2 × batch {B} × head {H} × row 4 × column 3)"
+    assert text == f"Reading(image: layer 2 × batch {B} × head {H} × row 4 × column 3)"
     assert text in repr(readings)
 
 

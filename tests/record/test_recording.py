@@ -25,8 +25,8 @@ def test_patterns_by_number_and_name():
 @pytest.mark.parametrize(
     ("index", "kind", "message"),
     [
-        (2, IndexError, "layer 2 is asked for, but 2 were recorded"),
-        (-3, IndexError, "layer -3 is asked for"),
+        (2, IndexError, "layer 2 was not recorded; there are 2"),
+        (-3, IndexError, "layer -3 was not recorded"),
         ("layer9", KeyError, "no layer is named 'layer9'; there is 'layer0', 'layer1'"),
         (True, TypeError, "indexed by a layer's number or name, but got True"),
         (slice(2), TypeError, r"recording\[layer\]\[b, h, rows, columns\]"),

@@ -225,7 +225,7 @@ def _layer(index: int, pattern: Pattern) -> Layer:
         index=index,
         heads=tuple(range(heads)),
         rows=range(queries),
-        look=lambda: pattern,
+        get_pattern=lambda: pattern,
     )
 
 

@@ -26,7 +26,7 @@ def recording(*patterns):
             index=index,
             heads=tuple(range(len(pattern))),
             rows=range(L),
-            look=lambda pattern=pattern: pattern,
+            get_pattern=lambda pattern=pattern: pattern,
         )
         for index, pattern in enumerate(patterns)
     ]

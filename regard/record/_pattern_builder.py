@@ -1,9 +1,9 @@
-"""One logical pattern, grown call by call where a model generates with a key/value cache.
+"""One pattern, built call by call where a model generates with a key/value cache.
 
 The first call has the prompt's rows. A later one has a row for each new token, and keys of which
 all but the newest were there before: all of them, or the last few of a rolling cache, perhaps
-followed by room of a cache of fixed size. So a call continues a track if its keys are the track's
-last ones; that is compared, not assumed.
+followed by room of a cache of fixed size. So a call continues a pattern if its keys are the
+pattern's last ones; they are compared.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """
@@ -17,8 +17,8 @@ import torch
 
 from regard.mask.bounds import AffineBounds, IndexBounds
 from regard.pattern import Pattern
-from regard.record._chosen import only_heads
 from regard.record._errors import RecordError
+from regard.record._selection import select_heads
 from regard.record.intercept.masks import version
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from regard.mask.rows import Rows
     from regard.problem import Problem
-    from regard.record._chosen import Chosen
+    from regard.record._selection import Selection
 
 
-# Of the keys of a track that grows, an eighth is room, and no less than a few: a short one would
+# Of the keys of a pattern that grows, an eighth is room, and no less than a few: a short one would
 # else be copied at every step.
 _SHARE, _ROOM = 8, 16
 
@@ -43,42 +43,42 @@ class _Piece:
     query: Tensor
     rows: Rows
     shift: int
-    """How many of the track's keys come before those that the call had."""
+    """How many of the pattern's keys come before those that the call had."""
     width: int
     """How many keys the call had, without room that is not filled yet."""
 
 
-class Track:
-    """The calls that make up one pattern."""
+class PatternBuilder:
+    """Puts the calls of one pattern together."""
 
-    def __init__(self, problem: Problem, kept: Chosen, kind: str) -> None:
-        self.heads = kept.head_numbers(problem.heads[1])
+    def __init__(self, problem: Problem, selection: Selection, kind: str) -> None:
+        self.heads = selection.head_numbers(problem.heads[1])
         self._rows: list[int] = []
-        self._kept = kept
+        self._selection = selection
         self._kind = kind
-        self._seen = 0
+        self._queries = 0
         self._pieces: list[_Piece] = []
-        self._watched: list[tuple[Tensor, int]] = []
+        self._versions: list[tuple[Tensor, int]] = []
         self._pattern: Pattern | None = None
-        problem = only_heads(problem, self.heads)
+        problem = select_heads(problem, self.heads)
         self._keys = problem.keys if kind == "cross" else _filled(problem)
-        self._key = kept.keep(problem.key[..., : self._keys, :])
+        self._key = selection.keep(problem.key[..., : self._keys, :])
         self._grown = False
         self._add(problem, shift=0, width=self._keys)
         self._problem = replace(problem, query=self._pieces[0].query, key=self._key)
-        self._watch(self._key)
+        self._remember(self._key)
 
     @property
     def rows(self) -> Sequence[int]:
         """Numbers of the queries that are kept."""
-        everything = range(self._seen)
-        return everything if len(self._rows) == self._seen else tuple(self._rows)
+        everything = range(self._queries)
+        return everything if len(self._rows) == self._queries else tuple(self._rows)
 
     def extend(self, problem: Problem) -> bool:
-        """Take another call in, if it continues this track."""
+        """Add another call, if it continues this pattern."""
         if not self._is_like(problem):
             return False
-        problem = only_heads(problem, self.heads)
+        problem = select_heads(problem, self.heads)
         past = _past(problem)
         if self._kind != "cross" and self._comes_after(problem, past):
             width = past + problem.queries
@@ -86,7 +86,7 @@ class Track:
             self._add(problem, shift=self._keys - width, width=width)
             return True
         if problem.queries == 1 and problem.keys == self._keys and self._holds(problem):
-            self._add(problem, shift=0, width=self._keys)  # a source that stays
+            self._add(problem, shift=0, width=self._keys)  # cross-attention, whose keys stay
             return True
         return False
 
@@ -102,12 +102,12 @@ class Track:
             )
 
     def pattern(self) -> Pattern:
-        """Give all rows as one pattern.
+        """All rows as one pattern.
 
         Raises:
             RecordError: if the tensors it stands on were changed or freed.
         """
-        for tensor, writes in self._watched:
+        for tensor, writes in self._versions:
             freed = tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0
             if freed or version(tensor) != writes:
                 what = "freed" if freed else "written to"
@@ -141,7 +141,7 @@ class Track:
         )
 
     def _holds(self, problem: Problem, count: int | None = None) -> bool:
-        """Tell whether a call's first keys, so many, are the last ones of this track."""
+        """Tell whether a call's first keys, so many, are the last ones of this pattern."""
         count = problem.keys if count is None else count
         ours = self._key[..., self._keys - count : self._keys, :]
         return torch.equal(ours, problem.key[..., :count, :].to(ours.device))
@@ -154,31 +154,31 @@ class Track:
             shape = (*self._key.shape[:-2], room, self._key.shape[-1])
             buffer = self._key.new_empty(shape)
             buffer[..., : self._keys, :] = self._key[..., : self._keys, :]
-            self._watched = [entry for entry in self._watched if entry[0] is not self._key]
+            self._versions = [entry for entry in self._versions if entry[0] is not self._key]
             self._key, self._grown = buffer, True
         self._key[..., self._keys : self._keys + count, :] = new
         self._keys += count
 
     def _add(self, problem: Problem, *, shift: int, width: int) -> None:
-        numbers = self._kept.row_numbers(self._seen, problem.queries)
+        numbers = self._selection.row_numbers(self._queries, problem.queries)
         if len(numbers) < problem.queries:
             index = torch.tensor(numbers, dtype=torch.int64, device=problem.query.device)
-            rows, query = problem.rows.take(index - self._seen), problem.query
-            query = query[..., index - self._seen, :]
+            rows, query = problem.rows.take(index - self._queries), problem.query
+            query = query[..., index - self._queries, :]
         else:
             rows, query = problem.rows, problem.query
-        query = self._kept.keep(query)
+        query = self._selection.keep(query)
         self._pieces.append(_Piece(query, _moved(rows, query.device), shift, width))
         for tensor in (query, rows.allowed, rows.bias):
-            self._watch(tensor)
+            self._remember(tensor)
         self._rows += numbers
-        self._seen += problem.queries
+        self._queries += problem.queries
         self._pattern = None
 
-    def _watch(self, tensor: Tensor | None) -> None:
+    def _remember(self, tensor: Tensor | None) -> None:
         """Remember how often a tensor was written to, unless it is a copy that no one else has."""
         if tensor is not None and not tensor.is_inference():
-            self._watched.append((tensor, version(tensor)))
+            self._versions.append((tensor, version(tensor)))
 
     def _joined(self) -> Problem:
         query, rows = self._pieces[0].query, self._pieces[0].rows
@@ -199,7 +199,7 @@ class Track:
 def _past(problem: Problem) -> int:
     """How many keys come before the first query's own.
 
-    A rule tells it by itself: nothing is written down, or read back from a GPU.
+    Affine bounds give it without reading anything back from a GPU.
     """
     bounds = problem.rows.bounds
     if isinstance(bounds, AffineBounds):
@@ -209,7 +209,7 @@ def _past(problem: Problem) -> int:
 
 
 def _last_seen(problem: Problem) -> int:
-    """The key behind the last one that any query may see; see `_past`."""
+    """One past the last key that any query may see."""
     bounds = problem.rows.bounds
     if isinstance(bounds, AffineBounds):
         return bounds.last_stop

@@ -1,4 +1,4 @@
-"""What of a run is kept: which layers, heads and rows, and where.
+"""The part of a run that is kept: which layers, heads and rows, and where.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class Selection:
     """The part of a run that is kept; None is all of it."""
 
     layers: tuple[int, ...] | slice | None = None
@@ -37,15 +37,15 @@ class Chosen:
         return self.layers is None or layer in self.layers
 
     def head_numbers(self, heads: int) -> tuple[int, ...]:
-        """Name the heads that are kept of so many.
+        """Numbers of the heads that are kept, of `heads`.
 
         Raises:
-            IndexError: if one is asked for that is not there.
+            IndexError: for a head that the call does not have.
         """
-        return _picked(self.heads, heads, "heads")
+        return _numbers_of(self.heads, heads, "heads")
 
     def row_numbers(self, first: int, rows: int) -> list[int]:
-        """Name the rows that are kept of a call, of which there were ``first`` before it.
+        """Numbers of the rows that are kept of a call, with ``first`` rows before it.
 
         Those given by a number from 0 are counted over all calls, those by a negative one from the
         end of each.
@@ -55,14 +55,14 @@ class Chosen:
             return list(everything)
         if isinstance(self.rows, slice):
             start, stop, step = self.rows.start, self.rows.stop, self.rows.step or 1
-            start = _counted(0 if start is None else start, everything.stop)
-            stop = everything.stop if stop is None else _counted(stop, everything.stop)
+            start = _from_start(0 if start is None else start, everything.stop)
+            stop = everything.stop if stop is None else _from_start(stop, everything.stop)
             return [row for row in everything if row in range(start, stop, step)]
-        wanted = {_counted(row, everything.stop) for row in self.rows}
+        wanted = {_from_start(row, everything.stop) for row in self.rows}
         return [row for row in everything if row in wanted]
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Detach a tensor from what it was cut out of, and from the accelerator if asked."""
+        """Copy a tensor out of a larger one, and to main memory with ``offload``."""
         if self.offload:
             return tensor.to("cpu", copy=True)
         if tensor.is_inference():  # what is written into it later leaves no trace
@@ -71,8 +71,8 @@ class Chosen:
         return tensor if own else tensor.clone(memory_format=torch.contiguous_format)
 
 
-def chosen(layers: Any, heads: Any, rows: Any, offload: str | None) -> Chosen:
-    """Check what `record` was given.
+def selection_of(layers: Any, heads: Any, rows: Any, offload: str | None) -> Selection:
+    """Check the arguments of `record`.
 
     Raises:
         TypeError: for anything but an integer, a slice or integers.
@@ -80,21 +80,21 @@ def chosen(layers: Any, heads: Any, rows: Any, offload: str | None) -> Chosen:
     """
     if offload not in (None, "cpu"):
         raise ValueError(f"offload may be 'cpu' or None, but is {offload!r}")
-    kept = Chosen(
+    selection = Selection(
         layers=_numbers("layers", layers),
         heads=_numbers("heads", heads),
         rows=_numbers("rows", rows),
         offload=offload == "cpu",
     )
-    if _has_negative(kept.layers):
+    if _has_negative(selection.layers):
         raise ValueError(
             f"layers={layers!r} counts from the end, which is not known while a model runs; count "
             "from 0"
         )
-    return kept
+    return selection
 
 
-def only_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
+def select_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
     """Keep some heads of a problem, and the key heads that they need.
 
     Where those have unequal numbers of query heads left, each of these gets a key head of its own.
@@ -165,11 +165,11 @@ def _has_negative(numbers: tuple[int, ...] | slice | None) -> bool:
     return any(number < 0 for number in numbers)
 
 
-def _counted(number: int, end: int) -> int:
+def _from_start(number: int, end: int) -> int:
     return number + end if number < 0 else number
 
 
-def _picked(given: tuple[int, ...] | slice | None, size: int, name: str) -> tuple[int, ...]:
+def _numbers_of(given: tuple[int, ...] | slice | None, size: int, name: str) -> tuple[int, ...]:
     if given is None:
         return tuple(range(size))
     if isinstance(given, slice):
@@ -177,4 +177,4 @@ def _picked(given: tuple[int, ...] | slice | None, size: int, name: str) -> tupl
     for number in given:
         if not -size <= number < size:
             raise IndexError(f"{name} asks for {number}, but there are only 0 to {size - 1}")
-    return tuple(_counted(number, size) for number in given)
+    return tuple(_from_start(number, size) for number in given)
