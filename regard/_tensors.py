@@ -96,3 +96,8 @@ def _cure(tensor: torch.Tensor) -> str:
     if type(tensor).__module__ != "torch.nn.attention.bias":
         return ""
     return "; for torch's CausalBias pass mask=regard.causal(offset=0) or mask=regard.causal()"
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to, 0 for one made in inference mode, which keeps no count."""
+    return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - its only name

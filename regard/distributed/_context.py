@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.attention import attention, attention_with_pattern
 from regard.distributed._attention import attend
-from regard.record.intercept.watch import listening
+from regard.record.intercept import is_observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,7 +98,7 @@ class _ThroughRing(TorchFunctionMode):
         **options: Unpack[ScoringOptions],
     ) -> tuple[Tensor, ShardedPattern]:
         refused = {}
-        if listening():
+        if is_observed():
             refused["a recording"] = (
                 "it looks at one process; take the layer's pattern by its method with_pattern"
             )

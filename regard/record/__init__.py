@@ -1,11 +1,11 @@
-"""Recordings of a model's attention: queries and keys of its own kernels, whose weights are lazy."""
+"""Recordings of the attention of models: patterns, whose weights are computed on request."""
 
 from regard.record._errors import RecordError
 from regard.record._files import load
 from regard.record._record import record
 from regard.record._recording import Recording
 from regard.record.heads import Heads, HeadScores
-from regard.record.intercept.transformers import use_in_transformers
+from regard.record.intercept import use_in_transformers
 from regard.record.layer import Layer
 from regard.record.readings import Reading, Readings
 

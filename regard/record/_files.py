@@ -182,7 +182,7 @@ class _Tensors:
         self._known: dict[tuple[object, ...], str] = {}
 
     def add(self, tensor: Tensor | None) -> str | None:
-        """Take a tensor in, and say by what name it is found."""
+        """Add a tensor and return its name; None for None."""
         if tensor is None:
             return None
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)

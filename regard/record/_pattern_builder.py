@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard._tensors import version
 from regard.mask.bounds import AffineBounds, IndexBounds
 from regard.pattern import Pattern
 from regard.record._errors import RecordError
 from regard.record._selection import select_heads
-from regard.record.intercept.masks import version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,7 @@ from regard.record._recorder import Recorder
 from regard.record._recording import Recording
 from regard.record._selection import selection_of
 from regard.record._tokens import Labeller
-from regard.record.intercept.transformers import switched
-from regard.record.intercept.watch import listen, require_eager
+from regard.record.intercept import observe_calls, replace_attention, require_eager
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,8 +83,8 @@ def record(
         with ExitStack() as stack:
             stack.enter_context(labeller.observe_ids())
             if model is not None:
-                stack.enter_context(switched(model))
-            stack.enter_context(listen(recorder))
+                stack.enter_context(replace_attention(model))
+            stack.enter_context(observe_calls(recorder))
             yield recording
     finally:
         recording.finish()

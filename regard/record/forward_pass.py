@@ -37,7 +37,7 @@ class ForwardPass:
     predictions: tuple[tuple[tuple[str, float], ...], ...]
     """For each token, the likeliest next tokens, with probability."""
     heads: Heads
-    even: PatternScores
+    uniform: PatternScores
     """Scores of a head that spreads evenly on this text."""
 
     def pattern(self, head: HeadScores) -> Pattern:
@@ -88,9 +88,9 @@ def forward_pass(
         if pattern.ndim != 3 or pattern.shape[1:] != (length, length):
             raise ValueError(f"{pattern!r} is not (heads, {length}, {length}): one text's heads")
     blank = torch.zeros(1, length, 1, device=ids.device)
-    (even,) = score_pattern(Pattern(blank, blank, mask=causal()), ids)
+    (uniform,) = score_pattern(Pattern(blank, blank, mask=causal()), ids)
     heads = [
-        HeadScores(layer=layer, head=head, role=role_of(scores, even), **vars(scores))
+        HeadScores(layer=layer, head=head, role=role_of(scores, uniform), **vars(scores))
         for layer, pattern in enumerate(patterns)
         for head, scores in enumerate(score_pattern(pattern, ids))
     ]
@@ -99,7 +99,7 @@ def forward_pass(
         patterns=tuple(patterns),
         predictions=_predictions(logits, name),
         heads=Heads(heads),
-        even=even,
+        uniform=uniform,
     )
 
 

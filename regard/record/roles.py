@@ -2,7 +2,7 @@
 
 A share of weight says little by itself: on three tokens every head puts much on the first. So each
 share is held against the one of a head that spreads evenly over all it sees. The **lead** is the
-part of what an even head leaves: 0 for a head that spreads evenly, 1 for one that puts all its
+part of what a uniform head leaves: 0 for a head that spreads evenly, 1 for one that puts all its
 weight there.
 
 Shares on earlier copies and on what followed them are held against a second one: what the same keys
@@ -29,7 +29,7 @@ about 0.2 in induction heads, so that the mean of eight is known to 0.07: `LEAD`
 that, and more."""
 
 NEAR = 0.5
-"""A head is local when it looks back less than this share of an even head's distance."""
+"""A head is local when it looks back less than this share of a uniform head's distance."""
 
 WIDE = 0.8
 """A head spreads when its entropy is at least this share of the highest possible."""
@@ -117,50 +117,52 @@ class PatternScores:
         return value
 
 
-def lead(share: float | None, even: float | None) -> float:
-    """Part of the weight that an even head leaves elsewhere and this one brings here; at most 1.
+def lead(share: float | None, uniform: float | None) -> float:
+    """Part of the weight that a uniform head leaves elsewhere and this one brings here; at most 1.
 
     >>> round(lead(0.6, 0.2), 3), lead(0.2, 0.2), lead(None, None)
     (0.5, 0.0, 0.0)
     """
-    if share is None or even is None or even >= 1:
+    if share is None or uniform is None or uniform >= 1:
         return 0.0
-    return (share - even) / (1 - even)
+    return (share - uniform) / (1 - uniform)
 
 
-def role_of(scores: PatternScores, even: PatternScores) -> Role:
+def role_of(scores: PatternScores, uniform: PatternScores) -> Role:
     """Name what a head does.
 
     In this order, the first that holds:
 
-    1. induction or duplicate token, whichever leads more, if that lead is at least `LEAD`, over an
-       even head and over what the same keys get from other queries, and rests on at least `ENOUGH`
-       queries. They come first because they are measured only where the text repeats itself: such
-       a head has to be somewhere else the rest of the time, mostly on the first token.
+    1. induction or duplicate token, whichever leads more, if that lead is at least `LEAD`, over a
+       uniform head and over what the same keys get from other queries, and rests on at least
+       `ENOUGH` queries. They come first because they are measured only where the text repeats
+       itself: such a head attends elsewhere the rest of the time, mostly to the first token.
     2. previous, current or first token, whichever leads most, by the same threshold.
     3. spread evenly, if the entropy is at least `WIDE` of the highest possible.
-    4. nearby tokens, if the mean distance is less than `NEAR` of an even head's.
+    4. nearby tokens, if the mean distance is less than `NEAR` of a uniform head's.
     5. mixed.
 
     Args:
         scores: of the head.
-        even: of a head that spreads evenly on the same text.
+        uniform: of a head that spreads evenly on the same text.
     """
-    if scores.spread is None or scores.distance is None or even.distance is None:
+    if scores.spread is None or scores.distance is None or uniform.distance is None:
         return Role.ALONE
-    repeats = {role: _lead_on_repeats(role, scores, even) for role in _OF_REPEATS}
-    places = {role: lead(scores.share(role), even.share(role)) for role in _OF_PLACES}
+    repeats = {role: _lead_on_repeats(role, scores, uniform) for role in _OF_REPEATS}
+    places = {role: lead(scores.share(role), uniform.share(role)) for role in _OF_PLACES}
     for leads in (repeats, places):
         best = max(leads, key=lambda role: leads[role])
         if leads[best] >= LEAD:
             return best
     if scores.spread >= WIDE:
         return Role.SPREAD
-    return Role.LOCAL if scores.distance < NEAR * even.distance else Role.MIXED
+    return Role.LOCAL if scores.distance < NEAR * uniform.distance else Role.MIXED
 
 
-def _lead_on_repeats(role: Role, scores: PatternScores, even: PatternScores) -> float:
+def _lead_on_repeats(role: Role, scores: PatternScores, uniform: PatternScores) -> float:
     if (getattr(scores, f"{role.score}_queries") or 0) < ENOUGH:
         return 0.0
     share = scores.share(role)
-    return min(lead(share, even.share(role)), lead(share, getattr(scores, f"{role.score}_control")))
+    return min(
+        lead(share, uniform.share(role)), lead(share, getattr(scores, f"{role.score}_control"))
+    )

@@ -16,7 +16,7 @@ _HEADING = f"{_CELL};font-weight:normal;opacity:.7"
 
 
 def whole(parts: Callable[[], Iterable[str]], shown: object) -> str:
-    """Put the parts together; what fails is said, and the rest left out."""
+    """Join the parts; an error is shown in their place."""
     done: list[str] = []
     try:
         done.extend(parts())
@@ -35,12 +35,12 @@ def plain(shown: object) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Say what went wrong."""
+    """The message of an error."""
     return str(error) or type(error).__name__
 
 
 def heading(name: str, what: str) -> str:
-    """What an object is, and of what."""
+    """The name of an object, and a description."""
     return f"<div><b>{html.escape(name)}</b> {html.escape(what)}</div>"
 
 

@@ -3,9 +3,9 @@
 Text in the notebook's own colours and a picture as a data URI, always on white paper, so that both
 are legible on a light page and on a dark one. Over the picture of a pattern or a recording lies a
 frame with the explorer's own drawing, see `regard.page.frame`, which covers it where scripts run.
-No address, nothing from outside. A notebook must not fail because of what it shows, so whatever
-goes wrong is said in its place. Of a long pattern only a part of the queries is looked at, spread
-evenly, and that is said too; it has no frame.
+No address, nothing from outside. A notebook must not fail because of what it shows, so an error is
+shown in its place. Of a long pattern a sample of the queries is read, spread evenly, and the text
+says so; it has no frame.
 """
 
 from __future__ import annotations
@@ -137,17 +137,17 @@ def _map(pattern: Pattern, still: str) -> str:
     maps = first.image(side, side).reshape(heads, side, side)
     if not maps.isfinite().all():
         return still
-    pictures, told = numbers(maps)
-    shown = {
+    pictures, encoding = numbers(maps)
+    state = {
         "length": length,
         "side": side,
         "causal": causal,
         "heads": list(range(heads)),
         "scale": usual(keys),
-        **told,
+        **encoding,
     }
     title = f"Pattern of {length} queries and keys"
-    return frame("notebook/pattern.js", shown, pictures, still=still, height=_TALL, title=title)
+    return frame("notebook/pattern.js", state, pictures, still=still, height=_TALL, title=title)
 
 
 def _room(heads: int, *, causal: bool) -> float:
@@ -186,14 +186,14 @@ def _grid(recording: Recording) -> str:
     side = _side(rows, len(maps), causal=causal)
     if side == 0 or not maps.isfinite().all():
         return still
-    pictures, told = numbers(torch.nn.functional.avg_pool2d(maps, rows // side))
+    pictures, encoding = numbers(torch.nn.functional.avg_pool2d(maps, rows // side))
     across = max(len(layer.heads) for layer in layers)
     heads = [
         {"name": f"{layer.layer}·{head}", "role": layer.names[k] if layer.names else ""}
         for layer in layers
         for k, head in enumerate(layer.heads)
     ]
-    shown = {
+    state = {
         "size": side,
         "causal": causal,
         "scale": usual(layers[0].keys),
@@ -201,14 +201,14 @@ def _grid(recording: Recording) -> str:
         "heads": heads,
         "across": across,
         "title": f"Heads: {note}" if note else "Heads",
-        **told,
+        **encoding,
     }
     height = min(680, 60 + 120 * -(-len(heads) // across))
-    return frame("notebook/heads.js", shown, pictures, still=still, height=height, title="Heads")
+    return frame("notebook/heads.js", state, pictures, still=still, height=height, title="Heads")
 
 
 def _read_recording(recording: Recording) -> tuple[list[Thumbnails], str]:
-    """Thumbnails of the first heads and layers, and what to say of them."""
+    """Thumbnails of the first heads and layers, and a note on them."""
     from regard.view.plot.heads import Thumbnails, named, of_first
 
     layers = recording.of_kind()
@@ -218,7 +218,7 @@ def _read_recording(recording: Recording) -> tuple[list[Thumbnails], str]:
     if sum(layer.pattern.shape.numel() for layer in shown) <= _SCORED:
         names, reason = named(recording, shown)
     notes = [reason] if reason else []
-    drawn, looked_at = [], set()
+    drawn, samples = [], set()
     heads = max(len(layer.heads) for layer in shown)
     count = len(shown) * min(heads, _HEADS_ACROSS)
     size = next((size for most, size in _THUMBNAILS.items() if count <= most), _SMALLEST)
@@ -229,7 +229,7 @@ def _read_recording(recording: Recording) -> tuple[list[Thumbnails], str]:
             pattern = pattern[:_HEADS_ACROSS]
         part = _thinned(pattern, each * (pattern.shape[0] if pattern.ndim == 3 else 1))
         if part is not pattern:
-            looked_at.add(f"drawn from {part.shape[-2]} of {pattern.shape[-2]} queries each")
+            samples.add(f"drawn from {part.shape[-2]} of {pattern.shape[-2]} queries each")
         image = part.image(size, size)
         drawn.append(
             Thumbnails(
@@ -241,7 +241,7 @@ def _read_recording(recording: Recording) -> tuple[list[Thumbnails], str]:
                 names=names.get(place, ()),
             )
         )
-    notes += sorted(looked_at)[:2]
+    notes += sorted(samples)[:2]
     notes += _more(layers, heads)
     return drawn, "; ".join(notes)
 

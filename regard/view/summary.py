@@ -122,9 +122,11 @@ class _HeadTable:
         for head in self.result.heads:
             role = Text(head.role, "dim" if head.role in _PLAIN else "bold")
             table.add_row(f"{head.layer}.{head.head}", role, *_cells(head, head.role)[:shown])
-        if self.result.even.spread is not None:
-            even = (Text(cell.plain, "dim") for cell in _cells(self.result.even, None)[:shown])
-            table.add_row("", Text("(an even head)", "dim"), *even)
+        if self.result.uniform.spread is not None:
+            uniform = (
+                Text(cell.plain, "dim") for cell in _cells(self.result.uniform, None)[:shown]
+            )
+            table.add_row("", Text("(a uniform head)", "dim"), *uniform)
         return table
 
 
@@ -199,15 +201,15 @@ def _cells(scores: PatternScores, role: Role | None) -> list[Text]:
 
 
 def _explanation(result: ForwardPass) -> str:
-    even = result.even
-    if even.spread is None:
+    uniform = result.uniform
+    if uniform.spread is None:
         return "A single token can only attend to itself."
     return (
         "Shares of a query's weight, each a mean over queries: on the previous token, on the "
         "first, on the current; induction: on what followed earlier copies of the token "
-        f"({over(even.induction_queries or 0, len(result.tokens))}), duplicate: on the copies "
-        f"({over(even.duplicate_token_queries or 0)}). spread: entropy / the highest possible. "
-        "distance: a mean, in tokens. A head is named after what it does clearly more than an even "
+        f"({over(uniform.induction_queries or 0, len(result.tokens))}), duplicate: on the copies "
+        f"({over(uniform.duplicate_token_queries or 0)}). spread: entropy / the highest possible. "
+        "distance: a mean, in tokens. A head is named after what it does clearly more than a uniform "
         "head, which looks at all tokens alike; after induction or duplicate only if that is also "
         "clearly more than it looks at the same tokens from other queries."
     )

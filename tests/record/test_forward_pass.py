@@ -54,31 +54,31 @@ def test_scores_are_those_of_the_weights():
         assert head.induction_queries == len(queries)
 
 
-def test_an_even_head_spreads_as_the_formula_says(result):
+def test_a_uniform_head_spreads_as_the_formula_says(result):
     length = len(result.tokens)
     share = sum(1 / (i + 1) for i in range(1, length)) / (length - 1)
-    assert result.even.previous_token == pytest.approx(share, abs=1e-6)
-    assert result.even.first_token == pytest.approx(share, abs=1e-6)
-    assert result.even.current_token == pytest.approx(share, abs=1e-6)
-    assert result.even.spread == pytest.approx(1, abs=1e-6)
-    assert result.even.distance == pytest.approx(length / 4, abs=1e-5)
+    assert result.uniform.previous_token == pytest.approx(share, abs=1e-6)
+    assert result.uniform.first_token == pytest.approx(share, abs=1e-6)
+    assert result.uniform.current_token == pytest.approx(share, abs=1e-6)
+    assert result.uniform.spread == pytest.approx(1, abs=1e-6)
+    assert result.uniform.distance == pytest.approx(length / 4, abs=1e-5)
 
 
 def test_a_text_without_repeats_has_no_scores_for_them():
     result = make_forward_pass(list("abcdefg"), [["induction"]])
-    assert result.even.induction_queries == 0
+    assert result.uniform.induction_queries == 0
     assert result.heads[0].induction is None
     assert result.heads[0].duplicate_token is None
 
 
 def test_repeats_that_could_be_something_else_do_not_count():
     # The second a follows the first, the b its copy: previous token, first token or current token.
-    assert make_forward_pass(list("aab"), [["even"]]).even.induction_queries == 0
+    assert make_forward_pass(list("aab"), [["uniform"]]).uniform.induction_queries == 0
 
 
 def test_a_single_token_has_no_scores():
-    result = make_forward_pass(["a"], [["first", "even"]])
-    assert result.even == PatternScores(induction_queries=0, duplicate_token_queries=0)
+    result = make_forward_pass(["a"], [["first", "uniform"]])
+    assert result.uniform == PatternScores(induction_queries=0, duplicate_token_queries=0)
     assert {head.role for head in result.heads} == {Role.ALONE}
     assert {head.entropy for head in result.heads} == {None}
     assert result.heads.most_informative(3) == list(result.heads)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 import torch
 import torch.nn.functional as F
-from support.recordings import B, D, H, L, recorded, two_layers
+from support.recordings import WORDS, B, D, H, L, recorded, two_layers
 
 import regard
 from regard.gpt import load

@@ -5,7 +5,7 @@ import pytest
 from regard.record import HeadScores
 from regard.record.roles import ENOUGH, LEAD, NEAR, WIDE, PatternScores, Role, lead, role_of
 
-EVEN = PatternScores(
+UNIFORM = PatternScores(
     previous_token=0.1,
     first_token=0.1,
     current_token=0.1,
@@ -19,13 +19,13 @@ EVEN = PatternScores(
     entropy=2.0,
     distance=20.0,
 )
-PLAIN = replace(EVEN, spread=0.5)  # no lead anywhere, neither spread nor near
+PLAIN = replace(UNIFORM, spread=0.5)  # no lead anywhere, neither spread nor near
 
 
 def share(named):
     """The least share whose lead reaches the threshold."""
-    even = getattr(EVEN, named)
-    return even + LEAD * (1 - even)
+    uniform = getattr(UNIFORM, named)
+    return uniform + LEAD * (1 - uniform)
 
 
 @pytest.mark.parametrize(
@@ -39,18 +39,18 @@ def share(named):
     ],
 )
 def test_a_head_is_named_after_what_leads_by_enough(named, role):
-    assert role_of(replace(PLAIN, **{named: share(named) + 1e-9}), EVEN) is role
-    assert role_of(replace(PLAIN, **{named: share(named) - 1e-9}), EVEN) is Role.MIXED
+    assert role_of(replace(PLAIN, **{named: share(named) + 1e-9}), UNIFORM) is role
+    assert role_of(replace(PLAIN, **{named: share(named) - 1e-9}), UNIFORM) is Role.MIXED
 
 
 def test_the_greatest_lead_wins():
-    assert role_of(replace(PLAIN, previous_token=0.4, first_token=0.5), EVEN) is Role.FIRST
-    assert role_of(replace(PLAIN, previous_token=0.5, first_token=0.4), EVEN) is Role.PREVIOUS
-    assert role_of(replace(PLAIN, induction=0.5, duplicate_token=0.4), EVEN) is Role.INDUCTION
+    assert role_of(replace(PLAIN, previous_token=0.4, first_token=0.5), UNIFORM) is Role.FIRST
+    assert role_of(replace(PLAIN, previous_token=0.5, first_token=0.4), UNIFORM) is Role.PREVIOUS
+    assert role_of(replace(PLAIN, induction=0.5, duplicate_token=0.4), UNIFORM) is Role.INDUCTION
 
 
 def test_repeats_come_before_where_the_head_rests_meanwhile():
-    assert role_of(replace(PLAIN, first_token=0.9, induction=0.4), EVEN) is Role.INDUCTION
+    assert role_of(replace(PLAIN, first_token=0.9, induction=0.4), UNIFORM) is Role.INDUCTION
 
 
 @pytest.mark.parametrize("named", ["induction", "duplicate_token"])
@@ -58,10 +58,10 @@ def test_repeats_name_no_head_that_looks_at_the_same_keys_from_elsewhere(named):
     control = 0.5
     led = control + LEAD * (1 - control)
     column = replace(PLAIN, **{named: led - 1e-9, f"{named}_control": control})
-    assert role_of(column, EVEN) is Role.MIXED
+    assert role_of(column, UNIFORM) is Role.MIXED
     found = replace(PLAIN, **{named: led + 1e-9, f"{named}_control": control})
     assert (
-        role_of(found, EVEN)
+        role_of(found, UNIFORM)
         is {"induction": Role.INDUCTION, "duplicate_token": Role.DUPLICATE}[named]
     )
 
@@ -69,22 +69,22 @@ def test_repeats_name_no_head_that_looks_at_the_same_keys_from_elsewhere(named):
 @pytest.mark.parametrize("named", ["induction", "duplicate_token"])
 def test_repeats_name_no_head_after_too_few_queries(named):
     few = replace(PLAIN, **{named: 0.9, f"{named}_queries": ENOUGH - 1})
-    assert role_of(few, EVEN) is Role.MIXED
+    assert role_of(few, UNIFORM) is Role.MIXED
 
 
 def test_without_repeats_no_head_is_named_after_them():
     none = dict.fromkeys(
         ["induction", "induction_control", "duplicate_token", "duplicate_token_control"]
     )
-    assert role_of(replace(PLAIN, **none, first_token=0.6), replace(EVEN, **none)) is Role.FIRST
+    assert role_of(replace(PLAIN, **none, first_token=0.6), replace(UNIFORM, **none)) is Role.FIRST
 
 
 def test_spread_near_and_mixed_are_what_is_left():
-    assert role_of(EVEN, EVEN) is Role.SPREAD
-    assert role_of(replace(PLAIN, spread=WIDE), EVEN) is Role.SPREAD
-    near = NEAR * EVEN.distance
-    assert role_of(replace(PLAIN, distance=near - 1e-9), EVEN) is Role.LOCAL
-    assert role_of(replace(PLAIN, distance=near), EVEN) is Role.MIXED
+    assert role_of(UNIFORM, UNIFORM) is Role.SPREAD
+    assert role_of(replace(PLAIN, spread=WIDE), UNIFORM) is Role.SPREAD
+    near = NEAR * UNIFORM.distance
+    assert role_of(replace(PLAIN, distance=near - 1e-9), UNIFORM) is Role.LOCAL
+    assert role_of(replace(PLAIN, distance=near), UNIFORM) is Role.MIXED
 
 
 def test_one_token_leaves_no_choice():
@@ -92,15 +92,16 @@ def test_one_token_leaves_no_choice():
 
 
 def test_on_a_short_text_a_large_share_is_no_lead():
-    even = replace(EVEN, first_token=0.5)
-    assert role_of(replace(PLAIN, first_token=0.55), even) is Role.MIXED
+    uniform = replace(UNIFORM, first_token=0.5)
+    assert role_of(replace(PLAIN, first_token=0.55), uniform) is Role.MIXED
 
 
 @pytest.mark.parametrize(
-    ("given", "even", "led"), [(1.0, 0.3, 1.0), (0.3, 0.3, 0.0), (0.0, 0.5, -1.0), (1.0, 1.0, 0.0)]
+    ("given", "uniform", "led"),
+    [(1.0, 0.3, 1.0), (0.3, 0.3, 0.0), (0.0, 0.5, -1.0), (1.0, 1.0, 0.0)],
 )
-def test_lead_is_the_part_of_what_an_even_head_leaves(given, even, led):
-    assert lead(given, even) == led
+def test_lead_is_the_part_of_what_a_uniform_head_leaves(share, uniform, expected):
+    assert lead(share, uniform) == expected
 
 
 def test_every_role_has_a_meaning_of_its_own():

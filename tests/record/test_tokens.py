@@ -4,12 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.recordings import Attend, B, D, H, L, Model, two_layers, unchecked
+from support.recordings import WORDS, Attend, B, D, H, L, Model, two_layers, unchecked
 from torch import nn
 
 import regard
-
-WORDS = ["a", "b", "c", "d", "e", "f", "g"]
 
 
 def test_tokens_that_are_given():

@@ -20,7 +20,7 @@ def _scores(kind: str, ids: Tensor) -> Tensor:
         "induction": (j > 0) & (ids[:, None] == ids.roll(1)) & (j <= i - 2),
         "duplicate": (j > 0) & (ids[:, None] == ids) & (j <= i - 2),
         "nearby": (i - j) <= 3,
-        "even": torch.zeros(length, length, dtype=torch.bool),
+        "uniform": torch.zeros(length, length, dtype=torch.bool),
     }[kind]
     return 8.0 * relation
 
@@ -45,8 +45,8 @@ def make_forward_pass(tokens: Sequence[str], layers: Sequence[Sequence[str]]) ->
 
 
 def each_role() -> ForwardPass:
-    """Seven heads, each with a role of its own, on a text that repeats itself."""
+    """Suniform heads, each with a role of its own, on a text that repeats itself."""
     return make_forward_pass(
         ["the", " cat", " sat", " on", " a", " mat", "."] * 3 + [" so"],
-        [["previous", "first", "even"], ["current", "induction", "duplicate"], ["nearby"] * 3],
+        [["previous", "first", "uniform"], ["current", "induction", "duplicate"], ["nearby"] * 3],
     )

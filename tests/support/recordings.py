@@ -13,6 +13,7 @@ from torch import nn
 import regard
 
 B, H, L, D = 2, 3, 7, 5
+WORDS = ["a", "b", "c", "d", "e", "f", "g"]
 unchecked = contextlib.contextmanager(inspect.unwrap(regard.record))
 
 

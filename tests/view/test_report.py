@@ -40,7 +40,7 @@ def test_a_line_for_each_head_says_what_it_does_with_figures(result):
     first = result.heads[0]
     assert rows[0][:4] == ["0.0", "previous", "token", f"{first.previous_token:.2f}"]
     assert [row[0] for row in rows] == [f"{head.layer}.{head.head}" for head in result.heads]
-    assert "(an even head)" in lines[10]
+    assert "(a uniform head)" in lines[10]
     words = " ".join(" ".join(lines[11:]).split())
     assert "what followed earlier copies of the token (over 14 tokens of 22)" in words
     assert "duplicate: on the copies (over 13 tokens)" in words
@@ -151,7 +151,7 @@ def test_long_texts_are_cut_around_the_query_and_it_is_said():
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width):
     tokens = ["漢字仮名交じり文", "😀" * 9, "[red]x", "\n", " ", "", "x" * 60, "\x1b[31m"] * 3
-    result = make_forward_pass(tokens, [["previous", "induction"], ["even", "duplicate"]])
+    result = make_forward_pass(tokens, [["previous", "induction"], ["uniform", "duplicate"]])
     renderables = [
         *all_heads(result, 23),
         *one_head(result, result.heads.at(0, 1), steps_of(24), 23),
@@ -163,7 +163,7 @@ def test_no_line_is_wider_than_the_terminal(width):
 
 
 def test_a_single_token():
-    result = make_forward_pass(["a"], [["first", "even"]])
+    result = make_forward_pass(["a"], [["first", "uniform"]])
     text = printed(*all_heads(result, 0), *one_head(result, result.heads.at(0, 1), steps_of(1), 0))
     assert "1 token, token 0 marked" in text
     assert "A single token can only attend to itself." in text

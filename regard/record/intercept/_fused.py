@@ -1,4 +1,4 @@
-"""torch's fused transformer layers: the attention inside them, seen from below.
+"""Attention inside torch's fused transformer layers, seen at the operators they call.
 
 In evaluation `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` may
 call one operator that computes everything. It takes the input of the projections, from which query
@@ -18,8 +18,8 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.problem import Scoring
-from regard.record.intercept.calls import Call
-from regard.record.intercept.masks import reduced
+from regard.record.intercept._call import Call
+from regard.record.intercept._mask_reduction import reduce_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ _KINDS = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttenti
 
 
 def may_fuse(module: nn.Module, mode: TorchFunctionMode) -> bool:
-    """Tell whether a module of torch's could take its fused path, if only this mode were not."""
+    """Whether a module of torch's would take its fast path without this mode."""
     if not isinstance(module, _KINDS) or module.training:
         return False
     trained = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
@@ -42,11 +42,11 @@ def may_fuse(module: nn.Module, mode: TorchFunctionMode) -> bool:
 
 
 class FusedLayers(TorchDispatchMode):
-    """Sees the fused operators on their way to the kernel, and tells what they attend."""
+    """Observes calls of the fused operators."""
 
-    def __init__(self, tell: Callable[[Call], None]) -> None:
+    def __init__(self, notify: Callable[[Call], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
-        self._tell = tell
+        self._notify = notify
 
     def __torch_dispatch__(
         self,
@@ -57,9 +57,9 @@ class FusedLayers(TorchDispatchMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if func is _ATTENTION:
-            self._tell(_of_attention(*args))
+            self._notify(_of_attention(*args))
         elif func is _LAYER:
-            self._tell(_of_layer(*args))
+            self._notify(_of_layer(*args))
         return result
 
 
@@ -71,7 +71,7 @@ def _of_attention(
     heads: int,
     weight: Tensor,
     bias: Tensor,
-    out_weight: Tensor,  # noqa: ARG001 - behind the attention
+    out_weight: Tensor,  # noqa: ARG001 - after the attention
     out_bias: Tensor,  # noqa: ARG001
     mask: Tensor | None = None,
     need_weights: bool = True,  # noqa: ARG001, FBT001, FBT002 - the operator's signature
@@ -87,7 +87,7 @@ def _of_layer(
     heads: int,
     weight: Tensor,
     bias: Tensor,
-    out_weight: Tensor,  # noqa: ARG001 - behind the attention
+    out_weight: Tensor,  # noqa: ARG001 - after the attention
     out_bias: Tensor,  # noqa: ARG001
     use_gelu: bool,  # noqa: ARG001, FBT001 - the operator's signature
     norm_first: bool,  # noqa: FBT001
@@ -138,5 +138,5 @@ def _call(
             hidden = hidden[:, None, None, :]
     visible = None if hidden is None else ~hidden
     shape = (len(source), heads)
-    reduction = None if visible is None else reduced(visible, shape, length, length).mask
+    reduction = None if visible is None else reduce_mask(visible, shape, length, length).mask
     return Call(query=query, key=key, scoring=Scoring(mask=reduction))

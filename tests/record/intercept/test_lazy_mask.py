@@ -9,9 +9,9 @@ from transformers import masking_utils
 
 import regard
 from regard.record import RecordError
-from regard.record.intercept._structured import structured
-from regard.record.intercept.lazy_mask import LazyMask
-from regard.record.intercept.transformers import attention_forward
+from regard.record.intercept._lazy_mask import LazyMask
+from regard.record.intercept._mask_interface import mask_interface
+from regard.record.intercept._transformers import attention_forward
 
 B, H, L, D = 2, 3, 7, 5
 KEEP = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1]])
@@ -19,7 +19,7 @@ SEEN = (torch.ones(L, L).tril().bool() & KEEP.bool()[:, None, :])[:, None]
 
 
 def made(**options):
-    return structured(B, L, L, attention_mask=KEEP, **options)
+    return mask_interface(B, L, L, attention_mask=KEEP, **options)
 
 
 def scores():
@@ -98,7 +98,7 @@ def test_a_call_of_sdpa_with_it_is_recorded_by_its_rule():
 def test_a_mask_longer_than_the_keys_is_cut():
     torch.manual_seed(0)
     query, key = torch.randn(2, B, H, L, D)
-    longer = structured(B, L, L + 4)
+    longer = mask_interface(B, L, L + 4)
     expected = F.scaled_dot_product_attention(query, key, key, is_causal=True)
     context, _ = attention_forward(torch.nn.Identity(), query, key, key, longer)
     # Sums of 7 terms near 1, in another order.
@@ -136,11 +136,11 @@ def test_no_mask_is_causal_only_where_it_says_so(layer, given, causal):
 def test_a_mask_is_left_out_only_where_everything_is_seen():
     everything = masking_utils.bidirectional_mask_function
     options = {"mask_function": everything, "allow_is_bidirectional_skip": True}
-    assert structured(B, L, L, **options) is None
-    assert structured(B, L, L, attention_mask=torch.ones(B, L), **options) is None
-    padded = structured(B, L, L, attention_mask=KEEP, **options)
+    assert mask_interface(B, L, L, **options) is None
+    assert mask_interface(B, L, L, attention_mask=torch.ones(B, L), **options) is None
+    padded = mask_interface(B, L, L, attention_mask=KEEP, **options)
     assert torch.equal(padded.written_out(), KEEP.bool()[:, None, None, :].expand(B, 1, L, L))
-    assert structured(B, L, L, allow_is_bidirectional_skip=True) is not None  # causal
+    assert mask_interface(B, L, L, allow_is_bidirectional_skip=True) is not None  # causal
 
 
 # What is trained

@@ -362,7 +362,7 @@ def test_attention_out_of_reach_is_refused(name):
     config._attn_implementation = "eager"
     model = kind(config).eval()
     before = implementations(model)
-    with pytest.raises(RecordError, match="does not let another be chosen"):  # noqa: SIM117
+    with pytest.raises(RecordError, match="does not let it be replaced"):  # noqa: SIM117
         with regard.record(model):
             model(torch.randint(3, 101, (B, L)))
     assert implementations(model) == before

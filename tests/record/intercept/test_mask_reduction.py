@@ -1,4 +1,4 @@
-"""Masks that are written down, and what they are brought back to."""
+"""Reducing mask tensors to row intervals."""
 
 import contextlib
 import math
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import regard
 from regard.record import RecordError
-from regard.record.intercept import masks
-from regard.record.intercept.masks import Reducer
+from regard.record.intercept import _mask_reduction
+from regard.record.intercept._mask_reduction import MaskReducer
 
 B, H, L, S = 2, 3, 5, 7
 LOWEST = torch.finfo(torch.float32).min
@@ -28,7 +28,7 @@ def shown(mask, queries=L, keys=S, leading=None):
 
 
 def reduced(mask, leading, queries, keys):
-    return masks.reduced(mask, leading, queries, keys).mask
+    return _mask_reduction.reduce_mask(mask, leading, queries, keys).mask
 
 
 def is_interval(mask):
@@ -83,9 +83,9 @@ def test_rows_of_nothing_but_the_lowest_number_are_even():
     visible[2] = False
     given = forms(visible)[2]
     given[3] = -math.inf  # hides everything in earnest
-    found = masks.reduced(given, (B, H), L, S)
+    found = _mask_reduction.reduce_mask(given, (B, H), L, S)
     assert is_interval(found.mask)
-    assert found.level.expand(B, H, L)[0, 0].tolist() == [False, False, True, False, False]
+    assert found.uniform.expand(B, H, L)[0, 0].tolist() == [False, False, True, False, False]
     visible[2], visible[3] = True, False
     assert torch.equal(shown(found.mask), visible)
 
@@ -183,7 +183,7 @@ def test_a_recording_leaves_the_gradient_of_the_mask_behind():
         context = F.scaled_dot_product_attention(query, key, key, bias)
     assert context.requires_grad
     assert not recording[0].problem.rows.bias.requires_grad
-    assert not Reducer().reduce(bias, (B, H), L, S).mask.bias.requires_grad
+    assert not MaskReducer().reduce(bias, (B, H), L, S).mask.bias.requires_grad
 
 
 @st.composite
@@ -258,7 +258,7 @@ def reduce(reducer, mask, leading=(B, H)):
 
 
 def test_a_mask_that_layers_share_is_looked_at_once():
-    reducer, mask = Reducer(), SHAPES["causal"].clone()
+    reducer, mask = MaskReducer(), SHAPES["causal"].clone()
     first = reduce(reducer, mask)
     assert reduce(reducer, mask) is first
     assert reduce(reducer, mask.view(L, S)) is first, "the same memory, looked at anew"
@@ -267,7 +267,7 @@ def test_a_mask_that_layers_share_is_looked_at_once():
 
 
 def test_masks_that_take_turns_are_all_remembered():
-    reducer = Reducer()
+    reducer = MaskReducer()
     masks = [SHAPES["causal"].clone(), SHAPES["window"].clone(), SHAPES["prefix"].clone()]
     first = [reduce(reducer, mask) for mask in masks]
     for mask, result in zip(masks * 3, first * 3, strict=True):
@@ -275,7 +275,7 @@ def test_masks_that_take_turns_are_all_remembered():
 
 
 def test_a_mask_that_was_changed_in_place_is_another_mask():
-    reducer, mask = Reducer(), SHAPES["causal"].clone()
+    reducer, mask = MaskReducer(), SHAPES["causal"].clone()
     first = reduce(reducer, mask)
     mask[0, 1] = True
     second = reduce(reducer, mask)
@@ -287,7 +287,7 @@ def test_a_mask_that_was_changed_in_place_is_another_mask():
 
 
 def test_a_slice_of_the_same_memory_is_another_mask():
-    reducer, large = Reducer(), torch.zeros(2, L, S, dtype=torch.bool)
+    reducer, large = MaskReducer(), torch.zeros(2, L, S, dtype=torch.bool)
     large[0], large[1] = SHAPES["causal"], SHAPES["prefix"]
     for part, name in zip(large, ("causal", "prefix"), strict=True):
         assert torch.equal(shown(reduce(reducer, part).mask), SHAPES[name])
@@ -297,7 +297,7 @@ def test_a_slice_of_the_same_memory_is_another_mask():
 
 
 def test_memory_that_is_used_again_is_not_taken_for_the_old_mask():
-    reducer = Reducer()
+    reducer = MaskReducer()
     for name in ("causal", "window", "prefix", "own") * 5:
         mask = SHAPES[name].clone()  # likely at the address of the one before
         assert torch.equal(shown(reduce(reducer, mask).mask), SHAPES[name])
@@ -305,7 +305,7 @@ def test_memory_that_is_used_again_is_not_taken_for_the_old_mask():
 
 
 def test_masks_of_inference_mode_are_looked_at_each_time():
-    reducer = Reducer()
+    reducer = MaskReducer()
     with torch.inference_mode():
         mask = SHAPES["causal"].clone()
         reduce(reducer, mask)

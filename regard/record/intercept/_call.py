@@ -1,4 +1,4 @@
-"""One attention call as a model made it, by whichever of torch's ways.
+"""One attention call as a model made it.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from regard.problem import ScoringOptions
-    from regard.record.intercept.masks import Reducer
+    from regard.record.intercept._mask_reduction import MaskReducer
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Call:
-    """What a pattern needs to know of one call."""
+    """One attention call: what its pattern depends on, and its caller."""
 
     modules: tuple[nn.Module, ...] = ()
     """Those being called, outermost first."""
@@ -51,9 +51,9 @@ class Call:
         return check(self.query, self.key, scoring=self.scoring).detached()
 
     def repeats(self, other: Call) -> bool:
-        """Tell whether another call of the same module had the same weights, for other values.
+        """Whether another call of the same module had the same weights, for other values.
 
-        So attention is computed that weighs a layer's values in two halves (DiffLlama).
+        A layer may attend in two halves of its values (DiffLlama).
         """
         if not (self.modules and other.modules and self.modules[-1] is other.modules[-1]):
             return False
@@ -79,8 +79,8 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     return one.dtype == other.dtype and torch.equal(one, other)
 
 
-def of_sdpa(
-    reducer: Reducer,
+def sdpa_call(
+    reducer: MaskReducer,
     module: nn.Module | None,
     query: Tensor,
     key: Tensor,
@@ -110,10 +110,10 @@ def of_sdpa(
         if lined_up is not None:
             return Call(query=query, key=key, scoring=Scoring(mask=lined_up, scale=scale))
         check_tensor(attn_mask, "attn_mask")
-        given = reducer.reduce(attn_mask, query.shape[:-2], query.shape[-2], key.shape[-2])
-        if given.level is not None:
-            query = query.masked_fill(given.level[..., None], 0)
-        mask = given.mask if mask is None else mask & replace(given.mask, offset=0)
+        reduction = reducer.reduce(attn_mask, query.shape[:-2], query.shape[-2], key.shape[-2])
+        if reduction.uniform is not None:
+            query = query.masked_fill(reduction.uniform[..., None], 0)
+        mask = reduction.mask if mask is None else mask & replace(reduction.mask, offset=0)
     return Call(query=query, key=key, scoring=Scoring(mask=mask, scale=scale))
 
 
@@ -123,8 +123,8 @@ def _grouped(
     """Undo what `transformers` does to grouped heads before it calls SDPA.
 
     It repeats the keys for each query head, or, where there is one query, takes the heads of a
-    group for queries of one head. Which of them, the keys tell; configurations may name other
-    numbers than a layer goes by.
+    group for queries of one head. The keys show which of them; configurations may name other
+    numbers than a layer uses.
     """
     share = getattr(module, "num_key_value_groups", 1)
     if not isinstance(share, int) or share < 2 or query.ndim != 4:
@@ -143,7 +143,7 @@ def _grouped(
     return query, key, mask
 
 
-def of_attention(
+def attention_call(
     query: Tensor,
     key: Tensor,
     value: Tensor,  # noqa: ARG001 - attention's signature

@@ -1,7 +1,7 @@
-"""Which models of `transformers` let another attention be chosen.
+"""Which models of `transformers` let their attention be replaced.
 
-A class is served if its file calls whatever attention is registered under the name in its
-configuration. Others compute attention of their own whatever the name is, and some of these ask for
+A class is supported if its file calls the attention registered under the name in its
+configuration. Others compute their own attention whatever the name is, and some of these ask for
 the mask of that name all the same.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 from regard.record._errors import RecordError
 
 
-def require_choice(module: Any, implementation: str) -> None:
-    """Refuse to switch a module that would not take notice.
+def require_replaceable(module: Any, implementation: str) -> None:
+    """Refuse to replace the attention of a module that would ignore it.
 
     Args:
         module: a module of a model, with a configuration.
@@ -29,20 +29,20 @@ def require_choice(module: Any, implementation: str) -> None:
             f"{kind.__name__} attends over a paged cache ({implementation!r}), which is not "
             "recorded; call model.set_attn_implementation('sdpa')"
         )
-    if not hasattr(kind, "_can_set_attn_implementation"):  # a part of a model; its file asks
+    if not hasattr(kind, "_can_set_attn_implementation"):  # a part of a model
         return
     if not kind._can_set_attn_implementation():  # noqa: SLF001 - its only name
         cure = "it supports 'sdpa': call model.set_attn_implementation('sdpa')"
         if not getattr(kind, "_supports_sdpa", False):
             cure = "its attention is its own; take its weights with output_attentions=True"
         raise RecordError(
-            f"{kind.__name__} computes {implementation!r} attention and does not let another be "
-            f"chosen; {cure}"
+            f"{kind.__name__} computes {implementation!r} attention and does not let it be "
+            f"replaced; {cure}"
         )
 
 
-def require_interface(config: Any) -> None:
-    """Refuse to make a mask for a model that would not hand it to the attention it is made for.
+def require_mask_interface(config: Any) -> None:
+    """Refuse to make a mask for a model that would use it in attention of its own.
 
     Args:
         config: the configuration of the model that asks; None if it is not known.
@@ -50,7 +50,7 @@ def require_interface(config: Any) -> None:
     Raises:
         RecordError: for a model whose attention is its own.
     """
-    if not _asks_for_attention(type(config)):
+    if not _calls_registered_attention(type(config)):
         raise RecordError(
             f"a model of type {config.model_type!r} computes attention of its own, whatever "
             "attn_implementation says, and would misread the mask of 'regard'; load it with "
@@ -58,8 +58,8 @@ def require_interface(config: Any) -> None:
         )
 
 
-def _asks_for_attention(config: type) -> bool:
-    """Tell whether the models that lie beside a configuration let their attention be chosen."""
+def _calls_registered_attention(config: type) -> bool:
+    """Whether the models in the file of a configuration let their attention be replaced."""
     name = config.__module__.replace(".configuration_", ".modeling_")
     for kind in vars(sys.modules[name]).values() if name in sys.modules else ():
         can_choose = getattr(kind, "_can_set_attn_implementation", None)

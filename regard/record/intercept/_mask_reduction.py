@@ -1,4 +1,4 @@
-"""Bringing a mask that is written down back to two integers a row, where its rows allow it.
+"""Reducing mask tensors to two integers a row, where rows are contiguous.
 
 Axes: B batch, H query heads, L queries, S keys; b, h, l and s are 1 or those.
 """
@@ -10,37 +10,40 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard._tensors import version
 from regard.mask import Mask, dense, intervals
-from regard.record.intercept.lazy_mask import LazyMask
+from regard.record.intercept._lazy_mask import LazyMask
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
     from torch import Tensor
 
-_KEPT = 4  # masks that a model's layers take turns with
+_CACHED = 4  # masks that a model's layers use in turn
 
 
 @dataclass(frozen=True, eq=False)
-class Reduced:
-    """A mask, and which queries it leaves without a choice.
+class ReducedMask:
+    """A mask, and the queries whose rows it makes uniform.
 
-    A row of nothing but the lowest number hides no key: beside it every score vanishes, and softmax
-    spreads the row evenly, as it would for a query of zeros.
+    A row of nothing but the lowest number hides no key: beside it every score vanishes, and the
+    weights are uniform, as for a query of zeros.
     """
 
     mask: Mask
-    level: Bool[Tensor, "*b l"] | None = None
-    """Queries whose rows are even, whatever they look for."""
+    uniform: Bool[Tensor, "*b l"] | None = None
+    """Queries whose weights are uniform."""
 
 
-class Reducer:
-    """Reduces masks, and remembers the last few: the layers of a model share theirs."""
+class MaskReducer:
+    """Reduces masks, and caches the last few: the layers of a model share theirs."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[tuple[object, ...], Tensor, Reduced]] = []
+        self._cache: list[tuple[tuple[object, ...], Tensor, ReducedMask]] = []
 
-    def reduce(self, mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> Reduced:
-        """Give the mask as row intervals where its rows are contiguous, else as it is.
+    def reduce(
+        self, mask: Tensor, leading: tuple[int, ...], queries: int, keys: int
+    ) -> ReducedMask:
+        """Reduce a mask to row intervals where its rows are contiguous; else keep the matrix.
 
         Args:
             mask: as torch's SDPA takes it: boolean or additive, broadcastable to
@@ -50,22 +53,22 @@ class Reducer:
             keys: S.
         """
         if isinstance(mask, LazyMask):
-            return reduced(mask, leading, queries, keys)
+            return reduce_mask(mask, leading, queries, keys)
         mask = mask.detach()
-        if mask.is_inference():  # it may change without a trace
-            return self._shared(reduced(mask.clone(), leading, queries, keys))
+        if mask.is_inference():  # its changes are not counted
+            return self._shared(reduce_mask(mask.clone(), leading, queries, keys))
         place = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, version(mask), leading)
-        for known, _, result in self._known:
+        for known, _, result in self._cache:
             if known == place:
                 return result
-        result = self._shared(reduced(mask, leading, queries, keys))
+        result = self._shared(reduce_mask(mask, leading, queries, keys))
         # Holding the tensor keeps its address from being given to another one.
-        self._known = [*self._known[1 - _KEPT :], (place, mask, result)]
+        self._cache = [*self._cache[1 - _CACHED :], (place, mask, result)]
         return result
 
-    def _shared(self, new: Reduced) -> Reduced:
+    def _shared(self, new: ReducedMask) -> ReducedMask:
         """Keep equal matrices once: a model may write one down anew for each layer."""
-        for _, _, old in self._known:
+        for _, _, old in self._cache:
             known, mask = old.mask, new.mask
             if _equal(known.allowed, mask.allowed) and _equal(known.bias, mask.bias):
                 return replace(new, mask=replace(mask, allowed=known.allowed, bias=known.bias))
@@ -78,48 +81,42 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     return one.dtype == other.dtype and torch.equal(one, other)
 
 
-def version(tensor: Tensor) -> int:
-    """How often a tensor was written to, which tensors made in inference mode do not tell."""
-    return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - its only name
+def reduce_mask(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> ReducedMask:
+    """Reduce a mask without a cache; see `MaskReducer.reduce`.
 
-
-def reduced(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> Reduced:
-    """Give a mask as row intervals where its rows are contiguous, else as it is; see `Reducer`.
-
-    What is trained stays part of the graph, whatever its numbers are now.
+    A mask that takes a gradient stays part of the graph, whatever its numbers are.
     """
     if isinstance(mask, LazyMask):
         rule = mask.rule(queries, keys)
         if rule is not None:
-            return Reduced(rule)
+            return ReducedMask(rule)
         mask = mask.written_out()
     full = _without_copies(mask.reshape((1,) * (len(leading) + 2 - mask.ndim) + mask.shape))
     if full.dtype == torch.bool:
-        return Reduced(_of_visible(full, full, queries, keys))
+        return ReducedMask(_intervals(full, full, queries, keys))
     lowest = torch.finfo(full.dtype).min  # what many write in place of −inf
     visible = ~(full <= lowest)  # NaN is
     low = (~visible).all(-1) & (full.amax(-1) == lowest)
-    level = None
+    uniform = None
     if bool(low.any()):
         even = low[..., None] & (full == lowest)
         visible = visible | even
         full = mask = torch.where(even, full - lowest, full)  # 0, which a gradient passes
         # float16's lowest number is so near that scores do not vanish beside it; all are shifted.
-        level = low if lowest < torch.finfo(torch.float16).min else None
+        uniform = low if lowest < torch.finfo(torch.float16).min else None
     trained = torch.is_grad_enabled() and mask.requires_grad
     adds = trained or bool((full.masked_fill(~visible, 0) != 0).any())
-    return Reduced(_of_visible(visible, mask if adds else None, queries, keys), level)
+    return ReducedMask(_intervals(visible, mask if adds else None, queries, keys), uniform)
 
 
-def _of_visible(
+def _intervals(
     visible: Bool[Tensor, "*b l s"], matrix: Tensor | None, queries: int, keys: int
 ) -> Mask:
-    """Find the intervals of what is visible.
+    """Find the interval of visible keys in each row.
 
     Args:
         visible: which keys are, ``(..., l, s)``.
-        matrix: what else the mask says: a bias, or ``visible`` itself if it is boolean; None if it
-            says nothing else.
+        matrix: a bias, or ``visible`` itself if the mask is boolean; None if the mask only hides.
         queries: L.
         keys: S.
     """

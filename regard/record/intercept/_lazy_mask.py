@@ -1,8 +1,8 @@
 """A mask that looks like a tensor of B × 1 × L × S and holds two integers a row.
 
-Models of `transformers` pass masks from hand to hand as tensors, and some work on them. So this is
-a tensor of that shape, without memory of its own: whoever chooses by it is given the
-boolean matrix, written down then; attention that knows it takes the intervals.
+Models of `transformers` pass masks on as tensors, and some compute with them. So this is a tensor
+of that shape, without memory of its own: operations get the boolean matrix, made then; attention
+that knows the class takes the intervals.
 
 Axes: B batch, L queries, S keys.
 """
@@ -28,8 +28,7 @@ _ARITHMETIC = frozenset(
         *(_aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge),
     )
 )
-# What makes numbers of a mask without taking it for numbers: it chooses or counts by it, or looks
-# at its shape alone.
+# Operations whose result is numeric but which use a mask as one: to choose, to count, or its shape.
 _CHOICES = frozenset(
     (
         *(_aten.where, _aten.masked_fill, _aten.masked_fill_, _aten.masked_select),
@@ -42,9 +41,9 @@ _CHOICES = frozenset(
 
 
 class LazyMask(torch.Tensor):
-    """A boolean mask, True where a key may be seen: kept as a `Mask`, or what was taken of one."""
+    """A boolean mask, True where a key may be seen, made from a `Mask`; or a part of one."""
 
-    kept: Mask | Tensor
+    source: Mask | Tensor
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment] # noqa: SLF001
 
@@ -52,10 +51,10 @@ class LazyMask(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override] # torch calls it without kwargs too
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Compute with the matrix, unless that takes it for numbers.
+        """Compute with the matrix, unless the operation takes it for numbers.
 
         A mask of "eager" attention is added to scores: 0, and the lowest number where a key is
-        hidden. One of True and False would hide nothing. What is taken of a mask stays one.
+        hidden. Booleans, added, would hide nothing. Parts of a mask stay masks.
 
         Raises:
             RecordError: if it is added, multiplied, compared, cast to numbers or written to.
@@ -73,39 +72,39 @@ class LazyMask(torch.Tensor):
 
     def written_out(self) -> Tensor:
         """The mask as a plain tensor."""
-        if isinstance(self.kept, torch.Tensor):
-            return self.kept
+        if isinstance(self.source, torch.Tensor):
+            return self.source
         *leading, queries, keys = self.shape
-        return self.kept.visible(queries, keys, tuple(leading)).to(self.device)
+        return self.source.visible(queries, keys, tuple(leading)).to(self.device)
 
     def rule(self, queries: int, keys: int) -> Mask | None:
-        """The rule it was made by, if it still is as large as it was made."""
-        if isinstance(self.kept, torch.Tensor) or self.shape[-2:] != (queries, keys):
+        """The mask it was made from, if it still has that size."""
+        if isinstance(self.source, torch.Tensor) or self.shape[-2:] != (queries, keys):
             return None
-        return self.kept
+        return self.source
 
     def __repr__(self) -> str:  # type: ignore[override] # it has no contents to show
-        return f"LazyMask({self.kept}, shape={tuple(self.shape)})"
+        return f"LazyMask({self.source}, shape={tuple(self.shape)})"
 
 
-def lazy(mask: Mask, shape: tuple[int, int, int, int], device: torch.device) -> LazyMask:
+def lazy_mask(mask: Mask, shape: tuple[int, int, int, int], device: torch.device) -> LazyMask:
     """Make a mask look like a tensor ``(B, 1, L, S)``."""
-    return _alike(mask, shape, device)
+    return _wrap(mask, shape, device)
 
 
-def _alike(kept: Mask | Tensor, shape: tuple[int, ...], device: torch.device) -> LazyMask:
+def _wrap(source: Mask | Tensor, shape: tuple[int, ...], device: torch.device) -> LazyMask:
     result: LazyMask = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch's way
         LazyMask, shape, dtype=torch.bool, device=device
     )
-    result.kept = kept
+    result.source = source
     return result
 
 
 def _guarded(result: Tensor) -> Tensor:
-    """Keep a mask that was made of one from being taken for numbers."""
+    """Keep a mask that was made from one from being taken for numbers."""
     if result.dtype != torch.bool:
         return result
-    return _alike(result, result.shape, result.device)
+    return _wrap(result, result.shape, result.device)
 
 
 def _refusal(operation: Any) -> RecordError:

@@ -1,4 +1,4 @@
-"""The mask of a model of `transformers` whose attention is ``regard``: its rule, not a matrix.
+"""The mask interface of `transformers` for attention by ``regard``: row intervals, no matrix.
 
 Axes: B batch, L queries, S keys.
 """
@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.mask import Mask, causal, dense, intervals, padding
-from regard.record.intercept._served import require_interface
-from regard.record.intercept.lazy_mask import lazy
-from regard.record.intercept.masks import reduced
+from regard.record.intercept._lazy_mask import lazy_mask
+from regard.record.intercept._mask_reduction import reduce_mask
+from regard.record.intercept._supported import require_mask_interface
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from regard.record.intercept.lazy_mask import LazyMask
+    from regard.record.intercept._lazy_mask import LazyMask
 
-_ENTRIES = 2**22  # of the mask that are looked at at a time
+_ENTRIES = 2**22  # of the mask that are evaluated at a time
 
 
-def structured(
+def mask_interface(
     batch_size: int,
     q_length: int,
     kv_length: int,
@@ -49,13 +49,13 @@ def structured(
         kv_length: S.
         q_offset: position of the first query.
         kv_offset: position of the first key.
-        mask_function: tells for indices of batch, head, query and key whether the key is visible.
+        mask_function: whether a key is visible, for indices of batch, head, query and key.
         attention_mask: True for tokens, False for padding, ``(B, ≥ S)``.
         allow_is_bidirectional_skip: whether None may stand for a mask that hides nothing.
         use_vmap: whether the mask function takes one index at a time.
         device: where the mask is needed.
         config: of the model that asks.
-        others: what masks of other kernels take.
+        others: arguments of other kernels' masks.
 
     Returns:
         None only if every key may be seen; a `Mask` to a model that is being compiled.
@@ -66,12 +66,12 @@ def structured(
     from transformers import masking_utils
 
     compiling = torch.compiler.is_compiling()
-    if not compiling:  # where the mask can't be added, being no tensor
-        require_interface(config)
+    if not compiling:  # then the mask is no tensor, and adding it raises
+        require_mask_interface(config)
     everything: Any = masking_utils.bidirectional_mask_function
     only_earlier: Any = masking_utils.causal_mask_function
     device = torch.device(device)
-    # A graph can't look at numbers, nor make a tensor of another kind.
+    # A graph can't read numbers, nor make a tensor subclass.
     first = q_offset if compiling else int(q_offset)
     offset = first - kv_offset
     keep = _keep(attention_mask, kv_length, kv_offset)
@@ -84,7 +84,7 @@ def structured(
     elif mask_function is None or mask_function is only_earlier:
         mask = causal(offset=offset)
     else:
-        ask = partial(
+        evaluate = partial(
             masking_utils.sdpa_mask,
             batch_size=batch_size,
             kv_length=kv_length,
@@ -95,12 +95,12 @@ def structured(
             device=device,
         )
         if compiling:
-            mask = replace(dense(ask(q_length=q_length, q_offset=first)), offset=offset)
+            mask = replace(dense(evaluate(q_length=q_length, q_offset=first)), offset=offset)
         else:
-            mask = _evaluated(ask, (batch_size, q_length, kv_length), int(first), int(offset))
+            mask = _evaluated(evaluate, (batch_size, q_length, kv_length), int(first), int(offset))
     if keep is not None:
         mask = mask & (dense(keep[:, None, None, :]) if compiling else _padding(keep))
-    return mask if compiling else lazy(mask, (batch_size, 1, q_length, kv_length), device)
+    return mask if compiling else lazy_mask(mask, (batch_size, 1, q_length, kv_length), device)
 
 
 def _keep(attention_mask: Tensor | None, keys: int, first: int) -> Tensor | None:
@@ -120,27 +120,27 @@ def _padding(keep: Tensor) -> Mask:
 
 
 def _evaluated(
-    ask: Callable[..., Tensor], sizes: tuple[int, int, int], first: int, offset: int
+    evaluate: Callable[..., Tensor], sizes: tuple[int, int, int], first: int, offset: int
 ) -> Mask:
-    """Ask for every entry of a mask, some rows at a time, and keep where rows begin and end.
+    """Evaluate a mask some rows at a time, and keep where rows start and stop.
 
     If a row has gaps, the whole matrix is kept.
 
     Args:
-        ask: writes down so many rows, ``q_length``, from a position on, ``q_offset``.
+        evaluate: makes ``q_length`` rows from position ``q_offset`` on.
         sizes: B, L and S.
         first: position of the first query.
-        offset: the same among the keys that there are.
+        offset: index of that position among the keys.
     """
     batch, queries, keys = sizes
     height = max(1, _ENTRIES // max(1, batch * keys))
     bounds = []
     for start in range(0, queries, height):
         count = min(height, queries - start)
-        rows = ask(q_length=count, q_offset=first + start)
-        found = reduced(rows, (batch, 1), count, keys).mask
-        if found.allowed is not None:
-            return replace(dense(ask(q_length=queries, q_offset=first)), offset=offset)
-        bounds.append(found.intervals(count, keys, (batch, 1)))
+        rows = evaluate(q_length=count, q_offset=first + start)
+        reduction = reduce_mask(rows, (batch, 1), count, keys).mask
+        if reduction.allowed is not None:
+            return replace(dense(evaluate(q_length=queries, q_offset=first)), offset=offset)
+        bounds.append(reduction.intervals(count, keys, (batch, 1)))
     start_stop = (torch.cat(part, dim=-1).to(rows.device) for part in zip(*bounds, strict=True))
     return intervals(*start_stop, offset=offset)

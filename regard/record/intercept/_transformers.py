@@ -1,4 +1,4 @@
-"""`regard` as an attention implementation of `transformers`, and switching a model to it.
+"""`regard` as an attention implementation of `transformers`, and its use by a model.
 
 Models whose implementation is "eager", "flex_attention" or a flash kernel never call SDPA. They
 call whatever is registered under the name in their configuration; here that is `attention`, which
@@ -19,9 +19,9 @@ from regard._extras import needing
 from regard.attention import attention
 from regard.mask import Mask, causal, dense
 from regard.record._errors import RecordError
-from regard.record.intercept._served import require_choice
-from regard.record.intercept._structured import structured
-from regard.record.intercept.masks import reduced
+from regard.record.intercept._mask_interface import mask_interface
+from regard.record.intercept._mask_reduction import reduce_mask
+from regard.record.intercept._supported import require_replaceable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +40,10 @@ def use_in_transformers() -> None:
     The model then computes its attention with `regard.attention`, and a recording sees the calls.
     `record` does this by itself for a model that needs it.
 
-    Served is every class whose file lets its attention be chosen, as ``set_attn_implementation``
-    asks of it. A class with attention of its own (Bloom, MPT, LED, ...) stays as it is there; if it
-    was loaded with ``attn_implementation="regard"``, its first call raises a `RecordError`.
+    It works for every class whose file lets its attention be replaced, which
+    ``set_attn_implementation`` needs. A class with attention of its own (Bloom, MPT, LED, ...)
+    keeps it; if it was loaded with ``attn_implementation="regard"``, its first call raises a
+    `RecordError`.
 
     Raises:
         ImportError: without transformers, which the extra ``transformers`` brings.
@@ -51,7 +52,7 @@ def use_in_transformers() -> None:
         from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, attention_forward)
-    AttentionMaskInterface.register(NAME, structured)
+    AttentionMaskInterface.register(NAME, mask_interface)
 
 
 def attention_forward(
@@ -76,14 +77,14 @@ def attention_forward(
         query: ``(B, H, L, D)``, after rotary.
         key: ``(B, G, S, D)``, after the cache.
         value: ``(B, G, S, Dv)``.
-        attention_mask: None, what `structured` made, or a tensor of the model's own.
+        attention_mask: None, one that `mask_interface` made, or a tensor of the model's own.
         scaling: factor on the scores; None is 1/√D.
         dropout: probability of zeroing a weight.
         is_causal: with no mask, hide later keys; None asks the layer.
         softcap: as for `attention`.
         s_aux: a sink of each head, ``(H,)``.
         position_bias: added to the scores, broadcastable to ``(B, H, L, S)``.
-        others: what other kernels take; ignored as "sdpa" does.
+        others: arguments of other kernels; ignored as "sdpa" does.
 
     Returns:
         context ``(B, L, H, Dv)``, and None in place of the weights.
@@ -106,9 +107,9 @@ def attention_forward(
     queries = query.shape[-2]
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", False))
-    mask, level = _mask(attention_mask, query, key)
-    if level is not None:
-        query = query.masked_fill(level[..., None], 0)
+    mask, uniform = _mask(attention_mask, query, key)
+    if uniform is not None:
+        query = query.masked_fill(uniform[..., None], 0)
     if attention_mask is None and is_causal and queries > 1:
         mask = causal(offset=0)
     if position_bias is not None:
@@ -128,25 +129,25 @@ def attention_forward(
 
 
 def _mask(
-    given: Tensor | Mask | None, query: Tensor, key: Tensor
+    mask: Tensor | Mask | None, query: Tensor, key: Tensor
 ) -> tuple[Mask | None, Tensor | None]:
-    """Read the model's mask, and which queries it leaves without a choice."""
-    if given is None or isinstance(given, Mask):
-        return given, None
-    if given.shape[-1] > key.shape[-2]:
-        given = given[..., : key.shape[-2]]
-    if torch.compiler.is_compiling():  # a graph can't look at numbers
-        return dense(given), None
-    found = reduced(given, query.shape[:-2], query.shape[-2], key.shape[-2])
-    return found.mask, found.level
+    """Read the model's mask, and the queries whose rows it makes uniform."""
+    if mask is None or isinstance(mask, Mask):
+        return mask, None
+    if mask.shape[-1] > key.shape[-2]:
+        mask = mask[..., : key.shape[-2]]
+    if torch.compiler.is_compiling():  # a graph can't read numbers
+        return dense(mask), None
+    reduction = reduce_mask(mask, query.shape[:-2], query.shape[-2], key.shape[-2])
+    return reduction.mask, reduction.uniform
 
 
 @contextmanager
-def switched(model: nn.Module) -> Iterator[None]:
-    """Have a model of `transformers` compute with ``regard`` wherever it would not call SDPA.
+def replace_attention(model: nn.Module) -> Iterator[None]:
+    """Let a model of `transformers` compute with ``regard`` wherever it would not call SDPA.
 
     Raises:
-        RecordError: for a model that does not let its attention be chosen.
+        RecordError: for a model that does not let its attention be replaced.
     """
     configs = _configs(model)
     if not configs:
@@ -168,17 +169,17 @@ def _configs(model: nn.Module) -> list[Any]:
     found: dict[int, Any] = {}
     for module in model.modules():
         config = getattr(module, "config", None)
-        if not hasattr(config, "_attn_implementation_internal") or not _asks(module):
+        if not hasattr(config, "_attn_implementation_internal") or not _is_configurable(module):
             continue
         for part in _with_parts(config):
             if part._attn_implementation not in (None, "sdpa", NAME):  # noqa: SLF001
                 found.setdefault(id(part), part)
-                require_choice(module, part._attn_implementation)  # noqa: SLF001
+                require_replaceable(module, part._attn_implementation)  # noqa: SLF001
     return list(found.values())
 
 
-def _asks(module: nn.Module) -> bool:
-    """Tell whether a module, or the file that it is from, knows of attention implementations."""
+def _is_configurable(module: nn.Module) -> bool:
+    """Whether a module, or the file that defines it, knows attention implementations."""
     kind = type(module)
     return hasattr(kind, "_can_set_attn_implementation") or hasattr(
         sys.modules.get(kind.__module__), "ALL_ATTENTION_FUNCTIONS"
