@@ -209,9 +209,9 @@ def _explanation(result: ForwardPass) -> str:
         "first, on the current; induction: on what followed earlier copies of the token "
         f"({over(uniform.induction_queries or 0, len(result.tokens))}), duplicate: on the copies "
         f"({over(uniform.duplicate_token_queries or 0)}). spread: entropy / the highest possible. "
-        "distance: a mean, in tokens. A head is named after what it does clearly more than a uniform "
-        "head, which looks at all tokens alike; after induction or duplicate only if that is also "
-        "clearly more than it looks at the same tokens from other queries."
+        "distance: a mean, in tokens. A head is named after what it does clearly more than a "
+        "uniform head, which looks at all tokens alike; after induction or duplicate only if that "
+        "is also clearly more than it looks at the same tokens from other queries."
     )
 
 

@@ -100,7 +100,7 @@ def test_masks_with_gaps_of_some_steps_are_put_together():
     close(pattern, exact(query, key, visible=visible))
 
 
-def test_the_pattern_may_be_looked_at_between_steps():
+def test_the_pattern_can_be_read_between_steps():
     layer, (query, key) = Attend(), sequence()
     with regard.record(layer) as recording:
         for start, stop in STEPWISE:
@@ -111,7 +111,7 @@ def test_the_pattern_may_be_looked_at_between_steps():
     assert recording[0] is before, "the pattern of a track that no longer grows is made once"
 
 
-def test_a_pattern_taken_early_stays_what_it_was():
+def test_a_pattern_read_early_does_not_change():
     layer, (query, key) = Attend(), sequence()
     with regard.record(layer) as recording:
         grown(layer, query, key, chunks(PROMPT, 1, 1))
@@ -219,7 +219,7 @@ def test_a_source_with_padding_that_stays():
     close(pattern, exact(query, source, visible=keep.expand(B, 1, STEPS, 7)))
 
 
-def test_another_source_begins_anew():
+def test_another_source_starts_a_new_pattern():
     model, query = Cross(), torch.randn(B, H, 1, D)
     with regard.record(model) as recording:
         for _ in range(2):

@@ -73,7 +73,7 @@ def test_a_bit_that_is_flipped_is_noticed(tmp_path, name):
     regard.load(tmp_path)
 
 
-def test_it_is_said_what_is_damaged_and_what_to_do(tmp_path):
+def test_an_error_names_the_damaged_file_and_the_cure(tmp_path):
     recording = saved(tmp_path)
     path = tensors_of(tmp_path)
     tensors = safetensors.torch.load_file(path)

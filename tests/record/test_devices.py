@@ -43,7 +43,7 @@ def test_nothing_leaves_the_device_while_a_model_is_recorded_and_read(model):
     assert [head.role for head in heads] == [head.role for head in expected.heads()]
 
 
-def test_a_recording_moves_when_it_is_asked_to(model):
+def test_to_moves_a_recording(model):
     expected = recorded(model, IDS, tokens=[str(i) for i in range(LENGTH)])
     with gpu() as crossed:
         there = recorded(model.to(DEVICE), IDS.to(DEVICE), tokens=[str(i) for i in range(LENGTH)])
@@ -63,7 +63,7 @@ def test_a_recording_moves_when_it_is_asked_to(model):
         torch.testing.assert_close(one.dense(), other.dense())
 
 
-def test_what_is_offloaded_is_on_the_cpu_and_whole(model):
+def test_an_offloaded_recording_is_complete_on_the_cpu(model):
     expected = recorded(model, IDS)
     with gpu():
         recording = recorded(model.to(DEVICE), IDS.to(DEVICE), offload="cpu")

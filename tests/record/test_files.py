@@ -20,7 +20,7 @@ KEPT = [{}, {"rows": [1, -1]}, {"heads": [2, 0]}]
 @pytest.mark.parametrize("kept", KEPT, ids=str)
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("read", [False, True])
-def test_what_is_saved_comes_back(tmp_path, run, kept, read):
+def test_a_saved_recording_loads_the_same(tmp_path, run, kept, read):
     if "heads" in kept and run == "no leading":
         kept = {"heads": [0]}
     with regard.record(**kept) as recording:
@@ -31,7 +31,7 @@ def test_what_is_saved_comes_back(tmp_path, run, kept, read):
     equal(recording, regard.load(tmp_path))
 
 
-def test_a_generation_with_tokens_comes_back(tmp_path):
+def test_a_generation_with_tokens_loads_the_same(tmp_path):
     query, key = torch.randn(2, B, H, L, D)
     layer = torch.nn.Module()
     layer.forward = sdpa
@@ -147,7 +147,7 @@ def test_a_recording_of_the_former_version_is_read(tmp_path, run):
     equal(recording, regard.load(tmp_path))
 
 
-def test_the_file_says_what_it_is(tmp_path):
+def test_the_files_name_their_format(tmp_path):
     saved(tmp_path)
     index = json.loads((tmp_path / "recording.json").read_text())
     assert (index["format"], index["version"]) == ("regard recording", 2)

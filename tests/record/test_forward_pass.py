@@ -14,7 +14,7 @@ def result():
     return each_role()
 
 
-def test_heads_made_for_one_thing_are_named_after_it(result):
+def test_each_head_is_named_after_its_only_relation(result):
     assert [(head.layer, head.head, head.role) for head in result.heads[:7]] == [
         (0, 0, Role.PREVIOUS),
         (0, 1, Role.FIRST),
@@ -71,7 +71,7 @@ def test_a_text_without_repeats_has_no_scores_for_them():
     assert result.heads[0].duplicate_token is None
 
 
-def test_repeats_that_could_be_something_else_do_not_count():
+def test_repeats_at_the_current_or_previous_position_do_not_count():
     # The second a follows the first, the b its copy: previous token, first token or current token.
     assert make_forward_pass(list("aab"), [["uniform"]]).uniform.induction_queries == 0
 

@@ -33,7 +33,7 @@ def generate(model, inputs):
 
 
 @pytest.mark.parametrize("calls", [[0, 1, 2], [0, 0, 1, 0], [0, 0]])
-def test_layers_and_shared_layers_have_a_track_each(calls):
+def test_layers_and_each_use_of_a_shared_layer_have_a_pattern_each(calls):
     model = Model(max(calls) + 1, calls=calls)
     inputs = [sequence() for _ in calls]
     with regard.record(model) as recording:
@@ -76,7 +76,7 @@ def test_the_same_prompt_again_is_a_run_of_its_own():
     assert [pattern.shape[-2] for pattern in recording] == [PROMPT, PROMPT]
 
 
-def test_batches_of_another_size_begin_anew():
+def test_batches_of_another_size_start_a_new_pattern():
     layer, (query, key) = Attend(), sequence(PROMPT)
     with regard.record(layer) as recording:
         layer(query, key, is_causal=True)

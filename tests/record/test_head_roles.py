@@ -45,7 +45,7 @@ def heads_of(tokens, kinds, strength=6.0):
 
 
 @pytest.mark.parametrize("tokens", [MEETING, TWICE], ids=["words", "twice"])
-def test_each_head_is_called_what_it_was_made_for(tokens):
+def test_each_head_has_the_role_it_was_built_for(tokens):
     names = [head.role for head in heads_of(tokens, ["induction", "duplicate", "previous"])]
     assert names == ["induction", "duplicate token", "previous token"]
 
@@ -53,7 +53,7 @@ def test_each_head_is_called_what_it_was_made_for(tokens):
 @pytest.mark.parametrize("strength", [2.0, 4.0, 6.0, 9.0])
 @pytest.mark.parametrize("tokens", [MEETING, TWICE], ids=["words", "twice"])
 @pytest.mark.parametrize("kind", ["column", "columns"])
-def test_a_head_that_looks_at_the_same_keys_from_everywhere_is_no_induction_head(
+def test_a_head_that_attends_to_the_same_keys_from_everywhere_is_no_induction_head(
     kind, tokens, strength
 ):
     (head,) = heads_of(tokens, [kind], strength)
@@ -70,7 +70,7 @@ def test_a_column_that_is_the_only_successor_names_nothing():
     assert head.role not in {"induction", "duplicate token"}
 
 
-def test_too_few_repeats_name_nothing_and_that_is_said():
+def test_too_few_repeats_name_no_head_and_the_text_counts_them():
     tokens = [
         "the",
         "with",
@@ -110,7 +110,7 @@ def test_queries_of_a_batch_are_counted_together():
     assert "induction: over 13 tokens; duplicate token: over 12 tokens" in repr(recording.heads())
 
 
-def test_without_tokens_nothing_is_said_of_repeats():
+def test_without_tokens_the_text_omits_repeats():
     with regard.record() as recording:
         regard.attention(*torch.randn(3, 1, 1, 7, 3).unbind(), mask=regard.causal())
     assert "induction:" not in repr(recording.heads())

@@ -154,7 +154,7 @@ def test_heads_made_by_hand():
     assert heads[0].distance == pytest.approx(1, abs=1e-4)
 
 
-def test_heads_that_were_kept_keep_their_numbers():
+def test_selected_heads_keep_their_numbers():
     given = torch.randn(3, 2, B, H, L, D)
     full = recorded(given, tokens=WORDS).heads()
     part = recorded(given, tokens=WORDS, layers=[2], heads=[2, 0]).heads()
@@ -199,7 +199,7 @@ def shipped():
     return load()
 
 
-def test_the_shipped_model_looks_at_the_token_before_on_english(shipped):
+def test_the_shipped_model_attends_to_the_previous_token_on_english(shipped):
     model, tokenizer = shipped
     ids = torch.tensor([tokenizer.encode(ENGLISH)])
     with torch.no_grad(), regard.record(model, tokens=tokenizer) as recording:

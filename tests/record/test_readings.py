@@ -57,7 +57,7 @@ def test_readouts_of_all_layers():
     assert text in repr(readings)
 
 
-def test_labels_of_heads_rows_and_layers_that_were_kept():
+def test_labels_are_the_numbers_of_selected_heads_rows_and_layers():
     recording = recorded(torch.randn(4, 2, B, H, L, D), layers=[1, 3], heads=[2, 0], rows=[1, -1])
     reading = recording.read(regard.TopK(2))["top_weights"]
     frame = reading.frame()
@@ -131,7 +131,7 @@ def test_readouts_of_one_kind():
     assert recording.read(regard.Received(), kind="cross")["received"].values.shape == (1, B, H, 5)
 
 
-def test_progress_is_shown_on_stderr_and_only_if_asked_for(capsys, monkeypatch):
+def test_progress_is_shown_on_stderr_and_only_on_request(capsys, monkeypatch):
     recording = two_layers()
     recording.read(regard.Entropy())
     recording.read(regard.Entropy(), progress=False)

@@ -38,7 +38,7 @@ def share(named):
         ("duplicate_token", Role.DUPLICATE),
     ],
 )
-def test_a_head_is_named_after_what_leads_by_enough(named, role):
+def test_a_head_is_named_after_a_share_that_leads_by_enough(named, role):
     assert role_of(replace(PLAIN, **{named: share(named) + 1e-9}), UNIFORM) is role
     assert role_of(replace(PLAIN, **{named: share(named) - 1e-9}), UNIFORM) is Role.MIXED
 
@@ -54,7 +54,7 @@ def test_repeats_come_before_where_the_head_rests_meanwhile():
 
 
 @pytest.mark.parametrize("named", ["induction", "duplicate_token"])
-def test_repeats_name_no_head_that_looks_at_the_same_keys_from_elsewhere(named):
+def test_repeats_name_no_head_that_attends_to_the_same_keys_from_other_queries(named):
     control = 0.5
     led = control + LEAD * (1 - control)
     column = replace(PLAIN, **{named: led - 1e-9, f"{named}_control": control})
@@ -79,7 +79,7 @@ def test_without_repeats_no_head_is_named_after_them():
     assert role_of(replace(PLAIN, **none, first_token=0.6), replace(UNIFORM, **none)) is Role.FIRST
 
 
-def test_spread_near_and_mixed_are_what_is_left():
+def test_without_a_lead_a_head_is_spread_local_or_mixed():
     assert role_of(UNIFORM, UNIFORM) is Role.SPREAD
     assert role_of(replace(PLAIN, spread=WIDE), UNIFORM) is Role.SPREAD
     near = NEAR * UNIFORM.distance
@@ -97,7 +97,7 @@ def test_on_a_short_text_a_large_share_is_no_lead():
 
 
 @pytest.mark.parametrize(
-    ("given", "uniform", "led"),
+    ("share", "uniform", "expected"),
     [(1.0, 0.3, 1.0), (0.3, 0.3, 0.0), (0.0, 0.5, -1.0), (1.0, 1.0, 0.0)],
 )
 def test_lead_is_the_part_of_what_a_uniform_head_leaves(share, uniform, expected):

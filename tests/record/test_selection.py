@@ -264,7 +264,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kept", "kind", "message"), REFUSED)
-def test_what_means_nothing_is_refused_before_the_model_runs(kept, kind, message):
+def test_invalid_selections_are_refused_before_the_model_runs(kept, kind, message):
     ran = False
     with pytest.raises(kind, match=message), unchecked(**kept):
         ran = True

@@ -10,7 +10,7 @@ from torch import nn
 import regard
 
 
-def test_tokens_that_are_given():
+def test_tokens_as_strings():
     assert two_layers().tokens is None
     assert two_layers(tokens=WORDS).tokens == (tuple(WORDS),)
     batch = [WORDS, WORDS[::-1]]

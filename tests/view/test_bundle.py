@@ -46,7 +46,7 @@ def test_a_script_does_what_its_modules_do(folder):
 
 
 @pytest.mark.parametrize(
-    ("main", "said"),
+    ("main", "message"),
     [
         ('import thing from "./b.js";\n', "no import or export"),
         ("export default 7;\n", "no import or export"),
@@ -55,13 +55,13 @@ def test_a_script_does_what_its_modules_do(folder):
         ('import { m } from "./c.js";\nexport const n = m;\n', "must not import each other"),
     ],
 )
-def test_what_is_not_understood_is_refused(folder, main, said):
+def test_what_is_not_understood_is_refused(folder, main, message):
     folder(
         main=main,
         b="export const x = 1;\n",
         c='import { n } from "./main.js";\nexport const m = n;\n',
     )
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         script("main.js")
 
 

@@ -109,7 +109,7 @@ def test_a_large_picture_gets_fewer_dots(monkeypatch):
     assert len(small) < len(whole)
 
 
-def test_what_is_gone_or_empty_is_said():
+def test_freed_and_empty_objects_show_a_note():
     recording = record([MultiHeadAttention(6, 2)], 1, 5, 6)
     recording.free()
     assert "this recording was freed" in shown(recording).text
@@ -152,13 +152,13 @@ def framed(thing):
     (inside,) = [dict(attrs)["srcdoc"] for tag, attrs in elements(html) if tag == "iframe"]
     scripts = re.findall(r"<script type=\"[^\"]*\" id=\"(\w+)\">(.*?)</script>", inside, re.DOTALL)
     found = dict(scripts)
-    told = json.loads(found["shown"])
+    state = json.loads(found["shown"])
     planes = zlib.decompress(b85decode(found["numbers"].replace(".", "<")))
     many = len(planes) // 2
     codes = torch.tensor([planes[k] + 256 * planes[many + k] for k in range(many)]).double()
-    codes = codes.view(len(told["most"]), -1)
-    logs = told["decades"] * ((codes - 1) / 65534 - 1)
-    return told, torch.where(codes > 0, torch.tensor(told["most"])[:, None] * 10**logs, 0), inside
+    codes = codes.view(len(state["most"]), -1)
+    logs = state["decades"] * ((codes - 1) / 65534 - 1)
+    return state, torch.where(codes > 0, torch.tensor(state["most"])[:, None] * 10**logs, 0), inside
 
 
 def elements(html):
@@ -172,9 +172,9 @@ def elements(html):
 def test_the_frame_of_a_pattern_holds_its_weights():
     x = 2 * torch.randn(3, 23, 5, generator=torch.Generator().manual_seed(0))
     pattern = regard.Pattern(x, x, mask=regard.causal())
-    told, weights, inside = framed(pattern)
-    assert (told["length"], told["side"], told["causal"]) == (23, 23, True)
-    assert told["heads"] == [0, 1, 2]
+    state, weights, inside = framed(pattern)
+    assert (state["length"], state["side"], state["causal"]) == (23, 23, True)
+    assert state["heads"] == [0, 1, 2]
     # Half a step of the logarithm is 1.3e-4 of a weight; 7 decades down there is nothing.
     expected = pattern.dense().flatten(1).double()
     torch.testing.assert_close(weights, expected, rtol=1.3e-4, atol=1.1e-7)
@@ -185,8 +185,8 @@ def test_the_frame_of_a_pattern_holds_its_weights():
 def test_the_frame_of_a_long_pattern_holds_means():
     x = torch.randn(4, 700, 5)
     pattern = regard.Pattern(x, x)
-    told, weights, _ = framed(pattern)
-    side = told["side"]
+    state, weights, _ = framed(pattern)
+    side = state["side"]
     assert 64 < side < 256
     expected = pattern.image(side, side).flatten(1).double()
     torch.testing.assert_close(weights, expected, rtol=1.3e-4, atol=1e-9)
@@ -194,13 +194,13 @@ def test_the_frame_of_a_long_pattern_holds_means():
 
 def test_the_frame_of_a_recording_holds_its_heads():
     recording = record([MultiHeadAttention(6, 2, mask=regard.causal()) for _ in range(3)], 1, 5, 6)
-    told, weights, _ = framed(recording)
-    assert [one["name"] for one in told["heads"]] == ["0·0", "0·1", "1·0", "1·1", "2·0", "2·1"]
+    state, weights, _ = framed(recording)
+    assert [one["name"] for one in state["heads"]] == ["0·0", "0·1", "1·0", "1·1", "2·0", "2·1"]
     expected = torch.cat([pattern[0].dense().flatten(1) for pattern in recording]).double()
     torch.testing.assert_close(weights, expected, rtol=1.3e-4, atol=1.1e-7)
 
 
-def test_what_a_frame_can_not_draw_has_a_still_picture_alone(monkeypatch):
+def test_without_a_frame_there_is_a_still_picture(monkeypatch):
     x = torch.randn(7, 5)
     nan = x.clone()
     nan[3] = torch.nan
@@ -215,8 +215,8 @@ def test_the_frame_of_many_heads_has_smaller_pictures(monkeypatch):
     layers = [MultiHeadAttention(12, 6) for _ in range(2)]
     recording = record(layers, 1, 18, 12)
     monkeypatch.setattr(notebook, "MOVING", 12 * 81 * 2.75)
-    told, weights, _ = framed(recording)
-    assert (told["size"], told["exact"]) == (9, False)
+    state, weights, _ = framed(recording)
+    assert (state["size"], state["exact"]) == (9, False)
     expected = torch.cat([pattern[0].image(9, 9).flatten(1) for pattern in recording]).double()
     torch.testing.assert_close(weights, expected, rtol=2e-4, atol=1e-7)
     monkeypatch.setattr(notebook, "MOVING", 12 * 16 * 2.75)

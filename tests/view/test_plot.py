@@ -108,7 +108,7 @@ def test_margins_are_entropy_and_received_on_the_axes_of_the_map():
     assert named(figure, "received").get_xlim() == ax.get_xlim()
 
 
-def test_a_window_shows_what_it_says():
+def test_a_window_shows_the_queries_and_keys_in_its_caption():
     pattern = head(40)
     figure = pattern.plot([f"t{i}" for i in range(40)], queries=(20, 27), keys=(3, 14))
     ax = figure.axes[0]
@@ -118,7 +118,7 @@ def test_a_window_shows_what_it_says():
     assert ax.get_ylim() == (26.5, 19.5)
 
 
-def test_where_tokens_do_not_fit_the_skipping_is_said():
+def test_where_tokens_do_not_fit_the_caption_counts_those_skipped():
     figure = head(300).plot([f"word{i}" for i in range(300)])
     labels = [t.get_text() for t in figure.axes[0].get_yticklabels()]
     assert labels[:3] == ["0 word0", "20 word20", "40 word40"]
@@ -150,32 +150,32 @@ def test_few_keys_are_on_a_linear_scale_and_the_bar_says_so(length, options, kin
 
 
 @pytest.mark.parametrize(
-    ("lengths", "said"),
+    ("lengths", "note"),
     [
         ([FEW], "each head on a linear scale"),
         ([FEW + 1], "each head on a logarithmic scale"),
         ([FEW, FEW + 1], f"linear (up to {FEW} keys) or logarithmic scale"),
     ],
 )
-def test_thumbnails_say_which_scale_they_are_on(lengths, said):
+def test_thumbnails_name_their_scale(lengths, note):
     with regard.record() as recording:
         for length in lengths:
             regard.attention(*draw(3, 1, 2, length, 4), mask=regard.causal())
     figure = recording.plot_heads(size=16)
-    assert said in " ".join(texts(figure))
+    assert note in " ".join(texts(figure))
     kinds = [image.norm.scale.kind for image in figure.axes[0].images]
     assert kinds == [usual(length) for length in lengths for _ in range(2)]
 
 
-def test_a_figure_of_heads_says_what_their_names_rest_on():
-    def said(**options):
+def test_a_figure_of_heads_counts_the_tokens_behind_their_roles():
+    def note(**options):
         with regard.record(**options) as recording:
             regard.attention(*draw(3, 1, 2, 7, 4), mask=regard.causal())
         return " ".join(texts(recording.plot_heads()))
 
-    assert "induction not scored: the tokens were not recorded" in said()
-    assert "induction over 3 tokens, too few to name a head" in said(tokens=list("xabcabc"))
-    assert "induction of no token" in said(tokens=list("abcdefg"))
+    assert "induction not scored: the tokens were not recorded" in note()
+    assert "induction over 3 tokens, too few to name a head" in note(tokens=list("xabcabc"))
+    assert "induction of no token" in note(tokens=list("abcdefg"))
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
@@ -199,7 +199,7 @@ def test_an_svg_refers_to_nothing_outside(recording):
         assert "<script" not in svg
 
 
-def test_what_no_font_has_is_written_as_its_number():
+def test_characters_that_no_font_has_are_written_as_numbers():
     assert drawable("a\U00016800b") == "a<U+16800>b"
     assert drawable("x" * 40, 10) == "xxxxxx…xxx"
 
@@ -229,7 +229,7 @@ def test_it_draws_into_given_axes_and_within_a_given_size():
         head(6).plot(figsize=(1.0, 1.0))
 
 
-def test_what_cannot_be_drawn_is_refused():
+def test_arguments_that_can_not_be_drawn_are_refused():
     many = regard.Pattern(draw(2, 3, 5, 4), draw(2, 3, 5, 4))
     with pytest.raises(ValueError, match=r"one sequence.*take one: pattern\[0\]\.plot"):
         many.plot()
@@ -278,7 +278,7 @@ def test_heads_that_cannot_be_scored_have_numbers_and_a_reason():
     assert any("not scored" in text for text in written)
 
 
-def test_a_recording_refuses_what_there_is_not(recording):
+def test_a_recording_refuses_layers_and_heads_out_of_range(recording):
     with pytest.raises(ValueError, match="size must be at least 1"):
         recording.plot_heads(size=0)
     with pytest.raises(ValueError, match="not recorded"):
@@ -310,7 +310,7 @@ def test_long_steps_and_every_optional_step():
     saved(steps.plot(0))
 
 
-def test_steps_refuse_what_there_is_not():
+def test_steps_refuse_heads_out_of_range():
     x = draw(4, 3)
     steps = regard.explain(x, x, x)
     with pytest.raises(IndexError, match="query 4 is asked for, but there are 4"):

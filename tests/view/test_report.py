@@ -30,7 +30,7 @@ def steps_of(length, seed=0):
     return regard.explain(*x, mask=regard.causal())
 
 
-def test_a_line_for_each_head_says_what_it_does_with_figures(result):
+def test_each_head_has_a_line_with_its_role_and_scores(result):
     lines = printed(head_table(result)).splitlines()
     rows = [line.split() for line in lines[1:10]]
     assert lines[0].split() == [
@@ -47,7 +47,7 @@ def test_a_line_for_each_head_says_what_it_does_with_figures(result):
 
 
 @pytest.mark.parametrize(("width", "shown"), [(20, 0), (40, 2), (60, 4), (80, 7)])
-def test_a_narrow_terminal_drops_figures_and_says_so(result, width, shown):
+def test_a_narrow_terminal_drops_scores_with_a_note(result, width, shown):
     lines = printed(head_table(result), width=width).splitlines()
     names = ["previous", "first", "current", "induction", "duplicate", "spread", "distance"]
     assert lines[0].split() == ["head", "role", *names[:shown]]
@@ -59,12 +59,12 @@ def test_a_narrow_terminal_drops_figures_and_says_so(result, width, shown):
         whole = str(head.role)
         cut = width == 20 and len(whole) > 15  # cells left beside the head
         assert role.startswith(whole[:14] + "…" if cut else whole)
-    said = f"… {7 - shown} more columns in a wider terminal"
-    assert (said in " ".join(" ".join(lines[11:]).split())) == (shown < 7)
+    note = f"… {7 - shown} more columns in a wider terminal"
+    assert (note in " ".join(" ".join(lines[11:]).split())) == (shown < 7)
     assert max(map(cell_len, lines)) <= width
 
 
-def test_without_repeats_that_is_said_and_no_figure_is_made_up():
+def test_without_repeats_their_scores_are_dashes_with_a_note():
     text = printed(head_table(make_forward_pass(list("abcdef"), [["first"]])))
     assert text.splitlines()[1].split()[-4:-2] == ["–", "–"]
     words = " ".join(text.split())
@@ -74,7 +74,7 @@ def test_without_repeats_that_is_said_and_no_figure_is_made_up():
     )
 
 
-def test_too_few_repeats_are_counted_and_said_to_be_too_few():
+def test_too_few_repeats_are_counted_and_called_too_few():
     result = make_forward_pass([*"abcdefg", *"abc"], [["induction"]])
     assert result.heads[0].role.value != "induction"
     words = " ".join(printed(head_table(result)).split())
@@ -128,7 +128,7 @@ def test_the_walk_goes_from_score_to_weight(result):
     assert sum(shown) + rest == pytest.approx(1, abs=5e-4)  # eight figures of four decimals
 
 
-def test_long_texts_are_cut_around_the_query_and_it_is_said():
+def test_long_texts_are_cut_around_the_query_with_a_note():
     tokens = [f"t{i}" for i in range(150)]
     strip = printed(TokenStrip(tokens, 75))
     assert "t0│" in strip

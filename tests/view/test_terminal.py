@@ -89,21 +89,21 @@ def test_a_hidden_weight_differs_from_a_small_and_from_a_dropped_one():
 
 
 @pytest.mark.parametrize(
-    ("size", "said"), [(ROWS, None), (ROWS + 1, "1 more row"), (57, "45 more rows")]
+    ("size", "note"), [(ROWS, None), (ROWS + 1, "1 more row"), (57, "45 more rows")]
 )
-def test_long_matrices_are_cut_at_the_stated_size_and_it_is_said(size, said):
+def test_long_matrices_are_cut_at_the_stated_size_with_a_note(size, note):
     text = printed(steps_of(size, size))
     lines = block(text, "scores")
-    if said is None:
+    if note is None:
         assert "more" not in text
     else:
         plural = "s" if size > COLUMNS + 1 else ""
-        assert f"… {said}, {size - COLUMNS} more column{plural}" in lines[-1]
+        assert f"… {note}, {size - COLUMNS} more column{plural}" in lines[-1]
     figures = [line.split() for line in lines if line[:2].strip().isdigit()]
     assert len(figures) == ROWS
 
 
-def test_of_several_heads_the_first_is_shown_and_it_is_said():
+def test_of_several_heads_the_first_is_shown_with_a_note():
     steps = steps_of(5, 7, leading=(2, 6), groups=3)
     first = regard.explain(steps.query[0, 0], steps.key[0, 0], steps.value[0, 0])
     text = printed(steps, width=50)

@@ -25,7 +25,7 @@ def test_nothing_invisible_is_left(token):
         ("שלום", "שלום"),
     ],
 )
-def test_what_terminals_would_act_upon_is_written_out(token, shown):
+def test_control_characters_are_written_out(token, shown):
     assert visible(token) == shown
 
 

@@ -13,7 +13,7 @@ from torch.overrides import _get_current_function_mode_stack
 import regard
 
 
-def test_a_given_model_is_recorded_alone():
+def test_only_the_model_passed_is_recorded():
     model, other, x = Stack(), Stack(), torch.randn(B, L, 12)
     with regard.record(model) as recording:
         other(x)

@@ -35,7 +35,7 @@ def test_compiled_models_are_refused(compiled, warm, given):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_model_that_is_given_is_refused_at_once(compiled):
+def test_a_compiled_model_as_argument_is_refused_at_once(compiled):
     graph, ran = compiled(Stack()), False
     with (
         pytest.raises(RecordError, match=r"^Stack runs under torch\.compile"),

@@ -103,7 +103,7 @@ unchecked = contextlib.contextmanager(inspect.unwrap(regard.record))
 
 
 @pytest.mark.parametrize("model", [3, "gpt2", torch.relu, [Block()]])
-def test_what_is_no_model_is_refused(model):
+def test_arguments_that_are_no_modules_are_refused(model):
     with (
         pytest.raises(TypeError, match=r"model must be a torch.nn.Module or None, but is"),
         unchecked(model),

@@ -55,7 +55,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_takes_it_for_numbers_is_refused(name):
+def test_arithmetic_with_a_lazy_mask_is_refused(name):
     mask = made()
     assert isinstance(mask, LazyMask)
     with pytest.raises(RecordError, match="attn_implementation='eager'"):
@@ -78,7 +78,7 @@ MEANT = {
 
 
 @pytest.mark.parametrize("name", MEANT)
-def test_what_chooses_by_it_gets_the_matrix(name):
+def test_selecting_by_a_lazy_mask_uses_the_matrix(name):
     assert torch.equal(MEANT[name](made()), MEANT[name](SEEN))
 
 
@@ -125,7 +125,7 @@ class Layer(torch.nn.Module):
         (Layer(False), True, True),
     ],
 )
-def test_no_mask_is_causal_only_where_it_says_so(layer, given, causal):
+def test_without_a_mask_only_causal_layers_are_causal(layer, given, causal):
     torch.manual_seed(0)
     query, key = torch.randn(2, B, H, L, D)
     context, _ = attention_forward(layer, query, key, key, None, is_causal=given)
@@ -133,7 +133,7 @@ def test_no_mask_is_causal_only_where_it_says_so(layer, given, causal):
     torch.testing.assert_close(context.transpose(1, 2), expected, rtol=0, atol=1e-6)
 
 
-def test_a_mask_is_left_out_only_where_everything_is_seen():
+def test_the_mask_is_none_only_where_every_key_is_visible():
     everything = masking_utils.bidirectional_mask_function
     options = {"mask_function": everything, "allow_is_bidirectional_skip": True}
     assert mask_interface(B, L, L, **options) is None

@@ -70,7 +70,7 @@ def test_masks_whose_rows_are_contiguous_become_intervals(name, form, leading):
 
 
 @pytest.mark.parametrize("form", [0, 1])
-def test_rows_that_see_nothing(form):
+def test_fully_masked_rows(form):
     visible = SHAPES["causal"].clone()
     visible[2] = False
     mask = reduced(forms(visible)[form], (B, H), L, S)
@@ -78,7 +78,7 @@ def test_rows_that_see_nothing(form):
     assert torch.equal(shown(mask), visible)
 
 
-def test_rows_of_nothing_but_the_lowest_number_are_even():
+def test_rows_of_nothing_but_the_lowest_number_are_uniform():
     visible = SHAPES["causal"].clone()
     visible[2] = False
     given = forms(visible)[2]
@@ -90,7 +90,7 @@ def test_rows_of_nothing_but_the_lowest_number_are_even():
     assert torch.equal(shown(found.mask), visible)
 
 
-def test_softmax_spreads_rows_of_nothing_but_the_lowest_number_evenly():
+def test_softmax_of_rows_of_nothing_but_the_lowest_number_is_uniform():
     query, key = torch.randn(L, 4), torch.randn(S, 4)
     visible = SHAPES["causal"].clone()
     visible[2] = False
@@ -150,7 +150,7 @@ def test_a_padding_mask_that_differs_between_sequences():
     assert torch.equal(shown(mask, leading=(B, H)), visible.expand(B, H, L, S))
 
 
-def test_expanded_heads_are_looked_at_once():
+def test_expanded_heads_are_reduced_once():
     visible = SHAPES["causal"].expand(B, H, L, S)
     assert visible.stride()[:2] == (0, 0)
     mask = reduced(visible, (B, H), L, S)
@@ -176,7 +176,7 @@ def test_the_queries_sit_where_a_causal_mask_says(first, offset):
     assert reduced(SHAPES["padding right"], (B, H), L, S).offset is None
 
 
-def test_a_recording_leaves_the_gradient_of_the_mask_behind():
+def test_a_recording_detaches_the_mask():
     query, key = torch.randn(B, H, L, 4), torch.randn(B, H, S, 4)
     bias = torch.randn(L, S, requires_grad=True)
     with regard.record() as recording:
@@ -223,7 +223,7 @@ def matrices(draw):
 
 
 @given(matrices(), st.integers(0, 99))
-def test_any_mask_means_what_it_did(case, seed):
+def test_any_reduced_mask_has_the_same_weights(case, seed):
     queries, keys, given = case
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(B, H, queries, 4, generator=generator)
@@ -257,7 +257,7 @@ def reduce(reducer, mask, leading=(B, H)):
     return reducer.reduce(mask, leading, L, S)
 
 
-def test_a_mask_that_layers_share_is_looked_at_once():
+def test_a_mask_that_layers_share_is_reduced_once():
     reducer, mask = MaskReducer(), SHAPES["causal"].clone()
     first = reduce(reducer, mask)
     assert reduce(reducer, mask) is first
@@ -304,7 +304,7 @@ def test_memory_that_is_used_again_is_not_taken_for_the_old_mask():
         del mask
 
 
-def test_masks_of_inference_mode_are_looked_at_each_time():
+def test_masks_of_inference_mode_are_reduced_each_time():
     reducer = MaskReducer()
     with torch.inference_mode():
         mask = SHAPES["causal"].clone()
@@ -327,7 +327,7 @@ def test_a_mask_changed_between_layers():
 
 @pytest.mark.parametrize("form", [0, 1])
 @pytest.mark.parametrize("gap", [False, True])
-def test_a_dense_mask_that_is_kept_does_not_change_with_the_models(form, gap):
+def test_a_stored_dense_mask_does_not_change_with_the_model_s(form, gap):
     """A bias or a mask with gaps stays as it was when the call was made."""
     query, key = torch.randn(2, B, H, L, 4)
     visible = torch.ones(L, L).tril().bool()
@@ -358,7 +358,7 @@ def size(pattern):
 
 
 @pytest.mark.parametrize("form", [0, 1, 2])
-def test_a_causal_mask_that_is_written_down_is_not_kept(form):
+def test_a_causal_matrix_is_not_stored(form):
     length, dim = 2048, 8
     visible = torch.ones(length, length, dtype=torch.bool).tril()
     mask = forms(visible)[form]

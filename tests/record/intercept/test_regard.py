@@ -62,7 +62,7 @@ def test_regards_gpt():
         close(pattern, weights.dense())
 
 
-def test_all_ways_at_once():
+def test_a_run_with_every_kind_of_call():
     """One run that mixes what can be seen keeps the order of the calls."""
     x = torch.randn(B, L, 12)
     parts = nn.ModuleList(

@@ -194,7 +194,7 @@ def test_gradients_and_dropout_in_training_are_the_same(make):
     assert torch.equal(after_plain, after_seen)
 
 
-def test_backward_inside_the_block_and_what_is_kept_has_no_graph():
+def test_backward_inside_the_block_works_and_stored_tensors_have_no_graph():
     model, x = Stack(), torch.randn(B, L, 12)
     with regard.record(model) as recording:
         model(x).sum().backward()

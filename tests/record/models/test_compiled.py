@@ -13,7 +13,7 @@ TESTS = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def found():
+def results():
     path = os.pathsep.join((str(TESTS), os.environ.get("PYTHONPATH", "")))
     run = subprocess.run(
         [sys.executable, "-m", "record.models.graphs"],
@@ -27,20 +27,20 @@ def found():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_padding_does_not_break_the_graph(found, name):
-    assert found[name] < 2e-5  # as without a graph: activations near 1, rounded at 1e-7 a step
+def test_padding_does_not_break_the_graph(results, name):
+    assert results[name] < 2e-5  # as without a graph: activations near 1, rounded at 1e-7 a step
 
 
-def test_one_graph_serves_all_lengths_and_paddings(found):
-    error, graphs = found["lengths"]
+def test_one_graph_serves_all_lengths_and_paddings(results):
+    error, graphs = results["lengths"]
     assert error < 2e-5
     assert graphs == 1
 
 
-def test_gradients_through_a_graph(found):
-    assert found["trained"] < 1e-4  # sums of hundreds of terms, of two implementations
+def test_gradients_through_a_graph(results):
+    assert results["trained"] < 1e-4  # sums of hundreds of terms, of two implementations
 
 
-def test_attention_of_its_own_is_not_computed_wrongly(found):
-    assert len(found["own"]) == 2
-    assert "nothing" not in found["own"]
+def test_attention_that_a_class_computes_itself_is_not_computed_wrongly(results):
+    assert len(results["own"]) == 2
+    assert "nothing" not in results["own"]

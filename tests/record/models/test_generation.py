@@ -125,7 +125,7 @@ def test_generation_for_good(name):
             assert (pattern.dense() - weight).abs().amax((1, 3))[real].max() < 1e-5
 
 
-def test_chosen_rows_of_a_generation():
+def test_selected_rows_of_a_generation():
     model = CASES["llama"].build("sdpa")
     with regard.record(model) as everything:
         generate(model)
@@ -138,7 +138,7 @@ def test_chosen_rows_of_a_generation():
     assert torch.equal(layer.pattern.dense(), expected)
 
 
-def test_offloading_changes_nothing():
+def test_offloading_changes_no_weight():
     model = CASES["gemma2"].build("eager")
     with regard.record(model) as expected:
         generate(model, "static")

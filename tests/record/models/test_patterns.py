@@ -287,7 +287,7 @@ def test_names_are_back_after_a_failure(name):
     assert implementations(model) == before
 
 
-def test_weights_can_not_be_asked_for_while_switched():
+def test_output_attentions_is_refused_while_recording():
     model, (arguments, _) = CASES["llama"].build("eager"), CASES["llama"].call()
     before = implementations(model)
     with pytest.raises(RecordError, match=r"recording\.attentions"), regard.record(model):

@@ -84,7 +84,7 @@ def gradients(name, how):
 
 @pytest.mark.parametrize("how", ["regard", "recorded"])
 @pytest.mark.parametrize("name", LEARNED)
-def test_what_is_learned_in_the_mask_is_trained(name, how):
+def test_parameters_in_the_mask_are_trained(name, how):
     ours, eager = gradients(name, how), gradients(name, "eager")
     assert ours.keys() == eager.keys()
     for place in LEARNED[name][3]:

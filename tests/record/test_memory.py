@@ -78,7 +78,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_no_more_is_kept_than_queries_and_keys(name):
+def test_only_queries_and_keys_are_stored(name):
     make, groups, given = MODELS[name]
     assert kept(make(), given) == 2 * (HEADS + groups) * LENGTH * DIM * 4
 
@@ -87,7 +87,7 @@ def test_no_more_is_kept_than_queries_and_keys(name):
     ("heads", "groups"),
     [(slice(0, 3), 1), (slice(2, 4), 2), ([1, 4], 2), ([0, 1, 2, 5], 4), ([5, 0], 2), (1, 1)],
 )
-def test_of_grouped_heads_those_keys_are_kept_that_are_needed(heads, groups):
+def test_of_grouped_heads_only_the_keys_of_selected_heads_are_stored(heads, groups):
     model, count = Fused(2, HEADS, 2, DIM), len(torch.arange(HEADS)[heads].reshape(-1))
     given = X.view(1, LENGTH, -1)
     assert kept(model, given, heads=heads) == 2 * (count + groups) * LENGTH * DIM * 4
@@ -99,7 +99,7 @@ def test_of_grouped_heads_those_keys_are_kept_that_are_needed(heads, groups):
     torch.testing.assert_close(some[1].dense(), expected)
 
 
-def test_a_32_layer_32_head_model_at_32768_tokens_takes_what_its_queries_and_keys_take():
+def test_a_32_layer_32_head_model_at_32768_tokens_takes_the_memory_of_queries_and_keys():
     layers, heads, groups, length, dim = 32, 32, 8, 32_768, 128
     with FakeTensorMode():  # tensors without memory: their sizes are those of real ones
         model = Fused(layers, heads, groups, dim, torch.bfloat16)

@@ -109,7 +109,7 @@ OWN = {
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", OWN)
-def test_attention_of_its_own_is_not_computed_wrongly(name, padded):
+def test_attention_that_a_class_computes_itself_is_not_computed_wrongly(name, padded):
     model, config = OWN[name]
     arguments = ids(padded)
     with pytest.raises(RecordError, match=r"attention of its own.*attn_implementation='eager'"):
@@ -235,7 +235,7 @@ def arguments_of(name, *, padded):
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", SERVED)
-def test_served_models_compute_what_eager_attention_does(name, padded):
+def test_supported_models_compute_the_same_as_eager_attention(name, padded):
     model, config, _ = SERVED[name]
     assert difference(model, config, arguments_of(name, padded=padded)) < NEAR
 
