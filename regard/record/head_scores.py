@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from regard.record.layer import Layer, Tokens
 
-__all__ = ["Read", "score_heads", "score_pattern", "uniform"]
+__all__ = ["Read", "score_heads", "score_pattern", "uniform_pattern"]
 
 Read = Callable[..., tuple[Any, ...]]
 """Of a pattern and readouts."""
@@ -51,7 +51,7 @@ def score_heads(
         for layer in layers:
             texts = [_without_padding(text, ids) for text, ids in _texts(layer, names)]
             measured = [score_pattern(text, ids, read) for text, ids in texts]
-            uniform = [score_pattern(uniform(text), ids, read) for text, ids in texts]
+            uniform = [score_pattern(uniform_pattern(text), ids, read) for text, ids in texts]
             for place, head in enumerate(layer.heads):
                 own = _mean([text[place] for text in measured])
                 role = role_of(own, _mean([text[place] for text in uniform]))
@@ -86,7 +86,7 @@ def score_pattern(
     if of_repeats:
         *shares, controls = of_repeats
         copies, successors = map(_Repeats.of, shares, controls, counted)
-    highest = uniform(pattern).entropy()[:, 1:]
+    highest = uniform_pattern(pattern).entropy()[:, 1:]
     choice = highest > 0  # of more than one key
     spread = torch.where(choice, entropy[:, 1:] / highest, 0).sum(-1) / choice.sum(-1).clamp(min=1)
     # Offset 0 averages over all T rows; row 0, which counts nowhere, is itself on the first token.
@@ -140,7 +140,7 @@ class _Repeats:
         return None if self.controls is None else float(self.controls[head])
 
 
-def uniform(pattern: Pattern) -> Pattern:
+def uniform_pattern(pattern: Pattern) -> Pattern:
     """The pattern of heads that spread evenly over the keys that this pattern's may see."""
     problem = pattern.problem
     flat = replace(
