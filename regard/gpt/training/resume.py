@@ -59,7 +59,7 @@ def resumed_run(
             raise CheckpointError(f"the checkpoint's state.json is damaged: no {error}") from None
         before = recipe(state)
         _require_described(folder, checkpoint.model.config, before[0])
-        config = _require_same_recipe(progress.step, before, (gpt, config))
+        config = _require_same_recipe(progress.step, before, gpt, config)
         corpus = _same_corpus(folder, checkpoint, origin, data, config)
         batches = make_batches(corpus, before[0], config)
         status.equal |= {"the latest update": progress.step}
@@ -139,7 +139,7 @@ def recipe_of(folder: str | Path) -> tuple[GPTConfig, TrainConfig]:
     return recipe(RunFolder.latest(Path(folder)).state())
 
 
-def _require_described(folder: RunFolder, found: GPTConfig, expected: GPTConfig) -> None:
+def _require_described(folder: RunFolder, config: GPTConfig, expected: GPTConfig) -> None:
     """Hold a checkpoint's model to what its `state.json` says, which has a checksum.
 
     Weights of earlier versions have no checksum of `config.json`, so a change of it would pass.
@@ -148,7 +148,7 @@ def _require_described(folder: RunFolder, found: GPTConfig, expected: GPTConfig)
         CheckpointError: they differ; the message names the field and both values.
     """
     wanted = asdict(expected)
-    for name, value in asdict(found).items():
+    for name, value in asdict(config).items():
         if wanted[name] != value:
             assert folder.step is not None
             raise CheckpointError(
@@ -161,7 +161,8 @@ def _require_described(folder: RunFolder, found: GPTConfig, expected: GPTConfig)
 def _require_same_recipe(
     step: int,
     before: tuple[GPTConfig, TrainConfig],
-    now: tuple[GPTConfig | None, TrainConfig | None],
+    new_gpt: GPTConfig | None,
+    new_config: TrainConfig | None,
 ) -> TrainConfig:
     """Hold a resumed run to its recipe; the recipe it resumes with.
 
@@ -172,21 +173,22 @@ def _require_same_recipe(
     Args:
         step: updates made.
         before: the recipe of the checkpoint.
-        now: the recipe of the arguments; None stands for that of the checkpoint. `vocab_size` is
-            the tokenizer's, so it is not compared.
+        new_gpt: the shape of the arguments; None stands for that of the checkpoint. `vocab_size`
+            is the tokenizer's, so it is not compared.
+        new_config: likewise the recipe.
 
     Raises:
         CheckpointError: a field differs; the message names it and both values.
     """
     gpt, config = before
-    if now[0] is not None:
-        _compare(gpt, replace(now[0], vocab_size=gpt.vocab_size), free=set())
-    if now[1] is None:
+    if new_gpt is not None:
+        _compare(gpt, replace(new_gpt, vocab_size=gpt.vocab_size), free=set())
+    if new_config is None:
         return config
-    _compare(config, now[1], free=_FREE | {"steps"})
-    if now[1].steps != config.steps:
-        _require_steps(step, gpt.context, config, now[1])
-    return now[1]
+    _compare(config, new_config, free=_FREE | {"steps"})
+    if new_config.steps != config.steps:
+        _require_steps(step, gpt.context, config, new_config)
+    return new_config
 
 
 def _compare(before: Any, now: Any, *, free: set[str]) -> None:
