@@ -125,7 +125,7 @@ def _read(file: Path, configs: Mapping[str, type[Any]]) -> dict[str, Any]:
     except OSError as error:
         raise MisuseError(f"{file} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise MisuseError(f"{file} is no TOML file: {error}") from None
+        raise MisuseError(f"{file} is not a TOML file: {error}") from None
     values: dict[str, Any] = {}
     everything = [name for config in configs.values() for name in _names(config)]
     for name, value in content.items():

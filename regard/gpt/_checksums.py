@@ -1,10 +1,9 @@
 """Checksums of a model's JSON files, kept in the header of its weights.
 
 A changed number in `config.json` can leave every shape as it is and make another model of the same
-weights. So the file of weights, which is written last, says what the others held.
+weights. So the file of weights, which is written last, has checksums of the others.
 
-The checksum is of what a file says and not of its bytes: a tool that ends lines in another way, or
-indents otherwise, does not change it.
+The checksum is of a file's content and not of its bytes, so line ends and indentation don't matter.
 """
 
 from __future__ import annotations
@@ -22,27 +21,26 @@ if TYPE_CHECKING:
 
 
 def checksum(content: Any) -> str:
-    """SHA-256 of what a JSON file says."""
+    """SHA-256 of the content of a JSON file."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def checksums(files: Mapping[str, bytes]) -> dict[str, str]:
-    """What the header of the weights says of JSON files: by a key for each name, its checksum."""
+    """The checksums of JSON files for the header of the weights, by a key for each name."""
     return {_key(name): checksum(json.loads(data)) for name, data in files.items()}
 
 
 def require_written(weights: Path, contents: Mapping[str, Any]) -> None:
     """Hold JSON files to their checksums in the header of the weights.
 
-    A file whose checksum the header does not have is accepted: weights that were written before
-    there were any have none.
+    A file without a checksum in the header is accepted: weights of earlier versions have none.
 
     Args:
         weights: the file of weights.
-        contents: by the name of each JSON file beside it, what it says.
+        contents: the content of each JSON file beside it, by name.
 
     Raises:
-        CheckpointError: one says something else than when the weights were written.
+        CheckpointError: one has changed since the weights were written.
     """
     expected = about(weights)
     for name, content in contents.items():

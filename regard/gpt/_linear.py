@@ -1,4 +1,4 @@
-"""Linear maps as generation has them: of one vector a sequence at every step.
+"""Linear maps of generation: of one vector a sequence at every step.
 
 Such a map costs what reading its matrix from memory costs. torch's product of a few vectors leaves
 much of the bandwidth unused; regard's own kernel does not.
@@ -25,8 +25,8 @@ class Linear(nn.Linear):
     """`nn.Linear`, computed by `linear`."""
 
     def reset_parameters(self) -> None:
-        """Draw first weights, if there is memory for them."""
-        if not self.weight.is_meta:  # there torch would load its compiler to draw nothing
+        """Draw initial weights, except on the meta device."""
+        if not self.weight.is_meta:  # where torch would load its compiler for nothing
             super().reset_parameters()
 
     def forward(self, input: Float[Tensor, "*b I"]) -> Float[Tensor, "*b O"]:  # noqa: A002 - nn.Linear's name
@@ -35,10 +35,10 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """`nn.Embedding`, which draws no weights where there is no memory for them."""
+    """`nn.Embedding` that leaves weights on the meta device alone."""
 
     def reset_parameters(self) -> None:
-        """Draw first weights, if there is memory for them."""
+        """Draw initial weights, except on the meta device."""
         if not self.weight.is_meta:
             super().reset_parameters()
 

@@ -166,7 +166,7 @@ class BPETokenizer:
             merges: `merges.txt`: the pairs to join, one a line.
 
         Raises:
-            ValueError: a file is not what it should be.
+            ValueError: a file is damaged, or of another kind.
         """
         try:
             model = models.BPE.from_file(str(vocabulary), str(merges))
@@ -206,7 +206,7 @@ def _in_utf8(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _displayable(data: bytes) -> str:
-    """The UTF-8 text, with every byte that is no whole character written out."""
+    """The UTF-8 text, with bytes of incomplete characters written out."""
     return "".join(
         f"<0x{ord(sign) - 0xDC00:02X}>" if 0xDC80 <= ord(sign) <= 0xDCFF else sign
         for sign in data.decode(errors="surrogateescape")

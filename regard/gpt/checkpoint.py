@@ -184,7 +184,7 @@ def _require_files(folder: Path) -> None:
     missing = [name for name in (CONFIG, TOKENIZER, WEIGHTS) if not (folder / name).is_file()]
     if missing:
         raise CheckpointError(
-            f"{folder} is no model: it has no {', '.join(missing)}; give a folder that "
+            f"{folder} is not a model: it has no {', '.join(missing)}; give a folder that "
             "`regard train` wrote, or none for the model that comes with regard"
         )
 

@@ -53,14 +53,14 @@ class GPTConfig:
     heads: int = option(4, "H: attention heads of a block")
     dim: int = option(128, "E: width of the residual stream, a multiple of heads")
     dropout: float = option(
-        0.0, "share of embeddings, attention weights and what a block adds, dropped in training"
+        0.0, "share of embeddings, attention weights and block outputs that training drops"
     )
     bias: bool = option(default=True, text="biases in the linear layers and the layer norms")
     positions: Literal["learned", "rotary"] = option(
-        "learned", "learned: a vector a position, as in GPT-2; rotary: turn queries and keys"
+        "learned", "learned: a vector a position, as in GPT-2; rotary: rotate queries and keys"
     )
     rotary_base: float = option(
-        10_000.0, "with rotary positions: the larger, the slower the slowest channels turn"
+        10_000.0, "with rotary positions: the larger, the slower the slowest channels rotate"
     )
     groups: int | None = option(
         None, "G: key/value heads that the heads share evenly; none: one for each head"
@@ -69,10 +69,10 @@ class GPTConfig:
         default=False, text="normalise each head's queries and keys before their product"
     )
     window: int | None = option(
-        None, "W: a position sees only the last so many, its own included; none: all before it"
+        None, "W: a position sees only the last W, its own included; none: all before it"
     )
     global_every: int | None = option(
-        None, "with a window: the last of each so many layers sees the whole context; none: none"
+        None, "with a window: every n-th layer sees the whole context; none: no layer does"
     )
     norm: Literal["layer", "rms"] = option("layer", "layer: LayerNorm; rms: RMSNorm, without bias")
     norm_eps: float = option(1e-5, "added to the variance by which a norm divides")

@@ -1,4 +1,4 @@
-"""What can go wrong with a model's files, a corpus or a training run, beside wrong arguments."""
+"""The errors of a model's files, a corpus or a training run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from regard.errors import Error
 
 
 class CheckpointError(Error, ValueError):
-    """A folder holds no model or run, a damaged one, or another one than expected."""
+    """A model or run is missing, damaged, or another one than expected."""
 
 
 class CorpusError(Error, ValueError):
-    """There is no text where it was looked for, none that can be read, or too little of it."""
+    """A text is missing, unreadable or too short."""
 
 
 class SaveError(Error, OSError):

@@ -314,7 +314,7 @@ class GPT(nn.Module):
 
     @classmethod
     def from_pretrained(cls, path_or_name: str | Path) -> Self:
-        """Read GPT-2's weights as `transformers` keeps them: `config.json` and safetensors.
+        """Read GPT-2's weights from files of `transformers`: `config.json` and safetensors.
 
         The weights may lie in one file or in several with an index. Their names may begin with
         `transformer.`; a `Conv1D` keeps its matrix the other way round than `nn.Linear`, and so all
@@ -323,7 +323,7 @@ class GPT(nn.Module):
         from a folder: `regard.gpt.load`.
 
         Args:
-            path_or_name: a folder; or, where there is none of that name, the name of a model on the
+            path_or_name: a folder; or, where it does not exist, the name of a model on the
                 Hugging Face hub, such as ``"openai-community/gpt2"``. It is fetched through
                 `huggingface_hub` (the extra `hub`), and kept in that library's cache.
 
@@ -332,7 +332,7 @@ class GPT(nn.Module):
 
         Raises:
             CheckpointError: there is no such folder or model, no network, or a file that is missing
-                or damaged; or the model is no GPT-2, or one with options that are not supported:
+                or damaged; or the model is not a GPT-2, or has options that are not supported:
                 the message names the field or the weight.
         """
         from regard.gpt.pretrained import read_model
@@ -340,16 +340,16 @@ class GPT(nn.Module):
         return read_model(path_or_name, cls)
 
     def save_pretrained(self, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
-        """Keep the model so that `GPT2LMHeadModel.from_pretrained` of `transformers` reads it.
+        """Write files that `GPT2LMHeadModel.from_pretrained` of `transformers` reads.
 
         Args:
-            folder: where to; made if need be. Files there are replaced, the weights last.
-            tokenizer: kept beside it, for `AutoTokenizer.from_pretrained`; a `BPETokenizer`.
+            folder: the folder; made if it does not exist. Its files are replaced, the weights last.
+            tokenizer: written too, for `AutoTokenizer.from_pretrained`; a `BPETokenizer`.
 
         Raises:
-            ValueError: GPT-2 has not what this model has, or the tokenizer is another model's; the
-                message names the field.
-            TypeError: the tokenizer is of a kind that `transformers` does not know.
+            ValueError: GPT-2 lacks an option of this model, or the tokenizer is another model's;
+                the message names the field.
+            TypeError: `transformers` can't read this kind of tokenizer.
         """
         from regard.gpt.pretrained import write_model
 

@@ -1,4 +1,4 @@
-"""How many parameters a GPT has, and where they are: arithmetic on its config."""
+"""The number of parameters of a GPT by part, from its config."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ParameterCounts:
     Attributes:
         token_embedding: V x E; it also makes the logits, so it counts once.
         position_embedding: T x E, or none with rotary positions.
-        query_key: what makes queries and keys, of all heads of all layers, QK-norms included.
-        value_output: what makes values and carries them back to the residual stream.
+        query_key: the projections of queries and keys, of all heads and layers, with QK-norms.
+        value_output: the projections of values, and those back to the residual stream.
         mlp: the matrices of every MLP and their biases.
         norms: two norms a block and the last one.
         head: one head of one layer: its query, key, value and output matrices and the first
@@ -54,9 +54,9 @@ def parameter_counts(config: GPTConfig) -> ParameterCounts:
     """
     e, d, bias = config.dim, config.head_dim, int(config.bias)
     heads, groups = config.heads, config.group_count
-    made = (e + bias) * d  # one head's queries, or keys, or values
-    query_key = (heads + groups) * made + 2 * d * config.qk_norm
-    value_output = groups * made + heads * d * e + bias * e
+    projection = (e + bias) * d  # one head's queries, or keys, or values
+    query_key = (heads + groups) * projection + 2 * d * config.qk_norm
+    value_output = groups * projection + heads * d * e + bias * e
     wide = config.hidden_dim
     into = wide if config.mlp == "gelu" else 2 * wide
     norm = e if config.norm == "rms" else (1 + bias) * e
@@ -67,5 +67,5 @@ def parameter_counts(config: GPTConfig) -> ParameterCounts:
         value_output=config.layers * value_output,
         mlp=config.layers * ((e + bias) * into + (wide + bias) * e),
         norms=(2 * config.layers + 1) * norm,
-        head=3 * made + d * e,
+        head=3 * projection + d * e,
     )

@@ -1,4 +1,4 @@
-"""GPT-2 as `transformers` keeps it: read into our model, and written out of it.
+"""GPT-2 in the files of `transformers`: read into our model, and written from it.
 
 Its folder holds `config.json`, `model.safetensors` (or several files and an index) and the
 tokenizer's files. Only JSON, text and safetensors are read; a pickled `pytorch_model.bin` never is.
@@ -39,11 +39,11 @@ _PREFIX = "transformer."
 _UNEMBEDDING = "lm_head.weight"
 _EMBEDDING = "wte.weight"
 # Kept as `Conv1D`, ``(in, out)``, where `nn.Linear` has ``(out, in)``.
-_TURNED = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
-# Old files hold the causal mask and the number that hid with it; they were never trained.
+_TRANSPOSED = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
+# Old files hold the causal mask and its fill value as buffers.
 _BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_WANTED = [
+_FILES = [
     CONFIG,
     WEIGHTS,
     INDEX,
@@ -58,7 +58,7 @@ def read_model(path_or_name: str | Path, kind: type[_Model]) -> _Model:
     """The model in a folder or on the hub; see `GPT.from_pretrained`."""
     folder = _find_folder(path_or_name)
     if not (folder / CONFIG).is_file():
-        raise CheckpointError(f"{folder} is no model: it has no {CONFIG}")
+        raise CheckpointError(f"{folder} is not a model: it has no {CONFIG}")
     config = config_of(folder / CONFIG)
     files = _weight_files(folder)
     _require_fit(files, config.layers, folder)
@@ -74,7 +74,7 @@ def read_model(path_or_name: str | Path, kind: type[_Model]) -> _Model:
         if name == _UNEMBEDDING:
             unembedding = weight
             continue
-        if _TURNED.fullmatch(name) and weight.ndim == 2:
+        if _TRANSPOSED.fullmatch(name) and weight.ndim == 2:
             weight = weight.mT.contiguous()  # noqa: PLW2901 (the same weight, as we keep it)
         if expected.get(name) != tuple(weight.shape) or name in weights:
             raise CheckpointError(_misfit(path, given, weight, expected.get(name), folder))
@@ -115,7 +115,7 @@ def write_model(model: GPT, folder: str | Path, tokenizer: Tokenizer | None) -> 
     if tokenizer is not None:
         contents |= _tokenizer_files(folder, tokenizer, model)
     weights = {
-        _PREFIX + name: (weight.mT if _TURNED.fullmatch(name) else weight).contiguous()
+        _PREFIX + name: (weight.mT if _TRANSPOSED.fullmatch(name) else weight).contiguous()
         for name, weight in ((n, w.detach().cpu()) for n, w in model.state_dict().items())
     }
     contents[folder / WEIGHTS] = safetensors.torch.save(weights, metadata={"format": "pt"})
@@ -124,7 +124,7 @@ def write_model(model: GPT, folder: str | Path, tokenizer: Tokenizer | None) -> 
 
 
 def _find_folder(path_or_name: str | Path) -> Path:
-    """The folder itself, or the one that the hub's library keeps for a name."""
+    """The folder itself, or that of a name in the hub's cache."""
     folder = Path(path_or_name)
     if folder.is_dir():
         return folder
@@ -137,7 +137,7 @@ def _find_folder(path_or_name: str | Path) -> Path:
     with needing("hub"):
         from huggingface_hub import snapshot_download
     try:
-        return Path(snapshot_download(name, allow_patterns=_WANTED))
+        return Path(snapshot_download(name, allow_patterns=_FILES))
     except (OSError, ValueError) as error:  # no network, no such model, no such name
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
@@ -147,7 +147,7 @@ def _find_folder(path_or_name: str | Path) -> Path:
 
 
 def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
-    """The files of weights, and what the index promises of each."""
+    """The files of weights, and the names that the index lists for each."""
     if (folder / WEIGHTS).is_file():
         return {folder / WEIGHTS: None}
     if (folder / INDEX).is_file():
@@ -157,29 +157,29 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
         files: dict[Path, set[str] | None] = {}
         for name, file in places.items():
             if not isinstance(file, str) or Path(file).name != file:
-                raise CheckpointError(f"{folder / INDEX} is damaged: {file!r} is no file's name")
-            promised = files.setdefault(folder / file, set())
-            assert promised is not None, "it is one of these sets"
-            promised.add(name)
+                raise CheckpointError(f"{folder / INDEX} is damaged: {file!r} is not a file name")
+            listed = files.setdefault(folder / file, set())
+            assert listed is not None, "it is one of these sets"
+            listed.add(name)
         return files
     pickled = sorted(path.name for path in folder.glob("pytorch_model*.bin"))
     if pickled:
         raise CheckpointError(
-            f"{folder} has its weights pickled ({pickled[0]}), and reading a pickle runs whatever "
-            "code is in it; if you trust it, convert it once: transformers.GPT2LMHeadModel."
+            f"{folder} has its weights pickled ({pickled[0]}), and reading a pickle runs "
+            "any code in it; if you trust it, convert it once: transformers.GPT2LMHeadModel."
             "from_pretrained(folder).save_pretrained(folder)"
         )
-    raise CheckpointError(f"{folder} is no model: it has neither {WEIGHTS} nor {INDEX}")
+    raise CheckpointError(f"{folder} is not a model: it has neither {WEIGHTS} nor {INDEX}")
 
 
 def _read(files: Mapping[Path, set[str] | None]) -> Iterator[tuple[Path, str, Tensor]]:
     """One weight after another, so that no file is in memory twice."""
-    for path, promised in files.items():
+    for path, listed in files.items():
         try:
             with safetensors.safe_open(path, "pt") as file:
                 names = set(file.keys())
-                if promised is not None and names != promised:
-                    odd = min(names ^ promised)
+                if listed is not None and names != listed:
+                    odd = min(names ^ listed)
                     raise CheckpointError(f"{path} and {INDEX} do not agree on the weight {odd}")
                 for name in sorted(names):
                     yield path, name, file.get_tensor(name)
@@ -188,7 +188,7 @@ def _read(files: Mapping[Path, set[str] | None]) -> Iterator[tuple[Path, str, Te
 
 
 def _require_fit(files: Mapping[Path, set[str] | None], layers: int, folder: Path) -> None:
-    """Count layers in the files' headers, before a model of so many is made."""
+    """Count layers in the files' headers, before a model is made."""
     count = 0
     for path in files:
         try:
@@ -206,20 +206,20 @@ def _misfit(
     path: Path, name: str, weight: Tensor, expected: tuple[int, ...] | None, folder: Path
 ) -> str:
     if expected is None:
-        return f"{path} holds the weight {name}, which is none of a GPT-2 with a language head"
+        return f"{path} holds the weight {name}, which a GPT-2 with a language head does not have"
     if expected == tuple(weight.shape):
         return f"{path} holds the weight {name} a second time"
     return (
         f"{path} has {name} of shape {tuple(weight.shape)} (as we keep it), but {folder / CONFIG} "
-        f"asks for {expected}"
+        f"requires {expected}"
     )
 
 
 def _tokenizer_files(folder: Path, tokenizer: Tokenizer, model: GPT) -> dict[Path, bytes]:
     if not isinstance(tokenizer, BPETokenizer):
         raise TypeError(
-            f"tokenizer is a {type(tokenizer).__name__}, which transformers does not know; save "
-            "without it, or keep both with regard.gpt.save"
+            f"tokenizer is a {type(tokenizer).__name__}, which transformers can't read; save "
+            "without it, or save both with regard.gpt.save"
         )
     if tokenizer.vocab_size != model.config.vocab_size:
         raise ValueError(

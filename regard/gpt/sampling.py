@@ -114,8 +114,8 @@ class Sampler:
         likeliest, chosen = logits.max(dim=-1)  # (B,)
         if not likeliest.isfinite().all():
             raise ValueError(
-                "the model's logits are not finite, so there is no likeliest token: its weights "
-                "are damaged or its training diverged; take another model"
+                "the model's logits are not finite, so no token is the likeliest: its weights "
+                "are damaged or its training diverged; use another model"
             )
         if self._held is not None:
             logits = penalised(logits, self._held, self._sampling.repetition_penalty)

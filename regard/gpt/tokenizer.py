@@ -32,7 +32,7 @@ class Tokenizer(Protocol):
 
     @property
     def end(self) -> int | None:
-        """The id of the token that ends a document; None where there is none."""
+        """The id of the token that ends a document; None for a tokenizer without one."""
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""

@@ -81,7 +81,7 @@ def test_a_model_that_is_not_there(misused, command, tmp_path):
 
 
 def test_a_folder_that_is_no_model(misused, command, tmp_path):
-    assert f"{tmp_path} is no model" in misused(command, "a", "--model", tmp_path)
+    assert f"{tmp_path} is not a model" in misused(command, "a", "--model", tmp_path)
 
 
 def test_a_file_instead_of_a_model(misused, command, model):

@@ -242,7 +242,7 @@ def test_a_file_sets_the_same_fields_and_the_command_line_wins(regard, corpus, t
         ("steps = 0", "steps in {file} is 0; expected a whole number >= 1"),
         ('steps = "many"', "steps in {file} is 'many'; expected a whole number"),
         ("[gpt]\ndim = 7\nheads = 2", "dim in {file} is 7 and does not divide by heads=2"),
-        ("steps = ", "{file} is no TOML file"),
+        ("steps = ", "{file} is not a TOML file"),
         (None, "cannot be read: No such file"),
     ],
 )

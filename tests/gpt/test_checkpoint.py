@@ -118,7 +118,7 @@ def test_a_first_save_that_fails_leaves_no_model(tmp_path, monkeypatch, moment):
     with pytest.raises(OSError, match="no space left"):
         save(tmp_path, make(0), TOKENIZER)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="is no model"):
+    with pytest.raises(CheckpointError, match="is not a model"):
         load(tmp_path)
     save(tmp_path, make(0), TOKENIZER)
     assert same(load(tmp_path)[0], make(0))
@@ -209,7 +209,7 @@ def rewrite_weights(folder, change):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: (f / "config.json").unlink(), r"is no model: it has no config\.json; give a"),
+        (lambda f: (f / "config.json").unlink(), r"is not a model: it has no config\.json; give a"),
         (lambda f: (f / "tokenizer.json").unlink(), r"it has no tokenizer\.json"),
         (lambda f: (f / "model.safetensors").unlink(), r"it has no model\.safetensors"),
         (spoil("config.json", b"{"), r"config\.json is damaged"),

@@ -156,7 +156,7 @@ def test_several_files_with_an_index_are_one_model(theirs, ids, tmp_path):
         GPT.from_pretrained(tmp_path)
     content["weight_map"]["transformer.ln_f.bias"] = "../secret.safetensors"
     index.write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=r"'\.\./secret\.safetensors' is no file's name"):
+    with pytest.raises(CheckpointError, match=r"'\.\./secret\.safetensors' is not a file name"):
         GPT.from_pretrained(tmp_path)
     content["weight_map"]["transformer.ln_f.bias"] = "gone.safetensors"
     index.write_text(json.dumps(content))
@@ -203,8 +203,8 @@ def test_a_body_without_the_language_head_and_in_half_precision_is_read(theirs, 
         ({"n_head": 4}, "does not describe a GPT-2: .*dim is 35"),
         ({"n_layer": 4}, "has 3 layers, and its config.json says n_layer=4"),
         ({"n_embd": "35"}, "GPTConfig.dim is '35'"),
-        ({"n_inner": 42}, r"mlp\.c_fc\.\w+ of shape .* asks for"),
-        ({"vocab_size": 300}, r"wte\.weight of shape \(269, 35\) .* asks for \(300, 35\)"),
+        ({"n_inner": 42}, r"mlp\.c_fc\.\w+ of shape .* requires"),
+        ({"vocab_size": 300}, r"wte\.weight of shape \(269, 35\) .* requires \(300, 35\)"),
     ],
 )
 def test_unsupported_options_are_refused_by_name(folder, changes, message):

@@ -58,8 +58,8 @@ def source_of(
         utf8_only: whether files that are not UTF-8 text are skipped.
 
     Raises:
-        CorpusError: there is no text.
-        TypeError: `texts` is a str, or one of them is none.
+        CorpusError: no file is UTF-8 text.
+        TypeError: `texts` is a str, or one of them is not.
         ValueError: a text holds half of a surrogate pair, which UTF-8 cannot express.
     """
     require_texts(texts)

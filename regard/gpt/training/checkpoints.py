@@ -105,7 +105,7 @@ class RunFolder:
         """The folder of a run that has a checkpoint.
 
         Raises:
-            CheckpointError: there is none.
+            CheckpointError: the folder has no run with a checkpoint.
         """
         pointer = read_pointer(root)
         if pointer is None:
@@ -324,13 +324,13 @@ def _require_version(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _runs(root: Path) -> list[Path]:
-    """The folders of runs; `CheckpointError` where a folder of that name is none."""
+    """The folders of runs; `CheckpointError` for another folder of that name."""
     folders = [root / name for name in ("run", "run-2") if (root / name).exists()]
     for path in folders:
         names = {inner.name for inner in path.iterdir()} if path.is_dir() else {""}
         if not all(name in _OURS or name.startswith(".") for name in names):
             raise CheckpointError(
-                f"{path} is no run's folder, and a run needs that name; choose another folder"
+                f"{path} is not a run's folder, and a run needs that name; choose another folder"
             )
     return folders
 

@@ -35,7 +35,7 @@ def python_texts(*parts: Part) -> list[str]:
         paragraphs of an earlier text are left out, so that held-out text is unseen.
 
     Raises:
-        ValueError: a part is none of the three.
+        ValueError: a part is not one of the three.
         CorpusError: this Python was installed without the part.
 
     >>> any("with_stmt" in text for text in python_texts("topics"))
@@ -131,7 +131,7 @@ def split_texts(
 
     Raises:
         CorpusError: the texts hold fewer than three characters.
-        TypeError: `texts` is a str, or one of them is none.
+        TypeError: `texts` is a str, or one of them is not.
 
     >>> training, held_out = split_texts(["a line\n" * 4000], validation=0.1, seed=0)
     >>> sum(map(len, training)), sum(map(len, held_out))
