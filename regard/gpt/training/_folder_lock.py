@@ -9,7 +9,6 @@ from filelock import FileLock, Timeout
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
 
 class FolderLock:
@@ -45,10 +44,5 @@ class FolderLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()

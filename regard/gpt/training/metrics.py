@@ -17,7 +17,6 @@ from regard._files import replace_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from types import TracebackType
 
     from regard.gpt.config import GPTConfig
     from regard.gpt.model import GPT
@@ -42,10 +41,10 @@ class Metrics:
             reaches in a large matrix product; None where the run was too short to measure it. Of
             several processes, as if each had a machine as fast as this one.
         validation_loss: in nats a token of held-out text, where it was measured at this step.
-        bits_per_byte: the same in bits a byte of that text, which no tokenizer changes.
+        bits_per_byte: the same in bits a byte of that text, which makes tokenizers comparable.
         checkpoint: the folder of the checkpoint, where one was written at this step.
-        model: the model as it stands, in training mode. Where several processes each have a piece
-            of it, it can be run on all of them at once only.
+        model: the model, in training mode. Where ranks hold shards of it, all of them have to run
+            it together.
     """
 
     step: int
@@ -128,12 +127,7 @@ class MetricsFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
