@@ -1,4 +1,4 @@
-"""Checksums of a model's JSON files, kept in the header of its weights.
+"""Checksums of a model's JSON files, stored in the header of its weights.
 
 A changed number in `config.json` can leave every shape as it is and make another model of the same
 weights. So the file of weights, which is written last, has checksums of the others.

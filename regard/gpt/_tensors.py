@@ -23,8 +23,9 @@ _CHECKSUM = "sha256"
 
 def dump(tensors: Mapping[str, Tensor], *, about: Mapping[str, str] | None = None) -> bytes:
     """The contents of a file of these tensors; arguments as for `write`."""
-    kept = _kept(tensors)
-    return safetensors.torch.save(kept, metadata={**(about or {}), _CHECKSUM: checksum(kept)})
+    tensors = _on_cpu(tensors)
+    about = {**(about or {}), _CHECKSUM: checksum(tensors)}
+    return safetensors.torch.save(tensors, metadata=about)
 
 
 def write(
@@ -33,17 +34,17 @@ def write(
     """Write a file of these tensors; it is not synced.
 
     Args:
-        path: where to.
-        tensors: what to.
-        about: more to say in the file's header.
+        path: the file.
+        tensors: its tensors.
+        about: more entries of its header.
 
     Raises:
         OSError: it can't be written, such as on a full disk.
     """
-    kept = _kept(tensors)
-    about = {**(about or {}), _CHECKSUM: checksum(kept)}
+    tensors = _on_cpu(tensors)
+    about = {**(about or {}), _CHECKSUM: checksum(tensors)}
     with as_os_error(path):
-        safetensors.torch.save_file(kept, path, metadata=about)
+        safetensors.torch.save_file(tensors, path, metadata=about)
     as_any_new_file(path)
 
 
@@ -67,7 +68,7 @@ def read(path: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]
 
 
 def about(path: Path) -> dict[str, str]:
-    """What a file's header says beside names and shapes.
+    """The entries of a file's header, beside names and shapes.
 
     Raises:
         CheckpointError: the file is cut short, or no file of tensors.
@@ -89,5 +90,5 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _kept(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

@@ -149,12 +149,12 @@ class BPETokenizer:
         return cls(inner)
 
     def save(self, folder: str | Path) -> None:
-        """Keep it as `tokenizer.json` in `folder`, which is made if need be."""
+        """Write `tokenizer.json` to `folder`, which is made if it does not exist."""
         save_tokenizer(self, folder)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tokenizer kept in `folder`; `ValueError` if it is of another kind."""
+        """The tokenizer in `folder`; `ValueError` if it is of another kind."""
         return cls.from_json(Path(folder, FILE).read_text("utf-8"))
 
     @classmethod

@@ -36,7 +36,7 @@ def save(
     training: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Keep a model in a folder.
+    """Write a model to a folder.
 
     The files are written under temporary names and, when all are whole, renamed, the weights last
     of the files that make a model. So the folder can be loaded at any moment, with the model that
@@ -79,7 +79,7 @@ def save(
 def load(
     folder: str | Path | None = None, *, device: torch.device | str = "cpu"
 ) -> tuple[GPT, Tokenizer]:
-    """The model and the tokenizer kept in a folder, by `save` or as GPT-2 by `transformers`.
+    """The model and the tokenizer in a folder, of `save` or a GPT-2 of `transformers`.
 
     `save` puts checksums of the weights, `config.json` and `tokenizer.json` into the header of
     `model.safetensors`, and all three are held to them. Weights that carry no such checksum, such
@@ -153,7 +153,7 @@ def _load_pretrained(folder: Path, device: torch.device | str) -> tuple[GPT, Tok
 
 
 def _require_same(folder: Path, config: GPTConfig, tokenizer: Tokenizer) -> None:
-    """Compare what is said, and not how: an earlier version may have written the same otherwise."""
+    """Compare contents, not bytes: an earlier version may have formatted them otherwise."""
     if not holds_model(folder):
         return
     for path, is_same in (

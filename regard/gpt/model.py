@@ -308,8 +308,8 @@ class GPT(nn.Module):
             rotation = Rotation.of(positions, config.head_dim, base=config.rotary_base, dtype=dtype)
         x = self.drop(x)  # (B, T, E)
         for layer, block in enumerate(self.h):
-            kept = None if cache is None else cache.layers[layer]
-            x = block(x, patterns, rotation=rotation, cache=kept, mask=mask)
+            layer_cache = None if cache is None else cache.layers[layer]
+            x = block(x, patterns, rotation=rotation, cache=layer_cache, mask=mask)
         return cast("Tensor", self.ln_f(x))
 
     @classmethod
@@ -325,7 +325,7 @@ class GPT(nn.Module):
         Args:
             path_or_name: a folder; or, where it does not exist, the name of a model on the
                 Hugging Face hub, such as ``"openai-community/gpt2"``. It is fetched through
-                `huggingface_hub` (the extra `hub`), and kept in that library's cache.
+                `huggingface_hub` (the extra `hub`), and stays in that library's cache.
 
         Returns:
             The model, in evaluation mode and in float32 whatever precision the file keeps.

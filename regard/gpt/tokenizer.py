@@ -1,6 +1,6 @@
-"""What every tokenizer can do, the plainest one, and how they are kept.
+"""The protocol of tokenizers, the simplest one, and their files.
 
-A tokenizer is kept as `tokenizer.json` in a model's folder.
+A tokenizer is stored as `tokenizer.json` in a model's folder.
 """
 
 from __future__ import annotations
@@ -135,12 +135,12 @@ class CharTokenizer:
                 )
 
     def save(self, folder: str | Path) -> None:
-        """Keep it as `tokenizer.json` in `folder`, which is made if need be."""
+        """Write `tokenizer.json` to `folder`, which is made if it does not exist."""
         save_tokenizer(self, folder)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tokenizer kept in `folder`; `ValueError` if it is of another kind."""
+        """The tokenizer in `folder`; `ValueError` if it is of another kind."""
         return cls.from_json(Path(folder, FILE).read_text("utf-8"))
 
 
@@ -149,7 +149,7 @@ def _code_points(text: str) -> NDArray[np.uint32]:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: str | Path) -> None:
-    """Keep a tokenizer as `tokenizer.json` in `folder`, which is made if need be."""
+    """Write a tokenizer to `tokenizer.json` in `folder`, which is made if it does not exist."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     replace_file(Path(folder, FILE), tokenizer.to_json().encode())
 

@@ -93,11 +93,11 @@ class History:
             raise ValueError(
                 f"step is {step}; recorded updates are {', '.join(map(str, self.steps))}"
             )
-        at = self.steps.index(step)
+        update = self.steps.index(step)
         rows = []
-        for layer, names in enumerate(self.roles[at]):
+        for layer, names in enumerate(self.roles[update]):
             for head, name in enumerate(names):
-                values = self.scores[at, layer, head].tolist()
+                values = self.scores[update, layer, head].tolist()
                 scores: dict[str, Any] = {
                     key: None if isnan(value) else value
                     for key, value in zip(self.score_names, values, strict=True)
@@ -126,16 +126,16 @@ def history(folder: str | Path) -> History:
         raise CheckpointError(f"{place / _PROBE} is of another version: {probe.get('version')!r}")
     files = sorted(path for path in place.glob("*.safetensors") if path.stem.isdigit())
     try:
-        kept = [_tensors.read(path) for path in files]
+        recordings = [_tensors.read(path) for path in files]
         names = [_roles(path) for path in files]
         return History(
             steps=tuple(int(path.stem) for path in files),
             ids=tuple(probe["ids"]),
             tokens=tuple(probe["tokens"]),
             score_names=tuple(_SCORE_NAMES.get(name, name) for name in probe["scores"]),
-            scores=torch.stack([one["scores"] for one in kept]),
+            scores=torch.stack([recorded["scores"] for recorded in recordings]),
             roles=tuple(names),
-            images=torch.stack([one["images"] for one in kept]).float(),
+            images=torch.stack([recorded["images"] for recorded in recordings]).float(),
         )
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{place} is damaged: {error}") from None

@@ -114,9 +114,9 @@ class MetricsFile:
     """
 
     def __init__(self, path: Path, step: int) -> None:
-        kept = {n["step"]: line for line, n in _lines(path) if 1 <= n["step"] <= step}
-        self.lost = step - len(kept)
-        replace_file(path, b"".join(kept.values()))
+        lines = {n["step"]: line for line, n in _lines(path) if 1 <= n["step"] <= step}
+        self.lost = step - len(lines)
+        replace_file(path, b"".join(lines.values()))
         self._file = path.open("a", encoding="utf-8")
 
     def __call__(self, metrics: Metrics, /) -> None:
