@@ -323,7 +323,7 @@ def test_another_models_tokenizer_is_not_written(tmp_path, tokenizer):
     ):
         model.save_pretrained(tmp_path, tokenizer)
     with pytest.raises(
-        TypeError, match="tokenizer is a CharTokenizer, which transformers does not"
+        TypeError, match="tokenizer is a CharTokenizer, which transformers can't read"
     ):
         model.save_pretrained(tmp_path, CharTokenizer("abc"))
     assert not list(tmp_path.iterdir())
