@@ -16,8 +16,8 @@ from regard.distributed._plan import make_plan
 from regard.distributed._readouts import gathering
 from regard.distributed.agree import agree
 from regard.distributed.ring import DistributedError, circulate
-from regard.pattern import Pattern
 from regard.pattern.internal_readouts import LogSumExp
+from regard.pattern.readable import Readable
 from regard.pattern.reading import take
 from regard.pattern.readout import Sizes
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from regard.problem import ScoringOptions
 
 
-class ShardedPattern(Pattern):
+class ShardedPattern(Readable):
     """All weights of an attention over the ranks of a group, shape ``(B, H, L, S)``.
 
     Each rank keeps its queries, its keys, and one number a row. Making one, and reading it, is a
@@ -52,7 +52,7 @@ class ShardedPattern(Pattern):
         ValueError: for arguments that do not fit together, on this rank or between ranks.
         TypeError: for arguments of another kind.
         DistributedError: if there is no process group, if another rank has failed, and where
-            something else than a readout is asked for.
+            anything but a readout is called for.
 
     Example:
         A group of one rank; `torchrun` starts as many as are asked for.
@@ -80,20 +80,20 @@ class ShardedPattern(Pattern):
 
     @classmethod
     def of_plan(cls, plan: Plan, logsumexp: Float[Tensor, "B H n"]) -> ShardedPattern:
-        """Make a pattern of what a forward pass has found."""
+        """Make a pattern of a plan and the log-sum-exps that a forward pass gave."""
         pattern = cls.__new__(cls)
         pattern._plan, pattern._of_rows = plan.without_value(), logsumexp.detach()  # noqa: SLF001 - its own class
         return pattern
 
-    def __getattr__(self, name: str) -> NoReturn:
-        # What a pattern of one process is made of, and all that it does but readouts goes by.
-        if name in ("_problem", "_logsumexp"):
-            raise DistributedError(
-                f"this pattern lies on {self._plan.ring.size} ranks, which can take readouts of it "
-                "together, such as read(TopK(8), Entropy()) or entropy(); for anything else put "
-                "query and key together with regard.distributed.unshard, and make a regard.Pattern"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:  # noqa: ARG002 - of any method
+        """Say what to do in place of anything but readouts."""
+        raise DistributedError(
+            f"this pattern lies on {self._plan.ring.size} ranks, which can take readouts of it "
+            "together, such as read(TopK(8), Entropy()) or entropy(); for anything else put "
+            "query and key together with regard.distributed.unshard, and make a regard.Pattern"
+        )
+
+    __getitem__ = __matmul__ = __rmatmul__ = crop = dense = verify = plot = to = _refuse
 
     @property
     def shape(self) -> torch.Size:
@@ -130,19 +130,19 @@ class ShardedPattern(Pattern):
 
     @torch.no_grad()
     def read(self, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
-        """Take several readouts while the keys go round once; every rank asks for the same.
+        """Take several readouts while the keys go round once; every rank takes the same ones.
 
-        What a readout tells of rows comes for this rank's queries: `TopK`, `Max`, `Entropy`,
-        `Distance`, `Mass`, as ``(..., n)`` and more. `Received` comes for this rank's keys. What
-        is about the whole pattern, `Offsets` and `Image`, comes on every rank. Positions of keys
-        are those in the whole sequence. Of keys of equal weight, the first ones count as stronger.
+        A result with an axis of queries, such as `Entropy`, comes for this rank's queries; one of
+        keys, `Received`, for this rank's keys; any other, `Offsets` and `Image`, whole on every
+        rank. Positions of keys are those in the whole sequence. Of keys of equal weight, the first
+        ones count as stronger.
 
         Memory on each rank is that of its own results, of the pictures asked for, and of a
         neighbour's keys.
 
         Raises:
-            TypeError: for a readout of another kind, which nothing says how to merge.
-            ValueError: if the ranks ask for different readouts.
+            TypeError: for a readout whose class does not define `merge`.
+            ValueError: if the ranks take different readouts.
             DistributedError: if another rank has failed.
         """
         plan, sizes = self._plan, _sizes(self._plan)

@@ -124,7 +124,7 @@ def test_a_pattern_on_several_ranks_has_readouts_and_no_weights(alone):
         lambda: query.mT @ pattern,
         pattern.dense,
         pattern.verify,
-        pattern.parts,
+        lambda: pattern.crop((0, 2)),
         lambda: pattern.image(2, 2, keys=(0, 2)),
     ):
         with pytest.raises(distributed.DistributedError, match="can take readouts of it together"):
