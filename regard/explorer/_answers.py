@@ -62,8 +62,8 @@ async def lines(
 
     Args:
         work: computes.
-        lane: what each entry may have to wait behind.
-        step: computes the next entry; None behind the last.
+        lane: what each entry may have to wait for.
+        step: computes the next entry; None after the last.
     """
     while True:
         try:

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class _Server(uvicorn.Server):
-    """A server that calls off what is computed as soon as it is told to end, not at last."""
+    """A server that cancels its computations as soon as a signal ends it, not at last."""
 
     def __init__(self, config: uvicorn.Config, work: Work) -> None:
         super().__init__(config)
         self._work = work
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until told to end."""
+        """Serve until a signal or `stop` ends it."""
         self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
 

@@ -34,8 +34,8 @@ class Guard:
     """Refuses foreign hosts and origins, and puts a strict policy on every answer.
 
     Args:
-        app: the application behind it.
-        host: the name that the server was bound to; asked for beside those of the loopback.
+        app: the application that answers.
+        host: the name that the server was bound to, allowed beside those of the loopback.
     """
 
     def __init__(self, app: ASGIApp, host: str) -> None:

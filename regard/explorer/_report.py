@@ -1,7 +1,7 @@
 """The explorer's page in one file that needs no server: a report.
 
 It holds queries, keys, values and log-sum-exps in few bits, and the page recomputes from them what
-the server would have answered. What can't be recomputed so is told by Python and written down: the
+the server would have answered. Python writes down what can't be recomputed: the
 heads' scores, what the model expects next, and how far off the numbers are.
 """
 
@@ -63,7 +63,7 @@ def report(
     known; the page recomputes every weight from them and says how far off it may be.
 
     Args:
-        shown: a recording, or what the explorer was given to show.
+        shown: a recording, or what the explorer shows.
         path: the file; one that is there is replaced.
         title: what the page calls a recording.
         start: what the page opens with, as the address of an explorer's page says it after ``#``.
@@ -142,7 +142,7 @@ def _fitting(sources: list[_Source], room: int) -> tuple[list[dict[str, Any]], s
 
 def _problems(run: Run) -> list[list[Problem]]:
     """The heads of each layer, checked: what a page can recompute."""
-    found = []
+    layers = []
     for place, layer in enumerate(run.layers):
         heads = [run.head(place, head).problem for head in range(len(layer.heads))]
         for problem in heads:
@@ -152,8 +152,8 @@ def _problems(run: Run) -> list[list[Problem]]:
                     f"{layer.name or f'layer {layer.index}'} {why}, which a report can't "
                     "recompute; use regard explore"
                 )
-        found.append(heads)
-    return found
+        layers.append(heads)
+    return layers
 
 
 def _unfit(problem: Problem) -> str:
@@ -196,9 +196,9 @@ def _pack(
                 head.encoded["rows"] = _place(rows, _rows(problem))
                 worst |= head.errors
             layers.append([head.encoded for head in kept])
-        said = _said(worst, values=source.values is not None)
+        note = _error_note(worst, values=source.values is not None)
         described = {**source.described, "errors": asdict(worst)}
-        described["notes"] = [*source.described["notes"], said]
+        described["notes"] = [*source.described["notes"], note]
         encoded.append(
             {"described": described, "scores": source.scores, "layers": layers, "rows": rows}
         )
@@ -222,7 +222,7 @@ def _place(entries: list[Any], entry: Any) -> int:
     return entries.index(entry)
 
 
-def _said(errors: Errors, *, values: bool) -> str:
+def _error_note(errors: Errors, *, values: bool) -> str:
     kept, sums = "queries and keys", ""
     if values:
         kept, sums = "queries, keys and values", f", of any context {_few(errors.context)}"
@@ -233,7 +233,7 @@ def _said(errors: Errors, *, values: bool) -> str:
 
 
 def _few(error: float) -> str:
-    """Round up to one figure, so that what is said holds.
+    """Round up to one figure, so that the statement holds.
 
     >>> _few(0.000041), _few(0.0), _few(0.02)
     ('0.00005', '0', '0.02')

@@ -92,7 +92,7 @@ class Jobs:
             view: what it is for.
             compute: does it.
             arguments: of `compute`.
-            lane: what it may have to wait behind.
+            lane: what it may have to wait for.
             cancel: whether `compute` takes, after its arguments, the event that cancels it.
         """
 

@@ -16,7 +16,7 @@ RANGE = "^[0-9]{1,10},[0-9]{1,10}$"
 _FORMS = {
     NAME: "must be made of letters, digits, - and _",
     PLACE: "must be a number, counted from 0, or mean",
-    RANGE: "must be two whole numbers, the first and the one behind the last, such as 0,128",
+    RANGE: "must be two whole numbers, first and stop, such as 0,128",
 }
 _WORDS = {
     "int": "must be a whole number",
@@ -43,9 +43,9 @@ def _sentence(problem: Mapping[str, Any]) -> str:
         return f"{name} is missing"
     if kind == "string_unicode":
         return f"{name} is no Unicode: it has half of a pair that stands for one character"
-    given = repr(problem["input"])
-    given = given if len(given) <= _SHOWN else f"{given[: _SHOWN - 1]}…"
-    return f"{name} is {given}, but {_wanted(kind, problem.get('ctx', {}))}"
+    value = repr(problem["input"])
+    value = value if len(value) <= _SHOWN else f"{value[: _SHOWN - 1]}…"
+    return f"{name} is {value}, but {_wanted(kind, problem.get('ctx', {}))}"
 
 
 def _wanted(kind: str, limits: Mapping[str, Any]) -> str:

@@ -115,7 +115,7 @@ class _Limited:
             nonlocal left
             message = await receive()
             left -= len(message.get("body", b""))
-            if left < 0:  # its length was not told before
+            if left < 0:  # the header gave no length
                 raise HTTPException(413, sentence)
             return message
 

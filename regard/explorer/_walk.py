@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from regard.pattern import Pattern
 
 STRONGEST = 24
-"""Keys of a query that are written out at a time, unless asked otherwise."""
+"""Keys of a query that are written out at a time, unless a request names another number."""
 
 
 def walk(
@@ -51,36 +51,36 @@ def walk(
     keys = problem.key[0, 0]
     context = None if values is None else weights.to(values.device) @ values.to(weights.dtype)
 
-    def told(rank: int) -> dict[str, Any]:
+    def entry(rank: int) -> dict[str, Any]:
         key = int(order[rank])
-        passed = {name: float(steps[name][key]) for name in _PASSED if name in steps}
+        scores = {name: float(steps[name][key]) for name in _SCORES if name in steps}
         return {
             "position": key,
             "rank": rank,
             "visible": not bool(hidden[key]),
             "key": keys[key].tolist(),
             "score": float(steps["scores"][key]),
-            **passed,
+            **scores,
             "weight": float(weights[key]),
             "value": None if values is None else values[key].tolist(),
         }
 
-    # Hidden keys are a page of their own: asked for by a rank behind the last visible one's.
+    # Hidden keys are a page of their own: requested by a rank after the last visible one's.
     shown = range(first, min(first + count, visible if first < visible else len(order)))
     stop = order[min(first + count, visible) : visible]
     return {
         "scale": problem.scale,
-        "steps": [name for name in _PASSED if name in steps],
+        "steps": [name for name in _SCORES if name in steps],
         "sink": problem.sink is not None,
         "query": problem.query.flatten().tolist(),
         "logsumexp": float(steps["logsumexp"]),
         "count": visible,
-        "keys": [told(rank) for rank in shown],
-        "picked": None if picked is None else told(int((order == picked).nonzero())),
+        "keys": [entry(rank) for rank in shown],
+        "picked": None if picked is None else entry(int((order == picked).nonzero())),
         "rest": {"count": len(stop), "weight": max(0.0, float(weights[stop].sum()))},
         "hidden": len(hidden) - visible,
         "context": None if context is None else context.tolist(),
     }
 
 
-_PASSED = ("scaled", "softcapped", "biased", "masked")
+_SCORES = ("scaled", "softcapped", "biased", "masked")

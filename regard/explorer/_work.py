@@ -40,7 +40,7 @@ def require_wanted(cancelled: Event | None) -> None:
 
 
 class Lane(Enum):
-    """What computations wait behind: those of their own lane alone."""
+    """What computations wait for: those of their own lane alone."""
 
     QUICK = 1
     """Milliseconds, such as a row: under the pointer, whatever else is computed."""
@@ -81,9 +81,9 @@ class Work:
         Args:
             view: what it is for; an older computation for the same view is cancelled. None: it
                 replaces nothing.
-            compute: does it; it is given an event that is set when its result is wanted no more,
+            compute: does it; it takes an event that is set when its result is wanted no more,
                 and may then raise `ReplacedError`.
-            lane: what it may have to wait behind.
+            lane: what it may have to wait for.
 
         Raises:
             ReplacedError: a newer one took its place.
@@ -117,7 +117,7 @@ class Work:
             if answer.cancelled() or not answer.done():
                 raise ReplacedError("the server is ending")
             return await answer
-        except asyncio.CancelledError:  # whoever asked has gone
+        except asyncio.CancelledError:  # the client has gone
             cancelled.set()
             raise
         finally:
@@ -156,14 +156,14 @@ def _by_itself() -> None:
         set_number(1)
 
 
-def _behind_others() -> None:
+def _give_way() -> None:
     """Have this thread, and those that compute for it, give way to all others from now on."""
     if sys.platform == "linux":
         here = os.PRIO_PROCESS, get_native_id()
         os.setpriority(*here, os.getpriority(*here) + _NICE)
 
 
-_PREPARED = {Lane.QUICK: _by_itself, Lane.ASIDE: _behind_others}
+_PREPARED = {Lane.QUICK: _by_itself, Lane.ASIDE: _give_way}
 
 
 def _finish(ending: asyncio.Future[None]) -> None:

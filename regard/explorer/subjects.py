@@ -41,7 +41,7 @@ EXAMPLE = (
 
 
 class ExplorerError(Error, ValueError):
-    """A request that can't be answered, in a sentence for who asked."""
+    """A request that can't be answered, in a sentence for the reader."""
 
 
 class Subject(Protocol):
@@ -92,7 +92,7 @@ class ModelSubject:
         if ids is None:
             first = self.read(self._example if text is None else text)
         else:
-            first = self._of(list(ids), notes)
+            first = self._open(list(ids), notes)
         self._first = first.id
 
     def about(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class ModelSubject:
         }
 
     def at(self, update: int) -> ModelSubject:
-        """The model as it was at an update of its training; the last two asked for stay open.
+        """The model as it was at an update of its training; the last two stay open.
 
         Raises:
             ExplorerError: it was not kept, or is damaged.
@@ -175,7 +175,7 @@ class ModelSubject:
                 f"the text has {len(ids):,} tokens; these are the first {context}, the model's "
                 "context"
             )
-        return self._of(ids[:context], notes)
+        return self._open(ids[:context], notes)
 
     def append(self, run: Run, token: int) -> Run:
         """Run over the same tokens and one more.
@@ -186,7 +186,7 @@ class ModelSubject:
         vocabulary = self._model.config.vocab_size
         if not 0 <= token < vocabulary:
             raise ExplorerError(f"token {token} is not one of 0 … {vocabulary - 1}")
-        return self._grown([*self._ids(run), token])
+        return self._extended([*self._ids(run), token])
 
     def generate(
         self, run: Run, *, tokens: int, temperature: float, seed: int | None
@@ -204,15 +204,15 @@ class ModelSubject:
             drawn = stream(self._model, torch.tensor(ids), tokens=tokens, sampling=sampling)
         except ValueError as error:
             raise ExplorerError(str(error)) from error
-        return self._told(ids, drawn)
+        return self._generated(ids, drawn)
 
-    def _told(self, ids: list[int], drawn: Iterator[Tensor]) -> Iterator[dict[str, Any]]:
-        grown = list(ids)
+    def _generated(self, ids: list[int], drawn: Iterator[Tensor]) -> Iterator[dict[str, Any]]:
+        longer = list(ids)
         for token in drawn:
-            grown.append(int(token))
+            longer.append(int(token))
             (piece,) = self._tokenizer.tokens([int(token)])
             yield {"token": int(token), "piece": piece}
-        yield {"run": self._grown(grown)}
+        yield {"run": self._extended(longer)}
 
     def _ids(self, run: Run) -> list[int]:
         with self._lock:
@@ -221,14 +221,14 @@ class ModelSubject:
             raise ExplorerError("this text is not open any more; open it again")
         return known[1]
 
-    def _grown(self, ids: list[int]) -> Run:
+    def _extended(self, ids: list[int]) -> Run:
         context = self._model.config.context
         notes = []
         if len(ids) > context:
             notes.append(f"the context is full: these are the last {context} tokens")
-        return self._of(ids[-context:], notes)
+        return self._open(ids[-context:], notes)
 
-    def _of(self, ids: list[int], notes: Sequence[str]) -> Run:
+    def _open(self, ids: list[int], notes: Sequence[str]) -> Run:
         name = sha256(repr(ids).encode()).hexdigest()[:16]
         with self._lock:
             known = self._runs.get(name)
@@ -241,12 +241,12 @@ class ModelSubject:
         return run
 
     def _computed(self, name: str, ids: list[int], notes: Sequence[str]) -> Run:
-        made: list[Tensor] = []
+        outputs: list[Tensor] = []
         here = get_ident()
 
         def keep(_module: object, _given: object, out: Tensor) -> None:
             if get_ident() == here:  # another thread may be running the same model
-                made.append(out)
+                outputs.append(out)
 
         with ExitStack() as stack:
             for block in self._model.h:
@@ -269,11 +269,11 @@ class ModelSubject:
             text=self._tokenizer.decode(ids),
             following=tuple(zip(top.indices.tolist(), pieces, top.values.tolist(), strict=True)),
             values=tuple(
-                out[0][:, -config.group_count * config.head_dim :]  # behind queries and keys
+                out[0][:, -config.group_count * config.head_dim :]  # after queries and keys
                 .unflatten(-1, (config.group_count, -1))
                 .transpose(0, 1)  # (G, T, D)
                 .repeat_interleave(shared, dim=0)
-                for out in made
+                for out in outputs
             ),  # (H, T, D) each
             notes=tuple(notes),
         )
@@ -364,9 +364,9 @@ def _names(
 ) -> tuple[str, ...]:
     if names is None:
         return tuple(map(str, range(length)))
-    found = names[sequence if sequence < len(names) else 0]
-    if len(found) != length:
+    own = names[sequence if sequence < len(names) else 0]
+    if len(own) != length:
         raise ExplorerError(
-            f"the recording has names for {len(found)} positions, but {length} positions"
+            f"the recording has names for {len(own)} positions, but {length} positions"
         )
-    return found
+    return own

@@ -41,15 +41,15 @@ class Training:
 
     def described(self) -> dict[str, Any]:
         """Everything but the pictures: scores are ``[update][layer][head][score]``."""
-        told = self._history
+        history = self._history
         return {
-            "steps": list(told.steps),
-            "losses": [self._losses.get(step) for step in told.steps],
+            "steps": list(history.steps),
+            "losses": [self._losses.get(step) for step in history.steps],
             "kept": sorted(self.kept),
-            "tokens": len(told.tokens),
-            "names": list(told.score_names),
-            "scores": _told(told.scores.tolist()),
-            "roles": told.roles,
+            "tokens": len(history.tokens),
+            "names": list(history.score_names),
+            "scores": _for_json(history.scores.tolist()),
+            "roles": history.roles,
         }
 
     def images(self, step: int) -> Tensor:
@@ -81,7 +81,7 @@ def training_of(folder: Path) -> Training | None:
 
 def _losses(path: Path) -> dict[int, float]:
     """Read the loss of each update; of what was cut off half-way nothing is taken."""
-    found: dict[int, float] = {}
+    losses: dict[int, float] = {}
     if path.is_file():
         for line in path.read_bytes().splitlines():
             try:
@@ -90,12 +90,12 @@ def _losses(path: Path) -> dict[int, float]:
             except (ValueError, KeyError, TypeError):
                 continue
             if isfinite(loss):
-                found[step] = loss
-    return found
+                losses[step] = loss
+    return losses
 
 
-def _told(value: Any) -> Any:
-    """Prepare scores for JSON, which has no NaN: None stands for what can't be told."""
+def _for_json(value: Any) -> Any:
+    """Prepare scores for JSON, which has no NaN: None stands for a score that does not apply."""
     if isinstance(value, list):
-        return [_told(entry) for entry in value]
+        return [_for_json(entry) for entry in value]
     return value if isfinite(value) else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["frame", "numbers"]
 
 _DECADES = 7
-"""What is fainter by so many powers of ten than a picture's greatest weight is told as 0."""
+"""What is fainter by so many powers of ten than a picture's greatest weight is written as 0."""
 
 _COLOURS = re.compile(r"^:root[^{]*\{[^}]*\}", re.MULTILINE)
 _SCHEME = re.compile(r"\s*color-scheme:[^;]*;")  # with one, a frame is not clear

@@ -58,7 +58,7 @@ class Errors:
 
 @dataclass
 class Numbers:
-    """Whole numbers, one array behind the other, to be written as text."""
+    """Whole numbers, one array after the other, to be written as text."""
 
     _arrays: list[np.ndarray[Any, np.dtype[np.int64]]] = field(default_factory=list)
     count: int = 0

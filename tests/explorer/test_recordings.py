@@ -25,7 +25,7 @@ def empty(make_recording):
     return RecordingSubject(make_recording([(query, key)], [visible]), title="x")
 
 
-def test_a_row_that_sees_nothing_is_zeros_and_can_be_told(empty):
+def test_a_row_that_sees_nothing_is_zeros_and_can_be_answered(empty):
     run = empty.run("0")
     assert run.row(0, 0, 2).tolist() == [0.0] * 7
     steps, cell = run.steps(0, 0, 2), run.cell(0, 0, 2, 1)
@@ -36,7 +36,7 @@ def test_a_row_that_sees_nothing_is_zeros_and_can_be_told(empty):
     assert cell["logsumexp"] is None
 
 
-def test_numbers_that_are_none_can_be_told(empty):
+def test_numbers_that_are_not_finite_can_be_answered(empty):
     run = empty.run("1")
     assert run.row(0, 0, 5)[:6].isnan().all()
     json.dumps([run.steps(0, 0, 5), run.cell(0, 0, 5, 1), run.scores(0)], allow_nan=False)

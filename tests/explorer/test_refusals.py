@@ -85,7 +85,7 @@ def test_names_of_views_are_plain(reader, refused, header, value):
 
 
 NUMBER = "must be a number, counted from 0, or mean"
-TWO = "must be two whole numbers, the first and the one behind the last, such as 0,128"
+TWO = "must be two whole numbers, first and stop, such as 0,128"
 MISREAD = [
     ("readouts", {**PLACE, "layer": "first"}, f"layer is 'first', but {NUMBER}"),
     ("readouts", {**PLACE, "head": "\u0663"}, f"head is '\u0663', but {NUMBER}"),  # an Arabic 3

@@ -80,7 +80,7 @@ def test_all_parts_are_there_and_nothing_that_takes_a_server(opened, settled, mo
     assert page.title().endswith("regard report")
 
 
-def test_a_weight_is_the_models_within_the_error_that_is_told(opened, shipped, model):
+def test_a_weight_is_the_models_within_the_stated_error(opened, shipped, model):
     network, tokenizer = shipped
     run = model.run(model.about()["runs"][0])
     ids = torch.tensor(tokenizer.encode(run.text))

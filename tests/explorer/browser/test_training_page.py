@@ -93,7 +93,7 @@ def test_without_a_history_there_is_no_tab(show, model):
     assert page.locator("#tab-steps").get_attribute("aria-selected") == "true"
 
 
-def test_a_model_that_is_not_there_is_told(pages, running, trained):
+def test_a_missing_model_is_reported(pages, running, trained):
     with pages() as page:
         page.goto(running(trained[0]).url + "?update=3")
         page.locator("#problem", has_text="The model of update 3 was not kept").wait_for()
