@@ -1,4 +1,4 @@
-"""The forward beside that of every library that is installed: it is behind none of them."""
+"""The forward beside that of every library that is installed: it is slower than none of them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def compared(report: Report, cases: Sequence[Case] = CASES) -> None:
 
 
 def _rows(report: Report, case: Case, dtype: torch.dtype) -> None:
-    given = case.tensors(dtype)
-    ready = {"regard": Ready(lambda: case.ours(*given))}
+    tensors = case.tensors(dtype)
+    ready = {"regard": Ready(lambda: case.ours(*tensors))}
     missing: dict[str, str] = {}
     for name, peer in PEERS.items():
         if dtype in peer.dtypes:
             try:
-                ready[name] = peer.prepare(*given)
+                ready[name] = peer.prepare(*tensors)
             except ImportError as error:
                 missing[name] = str(error)
     tasks: dict[str, Callable[[], object]] = {name: one.call for name, one in ready.items()}

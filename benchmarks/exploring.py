@@ -64,16 +64,16 @@ def exploring(report: Report) -> None:
 
 
 def _meanwhile(report: Report) -> None:
-    """What is asked of a known head while the pictures of two layers are computed."""
+    """Requests for a known head while the pictures of two layers are computed."""
     title = f"exploring: of a known head at {LONG}, while two layers' thumbnails are computed"
     report.table(title, ("request", 20), ("ms, median", 30), ("ms, the slowest", 30))
     with _recording(_recorded(LONG, heads=2, layers=2)) as client:
         _get(client, _square(0, 0, LONG))
-        asked = [
+        requests = [
             threading.Thread(target=client.get, args=(f"api/runs/0/thumbnails?layer={layer}",))
             for layer in range(2)
         ]
-        for thread in asked:
+        for thread in requests:
             thread.start()
         time.sleep(1)
         last = LONG - 1
@@ -90,8 +90,8 @@ def _meanwhile(report: Report) -> None:
             slowest = report.at_most(f"{name}, slowest", max(waits) * 1e3, MEANWHILE * 1e3, ".1f")
             median = report.at_most(name, statistics.median(waits) * 1e3, MEANWHILE * 1e3, ".1f")
             report.row(name, median, slowest)
-        assert all(thread.is_alive() for thread in asked), "they were to be computed meanwhile"
-        for thread in asked:
+        assert all(thread.is_alive() for thread in requests), "they were to be computed meanwhile"
+        for thread in requests:
             thread.join()
 
 

@@ -33,7 +33,7 @@ def describe() -> None:
     print(f"peak bfloat16  {_median(lambda: peak_flops(torch.bfloat16)) / 1e9:.0f} GFLOP/s")
     print(f"peak memory    {_median(peak_bandwidth) / 1e9:.1f} GB/s read")
     print("\nShares are of the peak as measured again in the same rounds; all figures are medians.")
-    print("Targets are such shares, and not to be behind any other library that is installed.")
+    print("Targets are such shares, and to be slower than no other library that is installed.")
 
 
 def _median(measure: Callable[[], float]) -> float:

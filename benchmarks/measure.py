@@ -85,8 +85,8 @@ def high_water() -> int:
     """Most memory this process has held so far, in bytes."""
     status = Path("/proc/self/status")
     if status.exists():  # where what getrusage tells may be the parent's
-        found = re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text(), flags=re.MULTILINE)
-        assert found is not None, "Linux tells it"
-        return 1024 * int(found[1])
+        match = re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text(), flags=re.MULTILINE)
+        assert match is not None, "Linux has this line"
+        return 1024 * int(match[1])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

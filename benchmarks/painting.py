@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TOKENS = 512
 ROUNDS = 5
-# When the first map has been drawn, in ms since the page was asked for.
+# When the first map has been drawn, in ms since the page was requested.
 DRAWN = """
 window.drawn = new Promise((tell) => {
   const seen = () => requestAnimationFrame(() => setTimeout(() => tell(performance.now())));
@@ -37,7 +37,7 @@ def painting(report: Report) -> None:
 
     model, tokenizer = load()
     subject = ModelSubject(model, tokenizer, title="the model", text=" ".join([EXAMPLE] * 40))
-    shown = len(subject.run(subject.about()["runs"][0]).tokens)
+    tokens = len(subject.run(subject.about()["runs"][0]).tokens)
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as player, served(subject) as client:
@@ -48,8 +48,8 @@ def painting(report: Report) -> None:
             return
         taken = [_drawn(browser, str(client.base_url)) for _ in range(ROUNDS)]
         browser.close()
-    name = f"first map of {shown} tokens in a browser"
-    target = 1000.0 if shown == TOKENS else None
+    name = f"first map of {tokens} tokens in a browser"
+    target = 1000.0 if tokens == TOKENS else None
     report.row(name, report.at_most(name, statistics.median(taken), target, ".0f"))
 
 

@@ -96,18 +96,18 @@ def _onnxruntime(query: Tensor, key: Tensor, value: Tensor) -> Ready:
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    given = {name: t.numpy() for name, t in zip(names, (query, key, value), strict=True)}
-    return Ready(partial(session.run, None, given), lambda results: torch.from_numpy(results[0]))
+    arrays = {name: t.numpy() for name, t in zip(names, (query, key, value), strict=True)}
+    return Ready(partial(session.run, None, arrays), lambda results: torch.from_numpy(results[0]))
 
 
 def _jax(query: Tensor, key: Tensor, value: Tensor) -> Ready:
     os.environ["NPROC"] = str(torch.get_num_threads())  # XLA reads it when it starts
     import jax
 
-    given = [jax.dlpack.from_dlpack(t.transpose(1, 2).contiguous()) for t in (query, key, value)]
+    arrays = [jax.dlpack.from_dlpack(t.transpose(1, 2).contiguous()) for t in (query, key, value)]
     attend = jax.jit(partial(jax.nn.dot_product_attention, is_causal=True))
     return Ready(
-        lambda: attend(*given).block_until_ready(),
+        lambda: attend(*arrays).block_until_ready(),
         lambda context: from_dlpack(context).transpose(1, 2),
     )
 
@@ -129,10 +129,10 @@ def _openvino(query: Tensor, key: Tensor, value: Tensor) -> Ready:
     }
     model = openvino.Model([context], parameters, "attention")
     request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
-    for place, given in enumerate((query, key, value)):
+    for place, part in enumerate((query, key, value)):
         # NumPy has no bfloat16: the bits go by another name.
-        bits = given.view(torch.int16).numpy() if half else given.numpy()
-        request.set_input_tensor(place, openvino.Tensor(bits, list(given.shape), number))
+        bits = part.view(torch.int16).numpy() if half else part.numpy()
+        request.set_input_tensor(place, openvino.Tensor(bits, list(part.shape), number))
 
     def tensor(_: object) -> Tensor:
         bits = request.get_output_tensor().data

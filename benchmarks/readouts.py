@@ -75,7 +75,7 @@ def _rows(report: Report, length: int) -> None:
     tasks: dict[str, Callable[[], object]] = {
         "our forward": lambda: regard.attention(query, key, value, mask=regard.causal()),
     }
-    tasks |= {name: partial(pattern.read, *asked) for name, asked in TOGETHER.items()}
+    tasks |= {name: partial(pattern.read, *readouts) for name, readouts in TOGETHER.items()}
     if length <= STORABLE:
         tasks["eager, weights stored, those four"] = lambda: _eager(query, key, value)
     with torch.no_grad():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_MARK = len(" = 1±15% ✓")  # behind a value that has a target
+_MARK = len(" = 1±15% ✓")  # after a value that has a target
 
 
 class Report:
@@ -31,12 +31,12 @@ class Report:
         print("  ".join([f"{first:<{width}}", *padded]).rstrip(), flush=True)
 
     def at_least(self, row: str, value: float, target: float | None, style: str = ".2f") -> str:
-        """Write a value that is to be this large, if anything is asked of it."""
+        """Write a value that is to be this large, if it has a target."""
         met = target is None or value >= target
         return self._compared(row, value, "≥", target, style, met=met)
 
     def at_most(self, row: str, value: float, target: float | None, style: str = ".2f") -> str:
-        """Write a value that is to be this small, if anything is asked of it."""
+        """Write a value that is to be this small, if it has a target."""
         met = target is None or value <= target
         return self._compared(row, value, "≤", target, style, met=met)
 

@@ -18,7 +18,7 @@ def main(*arguments: str) -> int:
     needed = "aarch64-linux-gnu-g++", "qemu-aarch64"
     missing = [program for program in needed if shutil.which(program) is None]
     if missing:
-        print(f"{' and '.join(missing)} not found: the NEON kernels go untried")
+        print(f"{' and '.join(missing)} not found: the NEON kernels are not tested")
         return 0
     program = build(
         "neon",

@@ -20,7 +20,7 @@ def main(sanitizers: str, *arguments: str) -> int:
     """Build and run; the exit status is the driver's."""
     compiler = os.environ.get("CXX") or shutil.which("c++")
     if compiler is None or not _has(compiler, sanitizers):
-        print(f"no compiler here builds with -fsanitize={sanitizers}: the kernels go unchecked")
+        print(f"no compiler here builds with -fsanitize={sanitizers}: the kernels are not checked")
         return 0
     options = [f"-DSANITIZE={sanitizers}", f"-DCMAKE_CXX_COMPILER={compiler}"]
     if sanitizers == "thread":  # which thread touches what is the same for all instruction sets

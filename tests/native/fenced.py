@@ -70,9 +70,11 @@ class Fences:
         def allocating(function):
             return lambda *args, **kwargs: self.around(function(*args, **kwargs))
 
-        def packed(given):
+        def packed(arguments):
             return pack(
-                Arguments(*(self.around(x) if isinstance(x, torch.Tensor) else x for x in given))
+                Arguments(
+                    *(self.around(x) if isinstance(x, torch.Tensor) else x for x in arguments)
+                )
             )
 
         with contextlib.ExitStack() as patches:
@@ -83,7 +85,7 @@ class Fences:
             yield
 
     def around(self, tensor):
-        """Copy a tensor, strides and all, so that it ends at one page or begins behind another."""
+        """Copy a tensor, strides and all, so that it ends at one page or begins after another."""
         if tensor is None or tensor.numel() == 0 or tensor.requires_grad:
             return tensor
         axes = zip(tensor.shape, tensor.stride(), strict=True)
@@ -115,7 +117,7 @@ def normal(*shape, dtype=torch.float32, seed=0):
 
 
 def problem(sizes, dtype, kind):
-    """Arguments of an attention; if asked, every kind of tensor that the kernels can be handed."""
+    """Arguments of an attention; on request, every kind of tensor that the kernels take."""
     batch, heads, groups, queries, keys, dim, dim_value = sizes
     tensors = {
         "query": normal(batch, heads, queries, dim, dtype=dtype, seed=1),
@@ -181,11 +183,11 @@ def run(sizes, dtype, kind, *, at_end):
 def run_map(vectors, inputs, outputs, dtype, *, at_end):
     """The same of a linear map."""
     shapes = ((vectors, inputs), (outputs, inputs), (outputs,))
-    given = tuple(normal(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes))
-    wanted = native.matvec(*given)
+    operands = tuple(normal(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes))
+    wanted = native.matvec(*operands)
     fences = Fences(at_end=at_end)
     with fences.everywhere():
-        result = native.matvec(*map(fences.around, given))
+        result = native.matvec(*map(fences.around, operands))
     assert torch.equal(result, wanted)
     assert result.data_ptr() in fences.addresses, "the result was laid out without fences"
     fences.assert_untouched()

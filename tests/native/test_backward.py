@@ -59,15 +59,15 @@ def differentiate(call, arguments, weight, options):
 
 
 def native(arguments, weight, **options):
-    def call(**given):
-        return regard.attention(**given, backend="native")
+    def call(**arguments):
+        return regard.attention(**arguments, backend="native")
 
     return differentiate(call, arguments, weight, options)
 
 
 def exact(arguments, weight, **options):
-    def call(**given):
-        return regard.explain(**given).context
+    def call(**arguments):
+        return regard.explain(**arguments).context
 
     doubled = {name: t.double() for name, t in arguments.items()}
     return differentiate(call, doubled, weight, options)
@@ -87,7 +87,7 @@ MASKS = {
     "all": regard.Mask(),
     "causal": regard.causal(),
     "from the corner": regard.causal(offset=0),
-    "blind rows": regard.causal(offset=-50),
+    "fully masked rows": regard.causal(offset=-50),
     "window": regard.causal() & regard.window(101),
     "documents": regard.documents(POSITIONS // 97) & regard.causal(),
     "padding": regard.padding(torch.stack([POSITIONS >= 200, POSITIONS < 301])) & regard.causal(),

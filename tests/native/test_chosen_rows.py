@@ -1,4 +1,4 @@
-"""What is asked for changes no weight: a row is computed alike, whatever is computed with it."""
+"""A selection changes no weight: a row is computed alike, whatever is computed with it."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def rows_of(pattern):
 
 
 def afresh(pattern, rows=None, heads=None):
-    """Some rows and heads of a pattern, whose log-sum-exps are worked out anew."""
+    """Some rows and heads of a pattern, whose log-sum-exps are computed anew."""
     problem = pattern.problem
     if heads is not None:
         problem = problem.select(heads)

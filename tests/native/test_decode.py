@@ -80,7 +80,7 @@ MASKS = {
     "all": regard.Mask(),
     "causal": regard.causal(),
     "early": regard.causal(offset=700),
-    "blind rows": regard.causal(offset=-1),
+    "fully masked rows": regard.causal(offset=-1),
     "window": regard.causal() & regard.window(37),
     "window across chunks": regard.causal(offset=1500) & regard.window(701),
     "documents": regard.documents(POSITIONS // 997),
@@ -97,7 +97,7 @@ OPTIONS = {
     "bias": {"bias": normal(HEADS, 1, S, seed=4)},
     "bias of rows": {"bias": normal(3, 1, seed=4)},
     "bias that hides": {"bias": normal(3, S, seed=4).masked_fill(POSITIONS % 5 == 0, -math.inf)},
-    # Slopes so small that a logit thousands of keys away still has digits behind its point.
+    # Slopes so small that a logit thousands of keys away still has decimal places.
     "alibi": {"alibi": 0.5 ** torch.arange(7, HEADS + 7)},
     "sink": {"sink": normal(HEADS, seed=6)},
     "dropout": {"dropout": 0.3},
@@ -164,8 +164,8 @@ def test_strides(how, dtype, instructions):
     plain = tensors(2, dtype=dtype)
     if how == "expanded":
         plain = tuple(t[:1].expand(t.shape).clone() for t in plain)
-    given = (cases.strided(t, how) for t in plain)
-    for got, wanted in zip(native(*given), native(*plain), strict=True):
+    inputs = (cases.strided(t, how) for t in plain)
+    for got, wanted in zip(native(*inputs), native(*plain), strict=True):
         assert torch.equal(got, wanted)
 
 
@@ -186,31 +186,31 @@ def test_neighbours_of_a_row_are_not_read_into_it(dim, dtype, instructions):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("members", "keys"), [(1, 5003), (4, 5003), (1, 700)])
 def test_the_number_of_threads_does_not_matter(members, keys, dtype, threads, instructions):
-    given = tensors(1, members, keys, 64, 64, dtype)
+    inputs = tensors(1, members, keys, 64, 64, dtype)
     options = {"mask": regard.causal(), "sink": normal(G * members), "alibi": normal(1).abs()}
     options["alibi"] = options["alibi"].expand(G * members)
     threads(1)
-    alone = native(*given, **options)
+    alone = native(*inputs, **options)
     for count in (2, 3):
         threads(count)
         for _ in range(3):
-            together = native(*given, **options)
+            together = native(*inputs, **options)
             assert all(map(torch.equal, alone, together))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_else_is_in_the_batch_does_not_matter(dtype, instructions):
-    given = tensors(2, dtype=dtype)
+    inputs = tensors(2, dtype=dtype)
     keep = torch.stack([POSITIONS >= 1201, POSITIONS < 511])
-    together = native(*given, mask=regard.padding(keep))
+    together = native(*inputs, mask=regard.padding(keep))
     for entry in range(B):
-        alone = native(*(t[entry : entry + 1] for t in given), mask=regard.padding(keep[entry]))
+        alone = native(*(t[entry : entry + 1] for t in inputs), mask=regard.padding(keep[entry]))
         assert all(torch.equal(a[0], t[entry]) for a, t in zip(alone, together, strict=True))
 
 
 @pytest.mark.parametrize("stray", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["blind rows", "early", "padding", "dense of heads"])
+@pytest.mark.parametrize("name", ["fully masked rows", "early", "padding", "dense of heads"])
 def test_what_is_hidden_leaves_no_trace(name, dtype, stray, instructions):
     query, key, value = tensors(1, 2, dtype=dtype)
     masks = MASKS | {"dense of heads": regard.dense(normal(2 * G, 1, S, seed=9) > 2.5)}

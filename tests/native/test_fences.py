@@ -1,4 +1,4 @@
-"""No byte before or behind a tensor is read or written, whatever the computation and its sizes."""
+"""No byte before or after a tensor is read or written, whatever the computation and its sizes."""
 
 import os
 import signal

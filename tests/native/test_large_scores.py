@@ -79,7 +79,7 @@ def test_large_scores(queries, keys, name, dtype, instructions):
             continue
         *tensors, reached = problem(queries, keys, size, dtype)
         options = option(name, queries, keys, reached)
-        given = [t.clone().requires_grad_() for t in tensors]
+        inputs = [t.clone().requires_grad_() for t in tensors]
         exact = [t.double().requires_grad_() for t in tensors]
         sinks = [options.pop("sink").requires_grad_()] if "sink" in options else []
         sink = {"sink": sinks[0]} if sinks else {}
@@ -87,9 +87,9 @@ def test_large_scores(queries, keys, name, dtype, instructions):
         expected = gradients(steps.context, [*exact, *sinks])
         with forced(instructions):
             context, pattern = regard.attention_with_pattern(
-                *given, **options, **sink, backend="native"
+                *inputs, **options, **sink, backend="native"
             )
-            found = gradients(context, [*given, *sinks])
+            computed = gradients(context, [*inputs, *sinks])
             fresh = regard.Pattern(*tensors[:2], **options, **sink)
             dense = [pattern.dense(), fresh.dense()]
             largest = fresh.max()
@@ -98,13 +98,13 @@ def test_large_scores(queries, keys, name, dtype, instructions):
         for weights in dense:  # float32 in any case
             close(weights, steps.weights, torch.float32, EXPONENT)
         close(largest, steps.weights.amax(-1), torch.float32, EXPONENT)
-        close(found[2], expected[2], dtype, 4 * expected[2].abs().max())
+        close(computed[2], expected[2], dtype, 4 * expected[2].abs().max())
         # Those of query and key are differences of products of DV numbers, times the other's size.
-        for one, other, partner in zip(found[:2], expected, (1, 0), strict=False):
+        for one, other, partner in zip(computed[:2], expected, (1, 0), strict=False):
             reach = float(tensors[partner].abs().max()) * DV
             close(one, other, dtype, max(float(other.abs().max()), reach))
         if sinks:  # the sum of all rows', each of them of DV products
-            close(found[3], expected[3], dtype, 2 * queries * DV)
+            close(computed[3], expected[3], dtype, 2 * queries * DV)
 
 
 @pytest.mark.parametrize("instructions", SETS)

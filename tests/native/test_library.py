@@ -1,4 +1,4 @@
-"""The native library is found, loaded late and once, and runs the set of instructions asked for."""
+"""The native library is loaded once, at its first use, with the best or a named instruction set."""
 
 import importlib.metadata
 import os
@@ -19,7 +19,7 @@ with_library = pytest.mark.skipif(
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 CPUINFO = Path("/proc/cpuinfo")
-TELL = """
+PRINT_SET = """
 from regard.backends.native import library
 print(library.load().regard_instructions().decode())
 """
@@ -27,14 +27,17 @@ print(library.load().regard_instructions().decode())
 
 @pytest.fixture
 def fresh():
-    """The module as it is before the library is first asked for; and again afterwards."""
+    """The module as it is before its first use; afterwards the set of instructions is as before."""
+    used = library.load().regard_instructions() if library.why_missing() is None else None
     library._open.cache_clear()
     yield library
     library._open.cache_clear()
+    if used:
+        library.load().regard_choose(used)
 
 
-def python(script, instructions=""):
-    environment = os.environ | {"REGARD_INSTRUCTIONS": instructions}
+def python(script):
+    environment = os.environ | {"REGARD_INSTRUCTIONS": ""}
     command = [sys.executable, "-c", script]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -51,21 +54,22 @@ def test_the_library_is_there():
 
 @with_library
 def test_the_best_set_is_used_unless_one_is_named():
-    run = python(TELL)
+    run = python(PRINT_SET)
     assert run.stdout.split() == supported()[:1], run.stderr
 
 
 @with_library
 @pytest.mark.parametrize("name", ["avx512bf16", "avx512", "avx2", "baseline", "avx3"])
-def test_a_set_that_is_named_is_used_or_refused(name):
-    run = python(TELL, name)
-    if name in supported():
-        assert run.stdout.split() == [name], run.stderr
+def test_a_set_that_is_named_is_used_or_refused(name, fresh, monkeypatch):
+    sets = supported()
+    library._open.cache_clear()
+    monkeypatch.setenv("REGARD_INSTRUCTIONS", name)
+    if name in sets:
+        assert fresh.load().regard_instructions().decode() == name
     else:
-        assert run.returncode != 0
-        error = run.stderr.splitlines()[-1]
-        assert error.startswith(f"ValueError: REGARD_INSTRUCTIONS is '{name}'")
-        assert all(there in error for there in supported())
+        with pytest.raises(ValueError, match=f"^REGARD_INSTRUCTIONS is '{name}'") as error:
+            fresh.load()
+        assert all(each in str(error.value) for each in sets)
 
 
 @with_library

@@ -1,4 +1,4 @@
-"""Linear maps of a few vectors: every instruction set against float64, and to the last bit."""
+"""Products of a matrix with few vectors: every instruction set against float64, to the last bit."""
 
 import pytest
 import torch
@@ -25,15 +25,18 @@ def drawn(vectors, inputs, outputs, dtype):
 def test_it_is_the_product(name, dtype):
     for inputs, outputs in SIZES:
         for vectors in (1, 3, 4, 6, 8):
-            given = drawn(vectors, inputs, outputs, dtype)
+            operands = drawn(vectors, inputs, outputs, dtype)
             with forced(name):
-                found, plain = native.matvec(*given), native.matvec(*given[:2], None)
-            exact = F.linear(*(t.double() for t in given))
+                with_bias, without_bias = (
+                    native.matvec(*operands),
+                    native.matvec(*operands[:2], None),
+                )
+            exact = F.linear(*(t.double() for t in operands))
             # Up to 331 products near 1, added up in float32, in fours where a set has no more
             # lanes: some 80 roundings of a sum near 20. Then it is rounded to the dtype.
             close = {"rtol": 1.1 * torch.finfo(dtype).eps, "atol": 80 * 20 * 2**-24}
-            torch.testing.assert_close(found.double(), exact, **close)
-            torch.testing.assert_close(plain.double(), exact - given[2].double(), **close)
+            torch.testing.assert_close(with_bias.double(), exact, **close)
+            torch.testing.assert_close(without_bias.double(), exact - operands[2].double(), **close)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])

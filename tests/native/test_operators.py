@@ -46,12 +46,12 @@ OPTIONS = {
 def arguments(name, *, grad):
     options = OPTIONS[name]()
     drawing = {key: options.pop(key) for key in ("dropout", "generator") if key in options}
-    given = Arguments.of(check(*inputs(), Scoring(**options), **drawing))
+    flat = Arguments.of(check(*inputs(), Scoring(**options), **drawing))
     return tuple(
         tensor.detach().requires_grad_(grad)
         if field in DIFFERENTIABLE and tensor is not None
         else tensor
-        for field, tensor in zip(Arguments._fields, given, strict=True)
+        for field, tensor in zip(Arguments._fields, flat, strict=True)
     )
 
 
@@ -63,15 +63,15 @@ def test_the_forward_operator_keeps_torch_s_rules(name, grad):
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_backward_operator_keeps_torch_s_rules(name):
-    given = arguments(name, grad=False)
-    context, logsumexp = torch.ops.regard.attention(*given)
+    flat = arguments(name, grad=False)
+    context, logsumexp = torch.ops.regard.attention(*flat)
     wanted = [
         field in DIFFERENTIABLE and tensor is not None
-        for field, tensor in zip(Arguments._fields, given, strict=True)
+        for field, tensor in zip(Arguments._fields, flat, strict=True)
     ]
     torch.library.opcheck(
         torch.ops.regard.attention_backward.default,
-        (torch.ones_like(context), context, logsumexp, wanted, *given),
+        (torch.ones_like(context), context, logsumexp, wanted, *flat),
     )
 
 

@@ -156,9 +156,9 @@ def test_the_strongest_keys_are_found_and_ranked(instructions, k, mask):
     k = min(k, 131)
     expected = dense.sort(dim=-1, descending=True, stable=True)
     visible = (regard.Mask() if mask is None else mask).visible(67, 131, (2,))
-    found = torch.arange(k) < visible.sum(-1, keepdim=True)
+    ranked = torch.arange(k) < visible.sum(-1, keepdim=True)
     assert torch.equal(top.weights, expected.values[..., :k])
-    assert torch.equal(top.positions, expected.indices[..., :k].masked_fill(~found, -1))
+    assert torch.equal(top.positions, expected.indices[..., :k].masked_fill(~ranked, -1))
 
 
 @pytest.mark.parametrize("instructions", SETS)
@@ -225,15 +225,15 @@ def test_a_visible_nan_fills_its_row_as_far_as_it_sees(instructions, where, name
     with forced(instructions):
         pattern = regard.Pattern(query, key, **options)
         results = everything(pattern)
-        found = pattern.topk(5).positions
+        keys = pattern.topk(5).positions
     assert bool(wanted["weights"].any())
     for what, result in results.items():
         if what not in {"rows @ pattern", "logsumexp"}:
             assert torch.equal(result.isnan(), wanted[what]), what
     assert torch.equal(results["rows @ pattern"].isnan()[..., 0, :], wanted["weights"].any(-2))
-    assert torch.equal(found >= 0, positions >= 0)
+    assert torch.equal(keys >= 0, positions >= 0)
     visible = pattern.dense() != 0
-    assert bool(visible.gather(-1, found.clamp_min(0))[found >= 0].all())
+    assert bool(visible.gather(-1, keys.clamp_min(0))[keys >= 0].all())
 
 
 # To the last bit
@@ -287,7 +287,7 @@ def test_all_are_taken_in_one_pass_and_none_is_streamed(monkeypatch):
     passes = []
     read = reading.native.read
     monkeypatch.setattr(
-        reading.native, "read", lambda *given: passes.append(given[1]) or read(*given)
+        reading.native, "read", lambda *arguments: passes.append(arguments[1]) or read(*arguments)
     )
     monkeypatch.setattr(reading, "stream", lambda *_: pytest.fail("it was streamed"))
     regard.Pattern(*inputs(5, 7)).read(*READOUTS)

@@ -2,7 +2,7 @@
 
 A `Case` holds the arguments as `regard` takes them, and beside each mask what it means, entry by
 entry, in plain Python: the oracle never asks `regard` what a query may see. Masks are made when
-they are first asked for, since hypothesis forbids strategies the random numbers that beartype's
+their first use, since hypothesis forbids strategies the random numbers that beartype's
 checks draw.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
@@ -69,7 +69,7 @@ class Case:
     def rounding(self) -> float:
         """What rounding its products can do to a score: their size times the precision.
 
-        In problems of a few numbers torch may be spared that by luck, so that twice its error is
+        In problems of a few numbers torch may avoid that by luck, so that twice its error is
         nothing.
         """
         products = self.query.double().abs() @ self.spread()[0].double().abs().mT
@@ -179,17 +179,17 @@ def terms(draw, batch, heads, queries, keys, kinds):
     if kind == "documents":
         edges = draw(tables(batch, keys, st.booleans(), per_sequence=per_sequence))
         ids = [list(itertools.accumulate(row, initial=7))[:keys] for row in edges]
-        given = torch.tensor(ids if per_sequence else ids[0])
+        numbers = torch.tensor(ids if per_sequence else ids[0])
         return Term(
-            lambda: regard.documents(given),
+            lambda: regard.documents(numbers),
             lambda b, h, i, p, j: 0 <= p < keys and ids[b][p] == ids[b][j],
         )
     if kind == "padding":
         cuts = draw(tables(batch, 2, st.integers(0, keys), per_sequence=per_sequence))
         keep = [[min(cut) <= j < max(cut) for j in range(keys)] for cut in cuts]
-        given = torch.tensor(keep if per_sequence else keep[0])
-        given = given.long() if draw(st.booleans()) else given
-        return Term(lambda: regard.padding(given), lambda b, h, i, p, j: keep[b][j])
+        kept = torch.tensor(keep if per_sequence else keep[0])
+        kept = kept.long() if draw(st.booleans()) else kept
+        return Term(lambda: regard.padding(kept), lambda b, h, i, p, j: keep[b][j])
     assert kind == "dense"
     per_head = [(heads, 1, keys), (batch, heads, queries, keys)]
     shape = draw(st.sampled_from([(queries, keys), (1, keys), (queries, 1), *per_head]))

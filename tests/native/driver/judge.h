@@ -10,7 +10,7 @@
 
 namespace driver {
 
-// The first number that is wrong, in words; empty if none is.
+// Describes the first wrong number; empty if all are right.
 std::string verdict(const Sample &sample, const Reference &reference, const Results &results);
 
 class Judge {
@@ -42,8 +42,7 @@ class Judge {
   // Of logits: their parts' absolute values summed up. Where no rounding takes part in them only a
   // log-sum-exp is rounded, and one of more than 64 is not.
   static double logit_size(const Sample &sample, const Reference &reference) {
-    return sample.logit_unit > 0 ? std::min(reference.largest_logit, 64.0)
-                                 : reference.largest_logit;
+    return sample.logit_unit > 0 ? std::min(reference.max_logit, 64.0) : reference.max_logit;
   }
 
   const Sample &sample;

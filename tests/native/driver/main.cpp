@@ -14,7 +14,7 @@
 namespace driver {
 namespace {
 
-// What is wrong with a sample on the set of instructions in use; empty if nothing is.
+// The first error of a sample on the set of instructions in use; empty if there is none.
 std::string check(const Sample &sample, const Reference &reference) {
   const Results results = Results::of(sample, 1);
   std::string wrong = verdict(sample, reference, results);
@@ -37,33 +37,33 @@ std::vector<std::string> supported() {
 }
 
 int64_t on_every_set(int64_t samples) {
-  int64_t wrong_ones = 0;
+  int64_t failures = 0;
   for (int64_t seed = 0; seed < samples; seed++) {
     const Sample sample = Sample::random(uint64_t(seed));
     const Reference reference(sample);
     for (const std::string &set : supported()) {
       regard_choose(set.c_str());
       const std::string wrong = check(sample, reference);
-      if (!wrong.empty()) report(sample, wrong), wrong_ones++;
+      if (!wrong.empty()) report(sample, wrong), failures++;
     }
   }
-  return wrong_ones;
+  return failures;
 }
 
 int64_t at_once(int64_t samples, int64_t callers) {
-  std::atomic<int64_t> next = 0, wrong_ones = 0;
+  std::atomic<int64_t> next = 0, failures = 0;
   const auto call = [&] {
     for (int64_t seed; (seed = next++) < samples;) {
       const Sample sample = Sample::random(uint64_t(seed));
       const std::string wrong = check(sample, Reference(sample));
-      if (!wrong.empty()) report(sample, wrong), wrong_ones++;
+      if (!wrong.empty()) report(sample, wrong), failures++;
     }
   };
   std::vector<std::thread> threads;
   threads.reserve(size_t(callers));
   for (int64_t i = 0; i < callers; i++) threads.emplace_back(call);
   for (std::thread &thread : threads) thread.join();
-  return wrong_ones;
+  return failures;
 }
 
 }  // namespace

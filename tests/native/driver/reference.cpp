@@ -15,8 +15,8 @@ Grid<double> decoded(const Tensor &tensor, const Sizes &s, int64_t heads, int64_
   return grid;
 }
 
-// Philox4x32-10: whether dropout spares a weight.
-bool survives(const Sample &sample, int64_t b, int64_t h, int64_t i, int64_t j) {
+// Philox4x32-10: whether dropout keeps a weight.
+bool kept_by_dropout(const Sample &sample, int64_t b, int64_t h, int64_t i, int64_t j) {
   uint32_t counter[4] = {uint32_t(j / 4), uint32_t(i), uint32_t(b * sample.sizes.heads + h), 0};
   uint32_t key[2] = {uint32_t(sample.dropout_seed), uint32_t(sample.dropout_seed >> 32)};
   for (int round = 0; round < 10; round++) {
@@ -96,7 +96,7 @@ class Row {
     for (int64_t j : seen) {
       logits.push_back(in.logit(b, h, i, j));
       peak = std::max(peak, logits.back().value);
-      out.largest_logit = std::max(out.largest_logit, logits.back().size);
+      out.max_logit = std::max(out.max_logit, logits.back().size);
     }
     double total = std::exp(sink - peak);
     for (const Logit &logit : logits) total += std::exp(logit.value - peak);
@@ -108,7 +108,7 @@ class Row {
 
   double keep_factor(int64_t j) const {
     if (sample.dropout == 0) return 1;
-    return survives(sample, b, h, i, j) ? 1 / (1 - sample.dropout) : 0;
+    return kept_by_dropout(sample, b, h, i, j) ? 1 / (1 - sample.dropout) : 0;
   }
 
   void average() {

@@ -42,7 +42,7 @@ struct Reference {
   Grid<Sum> context;       // (B, H, L, Dv)
   // Gradients; of the bias (B, H, L, S), of ALiBi's slopes and sinks (B, H, 1, 1).
   Grid<Sum> query, key, value, bias, alibi, sink;
-  double largest_logit = 0;  // of all parts of a logit, the absolute values summed up
+  double max_logit = 0;  // of all parts of a logit, the absolute values summed up
 };
 
 }  // namespace driver

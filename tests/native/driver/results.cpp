@@ -18,7 +18,7 @@ Numbers<int64_t> choose_keys(Random &random, int64_t keys, int64_t count) {
   return chosen;
 }
 
-Reading order(Random &random, const Sample &sample, int64_t kind) {
+Reading random_reading(Random &random, const Sample &sample, int64_t kind) {
   const Sizes &s = sample.sizes;
   const int64_t pairs = s.batch * s.heads;
   Reading reading = {.kind = kind,
@@ -74,7 +74,7 @@ std::vector<Reading> read(Random &random, const Sample &sample, const regard_pro
                           const float *logsumexp, int64_t first_key, int64_t last_key) {
   std::vector<Reading> readings;
   for (int64_t kind = REGARD_LOGSUMEXP; kind <= REGARD_IMAGE; kind++)
-    if (random.chance(0.6)) readings.push_back(order(random, sample, kind));
+    if (random.chance(0.6)) readings.push_back(random_reading(random, sample, kind));
   std::vector<regard_readout> list;
   list.reserve(readings.size());
   for (const Reading &r : readings)

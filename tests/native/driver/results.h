@@ -1,4 +1,4 @@
-// All that the kernels make of a sample.
+// The results of the kernels for a sample.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace driver {
 
-// A readout's order and result, (B, H, ...).
+// A readout's parameters and result, (B, H, ...).
 struct Reading {
   int64_t kind, size, columns, length;  // length: numbers of a head
   Numbers<float> result, given;
-  Numbers<int64_t> positions, keys;  // keys: given, where they are what is asked for
+  Numbers<int64_t> positions, keys;  // keys: those of REGARD_WEIGHTS
 
   const void *given_data() const {
     return keys ? static_cast<const void *>(keys.data()) : given.data();

@@ -99,10 +99,10 @@ double random_power(Random &random, int64_t dtype) {
                                                    : random.pick({-1, 4, 8, 11, 15, 17, 33, 48})));
 }
 
-// Puts numbers that must not come out where nothing is seen: keys and values, rows of queries.
-void hide_strays(const Sample &sample, Random &random, Sample &to) {
+// Writes NaN or −∞ where nothing is seen and none may be read: keys and values, rows of queries.
+void hide_nonfinite(const Sample &sample, Random &random, Sample &to) {
   const Sizes &s = sample.sizes;
-  const double stray = random.chance(0.5) ? std::nan("") : -INFINITY;
+  const double nonfinite = random.chance(0.5) ? std::nan("") : -INFINITY;
   std::vector<bool> key_seen(size_t(s.groups * s.keys)), sees(size_t(s.heads * s.queries));
   for (int64_t b = 0; b < s.batch; b++)  // for all entries at once, since they may share memory
     for (int64_t h = 0; h < s.heads; h++)
@@ -110,15 +110,15 @@ void hide_strays(const Sample &sample, Random &random, Sample &to) {
         for (int64_t j = 0; j < s.keys; j++)
           if (sample.sees(b, h, i, j))
             key_seen[size_t(sample.group(h) * s.keys + j)] = sees[size_t(h * s.queries + i)] = true;
-  const auto soil = [&](const std::vector<bool> &seen, int64_t rows, Tensor &tensor) {
+  const auto overwrite_unseen = [&](const std::vector<bool> &seen, int64_t rows, Tensor &tensor) {
     tensor.fill([&](int64_t b, int64_t h, int64_t i, int64_t d) {
-      return seen[size_t(h * rows + i)] ? tensor.at(b, h, i, d) : stray;
+      return seen[size_t(h * rows + i)] ? tensor.at(b, h, i, d) : nonfinite;
     });
   };
-  soil(key_seen, s.keys, to.key);
-  soil(key_seen, s.keys, to.value);
-  soil(sees, s.queries, to.query);
-  soil(sees, s.queries, to.context_gradient);
+  overwrite_unseen(key_seen, s.keys, to.key);
+  overwrite_unseen(key_seen, s.keys, to.value);
+  overwrite_unseen(sees, s.queries, to.query);
+  overwrite_unseen(sees, s.queries, to.context_gradient);
 }
 
 }  // namespace
@@ -175,7 +175,7 @@ Sample Sample::random(uint64_t seed) {
         random, s, [&] { return random.chance(0.1) ? -INFINITY : float(added()); });
   if (random.chance(0.2)) sample.alibi = numbers_of(s.heads, added);
   if (random.chance(0.2)) sample.sink = numbers_of(s.heads, added);
-  if (random.chance(0.3)) hide_strays(sample, random, sample);
+  if (random.chance(0.3)) hide_nonfinite(sample, random, sample);
   return sample;
 }
 

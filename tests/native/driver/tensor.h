@@ -10,7 +10,7 @@
 
 namespace driver {
 
-constexpr char STRAY = char(0xff);  // what lies between rows: NaN in every dtype
+constexpr char GAP_BYTE = char(0xff);  // the bytes between rows: NaN in every dtype
 
 // How the rows lie in memory.
 enum class Layout { plain, transposed, gaps, shared };  // shared: one entry for the whole batch
@@ -32,7 +32,7 @@ class Tensor {
     }
     if (empty) count = 0;
     memory.reset(new char[size_t(size())]);
-    std::memset(memory.get(), STRAY, size_t(size()));
+    std::memset(memory.get(), GAP_BYTE, size_t(size()));
   }
 
   template <class Make>  // make(b, h, i, d)
@@ -58,7 +58,7 @@ class Tensor {
           for (int64_t at = 0; at < shape[3] * bytes_of(dtype); at++)
             ours[size_t(place(b, h, i, 0) - memory.get() + at)] = true;
     for (int64_t at = 0; at < size(); at++)
-      if (!ours[size_t(at)] && memory[size_t(at)] != STRAY) return false;
+      if (!ours[size_t(at)] && memory[size_t(at)] != GAP_BYTE) return false;
     return true;
   }
 
