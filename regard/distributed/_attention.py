@@ -73,7 +73,7 @@ def attention(
     Source: Liu, Zaharia and Abbeel 2023, arXiv:2310.01889.
 
     Example:
-        A group of one rank; `torchrun` starts as many as are asked for.
+        A group of one rank; `torchrun` starts more.
 
         >>> import torch, torch.distributed as dist, regard
         >>> from regard.distributed import attention, shard
@@ -170,11 +170,13 @@ class _RingBackward(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         wants_alibi, wants_sink = wants_numbers
         plan = replace(plan, problem=replace(plan.problem, query=query, alibi=alibi))
-        found = _backward(plan, key, value, gradient, context, logsumexp, wants_alibi=wants_alibi)
+        gradients = _backward(
+            plan, key, value, gradient, context, logsumexp, wants_alibi=wants_alibi
+        )
         of_sink = None
         if wants_sink and sink is not None:
             of_sink = _of_sink(sink, gradient, context, logsumexp)
-        return *found, of_sink
+        return *gradients, of_sink
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> None:  # noqa: ARG004 - torch's signature
@@ -258,7 +260,7 @@ def _size(plan: Plan, key: Tensor, value: Tensor) -> Callable[[int], int]:
 
 
 def _packed(key: Tensor, value: Tensor) -> Tensor:
-    """Lay keys and values one behind the other, so that one message carries both."""
+    """Put values after keys, so that one message carries both."""
     return torch.cat([key.reshape(-1), value.reshape(-1)])
 
 

@@ -45,7 +45,7 @@ def context_parallel(*, group: dist.ProcessGroup | None = None) -> Iterator[None
         DistributedError: from an attention, if there is no group or another rank has failed.
 
     Example:
-        A group of one rank; `torchrun` starts as many as are asked for.
+        A group of one rank; `torchrun` starts more.
 
         >>> import torch, torch.distributed as dist, regard
         >>> from regard.distributed import context_parallel, shard

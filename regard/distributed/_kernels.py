@@ -1,6 +1,6 @@
-"""Computing one block, some queries against some keys, forward and backward.
+"""Computing one tile, some queries against some keys, forward and backward.
 
-The backward pass is handed the log-sum-exp of whole rows, so that the weights it recomputes are
+The backward pass takes the log-sum-exp of whole rows, so that the weights it recomputes are
 those of the whole sequence, and the contexts of whole rows, from which the derivative of the
 softmax's denominator comes.
 
@@ -24,74 +24,74 @@ if TYPE_CHECKING:
 
     from regard.problem import Problem
 
-# The written-out computation holds a handful of such blocks: 2²⁴ float64 scores are 128 MiB.
+# The written-out computation holds a handful of such bands: 2²⁴ float64 scores are 128 MiB.
 _SCORES = 2**24
 
 
-def forward(block: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
+def forward(tile: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
     """Compute context and log-sum-exp."""
-    if native.objection(block) is None:
-        return native.run(block)
-    parts = [eager.run(block.crop(rows, slice(0, block.keys))) for rows in _tiles(block)]
+    if native.objection(tile) is None:
+        return native.run(tile)
+    parts = [eager.run(tile.crop(rows, slice(0, tile.keys))) for rows in _bands(tile)]
     contexts, logsumexps = zip(*parts, strict=True)
     return torch.cat(contexts, dim=-2), torch.cat(logsumexps, dim=-1)
 
 
 def backward(
-    block: Problem,
+    tile: Problem,
     gradient: Float[Tensor, "B H L Dv"],
     context: Float[Tensor, "B H L Dv"],
     logsumexp: Float[Tensor, "B H L"],
     wanted: Sequence[str],
 ) -> dict[str, Tensor]:
-    """Compute what the block adds to gradients.
+    """Compute what the tile adds to gradients.
 
     Args:
-        block: as it was computed.
+        tile: as it was computed.
         gradient: of the context.
         context: of the whole rows.
         logsumexp: likewise.
         wanted: names among query, key, value and alibi.
     """
-    if native.objection(block) is None:
-        nothing = block.rows.start >= block.rows.stop  # of these keys, whatever of others
+    if native.objection(tile) is None:
+        nothing = tile.rows.start >= tile.rows.stop  # of these keys, whatever of others
         own = logsumexp.masked_fill(nothing, -torch.inf).contiguous()
-        return native.backward(block, gradient, context, own, wanted)
-    found: dict[str, Tensor] = {}
-    for rows in _tiles(block):
-        tile = block.crop(rows, slice(0, block.keys))
+        return native.backward(tile, gradient, context, own, wanted)
+    gradients: dict[str, Tensor] = {}
+    for rows in _bands(tile):
+        band = tile.crop(rows, slice(0, tile.keys))
         parts = _written_out(
-            tile, gradient[..., rows, :], context[..., rows, :], logsumexp[..., rows], wanted
+            band, gradient[..., rows, :], context[..., rows, :], logsumexp[..., rows], wanted
         )
         for name, part in parts.items():
             if name == "query":
-                found.setdefault(name, torch.empty_like(block.query))[..., rows, :] = part
+                gradients.setdefault(name, torch.empty_like(tile.query))[..., rows, :] = part
             else:
-                found[name] = found[name] + part if name in found else part
-    return found
+                gradients[name] = gradients[name] + part if name in gradients else part
+    return gradients
 
 
-def _tiles(block: Problem) -> Iterator[slice]:
+def _bands(tile: Problem) -> Iterator[slice]:
     """Cut the queries such that the written-out computation stays small."""
-    height = max(1, _SCORES // max(1, block.query.shape[0] * block.query.shape[1] * block.keys))
-    for top in range(0, block.queries, height):
-        yield slice(top, min(top + height, block.queries))
+    height = max(1, _SCORES // max(1, tile.query.shape[0] * tile.query.shape[1] * tile.keys))
+    for top in range(0, tile.queries, height):
+        yield slice(top, min(top + height, tile.queries))
 
 
 def _written_out(
-    tile: Problem, gradient: Tensor, context: Tensor, logsumexp: Tensor, wanted: Sequence[str]
+    band: Problem, gradient: Tensor, context: Tensor, logsumexp: Tensor, wanted: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Differentiate the written-out block, whose part in the whole rows goes by its log-sum-exp.
+    """Differentiate written-out rows, whose part in the whole rows goes by their log-sum-exp.
 
-    A row's context is the mean of blocks' contexts, each with the share exp(own − logsumexp). So
-    the gradient of a block's context is that share of the gradient, and its log-sum-exp's is the
+    A row's context is the mean of tiles' contexts, each with the share exp(own − logsumexp). So
+    the gradient of a tile's context is that share of the gradient, and its log-sum-exp's is the
     share of gradient · (own context − context).
     """
     leaves: dict[str, Any] = {
-        name: getattr(tile, name).detach().requires_grad_() for name in wanted
+        name: getattr(band, name).detach().requires_grad_() for name in wanted
     }
     with torch.enable_grad():
-        own_context, own_logsumexp = eager.run(replace(tile, **leaves))
+        own_context, own_logsumexp = eager.run(replace(band, **leaves))
     assert own_logsumexp is not None, "the written-out computation tells it"
     share = torch.exp(own_logsumexp - logsumexp).detach()
     share = share.masked_fill(own_logsumexp == -torch.inf, 0)[..., None]

@@ -1,4 +1,4 @@
-"""Merging what queries found among some keys with what they found among others.
+"""Merging the contexts of queries over some keys with those over others.
 
 A context is a mean under the weights exp(score − logsumexp). Over two sets of keys it is the mean
 of both contexts, weighed by the two sums of exponentials, whose logarithms are known.
@@ -45,5 +45,5 @@ def take_in_sink(
 
 
 def _share(part: Tensor, total: Tensor) -> Float[Tensor, "B H L 1"]:
-    """Work out exp(part − total); 0 for a part that sees nothing."""
+    """Compute exp(part − total); 0 for a part that sees nothing."""
     return torch.exp(part - total).masked_fill(part == -torch.inf, 0)[..., None]

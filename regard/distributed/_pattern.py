@@ -55,7 +55,7 @@ class ShardedPattern(Readable):
             anything but a readout is called for.
 
     Example:
-        A group of one rank; `torchrun` starts as many as are asked for.
+        A group of one rank; `torchrun` starts more.
 
         >>> import torch, torch.distributed as dist, regard
         >>> from regard.distributed import ShardedPattern, shard
@@ -137,8 +137,7 @@ class ShardedPattern(Readable):
         rank. Positions of keys are those in the whole sequence. Of keys of equal weight, the first
         ones count as stronger.
 
-        Memory on each rank is that of its own results, of the pictures asked for, and of a
-        neighbour's keys.
+        Memory on each rank is that of its own results, of the pictures, and of a neighbour's keys.
 
         Raises:
             TypeError: for a readout whose class does not define `merge`.

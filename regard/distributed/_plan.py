@@ -98,9 +98,9 @@ def make_plan(
         failure = error
     facts = {} if problem is None else _facts(call, problem, scoring.mask)
     own = {} if problem is None else {"queries": problem.queries, "keys": problem.keys}
-    said = agree(ring, facts, own, failure)
+    of_ranks = agree(ring, facts, own, failure)
     assert problem is not None, "or the failure has been raised"
-    lengths = (_whole(ring, [one[name] for one in said], name) for name in ("queries", "keys"))
+    lengths = (_whole(ring, [one[name] for one in of_ranks], name) for name in ("queries", "keys"))
     queries, keys = lengths
     plan = Plan(
         ring=ring,

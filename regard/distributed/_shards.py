@@ -85,7 +85,7 @@ def unshard(
         "dtype": str(x.dtype),
         "the kind of device": x.device.type,
     }
-    sizes = [said["positions"] for said in agree(ring, facts, {"positions": held})]
+    sizes = [one["positions"] for one in agree(ring, facts, {"positions": held})]
     layout = Layout(sum(sizes), ring.size)
     if sizes != [layout.size(rank) for rank in range(ring.size)]:
         raise ValueError(

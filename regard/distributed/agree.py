@@ -1,8 +1,8 @@
-"""Finding out, before anything large is sent, whether all ranks are about to do the same.
+"""Checking, before anything large is sent, that all ranks are about to do the same.
 
-A rank that was handed other shapes than its neighbours would wait for numbers that never come, or
-take them for what they are not. So the ranks first exchange a few hundred bytes that say what each
-was asked for; where they differ, every rank raises.
+A rank with other shapes than its neighbours would wait for numbers that never come, or read them
+wrongly. So the ranks first exchange a few hundred bytes that describe the call of each; where they
+differ, every rank raises.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def agree(
         ring: the ranks.
         facts: what must be the same everywhere: numbers, texts, lists of them, or None.
         own: what may differ.
-        failure: why this rank can't go on; it is raised here, and the other ranks are told.
+        failure: why this rank can't go on; it is raised here, and sent to the other ranks.
         cure: what to do about a disagreement.
 
     Returns:
@@ -49,29 +49,29 @@ def agree(
         ValueError: if the ranks disagree.
         DistributedError: if another rank can't go on.
     """
-    said = {name: _shortened(fact) for name, fact in {**facts, **(own or {})}.items()}
+    message = {name: _shortened(fact) for name, fact in {**facts, **(own or {})}.items()}
     if failure is not None:
-        said = {_FAILURE: _shortened(f"{type(failure).__name__}: {failure}")}
-    all_said = [_decoded(numbers) for numbers in ring.all_gather(_encoded(said))]
+        message = {_FAILURE: _shortened(f"{type(failure).__name__}: {failure}")}
+    messages = [_decoded(numbers) for numbers in ring.all_gather(_encoded(message))]
     if failure is not None:
         raise failure
-    for rank, other in enumerate(all_said):
+    for rank, other in enumerate(messages):
         if _FAILURE in other:
             raise DistributedError(
                 f"rank {rank} of {ring.size} can't take part, and raises {other[_FAILURE]}"
             )
-    for name in {name: None for other in all_said for name in other if name not in (own or {})}:
-        for rank, other in enumerate(all_said):
-            if other.get(name) != all_said[0].get(name):
+    for name in {name: None for other in messages for name in other if name not in (own or {})}:
+        for rank, other in enumerate(messages):
+            if other.get(name) != messages[0].get(name):
                 raise ValueError(
-                    f"the ranks disagree about {name}: rank 0 has {all_said[0].get(name)}, rank "
+                    f"the ranks disagree about {name}: rank 0 has {messages[0].get(name)}, rank "
                     f"{rank} has {other.get(name)}; {cure}"
                 )
-    return all_said
+    return messages
 
 
 def _shortened(fact: object) -> object:
-    """Cut long texts off: the end of a repr tells no more than its start."""
+    """Cut long texts off: the start of a repr is enough to compare."""
     if isinstance(fact, (list, tuple)):
         return [_shortened(one) for one in fact]
     return fact[:_LONGEST] if isinstance(fact, str) else fact

@@ -1,6 +1,6 @@
 """Products and sums that add up in one order, whatever else is computed beside them.
 
-A library's matrix product, or a sum that it vectorises, rounds by the shape of what it is handed:
+A library's matrix product, or a sum that it vectorises, rounds by the shapes of its operands:
 the same row comes out otherwise in other company. On a CPU these here do not. On a GPU, where a
 result's last bits are not promised, they are the library's.
 

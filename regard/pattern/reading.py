@@ -35,34 +35,34 @@ def take(
     """Take several readouts, each in its place; within some keys, if columns are given.
 
     Args:
-        readouts: what is asked for.
+        readouts: the reductions.
         problem: query, key, mask and the rest.
         sizes: of the pattern.
-        logsumexp: of each row, heads numbered through; None to work it out on the way.
+        logsumexp: of each row, heads numbered through; None to compute it in the same pass.
         columns: the keys to stay within, for which the log-sum-exp must be given.
     """
-    reader, orders = _orders(readouts, problem, sizes)
+    reader, specs = _kernel_specs(readouts, problem, sizes)
     from_kernel = iter(
-        reader.read(problem, list(orders.values()), logsumexp, columns) if orders else ()
+        reader.read(problem, list(specs.values()), logsumexp, columns) if specs else ()
     )
-    rest = [readout for i, readout in enumerate(readouts) if i not in orders]
+    rest = [readout for i, readout in enumerate(readouts) if i not in specs]
     streamed = iter(_streamed(rest, problem, sizes, logsumexp, columns) if rest else ())
     return tuple(
-        readout.from_kernel(next(from_kernel), sizes) if i in orders else next(streamed)
+        readout.from_kernel(next(from_kernel), sizes) if i in specs else next(streamed)
         for i, readout in enumerate(readouts)
     )
 
 
-def _orders(
+def _kernel_specs(
     readouts: Sequence[Readout[Any, Any]], problem: Problem, sizes: Sizes
 ) -> tuple[ModuleType, dict[int, KernelSpec]]:
-    """Find out which kernels serve, and which readouts they compute, by their index, and how."""
+    """Choose the kernels, and say which readouts, by their index, they compute and how."""
     reader = triton if problem.query.device.type == "cuda" else native
     if reader.objection_to_reading(problem) or 0 in (*sizes.leading, sizes.queries, sizes.keys):
         return reader, {}
-    orders = ((i, readout.kernel_spec(sizes)) for i, readout in enumerate(readouts))
-    known = {i: order for i, order in orders if order is not None}
-    return reader, {i: order for i, order in known.items() if not reader.objection_to(order)}
+    specs = ((i, readout.kernel_spec(sizes)) for i, readout in enumerate(readouts))
+    known = {i: spec for i, spec in specs if spec is not None}
+    return reader, {i: spec for i, spec in known.items() if not reader.objection_to(spec)}
 
 
 def _streamed(

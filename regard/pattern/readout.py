@@ -47,7 +47,7 @@ class Sizes:
         return tuple(lengths[axis] for axis in axes)
 
     def zeros(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Make a result's worth of zeros, ``(N, *shape)``, in float64 unless asked otherwise."""
+        """Make a result's worth of zeros, ``(N, *shape)``, in float64 by default."""
         return torch.zeros(self.heads, *shape, dtype=dtype or torch.float64, device=self.device)
 
     def restore(self, result: Tensor) -> Tensor:

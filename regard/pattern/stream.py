@@ -1,4 +1,4 @@
-"""A pattern in blocks: weights recomputed a few rows at a time, handed to readouts, and let go.
+"""A pattern in blocks: weights recomputed a few rows at a time, passed to readouts, and freed.
 
 Rows are complete in a block (all keys that any of its queries sees), so a block can find its own
 log-sum-exp where none is given. Memory is O(block), whatever L and S are.
@@ -73,7 +73,7 @@ def stream(
 
     Args:
         problem: query, key, mask and the rest.
-        logsumexp: of each row, of the heads numbered through; None to work it out on the way.
+        logsumexp: of each row, of the heads numbered through; None to compute it with the blocks.
         columns: stay within these keys, for which the log-sum-exp must be given.
     """
     assert columns is None or logsumexp is not None, "part of a row does not tell its log-sum-exp"

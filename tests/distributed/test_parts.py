@@ -144,7 +144,7 @@ def test_merging_nothing_with_nothing_is_nothing():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_block_written_out_in_tiles_adds_what_the_kernels_add(dtype):
+def test_a_tile_written_out_in_bands_adds_what_the_kernels_add(dtype):
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape):
