@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import regard
 from benchmarks.report import Report, milliseconds
 from regard.backends import NAMES, choose
-from regard.backends.gpu import triton
+from regard.backends.gpu import hardware
 from regard.pattern import reading
 from regard.pattern.readout import Sizes
 from regard.problem import Scoring, check
@@ -84,7 +84,7 @@ def main() -> None:
     """Check, measure, print; exit with 1 if a result is wrong."""
     if not torch.cuda.is_available():
         sys.exit("this measures a GPU, and torch finds none that it can use through CUDA")
-    missing = triton.why_missing()
+    missing = hardware.why_no_triton()
     if missing is not None:
         sys.exit(f"the readouts in Triton are what is measured, but {missing}")
     from benchmarks.gpu_floor import measured

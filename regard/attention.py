@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch.overrides import handle_torch_function, has_torch_function
 
 from regard._contexts import is_concrete
-from regard.backends import choose, quick, run
+from regard.backends import choose_checked, quick, run
 from regard.mask import Mask
 from regard.pattern import Pattern
 from regard.pattern.stream import is_coarse
@@ -105,7 +105,7 @@ def attention(
                 return context
     scoring = Scoring.of(options)
     problem = check(query, key, value, scoring, dropout=dropout, generator=generator)
-    return problem.restore(run(problem, choose(problem, backend))[0])
+    return problem.restore(run(problem, choose_checked(problem, backend))[0])
 
 
 def attention_with_pattern(
@@ -160,7 +160,7 @@ def attention_with_pattern(
         )
     scoring = Scoring.of(options)
     problem = check(query, key, value, scoring, dropout=dropout, generator=generator)
-    choice = choose(problem, backend)
+    choice = choose_checked(problem, backend)
     context, logsumexp = run(problem, choice)
     if logsumexp is not None and choice.name != "native" and is_concrete(logsumexp):
         logsumexp = _refined(problem, logsumexp)

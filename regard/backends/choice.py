@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from regard.backends import eager, native, torch_sdpa
-from regard.backends.gpu import flex, hardware
+from regard.backends.gpu import flex, hardware, self_check
 from regard.backends.gpu.fused import cudnn, efficient, flash
 from regard.backends.gpu.rules import is_plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from jaxtyping import Float
     from torch import Tensor
 
     from regard.problem import Problem
 
-_BACKENDS = {
-    "native": native,
-    "torch_sdpa": torch_sdpa,
-    "flash": flash,
-    "cudnn": cudnn,
-    "efficient": efficient,
-    "flex": flex,
-    "eager": eager,
-}
+_ON_GPU = {"flash": flash, "cudnn": cudnn, "efficient": efficient, "flex": flex}
+"""Experimental: no GPU has run them in this project's tests."""
+_BACKENDS = {"native": native, "torch_sdpa": torch_sdpa, **_ON_GPU, "eager": eager}
 NAMES = tuple(_BACKENDS)
-
 # Fewer queries than fill a tile of cuDNN's. It builds a plan for each shape, which a cache that
 # grows would ask for at each step, while FlashAttention splits the keys of few queries up.
 _FEW = 64
@@ -44,35 +40,72 @@ class Choice:
     version: str | None = None
     """Of FlashAttention on CUDA, which can be exchanged: 'FA2', 'FA3' or 'FA4'."""
 
+    @property
+    def experimental(self) -> bool:
+        """Whether no GPU has run this backend in the project's tests."""
+        return self.name in _ON_GPU
+
+    @property
+    def label(self) -> str:
+        """The backend's name, its version, and whether it is experimental."""
+        notes = [note for note in (self.version, "experimental" * self.experimental) if note]
+        return f"{self.name} ({', '.join(notes)})" if notes else self.name
+
     def __str__(self) -> str:
-        name = self.name if self.version is None else f"{self.name} ({self.version})"
-        return "; ".join([name, *(f"not {other}: {why}" for other, why in self.objections)])
+        return "; ".join([self.label, *(f"not {other}: {why}" for other, why in self.objections)])
 
 
-def choose(problem: Problem, backend: str | None = None) -> Choice:
+def choose(
+    problem: Problem, backend: str | None = None, refused: Mapping[str, str] | None = None
+) -> Choice:
     """Choose the first backend that honours every argument of a problem.
 
     Args:
         problem: the checked arguments.
         backend: a name from `NAMES`, to have this one or an error.
+        refused: backends that are not to be chosen, and why.
 
     Raises:
         ValueError: for an unknown name, and for a backend that can't honour an argument.
     """
+    refused = {} if refused is None else refused
     if backend is not None:
         if backend not in _BACKENDS:
             raise ValueError(f"backend is {backend!r}, but must be None or one of {NAMES}")
-        why = _BACKENDS[backend].objection(problem)
+        why = refused.get(backend) or _BACKENDS[backend].objection(problem)
         if why is not None:
             raise ValueError(f"backend={backend!r} cannot run this: {why}. Use backend='eager'.")
         return Choice(backend, version=_version(backend))
     objections: list[tuple[str, str]] = []
     for name in _preferred(problem):
-        why = _BACKENDS[name].objection(problem)
+        why = refused.get(name) or _BACKENDS[name].objection(problem)
         if why is None:
             return Choice(name, tuple(objections), _version(name))
         objections.append((name, why))
     raise AssertionError("eager objects to nothing")
+
+
+def choose_checked(problem: Problem, backend: str | None = None) -> Choice:
+    """Choose as `choose` does, among the backends that pass their self-check on the device.
+
+    Warns:
+        RuntimeWarning: where another backend takes over from one that failed, with the choice.
+
+    Raises:
+        ValueError: as `choose`, and where the backend named failed.
+    """
+    refused: dict[str, str] = {}
+    choice = choose(problem, backend)
+    while choice.name in _ON_GPU:
+        run = _ON_GPU[choice.name].run
+        failure = self_check.attention_failure(choice.name, run, problem)
+        if failure is None:
+            break
+        refused[choice.name] = failure
+        choice = choose(problem, backend, refused)
+    if refused:
+        warnings.warn(f"attention is computed by {choice}", RuntimeWarning, stacklevel=3)
+    return choice
 
 
 def _preferred(problem: Problem) -> tuple[str, ...]:

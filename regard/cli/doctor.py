@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from regard import Mask, causal, window
-from regard.backends import choose
-from regard.backends.gpu import hardware, triton
+from regard.backends import choose_checked
+from regard.backends.gpu import hardware
 from regard.backends.native import Description, describe, why_missing
 from regard.cli.errors import user_errors
 from regard.problem import Problem, Scoring, check
@@ -66,9 +67,10 @@ def _gpu() -> list[tuple[str, str]]:
         return [("GPU", "none that torch can use through CUDA")]
     major, minor = hardware.capability(torch.device("cuda"))
     name = f"{torch.cuda.get_device_name()}, compute capability {major}.{minor}"
-    missing = triton.why_missing()
+    missing = hardware.why_no_triton()
     by = "Triton" if missing is None else f"torch, in chunks; not by Triton: {missing}"
-    return [("GPU", name), ("GPU readouts", f"by {by}")]
+    kernels = "experimental: checked on first use, and not run on a GPU by the project's tests"
+    return [("GPU", name), ("GPU kernels", kernels), ("GPU readouts", f"by {by}")]
 
 
 def _instructions(library: Description) -> str:
@@ -86,10 +88,11 @@ def _instructions(library: Description) -> str:
 def _choices() -> Table:
     table = Table("attention of", "computed by", "because", box=None, pad_edge=False)
     for name, problem in _problems():
-        choice = choose(problem)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # the table says the same
+            choice = choose_checked(problem)
         why = [f"not {other}: {objection}" for other, objection in choice.objections]
-        version = f" ({choice.version})" if choice.version else ""
-        table.add_row(name, choice.name + version, "\n".join(why) or "it honours every argument")
+        table.add_row(name, choice.label, "\n".join(why) or "it honours every argument")
     return table
 
 

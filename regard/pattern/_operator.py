@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard.backends import choose, run
+from regard.backends import choose_checked, run
 from regard.pattern.internal_readouts import Collected
 from regard.pattern.readable import Readable
 
@@ -64,7 +64,7 @@ class LinearOperator(Readable):
         value = spread.reshape(*self.problem.heads, *columns.shape[-2:])
         problem = replace(self.problem.cast(self.dtype), value=value)
         with torch.no_grad():
-            context = problem.restore(run(problem, choose(problem))[0])
+            context = problem.restore(run(problem, choose_checked(problem))[0])
         return context[..., 0] if x.ndim == 1 else context
 
     def __rmatmul__(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

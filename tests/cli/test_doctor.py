@@ -4,7 +4,6 @@ import pytest
 import torch
 from support.fake_cuda import gpu
 
-from regard.backends.gpu import triton
 from regard.problem import Problem
 
 
@@ -32,21 +31,21 @@ def test_on_a_gpu(regard, one_gpu):
     with gpu((9, 0), flash_attention="FA3"):
         out = table(regard("doctor"))
     assert "GPU A name, compute capability 9.0" in out
-    assert "bfloat16 on CUDA flash (FA3) it honours every argument" in out
-    assert "float32 on CUDA efficient not flash: query is torch.float32" in out
+    assert "bfloat16 on CUDA flash (FA3, experimental) it honours every argument" in out
+    assert "float32 on CUDA efficient (experimental) not flash: query is torch.float32" in out
     assert "float64 on CUDA eager" in out
+    assert "GPU kernels experimental: checked on first use" in out
     assert "a sliding window on CUDA flex" in out
     assert "a softcap on CUDA flex" in out
 
 
 @pytest.mark.parametrize(
-    ("why", "message"),
+    ("triton", "message"),
     [
-        (None, "GPU readouts by Triton"),
-        ("it is gone", "GPU readouts by torch, in chunks; not by Triton: it is gone"),
+        (True, "GPU readouts by Triton"),
+        (False, "GPU readouts by torch, in chunks; not by Triton: there is no Triton"),
     ],
 )
-def test_the_backend_of_readouts_on_a_gpu(regard, one_gpu, monkeypatch, why, message):
-    monkeypatch.setattr(triton, "why_missing", lambda: why)
-    with gpu():
+def test_the_backend_of_readouts_on_a_gpu(regard, one_gpu, triton, message):
+    with gpu(triton=triton):
         assert message in table(regard("doctor"))

@@ -117,7 +117,7 @@ def test_an_activated_flash_attention_comes_first_and_is_named(which, capability
         choice = choose(pretended(dim=dim, **CAUSAL))
     assert choice.name == name
     if name == "flash":
-        assert str(choice) == f"flash ({which})"
+        assert str(choice) == f"flash ({which}, experimental)"
     else:
         assert which in dict(choice.objections)["flash"]
 

@@ -129,7 +129,7 @@ def test_torch_knows_the_calls_and_their_gradients(backend, monkeypatch):
 def test_choosing_by_name_is_by_name():
     x = torch.ones(1, 1, 5, 8, dtype=torch.bfloat16)
     with documented_kernels():
-        assert str(choose(regard.problem.check(x, x, x), "flash")) == "flash (FA2)"
+        assert str(choose(regard.problem.check(x, x, x), "flash")) == "flash (FA2, experimental)"
 
 
 def test_a_sink_that_is_no_number_spares_the_rows_that_see_nothing():

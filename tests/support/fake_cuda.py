@@ -14,7 +14,7 @@ import torch
 import torch.nn.attention.flex_attention as torchs
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from regard.backends.gpu import hardware
+from regard.backends.gpu import hardware, self_check
 from regard.backends.gpu.flex import _kernel
 from regard.backends.gpu.fused import flash
 from regard.problem import Scoring, check
@@ -63,9 +63,14 @@ def pretended(
 
 
 @contextlib.contextmanager
-def flex_on_cpu(*, traced=False):
-    """Let FlexAttention compute on a CPU; traced as on a GPU where gradients are wanted."""
+def flex_on_cpu(*, traced=False, checked=False):
+    """Let FlexAttention compute on a CPU; traced as on a GPU where gradients are wanted.
+
+    Its self-check is left out unless checked.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        if not checked:
+            patch.setattr(self_check, "attention_failure", lambda *given: None)
         patch.setattr(hardware, "elsewhere", lambda problem, backend: None)
         patch.setattr(hardware, "too_old", lambda problem, needed: None)
         patch.setattr(hardware, "why_no_triton", lambda: None)
@@ -83,12 +88,15 @@ def flex_on_cpu(*, traced=False):
 
 
 @contextlib.contextmanager
-def documented_kernels():
+def documented_kernels(*, checked=False):
     """Let the fused kernels of CUDA be computed on a CPU, as they are documented.
 
     They insist on what the real ones insist on, and no gradient passes through the log-sum-exp.
+    Their self-check is left out unless checked.
     """
     with pytest.MonkeyPatch.context() as patch:
+        if not checked:
+            patch.setattr(self_check, "attention_failure", lambda *given: None)
         patch.setattr(hardware, "elsewhere", lambda problem, backend: None)
         patch.setattr(hardware, "capability", lambda device: (9, 0))
         patch.setattr(hardware, "cudnn_version", lambda: 91002)

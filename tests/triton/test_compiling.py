@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from regard.backends.gpu import hardware
+
 pytest.importorskip("triton")
 
 SCRIPT = Path(__file__).parents[1] / "support" / "compiling.py"
@@ -23,6 +25,12 @@ def compiled(tmp_path_factory):
     )
     assert run.returncode == 0, run.stderr[-4000:]
     return json.loads(run.stdout)
+
+
+def test_the_required_version_is_the_one_that_the_project_declares():
+    declared = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'"{hardware.TRITON};' in declared
+    assert declared.count("triton>") == 1
 
 
 def test_every_kernel_compiles(compiled):

@@ -10,10 +10,20 @@ import torch
 if TYPE_CHECKING:
     from regard.problem import Problem
 
+TRITON = "triton>=3.9"
+"""The requirement, which pyproject.toml states too: kernels take named tuples."""
+
 
 def is_nvidia(device: torch.device) -> bool:
     """Whether a device is one of CUDA's; ROCm's bear the same name, but run other kernels."""
     return device.type == "cuda" and torch.version.hip is None
+
+
+def name(device: torch.device) -> str:
+    """Name a device: its place, and on CUDA what it is."""
+    if device.type != "cuda":
+        return str(device)
+    return f"{device} ({torch.cuda.get_device_name(device)})"
 
 
 def capability(device: torch.device) -> tuple[int, int]:
@@ -29,7 +39,7 @@ def cudnn_version() -> int:
 def why_no_triton() -> str | None:
     """Say why Triton can't be used, or None."""
     if find_spec("triton") is None:
-        return "Triton is not installed"
+        return f"Triton is not installed; pip install '{TRITON}'"
     return None
 
 

@@ -1,0 +1,88 @@
+"""The self-check of the readouts' kernels: each kind of a small pattern, from its weights.
+
+Axes: N heads numbered through, L queries, S keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard._contexts import is_concrete
+from regard.backends.gpu.self_check import difference, once, small_problem
+from regard.backends.gpu.triton._read import read_all
+from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.steps import written_out
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from regard.problem import Problem
+
+TOLERANCE = 1e-4
+"""How far a readout may be off: sums of some dozens of float32 numbers near 1."""
+
+
+def failure(problem: Problem, kinds: Sequence[Kind]) -> str | None:
+    """Say why the kernel of some kinds is not to be trusted with a problem, or None.
+
+    Kinds that are read together are a kernel of their own, and are compared together.
+    """
+    if not is_concrete(problem.query):
+        return None
+    device, dtype, together = problem.query.device, problem.query.dtype, frozenset(kinds)
+
+    def compare() -> str | None:
+        small = small_problem(device, dtype)
+        steps = dict(written_out(small.cast(torch.float64)))
+        cases = _cases(steps["weights"].flatten(0, 1), steps["logsumexp"].flatten(0, 1))
+        some = {kind: cases[kind] for kind in sorted(together)}
+        results = read_all(small, [spec for spec, _ in some.values()], None, None)
+        for (kind, (_, exact)), (result, *_) in zip(some.items(), results, strict=True):
+            why = difference(f"readout {kind.name.lower()}", result, exact, TOLERANCE)
+            if why is not None:
+                return why
+        return None
+
+    return once(("triton", together, device, dtype), device, compare)
+
+
+def _cases(
+    weights: Float[Tensor, "N L S"], logsumexp: Float[Tensor, "N L"]
+) -> dict[Kind, tuple[KernelSpec, Tensor]]:
+    """Of each kind, make a kernel's order and its result by definition."""
+    heads, queries, keys = weights.shape
+    index = torch.arange(keys, device=weights.device)
+    marks = index % 5 == 0
+    chosen = index[1::20]
+    numbered = torch.stack((chosen, torch.arange(len(chosen), device=weights.device)))
+    rows = torch.linspace(-1, 1, heads * 3 * queries, device=weights.device)
+    rows = rows.reshape(heads, 3, queries)
+
+    def case(
+        kind: Kind, exact: Tensor, size: int = 0, operand: Tensor | None = None
+    ) -> tuple[KernelSpec, Tensor]:
+        shape = tuple(exact.shape[1:])
+        return KernelSpec(kind=kind, shape=shape, size=size, operand=operand), exact
+
+    back = (index[:, None] - index).abs()
+    diagonals = [weights.diagonal(-steps, -2, -1).mean(-1) for steps in range(9)]
+    pixels = weights.unflatten(-2, (6, -1)).unflatten(-1, (4, -1))
+    exact = (
+        case(Kind.LOGSUMEXP, logsumexp),
+        case(Kind.MAX, weights.amax(-1)),
+        case(Kind.ENTROPY, torch.special.entr(weights).sum(-1)),
+        case(Kind.DISTANCE, (weights * back).sum(-1)),
+        case(Kind.MASS, weights[..., marks].sum(-1), operand=marks),
+        case(Kind.TOP, weights.topk(3).values, size=3),
+        case(Kind.WEIGHTS, weights[..., chosen], size=len(chosen), operand=numbered),
+        case(Kind.RECEIVED, weights.sum(-2)),
+        case(Kind.COLLECTED, rows.double() @ weights, size=3, operand=rows),
+        case(Kind.OFFSETS, torch.stack(diagonals, -1), size=len(diagonals)),
+        case(Kind.IMAGE, pixels.mean((-3, -1))),
+    )
+    return {spec.kind: (spec, result) for spec, result in exact}
