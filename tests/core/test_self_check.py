@@ -139,8 +139,7 @@ def test_a_wrong_readout_is_refused_and_a_right_one_is_checked_once(monkeypatch)
         lengths.append(problem.queries)
         return read_all(problem, specs, *rest)
 
-    problem, _ = regard.Pattern(*tensors()[:2]).parts()
-    problem = problem.window(slice(0, 5), slice(0, 7))
+    problem = regard.problem.check(*(t[..., :5, :] for t in tensors()))
     every = _self_check._cases(torch.eye(48).expand(2, -1, -1).double(), torch.zeros(2, 48))
     received = [every[triton.Kind.RECEIVED][0]]
     with kernels():
