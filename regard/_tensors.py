@@ -50,6 +50,16 @@ def check_floating(tensor: object, name: str) -> None:
     check_dtype(tensor, name)
 
 
+def check_integers(tensor: torch.Tensor, name: str) -> None:
+    """Check that a tensor holds integers.
+
+    Raises:
+        TypeError: if it does not.
+    """
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise TypeError(f"{name} must hold integers, but is {tensor.dtype}; try {name}.long()")
+
+
 def check_dtype(tensor: torch.Tensor, name: str) -> None:
     """Check that a floating-point tensor has a dtype that is supported.
 

@@ -45,8 +45,8 @@ def attention(
     """Compute scaled dot-product attention.
 
     ``context = softmax(mask(cap·tanh(scale·query·keyᵀ/cap) + bias)) @ value`` (Vaswani et al. 2017,
-    arXiv:1706.03762, equation 1), where the softmax's denominator may hold a sink. A row that may
-    see nothing gives context 0 and gradient 0; a hidden key or value never touches a result. The
+    arXiv:1706.03762, equation 1), where the softmax's denominator may hold a sink. A fully
+    masked row gives context 0 and gradient 0; a masked key or value never touches a result. The
     dtype of the tensors decides, also under autocast, which `scaled_dot_product_attention` follows.
 
     It can be compiled, exported and traced, gives shapes on the meta device, and can be transformed

@@ -23,7 +23,7 @@ import torch
 
 from regard._axes import align, flat, matrix
 from regard._contexts import abstract_reason
-from regard._tensors import check_dtype, check_tensor
+from regard._tensors import check_dtype, check_integers, check_tensor
 from regard.mask._terms import Causal, Documents, Intervals, Padding, Prefix, Term, Window, runs
 from regard.mask.bounds import AffineBounds, IndexBounds, intersect_affine
 from regard.mask.rows import Rows
@@ -210,7 +210,7 @@ def prefix(
         [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     """
     if isinstance(length, torch.Tensor):
-        _check_integers(length, "length")
+        check_integers(length, "length")
     else:
         _check_whole(length, "length")
         if length < 0:
@@ -235,7 +235,7 @@ def documents(ids: Int[Tensor, "*b S"], *, offset: int | Int[Tensor, "*b"] | Non
         [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
     """
     _check_positions(ids, "ids")
-    _check_integers(ids, "ids")
+    check_integers(ids, "ids")
     _require_values(ids, "ids")
     changes = ids[..., 1:] != ids[..., :-1]
     ordered = ids.sort(dim=-1).values
@@ -266,7 +266,7 @@ def padding(keep: Bool[Tensor, "*b S"] | Int[Tensor, "*b S"]) -> Mask:
     _check_positions(keep, "keep")
     _require_values(keep, "keep")
     if keep.dtype != torch.bool:
-        _check_integers(keep, "keep")
+        check_integers(keep, "keep")
         if not keep.is_meta and bool(((keep != 0) & (keep != 1)).any()):
             raise ValueError("keep holds numbers other than 0 and 1; for token ids, compare first")
     kept = keep.bool()
@@ -308,7 +308,7 @@ def intervals(
     """
     for name, bound in (("start", start), ("stop", stop)):
         _check_positions(bound, name)
-        _check_integers(bound, name)
+        check_integers(bound, name)
     if start.shape != stop.shape:
         raise ValueError(
             f"start has shape {tuple(start.shape)} and stop {tuple(stop.shape)}; give one of each "
@@ -367,7 +367,7 @@ def _same_offset(one: int | Tensor | None, other: int | Tensor | None) -> int | 
 
 def _checked_offset(offset: int | Tensor | None) -> int | Tensor | None:
     if isinstance(offset, torch.Tensor):
-        _check_integers(offset, "offset")
+        check_integers(offset, "offset")
     elif offset is not None:
         _check_whole(offset, "offset")
     return offset
@@ -383,11 +383,6 @@ def _check_positions(tensor: object, name: str) -> None:
     assert isinstance(tensor, torch.Tensor), "it has just been checked"
     if tensor.ndim == 0:
         raise ValueError(f"{name} needs an axis with one entry a key, but is a single number")
-
-
-def _check_integers(tensor: Shaped[Tensor, "..."], name: str) -> None:
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise TypeError(f"{name} must hold integers, but is {tensor.dtype}; try {name}.long()")
 
 
 def _require_values(tensor: Shaped[Tensor, "..."], name: str) -> None:
