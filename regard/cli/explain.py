@@ -28,7 +28,7 @@ _EXAMPLE = (
 def explain(
     text: Annotated[
         str | None,
-        typer.Argument(help="Text to explain; - reads standard input; none takes an example."),
+        typer.Argument(help="Text to explain; - reads standard input; by default an example."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option(help="Explain the text of this file.", metavar="FILE")
@@ -44,7 +44,7 @@ def explain(
     ] = None,
     head: Annotated[int | None, typer.Option(help="The head of that layer; from 0.")] = None,
     query: Annotated[
-        int | None, typer.Option(help="Token whose keys are shown; from 0; the last unless given.")
+        int | None, typer.Option(help="Token whose keys are shown; from 0; by default the last.")
     ] = None,
     chunk: Annotated[
         int, typer.Option(help="Which piece of a text longer than the model's context; from 0.")

@@ -23,7 +23,7 @@ __all__ = ["Folder", "Model", "one_folder", "subject_of", "write_report"]
 Folder = Annotated[
     Path | None,
     typer.Argument(
-        help="Folder of a model or a recording; none takes the model that comes with regard.",
+        help="Folder of a model or a recording; by default the model that comes with regard.",
         metavar="[MODEL_DIR | RECORDING_DIR]",
     ),
 ]

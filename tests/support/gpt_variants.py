@@ -1,4 +1,4 @@
-"""Configurations with every option of the model, by what they are called in tests."""
+"""Configurations with every option of the model, by name."""
 
 from regard.gpt import GPTConfig
 

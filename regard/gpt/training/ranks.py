@@ -133,7 +133,7 @@ class Ranks:
                     )
 
     @contextmanager
-    def explained_loss(self) -> Iterator[None]:
+    def report_lost_rank(self) -> Iterator[None]:
         """Raise `DistributedError` with advice where a rank is lost inside the block.
 
         Raises:

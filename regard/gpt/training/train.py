@@ -109,7 +109,7 @@ def train(
     accelerators = [] if device.type == "cpu" else [device]
     with (
         current_ranks() as ranks,
-        ranks.explained_loss(),
+        ranks.report_lost_rank(),
         FolderLock(root / LOCK) as lock,
         torch.random.fork_rng(devices=accelerators, device_type=_accelerator(device)),
     ):
