@@ -1,4 +1,4 @@
-# Everything below needs only make and Python ≥ 3.11; it happens in .venv.
+# Everything below needs only make and Python ≥ 3.11; it happens in .venv. JavaScript is checked where npm is.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
