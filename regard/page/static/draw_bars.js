@@ -1,10 +1,10 @@
-/** Small figures as marks: vectors as strips of signed bars, readouts as lines along the text. */
+/** Small figures as marks: vectors as signed bars, readouts as lines along the text. */
 
 /**
  * A vector: a bar for each number, up for positive and down for negative.
  * @param {Surface} surface
  * @param {{values: number[], width: number, height: number, most: number, inks: Inks, chosen?: number|null}} data
- *   most: the greatest size that the strip has room for, so that strips can share a scale
+ *   most: the greatest size that the bars have room for, so that vectors can share a scale
  */
 export function paintVector(surface, { values, width, height, most, inks, chosen = null }) {
   const step = width / values.length;
@@ -25,7 +25,7 @@ export function paintVector(surface, { values, width, height, most, inks, chosen
 
 /**
  * One readout along the text, with its ends in numbers; the mean of a pixel as a line, its least and
- * greatest as a band.
+ * greatest as an area.
  * @param {Surface} surface
  * @param {{values: Float32Array, x: number, y: number, width: number, height: number, most: number,
  *   inks: Inks, at: number|null}} data

@@ -6,7 +6,7 @@ import { set } from "./store.js";
 import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
 
-const HEIGHT = 24; // pixels of a strip
+const HEIGHT = 24; // pixels of a vector’s bars
 
 export const greatest = (/** @type {number[][]} */ vectors) =>
   Math.max(1e-9, ...vectors.map((vector) => vector.reduce((most, value) => Math.max(most, Math.abs(value)), 0)));
