@@ -25,13 +25,12 @@ if TYPE_CHECKING:
 
 
 def take_rows(
-    launch: Launch, orders: Sequence[KernelSpec], known: Float[Tensor, "N L"]
+    launch: Launch, specs: Sequence[KernelSpec], known: Float[Tensor, "N L"]
 ) -> list[tuple[Tensor, ...]]:
-    """Take what is ordered in one pass: any number of readouts, an image at most."""
-    kinds = {order.kind for order in orders}
+    """Take readouts in one pass: any number of readouts, an image at most."""
+    kinds = {spec.kind for spec in specs}
     tops, marked, images = (
-        [order for order in orders if order.kind == kind]
-        for kind in (Kind.TOP, Kind.MASS, Kind.IMAGE)
+        [spec for spec in specs if spec.kind == kind] for kind in (Kind.TOP, Kind.MASS, Kind.IMAGE)
     )
     heads, queries = known.shape
     keys, blocks = launch.problem.keys, launch.query_blocks
@@ -44,13 +43,13 @@ def take_rows(
     marks = mass = None
     if marked:
         marks = known.new_zeros((power_of_two(len(marked)), keys), dtype=torch.uint8)
-        for mark, order in zip(marks, marked, strict=False):
-            assert order.operand is not None, "keys are marked"
-            mark.copy_(order.operand != 0)
+        for mark, spec in zip(marks, marked, strict=False):
+            assert spec.operand is not None, "keys are marked"
+            mark.copy_(spec.operand != 0)
         mass = known.new_empty((len(marks), heads, queries))
 
     top = top_positions = None
-    top_size = max((order.size for order in tops), default=1)
+    top_size = max((spec.size for spec in tops), default=1)
     if tops:
         top = known.new_empty((heads, queries, top_size))
         top_positions = known.new_empty(top.shape, dtype=torch.int64)
@@ -84,22 +83,22 @@ def take_rows(
         SLOTS=pixel_parts.slots,
     )
 
-    found: dict[Kind, tuple[Tensor, ...]] = {
+    by_kind: dict[Kind, tuple[Tensor, ...]] = {
         kind: (tensor,) for kind, tensor in per_row.items() if tensor is not None
     }
     if received is not None:
-        found[Kind.RECEIVED] = (folded(received, Parts.of_sum(chunks))[:, 0].float(),)
+        by_kind[Kind.RECEIVED] = (folded(received, Parts.of_sum(chunks))[:, 0].float(),)
     if image is not None:
         area = (queries / image_rows) * (keys / image_columns)
-        found[Kind.IMAGE] = ((folded(image, pixel_parts) / area).float(),)
+        by_kind[Kind.IMAGE] = ((folded(image, pixel_parts) / area).float(),)
     masses = iter(() if mass is None else mass)
 
-    def result(order: KernelSpec) -> tuple[Tensor, ...]:
-        if order.kind == Kind.MASS:
+    def result(spec: KernelSpec) -> tuple[Tensor, ...]:
+        if spec.kind == Kind.MASS:
             return (next(masses),)
-        if order.kind == Kind.TOP:
-            assert top is not None and top_positions is not None, "it is ordered"  # noqa: PT018 - one invariant
-            return top[..., : order.size], top_positions[..., : order.size]
-        return found[order.kind]
+        if spec.kind == Kind.TOP:
+            assert top is not None and top_positions is not None, "a spec asks for it"  # noqa: PT018 - one invariant
+            return top[..., : spec.size], top_positions[..., : spec.size]
+        return by_kind[spec.kind]
 
-    return [result(order) for order in orders]
+    return [result(spec) for spec in specs]

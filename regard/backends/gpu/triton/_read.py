@@ -1,4 +1,4 @@
-"""Readouts by the kernels: which of them serve what is ordered, and in what memory.
+"""Readouts by the kernels: which of them compute which readouts, and in what memory.
 
 Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S keys.
 """
@@ -34,46 +34,46 @@ _GIVEN = 16
 
 def read_all(
     problem: Problem,
-    orders: Sequence[KernelSpec],
+    specs: Sequence[KernelSpec],
     logsumexp: Float[Tensor, "N L"] | None,
     columns: slice | None,
 ) -> list[tuple[Tensor, ...]]:
-    """Compute what is ordered; see `read`."""
+    """Compute readouts; see `read`."""
     assert columns is None or logsumexp is not None, "part of a row does not tell its log-sum-exp"
     device = problem.query.device
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         launch = Launch.of(problem, columns)
         known = _logsumexp(launch) if logsumexp is None else logsumexp.float().contiguous()
         results: dict[int, tuple[Tensor, ...]] = {}
-        for numbers in _passes(orders):
-            found = _take(launch, [orders[i] for i in numbers], known)
-            results.update(zip(numbers, found, strict=True))
-    return [results[i] for i in range(len(orders))]
+        for numbers in _passes(specs):
+            taken = _take(launch, [specs[i] for i in numbers], known)
+            results.update(zip(numbers, taken, strict=True))
+    return [results[i] for i in range(len(specs))]
 
 
-def _passes(orders: Sequence[KernelSpec]) -> list[list[int]]:
-    """Share the orders out among passes over the pattern.
+def _passes(specs: Sequence[KernelSpec]) -> list[list[int]]:
+    """Share the specs out among passes over the pattern.
 
     One pass over the rows takes everything but offsets, of which only the tiles along the diagonal
     are gone over, a second image, slices and products from the left. What keys receive has a
     faster pass of its own, where it is all that is asked for.
     """
-    together = [i for i, order in enumerate(orders) if order.kind not in _APART]
-    images = [i for i in together if orders[i].kind == Kind.IMAGE]
-    apart = [i for i, order in enumerate(orders) if order.kind in _APART]
+    together = [i for i, spec in enumerate(specs) if spec.kind not in _APART]
+    images = [i for i in together if specs[i].kind == Kind.IMAGE]
+    apart = [i for i, spec in enumerate(specs) if spec.kind in _APART]
     first = [i for i in together if i not in images[1:]]
     return [p for p in (first, *([i] for i in images[1:]), *([i] for i in apart)) if p]
 
 
-def _take(launch: Launch, orders: Sequence[KernelSpec], known: Tensor) -> list[tuple[Tensor, ...]]:
+def _take(launch: Launch, specs: Sequence[KernelSpec], known: Tensor) -> list[tuple[Tensor, ...]]:
     """Take the readouts of one pass."""
-    kinds = {order.kind for order in orders}
+    kinds = {spec.kind for spec in specs}
     if kinds == {Kind.RECEIVED}:
         received = _columns(launch, known, None)
-        return [(received,) for _ in orders]
+        return [(received,) for _ in specs]
     if kinds & _APART.keys():
-        return [(_APART[order.kind](launch, order, known),) for order in orders]
-    return take_rows(launch.crowded(), orders, known)
+        return [(_APART[spec.kind](launch, spec, known),) for spec in specs]
+    return take_rows(launch.crowded(), specs, known)
 
 
 def _logsumexp(launch: Launch) -> Float[Tensor, "N L"]:
@@ -88,30 +88,30 @@ def _logsumexp(launch: Launch) -> Float[Tensor, "N L"]:
     return result
 
 
-def _slices(launch: Launch, order: KernelSpec, known: Tensor) -> Tensor:
-    assert order.operand is not None, "the keys are chosen"
-    weights = known.new_empty((*known.shape, order.size))
-    tiles = -(-order.size // launch.tiles.keys)
+def _slices(launch: Launch, spec: KernelSpec, known: Tensor) -> Tensor:
+    assert spec.operand is not None, "the keys are chosen"
+    weights = known.new_empty((*known.shape, spec.size))
+    tiles = -(-spec.size // launch.tiles.keys)
     if tiles:
         read_slices[(launch.heads * launch.query_blocks, tiles)](
             **launch.arguments(),
             logsumexp=known,
-            chosen=order.operand.to(known.device),
+            chosen=spec.operand.to(known.device),
             weights=weights,
-            chosen_number=order.size,
+            chosen_number=spec.size,
             blocks=launch.query_blocks,
         )
     return weights
 
 
-def _columns(launch: Launch, known: Tensor, order: KernelSpec | None) -> Tensor:
-    """Sum the columns; or multiply from the left, if rows are ordered."""
+def _columns(launch: Launch, known: Tensor, spec: KernelSpec | None) -> Tensor:
+    """Sum the columns; or multiply from the left, if there are rows to multiply."""
     keys = launch.problem.keys
     spans = launch.spans()
-    rows = 0 if order is None else order.size
-    shape = (launch.heads, keys) if order is None else (launch.heads, rows, keys)
+    rows = 0 if spec is None else spec.size
+    shape = (launch.heads, keys) if spec is None else (launch.heads, rows, keys)
     result = known.new_empty(shape)
-    groups = 1 if order is None else -(-rows // _GIVEN)
+    groups = 1 if spec is None else -(-rows // _GIVEN)
     if groups:
         read_columns[(launch.heads * launch.key_blocks, groups)](
             **launch.arguments(),
@@ -119,9 +119,9 @@ def _columns(launch: Launch, known: Tensor, order: KernelSpec | None) -> Tensor:
             spans=spans,
             block_strides=(*spread_strides(spans[0])[:2], spans.stride(0)),
             query_blocks=launch.query_blocks,
-            received=result if order is None else None,
-            given=None if order is None else order.operand,
-            collected=None if order is None else result,
+            received=result if spec is None else None,
+            given=None if spec is None else spec.operand,
+            collected=None if spec is None else result,
             given_rows=rows,
             blocks=launch.key_blocks,
             GIVEN=_GIVEN,
@@ -130,9 +130,9 @@ def _columns(launch: Launch, known: Tensor, order: KernelSpec | None) -> Tensor:
     return result
 
 
-def _diagonals(launch: Launch, order: KernelSpec, known: Tensor) -> Tensor:
+def _diagonals(launch: Launch, spec: KernelSpec, known: Tensor) -> Tensor:
     """Average the weights by how far back they lie."""
-    offsets = order.size
+    offsets = spec.size
     chunks = min(CHUNKS, launch.query_blocks)
     sums = known.new_zeros((launch.heads, chunks, offsets))
     counts = torch.zeros_like(sums, dtype=torch.int32)
@@ -154,5 +154,5 @@ _APART: dict[Kind, Callable[[Launch, KernelSpec, Tensor], Tensor]] = {
     Kind.LOGSUMEXP: lambda _inputs, _order, known: known,
     Kind.WEIGHTS: _slices,
     Kind.OFFSETS: _diagonals,
-    Kind.COLLECTED: lambda launch, order, known: _columns(launch.crowded(), known, order),
+    Kind.COLLECTED: lambda launch, spec, known: _columns(launch.crowded(), known, spec),
 }

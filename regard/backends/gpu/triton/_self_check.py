@@ -54,7 +54,7 @@ def failure(problem: Problem, kinds: Sequence[Kind]) -> str | None:
 def _cases(
     weights: Float[Tensor, "N L S"], logsumexp: Float[Tensor, "N L"]
 ) -> dict[Kind, tuple[KernelSpec, Tensor]]:
-    """Of each kind, make a kernel's order and its result by definition."""
+    """Of each kind, make a kernel spec and its result by definition."""
     heads, queries, keys = weights.shape
     index = torch.arange(keys, device=weights.device)
     marks = index % 5 == 0
