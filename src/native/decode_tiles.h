@@ -44,8 +44,8 @@ class Prefetch {
     int64_t lines = min(step_, left_);
     left_ -= lines;
     for (; lines > 0; lines--) {
-      // NOLINTNEXTLINE(performance-no-int-to-ptr): it may be past the end, where pointers may not
-      // point
+      // It may be past the end, where pointers may not point.
+      // NOLINTNEXTLINE(performance-no-int-to-ptr)
       __builtin_prefetch((const void *)(row_ + at_));
       at_ += LINE;
       if (at_ >= width_) at_ = 0, row_ += stride_;
