@@ -27,6 +27,7 @@ if not torch.cuda.is_available():  # Triton asks for it when it is imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 CORE = (
+    "regard._shapes",
     "regard._axes",
     "regard._contexts",
     "regard._tensors",

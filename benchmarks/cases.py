@@ -5,20 +5,18 @@ Axes: B batch, H query heads, G key/value heads, L queries and keys, D head dime
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 import regard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
     from regard import Mask
 
     Attention = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,8 +13,6 @@ from benchmarks.peers import PEERS, Ready, version
 from benchmarks.report import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from benchmarks.report import Report
 
 # None so long that those which store the weights run out of memory.

@@ -8,6 +8,8 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib.util import find_spec
 from math import log2
@@ -18,15 +20,12 @@ import torch
 import regard
 from benchmarks.painting import painting
 from benchmarks.serving import served
+from regard.record import Recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
     import httpx
 
     from benchmarks.report import Report
-    from regard.record import Recording
 
 PIXELS = 800
 LONG, USUAL, DIM = 65_536, 4096, 64

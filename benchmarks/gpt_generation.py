@@ -7,6 +7,7 @@ the same rounds gives the most tokens a second that the machine allows.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from statistics import median
@@ -17,8 +18,6 @@ import torch
 from regard.backends.native.peak import peak_bandwidth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from benchmarks.report import Report
     from regard.gpt import GPT
 

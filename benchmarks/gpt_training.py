@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from benchmarks.nanogpt import NanoGPT, Update
 from regard.backends.native.peak import peak_flops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor
-
     from benchmarks.report import Report
     from regard.gpt import GPTConfig
 

@@ -8,12 +8,14 @@ forward of every backend, and the readouts beside the flash forward and beside t
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
@@ -25,10 +27,6 @@ from regard.pattern.readout import Sizes
 from regard.problem import Scoring, check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
     from benchmarks.gpu_floor import Ceilings
 
 CAUSAL = regard.causal()

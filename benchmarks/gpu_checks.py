@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
+from torch import Tensor
 
 import regard
 from regard.backends import NAMES, choose
 from regard.pattern.readouts import Top
 from regard.problem import Scoring, check
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
 
 B, H, G, L, S = 2, 4, 2, 517, 643
 ROWS = slice(100, 103)

@@ -9,6 +9,7 @@ that moves query, key and result.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from benchmarks.gpu import Shape
 
 _ELEMENTS, _STEPS = 4096, 4096

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,8 +24,6 @@ from regard.gpt.training.hardware import bfloat16, this_machine
 from regard.gpt.training.metrics import peak_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from benchmarks.gpt_training import Step
 
 WARMING = 10  # steps in which a model is compiled, and a GPU reaches its clock

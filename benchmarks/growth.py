@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from benchmarks.measure import interleaved
 from benchmarks.report import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from benchmarks.report import Report
 
 LENGTHS = tuple(Case(1, 2, 2048 * 2**power, 64) for power in range(6))

@@ -11,16 +11,13 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from benchmarks.report import Report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def isolated(report: Report, measure: Callable[[Report], None]) -> None:

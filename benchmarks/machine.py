@@ -6,16 +6,13 @@ import importlib.metadata
 import os
 import platform
 import statistics
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from regard.backends.native import library
 from regard.backends.native.peak import peak_bandwidth, peak_flops
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def describe() -> None:

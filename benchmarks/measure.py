@@ -9,12 +9,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _ENOUGH = 0.02  # seconds of a task in a round: what is quicker is called many times
 _SECONDS = 5.0  # of all rounds, where between the fewest and the most of them take that long

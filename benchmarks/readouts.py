@@ -7,23 +7,21 @@ takes.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 import regard
 from benchmarks.measure import extra_memory, high_water, interleaved
 from benchmarks.report import milliseconds
+from regard.pattern.readouts import Readout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
     from benchmarks.report import Report
-    from regard.pattern.readouts import Readout
 
 HEADS, DIM = 12, 64
 LENGTHS = (4096, 16384)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
@@ -18,8 +19,6 @@ from benchmarks.measure import extra_memory, high_water, interleaved
 from benchmarks.report import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from benchmarks.report import Report
 
 LAYERS, HEADS, DIM = 2, 12, 64

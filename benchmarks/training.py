@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from benchmarks.report import milliseconds
 from regard.backends.native.peak import peak_flops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from benchmarks.cases import Attention, Case
     from benchmarks.report import Report
 

@@ -17,14 +17,12 @@ from matplotlib.patches import Rectangle
 from pages import FOLDER
 
 from regard.gpt import load
-from regard.record.forward_pass import forward_pass
+from regard.record import HeadScores
+from regard.record.forward_pass import ForwardPass, forward_pass
 from regard.view.tokens import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from regard.record import HeadScores
-    from regard.record.forward_pass import ForwardPass
 
 TEXT = (
     "The with statement is used to wrap the execution of a block. "

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
+from torch import Tensor
 
 from regard.view.plot.style import ACCENT, FAINT, INK, LINE, STYLE, canvas, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from matplotlib.axes import Axes
-    from torch import Tensor
 
 __all__ = [
     "ACCENT",

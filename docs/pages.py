@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from sybil import Document
 from sybil.evaluators.doctest import NUMBER
 from sybil.parsers.markdown import PythonCodeBlockParser
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FOLDER = Path(__file__).resolve().parent
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +36,6 @@ from rich.terminal_theme import TerminalTheme
 from regard.view.terminal import step_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     Names = Mapping[str, Any]
 
 TOKENS = ["the", "warm", "sunny", "day", "went", "by"]  # of the six rows that the pages share

@@ -6,14 +6,12 @@ Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
-if TYPE_CHECKING:
-    from jaxtyping import Shaped
-    from torch import Tensor
+from regard._shapes import Shaped
 
 
 class Mover:

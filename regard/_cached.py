@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from collections.abc import Callable
+from typing import Generic, Self, TypeVar, overload
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
 
 T = TypeVar("T")
 

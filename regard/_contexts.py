@@ -5,9 +5,8 @@ What torch has no public name for is asked here alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 from torch._C import _get_dispatch_mode, _get_tracing_state, _len_torch_dispatch_stack
 from torch._C import _TorchDispatchModeKey as _Mode
 from torch._C._autograd import _profiler_enabled
@@ -18,9 +17,6 @@ from torch._C._functorch import (
 )
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def must_dispatch() -> bool:

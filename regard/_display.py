@@ -6,11 +6,10 @@ the function that finds what draws, which is called where something is to be sho
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Find = Callable[[str], Callable[..., Any]]
 
 _finders: list[Find] = []

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CHECKOUT = Path(__file__).parents[1]
 

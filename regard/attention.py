@@ -6,25 +6,19 @@ key, Dv of value. Every leading dimension is optional.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Unpack
 
+import torch
+from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from regard._contexts import is_concrete
+from regard._shapes import Float
 from regard.backends import choose_checked, quick, run
 from regard.mask import Mask
 from regard.pattern import Pattern
 from regard.pattern.stream import is_coarse
-from regard.problem import Scoring, check
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    import torch
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.problem import Problem, ScoringOptions
+from regard.problem import Problem, Scoring, ScoringOptions, check
 
 __all__ = ["attention", "attention_with_pattern"]
 
@@ -117,7 +111,9 @@ def attention_with_pattern(
     generator: torch.Generator | None = None,
     backend: str | None = None,
     **options: Unpack[ScoringOptions],
-) -> tuple[Float[Tensor, "*b L Dv"], Pattern]:
+) -> tuple[
+    Float[Tensor, "*b L Dv"], Pattern | Any
+]:  # Any: a ShardedPattern in distributed.context_parallel
     """Compute `attention`, and give its weights as a `Pattern` beside it, which stores none.
 
     The pattern has each row's log-sum-exp from the kernel. It carries no gradients.

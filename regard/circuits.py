@@ -12,17 +12,15 @@ https://transformer-circuits.pub/2021/framework, section "Summarizing OV/QK Matr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jaxtyping import Complex, Float
+from regard._shapes import Complex, Float
 
 __all__ = ["LowRank", "copying", "ov", "qk"]
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from regard._contexts import to_autocast_dtype
+from regard._shapes import Float, Shaped
 from regard._tensors import refuse_nested
 from regard.attention import attention
 from regard.mask import Mask, causal, dense
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
-    from torch import Tensor
 
 __all__ = ["scaled_dot_product_attention"]
 

@@ -11,28 +11,24 @@ precisions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import torch
+from torch import Tensor
 
 from regard._captions import caption
 from regard._display import show
 from regard._extras import install
-from regard.problem import Problem, Scoring, check
+from regard._shapes import Float
+from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.problem.dropout import keep_mask
 from regard.problem.finite import dot_products, softcapped, weighted_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Unpack
-
-    from jaxtyping import Float
     from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
-    from torch import Tensor
-
-    from regard.problem import ScoringOptions
 
 __all__ = ["Step", "Steps", "explain"]
 

@@ -6,20 +6,15 @@ queries and s keys of a block.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Bool, Float
+from regard.problem import Problem
 from regard.steps import total_bias
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import Bool, Float
-    from torch import Tensor
-
-    from regard.problem import Problem
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -6,14 +6,10 @@ name before it and the cure behind it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from regard._contexts import exporting_to_onnx, has_tangent, transforms
-
-if TYPE_CHECKING:
-    from regard.problem import Problem
+from regard.problem import Problem
 
 THREE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from torch import Tensor
+
+from regard._shapes import Float
 from regard.backends import eager, native, torch_sdpa
 from regard.backends.gpu import flex, hardware, self_check
 from regard.backends.gpu.fused import cudnn, efficient, flash
 from regard.backends.gpu.rules import is_plain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.problem import Problem
+from regard.problem import Problem
 
 _ON_GPU = {"flash": flash, "cudnn": cudnn, "efficient": efficient, "flex": flex}
 """Experimental: no GPU has run them in this project's tests."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from torch import Tensor
 
+from regard._shapes import Float
+from regard.problem import Problem
 from regard.steps import written_out
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.problem import Problem
 
 
 def objection(problem: Problem) -> str | None:  # noqa: ARG001 - every backend answers this question

@@ -12,13 +12,16 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D and Dv hea
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from regard._axes import pad_last, padded_size
+from regard._shapes import Float
 from regard.backends._blocks import in_blocks
 from regard.backends._objections import (
     THREE_DTYPES,
@@ -32,15 +35,10 @@ from regard.backends._objections import (
 )
 from regard.backends._results import empty_result, with_sink
 from regard.backends.gpu.hardware import is_nvidia
+from regard.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import Float
-    from torch import Tensor
-
     from regard.backends._blocks import Block
-    from regard.problem import Problem
 
     Kernel = Callable[..., tuple[Tensor, Tensor | None]]
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import Tensor
 
 import regard
-from regard.record.forward_pass import forward_pass
+from regard.record.forward_pass import ForwardPass, forward_pass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
     from regard.gpt import GPT, GPTConfig, Tokenizer
     from regard.gpt.model import Attention
-    from regard.record.forward_pass import ForwardPass
 
 __all__ = ["describe", "head_steps", "read"]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import inspect
 import re
 import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Generic,
@@ -28,9 +28,6 @@ from typing import (
 import typer
 
 from regard.cli.errors import MisuseError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 __all__ = ["Overrides", "config_options"]
 

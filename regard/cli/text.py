@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from regard.cli.errors import MisuseError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["UTF8Only", "read_text"]
 

@@ -6,28 +6,26 @@ and key, Dv of value.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.distributed import _kernels
 from regard.distributed._merge import merge, take_in_sink
 from regard.distributed._pattern import ShardedPattern
 from regard.distributed._plan import make_plan
 from regard.distributed.ring import KeySums, circulate
 from regard.errors import Error
+from regard.problem import ScoringOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Unpack
-
     import torch.distributed as dist
-    from jaxtyping import Float
-    from torch import Tensor
 
     from regard.distributed._plan import Plan
-    from regard.problem import ScoringOptions
 
 
 def attention(

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from regard.attention import attention, attention_with_pattern
 from regard.distributed._attention import attend
+from regard.problem import ScoringOptions
 from regard.record.intercept import is_observed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Unpack
-
-    import torch
     import torch.distributed as dist
-    from torch import Tensor
 
     from regard.distributed._pattern import ShardedPattern
-    from regard.problem import ScoringOptions
 
 
 @contextmanager

@@ -9,20 +9,16 @@ Axes: B batch, H query heads, L queries, Dv head dimension of value.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.backends import eager, native
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.problem import Problem
+from regard.problem import Problem
 
 # The written-out computation holds a handful of such bands: 2²⁴ float64 scores are 128 MiB.
 _SCORES = 2**24

@@ -9,13 +9,12 @@ describe the imbalance of whole chunks, and cure it by single positions instead 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from jaxtyping import Int
-    from torch import Tensor
+from regard._shapes import Int
 
 
 class Chunk(NamedTuple):

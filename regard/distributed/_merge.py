@@ -8,13 +8,10 @@ Axes: B batch, H query heads, L queries, Dv head dimension of value; b and h are
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
+from regard._shapes import Float
 
 
 def merge(

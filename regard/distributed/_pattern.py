@@ -6,11 +6,14 @@ sequence, n queries of this rank.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.distributed._merge import take_in_sink
 from regard.distributed._plan import make_plan
 from regard.distributed._readouts import gathering
@@ -19,20 +22,14 @@ from regard.distributed.ring import DistributedError, circulate
 from regard.pattern.internal_readouts import LogSumExp
 from regard.pattern.readable import Readable
 from regard.pattern.reading import take
-from regard.pattern.readout import Sizes
+from regard.pattern.readout import Readout, Sizes, Tile
+from regard.problem import ScoringOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Unpack
-
     import torch.distributed as dist
-    from jaxtyping import Float
-    from torch import Tensor
 
     from regard.distributed._plan import Plan
     from regard.distributed._readouts import Gathering
-    from regard.pattern.readout import Readout, Tile
-    from regard.problem import ScoringOptions
 
 
 class ShardedPattern(Readable):

@@ -6,25 +6,24 @@ of one rank, D head dimension of query and key.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from regard.distributed._layout import Layout
 from regard.distributed.agree import agree
 from regard.distributed.ring import Ring
 from regard.mask import Mask
+from regard.mask.rows import Rows
 from regard.pattern.readout import Tile
-from regard.problem import Problem, Scoring, check
+from regard.problem import Problem, Scoring, ScoringOptions, check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import torch.distributed as dist
-    from torch import Tensor
 
     from regard.distributed._layout import Chunk
-    from regard.mask.rows import Rows
-    from regard.problem import ScoringOptions
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.distributed.ring import KeySums
+from regard.pattern.readout import Readout, Sizes, Tile
 
 if TYPE_CHECKING:
     from regard.distributed._plan import Plan
-    from regard.pattern.readout import Readout, Sizes, Tile
 
 
 def gathering(readout: Readout[Any, Any], sizes: Sizes, plan: Plan) -> Gathering:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Int, Shaped
 from regard.distributed._layout import Layout
 from regard.distributed.agree import agree
 from regard.distributed.ring import Ring, circulate
 
 if TYPE_CHECKING:
     import torch.distributed as dist
-    from jaxtyping import Int, Shaped
-    from torch import Tensor
 
 
 def layout(length: int, *, group: dist.ProcessGroup | None = None) -> Layout:

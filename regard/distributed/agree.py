@@ -8,6 +8,7 @@ differ, every rank raises.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +16,6 @@ import torch
 from regard.distributed.ring import DistributedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from regard.distributed.ring import Ring
 
     Facts = Mapping[str, Any]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Callable
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,9 +16,6 @@ from regard.record import RecordError
 from regard.view.tokens import readable, visible
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from threading import Event
-
     from regard.explorer._run import Run
     from regard.explorer._work import Lane, Work
 

@@ -5,24 +5,19 @@ Axes: L queries, S keys.
 
 from __future__ import annotations
 
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from threading import Event, Lock
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard.explorer._work import require_wanted
 from regard.pattern import Pattern
+from regard.pattern.readout import Sizes
 from regard.pattern.readouts import Distance, Entropy, Mass, Readout, Received
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from threading import Event
-
-    from torch import Tensor
-
-    from regard.pattern.readout import Sizes
-    from regard.pattern.stream import Block
-    from regard.record.head_scores import Read
+from regard.pattern.stream import Block
+from regard.record.head_scores import Read
 
 _BAND = 2**26  # weights: some tens of milliseconds
 _PATIENCE = 0.1  # seconds after which a waiting thread checks whether to go on

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 import webbrowser
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -15,12 +16,10 @@ from regard.explorer._protocol import Protocol
 from regard.explorer._server import application
 from regard.explorer._work import Work
 from regard.explorer.subjects import RecordingSubject
+from regard.record import Recording
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from regard.explorer.subjects import Subject
-    from regard.record import Recording
 
 
 class _Server(uvicorn.Server):

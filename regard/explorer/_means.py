@@ -5,22 +5,18 @@ Axes: L queries, S keys.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from threading import Event
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard.explorer._bands import rows
 from regard.explorer._windows import averaged
 from regard.explorer._work import require_wanted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from threading import Event
-
-    from torch import Tensor
-
-    from regard.pattern import Pattern
+from regard.pattern import Pattern
 
 _BAND = 2**22  # weights of a head that are held at a time
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import math
+import os
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -20,14 +21,12 @@ from regard._files import replace_file
 from regard.explorer.subjects import ExplorerError, RecordingSubject
 from regard.page.bundle import embedded, policy, script, static
 from regard.page.packed import Errors, Numbers, pack_layer
+from regard.problem import Problem
 from regard.record import Recording
 
 if TYPE_CHECKING:
-    import os
-
     from regard.explorer._run import Run
     from regard.explorer.subjects import Subject
-    from regard.problem import Problem
 
 __all__ = ["LARGEST", "report", "report_html"]
 

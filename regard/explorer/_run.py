@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+from threading import Event, Lock
+from typing import Any
 
 import torch
+from torch import Tensor
 
 import regard
 from regard.explorer._bands import Unfinished, along, reader, rows, thumbnail
@@ -19,17 +20,11 @@ from regard.explorer._means import Mean
 from regard.explorer._walk import STRONGEST, walk
 from regard.explorer._windows import Windows, averaged
 from regard.pattern import Pattern
+from regard.record import Layer
 from regard.record.head_scores import score_heads
 from regard.record.heads import SCORES
 from regard.steps import written_out
 from regard.view.tokens import readable, visible
-
-if TYPE_CHECKING:
-    from threading import Event
-
-    from torch import Tensor
-
-    from regard.record import Layer
 
 MEAN = "mean"
 _LINES = 2**19

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -22,8 +23,6 @@ from regard.page.bundle import linked_page
 from regard.record import RecordError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from regard.explorer.subjects import Subject

@@ -5,16 +5,13 @@ Axes: S keys, D head dimension, Dv of value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from regard.pattern import Pattern
 from regard.steps import written_out
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from regard.pattern import Pattern
 
 STRONGEST = 24
 """Keys of a query that are written out at a time, unless a request names another number."""

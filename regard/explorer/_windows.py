@@ -10,22 +10,18 @@ Axes: L queries, S keys.
 from __future__ import annotations
 
 from collections import OrderedDict
-from threading import Lock
+from collections.abc import Callable, Hashable
+from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.explorer._work import require_wanted
+from regard.pattern import Pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-    from threading import Event
-
-    from torch import Tensor
-
-    from regard.pattern import Pattern
-
     Span = tuple[int, int]
 
 _FINEST = 2048

@@ -6,26 +6,24 @@ Axes: H heads, T tokens, E model dimension, D head dimension.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import Tensor
 
 import regard
 from regard.errors import Error
 from regard.explorer._run import Run
 from regard.gpt import CheckpointError, Sampling, load, stream
+from regard.record import Recording
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from torch import Tensor
-
     from regard.explorer.training import Training
     from regard.gpt import GPT, Tokenizer
-    from regard.record import Recording
 
 LIKELIEST = 10
 CHARACTERS = 200_000

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from regard.gpt.training.checkpoints import CHECKPOINTS, METRICS, PATTERNS, RUN, RunFolder
 from regard.gpt.training.history import history
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
     from regard.gpt import History
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from regard.gpt.checkpoint import load_json
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Ours, theirs, and the value that theirs has where the file leaves it out.
 _FIELDS: tuple[tuple[str, str, Any], ...] = (

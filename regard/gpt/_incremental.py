@@ -5,20 +5,17 @@ Axis letters: B batch, N tokens of the longest sequence, T context, V vocabulary
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor, nn
 
+from regard._shapes import Float, Int
 from regard.gpt.cache import GPTCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
-
-    from jaxtyping import Float, Int
-    from torch import Tensor, nn
-
     from regard.gpt.model import GPT
 
 

@@ -8,17 +8,12 @@ Axis letters: I inputs, O outputs of a map.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
+from regard._shapes import Float
 from regard.backends import native
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
 
 
 class Linear(nn.Linear):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import safetensors
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from regard._files import as_any_new_file, as_os_error
 from regard.gpt.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from torch import Tensor
 
 _CHECKSUM = "sha256"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -12,8 +13,6 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from regard.gpt.tokenizer import FILE, checked, require_utf8, save_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from numpy.typing import NDArray
 
 END = "<|endoftext|>"

@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Int
 from regard.nn import KVCache
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
-    from torch import Tensor
-
     from regard.gpt.config import GPTConfig
 
 

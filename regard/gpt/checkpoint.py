@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors
 import torch
@@ -19,9 +20,6 @@ from regard.gpt.errors import CheckpointError
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 CONFIG, WEIGHTS, TRAINING = "config.json", "model.safetensors", "training.json"
 SHIPPED = Path(__file__).parent / "shipped"

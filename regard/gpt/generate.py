@@ -7,6 +7,7 @@ Axis letters: B batch, N tokens of a prompt, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
 import torch
@@ -18,8 +19,6 @@ from regard.gpt.model import check_ids
 from regard.gpt.sampling import Sampler, Sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from regard.gpt.model import GPT
     from regard.gpt.tokenizer import Tokenizer
 

@@ -11,6 +11,7 @@ parameters carry GPT-2's own names (`wte`, `h.0.attn.c_attn.weight`, ...).
 from __future__ import annotations
 
 from math import pi, sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 
 import torch
@@ -18,14 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import attention, attention_with_pattern, causal, window
+from regard._shapes import Float, Int
 from regard.gpt._linear import Embedding, Linear, linear
 from regard.nn import Rotation
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from jaxtyping import Float, Int
-
     from regard import Mask, Pattern
     from regard.gpt.cache import GPTCache
     from regard.gpt.config import GPTConfig

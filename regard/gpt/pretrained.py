@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import safetensors
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from regard._extras import needing
 from regard._files import replace_files
@@ -24,10 +26,6 @@ from regard.gpt.errors import CheckpointError
 from regard.gpt.tokenizer import FILE as TOKENIZER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from torch import Tensor
-
     from regard.gpt.model import GPT
     from regard.gpt.tokenizer import Tokenizer
 

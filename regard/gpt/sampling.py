@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
+from regard._shapes import Bool, Float, Int
 from regard.gpt._fields import option, require_count, require_number
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jaxtyping import Bool, Float, Int
-    from torch import Tensor
 
 _BITS = 48  # of a random number: 1 − 2⁻⁴⁸ times a float64 is still below it
 

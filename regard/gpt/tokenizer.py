@@ -6,6 +6,7 @@ A tokenizer is stored as `tokenizer.json` in a model's folder.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
@@ -15,8 +16,6 @@ import numpy as np
 from regard._files import replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from numpy.typing import NDArray
 
 FILE = "tokenizer.json"

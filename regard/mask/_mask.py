@@ -15,24 +15,20 @@ name the heads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from regard._axes import align, flat, matrix
 from regard._contexts import abstract_reason
+from regard._shapes import Bool, Float, Int, Shaped
 from regard._tensors import check_dtype, check_integers, check_tensor
 from regard.mask._terms import Causal, Documents, Intervals, Padding, Prefix, Term, Window, runs
 from regard.mask.bounds import AffineBounds, IndexBounds, intersect_affine
 from regard.mask.rows import Rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import Bool, Float, Int, Shaped
-    from torch import Tensor
 
 __all__ = ["Mask", "causal", "dense", "documents", "intervals", "padding", "prefix", "window"]
 

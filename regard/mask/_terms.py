@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from regard._axes import align
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     Bounds = tuple[Tensor | int, Tensor | int]
 
 

@@ -5,18 +5,14 @@ Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from regard._cached import cached
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import Int
-    from torch import Tensor
+from regard._shapes import Int
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,18 +5,14 @@ Axes: all leading dimensions are flattened to two, batch B and heads H; b and h 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Bool, Float, Int, Shaped
 from regard.mask.bounds import AffineBounds, IndexBounds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import Bool, Float, Int, Shaped
-    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)

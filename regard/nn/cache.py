@@ -5,17 +5,11 @@ Axes: B batch, G key/value heads, L new positions, S positions kept, D head dime
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
-from regard.mask import intervals
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-    from torch import Tensor
-
-    from regard.mask import Mask
+from regard._shapes import Float, Int
+from regard.mask import Mask, intervals
 
 __all__ = ["KVCache"]
 

@@ -6,19 +6,14 @@ Axes: T positions, C channels in (d_in), D channels out (d_out).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from regard._shapes import Float
 from regard.attention import attention, attention_with_pattern
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.mask import Mask
-    from regard.pattern import Pattern
+from regard.mask import Mask
+from regard.pattern import Pattern
 
 __all__ = ["Head"]
 

@@ -6,20 +6,18 @@ heads, D = E/H head dimension.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from regard._shapes import Float, Shaped
 from regard.attention import attention, attention_with_pattern
+from regard.mask import Mask
 from regard.nn.head import Head
+from regard.pattern import Pattern
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
-    from torch import Tensor
-
-    from regard.mask import Mask
     from regard.nn.cache import KVCache
-    from regard.pattern import Pattern
 
 __all__ = ["MultiHeadAttention", "merge_heads", "split_heads"]
 
@@ -171,7 +169,7 @@ class MultiHeadAttention(nn.Module):
         source: Float[Tensor, "*b S C"] | None = None,
         *,
         cache: KVCache | None = None,
-    ) -> tuple[Float[Tensor, "*b T E"], Pattern]:
+    ) -> tuple[Float[Tensor, "*b T E"], Pattern | Any]:  # as attention_with_pattern
         """Compute `forward`, and give the weights of all heads, a lazy ``(B, H, T, S)``, beside it.
 
         It is a method of its own: hooks on the module see calls of the module alone.

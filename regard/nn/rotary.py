@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-    from torch import Tensor
+from regard._shapes import Float, Int
 
 __all__ = ["Rotation", "rotary"]
 

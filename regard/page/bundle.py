@@ -13,12 +13,9 @@ import posixpath
 import re
 import zlib
 from base64 import b64encode, b85encode
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["deflated", "embedded", "linked_page", "policy", "script", "static"]
 

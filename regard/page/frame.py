@@ -10,15 +10,13 @@ Axes: N pictures.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.page.bundle import deflated, embedded, policy, script, static
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
 
 __all__ = ["frame", "numbers"]
 

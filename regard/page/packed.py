@@ -11,22 +11,18 @@ Axes: L queries, S keys, D head dimension, Dv of value.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.page.bundle import deflated
+from regard.problem import Problem
 from regard.steps import written_out
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.problem import Problem
 
 __all__ = ["Errors", "Numbers", "PackedHead", "pack_layer"]
 

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.backends import choose_checked, run
 from regard.pattern.internal_readouts import Collected
 from regard.pattern.readable import Readable
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.problem import Problem
+from regard.problem import Problem
 
 
 class LinearOperator(Readable):

@@ -9,33 +9,30 @@ dimension is optional.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
+from torch import Tensor
 
 from regard._axes import Mover
 from regard._contexts import abstract_reason
 from regard._display import show
+from regard._shapes import Float, Int
 from regard.errors import Error
 from regard.pattern._operator import LinearOperator
 from regard.pattern.index import span, spelled_out
 from regard.pattern.internal_readouts import LogSumExp, Weights
 from regard.pattern.reading import take
 from regard.pattern.readout import Readout, Sizes
-from regard.problem import Problem, Scoring, check
+from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.steps import worst_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Unpack
-
-    from jaxtyping import Float, Int
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from torch import Tensor
 
     from regard.pattern.index import Index
-    from regard.problem import ScoringOptions
 
 __all__ = ["Pattern"]
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import EllipsisType
-
-    from torch import Tensor
-
     Index: TypeAlias = int | slice | EllipsisType | Sequence[int] | Tensor
 
 

@@ -9,15 +9,11 @@ Axes: n heads, R rows, C columns, D head dimension.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.backends import native
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
 
 # Products that are written at a time: they stay in a core's nearest caches until they are added.
 _AT_ONCE = 2**15

@@ -6,8 +6,12 @@ Axes: B batch, H query heads, L queries, S keys. Every leading dimension is opti
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from torch import Tensor
+
+from regard._shapes import Float
 from regard.pattern.readouts import (
     Distance,
     Entropy,
@@ -20,12 +24,6 @@ from regard.pattern.readouts import (
     Top,
     TopK,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jaxtyping import Float
-    from torch import Tensor
 
 __all__ = ["Readable"]
 

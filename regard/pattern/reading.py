@@ -5,24 +5,22 @@ The kernels are those in C++ on a CPU and those in Triton on a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from regard.backends import native
 from regard.backends.gpu import triton
+from regard.backends.kernel_spec import KernelSpec
 from regard.pattern.stream import stream
+from regard.problem import Problem
 from regard.problem.finite import without_autocast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import ModuleType
-
-    from torch import Tensor
-
-    from regard.backends.kernel_spec import KernelSpec
     from regard.pattern.readout import Readout, Sizes
-    from regard.problem import Problem
 
 
 def take(

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
     from regard.pattern.stream import Block
-    from regard.problem import Problem
 
 State = TypeVar("State")
 Result = TypeVar("Result")

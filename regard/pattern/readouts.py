@@ -10,24 +10,20 @@ Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float, Int
 from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.mask.rows import Rows
 from regard.pattern.image import Image
 from regard.pattern.ordered import add_rows, totals
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.stream import Block
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jaxtyping import Float, Int
-    from torch import Tensor
-
-    from regard.mask.rows import Rows
 
 __all__ = [
     "Distance",

@@ -8,21 +8,16 @@ Axes: heads are numbered through, n of them in a block; R rows and C columns of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Bool, Float, Int
 from regard.pattern.ordered import dot_products, totals
+from regard.problem import Problem
 from regard.steps import total_bias
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from jaxtyping import Bool, Float, Int
-    from torch import Tensor
-
-    from regard.problem import Problem
 
 # 2²⁰ float32 scores are 4 MiB: they stay in a core's share of the cache between one pass over them
 # and the next, and are many enough to hide the cost of a torch call. To hide that of a GPU's, which

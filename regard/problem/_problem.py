@@ -11,27 +11,21 @@ key, Dv of value.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from regard._axes import four_axes, matrix, pad_last, padded_size, per_head
 from regard._cached import cached
 from regard._contexts import is_concrete
+from regard._shapes import Float, Int
 from regard._tensors import check_floating
 from regard.mask import Mask
+from regard.mask.rows import Rows
 from regard.problem.dropout import draw_seed
 from regard.problem.scoring import Scoring, check_number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from jaxtyping import Float, Int
-    from torch import Tensor
-
-    from regard.mask.rows import Rows
-
 
 # The product of two such numbers, summed over a head dimension of up to 2¹⁶, is at most 2¹²⁶, which
 # a float32 holds.

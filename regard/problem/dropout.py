@@ -14,11 +14,11 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
+
+from regard._shapes import Bool, Int
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
-    from torch import Tensor
-
     Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 _ROUNDS = 10

@@ -7,18 +7,13 @@ With finite inputs they are the plain operations.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import Tensor
 
 from regard._contexts import is_concrete
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from jaxtyping import Bool, Float
-    from torch import Tensor
+from regard._shapes import Bool, Float
 
 
 def dot_products(

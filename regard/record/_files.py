@@ -11,11 +11,15 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from regard._axes import flat
 from regard._extras import needing
@@ -28,12 +32,6 @@ from regard.record._errors import RecordError
 from regard.record._recording import Recording
 from regard.record.layer import Labels, Layer
 from regard.record.names import KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import torch
-    from torch import Tensor
 
 _INDEX, _TENSORS = "recording.json", "recording-{}.safetensors"
 _FORMAT, _VERSION = "regard recording", 2

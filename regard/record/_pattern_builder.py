@@ -10,24 +10,22 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimen
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from regard._tensors import version
 from regard.mask.bounds import AffineBounds, IndexBounds
+from regard.mask.rows import Rows
 from regard.pattern import Pattern
+from regard.problem import Problem
 from regard.record._errors import RecordError
 from regard.record._selection import select_heads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from regard.mask.rows import Rows
-    from regard.problem import Problem
     from regard.record._selection import Selection
 
 

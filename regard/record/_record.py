@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -13,9 +14,6 @@ from regard.record._recording import Recording
 from regard.record._selection import selection_of
 from regard.record._tokens import Labeller
 from regard.record.intercept import observe_calls, replace_attention, require_eager
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 @contextmanager

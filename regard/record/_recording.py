@@ -5,27 +5,27 @@ Axes: B batch, H query heads, L queries, S keys.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
 
 from regard._axes import Mover
 from regard._display import show
+from regard._shapes import Float
+from regard.pattern import Pattern
+from regard.pattern.readouts import Readout
 from regard.record._errors import RecordError
 from regard.record._rollout import rollout_of
 from regard.record.names import KINDS
 from regard.record.readings import read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    import torch
-    from jaxtyping import Float
     from matplotlib.figure import Figure
-    from torch import Tensor
 
-    from regard.pattern import Pattern
-    from regard.pattern.readouts import Readout
     from regard.record.heads import Heads
     from regard.record.layer import Labels, Layer, Tokens
     from regard.record.names import Kind

@@ -5,17 +5,13 @@ Axes: B batch, H heads, L = S positions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.pattern import Pattern
+from regard._shapes import Float
+from regard.pattern import Pattern
 
 
 def rollout_of(

@@ -5,19 +5,15 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard.mask.bounds import IndexBounds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch import Tensor
-
-    from regard.problem import Problem
+from regard.problem import Problem
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,19 +5,17 @@ Axes: B batch, L positions of self-attention, S positions of the source.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
 from regard.record.layer import Labels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor, nn
-
     from regard.record._recording import Recording
     from regard.record.layer import Tokens
 

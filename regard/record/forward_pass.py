@@ -5,22 +5,18 @@ Axes: H heads of a layer, T tokens, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float, Int
 from regard.mask import causal
 from regard.pattern import Pattern
 from regard.record.head_scores import score_pattern
 from regard.record.heads import Heads, HeadScores
 from regard.record.roles import PatternScores, role_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from jaxtyping import Float, Int
-    from torch import Tensor
 
 __all__ = ["ForwardPass", "forward_pass"]
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Bool, Float, Int
 from regard.pattern import Pattern
 from regard.pattern.readouts import Distance, Entropy, Mass, Offsets
 from regard.record._errors import RecordError
@@ -20,9 +22,6 @@ from regard.record.repeats import Controls, Repeats, with_targets
 from regard.record.roles import PatternScores, role_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
-    from torch import Tensor
-
     from regard.record.layer import Layer, Tokens
 
 __all__ = ["Read", "score_heads", "score_pattern", "uniform_pattern"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from regard.pattern import Pattern
 
-    from regard.pattern import Pattern
+if TYPE_CHECKING:
     from regard.record.names import Kind
 
 Tokens = tuple[tuple[str, ...], ...]

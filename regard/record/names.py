@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from torch import nn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Kind = Literal["self", "cross", "encoder"]
 KINDS: tuple[Kind, ...] = ("self", "cross", "encoder")

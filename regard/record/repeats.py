@@ -8,19 +8,15 @@ Axes: N heads numbered through, L = S positions of one text; a block has n heads
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Bool, Float, Int
 from regard.pattern.ordered import totals
-from regard.pattern.readouts import Readout
+from regard.pattern.readouts import Readout, Sizes
 from regard.pattern.stream import Block
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
-    from torch import Tensor
-
-    from regard.pattern.readouts import Sizes
 
 __all__ = ["Control", "Controls", "Repeats", "targets", "with_targets"]
 

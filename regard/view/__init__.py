@@ -6,11 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 # What shows things of lower rooms, by `regard._display.show`, and the module that has it.
 _RENDERERS = {

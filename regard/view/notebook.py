@@ -13,24 +13,23 @@ from __future__ import annotations
 import html
 import io
 from base64 import b64encode
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from regard.page.frame import frame, numbers
+from regard.pattern import Pattern
+from regard.record import Recording
+from regard.record.layer import Layer
+from regard.steps import Steps
 from regard.view.elements import heading, line, plain, reason, table, whole
 from regard.view.scale import usual
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from matplotlib.figure import Figure
 
-    from regard.pattern import Pattern
-    from regard.record import Recording
-    from regard.record.layer import Layer
-    from regard.steps import Steps
     from regard.view.plot.heads import Thumbnails
 
 __all__ = ["LARGEST", "MOVING", "pattern_html", "recording_html", "steps_html"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from regard.record.forward_pass import ForwardPass
+from regard.record.heads import HeadScores
+from regard.steps import Steps
 from regard.view.summary import (
     TokenStrip,
     every_query,
@@ -18,13 +22,7 @@ from regard.view.terminal import step_tables
 from regard.view.tokens import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rich.console import RenderableType
-
-    from regard.record.forward_pass import ForwardPass
-    from regard.record.heads import HeadScores
-    from regard.steps import Steps
 
 __all__ = ["all_heads", "one_head"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,21 +11,16 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from regard.record.heads import over
-from regard.record.roles import Role
+from regard.record.forward_pass import ForwardPass
+from regard.record.heads import HeadScores, over
+from regard.record.roles import PatternScores, Role
+from regard.steps import Steps
 from regard.view.shade import shade
 from regard.view.terminal import figure_format, label
 from regard.view.tokens import readable, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-
-    from regard.record.forward_pass import ForwardPass
-    from regard.record.heads import HeadScores
-    from regard.record.roles import PatternScores
-    from regard.steps import Steps
 
 __all__ = ["TokenStrip", "every_query", "head_table", "next_tokens", "strongest_keys", "walk"]
 

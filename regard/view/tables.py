@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from regard.record.heads import SCORES
+from torch import Tensor
+
+from regard.record.heads import SCORES, Heads
+from regard.record.readings import Reading, Readings
 from regard.view.elements import heading, line, table, whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch import Tensor
-
-    from regard.record.heads import Heads
-    from regard.record.readings import Reading, Readings
 
 __all__ = ["heads_html", "readings_html"]
 

@@ -9,6 +9,7 @@ the first.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,17 +18,14 @@ from rich.console import Console
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
+from torch import Tensor
 
+from regard.steps import Step, Steps
 from regard.view.shade import legend, shade
 from regard.view.tokens import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from rich.console import ConsoleOptions, RenderableType, RenderResult
-    from torch import Tensor
-
-    from regard.steps import Step, Steps
 
 __all__ = ["COLUMNS", "ROWS", "as_text", "figure_format", "label", "step_tables"]
 

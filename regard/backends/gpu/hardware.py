@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from regard.problem import Problem
+from regard.problem import Problem
 
 TRITON = "triton>=3.9"
 """The requirement, which pyproject.toml states too: kernels take named tuples."""

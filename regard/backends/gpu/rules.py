@@ -8,10 +8,10 @@ Axes: B batch, H query heads, L queries, S keys, d a head dimension.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
+from regard._shapes import Float, Shaped
 from regard.backends._objections import (
     objection_to_context,
     objection_to_dropout,
@@ -20,13 +20,8 @@ from regard.backends._objections import (
     objection_to_softcap,
 )
 from regard.mask.bounds import AffineBounds
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
-    from torch import Tensor
-
-    from regard.mask.rows import Rows
-    from regard.problem import Problem
+from regard.mask.rows import Rows
+from regard.problem import Problem
 
 _LINE = 16  # bytes that the kernels load at once: rows must start at multiples of them
 

@@ -6,21 +6,17 @@ first used in a process, on a device and in a dtype; one that fails there is ref
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from threading import RLock
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from regard._contexts import is_concrete
 from regard.backends import eager
 from regard.backends.gpu import hardware
 from regard.mask import causal
 from regard.problem import Problem, Scoring, check
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-    from torch import Tensor
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 3e-3}
 """How far a context may be off, absolute below 1 and relative above: as far as rounding to the

@@ -9,17 +9,14 @@ key, Dv of value; b and h are B or 1, H or 1, l and s likewise.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Bool, Float, Int
 from regard.mask.bounds import AffineBounds
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
-    from torch import Tensor
-
-    from regard.problem import Problem
+from regard.problem import Problem
 
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 

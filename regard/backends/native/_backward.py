@@ -5,16 +5,14 @@ Axes: B batch, H query heads, L queries, S keys, Dv head dimension of value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.backends.native._arguments import Arguments, vectors
 from regard.backends.native.library import call
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
 
 DIFFERENTIABLE = ("query", "key", "value", "bias", "alibi", "sink")
 

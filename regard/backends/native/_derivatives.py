@@ -8,21 +8,18 @@ Axes: B batch, H query heads, L queries, Dv head dimension of value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard._contexts import transforms
+from regard._shapes import Float
 from regard.backends.native import _backward
 from regard.backends.native._arguments import Arguments
 from regard.backends.native._fold import fold_backward, fold_forward
 from regard.errors import Error
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jaxtyping import Float
-    from torch import Tensor
 
 
 def attend(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:

@@ -5,17 +5,14 @@ Axes: N problems mapped over, B batch, H query heads, L queries; b is B or 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard.backends.native._arguments import Arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
 
 _EACH_ITS_OWN = ("query", "key", "value")  # tensors whose first axis is the batch, never 1 for all
 

@@ -6,16 +6,13 @@ Axis letters: V vectors, I inputs, O outputs.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
 
 _MAX_VECTORS = 8  # of more, products are bound by arithmetic, which matrix libraries do better
 _STRUCT = struct.Struct("9q")  # regard_matvec in src/native/abi.h

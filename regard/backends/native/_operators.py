@@ -10,19 +10,17 @@ key, Dv of value.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.backends.native import _backward
 from regard.backends.native._arguments import Arguments, vectors
 from regard.backends.native._derivatives import differentiate, refuse, save
 from regard.backends.native._fold import fold_backward, fold_forward
 from regard.backends.native.library import call
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
 
 # The arguments, as in `Arguments`.
 _ARGUMENTS = (

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def peak_flops(dtype: torch.dtype) -> float:

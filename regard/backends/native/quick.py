@@ -10,21 +10,17 @@ key, Dv of value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from regard._contexts import must_dispatch
 from regard.backends.native import library, objection
 from regard.backends.native._arguments import Arguments
+from regard.mask import Mask
 from regard.problem import Scoring, check
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from regard.mask import Mask
 
 
 class _Plan(NamedTuple):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 from filelock import FileLock, Timeout
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class FolderLock:

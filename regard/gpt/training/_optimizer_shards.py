@@ -12,9 +12,12 @@ from __future__ import annotations
 import hashlib
 import shutil
 import warnings
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from regard.gpt._tensors import read, write
 from regard.gpt.errors import CheckpointError
@@ -22,11 +25,6 @@ from regard.gpt.training.checkpoints import OPTIMIZER, SHARDS
 from regard.gpt.training.parallel import empty_shard_like, shard_like
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from torch import Tensor
-
     from regard.gpt.model import GPT
     from regard.gpt.tokenizer import Tokenizer
     from regard.gpt.training.checkpoints import RunFolder

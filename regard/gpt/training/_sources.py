@@ -5,17 +5,15 @@ from __future__ import annotations
 import codecs
 import hashlib
 import io
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from regard.gpt.errors import CorpusError
 from regard.gpt.tokenizer import require_utf8
 from regard.gpt.training._permutation import mix
 from regard.gpt.training.corpus import require_texts, sections, split_texts, text_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 _BLOCK = 1 << 20  # bytes read at a time
 _NAMED = 20  # files that a message names

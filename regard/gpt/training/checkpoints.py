@@ -25,10 +25,14 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from errno import ENOSPC
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from regard._files import replace_file, sync_folder
 from regard.gpt._checksums import checksum, checksums
@@ -38,11 +42,6 @@ from regard.gpt.errors import CheckpointError, SaveError
 from regard.gpt.tokenizer import FILE as TOKENIZER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from torch import Tensor
-
     from regard.gpt.config import GPTConfig
     from regard.gpt.model import GPT
     from regard.gpt.tokenizer import Tokenizer

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from regard.gpt.errors import DivergedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from regard.gpt.training.batches import Batch
     from regard.gpt.training.checkpoints import RunFolder
     from regard.gpt.training.config import TrainConfig

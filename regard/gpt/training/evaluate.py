@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from regard.gpt._incremental import evaluating
 from regard.gpt.training.batches import document_mask
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from regard.gpt.model import GPT
     from regard.gpt.training.ranks import Ranks
 

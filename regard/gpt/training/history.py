@@ -10,6 +10,7 @@ the heads stand in that file's header.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import isnan, nan
@@ -18,30 +19,27 @@ from typing import TYPE_CHECKING, Any
 
 import safetensors
 import torch
+from torch import Tensor
 
 from regard._files import replace_file
+from regard._shapes import Float
 from regard.gpt import _tensors
 from regard.gpt._incremental import evaluating
 from regard.gpt.checkpoint import load_json
 from regard.gpt.errors import CheckpointError
 from regard.gpt.training.checkpoints import PATTERNS, RunFolder
+from regard.pattern import Pattern
 from regard.record import Layer
 from regard.record.head_scores import score_heads
 from regard.record.heads import SCORES, Heads, HeadScores
 from regard.record.roles import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import Float
-    from torch import Tensor
-
     from regard.gpt.model import GPT
     from regard.gpt.tokenizer import Tokenizer
     from regard.gpt.training.config import TrainConfig
     from regard.gpt.training.packed_corpus import Corpus
     from regard.gpt.training.ranks import Ranks
-    from regard.pattern import Pattern
 
 _PROBE = "probe.json"
 _FORMAT, _VERSION = "regard patterns", 1

@@ -7,6 +7,7 @@ then a validation and a checkpoint.
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from math import isfinite
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from regard.gpt.checkpoint import load
 from regard.gpt.training._console import print_line, progress_bar, validation_line
@@ -32,10 +34,7 @@ from regard.gpt.training.schedule import learning_rate
 from regard.gpt.training.signals import SIGNALS, Terminated, deferred_signals, interrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from rich.console import Console
-    from torch import Tensor
 
     from regard.gpt.training.batches import Batch
     from regard.gpt.training.config import TrainConfig

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import exp, log
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -15,9 +17,6 @@ import torch
 from regard._files import replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from regard.gpt.config import GPTConfig
     from regard.gpt.model import GPT
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from errno import ENOSPC
@@ -38,8 +39,6 @@ from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training._sources import source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from numpy.typing import NDArray
 
     from regard.gpt.training._sources import Piece, Source

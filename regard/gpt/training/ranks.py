@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from regard.distributed import DistributedError
 from regard.distributed.agree import agree
 from regard.distributed.ring import Ring
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
 
 _TIMEOUT = timedelta(minutes=10)
 """After such a silence a rank counts as lost; one whose process ended, at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import signal
 from dataclasses import asdict, dataclass, field
 from math import log
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    import signal
-
     from regard.gpt.model import GPT
     from regard.gpt.tokenizer import Tokenizer
     from regard.gpt.training.config import TrainConfig

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from regard.gpt.checkpoint import CONFIG
 from regard.gpt.config import GPTConfig
@@ -19,9 +22,6 @@ from regard.gpt.training.schedule import context_length, learning_rate
 from regard.gpt.training.setup import Setup, equal_facts, make_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import torch
     from rich.console import Console
 
     from regard.gpt.training._folder_lock import FolderLock

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version as regard_version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,9 +24,6 @@ from regard.gpt.training.packed_corpus import Corpus, open_corpus, prepare
 from regard.gpt.training.result import TrainState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from rich.console import Console
 
     from regard.gpt.config import GPTConfig

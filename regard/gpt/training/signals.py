@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
+from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C, and what a system that shuts down or a job's time limit sends."""

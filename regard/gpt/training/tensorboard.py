@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard._extras import install
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch.utils.tensorboard import SummaryWriter
 
     from regard.gpt.training.metrics import Metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,6 @@ from regard.gpt.training.resume import resumed_run
 from regard.gpt.training.setup import Data, new_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from regard.gpt.training.metrics import Callback
     from regard.gpt.training.packed_corpus import Corpus
     from regard.gpt.training.result import TrainResult

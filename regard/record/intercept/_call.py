@@ -6,23 +6,19 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimen
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import torch
+from torch import Tensor, nn
 
 from regard._contexts import to_autocast_dtype
 from regard._tensors import check_tensor
 from regard.mask import causal
-from regard.problem import Problem, Scoring, check
+from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.record._errors import RecordError
 from regard.sdpa import broadcast, causal_bias
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from torch import Tensor, nn
-
-    from regard.problem import ScoringOptions
     from regard.record.intercept._mask_reduction import MaskReducer
 
 

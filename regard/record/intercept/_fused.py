@@ -9,11 +9,12 @@ Axes: B batch, H heads, L positions, E model dimension, D head dimension.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,9 +23,6 @@ from regard.record.intercept._call import Call
 from regard.record.intercept._mask_reduction import reduce_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
     from torch.overrides import TorchFunctionMode
 
 _ATTENTION = torch.ops.aten._native_multi_head_attention.default  # noqa: SLF001 - their only names

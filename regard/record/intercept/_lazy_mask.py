@@ -9,17 +9,14 @@ Axes: B batch, L queries, S keys.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from regard.mask import Mask
 from regard.record._errors import RecordError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from regard.mask import Mask
 
 _aten = torch.ops.aten
 _ARITHMETIC = frozenset(

@@ -5,11 +5,13 @@ Axes: B batch, L queries, S keys.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from regard.mask import Mask, causal, dense, intervals, padding
 from regard.record.intercept._lazy_mask import lazy_mask
@@ -17,10 +19,6 @@ from regard.record.intercept._mask_reduction import reduce_mask
 from regard.record.intercept._supported import require_mask_interface
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
     from regard.record.intercept._lazy_mask import LazyMask
 
 _ENTRIES = 2**22  # of the mask that are evaluated at a time

@@ -6,17 +6,14 @@ Axes: B batch, H query heads, L queries, S keys; b, h, l and s are 1 or those.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Bool, Int
 from regard._tensors import version
 from regard.mask import Mask, dense, intervals
 from regard.record.intercept._lazy_mask import LazyMask
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
-    from torch import Tensor
 
 _CACHED = 4  # masks that a model's layers use in turn
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,9 +27,6 @@ from regard.record.intercept._fused import FusedLayers, may_fuse
 from regard.record.intercept._mask_reduction import MaskReducer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
-
     from regard.record.intercept._call import Call
 
     Observer = Callable[[Call], None]

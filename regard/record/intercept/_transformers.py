@@ -10,10 +10,12 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimen
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from regard._extras import needing
 from regard.attention import attention
@@ -22,11 +24,6 @@ from regard.record._errors import RecordError
 from regard.record.intercept._mask_interface import mask_interface
 from regard.record.intercept._mask_reduction import reduce_mask
 from regard.record.intercept._supported import require_replaceable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor, nn
 
 NAME = "regard"
 

@@ -6,15 +6,19 @@ Axes: H heads, r × c pixels of a thumbnail. Lengths are in inches.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from regard.record import RecordError
+from regard.pattern import Pattern
+from regard.record import RecordError, Recording
 from regard.record.head_scores import score_heads
 from regard.record.heads import over
+from regard.record.layer import Layer
+from regard.record.names import Kind
 from regard.record.roles import Role
 from regard.view.plot.colour import WeightNorm, scale_for, shades
 from regard.view.plot.style import (
@@ -32,16 +36,9 @@ from regard.view.plot.style import (
 from regard.view.scale import FEW, usual
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
-
-    from regard.pattern import Pattern
-    from regard.record import Recording
-    from regard.record.layer import Layer
-    from regard.record.names import Kind
 
 __all__ = ["Thumbnails", "draw_thumbnails", "named", "of_first", "plot_heads"]
 

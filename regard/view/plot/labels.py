@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from matplotlib import font_manager
 from regard.view.tokens import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axis import Axis
     from matplotlib.text import Text
 

@@ -6,11 +6,14 @@ Axes: H heads, L queries, S keys. Lengths are in inches.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
+from regard.pattern import Pattern
 from regard.pattern.index import span
 from regard.pattern.readouts import Entropy, Image, Received
 from regard.view.plot.colour import WeightNorm, scale_for, shades
@@ -30,14 +33,10 @@ from regard.view.plot.style import (
 from regard.view.scale import usual
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
-    from torch import Tensor
 
-    from regard.pattern import Pattern
     from regard.view.plot.labels import Ticks
     from regard.view.scale import ScaleKind
 

@@ -6,23 +6,21 @@ Axes: D channels of query and key, Dv of value, S keys. Lengths are in inches.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
+from regard.steps import Step, Steps
 from regard.view.plot.labels import check_tokens, drawable, families, skipped, ticks
 from regard.view.plot.style import ACCENT, FAINT, INK, LINE, Plot, number, on_paper
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
-    from torch import Tensor
-
-    from regard.steps import Step, Steps
 
 __all__ = ["plot_steps"]
 

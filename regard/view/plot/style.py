@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib as mpl
@@ -15,8 +16,6 @@ import matplotlib.style
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from matplotlib.axes import Axes
 
 __all__ = [

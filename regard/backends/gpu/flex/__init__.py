@@ -9,9 +9,10 @@ Axes: B batch, H query heads, L queries, S keys, Dv head dimension of value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from torch import Tensor
 
 from regard._axes import pad_last
+from regard._shapes import Float
 from regard.backends._objections import (
     THREE_DTYPES,
     objection_to_context,
@@ -24,13 +25,8 @@ from regard.backends._objections import (
 )
 from regard.backends._results import empty_result, with_sink
 from regard.backends.gpu import hardware, rules
+from regard.problem import Problem
 from regard.problem.finite import without_autocast
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.problem import Problem
 
 __all__ = ["objection", "run"]
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
-    from torch import Tensor
+from regard._shapes import Bool, Int
+from regard.mask.rows import Rows
 
+if TYPE_CHECKING:
     from regard.backends.gpu.flex._mods import MaskMod
-    from regard.mask.rows import Rows
 
 _BLOCK = 128  # queries and keys of a block, which the kernel's own tiles divide
 _TABLE = 2**22  # entries of the table of blocks, of which there are four, 4 bytes each

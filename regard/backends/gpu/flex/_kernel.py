@@ -9,16 +9,15 @@ silence: ``fullgraph=True`` makes an error of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
     from torch.nn.attention.flex_attention import BlockMask
 
     from regard.backends.gpu.flex._mods import ScoreMod

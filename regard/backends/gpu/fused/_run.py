@@ -5,21 +5,19 @@ Axes: B batch, H query heads, L queries, Dv head dimension of value.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from regard._axes import pad_last
+from regard._shapes import Float
 from regard.backends._results import empty_result, with_sink
 from regard.backends.gpu import rules
+from regard.problem import Problem
 from regard.problem.finite import without_autocast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.problem import Problem
-
     Call = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 

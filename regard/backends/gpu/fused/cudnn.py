@@ -5,10 +5,10 @@ Axes: B batch, H query heads, L queries, Dv head dimension of value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.backends._objections import (
     objection_to_dtype,
     objection_to_gradients,
@@ -16,12 +16,7 @@ from regard.backends._objections import (
 )
 from regard.backends.gpu import hardware, rules
 from regard.backends.gpu.fused._run import fused
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.problem import Problem
+from regard.problem import Problem
 
 _OLDEST = 90000  # of cuDNN, for what torch asks of it
 _WIDE_SINCE = 91000  # from here on, 256 instead of 128 on compute capability 9.0

@@ -8,10 +8,10 @@ Axes: B batch, H query heads, L queries, Dv head dimension of value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.backends._objections import (
     objection_to_dtype,
     objection_to_gradients,
@@ -19,12 +19,7 @@ from regard.backends._objections import (
 )
 from regard.backends.gpu import hardware, rules
 from regard.backends.gpu.fused._run import fused
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.problem import Problem
+from regard.problem import Problem
 
 _WIDEST = {"FA2": 256, "FA3": 256, "FA4": 128}
 _RUNS_ON = {"FA3": (9,), "FA4": (9, 10)}  # compute capabilities, as torch lets them

@@ -11,23 +11,21 @@ Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S ke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.backends._objections import THREE_DTYPES, objection_to_dtype, objection_to_length
 from regard.backends.gpu.hardware import why_no_triton
 from regard.backends.kernel_spec import Kind
 from regard.errors import Error
+from regard.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jaxtyping import Float
-    from torch import Tensor
-
     from regard.backends.kernel_spec import KernelSpec
-    from regard.problem import Problem
 
 __all__ = ["objection_to", "objection_to_reading", "read"]
 

@@ -7,16 +7,14 @@ h are B or 1, H or 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
-if TYPE_CHECKING:
-    from jaxtyping import Int
-    from torch import Tensor
-
-    from regard.problem import Problem
+from regard._shapes import Int
+from regard.problem import Problem
 
 
 class Tiles(NamedTuple):

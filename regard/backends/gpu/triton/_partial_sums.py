@@ -5,16 +5,14 @@ Axes: N heads numbered through, L queries.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float, Shaped
 from regard.backends.gpu.triton._inputs import power_of_two
 from regard.backends.gpu.triton.kernels.fold import fold
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
-    from torch import Tensor
 
 # Into how many chunks the queries of a head fall where sums over queries are kept: enough to fill
 # a GPU with a few heads. It goes by nothing but L, lest sums depend on what else is in the batch.

@@ -5,11 +5,14 @@ Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S ke
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from regard._shapes import Float
 from regard.backends.gpu.triton._inputs import Launch, power_of_two, spread_strides
 from regard.backends.gpu.triton._one_pass import take_rows
 from regard.backends.gpu.triton._partial_sums import CHUNKS, Parts, folded
@@ -18,15 +21,10 @@ from regard.backends.gpu.triton.kernels.diagonals import read_diagonals
 from regard.backends.gpu.triton.kernels.logsumexp import read_logsumexp
 from regard.backends.gpu.triton.kernels.slices import read_slices
 from regard.backends.kernel_spec import Kind
+from regard.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from jaxtyping import Float
-    from torch import Tensor
-
     from regard.backends.kernel_spec import KernelSpec
-    from regard.problem import Problem
 
 # Rows that are multiplied from the left by one program.
 _GIVEN = 16

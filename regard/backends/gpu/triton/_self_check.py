@@ -5,23 +5,18 @@ Axes: N heads numbered through, L queries, S keys.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from regard._contexts import is_concrete
+from regard._shapes import Float
 from regard.backends.gpu.self_check import difference, once, small_problem
 from regard.backends.gpu.triton._read import read_all
 from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.problem import Problem
 from regard.steps import written_out
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from regard.problem import Problem
 
 TOLERANCE = 1e-4
 """How far a readout may be off: sums of some dozens of float32 numbers near 1."""
