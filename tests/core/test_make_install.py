@@ -38,7 +38,7 @@ def install():
     ],
 )  # fmt: skip
 def test_a_line_of_pip_is_a_package_a_long_step_or_nothing(install, line, shown):
-    assert install.shown(line) == shown
+    assert install.progress_of(line) == shown
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -2,7 +2,10 @@
  * The few calls of a canvas context that our drawings use, written down as SVG instead: one drawing
  * serves the screen, the PNG and the SVG, and they can't differ.
  */
-import { context2d } from "./dom.js";
+
+/** What draws on a canvas. */
+export const context2d = (/** @type {HTMLCanvasElement} */ canvas) =>
+  /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
 
 export class SvgSurface {
   constructor(/** @type {number} */ width, /** @type {number} */ height) {

@@ -5,7 +5,7 @@
  * @typedef {{kind: "log"|"linear", low: number, high: number, exceeded?: boolean}} Scale
  */
 
-import { context2d } from "./dom.js";
+import { context2d } from "./canvas.js";
 
 const HUE = 42 * (Math.PI / 180);
 

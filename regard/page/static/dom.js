@@ -17,10 +17,6 @@ export const findAll = (/** @type {ParentNode} */ root, /** @type {string} */ se
   ...root.querySelectorAll(/** @type {"div"} */ (selector)),
 ];
 
-/** What draws on a canvas. */
-export const context2d = (/** @type {HTMLCanvasElement} */ canvas) =>
-  /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-
 /** The element that an event is for. */
 export const targetOf = (/** @type {Event} */ event) => /** @type {HTMLElement} */ (event.target);
 

@@ -1,7 +1,7 @@
 /** Heads as small pictures, and the grid of them as one drawing. */
 import { picture, scaleFor } from "./colour.js";
 import { fitted } from "./axes.js";
-import { context2d } from "./dom.js";
+import { context2d } from "./canvas.js";
 
 /**
  * One head's thumbnail. The scale is that of its own picture: a glance compares shapes, not weights.

@@ -1,6 +1,6 @@
 /** What is seen, as files: pictures as PNG and SVG, numbers as CSV. */
 import * as api from "./api.js";
-import { byId, context2d, find, targetOf } from "./dom.js";
+import { byId, find, targetOf } from "./dom.js";
 import { paintMap, paintScale } from "./draw_map.js";
 import { paintReadouts } from "./draw_readouts.js";
 import { gridSize, paintGrid, thumbnail } from "./draw_thumbnail.js";
@@ -12,7 +12,7 @@ import { during } from "./pending.js";
 import { awaitAnswer } from "./answers.js";
 import { readoutsDrawing } from "./readouts.js";
 import { figuresOf, get, opened, placeOf, runOf, set, shown } from "./store.js";
-import { SvgSurface } from "./canvas.js";
+import { context2d, SvgSurface } from "./canvas.js";
 import { UNFINISHED, fileName, save, tables } from "./tables.js";
 import { inks } from "./theme.js";
 import { thumbnailsOf } from "./thumbnails.js";

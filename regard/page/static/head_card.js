@@ -1,6 +1,7 @@
 /** One head, larger, with its scores: the one under the pointer, else the chosen one, or the mean. */
 import * as api from "./api.js";
-import { byId, make, markStale, settled, context2d } from "./dom.js";
+import { context2d } from "./canvas.js";
+import { byId, make, markStale, settled } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { meanOf, placeName, signed } from "./format.js";
 import { awaitAnswer } from "./answers.js";
