@@ -64,7 +64,7 @@ _display.find_with(_renderer)
 
 
 def __getattr__(name: str) -> Any:
-    """Bring `explore`, `report` and `train` when they are asked for: they need more than torch."""
+    """Bring `explore`, `report` and `train` on first use: they need more than torch."""
     if name in {"explore", "report"}:
         from regard import explorer
 

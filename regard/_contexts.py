@@ -1,6 +1,6 @@
 """The context of a call: a compiler, a trace, a transform, a mode, a profiler.
 
-What torch has no public name for is asked here alone.
+Private names of torch are used here alone.
 """
 
 from __future__ import annotations

@@ -46,13 +46,13 @@ def install(extra: str) -> str:
         origin = None
     if origin is None:
         return _pip(f"regard[{extra}]")
-    found = json.loads(origin)
-    url = found["url"]
-    if "dir_info" in found:
+    record = json.loads(origin)
+    url = record["url"]
+    if "dir_info" in record:
         folder = f"{url2pathname(urlsplit(url).path)}[{extra}]"
-        return _pip(folder, *(["--editable"] if found["dir_info"].get("editable") else []))
-    if "vcs_info" in found:
-        url = f"{found['vcs_info']['vcs']}+{url}@{found['vcs_info']['commit_id']}"
+        return _pip(folder, *(["--editable"] if record["dir_info"].get("editable") else []))
+    if "vcs_info" in record:
+        url = f"{record['vcs_info']['vcs']}+{url}@{record['vcs_info']['commit_id']}"
     return _pip(f"regard[{extra}] @ {url}")
 
 

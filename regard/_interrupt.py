@@ -26,7 +26,7 @@ def is_command() -> bool:
 def quiet_interrupts() -> Iterator[None]:
     """Let Ctrl-C inside the block end the process with status 130, and say nothing.
 
-    Only for imports, which leave nothing to clean up. A `KeyboardInterrupt` there would be told by
+    Only for imports, which leave nothing to clean up. A `KeyboardInterrupt` there would print
     a traceback through some library, or be caught by one, which then goes on half imported.
     """
     is_main = threading.current_thread() is threading.main_thread()

@@ -1,7 +1,7 @@
 """What speaks against several backends alike.
 
 An objection is a clause that says what came and what the backend takes. `choose` puts the backend's
-name before it and the cure behind it.
+name before it and the cure after it.
 """
 
 from __future__ import annotations

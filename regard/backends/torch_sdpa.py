@@ -125,7 +125,7 @@ def _together(problem: Problem) -> tuple[Tensor, Tensor | None]:
 def _scaled_in_part(query: Tensor, scale: float) -> tuple[Tensor, float]:
     """Multiply the query by what keeps the scale from being a power of two.
 
-    Matrix libraries multiply by it before the sum or behind it, by how many threads they have; with
+    Matrix libraries multiply by it before the sum or after it, by how many threads they have; with
     a power of two that rounds alike. In half precision the query would lose digits by it.
     """
     part, exponent = math.frexp(scale)

@@ -61,7 +61,9 @@ def generate(
     arguments: list[str | None] = [*prompt] if prompt else [None]
     prompts = [text for one in arguments if (text := read_text(one, file)) is not None]
     if not prompts:
-        raise MisuseError("there is no text to continue: give some, or --file FILE, or - for stdin")
+        raise MisuseError(
+            "the text to continue is missing: write it here, or --file FILE, or - for stdin"
+        )
     settings, place = sampling.apply(), device_of(device)
     with user_errors(CheckpointError, OSError):
         network, tokenizer = load(model, device=place)

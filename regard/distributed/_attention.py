@@ -247,8 +247,8 @@ def _of_sink(sink: Tensor, gradient: Tensor, context: Tensor, logsumexp: Tensor)
     """Differentiate by a sink: its share of a row takes from all that the row gives."""
     share = torch.exp(sink.to(logsumexp.dtype)[..., None] - logsumexp)
     share = share.masked_fill(logsumexp == -torch.inf, 0)
-    given = (gradient.to(share.dtype) * context.to(share.dtype)).sum(dim=-1)
-    return -(share * given).sum(dim=-1).sum_to_size(sink.shape).to(sink.dtype)
+    dots = (gradient.to(share.dtype) * context.to(share.dtype)).sum(dim=-1)
+    return -(share * dots).sum(dim=-1).sum_to_size(sink.shape).to(sink.dtype)
 
 
 def _size(plan: Plan, key: Tensor, value: Tensor) -> Callable[[int], int]:

@@ -145,7 +145,7 @@ def _by_itself() -> None:
 
     Where the cores are busy, a pool of threads waits for the last of them to get its turn, several
     times in each computation: for a row that is a hundred times what computing it takes. OpenMP
-    has a number for each thread, but torch sets that of all threads; so OpenMP itself is asked, in
+    has a number for each thread, but torch sets that of all threads; so OpenMP itself is called, in
     whichever runtime torch has loaded.
     """
     torch.get_num_threads()  # torch sets the number when a thread first needs it, and not again

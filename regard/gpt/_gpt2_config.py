@@ -49,29 +49,29 @@ def config_of(path: Path) -> GPTConfig:
     Raises:
         CheckpointError: it is not GPT-2's, damaged, or has a value that is not supported.
     """
-    given = load_json(path)
-    kind = given.get("model_type")
+    content = load_json(path)
+    kind = content.get("model_type")
     if kind != "gpt2":
         raise CheckpointError(f"{path} has model_type {kind!r}; only gpt2 is supported")
     for name, supported in _FIXED.items():
-        if given.get(name, supported) != supported:
+        if (value := content.get(name, supported)) != supported:
             raise CheckpointError(
-                f"{path} has {name}={given[name]!r}, which is not supported; only {supported!r} is"
+                f"{path} has {name}={value!r}, which is not supported; only {supported!r} is"
             )
-    activation = given.get("activation_function", _ACTIVATIONS[0])
+    activation = content.get("activation_function", _ACTIVATIONS[0])
     if activation not in _ACTIVATIONS:
         raise CheckpointError(
             f"{path} has activation_function={activation!r}, which is not supported; only "
             f"{' and '.join(_ACTIVATIONS)} are"
         )
-    dropouts = {name: given.get(name, _DROPPED) for name in _DROPOUTS}
+    dropouts = {name: content.get(name, _DROPPED) for name in _DROPOUTS}
     if len(set(map(repr, dropouts.values()))) > 1:
         listed = ", ".join(f"{name}={value!r}" for name, value in dropouts.items())
         raise CheckpointError(
             f"{path} has {listed}, but this model drops one share everywhere, in training only; "
             "make the three equal"
         )
-    values = {ours: given.get(theirs, default) for ours, theirs, default in _FIELDS}
+    values = {ours: content.get(theirs, default) for ours, theirs, default in _FIELDS}
     try:
         return GPTConfig(**values, dropout=dropouts[_DROPOUTS[0]])
     except ValueError as error:

@@ -65,8 +65,8 @@ def read_model(path_or_name: str | Path, kind: type[_Model]) -> _Model:
     expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     weights: dict[str, Tensor] = {}
     unembedding: Tensor | None = None
-    for path, given, weight in _read(files):
-        name = given.removeprefix(_PREFIX)
+    for path, stored, weight in _read(files):
+        name = stored.removeprefix(_PREFIX)
         if _BUFFER.fullmatch(name):
             continue
         if name == _UNEMBEDDING:
@@ -75,7 +75,7 @@ def read_model(path_or_name: str | Path, kind: type[_Model]) -> _Model:
         if _TRANSPOSED.fullmatch(name) and weight.ndim == 2:
             weight = weight.mT.contiguous()  # noqa: PLW2901 (the same weight, as we keep it)
         if expected.get(name) != tuple(weight.shape) or name in weights:
-            raise CheckpointError(_misfit(path, given, weight, expected.get(name), folder))
+            raise CheckpointError(_misfit(path, stored, weight, expected.get(name), folder))
         weights[name] = weight.float()
     missing = sorted(expected.keys() - weights.keys())
     if missing:

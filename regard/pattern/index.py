@@ -18,13 +18,13 @@ _INDICES = (torch.bool, torch.int8, torch.int16, torch.int32, torch.int64)
 
 def spelled_out(index: Index | tuple[Index, ...], ndim: int) -> list[Any]:
     """Spell an index out, one entry an axis; the last two axes are queries and keys."""
-    given = list(index) if isinstance(index, tuple) else [index]
-    dots = [i for i, entry in enumerate(given) if entry is Ellipsis]
-    missing = ndim - (len(given) - len(dots))
+    entries = list(index) if isinstance(index, tuple) else [index]
+    dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
+    missing = ndim - (len(entries) - len(dots))
     if len(dots) > 1 or missing < 0:
         raise IndexError(f"index {index!r} has too many entries for a pattern of {ndim} axes")
-    at = dots[0] if dots else len(given)
-    full = [*given[:at], *[slice(None)] * missing, *given[at + len(dots) :]]
+    at = dots[0] if dots else len(entries)
+    full = [*entries[:at], *[slice(None)] * missing, *entries[at + len(dots) :]]
     full = [_checked(entry, matrix_axis=axis >= ndim - 2) for axis, entry in enumerate(full)]
     if all(isinstance(entry, torch.Tensor) for entry in full[-2:]):
         raise TypeError("only one of queries and keys may be picked by a list; slice the other")
@@ -46,9 +46,9 @@ def _checked(entry: Any, *, matrix_axis: bool) -> Any:
     raise TypeError(f"{where} are indexed by {kinds}, but got {entry!r}")
 
 
-def span(name: str, given: tuple[int, int] | None, size: int) -> slice:
+def span(name: str, bounds: tuple[int, int] | None, size: int) -> slice:
     """Check the first of a range and one past its last; None is all of it."""
-    first, stop = (0, size) if given is None else given
+    first, stop = (0, size) if bounds is None else bounds
     if not 0 <= first < stop <= size:
-        raise ValueError(f"{name}={given} is no range within 0 … {size}")
+        raise ValueError(f"{name}={bounds} is no range within 0 … {size}")
     return slice(first, stop)

@@ -50,7 +50,7 @@ class Block:
     logsumexp: Float[Tensor, "n R"]
     positions: Int[Tensor, "m R"]
     """Where each query sits among the keys; m is n, or 1 where the heads agree."""
-    stray: bool
+    has_nan: bool
     """Whether some row is NaN, as far as it sees."""
 
     @staticmethod
@@ -122,8 +122,8 @@ def _block(
         scores.sub_(peak[..., None])
     log_weights = scores.sub_(log[..., None])
     weights = log_weights.exp()
-    stray = bool(log.isnan().any())
-    if stray:  # a visible NaN fills its row, but only as far as it sees
+    has_nan = bool(log.isnan().any())
+    if has_nan:  # a visible NaN fills its row, but only as far as it sees
         weights.masked_fill_(~part.rows.visible(rows, columns)[:, 0].expand(weights.shape), 0)
     _hide(log_weights.clamp_(min=_LOWEST), part, rows, columns, _HIDDEN)
     return Block(
@@ -134,7 +134,7 @@ def _block(
         log_weights=log_weights,
         logsumexp=logsumexp,
         positions=part.rows.positions[:, 0, rows],
-        stray=stray,
+        has_nan=has_nan,
     )
 
 

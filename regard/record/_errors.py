@@ -6,4 +6,4 @@ from regard.errors import Error
 
 
 class RecordError(Error):
-    """A model or a call that can't be recorded, or a recording that can't give what is asked."""
+    """A model or a call that can't be recorded, or a recording that can't answer a request."""

@@ -298,7 +298,7 @@ def _whole(number: Any) -> int:
     return number
 
 
-def _tokens(given: Any) -> tuple[tuple[str, ...], ...] | None:
-    if given is None:
+def _tokens(rows: Any) -> tuple[tuple[str, ...], ...] | None:
+    if rows is None:
         return None
-    return tuple(tuple(str(name) for name in names) for names in given)
+    return tuple(tuple(str(name) for name in names) for names in rows)

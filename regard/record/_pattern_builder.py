@@ -254,13 +254,13 @@ def _written_out(
     matrices: list[Tensor | None], pieces: list[_Piece], keys: int, *, filler: bool | float
 ) -> Tensor | None:
     """Put the dense parts of the rows below one another; what the bounds hide may be anything."""
-    given = [matrix for matrix in matrices if matrix is not None]
-    if not given:
+    present = [matrix for matrix in matrices if matrix is not None]
+    if not present:
         return None
-    lead = _common(tuple(given))
+    lead = _common(tuple(present))
     blocks = []
     for matrix, piece in zip(matrices, pieces, strict=True):
-        block = given[0].new_full((*lead, piece.rows.queries, keys), filler)
+        block = present[0].new_full((*lead, piece.rows.queries, keys), filler)
         if matrix is not None:
             block[..., piece.shift : piece.shift + piece.width] = matrix[..., : piece.width]
         blocks.append(block)

@@ -283,7 +283,7 @@ class Recording:
     def to(self, device: str | torch.device) -> Recording:
         """Move the patterns to another device, with which all readouts then are there.
 
-        A recording of a model on a GPU stays there unless `record` was told to offload it. What is
+        A recording of a model on a GPU stays there unless `record` offloads it. What is
         moved are copies: this recording stays as it is until it is freed or let go of.
 
         Args:

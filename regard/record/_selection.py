@@ -129,23 +129,23 @@ def select_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
     )
 
 
-def _numbers(name: str, given: Any) -> tuple[int, ...] | slice | None:
-    if given is None:
+def _numbers(name: str, indices: Any) -> tuple[int, ...] | slice | None:
+    if indices is None:
         return None
-    if isinstance(given, slice):
-        ends = (given.start, given.stop, given.step)
+    if isinstance(indices, slice):
+        ends = (indices.start, indices.stop, indices.step)
         if any(end is not None and not _is_whole(end) for end in ends):
-            raise TypeError(f"{name}={given!r} must be a slice of integers")
-        if given.step is not None and given.step < 1:
-            raise ValueError(f"{name}={given!r} must go forward; give a step of at least 1")
-        return given
-    numbers: Iterable[Any] = [given] if _is_whole(given) else given
+            raise TypeError(f"{name}={indices!r} must be a slice of integers")
+        if indices.step is not None and indices.step < 1:
+            raise ValueError(f"{name}={indices!r} must go forward; give a step of at least 1")
+        return indices
+    numbers: Iterable[Any] = [indices] if _is_whole(indices) else indices
     try:
         listed = tuple(numbers)
     except TypeError:
         listed = (None,)
-    if isinstance(given, str) or not all(_is_whole(number) for number in listed):
-        raise TypeError(f"{name} must be an integer, a slice or integers, but is {given!r}")
+    if isinstance(indices, str) or not all(_is_whole(number) for number in listed):
+        raise TypeError(f"{name} must be an integer, a slice or integers, but is {indices!r}")
     return listed
 
 
@@ -165,12 +165,12 @@ def _from_start(number: int, end: int) -> int:
     return number + end if number < 0 else number
 
 
-def _numbers_of(given: tuple[int, ...] | slice | None, size: int, name: str) -> tuple[int, ...]:
-    if given is None:
+def _numbers_of(indices: tuple[int, ...] | slice | None, size: int, name: str) -> tuple[int, ...]:
+    if indices is None:
         return tuple(range(size))
-    if isinstance(given, slice):
-        return tuple(range(size))[given]
-    for number in given:
+    if isinstance(indices, slice):
+        return tuple(range(size))[indices]
+    for number in indices:
         if not -size <= number < size:
             raise IndexError(f"{name} asks for {number}, but there are only 0 to {size - 1}")
-    return tuple(_from_start(number, size) for number in given)
+    return tuple(_from_start(number, size) for number in indices)

@@ -16,14 +16,14 @@ ROOT = Path(__file__).parents[2]
 
 def test_eager_takes_the_same_readouts():
     query, key = torch.randn(2, 4, 67, 16), torch.randn(2, 2, 67, 16)
-    found = gpu.eager_readouts(query, key)
+    actual = gpu.eager_readouts(query, key)
     pattern = regard.Pattern(query, key, mask=regard.causal())
     for name, readout in gpu_checks.READOUTS.items():
         (expected,) = pattern.read(readout)
         expected = expected.weights if name == "top 8" else expected
         expected = expected[..., :64] if name == "offsets 64" else expected
         # Distances go up to 66.
-        torch.testing.assert_close(found[name], expected, rtol=1e-5, atol=1e-5, msg=name)
+        torch.testing.assert_close(actual[name], expected, rtol=1e-5, atol=1e-5, msg=name)
 
 
 def test_the_weights_that_a_shape_counts_are_the_visible_ones():
@@ -41,9 +41,9 @@ def test_what_is_checked_is_right_and_a_wrong_result_is_found(monkeypatch):
     monkeypatch.setattr(gpu_checks, "DTYPES", (torch.float32,))
     monkeypatch.setattr(gpu_checks, "ROWS", slice(3, 5))
     with kernels():
-        found = list(gpu_checks.checks("cpu"))
-        assert len(found) > 20
-        assert all(error <= allowed for _, error, allowed in found)
+        actual = list(gpu_checks.checks("cpu"))
+        assert len(actual) > 20
+        assert all(error <= allowed for _, error, allowed in actual)
         given = regard.Entropy.from_kernel
         monkeypatch.setattr(
             regard.Entropy, "from_kernel", lambda self, *a: given(self, *a) * (1 + 1e-4)

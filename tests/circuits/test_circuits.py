@@ -220,11 +220,11 @@ def test_qk_gives_the_eager_weights_of_a_model(name):
     x, future = seen["x"], torch.ones(7, 7).triu(1).bool()
     weights = result.attentions[1][0]  # (H, 7, 7)
     assert weights.shape == (HEADS[name], 7, 7)
-    for head, found in enumerate(weights):
+    for head, actual in enumerate(weights):
         circuit = qk(model, 1, head)
         scaled = x @ circuit @ x.T / circuit.left.shape[1] ** 0.5
         expected = scaled.masked_fill(future, -torch.inf).softmax(-1)
-        torch.testing.assert_close(found, expected, **SINGLE)  # their softmax is of float32
+        torch.testing.assert_close(actual, expected, **SINGLE)  # their softmax is of float32
 
 
 @pytest.mark.parametrize("name", MODELS)

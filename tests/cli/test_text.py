@@ -101,4 +101,4 @@ def test_a_damaged_model(misused, command, model, tmp_path, name, damage):
 
 
 def test_no_prompt(misused, model):
-    assert "there is no text to continue" in misused("generate", "--model", model)
+    assert "the text to continue is missing" in misused("generate", "--model", model)

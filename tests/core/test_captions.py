@@ -24,13 +24,13 @@ def rows(steps):
     return ~steps.masked.isneginf().all(-1)
 
 
-def sums_are_one(steps, found):
-    assert found["unseen"] or rows(steps).all()
+def sums_are_one(steps, actual):
+    assert actual["unseen"] or rows(steps).all()
     return same(steps.weights.sum(-1), rows(steps).double())
 
 
-def sums_are_one_with_the_sink(steps, found):
-    assert found["unseen"] or rows(steps).all()
+def sums_are_one_with_the_sink(steps, actual):
+    assert actual["unseen"] or rows(steps).all()
     share = torch.exp(steps.sink.double()[:, None] - steps.logsumexp.double())
     return same((steps.weights.sum(-1) + share)[rows(steps)], torch.ones(()))
 
@@ -39,58 +39,60 @@ def repeated(tensor, steps):
     return tensor.repeat_interleave(steps.query.shape[1] // tensor.shape[1], 1)
 
 
-def is_product(steps, found):
-    factor = getattr(steps, found["factor"]).double()
-    if found["kind"] == "mean":
+def is_product(steps, actual):
+    factor = getattr(steps, actual["factor"]).double()
+    if actual["kind"] == "mean":
         assert same(factor.sum(-1), torch.ones(())), "a mean's weights sum to 1"
     return torch.allclose(
         steps.context.double(), factor @ repeated(steps.value, steps).double(), rtol=0.02, atol=0.02
     )  # bfloat16's context has eight bits
 
 
-def is_masked(steps, found):
-    before = getattr(steps, found["before"])
+def is_masked(steps, actual):
+    before = getattr(steps, actual["before"])
     seen = ~steps.masked.isneginf()
     later = {"scaled": ("softcapped", "biased"), "softcapped": ("biased",), "biased": ()}
-    assert all(getattr(steps, name) is None for name in later[found["before"]])
+    assert all(getattr(steps, name) is None for name in later[actual["before"]])
     return same(steps.masked[seen], before[seen])
 
 
-def is_dropped(steps, found):
+def is_dropped(steps, actual):
     kept = steps.dropped != 0
-    assert abs(1 - float(found["p"]) - float(found["divisor"])) < 1e-3
-    return same(steps.dropped[kept], steps.weights[kept] / float(found["divisor"]))
+    assert abs(1 - float(actual["p"]) - float(actual["divisor"])) < 1e-3
+    return same(steps.dropped[kept], steps.weights[kept] / float(actual["divisor"]))
 
 
-def gives_weights(steps, found):
+def gives_weights(steps, actual):
     seen = rows(steps)
-    assert found["unseen"] or seen.all()
+    assert actual["unseen"] or seen.all()
     weights = torch.exp(steps.masked - steps.logsumexp[..., None])[seen]
     return same(weights, steps.weights[seen]) and steps.logsumexp[~seen].isneginf().all()
 
 
 # What each caption claims, by what it reads like.
 CLAIMS = {
-    r"what each position .*": lambda steps, found: True,  # a name, not a claim about numbers
-    r"query · key: .*": lambda steps, found: same(
+    r"what each position .*": lambda steps, actual: True,  # a name, not a claim about numbers
+    r"query · key: .*": lambda steps, actual: same(
         steps.scores, steps.query.double() @ repeated(steps.key, steps).double().mT
     ),
-    r"scores · (?P<scale>\S+), the scale": lambda steps, found: same(
-        steps.scaled, steps.scores * float(found["scale"])
+    r"scores · (?P<scale>\S+), the scale": lambda steps, actual: same(
+        steps.scaled, steps.scores * float(actual["scale"])
     ),
-    r"cap · tanh\(scaled / cap\), cap = (?P<cap>\S+): none beyond ±cap": lambda steps, found: (
-        same(steps.softcapped, float(found["cap"]) * torch.tanh(steps.scaled / float(found["cap"])))
-        and steps.softcapped.abs().max() <= float(found["cap"]) * 1.001
+    r"cap · tanh\(scaled / cap\), cap = (?P<cap>\S+): none beyond ±cap": lambda steps, actual: (
+        same(
+            steps.softcapped, float(actual["cap"]) * torch.tanh(steps.scaled / float(actual["cap"]))
+        )
+        and steps.softcapped.abs().max() <= float(actual["cap"]) * 1.001
     ),
     r"(?P<before>scaled|softcapped) \+ a bias for each pair of query and key": (
-        lambda steps, found: (steps.softcapped is None) == (found["before"] == "scaled")
+        lambda steps, actual: (steps.softcapped is None) == (actual["before"] == "scaled")
     ),
     r"(?P<before>scaled|softcapped|biased), but −∞ where a query may not see a key": is_masked,
     rf"softmax of each row: shares that sum to 1(?P<unseen>{UNSEEN})?": sums_are_one,
     r"softmax of each row with its sink: shares that sum to 1 with the sink's"
     rf"(?P<unseen>{UNSEEN})?": sums_are_one_with_the_sink,
     r"each weight zeroed with probability (?P<p>\S+), else divided by (?P<divisor>\S+)": is_dropped,
-    r"every weight zeroed": lambda steps, found: steps.dropped.count_nonzero() == 0,
+    r"every weight zeroed": lambda steps, actual: steps.dropped.count_nonzero() == 0,
     r"(?P<factor>weights|dropped) @ value: each row a weighted (?P<kind>mean|sum) of the values": (
         is_product
     ),
@@ -101,10 +103,10 @@ CLAIMS = {
 
 def check(steps):
     for step in steps:
-        found = {claim: re.fullmatch(claim, step.meaning) for claim in CLAIMS}
-        matched = [claim for claim in CLAIMS if found[claim]]
+        actual = {claim: re.fullmatch(claim, step.meaning) for claim in CLAIMS}
+        matched = [claim for claim in CLAIMS if actual[claim]]
         assert len(matched) == 1, step.meaning
-        assert CLAIMS[matched[0]](steps, found[matched[0]]), (step.name, step.meaning)
+        assert CLAIMS[matched[0]](steps, actual[matched[0]]), (step.name, step.meaning)
 
 
 @settings(deadline=None, max_examples=150)

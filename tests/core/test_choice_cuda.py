@@ -69,11 +69,11 @@ def test_choices_on_cuda(dtype, capability, options, name, why):
     with gpu(capability):
         choice = choose(pretended(dtype, **options))
     assert choice.name == name
-    said = dict(choice.objections)
-    assert name not in said
+    objections = dict(choice.objections)
+    assert name not in objections
     for other, reason in why.items():
-        assert reason in said[other]
-        assert f"; not {other}: {said[other]}" in str(choice)
+        assert reason in objections[other]
+        assert f"; not {other}: {objections[other]}" in str(choice)
 
 
 PLAIN = [{}, {"queries": 100, "keys": 100, **WINDOW, "is_finite": True}, {"queries": 1, **CAUSAL}]
@@ -139,9 +139,9 @@ def test_flash_gives_no_gradients_of_some_widths_on_small_gpus(dim, name):
         choice = choose(pretended(dim=dim, trained="query", **CAUSAL))
         assert choice.name == name
         if name == "efficient":
-            said = dict(choice.objections)
-            assert "gradients of head dimension 200 are not supported" in said["flash"]
-            assert "needs cuDNN 9" in said["cudnn"]
+            objections = dict(choice.objections)
+            assert "gradients of head dimension 200 are not supported" in objections["flash"]
+            assert "needs cuDNN 9" in objections["cudnn"]
 
 
 def test_cudnn_gives_way_where_torch_is_to_be_deterministic(monkeypatch):

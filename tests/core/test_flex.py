@@ -63,16 +63,16 @@ def masks_in_blocks():
 def test_blocks_are_those_that_the_mask_shows(name, size, monkeypatch):
     monkeypatch.setattr(_blocks, "_BLOCK", size)
     mask, everything = masks_in_blocks()[name], (slice(0, QUERIES), slice(0, KEYS))
-    found = _blocks.block_mask(rows_of(mask, QUERIES, KEYS), lambda b, h, q, k: k >= 0)
+    actual = _blocks.block_mask(rows_of(mask, QUERIES, KEYS), lambda b, h, q, k: k >= 0)
     if name == "dense":  # of which only the interval's part is looked at
         mask = regard.causal()
     seen, exists = in_blocks(rows_of(mask, QUERIES, KEYS).visible(*everything), size)
     full = seen.all(-1) & exists.all(-1) & (name != "dense")
-    assert torch.equal(found.full_kv_num_blocks, full.sum(-1).int())
-    assert torch.equal(found.to_dense().bool(), seen.any(-1))
-    assert (size, size) == found.BLOCK_SIZE
+    assert torch.equal(actual.full_kv_num_blocks, full.sum(-1).int())
+    assert torch.equal(actual.to_dense().bool(), seen.any(-1))
+    assert (size, size) == actual.BLOCK_SIZE
     # What the gradient goes by is the same table turned round.
-    turned = found.q_num_blocks + found.full_q_num_blocks
+    turned = actual.q_num_blocks + actual.full_q_num_blocks
     assert torch.equal(turned, seen.any(-1).sum(-2).int())
 
 
@@ -96,8 +96,8 @@ def test_blocks_need_no_matrix(length, monkeypatch):
     mask = regard.causal() & regard.documents(ids)
     rows = rows_of(mask, length, length)
     with Largest() as largest:
-        found = _blocks.block_mask(rows, lambda b, h, q, k: k >= 0)
-    blocks = length // found.BLOCK_SIZE[0]
+        actual = _blocks.block_mask(rows, lambda b, h, q, k: k >= 0)
+    blocks = length // actual.BLOCK_SIZE[0]
     assert largest.numel <= max(length, blocks**2 + blocks)  # one spare column, torch's own
     assert blocks**2 <= 2**16
 
@@ -138,13 +138,13 @@ def test_gradients_are_those_of_the_definition(name, option):
 
     exact = gradients(lambda *a, **o: regard.explain(*a, **o).context, torch.float64)
     with flex_on_cpu(traced=True):
-        found = gradients(regard.attention, torch.float32, backend="flex")
-    for one, other in zip(found, exact, strict=True):
+        actual = gradients(regard.attention, torch.float32, backend="flex")
+    for one, other in zip(actual, exact, strict=True):
         assert one.dtype == torch.float32
         # Sums of some dozens of float32 numbers near 1, and torch's own exp2 for exp.
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
     if name == "blind rows":
-        assert not bool(found[0][:, :, :3].any())
+        assert not bool(actual[0][:, :, :3].any())
 
 
 def test_a_bias_and_slopes_get_no_gradient_but_by_another():

@@ -72,9 +72,9 @@ def test_gradients_pass_through_the_widening(backend):
         return regard.attention(*given, mask=regard.causal(), backend=backend)
 
     with documented_kernels():
-        found = gradients(fused, torch.bfloat16)
+        actual = gradients(fused, torch.bfloat16)
     exact = gradients(lambda *a: regard.explain(*a, mask=regard.causal()).context, torch.float64)
-    for one, other in zip(found, exact, strict=True):
+    for one, other in zip(actual, exact, strict=True):
         # Sums of bfloat16 numbers, each rounded to 8 bits.
         torch.testing.assert_close(
             one.double(), other, rtol=0, atol=2**-5 * float(other.abs().max())

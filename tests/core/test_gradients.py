@@ -57,8 +57,8 @@ def test_gradients_of_steps_agree_with_differences():
     given = double_inputs()
 
     def steps(query, key, value):
-        found = regard.explain(query, key, value, mask=regard.causal())
-        return found.weights, found.context, found.logsumexp
+        actual = regard.explain(query, key, value, mask=regard.causal())
+        return actual.weights, actual.context, actual.logsumexp
 
     assert torch.autograd.gradcheck(steps, tuple(given[n] for n in ("query", "key", "value")))
 

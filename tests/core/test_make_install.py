@@ -43,9 +43,9 @@ def test_a_line_of_pip_is_a_package_a_long_step_or_nothing(install, line, shown)
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_warnings_are_shown_only_where_pip_fails(install, monkeypatch, tmp_path, capfd, fails):
-    said = "print('Looking in links'); print('Processing /x/a-1.0-py3.whl')"
+    output = "print('Looking in links'); print('Processing /x/a-1.0-py3.whl')"
     (tmp_path / "pip.py").write_text(
-        f"import sys; {said}; sys.stderr.write('a warning\\n'); sys.exit({int(fails)})"
+        f"import sys; {output}; sys.stderr.write('a warning\\n'); sys.exit({int(fails)})"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert install.main("cli") == int(fails)

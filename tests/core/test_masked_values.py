@@ -137,9 +137,9 @@ def test_a_visible_nan_comes_out_and_only_in_rows_that_see_it(where, mask, backe
         assert torch.equal(distance.isnan(), affected)
         assert torch.equal(received.isnan(), in_weights.any(-2))
         assert torch.equal(top.weights.isnan().any(-1), affected)
-        found = top.positions >= 0
-        assert torch.equal(found.sum(-1), visible.sum(-1).clamp_max(3))
-        assert bool(visible.gather(-1, top.positions.clamp_min(0))[found].all())
+        actual = top.positions >= 0
+        assert torch.equal(actual.sum(-1), visible.sum(-1).clamp_max(3))
+        assert bool(visible.gather(-1, top.positions.clamp_min(0))[actual].all())
         assert torch.equal(seen.image(L, S).isnan(), in_weights)
         assert torch.equal((seen @ both).isnan(), context.isnan())
         assert seen.verify() < 1e-5

@@ -87,18 +87,18 @@ def test_every_readout_is_its_definition(case, block, size, data):
     k = min(size, keys)
     assert top.weights.shape == top.positions.shape == (*case.visible.shape[:3], k)
     count = case.visible.sum(-1, keepdim=True)
-    found = torch.arange(k) < count  # a row that sees fewer than k keys says so
-    assert torch.equal(top.positions >= 0, found)
-    assert bool((top.positions[~found] == -1).all())
-    assert not bool(top.weights[~found].any())
+    actual = torch.arange(k) < count  # a row that sees fewer than k keys says so
+    assert torch.equal(top.positions >= 0, actual)
+    assert bool((top.positions[~actual] == -1).all())
+    assert not bool(top.weights[~actual].any())
     assert bool((top.weights.diff(dim=-1) <= 0).all())
     best = case.exact.weights.masked_fill(~case.visible, 0).sort(-1, descending=True).values
     torch.testing.assert_close(top.weights.double(), best[..., :k], **tolerance)
-    at = case.exact.weights.gather(-1, top.positions.clamp_min(0)).masked_fill(~found, 0)
+    at = case.exact.weights.gather(-1, top.positions.clamp_min(0)).masked_fill(~actual, 0)
     torch.testing.assert_close(top.weights.double(), at, **tolerance)
-    assert bool(case.visible.gather(-1, top.positions.clamp_min(0))[found].all())
+    assert bool(case.visible.gather(-1, top.positions.clamp_min(0))[actual].all())
     distinct = [row[row >= 0].unique().numel() for row in top.positions.flatten(0, -2)]
-    assert distinct == found.sum(-1).flatten().tolist()
+    assert distinct == actual.sum(-1).flatten().tolist()
 
 
 @settings(max_examples=25)

@@ -21,11 +21,11 @@ class World:
     """What each rank found, by the name of the task."""
 
     size: int
-    found: list
+    actual: list
 
     def whole(self, task, name, dim):
         """Put the ranks' parts of a result together, each at its positions."""
-        parts = [one[task][name] for one in self.found]
+        parts = [one[task][name] for one in self.actual]
         length = sum(part.shape[dim] for part in parts)
         layout = Layout(length, self.size)
         places = torch.cat([layout.positions(rank) for rank in range(self.size)])
@@ -34,7 +34,7 @@ class World:
 
     def common(self, task, name):
         """A result that all ranks have alike."""
-        first, *others = (one[task][name] for one in self.found)
+        first, *others = (one[task][name] for one in self.actual)
         for other in others:
             torch.testing.assert_close(other, first, rtol=0, atol=0, equal_nan=True)
         return first

@@ -28,12 +28,12 @@ def test_contexts_are_those_of_the_definition(world, name):
     problem, wanted = PROBLEMS[name], exact(name).exact
     higher = torch.float64 if problem.dtype == torch.float64 else torch.float32
     for result, dim, dtype in (("context", -2, problem.dtype), ("logsumexp", -1, higher)):
-        found = world.whole(f"attention {name}", result, dim)
-        assert found.dtype == dtype
+        actual = world.whole(f"attention {name}", result, dim)
+        assert actual.dtype == dtype
         tolerance = 8 * ROUNDING[dtype]
         torch.testing.assert_close(
-            found.double(),
-            getattr(wanted, result).reshape(found.shape),
+            actual.double(),
+            getattr(wanted, result).reshape(actual.shape),
             rtol=tolerance,
             atol=tolerance,
         )
@@ -45,12 +45,12 @@ def test_gradients_are_those_of_one_process_in_float64(world, name):
     task, rounding = f"attention {name}", ROUNDING[problem.dtype]
     for tensor, wanted in gradients(problem).items():
         if tensor in ("alibi", "sink"):  # sums over all rows, of weights times distances
-            found, size = world.common(task, tensor), 64
+            actual, size = world.common(task, tensor), 64
         else:
-            found, size = world.whole(task, tensor, -2), 16
-        assert found.dtype == problem.dtype
+            actual, size = world.whole(task, tensor, -2), 16
+        assert actual.dtype == problem.dtype
         torch.testing.assert_close(
-            found.double(),
+            actual.double(),
             wanted,
             rtol=size * rounding,
             atol=size * rounding,
@@ -78,7 +78,7 @@ def test_layers_trained_a_step_are_those_of_one_process(world):
 
 
 def test_shards_are_put_together_again(world):
-    assert all(one["put together"] for one in world.found)
+    assert all(one["put together"] for one in world.actual)
 
 
 @pytest.fixture

@@ -41,39 +41,41 @@ RANK_1 = {
 
 @pytest.mark.parametrize("what", EVERYONE)
 def test_every_rank_says_what_is_wrong(world, what):
-    for one in world.found:
+    for one in world.actual:
         assert re.match(EVERYONE[what], one["wrong"][what], re.DOTALL), one["wrong"][what]
 
 
 @pytest.mark.parametrize("what", RANK_1)
 def test_ranks_are_told_which_one_can_not_take_part(world, what):
-    told = [one["wrong"][what] for one in world.found]
-    assert told[1].startswith(RANK_1[what])
-    for other in (told[0], *told[2:]):
+    message = [one["wrong"][what] for one in world.actual]
+    assert message[1].startswith(RANK_1[what])
+    for other in (message[0], *message[2:]):
         start = f"DistributedError: rank 1 of {world.size} can't take part, and raises "
         assert other.startswith(start + RANK_1[what])
 
 
 def test_a_rank_that_is_killed_ends_the_others_with_its_name(world):
-    assert "lost" not in world.found[1]
-    for one in (world.found[0], *world.found[2:]):
-        told = one["lost"]["in the ring"]
-        assert re.match(r"DistributedError: rank \d of \d lost rank 1: ", told), told
-        assert "start all of them again from the last checkpoint" in told
-        told = one["lost"]["before it"]
-        assert re.match(r"DistributedError: rank \d of \d lost ranks? .*1", told), told
+    assert "lost" not in world.actual[1]
+    for one in (world.actual[0], *world.actual[2:]):
+        message = one["lost"]["in the ring"]
+        assert re.match(r"DistributedError: rank \d of \d lost rank 1: ", message), message
+        assert "start all of them again from the last checkpoint" in message
+        message = one["lost"]["before it"]
+        assert re.match(r"DistributedError: rank \d of \d lost ranks? .*1", message), message
 
 
 def test_a_group_may_leave_ranks_out(world):
-    told = [one["groups"]["left out"] for one in world.found]
-    assert told[1].startswith("DistributedError: rank 1 is not in the group given")
-    assert {told[0], *told[2:]} == {"nothing"}, "they computed what one process does"
+    message = [one["groups"]["left out"] for one in world.actual]
+    assert message[1].startswith("DistributedError: rank 1 is not in the group given")
+    assert {message[0], *message[2:]} == {"nothing"}, "they computed what one process does"
 
 
 def test_a_rank_that_does_not_come_is_not_waited_for_beyond_the_timeout(world):
-    for one in (world.found[0], *world.found[2:]):
-        told = one["groups"]["waiting"]
-        assert re.match(r"DistributedError: rank \d of \d lost ranks? .*1.*: a process", told), told
+    for one in (world.actual[0], *world.actual[2:]):
+        message = one["groups"]["waiting"]
+        assert re.match(r"DistributedError: rank \d of \d lost ranks? .*1.*: a process", message), (
+            message
+        )
 
 
 def test_without_a_group_it_is_said_how_to_start_one():

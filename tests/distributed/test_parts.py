@@ -73,10 +73,10 @@ def test_a_causal_mask_gives_every_rank_the_same_to_do(ranks):
     chunk = 60 // (2 * ranks)
     for step in range(1, ranks):
         for rank in range(ranks):
-            found = tiles(rank, ranks, step, regard.causal())
-            assert seen(found) == 2 * chunk * chunk, "half of what the keys here would be"
-            computed = sum(b.problem.queries * b.problem.keys for b in found)
-            assert computed == seen(found), "nothing that is hidden"
+            actual = tiles(rank, ranks, step, regard.causal())
+            assert seen(actual) == 2 * chunk * chunk, "half of what the keys here would be"
+            computed = sum(b.problem.queries * b.problem.keys for b in actual)
+            assert computed == seen(actual), "nothing that is hidden"
     total = [
         sum(seen(tiles(rank, ranks, step, regard.causal())) for step in range(ranks))
         for rank in range(ranks)
@@ -163,8 +163,8 @@ def test_a_tile_written_out_in_bands_adds_what_the_kernels_add(dtype):
     objection = mock.patch("regard.backends.native.objection", return_value="not now")
     with objection, mock.patch.object(_kernels, "_SCORES", 8 * 7 * 2):  # two rows a tile
         parts = _kernels.forward(block)
-        found = _kernels.backward(block, *rows, names)
+        actual = _kernels.backward(block, *rows, names)
     for one, other in zip(parts, _kernels.forward(block), strict=True):
         torch.testing.assert_close(one, other)
     for name in names:
-        torch.testing.assert_close(found[name], wanted[name], msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(actual[name], wanted[name], msg=lambda m, n=name: f"{n}: {m}")

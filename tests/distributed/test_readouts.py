@@ -44,12 +44,12 @@ def shares(pixels, tokens):
 def test_every_readout_is_its_definition(world, name):
     for readout, result in defined(name).items():
         if readout in OF_ONE_AXIS:  # of rows or of keys: each rank has its own
-            found = world.whole(f"readouts {name}", readout, -1)
+            actual = world.whole(f"readouts {name}", readout, -1)
         else:
-            found = world.common(f"readouts {name}", readout)
+            actual = world.common(f"readouts {name}", readout)
         tolerance = FACTOR * ROUNDING[PROBLEMS[name].dtype]
         torch.testing.assert_close(
-            found.double(),
+            actual.double(),
             result,
             rtol=0,
             atol=tolerance,

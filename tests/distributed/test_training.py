@@ -53,8 +53,8 @@ def world(size, folder, runs):
             rank.kill()
             rank.communicate()
     assert [rank.returncode for rank in ranks] == [0] * size, "\n".join(outputs)
-    found = [json.loads((folder / f"found{size}-{rank}.json").read_text()) for rank in range(size)]
-    return list(zip(*found, strict=True))
+    actual = [json.loads((folder / f"found{size}-{rank}.json").read_text()) for rank in range(size)]
+    return list(zip(*actual, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def folder(tmp_path_factory, alone):
     two.append({"name": "one-is-full", "ranks": {"1": {"full": 4}}})
     two.append({"name": "differs", "ranks": {"1": {"recipe": {"learning_rate": 0.5}}}})
     three.append({"name": "unfit", "gpt": {"context": 5000}})
-    found = {2: world(2, folder, two), 3: world(3, folder, three)}
-    return folder, found
+    actual = {2: world(2, folder, two), 3: world(3, folder, three)}
+    return folder, actual
 
 
 def curve(folder):
@@ -129,8 +129,8 @@ def test_a_run_goes_on_with_another_number_of_ranks(alone, folder, kind):
 
 
 def test_every_rank_has_the_model_in_the_end(folder):
-    for found in folder[1].values():
-        for one, *others in found[:4]:
+    for actual in folder[1].values():
+        for one, *others in actual[:4]:
             assert isinstance(one, dict), one
             assert all(other == one for other in others)
 
@@ -146,31 +146,31 @@ def test_recordings_and_ranks_without_rows(folder, tmp_path):
 
 
 def test_ranks_that_can_not_go_on_all_say_so(folder):
-    for told in folder[1][2][-1]:
+    for outputs in folder[1][2][-1]:
         assert re.match(
             r"ValueError: the ranks disagree about TrainConfig.learning_rate: rank 0 has 0.003, "
             r"rank 1 has 0.5; start every rank by the same command",
-            told,
-        ), told
+            outputs,
+        ), outputs
     first, *others = folder[1][3][-1]
     assert first.startswith("CorpusError: the text has")
     assert not (folder[0] / "differs").exists()
     assert not (folder[0] / "unfit").exists()
-    assert all("CorpusError" in told for told in others)
+    assert all("CorpusError" in outputs for outputs in others)
 
 
 def test_what_one_rank_fails_at_alone_is_told_by_all(folder):
     at_two, at_three = folder[1].values()
     names = {"one-is-full": at_two[-2], "one-fails": at_three[-2]}
     assert names["one-fails"][2] == "LookupError: what a callback may raise"
-    for told in names["one-fails"][:2]:
-        assert told == (
+    for outputs in names["one-fails"][:2]:
+        assert outputs == (
             "DistributedError: rank 2 of 3 can't take part, and raises LookupError: what a "
             "callback may raise"
         )
-    for told in names["one-is-full"]:
-        assert "File too large" in told, told
-        assert "the checkpoint of update 3 is whole" in told, told
+    for outputs in names["one-is-full"]:
+        assert "File too large" in outputs, outputs
+        assert "the checkpoint of update 3 is whole" in outputs, outputs
     training_rank.go(folder[0] / "one-is-full", resume=True)
     training_rank.go(folder[0] / "one-fails", resume=True)
     for name in names:
@@ -267,8 +267,11 @@ class Agents:
 
     def ends(self):
         """Status and outputs of each agent."""
-        told = [agent.communicate(timeout=SECONDS) for agent in self.agents]
-        return [(agent.returncode, *said) for agent, said in zip(self.agents, told, strict=True)]
+        outputs = [agent.communicate(timeout=SECONDS) for agent in self.agents]
+        return [
+            (agent.returncode, *message)
+            for agent, message in zip(self.agents, outputs, strict=True)
+        ]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
@@ -297,7 +300,7 @@ def test_a_killed_rank_ends_two_agents_and_they_go_on(tmp_path):
     with Agents("--out", out, "--resume", "--steps", step + 3) as agents:
         ended = agents.ends()
     assert [status for status, *_ in ended] == [0, 0], ended
-    silent, told = sorted(said for _, said, _ in ended)
+    silent, outputs = sorted(message for _, message, _ in ended)
     assert silent == ""
-    assert f"{step + 3} updates, validation loss" in told
+    assert f"{step + 3} updates, validation loss" in outputs
     assert [line["step"] for line in read_metrics(metrics)] == list(range(1, step + 4))

@@ -32,11 +32,11 @@ def attended(problem):
         **leaves, **problem.options, mask=problem.mask
     )
     context.backward(gradient)
-    found = {"context": context.detach(), "logsumexp": pattern.logsumexp}
-    found |= {name: leaf.grad for name, leaf in leaves.items()}
+    actual = {"context": context.detach(), "logsumexp": pattern.logsumexp}
+    actual |= {name: leaf.grad for name, leaf in leaves.items()}
     for name in numbers:  # each rank has its part
-        dist.all_reduce(found[name])
-    return found
+        dist.all_reduce(actual[name])
+    return actual
 
 
 def read(problem):
@@ -48,11 +48,11 @@ def read(problem):
         query, key, mask=problem.mask, **numbers, **problem.options
     )
     results = pattern.read(*READOUTS)
-    found = {
+    actual = {
         type(readout).__name__: result for readout, result in zip(READOUTS, results, strict=True)
     }
-    top = found.pop("TopK")
-    return {**found, "top weights": top.weights, "top positions": top.positions}
+    top = actual.pop("TopK")
+    return {**actual, "top weights": top.weights, "top positions": top.positions}
 
 
 def trained():
@@ -138,7 +138,7 @@ def wrong(rank):
         "recording outside": lambda: recorded(query, key, value, within),
         "torch": lambda: within(lambda: F.scaled_dot_product_attention(query, key, value)),
     }
-    return {name: told(call) for name, call in calls.items()}
+    return {name: outcome(call) for name, call in calls.items()}
 
 
 def recorded(query, key, value, inside=lambda call: call()):
@@ -148,7 +148,7 @@ def recorded(query, key, value, inside=lambda call: call()):
         inside(lambda: regard.attention(query, key, value))
 
 
-def told(call):
+def outcome(call):
     try:
         call()
     except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
@@ -177,8 +177,8 @@ def in_groups(rank, size):
         )
 
     return {
-        "left out": told(attention),
-        "waiting": "" if rank == 1 else told(waiting),
+        "left out": outcome(attention),
+        "waiting": "" if rank == 1 else outcome(waiting),
     }
 
 
@@ -190,10 +190,10 @@ def lost(rank):
         os.kill(os.getpid(), signal.SIGKILL)
 
     with mock.patch.object(Ring, "pass_on", killed if rank == 1 else Ring.pass_on):
-        in_the_ring = told(lambda: distributed.attention(query, key, value))
+        in_the_ring = outcome(lambda: distributed.attention(query, key, value))
     return {
         "in the ring": in_the_ring,
-        "before it": told(lambda: distributed.attention(query, key, value)),
+        "before it": outcome(lambda: distributed.attention(query, key, value)),
     }
 
 
@@ -205,15 +205,15 @@ def main(rank, size, folder):
         world_size=size,
         timeout=timedelta(seconds=60),
     )
-    found = {"put together": put_together(rank), "wrong": wrong(rank)}
-    found |= {f"attention {name}": attended(problem) for name, problem in PROBLEMS.items()}
-    found |= {f"readouts {name}": read(PROBLEMS[name]) for name in READ}
-    found["trained"] = trained()
-    found["groups"] = in_groups(rank, size)
+    actual = {"put together": put_together(rank), "wrong": wrong(rank)}
+    actual |= {f"attention {name}": attended(problem) for name, problem in PROBLEMS.items()}
+    actual |= {f"readouts {name}": read(PROBLEMS[name]) for name in READ}
+    actual["trained"] = trained()
+    actual["groups"] = in_groups(rank, size)
     if rank == 1:
-        torch.save(found, Path(folder, "killed.pt"))
-    found["lost"] = lost(rank)
-    torch.save(found, Path(folder, f"rank{rank}.pt"))
+        torch.save(actual, Path(folder, "killed.pt"))
+    actual["lost"] = lost(rank)
+    torch.save(actual, Path(folder, f"rank{rank}.pt"))
     os._exit(0)  # there is no group left to take leave of
 
 

@@ -53,9 +53,9 @@ def bands(monkeypatch):
     return read
 
 
-def near(found, expected):
+def near(actual, expected):
     # Each band is rounded to float32 by itself.
-    torch.testing.assert_close(found.double(), expected.double(), rtol=3e-6, atol=3e-7)
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=3e-6, atol=3e-7)
 
 
 def test_log_sum_exps(pattern, bands):

@@ -56,9 +56,9 @@ def start():
 def opened(process):
     """The port of the address that it printed."""
     line = process.stdout.readline()
-    found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/  \(Ctrl-C ends\)\n", line)
-    assert found, line + process.stderr.read()
-    return int(found[1])
+    actual = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/  \(Ctrl-C ends\)\n", line)
+    assert actual, line + process.stderr.read()
+    return int(actual[1])
 
 
 @contextlib.contextmanager
@@ -134,9 +134,9 @@ def test_a_folder_that_holds_neither_is_refused(misused, capfd, tmp_path):
 def test_a_port_that_is_taken_is_named(misused, capfd, folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = misused(capfd, folder, "--port", port)
-    assert "already in use" in said
-    assert str(port) in said
+        message = misused(capfd, folder, "--port", port)
+    assert "already in use" in message
+    assert str(port) in message
 
 
 def test_an_address_of_another_machine_is_refused(misused, capfd, folder):
@@ -144,7 +144,7 @@ def test_an_address_of_another_machine_is_refused(misused, capfd, folder):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--text", "a"), "a recording takes no text"),
         (("--file", __file__), "a recording takes no text"),
@@ -154,8 +154,8 @@ def test_an_address_of_another_machine_is_refused(misused, capfd, folder):
         (("--text", ""), "empty"),
     ],
 )
-def test_what_can_not_be_is_refused_in_one_line(misused, capfd, kept, arguments, said):
-    assert said in misused(capfd, kept, *arguments)
+def test_what_can_not_be_is_refused_in_one_line(misused, capfd, kept, arguments, message):
+    assert message in misused(capfd, kept, *arguments)
 
 
 def test_a_recording_that_can_not_be_shown_is_refused(misused, capfd, make_recording, tmp_path):

@@ -38,7 +38,7 @@ def maps(run):
     }
 
 
-def told(run):
+def readings_of(run):
     return {
         "described": run.described(),
         "scores": run.scores(1),
@@ -52,11 +52,11 @@ def test_maps_and_readouts_of_a_model_on_a_gpu_are_computed_there():
     _, expected = opened("cpu")
     with gpu() as crossed:
         _, run = opened(DEVICE)
-        found = maps(run)
+        actual = maps(run)
         assert crossed == []
-        assert all(isinstance(one, Mimicked) for one in found.values())
+        assert all(isinstance(one, Mimicked) for one in actual.values())
         for name, one in maps(expected).items():
-            here = found[name].cpu().double()
+            here = actual[name].cpu().double()
             # Sums over dozens of float32 weights, which other kernels add in another order.
             torch.testing.assert_close(here, one.double(), rtol=1e-5, atol=1e-5)
 
@@ -65,14 +65,14 @@ def test_what_is_told_of_a_run_is_the_same_and_a_row_of_numbers_is_copied_at_a_t
     _, expected = opened("cpu")
     with gpu() as crossed:
         _, run = opened(DEVICE)
-        found = told(run)
+        actual = readings_of(run)
         length = len(run.tokens)
         assert {shape for shape in crossed if shape} == {(length,), (1,)}
-    wanted = told(expected)
+    wanted = readings_of(expected)
     for name in ("cell", "cell of a mean"):
-        assert found[name] == pytest.approx(wanted[name])
-    assert found["described"] | {"next": None} == wanted["described"] | {"next": None}
-    one, other = (steps["keys"] for steps in (found["steps"], wanted["steps"]))
+        assert actual[name] == pytest.approx(wanted[name])
+    assert actual["described"] | {"next": None} == wanted["described"] | {"next": None}
+    one, other = (steps["keys"] for steps in (actual["steps"], wanted["steps"]))
     assert [key["position"] for key in one] == [key["position"] for key in other]
     for name in ("weight", "score", "key", "value"):
         assert [key[name] for key in one] == [pytest.approx(key[name], abs=1e-5) for key in other]
@@ -84,9 +84,9 @@ def test_it_generates_and_reads_on(tmp_path):
     expected = list(subject.generate(run, **drawing))
     with gpu():
         subject, run = opened(DEVICE)
-        found = list(subject.generate(run, **drawing))
-        assert found[:-1] == expected[:-1]
-        assert found[-1]["run"].tokens == expected[-1]["run"].tokens
+        actual = list(subject.generate(run, **drawing))
+        assert actual[:-1] == expected[:-1]
+        assert actual[-1]["run"].tokens == expected[-1]["run"].tokens
         assert subject.append(run, 2).layers[0].pattern.device == DEVICE
         assert report(subject, tmp_path / "there.html") > 0
     subject, _ = opened("cpu")

@@ -29,7 +29,7 @@ def test_appending_gives_what_the_model_gives_for_the_longer_text(client, first,
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({"token": 263}, "token 263 is not one of 0 … 262"),
         ({"token": -1}, "token"),
@@ -39,8 +39,8 @@ def test_appending_gives_what_the_model_gives_for_the_longer_text(client, first,
         ({}, "token"),
     ],
 )
-def test_tokens_that_are_refused(client, first, refused, body, said):
-    assert said in refused(client.post(f"/api/runs/{first['id']}/append", json=body), 422)
+def test_tokens_that_are_refused(client, first, refused, body, message):
+    assert message in refused(client.post(f"/api/runs/{first['id']}/append", json=body), 422)
 
 
 def test_generation_draws_what_the_model_draws(client, first, network, lines):
@@ -84,7 +84,7 @@ def test_a_run_that_outgrows_the_context_keeps_its_end_and_says_so(client, first
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({"tokens": 0}, "tokens"),
         ({"tokens": GENERATED + 1}, "tokens"),
@@ -95,12 +95,12 @@ def test_a_run_that_outgrows_the_context_keeps_its_end_and_says_so(client, first
         ({"tokens": "many"}, "tokens"),
     ],
 )
-def test_generation_that_is_refused(client, first, refused, body, said):
-    assert said in refused(client.post(f"/api/runs/{first['id']}/generate", json=body), 422)
+def test_generation_that_is_refused(client, first, refused, body, message):
+    assert message in refused(client.post(f"/api/runs/{first['id']}/generate", json=body), 422)
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({"temperature": "warm"}, "temperature is 'warm', but must be a number"),
         ({"temperature": 101}, "temperature is 101, but must be at most 100"),
@@ -108,9 +108,9 @@ def test_generation_that_is_refused(client, first, refused, body, said):
         ({"seed": []}, "seed is [], but must be a whole number"),
     ],
 )
-def test_how_to_generate_is_refused_in_a_sentence_of_ours(client, first, refused, body, said):
+def test_how_to_generate_is_refused_in_a_sentence_of_ours(client, first, refused, body, message):
     answer = client.post(f"/api/runs/{first['id']}/generate", json=body)
-    assert refused(answer, 422).startswith(said)
+    assert refused(answer, 422).startswith(message)
 
 
 @pytest.mark.parametrize("temperature", ["NaN", "Infinity", "1e999"])

@@ -14,12 +14,12 @@ class Elements(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.found, self.text = {}, ""
+        self.actual, self.text = {}, ""
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
-        assert tag not in self.found or tag == "div"
-        self.found[tag] = dict(attrs)
+        assert tag not in self.actual or tag == "div"
+        self.actual[tag] = dict(attrs)
 
     def handle_data(self, data):
         self.text += data
@@ -40,8 +40,8 @@ def shown():
 
 def test_a_recording_is_part_of_the_notebook_and_the_link_leads_to_the_page(shown, recorded):
     explorer, elements = shown(recorded)
-    assert elements.found["a"]["href"] == explorer.url
-    frame = elements.found["iframe"]
+    assert elements.actual["a"]["href"] == explorer.url
+    frame = elements.actual["iframe"]
     assert frame["srcdoc"].startswith("<!doctype html>")
     assert '<script type="text/plain" id="numbers">' in frame["srcdoc"]
     assert "src" not in frame
@@ -50,8 +50,8 @@ def test_a_recording_is_part_of_the_notebook_and_the_link_leads_to_the_page(show
 
 
 def served(explorer, elements):
-    assert elements.found["a"]["href"] == elements.found["iframe"]["src"] == explorer.url
-    assert "srcdoc" not in elements.found["iframe"]
+    assert elements.actual["a"]["href"] == elements.actual["iframe"]["src"] == explorer.url
+    assert "srcdoc" not in elements.actual["iframe"]
     assert f"ssh -N -L {explorer.port}:127.0.0.1:{explorer.port} " in elements.text
     assert "VS Code" in elements.text
 

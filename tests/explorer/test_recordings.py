@@ -121,14 +121,14 @@ def test_everything_before_the_mask_is_in_the_scores():
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "message"),
     [
         (lambda x: [(x[:, :, :5], x)], "record all rows"),
         (lambda x: [(x, x), (x[:, :, :5], x[:, :, :5])], "whole sequences"),
     ],
 )
-def test_a_recording_without_whole_sequences_is_refused(make_recording, build, said):
+def test_a_recording_without_whole_sequences_is_refused(make_recording, build, message):
     given = build(torch.randn(1, 2, 7, D))
     masks = [torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool) for q, k in given]
-    with pytest.raises(ExplorerError, match=said):
+    with pytest.raises(ExplorerError, match=message):
         RecordingSubject(make_recording(given, masks), title="x")

@@ -10,15 +10,15 @@ PLACE = {"layer": 1, "head": 4}
 
 
 @pytest.mark.parametrize(
-    ("what", "fields", "status", "said"),
+    ("what", "fields", "status", "message"),
     [
         ("", {}, 404, "open it again"),
         ("heads", {}, 404, "open it again"),
         ("steps", {**PLACE, "query": 1}, 404, "open it again"),
     ],
 )
-def test_a_run_that_is_not_open(client, refused, what, fields, status, said):
-    assert said in refused(client.get(address("0123456789abcdef", what, **fields)), status)
+def test_a_run_that_is_not_open(client, refused, what, fields, status, message):
+    assert message in refused(client.get(address("0123456789abcdef", what, **fields)), status)
 
 
 WINDOW = {"queries": "0,13", "keys": "0,13", "block": 2}
@@ -73,9 +73,9 @@ def test_a_map_of_too_many_cells_is_refused(ask, make_recording, refused):
     assert reader.get(address("0", "map", **fields, block=2)).status_code == 200
 
 
-@pytest.mark.parametrize(("what", "fields", "status", "said"), REFUSED)
-def test_what_is_not_there_is_refused_in_a_sentence(reader, refused, what, fields, status, said):
-    assert said in refused(reader.get(address("1", what, **fields)), status)
+@pytest.mark.parametrize(("what", "fields", "status", "message"), REFUSED)
+def test_what_is_not_there_is_refused_in_a_sentence(reader, refused, what, fields, status, message):
+    assert message in refused(reader.get(address("1", what, **fields)), status)
 
 
 @pytest.mark.parametrize("header", ["X-View", "X-Client"])
@@ -105,24 +105,26 @@ MISREAD = [
 ]
 
 
-@pytest.mark.parametrize(("what", "fields", "said"), MISREAD)
-def test_what_can_not_be_read_is_refused_in_a_sentence_of_ours(reader, refused, what, fields, said):
-    assert refused(reader.get(address("1", what, **fields)), 422).startswith(said)
+@pytest.mark.parametrize(("what", "fields", "message"), MISREAD)
+def test_what_can_not_be_read_is_refused_in_a_sentence_of_ours(
+    reader, refused, what, fields, message
+):
+    assert refused(reader.get(address("1", what, **fields)), 422).startswith(message)
 
 
 @pytest.mark.parametrize("header", ["X-View", "X-Client"])
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("a b", "is 'a b', but must be made of letters, digits, - and _"),
         ("", "is '', but must be made of letters, digits, - and _"),
         ("x" * 65, "must have at most 64 characters"),
     ],
 )
-def test_names_that_are_refused_are_named(reader, refused, header, value, said):
+def test_names_that_are_refused_are_named(reader, refused, header, value, message):
     answer = reader.get(address("1", "row", **PLACE, query=1), headers={header: value})
     assert refused(answer, 422).startswith(header.lower())
-    assert said in refused(answer, 422)
+    assert message in refused(answer, 422)
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/", "/api/nothing", "/nothing", "/api/runs/1/x"])

@@ -64,16 +64,16 @@ def test_a_text_of_512_tokens_takes_less_than_2_mb(wide):
 
 
 def test_it_says_how_exact_it_is(subject):
-    found = data(report_html(subject))
-    (run,) = found["runs"]
+    actual = data(report_html(subject))
+    (run,) = actual["runs"]
     errors = run["described"]["errors"]
-    said = run["described"]["notes"][-1]
-    assert "from queries, keys and values in few bits" in said
-    told = [float(number) for number in re.findall(r"0\.\d+|\d+e-\d+", said)]
-    for number, name in zip(told, ("weight", "score", "context"), strict=True):
+    message = run["described"]["notes"][-1]
+    assert "from queries, keys and values in few bits" in message
+    bounds = [float(number) for number in re.findall(r"0\.\d+|\d+e-\d+", message)]
+    for number, name in zip(bounds, ("weight", "score", "context"), strict=True):
         assert errors[name] <= number <= 2.001 * errors[name]  # one figure, rounded up
     worst = max(errors[name] for name in ("score", "product", "vector", "context"))
-    assert worst <= 10.0 ** -found["about"]["decimals"]
+    assert worst <= 10.0 ** -actual["about"]["decimals"]
 
 
 def test_of_a_recording_all_sequences_are_there_and_no_values(recorded_subject):
@@ -120,10 +120,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_a_page_can_not_recompute_is_refused(what, tmp_path):
-    make, said = REFUSED[what]
+    make, message = REFUSED[what]
     file = tmp_path / "report.html"
     file.write_text("older")
-    with pytest.raises(ExplorerError, match=f"layer 0 .*{said}.*use regard explore"):
+    with pytest.raises(ExplorerError, match=f"layer 0 .*{message}.*use regard explore"):
         regard.report(recorded(make()), file)
     assert file.read_text() == "older"
     assert list(tmp_path.iterdir()) == [file]

@@ -199,10 +199,10 @@ def test_scores_are_those_of_the_recording(make_recording, padded):
         for layer in range(2):
             scored = run.scores(layer)
             assert scored["layer"] == layer
-            for found, expected in zip(scored["heads"], alone[layer * H :][:H], strict=True):
-                assert found["head"] == expected.head
-                assert found["role"] == expected.role
-                assert found["meaning"]
+            for actual, expected in zip(scored["heads"], alone[layer * H :][:H], strict=True):
+                assert actual["head"] == expected.head
+                assert actual["role"] == expected.role
+                assert actual["meaning"]
                 for name in (
                     "previous_token",
                     "first_token",
@@ -210,8 +210,8 @@ def test_scores_are_those_of_the_recording(make_recording, padded):
                     "entropy",
                     "distance",
                 ):
-                    assert found[name] == pytest.approx(getattr(expected, name), abs=1e-6)
-                assert found["induction"] == expected.induction is None  # no token repeats
+                    assert actual[name] == pytest.approx(getattr(expected, name), abs=1e-6)
+                assert actual["induction"] == expected.induction is None  # no token repeats
 
 
 @pytest.mark.parametrize("query", [12, 9, 4, 0])

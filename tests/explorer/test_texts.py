@@ -39,7 +39,7 @@ def test_any_text_comes_back_as_it_was(client, text):
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "message"),
     [
         ({"text": ""}, 422, "the text is empty"),
         ({"text": "x" * (CHARACTERS + 1)}, 422, f"{CHARACTERS:,}"),
@@ -50,8 +50,8 @@ def test_any_text_comes_back_as_it_was(client, text):
         (None, 422, ""),
     ],
 )
-def test_texts_that_are_refused(client, refused, body, status, said):
-    assert said in refused(client.post("/api/runs", json=body), status)
+def test_texts_that_are_refused(client, refused, body, status, message):
+    assert message in refused(client.post("/api/runs", json=body), status)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_bodies_that_are_no_json(client, refused, body):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"{", "the request's body is no JSON"),
         (b"[]", "the request's body is no JSON object; send it as application/json"),
@@ -74,9 +74,9 @@ def test_bodies_that_are_no_json(client, refused, body):
         (b'{"text": ["' + b"x" * 99 + b'"]}', f"text is ['{'x' * 37}…, but must be text"),
     ],
 )
-def test_bodies_are_refused_in_a_sentence(client, refused, body, said):
+def test_bodies_are_refused_in_a_sentence(client, refused, body, message):
     answer = client.post("/api/runs", content=body, headers={"Content-Type": "application/json"})
-    assert refused(answer, 422).startswith(said)
+    assert refused(answer, 422).startswith(message)
 
 
 def test_the_page_has_a_head(client):
@@ -94,8 +94,8 @@ def test_a_text_of_the_greatest_length_is_taken(client):
 
 def test_a_body_that_is_too_large_is_refused_unread(client, refused):
     body = json.dumps({"text": "x" * BODY})
-    said = refused(client.post("/api/runs", content=body), 413)
-    assert f"{BODY:,} bytes" in said
+    message = refused(client.post("/api/runs", content=body), 413)
+    assert f"{BODY:,} bytes" in message
 
 
 @pytest.mark.parametrize("length", ["-1", "1e3", "x", "٣"])

@@ -47,20 +47,20 @@ def formed(ask, trained):
 def test_the_page_is_told_what_was_recorded(formed, folder):
     kept = history(folder)
     assert formed.get("/api/about").json()["training"] == 3
-    told = formed.get("/api/training").json()
-    assert told["steps"] == [2, 4, 6]
-    assert told["kept"] == [3, 6]
-    assert told["tokens"] == len(kept.tokens)
+    answer = formed.get("/api/training").json()
+    assert answer["steps"] == [2, 4, 6]
+    assert answer["kept"] == [3, 6]
+    assert answer["tokens"] == len(kept.tokens)
     scores = torch.tensor(
         [
             [[[float("nan") if v is None else v for v in head] for head in layer] for layer in at]
-            for at in told["scores"]
+            for at in answer["scores"]
         ]
     )
     torch.testing.assert_close(scores, kept.scores, equal_nan=True)
-    assert [[tuple(layer) for layer in at] for at in told["roles"]] == list(map(list, kept.roles))
+    assert [[tuple(layer) for layer in at] for at in answer["roles"]] == list(map(list, kept.roles))
     lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
-    assert told["losses"] == [line["loss"] for line in lines if line["step"] in {2, 4, 6}]
+    assert answer["losses"] == [line["loss"] for line in lines if line["step"] in {2, 4, 6}]
 
 
 def test_pictures_are_those_that_were_recorded(formed, folder, floats):

@@ -37,10 +37,10 @@ def cells(weights, queries, keys, block):
     return torch.tensor(bands, dtype=torch.float64)
 
 
-def near(found, expected):
+def near(actual, expected):
     # Sums of up to 128² float32 weights, relative to the largest mean.
     most = float(expected.max())
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6 * most)
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-6 * most)
 
 
 def read(windows, head, pattern, *window):
@@ -73,8 +73,8 @@ def test_a_cell_is_the_mean_of_its_weights(
             pattern = regard.Pattern(torch.full((L, D), torch.nan), torch.zeros(L, D))  # not asked
     else:
         assert not windows.hold("a head", L, queries, keys, block)
-    found = read(windows, "a head", pattern, queries, keys, block)
-    near(found, cells(weights, queries, keys, block))
+    actual = read(windows, "a head", pattern, queries, keys, block)
+    near(actual, cells(weights, queries, keys, block))
 
 
 def test_another_head_has_another_pattern(pattern, weights):

@@ -350,9 +350,9 @@ def test_health_answers_before_a_large_map_does(serve, raw, make_recording, thre
 
     def computed(*given):
         begun.set()
-        found = plain(*given)
+        actual = plain(*given)
         order.append("map")
-        return found
+        return actual
 
     run.map = computed
     explorer = serve(recorded)

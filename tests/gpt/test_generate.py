@@ -179,10 +179,10 @@ def test_draws_follow_the_probabilities(model):
         logits = model.eval()(ids[0])[-1] / temperature
         kept = logits.topk(min(top_k or 23, 23)).indices
         expected = torch.zeros(23).index_put((kept,), torch.softmax(logits[kept], -1))
-        found = torch.bincount(chosen, minlength=23) / draws
-        assert found[expected == 0].sum() == 0
+        actual = torch.bincount(chosen, minlength=23) / draws
+        assert actual[expected == 0].sum() == 0
         # Five standard deviations of a share estimated from 20,000 draws.
-        assert ((found - expected).abs() <= 5 * (expected / draws).sqrt() + 1e-9).all()
+        assert ((actual - expected).abs() <= 5 * (expected / draws).sqrt() + 1e-9).all()
 
 
 def test_a_stream_is_the_same_token_by_token(model, ids):

@@ -235,18 +235,18 @@ def test_heads_are_recorded_by_update(tmp_path):
 
 def test_scores_of_earlier_versions_have_the_names_of_today(tmp_path):
     train(tmp_path, texts=[TEXT], gpt=TINY, config=brief(record_every=4), console=QUIET)
-    found = history(tmp_path)
+    actual = history(tmp_path)
     place = tmp_path / "run" / "patterns"
     probe = (place / "probe.json").read_text()
     (place / "probe.json").write_text(probe.replace("current_token", "same_token"))
     old = [["itself", "same token", "induction"]] * 2
     _tensors.write(
         place / "00000004.safetensors",
-        {"scores": found.scores[0], "images": found.images[0].half()},
+        {"scores": actual.scores[0], "images": actual.images[0].half()},
         about={"roles": json.dumps(old)},
     )
     again = history(tmp_path)
-    assert again.score_names == found.score_names
+    assert again.score_names == actual.score_names
     assert again.roles == ((("current token", "duplicate token", "induction"),) * 2,)
     assert [head.role for head in again.heads(4)][1] is Role.DUPLICATE
 

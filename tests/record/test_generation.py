@@ -53,7 +53,7 @@ def test_runs_that_do_not_go_on_are_recordings_of_their_own():
         for query, key in runs:
             layer(query, key, is_causal=True)
     assert len(recording) == 3
-    assert [found.index for found in recording.layers] == [0, 0, 0]
+    assert [actual.index for actual in recording.layers] == [0, 0, 0]
     for pattern, (query, key) in zip(recording, runs, strict=True):
         close(pattern, exact(query, key))
 

@@ -53,9 +53,9 @@ def averaged(scores):
 
 
 def agree(heads, expected):
-    for found, wanted in zip(heads, expected, strict=True):
+    for actual, wanted in zip(heads, expected, strict=True):
         for name, value in wanted.items():
-            score = asdict(found)[name]
+            score = asdict(actual)[name]
             assert (score is None) == (value is None), name
             assert value is None or score == pytest.approx(value, abs=2e-5), name
 
@@ -220,9 +220,9 @@ def test_the_shipped_model_has_induction_heads(shipped):
     with torch.no_grad(), regard.record(model, tokens=[str(i) for i in ids[0].tolist()]) as seen:
         model(ids)
     heads = seen.heads()
-    found = {(h.layer, h.head) for h in heads if h.induction > 0.5}
-    assert {(2, 0), (2, 3)} <= found <= {(1, 1), (1, 2), (2, 0), (2, 3)}
-    assert {(h.layer, h.head) for h in heads if h.role == "induction"} >= found
+    actual = {(h.layer, h.head) for h in heads if h.induction > 0.5}
+    assert {(2, 0), (2, 3)} <= actual <= {(1, 1), (1, 2), (2, 0), (2, 3)}
+    assert {(h.layer, h.head) for h in heads if h.role == "induction"} >= actual
     assert max(h.induction for h in heads if h.layer in {0, 3}) < 0.1
     induction = seen.read(Repeats(ids[0], following=True), Repeats(ids[0], following=False))
     assert induction["successors"].axes == ("layer", "batch", "head", "query")

@@ -108,8 +108,8 @@ def test_readouts_of_ones_own():
     torch.testing.assert_close(reading.values[1], (recording[1].dense() ** 3).sum(-1))
     reading = recording.read(LastKey())["last_key"]
     assert reading.axes == ("layer", "batch", "head", "axis_2")
-    found, weights = reading.values[1], recording[1].dense()[..., -1]
-    torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)
+    actual, weights = reading.values[1], recording[1].dense()[..., -1]
+    torch.testing.assert_close(actual, weights, rtol=0, atol=1e-6)
     with pytest.raises(TypeError, match="the readout number gives float, but only tensors"):
         recording.read(Number())
     with pytest.raises(TypeError, match="is no readout"):

@@ -60,9 +60,9 @@ def test_controls_are_those_of_the_definition(ids, seed, windowed):
     query, key = torch.randn(2, 3, len(ids), 5, generator=generator, dtype=torch.float64)
     mask = regard.causal() & regard.window(5) if windowed else regard.causal()
     pattern = regard.Pattern(query, key, mask=mask)
-    found = pattern.read(Controls(torch.tensor(ids)))[0]
+    actual = pattern.read(Controls(torch.tensor(ids)))[0]
     visible = mask.visible(len(ids), len(ids))
-    for following, control in ((False, found.copies), (True, found.successors)):
+    for following, control in ((False, actual.copies), (True, actual.successors)):
         expected = control_by_definition(pattern.dense(), visible, ids, following=following)
         # float64 sums of at most some hundred weights
         torch.testing.assert_close(control, expected, rtol=0, atol=1e-13)
@@ -79,9 +79,9 @@ def test_controls_of_many_blocks_add_up():
     others = ((j >= 1) & (j <= i - 2)).double() - marked
     mean = (pattern.dense().double() * others).sum(-2) / others.sum(-2).clamp_min(1)
     expected = (marked.sum(-2) * mean).sum(-1) / marked.any(-1).sum()
-    found = pattern.read(Controls(ids))[0].successors
+    actual = pattern.read(Controls(ids))[0].successors
     # float32 weights, each within some 1e-7 of the same; their mean is about 0.02
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("following", [False, True])
@@ -95,9 +95,9 @@ def test_many_blocks_add_up(following):
     i, j = rows[:, None], torch.arange(1699)
     copy = ids.roll(1) if following else ids
     marked = (copy == ids[rows][:, None]) & (j >= 1) & (j <= i - 2)
-    found = pattern.read(Repeats(ids, following=following))[0][:, rows]
+    actual = pattern.read(Repeats(ids, following=following))[0][:, rows]
     # float32 weights; both sums take the same ones in another order
-    torch.testing.assert_close(found, (weights * marked).sum(-1), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(actual, (weights * marked).sum(-1), rtol=1e-5, atol=1e-6)
 
 
 @settings(deadline=None, max_examples=60)

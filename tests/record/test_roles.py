@@ -59,9 +59,9 @@ def test_repeats_name_no_head_that_attends_to_the_same_keys_from_other_queries(n
     led = control + LEAD * (1 - control)
     column = replace(PLAIN, **{named: led - 1e-9, f"{named}_control": control})
     assert role_of(column, UNIFORM) is Role.MIXED
-    found = replace(PLAIN, **{named: led + 1e-9, f"{named}_control": control})
+    actual = replace(PLAIN, **{named: led + 1e-9, f"{named}_control": control})
     assert (
-        role_of(found, UNIFORM)
+        role_of(actual, UNIFORM)
         is {"induction": Role.INDUCTION, "duplicate_token": Role.DUPLICATE}[named]
     )
 

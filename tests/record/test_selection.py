@@ -192,8 +192,8 @@ def generated(rows, prompt=4, **kept):
         layer(query[..., :prompt, :], key[..., :prompt, :], is_causal=True)
         for t in range(prompt, L):
             layer(query[..., t : t + 1, :], key[..., : t + 1, :])
-    (found,) = recording.layers
-    return found, exact(query, key)
+    (actual,) = recording.layers
+    return actual, exact(query, key)
 
 
 @pytest.mark.parametrize(

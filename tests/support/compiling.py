@@ -105,13 +105,13 @@ def report(name, readouts, *, dtype=torch.bfloat16, dim=128, known=True, capabil
     with patch.object(_inputs, "is_roomy", lambda _: capability == 90):
         launches = launched(problem, orders, logsumexp)
     for kernel, arguments in launches:
-        found = compiled(kernel, arguments, capability)
-        code = found.asm["ttgir"]
+        actual = compiled(kernel, arguments, capability)
+        code = actual.asm["ttgir"]
         yield {
             "name": name,
             "room": (227 if capability == 90 else 99) * 1024,
             "kernel": kernel.fn.__name__,
-            "shared": found.metadata.shared,
+            "shared": actual.metadata.shared,
             "loops": 0 if kernel.fn.__name__ == "fold" else 3,
             "products": re.findall(r"ttng\.(warp_group_dot) ", code),
             "copies": code.count("async_copy_global_to_local"),
@@ -127,7 +127,7 @@ def main():
         "sink": torch.zeros(H),
         "mask": regard.causal() & regard.dense(torch.ones(L, L, dtype=torch.bool)),
     }
-    found = [
+    actual = [
         *report("plain", [LogSumExp()], known=False),
         *report("plain", [Received()]),
         *report("all readouts", TOGETHER),
@@ -146,7 +146,7 @@ def main():
         ),
         *report("wide float32", [Received(), Entropy()], dtype=torch.float32, dim=256),
     ]
-    sys.stdout.write(json.dumps(found))
+    sys.stdout.write(json.dumps(actual))
 
 
 if __name__ == "__main__":

@@ -33,12 +33,12 @@ def distance(weights, positions):
 def offsets(weights, positions, visible, n):
     means = []
     for back in range(n):
-        found = [
+        actual = [
             row[p - back]
             for row, p, seen in zip(weights, positions, visible, strict=True)
             if 0 <= p - back < len(row) and seen[p - back]
         ]
-        means.append(math.fsum(found) / max(len(found), 1))
+        means.append(math.fsum(actual) / max(len(actual), 1))
     return means
 
 

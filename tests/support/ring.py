@@ -141,7 +141,7 @@ def exact(name):
     visible = mask.visible(query.shape[-2], key.shape[-2], problem.heads)
     visible = visible.reshape(*query.shape[:3], -1)
     numbers = {name: drawn.get(name) for name in ("alibi", "sink")}
-    found = oracle.attend(
+    actual = oracle.attend(
         query, key, value, visible=visible, positions=positions, **numbers, **problem.options
     )
-    return SimpleNamespace(query=query, exact=found, visible=visible, positions=positions)
+    return SimpleNamespace(query=query, exact=actual, visible=visible, positions=positions)

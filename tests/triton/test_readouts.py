@@ -146,13 +146,13 @@ def test_the_strongest_keys_are_found_and_ranked(k, mask):
     k = min(k, 131)
     expected = dense.sort(dim=-1, descending=True)
     visible = moved((regard.Mask() if mask is None else mask).visible(67, 131, (2,)))
-    found = torch.arange(k, device=DEVICE) < visible.sum(-1, keepdim=True)
+    actual = torch.arange(k, device=DEVICE) < visible.sum(-1, keepdim=True)
     # Another order of the same products: weights agree but for the last bits, by which two of them
     # may have changed places.
     close = {"rtol": 1e-5, "atol": 1e-7}
     torch.testing.assert_close(top.weights, expected.values[..., :k], **close)
-    assert torch.equal(top.positions >= 0, found)
-    named = dense.gather(-1, top.positions.clamp_min(0)).masked_fill(~found, 0)
+    assert torch.equal(top.positions >= 0, actual)
+    named = dense.gather(-1, top.positions.clamp_min(0)).masked_fill(~actual, 0)
     torch.testing.assert_close(top.weights, named, **close)
     for row in top.positions.flatten(0, -2):
         assert row[row >= 0].unique().numel() == (row >= 0).sum()
@@ -225,13 +225,13 @@ def test_a_visible_nan_fills_its_row_as_far_as_it_sees(where, name):
     with kernels():
         pattern = regard.Pattern(moved(query), moved(key), **moved(options))
         results = moved_back(everything(pattern, READOUTS))
-        found = pattern.topk(5).positions.cpu()
+        actual = pattern.topk(5).positions.cpu()
     assert bool(wanted["weights"].any())
     for what, result in results.items():
         if what not in {"rows @ pattern", "logsumexp"}:
             assert torch.equal(result.isnan(), wanted[what]), what
     assert torch.equal(results["rows @ pattern"].isnan()[..., 0, :], wanted["weights"].any(-2))
-    assert torch.equal(found >= 0, positions >= 0)
+    assert torch.equal(actual >= 0, positions >= 0)
 
 
 def test_a_stray_row_is_blind_where_it_sees_no_key_of_those_asked_for():

@@ -151,9 +151,9 @@ def framed(thing):
     html = thing._repr_html_()
     (inside,) = [dict(attrs)["srcdoc"] for tag, attrs in elements(html) if tag == "iframe"]
     scripts = re.findall(r"<script type=\"[^\"]*\" id=\"(\w+)\">(.*?)</script>", inside, re.DOTALL)
-    found = dict(scripts)
-    state = json.loads(found["shown"])
-    planes = zlib.decompress(b85decode(found["numbers"].replace(".", "<")))
+    actual = dict(scripts)
+    state = json.loads(actual["shown"])
+    planes = zlib.decompress(b85decode(actual["numbers"].replace(".", "<")))
     many = len(planes) // 2
     codes = torch.tensor([planes[k] + 256 * planes[many + k] for k in range(many)]).double()
     codes = codes.view(len(state["most"]), -1)
@@ -163,10 +163,10 @@ def framed(thing):
 
 def elements(html):
     page = HTMLParser()
-    found = []
-    page.handle_starttag = lambda tag, attrs: found.append((tag, attrs))
+    actual = []
+    page.handle_starttag = lambda tag, attrs: actual.append((tag, attrs))
     page.feed(html)
-    return found
+    return actual
 
 
 def test_the_frame_of_a_pattern_holds_its_weights():

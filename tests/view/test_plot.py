@@ -42,9 +42,9 @@ def pixels(figure):
 
 
 def named(figure, label):
-    found = [ax for ax in figure.findobj(mpl.axes.Axes) if ax.get_label() == label]
-    assert len(found) == 1
-    return found[0]
+    actual = [ax for ax in figure.findobj(mpl.axes.Axes) if ax.get_label() == label]
+    assert len(actual) == 1
+    return actual[0]
 
 
 def texts(figure):
@@ -313,7 +313,7 @@ def test_long_steps_and_every_optional_step():
 def test_steps_refuse_heads_out_of_range():
     x = draw(4, 3)
     steps = regard.explain(x, x, x)
-    with pytest.raises(IndexError, match="query 4 is asked for, but there are 4"):
+    with pytest.raises(IndexError, match="query is 4, but must be below 4"):
         steps.plot(4)
     with pytest.raises(ValueError, match="2 tokens do not label 4 positions"):
         steps.plot(tokens=["a", "b"])

@@ -94,7 +94,7 @@ class Batches:
     repeated to fill the row. Such a row can only be continued by attending to the run's earlier
     copy, as an induction head does (Olsson et al., "In-context Learning and Induction Heads",
     2022). The first copy can't be predicted, so its targets are ignored. A run's length is random,
-    an eighth to a half of the row, so that the copy is found by content and not by distance.
+    an eighth to a half of the row, so that the copy is recognised by content and not by distance.
 
     Args:
         tokens: ``(N,)`` ids of the text, in memory or memory-mapped.

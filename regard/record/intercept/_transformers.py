@@ -163,16 +163,16 @@ def replace_attention(model: nn.Module) -> Iterator[None]:
 
 def _configs(model: nn.Module) -> list[Any]:
     """The configurations, each once, that name an implementation which never calls SDPA."""
-    found: dict[int, Any] = {}
+    configs: dict[int, Any] = {}
     for module in model.modules():
         config = getattr(module, "config", None)
         if not hasattr(config, "_attn_implementation_internal") or not _is_configurable(module):
             continue
         for part in _with_parts(config):
             if part._attn_implementation not in (None, "sdpa", NAME):  # noqa: SLF001
-                found.setdefault(id(part), part)
+                configs.setdefault(id(part), part)
                 require_replaceable(module, part._attn_implementation)  # noqa: SLF001
-    return list(found.values())
+    return list(configs.values())
 
 
 def _is_configurable(module: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""Tokens along the axes of a figure: each where there is room, else every n-th, and it is said.
+"""Tokens along the axes of a figure: each where they fit, else every n-th with a note.
 
 A character that no font at hand can draw is written as its code point: nothing is left out.
 """
@@ -139,7 +139,7 @@ def ticks(
 
     Args:
         tokens: of all positions; None is their numbers.
-        shown: the first position on the axis and the one behind its last.
+        shown: the first position on the axis and one past the last.
         side: length of the axis, in inches.
         size: of the letters, in points.
         across: room that a label needs along the axis, in letter heights.

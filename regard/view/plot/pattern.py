@@ -100,7 +100,7 @@ def plot_pattern(
             a round number above the greatest mean; so too where all weights are faint.
         rows: most pixels down; None is 384, of several heads 128.
         columns: most pixels across; likewise.
-        queries: the first query to show and the one behind the last; None is all.
+        queries: the first query to show and one past the last; None is all.
         keys: likewise.
         figsize: width and height of the figure in inches; None is what the parts need.
         ax: axes to draw one head into, in place of a figure of its own; the labels, margins and

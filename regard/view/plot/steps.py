@@ -40,7 +40,7 @@ def plot_steps(steps: Steps, query: int = -1, tokens: Sequence[str] | None = Non
     if not steps.weights.numel():
         raise ValueError(f"there is nothing to draw in steps of shape {tuple(steps.weights.shape)}")
     if not -queries <= query < queries:
-        raise IndexError(f"query {query} is asked for, but there are {queries}")
+        raise IndexError(f"query is {query}, but must be below {queries}, the number of queries")
     check_tokens(tokens, keys)
     query %= queries
     rows = [(step, _row(step, query)) for step in steps if step.name not in _UNSEEN]

@@ -38,11 +38,11 @@ def browser():
     arguments = ["--no-sandbox"] if getattr(os, "geteuid", lambda: 1)() == 0 else []
     with sync_playwright() as player:
         try:
-            found = player.chromium.launch(executable_path=system, args=arguments)
+            actual = player.chromium.launch(executable_path=system, args=arguments)
         except Error as error:
             _missing(f"no chromium starts ({str(error).splitlines()[0]})")
-        yield found
-        found.close()
+        yield actual
+        actual.close()
 
 
 @pytest.fixture(scope="session")

@@ -64,19 +64,19 @@ def every_stop_shows_its_focus(page):
 def test_every_part_is_named_in_order_and_the_pictures_in_words(page):
     every_stop_shows_its_focus(page)
     page.locator("#export summary").click()
-    found = tree(page)
+    actual = tree(page)
     nameless = [
         (role, node.get("backendDOMNodeId"))
-        for role, name, node in found
+        for role, name, node in actual
         if role in NAMED and not name
     ]
     assert nameless == []
     # Landmarks: one page, its five parts, what is under the crosshair, and the page's own controls.
-    roles = [role for role, _, _ in found]
+    roles = [role for role, _, _ in actual]
     assert roles.count("main") == roles.count("banner") == roles.count("navigation") == 1
-    regions = {name for role, name, _ in found if role == "region"}
+    regions = {name for role, name, _ in actual if role == "region"}
     assert regions == {"Text", "Map", "Heads", "Steps and readouts"}
-    assert ("complementary", "Under the crosshair") in {(role, name) for role, name, _ in found}
+    assert ("complementary", "Under the crosshair") in {(role, name) for role, name, _ in actual}
     # Headings go down one level at a time, from one at the top.
     levels = page.locator("h1, h2, h3, h4").evaluate_all(
         """(all) => all.filter((one) => one.checkVisibility())
@@ -111,10 +111,10 @@ def test_axe_finds_nothing(page):
 
 def test_what_is_chosen_is_told_to_a_screen_reader(show, settled, model):
     page = show(model, "#l=1&h=2&q=5&k=3")
-    said = page.locator("#text-panel").aria_snapshot()
-    assert 'radio "head" [checked]' in said
-    assert 'button "token 5: ' in said
-    assert "[pressed]" in said
+    snapshot = page.locator("#text-panel").aria_snapshot()
+    assert 'radio "head" [checked]' in snapshot
+    assert 'button "token 5: ' in snapshot
+    assert "[pressed]" in snapshot
     assert page.locator("#grid").aria_snapshot().count("[pressed]") == 1
     assert 'tab "Steps" [selected]' in page.locator("#tab-panel-head").aria_snapshot()
     table = page.locator("#steps").aria_snapshot()

@@ -12,9 +12,9 @@ from regard.explorer import RecordingSubject
 
 def exported(page, what):
     page.locator("#export summary").click()
-    with page.expect_download() as found:
+    with page.expect_download() as actual:
         page.locator(f"[data-export={what}]").click()
-    return ET.fromstring(found.value.path().read_bytes())
+    return ET.fromstring(actual.value.path().read_bytes())
 
 
 def texts(svg):
@@ -59,8 +59,8 @@ def test_weights_are_written_into_cells_that_have_the_room(show, written, model)
     run = model.run(model.about()["runs"][0])
     page = show(model, "#l=1&h=1&q=9&k=3&z=6,2,4")
     weights = [written(float(run.row(1, 1, q)[k])) for q in range(6, 10) for k in range(2, 6)]
-    found = written_on(exported(page, "map-svg"))
-    assert [text for text in found if text in weights] == weights
+    actual = written_on(exported(page, "map-svg"))
+    assert [text for text in actual if text in weights] == weights
     page.keyboard.press("0")
     page.wait_for_selector("html[data-settled=true]")
     assert not {*weights} & {*written_on(exported(page, "map-svg"))} - {"0"}

@@ -162,8 +162,8 @@ def test_steps(both, asked):
         else:
             near(answer["context"], exact["context"], errors["context"])
         given, expected = (
-            [*found["keys"], *([found["picked"]] if found["picked"] else [])]
-            for found in (answer, exact)
+            [*actual["keys"], *([actual["picked"]] if actual["picked"] else [])]
+            for actual in (answer, exact)
         )
         assert [one["position"] for one in given] == [one["position"] for one in expected]
         for one, true in zip(given, expected, strict=True):

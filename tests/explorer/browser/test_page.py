@@ -65,9 +65,9 @@ def test_an_address_that_makes_no_sense_opens_the_page(show, model, hash):  # no
 
 def download(page, what):
     page.locator("#export summary").click()
-    with page.expect_download() as found:
+    with page.expect_download() as actual:
         page.locator(f"[data-export={what}]").click()
-    return found.value.suggested_filename, found.value.path().read_bytes()
+    return actual.value.suggested_filename, actual.value.path().read_bytes()
 
 
 def test_pictures_are_exported(show, model):

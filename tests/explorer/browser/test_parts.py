@@ -154,8 +154,8 @@ def test_the_steps_add_up(page, run, settled):
     assert sums.last.text_content() == context
     hidden = len(run.tokens) - QUERY - 1
     page.locator("#steps .rest", has_text=f"{hidden} keys hidden by the mask").wait_for()
-    told = page.locator("#steps p", has_text="context[").text_content()
-    terms, result = told.split(" = ")[1:]
+    formula = page.locator("#steps p", has_text="context[").text_content()
+    terms, result = formula.split(" = ")[1:]
     assert "×" in terms
     assert any(f"{abs(number):.3f}" == result.strip("−") for number in steps["context"])
 
@@ -241,7 +241,7 @@ def test_the_map_of_a_long_recording_goes_down_to_a_single_weight(show, settled,
     settled(page)
     assert page.locator("#zoom-note").text_content().startswith("queries 12 0")
     box = page.locator("#map-first canvas").bounding_box()
-    found = {}
+    actual = {}
     for x, y in ((0.45, 0.3), (0.3, 0.5), (0.55, 0.6)):
         page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
         settled(page)
@@ -251,8 +251,8 @@ def test_the_map_of_a_long_recording_goes_down_to_a_single_weight(show, settled,
         assert abs(k - to) <= 4
         shown = float(strong.get_attribute("title"))
         assert shown == pytest.approx(float(oracle(query, key, q)[k]), rel=1e-4)
-        found[q, k] = shown
-    assert len(found) == 3
+        actual[q, k] = shown
+    assert len(actual) == 3
 
 
 def test_the_map_is_dragged_and_zoomed_by_the_wheel(show, settled, long):

@@ -98,11 +98,13 @@ def test_a_weight_is_the_models_within_the_stated_error(opened, shipped, model):
     exact = float(scores.softmax(-1)[strongest])
     page = opened(model, f"#l={LAYER}&h={HEAD}&q={QUERY}&k={strongest}")
     assert fact(page, "score").text_content() == f"{float(scores.max()):.3f}".replace("-", "−")
-    told = float(re.search(r"any weight is ([\d.]+)", page.locator("#notes").text_content())[1])
+    error_bound = float(
+        re.search(r"any weight is ([\d.]+)", page.locator("#notes").text_content())[1]
+    )
     shown = float(fact(page, "weight").get_attribute("title"))
-    assert 0 < told < 1e-4
+    assert 0 < error_bound < 1e-4
     # What is shown has few figures: half a unit of the last of four.
-    assert shown == pytest.approx(exact, abs=told, rel=5e-4)
+    assert shown == pytest.approx(exact, abs=error_bound, rel=5e-4)
 
 
 def test_the_zoom_goes_to_weights_of_their_own(opened, settled, model):

@@ -77,9 +77,9 @@ def test_a_mean_is_shown_everywhere(show, settled, written, model, run, choice, 
 
 def exported(page, what):
     page.locator("#export summary").click()
-    with page.expect_download() as found:
+    with page.expect_download() as actual:
         page.locator(f"[data-export={what}]").click()
-    return found.value.suggested_filename, found.value.path().read_text("utf-8").splitlines()
+    return actual.value.suggested_filename, actual.value.path().read_text("utf-8").splitlines()
 
 
 def test_the_numbers_of_a_mean_map_are_exported(show, model, run):
@@ -95,10 +95,10 @@ def test_the_numbers_of_a_mean_map_are_exported(show, model, run):
 
 def test_a_head_is_compared_with_its_layers_mean(show, settled, written, model, run):
     page = show(model, f"#l=1&h=1&q={QUERY}&k={KEY}&x=head&o=1,1,layer")
-    found = {name: full for name, _, full in facts(page)[0]}
+    actual = {name: full for name, _, full in facts(page)[0]}
     for name, head in (("weight left", 1), ("mean right", "mean")):
         weight = run.cell(1, head, QUERY, KEY)["weight"]
-        assert float(found[name]) == pytest.approx(weight, abs=1e-6)
+        assert float(actual[name]) == pytest.approx(weight, abs=1e-6)
     # The text is shaded by the head of the map that was used last.
     page.locator("#map-second canvas").click(position={"x": 5, "y": 5})
     settled(page)

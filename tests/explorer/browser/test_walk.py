@@ -111,9 +111,9 @@ def test_one_number_is_followed_through_all_steps(show, settled, model):
 def test_the_steps_are_exported_with_all_their_keys(show, many):
     page = show(many, f"#q={QUERY}&h=1")
     page.locator("#export summary").click()
-    with page.expect_download() as found:
+    with page.expect_download() as actual:
         page.locator("[data-export=steps-csv]").click()
-    lines = list(csv.DictReader(io.StringIO(found.value.path().read_text("utf-8"))))
+    lines = list(csv.DictReader(io.StringIO(actual.value.path().read_text("utf-8"))))
     weights = many.run("0").row(0, 1, QUERY)
     assert sorted(int(line["key"]) for line in lines) == list(range(LENGTH))
     for line in lines:

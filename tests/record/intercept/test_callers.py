@@ -122,7 +122,7 @@ def test_threads_record_at_once(make):
         plain = [model(x) for x in inputs]
         with regard.record(model) as alone:
             model(inputs[0])
-    barrier, found = threading.Barrier(count), [None] * count
+    barrier, actual = threading.Barrier(count), [None] * count
 
     def work(place):
         with torch.no_grad():
@@ -133,7 +133,7 @@ def test_threads_record_at_once(make):
                     out = model(inputs[place])
                     barrier.wait()
                 names = [layer.name for layer in recording.layers]
-                found[place] = (out, [pattern.dense() for pattern in recording], names)
+                actual[place] = (out, [pattern.dense() for pattern in recording], names)
 
     threads = [threading.Thread(target=work, args=(place,)) for place in range(count)]
     for thread in threads:
@@ -141,9 +141,9 @@ def test_threads_record_at_once(make):
     for thread in threads:
         thread.join()
     check_nothing_left_behind()
-    for out, given in zip(found, plain, strict=True):
+    for out, given in zip(actual, plain, strict=True):
         assert torch.equal(out[0], given)
         assert out[2] == [layer.name for layer in alone.layers]
-    for weights, pattern in zip(found[0][1], alone, strict=True):
+    for weights, pattern in zip(actual[0][1], alone, strict=True):
         assert torch.equal(weights, pattern.dense())
-    assert not torch.equal(found[0][1][0], found[1][1][0])
+    assert not torch.equal(actual[0][1][0], actual[1][1][0])

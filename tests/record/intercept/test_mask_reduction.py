@@ -83,11 +83,11 @@ def test_rows_of_nothing_but_the_lowest_number_are_uniform():
     visible[2] = False
     given = forms(visible)[2]
     given[3] = -math.inf  # hides everything in earnest
-    found = _mask_reduction.reduce_mask(given, (B, H), L, S)
-    assert is_interval(found.mask)
-    assert found.uniform.expand(B, H, L)[0, 0].tolist() == [False, False, True, False, False]
+    actual = _mask_reduction.reduce_mask(given, (B, H), L, S)
+    assert is_interval(actual.mask)
+    assert actual.uniform.expand(B, H, L)[0, 0].tolist() == [False, False, True, False, False]
     visible[2], visible[3] = True, False
-    assert torch.equal(shown(found.mask), visible)
+    assert torch.equal(shown(actual.mask), visible)
 
 
 def test_softmax_of_rows_of_nothing_but_the_lowest_number_is_uniform():
@@ -246,8 +246,8 @@ def test_any_reduced_mask_has_the_same_weights(case, seed):
     assert not exact[..., keys:].any()
     mask = reduced(given, (B, H), queries, exact.shape[-1])
     faint = added == LOWEST  # may be told as hidden or as visible
-    found = shown(mask, queries, exact.shape[-1], (B, H))
-    assert torch.equal(found | faint, (added > -math.inf) | faint)
+    actual = shown(mask, queries, exact.shape[-1], (B, H))
+    assert torch.equal(actual | faint, (added > -math.inf) | faint)
 
 
 # What is remembered

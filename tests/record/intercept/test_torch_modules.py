@@ -13,14 +13,14 @@ NESTED = "ignore:The PyTorch API of nested tensors:UserWarning"
 
 def want_weights(model, run):
     """Have every `nn.MultiheadAttention` of a model return its weights, and collect them."""
-    found = []
+    actual = []
     layers = [m for m in model.modules() if isinstance(m, nn.MultiheadAttention)]
 
     def calling(forward):
         def called(*args, **kwargs):
             kwargs |= {"need_weights": True, "average_attn_weights": False}
             output = forward(*args, **kwargs)
-            found.append(output[1].detach())
+            actual.append(output[1].detach())
             return output
 
         return called
@@ -35,7 +35,7 @@ def want_weights(model, run):
         torch.backends.mha.set_fastpath_enabled(fast)
         for layer in layers:
             del layer.forward
-    return found
+    return actual
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "slow"])
@@ -148,9 +148,9 @@ def check_encoder(model, x, masks, grad):
     tokens = ~masks.get("src_key_padding_mask", torch.zeros(B, L, dtype=torch.bool))
     for pattern, exact in zip(recording, weights, strict=True):
         length = pattern.shape[-1]  # nested tensors leave trailing padding out
-        found = pattern.dense().transpose(1, 2)[tokens[:, :length]]
+        actual = pattern.dense().transpose(1, 2)[tokens[:, :length]]
         wanted = exact[..., :length, :length].transpose(1, 2)[tokens[:, :length]]
-        torch.testing.assert_close(found, wanted, rtol=0, atol=2e-6)
+        torch.testing.assert_close(actual, wanted, rtol=0, atol=2e-6)
 
 
 @pytest.mark.filterwarnings(NESTED)

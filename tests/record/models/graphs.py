@@ -78,9 +78,9 @@ def own():
 
 def main():
     regard.use_in_transformers()
-    found = {name: apart(name) for name in NAMES}
-    found |= {"lengths": lengths(), "trained": trained(), "own": list(own())}
-    sys.stdout.write(json.dumps(found))
+    actual = {name: apart(name) for name in NAMES}
+    actual |= {"lengths": lengths(), "trained": trained(), "own": list(own())}
+    sys.stdout.write(json.dumps(actual))
 
 
 if __name__ == "__main__":

@@ -37,9 +37,9 @@ def eager(name):
 def result(out):
     """The tensors of a model's output, which a recording must not change."""
     names = ("logits", "last_hidden_state", "logits_per_image", "encoder_last_hidden_state")
-    found = [out[name] for name in names if name in out]
-    assert found
-    return found
+    actual = [out[name] for name in names if name in out]
+    assert actual
+    return actual
 
 
 def implementations(model):

@@ -54,7 +54,7 @@ def block_tables(rows: Rows, size: int) -> tuple[Bool[Tensor, "b h m n"], Bool[T
     fully_masked = start >= stop
     low = _per_block(start.masked_fill(fully_masked, rows.keys), size, rows.keys).amin(-1)
     high = _per_block(stop.masked_fill(fully_masked, 0), size, 0).amax(-1)
-    # Rows behind the last one see nothing, so that a block that they fill up is never full.
+    # Rows after the last one see nothing, so that a block that they fill up is never full.
     latest = _per_block(start, size, rows.keys).amax(-1)
     earliest = _per_block(stop, size, 0).amin(-1)
 

@@ -70,7 +70,7 @@ def _call(
         enable_gqa=query.shape[1] != key.shape[1],
         return_aux=AuxRequest(lse=True),
     )
-    assert extra.lse is not None, "it was asked for"
+    assert extra.lse is not None, "the call requests it"
     return context, extra.lse
 
 

@@ -190,7 +190,7 @@ class Launch:
         """Work out which keys each block of queries sees.
 
         Returns:
-            The first key that any of its queries sees, the one behind the last; the latest start,
+            The first key that any of its queries sees, one past the last; the latest start,
             and the earliest stop. A block cut short by the end of the queries has an earliest stop
             of 0, as if there were queries that see nothing.
         """

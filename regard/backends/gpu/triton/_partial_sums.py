@@ -27,7 +27,7 @@ class Parts(NamedTuple):
     since: list[int]
     """Of each row, the first part that holds something of it."""
     until: list[int]
-    """The part behind the last."""
+    """One past the last part."""
     base: list[int]
     """Of each part, the row that its first slot holds."""
     slots: int

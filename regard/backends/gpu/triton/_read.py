@@ -54,7 +54,7 @@ def _passes(specs: Sequence[KernelSpec]) -> list[list[int]]:
 
     One pass over the rows takes everything but offsets, of which only the tiles along the diagonal
     are gone over, a second image, slices and products from the left. What keys receive has a
-    faster pass of its own, where it is all that is asked for.
+    faster pass of its own, where it is the only readout.
     """
     together = [i for i, spec in enumerate(specs) if spec.kind not in _APART]
     images = [i for i in together if specs[i].kind == Kind.IMAGE]

@@ -1,7 +1,7 @@
 """One pass along the diagonals of a pattern: how much weight lies how far back.
 
 A program goes over a chunk of a head's queries, and over the tiles of keys that hold any of the
-offsets asked for, which with few offsets are few. It adds to memory of its own, which `fold` then
+wanted offsets, which are few with few offsets. It adds to memory of its own, which `fold` then
 adds up in order.
 
 Axes: N heads numbered through, L queries, S keys, D head dimension.
@@ -72,14 +72,14 @@ def read_diagonals(
                 back = some + tl.arange(0, KEYS)
                 there = at[:, None] - back[None, :] - tile
                 inside = (there >= 0) & (there < KEYS)
-                found = tl.gather(weights, tl.minimum(tl.maximum(there, 0), KEYS - 1), 1)
-                counted = inside & (found != -1.0)
-                asked = back <= until
+                picked = tl.gather(weights, tl.minimum(tl.maximum(there, 0), KEYS - 1), 1)
+                counted = inside & (picked != -1.0)
+                wanted = back <= until
                 sum_at, count_at = sums + own_sums + back, counts + own_sums + back
-                total = tl.load(sum_at, mask=asked, other=0.0)
-                number_of = tl.load(count_at, mask=asked, other=0)
-                total += tl.sum(tl.where(counted, found, 0.0), 0)
+                total = tl.load(sum_at, mask=wanted, other=0.0)
+                number_of = tl.load(count_at, mask=wanted, other=0)
+                total += tl.sum(tl.where(counted, picked, 0.0), 0)
                 number_of += tl.sum(counted.to(tl.int32), 0)
-                tl.store(sum_at, total, mask=asked)
-                tl.store(count_at, number_of, mask=asked)
+                tl.store(sum_at, total, mask=wanted)
+                tl.store(count_at, number_of, mask=wanted)
                 tl.debug_barrier()  # what follows adds to the same sums, by other threads perhaps

@@ -11,7 +11,7 @@ def fold(
     parts,  # (N, PARTS, SLOTS, n)
     result,  # (N, rows, n)
     since,  # (rows,): the first of the parts that hold something of a row
-    until,  # (rows,): the part behind the last
+    until,  # (rows,): one past the last part
     base,  # (parts,): the row that stands in a part's slot 0
     part_number,
     slots,

@@ -1,4 +1,4 @@
-"""The log-sum-exp of each row, for patterns whose kernel has not told it.
+"""The log-sum-exp of each row, for patterns whose kernel did not give it.
 
 Milakov and Gimelshein 2018, "Online normalizer calculation for softmax" (arXiv:1805.02867),
 algorithm 3: a row's maximum and the sum below it are kept together, tile by tile.
@@ -76,11 +76,11 @@ def read_logsumexp(
             largest = above
 
     fully_masked = largest == -float("inf")
-    found = tl.where(total == total, largest * LN_2 + tl.log(total), total)
+    result = tl.where(total == total, largest * LN_2 + tl.log(total), total)
     if sink is not None:
         extra = tl.load(sink + number)
-        above = tl.maximum(found, extra)
-        found = above + tl.log(tl.exp(found - above) + tl.exp(extra - above))
+        above = tl.maximum(result, extra)
+        result = above + tl.log(tl.exp(result - above) + tl.exp(extra - above))
     # NaN is not among the maxima, but in the sum.
-    found = tl.where(fully_masked & (total == 0), -float("inf"), found)
-    tl.store(logsumexp + number.to(tl.int64) * queries + row, found, mask=row < queries)
+    result = tl.where(fully_masked & (total == 0), -float("inf"), result)
+    tl.store(logsumexp + number.to(tl.int64) * queries + row, result, mask=row < queries)

@@ -32,7 +32,7 @@ from regard.backends.gpu.triton.kernels.weights import (
 def read_rows(
     inputs,  # an `_inputs.Inputs`
     logsumexp,
-    # What is asked for: pointers, None for the rest.
+    # The results: pointers, None for those not wanted.
     entropy,  # (N, L)
     distance,  # (N, L)
     largest,  # (N, L)
@@ -76,7 +76,7 @@ def read_rows(
         masses = tl.zeros((QUERIES, MARKS), tl.float32)
         best = tl.full((QUERIES, TOP), -float("inf"), tl.float32)
         best_at = tl.full((QUERIES, TOP), -1, tl.int32)
-        # Slots that are not asked for never become free.
+        # Slots beyond the wanted number never become free.
         if top is not None:
             best = tl.where(tl.arange(0, TOP)[None, :] < top_size, best, float("inf"))
         pixel = tl.zeros((QUERIES,), tl.float32)
@@ -88,7 +88,7 @@ def read_rows(
             since, until = range_of(tiles, phase)
             for tile in range(since, until, KEYS):
                 column = tile + tl.arange(0, KEYS)
-                if received is not None:  # asked for early, used late
+                if received is not None:  # loaded early, used late
                     collecting = received + by_chunk * keys + column
                     collected = tl.load(collecting, mask=column < keys, other=0.0)
                 products = tl.dot(
@@ -145,7 +145,7 @@ def read_rows(
 
         result = number.to(tl.int64) * queries + row
         inside = row < queries
-        stray = shift != shift
+        has_nan = shift != shift
         if entropy is not None:
             nats = -LN_2 * logs_moment
             tl.store(entropy + result, tl.where(nats <= 0, 0.0, nats), mask=inside)
@@ -161,12 +161,12 @@ def read_rows(
             at = at[None, :] + result[:, None]
             tl.store(mass + at, masses, mask=inside[:, None])
         if top is not None:
-            _store_ranked(best, best_at, stray, top, top_positions, result, inside, top_size, TOP)
+            _store_ranked(best, best_at, has_nan, top, top_positions, result, inside, top_size, TOP)
 
 
 @triton.jit
 def _comparable(logs):
-    """Put ∞ for a visible NaN, which a maximum passes over: it ranks, and is told later."""
+    """Put ∞ for a visible NaN, which a maximum passes over: it ranks, and becomes NaN later."""
     return tl.where(logs == logs, logs, float("inf"))
 
 
@@ -201,7 +201,7 @@ def _ranked(logs, column, best, best_at, TOP: tl.constexpr):
 def _store_ranked(
     best,
     best_at,
-    stray,
+    has_nan,
     top,
     top_positions,
     result,
@@ -217,7 +217,7 @@ def _store_ranked(
         there = (best == strongest[:, None]) & (best_at >= 0)
         where = tl.min(tl.where(there, best_at, 2147483647), 1)
         found = strongest > -float("inf")
-        weight = tl.where(stray, float("nan"), tl.exp2(strongest))
+        weight = tl.where(has_nan, float("nan"), tl.exp2(strongest))
         at = result * top_size + rank
         tl.store(top + at, tl.where(found, weight, 0.0), mask=inside)
         tl.store(top_positions + at, tl.where(found, where, -1).to(tl.int64), mask=inside)

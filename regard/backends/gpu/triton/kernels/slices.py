@@ -22,7 +22,7 @@ from regard.backends.gpu.triton.kernels.weights import (
 def read_slices(
     inputs,  # an `_inputs.Inputs`
     logsumexp,
-    chosen,  # (2, c): keys, and each one's place among those asked for
+    chosen,  # (2, c): keys, and each one's place among the wanted ones
     weights,  # (N, L, c)
     chosen_number,
     blocks,
@@ -36,9 +36,9 @@ def read_slices(
 
     row = tl.program_id(0) % blocks * QUERIES + tl.arange(0, QUERIES)
     some = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
-    asked = some < chosen_number
-    column = tl.load(chosen + some, mask=asked, other=keys).to(tl.int32)
-    order = tl.load(chosen + chosen_number + some, mask=asked, other=0)
+    wanted = some < chosen_number
+    column = tl.load(chosen + some, mask=wanted, other=keys).to(tl.int32)
+    order = tl.load(chosen + chosen_number + some, mask=wanted, other=0)
 
     interval = load_interval(inputs, place, row)
     shift = load_logsumexp(inputs, logsumexp, number, row)
@@ -51,5 +51,5 @@ def read_slices(
         inputs, place, products, shift, row, column, interval, EDGE=True, KEYS_FIRST=False
     )
     result = (number.to(tl.int64) * queries + row)[:, None] * chosen_number + order[None, :]
-    inside = (row < queries)[:, None] & asked[None, :]
+    inside = (row < queries)[:, None] & wanted[None, :]
     tl.store(weights + result, tl.exp2(logs), mask=inside)
