@@ -18,7 +18,7 @@ from regard.steps import total_bias
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Block:
+class MaskBlock:
     """Some queries, the keys that they are computed with, and what is added to the scores.
 
     Rows that see nothing are shown every key: the kernel's arithmetic stays finite, and what comes
@@ -33,7 +33,7 @@ class Block:
     """Broadcastable to what is hidden."""
 
     @classmethod
-    def of(cls, problem: Problem, rows: slice, columns: slice) -> Block:
+    def of(cls, problem: Problem, rows: slice, columns: slice) -> MaskBlock:
         """Take a block out of a problem."""
         visible = problem.rows.visible(rows, columns)
         fully_masked = ~visible.any(dim=-1, keepdim=True)
@@ -58,7 +58,7 @@ def in_blocks(
     problem: Problem,
     size: int,
     columns: Callable[[slice], slice],
-    attend: Callable[[Block], tuple[Tensor, Tensor | None]],
+    attend: Callable[[MaskBlock], tuple[Tensor, Tensor | None]],
 ) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"] | None]:
     """Compute context and logsumexp, `size` queries at a time.
 
@@ -71,7 +71,7 @@ def in_blocks(
     contexts, logsumexps = [], []
     for first in range(0, problem.queries, size):
         rows = slice(first, min(first + size, problem.queries))
-        block = Block.of(problem, rows, columns(rows))
+        block = MaskBlock.of(problem, rows, columns(rows))
         context, logsumexp = attend(block)
         contexts.append(context.masked_fill(block.fully_masked, 0))
         if logsumexp is not None:

@@ -38,7 +38,7 @@ from regard.backends.gpu.hardware import is_nvidia
 from regard.problem import Problem
 
 if TYPE_CHECKING:
-    from regard.backends._blocks import Block
+    from regard.backends._blocks import MaskBlock
 
     Kernel = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -106,7 +106,7 @@ def _together(problem: Problem) -> tuple[Tensor, Tensor | None]:
         context, logsumexp = kernel(query, key, value, scale, None, is_causal=problem.rows.hides)
     else:
 
-        def attend(block: Block) -> tuple[Tensor, Tensor | None]:
+        def attend(block: MaskBlock) -> tuple[Tensor, Tensor | None]:
             mask = _mask(block, query.dtype)
             rows, columns = query[..., block.rows, :], (..., block.columns, slice(None))
             return kernel(rows, key[columns], value[columns], scale, mask, is_causal=False)
@@ -140,7 +140,7 @@ def _columns(problem: Problem, rows: slice) -> slice:
     return slice(low, max(high, low + 1))
 
 
-def _mask(block: Block, dtype: torch.dtype) -> Tensor | None:
+def _mask(block: MaskBlock, dtype: torch.dtype) -> Tensor | None:
     """Write mask and bias down, unless there is nothing to add."""
     if block.bias is None and not bool(block.hidden.any()):
         return None

@@ -16,7 +16,7 @@ from regard.explorer._work import require_wanted
 from regard.pattern import Pattern
 from regard.pattern.readout import Sizes
 from regard.pattern.readouts import Distance, Entropy, Mass, Readout, Received
-from regard.pattern.stream import Block
+from regard.pattern.stream import WeightBlock
 from regard.record.head_scores import Read
 
 _BAND = 2**26  # weights: some tens of milliseconds
@@ -116,7 +116,7 @@ class Until(Readout[None, None]):
         """Look before anything is computed."""
         require_wanted(self._off)
 
-    def add(self, state: None, block: Block) -> None:  # noqa: ARG002 - likewise
+    def add(self, state: None, block: WeightBlock) -> None:  # noqa: ARG002 - likewise
         """Look between blocks."""
         require_wanted(self._off)
 

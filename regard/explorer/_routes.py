@@ -20,7 +20,7 @@ from regard.explorer._sentences import NAME, PLACE, RANGE
 from regard.explorer._walk import STRONGEST
 from regard.explorer._work import Lane, ReplacedError, Work
 from regard.explorer.subjects import CHARACTERS, GENERATED, ExplorerError, ModelSubject, Subject
-from regard.explorer.training import Training
+from regard.explorer.training import TrainingHistory
 
 __all__ = ["MissingError", "router"]
 
@@ -38,7 +38,7 @@ Range = Annotated[str, Query(pattern=RANGE)]
 Side = Annotated[int, Query(ge=1, le=PIXELS)]
 Page = Annotated[int, Query(ge=1, le=WRITTEN)]
 Picked = Annotated[int | None, Query(ge=0, le=2**31)]
-Block = Annotated[int, Query(ge=1, le=2**20)]
+BlockSize = Annotated[int, Query(ge=1, le=2**20)]
 
 
 class MissingError(Error, LookupError):
@@ -254,7 +254,7 @@ async def window(
     head: Place,
     queries: Range,
     keys: Range,
-    block: Block,
+    block: BlockSize,
 ) -> Numbers:
     """A window of a head's pattern or of a mean, averaged down to cells of block × block tokens."""
     at = _require_heads(run, layer, head)
@@ -342,7 +342,7 @@ def _lane(*, quick: bool) -> Lane:
     return Lane.QUICK if quick else Lane.SHOWN
 
 
-def _training(subject: Subject) -> Training:
+def _training(subject: Subject) -> TrainingHistory:
     history = subject.training if isinstance(subject, ModelSubject) else None
     if history is None:
         raise MissingError("no training was recorded here; train with --record-every")

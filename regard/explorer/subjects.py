@@ -22,7 +22,7 @@ from regard.gpt import CheckpointError, Sampling, load, stream
 from regard.record import Recording
 
 if TYPE_CHECKING:
-    from regard.explorer.training import Training
+    from regard.explorer.training import TrainingHistory
     from regard.gpt import GPT, Tokenizer
 
 LIKELIEST = 10
@@ -74,7 +74,7 @@ class ModelSubject:
         text: str | None = None,
         ids: Sequence[int] | None = None,
         notes: Sequence[str] = (),
-        training: Training | None = None,
+        training: TrainingHistory | None = None,
     ) -> None:
         self.training = training
         self._earlier: OrderedDict[int, ModelSubject] = OrderedDict()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from regard.gpt import History
 
 
-class Training:
+class TrainingHistory:
     """What a run recorded of its heads.
 
     Args:
@@ -62,7 +62,7 @@ class Training:
         return self._history.images[self.steps.index(step)].flatten(0, 1)
 
 
-def training_of(folder: Path) -> Training | None:
+def training_of(folder: Path) -> TrainingHistory | None:
     """What the run of a folder recorded of its heads; None where it has recorded nothing.
 
     Raises:
@@ -75,7 +75,7 @@ def training_of(folder: Path) -> Training | None:
         return None
     checkpoints = (run.path / CHECKPOINTS).glob("*")
     kept = {int(path.name): path for path in checkpoints if path.name.isdigit()}
-    return Training(history(folder), losses=_losses(run.path / METRICS), kept=kept)
+    return TrainingHistory(history(folder), losses=_losses(run.path / METRICS), kept=kept)
 
 
 def _losses(path: Path) -> dict[int, float]:

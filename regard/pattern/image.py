@@ -16,7 +16,7 @@ from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.readout import Readout, Sizes, Tile
 
 if TYPE_CHECKING:
-    from regard.pattern.stream import Block
+    from regard.pattern.stream import WeightBlock
 
 __all__ = ["Image"]
 
@@ -50,7 +50,7 @@ class Image(Readout[_Picture, "Tensor"]):
         """Start from a picture of nothing."""
         return _Picture(sizes.zeros(*self._shape(sizes)), sizes.queries, sizes.keys)
 
-    def add(self, state: _Picture, block: Block) -> None:
+    def add(self, state: _Picture, block: WeightBlock) -> None:
         """Pool the columns of each row, then the rows."""
         rows, columns = state.pixels.shape[1:]
         device = state.pixels.device
@@ -97,7 +97,7 @@ class _DrawnInto(Readout[_Picture, None]):
     def begin(self, sizes: Sizes) -> _Picture:  # noqa: ARG002 - Readout's signature
         return self.picture
 
-    def add(self, state: _Picture, block: Block) -> None:
+    def add(self, state: _Picture, block: WeightBlock) -> None:
         rows = _moved(block.rows, self.tile.queries.start)
         columns = _moved(block.columns, self.tile.keys.start)
         self.image.add(state, replace(block, rows=rows, columns=columns))

@@ -16,7 +16,7 @@ from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.readout import Readout, Sizes, Tile
 
 if TYPE_CHECKING:
-    from regard.pattern.stream import Block
+    from regard.pattern.stream import WeightBlock
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class LogSumExp(Readout["Tensor", "Tensor"]):
         """Start from rows that see nothing."""
         return sizes.zeros(sizes.queries, dtype=sizes.dtype).fill_(-torch.inf)
 
-    def add(self, state: Tensor, block: Block) -> None:
+    def add(self, state: Tensor, block: WeightBlock) -> None:
         """Copy the block's."""
         state[block.heads, block.rows] = block.logsumexp
 
@@ -58,7 +58,7 @@ class Weights(Readout["Tensor", "Tensor"]):
         """Start from hidden keys."""
         return sizes.zeros(sizes.queries, self.keys.numel(), dtype=sizes.dtype)
 
-    def add(self, state: Tensor, block: Block) -> None:
+    def add(self, state: Tensor, block: WeightBlock) -> None:
         """Copy the columns."""
         keys = self.keys.to(state.device)
         inside = ((keys >= block.columns.start) & (keys < block.columns.stop)).nonzero()[:, 0]
@@ -87,7 +87,7 @@ class Collected(Readout["Tensor", "Tensor"]):
         """Start from zeros."""
         return sizes.zeros(self.rows.shape[1], sizes.keys)
 
-    def add(self, state: Tensor, block: Block) -> None:
+    def add(self, state: Tensor, block: WeightBlock) -> None:
         """Multiply by the block."""
         collected = state[block.heads, :, block.columns]
         coefficients = self.rows[block.heads, :, block.rows].to(block.weights.dtype)

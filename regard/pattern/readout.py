@@ -18,7 +18,7 @@ from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.problem import Problem
 
 if TYPE_CHECKING:
-    from regard.pattern.stream import Block
+    from regard.pattern.stream import WeightBlock
 
 State = TypeVar("State")
 Result = TypeVar("Result")
@@ -93,7 +93,7 @@ class Readout(ABC, Generic[State, Result]):
         return cast("State", sizes.zeros(*sizes.along(self.axes)))
 
     @abstractmethod
-    def add(self, state: State, block: Block) -> None:
+    def add(self, state: State, block: WeightBlock) -> None:
         """Take one block in."""
 
     def finish(self, state: State, sizes: Sizes) -> Result:

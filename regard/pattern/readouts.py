@@ -23,7 +23,7 @@ from regard.mask.rows import Rows
 from regard.pattern.image import Image
 from regard.pattern.ordered import add_rows, totals
 from regard.pattern.readout import Readout, Sizes, Tile
-from regard.pattern.stream import Block
+from regard.pattern.stream import WeightBlock
 
 __all__ = [
     "Distance",
@@ -72,11 +72,11 @@ class TopK(Readout[Top, Top]):
         weights = sizes.zeros(*shape, dtype=sizes.dtype)
         return Top(weights, sizes.zeros(*shape, dtype=torch.int64) - 1)
 
-    def add(self, state: Top, block: Block) -> None:
+    def add(self, state: Top, block: WeightBlock) -> None:
         """Rank each row; by logarithms, which still tell weights apart that are too small to."""
         k = min(self.k, block.weights.shape[-1])
         logs, index = block.log_weights.topk(k, dim=-1)
-        seen = Block.seen(logs)
+        seen = WeightBlock.seen(logs)
         state.weights[block.heads, block.rows, :k] = torch.where(seen, logs.exp(), 0)
         state.positions[block.heads, block.rows, :k] = torch.where(
             seen, index + block.columns.start, -1
@@ -118,7 +118,7 @@ class Max(Readout["Tensor", "Tensor"]):
     axes = ("query",)
     kind = Kind.MAX
 
-    def add(self, state: Tensor, block: Block) -> None:
+    def add(self, state: Tensor, block: WeightBlock) -> None:
         """Take the block's rows."""
         state[block.heads, block.rows] = block.weights.amax(dim=-1).double()
 
@@ -135,7 +135,7 @@ class Received(Readout["Tensor", "Tensor"]):
     axes = ("key",)
     kind = Kind.RECEIVED
 
-    def add(self, state: Tensor, block: Block) -> None:
+    def add(self, state: Tensor, block: WeightBlock) -> None:
         """Sum the block's columns."""
         received = state[block.heads, block.columns]
         received.copy_(add_rows(received, block.weights))
@@ -156,7 +156,7 @@ class Entropy(Readout["Tensor", "Tensor"]):
     axes = ("query",)
     kind = Kind.ENTROPY
 
-    def add(self, state: Tensor, block: Block) -> None:
+    def add(self, state: Tensor, block: WeightBlock) -> None:
         """Sum the block's rows."""
         state[block.heads, block.rows] = -_row_dot(block.weights, block.log_weights).double()
 
@@ -184,7 +184,7 @@ class Distance(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         """Start with no distance and no share."""
         return sizes.zeros(sizes.queries), sizes.zeros(sizes.queries)
 
-    def add(self, state: tuple[Tensor, Tensor], block: Block) -> None:
+    def add(self, state: tuple[Tensor, Tensor], block: WeightBlock) -> None:
         """Sum the block's rows."""
         moment, share = state
         key = torch.arange(block.columns.start, block.columns.stop, device=block.positions.device)
@@ -235,7 +235,7 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         """Start with no weight and no queries."""
         return sizes.zeros(self.n), sizes.zeros(self.n)
 
-    def add(self, state: tuple[Tensor, Tensor], block: Block) -> None:
+    def add(self, state: tuple[Tensor, Tensor], block: WeightBlock) -> None:
         """Sum along the block's diagonals."""
         weight, count = state
         back = torch.arange(self.n, device=block.positions.device)
@@ -243,7 +243,7 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         width = block.weights.shape[-1]
         inside = ((key >= 0) & (key < width)).expand(len(block.weights), -1, -1)
         key = key.clamp(0, width - 1).expand(inside.shape)
-        seen = inside & Block.seen(block.log_weights.gather(-1, key))
+        seen = inside & WeightBlock.seen(block.log_weights.gather(-1, key))
         diagonals = torch.where(seen, block.weights.gather(-1, key), 0)
         weight[block.heads] = add_rows(weight[block.heads], diagonals)
         count[block.heads] += seen.sum(dim=1)
@@ -298,7 +298,7 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         """Mark the keys."""
         return sizes.zeros(sizes.queries), self._marked(sizes)
 
-    def add(self, state: tuple[Tensor, Tensor], block: Block) -> None:
+    def add(self, state: tuple[Tensor, Tensor], block: WeightBlock) -> None:
         """Sum over the marked keys."""
         mass, marked = state
         share = _row_dot(block.weights, marked[block.columns].expand(block.weights.shape))

@@ -37,7 +37,7 @@ _MOST_LOGSUMEXP = 64
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Block:
+class WeightBlock:
     """A few complete rows of a few heads."""
 
     heads: slice
@@ -63,7 +63,7 @@ def stream(
     problem: Problem,
     logsumexp: Float[Tensor, "heads L"] | None = None,
     columns: slice | None = None,
-) -> Iterator[Block]:
+) -> Iterator[WeightBlock]:
     """Yield the pattern block by block; blocks in which nothing is visible are left out.
 
     Args:
@@ -102,7 +102,7 @@ def _groups(problem: Problem, at_most: int) -> Iterator[Tensor]:
 
 def _block(
     part: Problem, chosen: Tensor, rows: slice, known: Tensor | None, within: slice | None
-) -> Block | None:
+) -> WeightBlock | None:
     low, high = part.rows.span(rows)
     own = None if known is None else known[:, rows].to(part.exact_dtype)
     if within is not None:
@@ -126,7 +126,7 @@ def _block(
     if has_nan:  # a visible NaN fills its row, but only as far as it sees
         weights.masked_fill_(~part.rows.visible(rows, columns)[:, 0].expand(weights.shape), 0)
     _hide(log_weights.clamp_(min=_LOWEST), part, rows, columns, _HIDDEN)
-    return Block(
+    return WeightBlock(
         heads=slice(int(chosen[0]), int(chosen[-1]) + 1),
         rows=rows,
         columns=columns,
@@ -138,7 +138,7 @@ def _block(
     )
 
 
-def _cut(block: Block, within: slice) -> Block | None:
+def _cut(block: WeightBlock, within: slice) -> WeightBlock | None:
     """Keep the columns that lie within a range."""
     low = max(block.columns.start, within.start)
     high = min(block.columns.stop, within.stop)

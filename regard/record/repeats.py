@@ -16,7 +16,7 @@ from torch import Tensor
 from regard._shapes import Bool, Float, Int
 from regard.pattern.ordered import totals
 from regard.pattern.readouts import Readout, Sizes
-from regard.pattern.stream import Block
+from regard.pattern.stream import WeightBlock
 
 __all__ = ["Control", "Controls", "Repeats", "targets", "with_targets"]
 
@@ -44,7 +44,7 @@ class Repeats(Readout["Tensor", "Tensor"]):
         """Either name."""
         return "successors" if self.following else "copies"
 
-    def add(self, state: Float[Tensor, "N L"], block: Block) -> None:
+    def add(self, state: Float[Tensor, "N L"], block: WeightBlock) -> None:
         """Sum over the block's columns."""
         marked = targets(self.ids, block.rows, block.columns, following=self.following)
         state[block.heads, block.rows] += totals(block.weights * marked).double()
@@ -67,11 +67,11 @@ class _Sums(NamedTuple):
     def begin(cls, sizes: Sizes) -> _Sums:
         return cls(sizes.zeros(sizes.keys), sizes.zeros(sizes.keys))
 
-    def add(self, block: Block, chosen: Bool[Tensor, "R C"]) -> None:
+    def add(self, block: WeightBlock, chosen: Bool[Tensor, "R C"]) -> None:
         """Take in the pairs of a block that are chosen."""
         place = block.heads, block.columns
         self.weight[place] += block.weights.masked_fill(~chosen, 0).sum(dim=-2).double()
-        seen = Block.seen(block.log_weights[0])  # the heads of a block see the same keys
+        seen = WeightBlock.seen(block.log_weights[0])  # the heads of a block see the same keys
         self.pairs[place] += (seen & chosen).sum(dim=-2)
 
 
@@ -95,7 +95,7 @@ class Controls(Readout["tuple[_Sums, _Sums, _Sums]", Control]):
         """Start from nothing: of copies, of successors, of all pairs that could be such."""
         return _Sums.begin(sizes), _Sums.begin(sizes), _Sums.begin(sizes)
 
-    def add(self, state: tuple[_Sums, _Sums, _Sums], block: Block) -> None:
+    def add(self, state: tuple[_Sums, _Sums, _Sums], block: WeightBlock) -> None:
         """Sum over the block's queries."""
         copies, successors, both = state
         copies.add(block, targets(self.ids, block.rows, block.columns, following=False))

@@ -22,7 +22,7 @@ from regard.backends.gpu.fused._run import fused
 from regard.problem import Problem
 
 if TYPE_CHECKING:
-    from regard.backends._blocks import Block
+    from regard.backends._blocks import MaskBlock
 
 _WRITTEN = 2**26  # numbers of a mask that are written down at a time
 _ALIGNED = 16  # numbers that the rows of a bias must lie apart by a multiple of
@@ -61,7 +61,7 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
             is_causal = not rules.sees_everything(problem.rows)
             return _kernel(query, key, value, scale, None, is_causal=is_causal)
 
-        def attend(block: Block) -> tuple[Tensor, Tensor]:
+        def attend(block: MaskBlock) -> tuple[Tensor, Tensor]:
             mask = _aligned(block.additive(query.dtype)).expand(*problem.heads, -1, -1)
             part = rules.laid_out(query[..., block.rows, :])
             return _kernel(part, key, value, scale, mask, is_causal=False)
