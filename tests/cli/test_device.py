@@ -29,7 +29,7 @@ def test_a_command_says_the_same_of_a_model_on_a_gpu(regard, model, monkeypatch,
         outputs = regard(*COMMANDS[name], "--model", model, "--device", "cuda:0")
     assert outputs == expected
     assert expected.status == 0
-    assert moved == [{fake_gpu.Mimicked}]
+    assert moved == [{fake_gpu.FakeGPUTensor}]
 
 
 @pytest.mark.parametrize("command", ["explain", "explore", "report", "generate", "train"])

@@ -109,10 +109,10 @@ def test_without_the_library_nonfinite_values_go_to_eager(which, extreme, no_lib
 
 def test_gradients_are_an_objection_only_where_they_may_be_needed(no_library):
     options = {"alibi": torch.ones(4, requires_grad=True), "sink": torch.ones(4)}
-    asked = problem(**options)
-    assert choose(asked).name == "eager"
+    case = problem(**options)
+    assert choose(case).name == "eager"
     with torch.no_grad():
-        assert choose(asked).name == "torch_sdpa"
+        assert choose(case).name == "torch_sdpa"
 
 
 @pytest.mark.parametrize("backend", ON_CPU)
@@ -132,8 +132,12 @@ def test_an_unknown_name_is_refused():
 
 
 def test_choosing_changes_nothing():
-    asked = problem(sink=torch.ones(4))
-    before = [t.clone() for t in (asked.query, asked.key, asked.value)]
-    assert choose(asked) == choose(asked)
-    for tensor, old in zip((asked.query, asked.key, asked.value), before, strict=True):
+    case = problem(sink=torch.ones(4))
+    before = [
+        t.clone() for t in (case.query, case.key, case.value)
+    ]
+    assert choose(case) == choose(case)
+    for tensor, old in zip(
+        (case.query, case.key, case.value), before, strict=True
+    ):
         assert torch.equal(tensor, old)

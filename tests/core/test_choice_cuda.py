@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.fake_cuda import gpu, pretended
+from support.fake_cuda import gpu, gpu_problem
 
 import regard
 from regard.backends import choose
@@ -67,7 +67,7 @@ CHOICES = [
 @pytest.mark.parametrize(("dtype", "capability", "options", "name", "why"), CHOICES)
 def test_choices_on_cuda(dtype, capability, options, name, why):
     with gpu(capability):
-        choice = choose(pretended(dtype, **options))
+        choice = choose(gpu_problem(dtype, **options))
     assert choice.name == name
     objections = dict(choice.objections)
     assert name not in objections
@@ -85,17 +85,17 @@ READS = "it must read the numbers"
 @pytest.mark.parametrize("options", PLAIN)
 def test_choosing_reads_no_number_where_nothing_is_hidden_or_they_are_known(options):
     with gpu():
-        choice = choose(pretended(**{"is_finite": None, **options}))
+        choice = choose(gpu_problem(**{"is_finite": None, **options}))
         assert READS not in str(choice)
 
 
 def test_numbers_are_looked_at_only_once_all_else_fits():
     with gpu():
-        problem = pretended(is_finite=None, softcap=2.0, mask=regard.causal(), dropout=0.5)
+        problem = gpu_problem(is_finite=None, softcap=2.0, mask=regard.causal(), dropout=0.5)
         choice = choose(problem)
         assert choice.name == "eager"
         assert READS not in str(choice)
-        choice = choose(pretended(is_finite=None, mask=regard.causal()))  # fake tensors hold none
+        choice = choose(gpu_problem(is_finite=None, mask=regard.causal()))  # fake tensors hold none
         assert choice.name == "eager"
         assert READS in str(choice)
 
@@ -114,7 +114,7 @@ def test_numbers_are_looked_at_only_once_all_else_fits():
 )
 def test_an_activated_flash_attention_comes_first_and_is_named(which, capability, dim, name):
     with gpu(capability, flash_attention=which):
-        choice = choose(pretended(dim=dim, **CAUSAL))
+        choice = choose(gpu_problem(dim=dim, **CAUSAL))
     assert choice.name == name
     if name == "flash":
         assert str(choice) == f"flash ({which}, experimental)"
@@ -135,8 +135,8 @@ def test_what_torch_has_activated_is_asked_of_torch(monkeypatch):
 @pytest.mark.parametrize(("dim", "name"), [(192, "flash"), (200, "efficient"), (256, "flash")])
 def test_flash_gives_no_gradients_of_some_widths_on_small_gpus(dim, name):
     with gpu((8, 6), cudnn=0):
-        assert choose(pretended(dim=dim, **CAUSAL)).name == "flash"
-        choice = choose(pretended(dim=dim, trained="query", **CAUSAL))
+        assert choose(gpu_problem(dim=dim, **CAUSAL)).name == "flash"
+        choice = choose(gpu_problem(dim=dim, trained="query", **CAUSAL))
         assert choice.name == name
         if name == "efficient":
             objections = dict(choice.objections)
@@ -147,15 +147,15 @@ def test_flash_gives_no_gradients_of_some_widths_on_small_gpus(dim, name):
 def test_cudnn_gives_way_where_torch_is_to_be_deterministic(monkeypatch):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     with gpu():
-        assert choose(pretended(**CAUSAL)).name == "cudnn"
-        choice = choose(pretended(trained="query", **CAUSAL))
+        assert choose(gpu_problem(**CAUSAL)).name == "cudnn"
+        choice = choose(gpu_problem(trained="query", **CAUSAL))
     assert choice.name == "flash"
     assert "not deterministic" in dict(choice.objections)["cudnn"]
 
 
 def test_without_triton_masks_are_written_down():
     with gpu(triton=False):
-        choice = choose(pretended(**DOCUMENTS))
+        choice = choose(gpu_problem(**DOCUMENTS))
         assert choice.name == "efficient"
         assert dict(choice.objections)["flex"] == "there is no Triton"
 
@@ -168,7 +168,7 @@ def test_they_object_to_a_cpu_and_to_rocm(name, monkeypatch):
     with pytest.raises(ValueError, match=message):
         regard.attention(x, x, x, backend=name)
     with gpu():
-        problem = pretended()
+        problem = gpu_problem()
         monkeypatch.setattr(torch.version, "hip", "6.4")
         choice = choose(problem)
         assert str(choice) == "torch_sdpa"
@@ -180,4 +180,4 @@ def test_the_cpu_s_backends_object_to_cuda():
     with gpu():
         for name in ("native", "torch_sdpa"):
             with pytest.raises(ValueError, match=r"on (cuda|CUDA)"):
-                choose(pretended(), name)
+                choose(gpu_problem(), name)

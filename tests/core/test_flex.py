@@ -197,10 +197,10 @@ def test_places_are_looked_up_on_the_axes_that_a_table_has():
 
 
 def test_narrow_heads_are_widened_to_what_the_kernel_multiplies(monkeypatch):
-    asked = []
+    widths = []
 
     def noted(query, key, value, *rest):
-        asked.append([t.shape[-1] for t in (query, key, value)])
+        widths.append([t.shape[-1] for t in (query, key, value)])
         return torch.zeros(1, 2, 5, value.shape[-1]), torch.zeros(1, 2, 5)
 
     with flex_on_cpu():
@@ -208,4 +208,4 @@ def test_narrow_heads_are_widened_to_what_the_kernel_multiplies(monkeypatch):
         for dim, dim_value in ((3, 5), (17, 3), (16, 24)):
             query, value = torch.ones(1, 2, 5, dim), torch.ones(1, 2, 5, dim_value)
             regard.attention(query, query, value, backend="flex")
-    assert asked == [[16, 16, 16], [17, 17, 16], [16, 16, 24]]
+    assert widths == [[16, 16, 16], [17, 17, 16], [16, 16, 24]]

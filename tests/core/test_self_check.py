@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from support.fake_cuda import documented_kernels, flex_on_cpu, gpu, pretended
+from support.fake_cuda import documented_kernels, flex_on_cpu, gpu, gpu_problem
 from support.tolerances import normal
 from support.triton_device import kernels
 
@@ -121,7 +121,7 @@ def test_threads_share_one_check(monkeypatch):
 
 def test_tensors_without_numbers_are_not_checked():
     with gpu():
-        assert choice.choose_checked(pretended()).name == "cudnn"
+        assert choice.choose_checked(gpu_problem()).name == "cudnn"
     assert self_check._results == {}
 
 

@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 import torch
-from support.fake_gpu import DEVICE, Mimicked, gpu
+from support.fake_gpu import DEVICE, FakeGPUTensor, gpu
 
 from regard.explorer import ModelSubject, report
 from regard.gpt import GPT, CharTokenizer, GPTConfig
@@ -54,7 +54,7 @@ def test_maps_and_readouts_of_a_model_on_a_gpu_are_computed_there():
         _, run = opened(DEVICE)
         actual = maps(run)
         assert crossed == []
-        assert all(isinstance(one, Mimicked) for one in actual.values())
+        assert all(isinstance(one, FakeGPUTensor) for one in actual.values())
         for name, one in maps(expected).items():
             here = actual[name].cpu().double()
             # Sums over dozens of float32 weights, which other kernels add in another order.

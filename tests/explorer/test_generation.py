@@ -55,8 +55,8 @@ def test_generation_draws_what_the_model_draws(client, first, network, lines):
             sampling=Sampling(temperature=0.9, seed=5),
         )
     ]
-    asked = {"tokens": 7, "temperature": 0.9, "seed": 5}
-    *drawn, last = lines(client.post(f"/api/runs/{first['id']}/generate", json=asked))
+    body = {"tokens": 7, "temperature": 0.9, "seed": 5}
+    *drawn, last = lines(client.post(f"/api/runs/{first['id']}/generate", json=body))
     assert [line["token"] for line in drawn] == expected
     assert all(set(line) == {"token", "text", "shown"} for line in drawn)
     run = last["run"]
@@ -68,8 +68,8 @@ def test_generation_draws_what_the_model_draws(client, first, network, lines):
 
 
 def test_generation_at_temperature_0_takes_the_likeliest(client, first, lines):
-    asked = {"tokens": 1, "temperature": 0}
-    drawn, last = lines(client.post(f"/api/runs/{first['id']}/generate", json=asked))
+    body = {"tokens": 1, "temperature": 0}
+    drawn, last = lines(client.post(f"/api/runs/{first['id']}/generate", json=body))
     assert drawn["token"] == first["next"][0]["token"]
     appended = client.post(f"/api/runs/{first['id']}/append", json={"token": drawn["token"]}).json()
     assert last["run"] == appended

@@ -75,18 +75,18 @@ def busy(recorded, monkeypatch, ask):
         return known(layer, head, cancelled)
 
     monkeypatch.setattr(run, "_known", held)
-    asked = []
+    requests = []
     with ThreadPoolExecutor(4) as threads:
 
         def begin(paths):
-            asked.extend(threads.submit(ask, path) for path in paths)
+            requests.extend(threads.submit(ask, path) for path in paths)
             assert begun.wait(LIMIT)
 
         yield begin
-        still = not any(one.done() for one in asked)
+        still = not any(one.done() for one in requests)
         go.set()
         assert still
-        assert {one.result(LIMIT) for one in asked} == {200}
+        assert {one.result(LIMIT) for one in requests} == {200}
 
 
 @pytest.mark.parametrize("long", LONG)
@@ -142,7 +142,7 @@ def test_lanes_wait_for_their_own_alone(work):
     async def check():
         go = Event()
         slow = [lane for lane in Lane if lane is not Lane.QUICK]
-        asked = [
+        requests = [
             asyncio.ensure_future(work.run(None, lambda cancelled: go.wait(LIMIT), lane))
             for lane in slow
             for _ in range(WAITING)
@@ -153,7 +153,7 @@ def test_lanes_wait_for_their_own_alone(work):
                 await work.run(None, lambda cancelled: 1, lane)
         assert await work.run(None, lambda cancelled: 7, Lane.QUICK) == 7
         go.set()
-        assert all(await asyncio.gather(*asked))
+        assert all(await asyncio.gather(*requests))
 
     run(check)
 

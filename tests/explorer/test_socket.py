@@ -80,12 +80,12 @@ def test_an_answer_may_take_longer_than_half_a_request(impatient, recorded, raw,
 
     monkeypatch.setattr(run, "row", held)
     with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(raw, impatient, "/api/runs/0/row?layer=0&head=0&query=5")
+        request = thread.submit(raw, impatient, "/api/runs/0/row?layer=0&head=0&query=5")
         assert begun.wait(LIMIT)
         with connect(impatient) as later:  # which the server gives up afterwards
             assert later.recv(1) == b""
         go.set()
-        assert asked.result(LIMIT).status == 200
+        assert request.result(LIMIT).status == 200
 
 
 def test_who_asks_for_a_websocket_is_refused_in_silence(serve, recorded, raw, capfd):

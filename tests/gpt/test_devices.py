@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 from support import fake_gpu
-from support.fake_gpu import DEVICE, Mimicked
+from support.fake_gpu import DEVICE, FakeGPUTensor
 
 from regard.gpt import (
     GPTConfig,
@@ -63,7 +63,7 @@ def weights(training):
 def test_a_model_learns_on_a_gpu_what_it_learns_on_a_cpu(tmp_path):
     with fake_gpu.gpu():
         there, updates = trained(tmp_path / "there", DEVICE)
-        assert all(isinstance(p, Mimicked) for p in there.model.parameters())
+        assert all(isinstance(p, FakeGPUTensor) for p in there.model.parameters())
         result = weights(there)
     here, expected = trained(tmp_path / "here", "cpu")
     losses = [[update.loss for update in each] for each in (updates, expected)]
@@ -91,7 +91,9 @@ def test_a_run_resumes_on_a_gpu_to_the_last_bit(tmp_path):
 def test_a_step_of_training_reads_one_pair_of_numbers_back(tmp_path, monkeypatch):
     """Besides what is asked of the ids before each pass, which torch.compile leaves out."""
     read = []
-    monkeypatch.setattr(Mimicked, "tolist", lambda t: read.append(t.numel()) or t.held.tolist())
+    monkeypatch.setattr(
+        FakeGPUTensor, "tolist", lambda t: read.append(t.numel()) or t.held.tolist()
+    )
     with fake_gpu.gpu() as crossed:
         crossing = []
         recipe = replace(RECIPE, evaluate_every=5, record_every=0)

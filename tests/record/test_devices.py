@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support import fake_gpu
-from support.fake_gpu import DEVICE, Mimicked, gpu
+from support.fake_gpu import DEVICE, FakeGPUTensor, gpu
 from torch import nn
 
 import regard
@@ -37,7 +37,7 @@ def test_nothing_leaves_the_device_while_a_model_is_recorded_and_read(model):
         assert crossed == []
         assert all(pattern.device == DEVICE for pattern in recording)
         part = readings["image"].values
-        assert isinstance(part, Mimicked)
+        assert isinstance(part, FakeGPUTensor)
         torch.testing.assert_close(part.cpu(), expected.read(regard.Image(5, 7))["image"].values)
         torch.testing.assert_close(rollout.cpu(), expected.rollout(query=-1))
     assert [head.role for head in heads] == [head.role for head in expected.heads()]

@@ -35,7 +35,7 @@ def gpu(capability=(9, 0), *, cudnn=91002, flash_attention=None, triton=True):
         yield
 
 
-def pretended(
+def gpu_problem(
     dtype=torch.bfloat16,
     queries=256,
     keys=None,

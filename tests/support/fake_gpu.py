@@ -26,7 +26,7 @@ _BY_INDEX = {
 }
 
 
-class Mimicked(torch.Tensor):
+class FakeGPUTensor(torch.Tensor):
     """A tensor that says it is on a GPU, and holds one of main memory."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -53,7 +53,7 @@ class Mimicked(torch.Tensor):
     is_cpu = property(lambda self: False)
 
     def __repr__(self):
-        return f"Mimicked({self.held!r})"
+        return f"FakeGPUTensor({self.held!r})"
 
     def numpy(self):
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
@@ -71,9 +71,9 @@ class Mimicked(torch.Tensor):
 def _computed(func, args, kwargs):
     """Compute with what the tensors hold; refuse what CUDA would."""
     given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    there = [tensor for tensor in given if isinstance(tensor, Mimicked)]
-    here = [t for t in given if not isinstance(t, Mimicked) and t.ndim > 0]
-    if func in _BY_INDEX and isinstance(args[0], Mimicked):
+    there = [tensor for tensor in given if isinstance(tensor, FakeGPUTensor)]
+    here = [t for t in given if not isinstance(t, FakeGPUTensor) and t.ndim > 0]
+    if func in _BY_INDEX and isinstance(args[0], FakeGPUTensor):
         here = []  # CUDA takes an index of the CPU
     if there and here and func not in _CROSSING:
         raise RuntimeError(
@@ -84,14 +84,14 @@ def _computed(func, args, kwargs):
     known = {id(tensor.held): tensor for tensor in there}
 
     def held(leaf):
-        if isinstance(leaf, Mimicked):
+        if isinstance(leaf, FakeGPUTensor):
             return leaf.held
         return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
 
     def wrapped(leaf):
         if not isinstance(leaf, torch.Tensor) or not stays:
             return leaf
-        return known[id(leaf)] if id(leaf) in known else Mimicked(leaf)
+        return known[id(leaf)] if id(leaf) in known else FakeGPUTensor(leaf)
 
     kwargs = {name: given for name, given in kwargs.items() if name != "pin_memory"}
     result = func(*tree_map(held, args), **tree_map(held, kwargs))

@@ -143,13 +143,13 @@ def show(pages, running, settled):
                 if message.type == "error" and not offline:
                     complaints.append(f"{message.text} {message.location}")
 
-            def asked(request):
+            def on_request(request):
                 if not request.url.startswith((explorer.url, "data:", "blob:")):
                     complaints.append(f"asks {request.url}")
 
             page.on("console", console)
             page.on("pageerror", lambda error: complaints.append(str(error)))
-            page.on("request", asked)
+            page.on("request", on_request)
             page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
             page.goto(explorer.url + hash)
             page.locator("#tokens .token").first.wait_for()

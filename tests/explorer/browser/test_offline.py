@@ -141,15 +141,15 @@ def test_thumbnails(both):
         near(answer, expected, errors["weight"])
 
 
-@pytest.mark.parametrize("asked", [{}, {"first": 2, "count": 3, "picked": 1}, {"first": 30}])
-def test_steps(both, asked):
+@pytest.mark.parametrize("fields", [{}, {"first": 2, "count": 3, "picked": 1}, {"first": 30}])
+def test_steps(both, fields):
     run, ask, errors = both
     query = min(QUERY, len(run.tokens) - 1)
     layers = range(len(run.layers))
     for layer in layers:
         answer, exact = (
-            ask("steps", run.id, layer, 1, query, asked),
-            run.steps(layer, 1, query, **asked),
+            ask("steps", run.id, layer, 1, query, fields),
+            run.steps(layer, 1, query, **fields),
         )
         assert answer.keys() == exact.keys()
         for name in ("steps", "sink", "count", "hidden"):

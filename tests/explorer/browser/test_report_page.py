@@ -41,11 +41,11 @@ def opened(pages, settled, tmp_path):
             page.on("pageerror", lambda error: complaints.append(str(error)))
             page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
 
-            def asked(request):
+            def on_request(request):
                 if not request.url.startswith((file.as_uri(), "data:", "blob:")):
                     complaints.append(f"asks {request.url}")
 
-            page.on("request", asked)
+            page.on("request", on_request)
             page.goto(file.as_uri() + hash)
             page.locator("#tokens .token").first.wait_for()
             return settled(page)
