@@ -1,4 +1,4 @@
-"""FlexAttention, as torch's own reference computes it on a CPU: what is asked of it is right.
+"""FlexAttention, as torch's own reference computes it on a CPU: its arguments are right.
 
 The blocks, the functions of a score, the log-sum-exp and the gradients are those that a GPU is
 given. The kernel that they are compiled into is not: see test_cuda.py.

@@ -111,7 +111,7 @@ def test_a_32_layer_32_head_model_at_32768_tokens_takes_the_memory_of_queries_an
     assert len(recording) == layers
     assert sum(sizes) == layers * (heads + groups) * length * dim * 2 == 10 * 2**30
     assert all(p.rows.is_interval for p in problems)
-    written = {"positions", "start", "stop"}  # tables of a mask, which nobody has asked for
+    written = {"positions", "start", "stop"}  # tables of a mask, which nobody reads
     assert not any(written & vars(p.rows.bounds).keys() for p in problems)
 
 

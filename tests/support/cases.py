@@ -35,7 +35,7 @@ class Case:
     value: torch.Tensor
     make_mask: Callable[[], regard.Mask]
     others: dict
-    """scale, softcap, bias, alibi and sink, those that are asked for."""
+    """scale, softcap, bias, alibi and sink, those that the case has."""
     visible: torch.Tensor
     """(B, H, L, S)"""
     positions: torch.Tensor

@@ -127,7 +127,7 @@ def _mimic_moving(patch, crossed):
 
 
 def _mimic_driver(patch):
-    """Answer what is asked of torch.cuda; its generator is the CPU's."""
+    """Replace torch.cuda's functions; its generator is the CPU's."""
     for name, answer in {
         "device": contextlib.nullcontext,
         "get_rng_state": lambda device: torch.default_generator.get_state(),

@@ -47,7 +47,7 @@ def browser():
 
 @pytest.fixture(scope="session")
 def pages(browser):
-    """Open a page in a context of its own, throttled where that is asked for."""
+    """Open a page in a context of its own, throttled on request."""
 
     @contextlib.contextmanager
     def opened(**options):
@@ -64,7 +64,7 @@ def pages(browser):
 
 @pytest.fixture(scope="session")
 def settled():
-    """Wait until the page declares that nothing is asked for, scheduled or still to be drawn."""
+    """Wait until the page declares that no request, timer or drawing is outstanding."""
 
     def wait(page):
         page.wait_for_selector("html[data-settled=true]")
