@@ -133,11 +133,7 @@ def test_an_unknown_name_is_refused():
 
 def test_choosing_changes_nothing():
     case = problem(sink=torch.ones(4))
-    before = [
-        t.clone() for t in (case.query, case.key, case.value)
-    ]
+    before = [t.clone() for t in (case.query, case.key, case.value)]
     assert choose(case) == choose(case)
-    for tensor, old in zip(
-        (case.query, case.key, case.value), before, strict=True
-    ):
+    for tensor, old in zip((case.query, case.key, case.value), before, strict=True):
         assert torch.equal(tensor, old)

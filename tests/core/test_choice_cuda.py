@@ -19,7 +19,7 @@ OLD = "the GPU has compute capability 7.5, below 8.0"
 ALIBI = {"alibi": torch.ones(4)}
 
 CHOICES = [
-    # dtype, compute capability, the problem, what is chosen, what is said against what else
+    # dtype, compute capability, the problem, the choice, the objections to others
     (HALF, HOPPER, {}, "cudnn", {}),
     (HALF, HOPPER, CAUSAL, "cudnn", {}),
     (HALF, AMPERE, CAUSAL, "flash", {}),

@@ -1,4 +1,4 @@
-"""The fused kernels of CUDA, stood in for by what their documentation says: their arguments are right.
+"""The fused kernels of CUDA, replaced by what their documentation says: their arguments are right.
 
 What they are handed and what is made of their answers is held to the oracle here; what they compute
 is not: see test_cuda.py.

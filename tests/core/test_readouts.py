@@ -169,7 +169,7 @@ def test_what_each_readout_says_of_heads_known_by_name():
 
 
 def test_topk_ranks_weights_too_small_to_tell_apart():
-    """Far below the smallest float32, order is still told by the logarithms."""
+    """Far below the smallest float32, logarithms still give the order."""
     bias = torch.tensor([0.0, -300.0, -200.0, -400.0])
     pattern = regard.Pattern(torch.zeros(1, 2), torch.zeros(4, 2), bias=bias)
     top = pattern.topk(4)

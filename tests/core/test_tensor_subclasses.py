@@ -78,7 +78,7 @@ def test_a_causal_bias_beside_is_causal_is_refused_as_torch_does():
 
 
 class Lazy(torch.Tensor):
-    """Stands for another tensor, and has only SDPA told which, as a CausalBias does."""
+    """Stands for another tensor, which SDPA alone learns, as of a CausalBias."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):

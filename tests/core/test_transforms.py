@@ -225,7 +225,7 @@ def test_masked_values_never_come_out_under_vmap(dtype):
     torch.testing.assert_close(results, wanted, equal_nan=True)
 
 
-# Dropout asks torch for its numbers, and so follows the randomness that vmap is told.
+# Dropout asks torch for its numbers, and so follows vmap's `randomness`.
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

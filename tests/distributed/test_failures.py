@@ -7,7 +7,7 @@ import pytest
 from regard import distributed
 from regard.errors import Error
 
-# What every rank is told; or what rank 1 is told, and what the others.
+# The error of every rank; or that of rank 1, and that of the others.
 EVERYONE = {
     "dtype": r"ValueError: the ranks disagree about dtype: rank 0 has torch.float32, rank 1 has "
     "torch.float64",

@@ -94,7 +94,7 @@ class Own(regard.pattern.readouts.Readout):
 
 
 def wrong(rank):
-    """What each rank is told when one or all of them go wrong; none hangs."""
+    """The error of each rank when one or all of them go wrong; none hangs."""
     whole = torch.randn(3, 6, 13, 4)
     query, key, value = distributed.shard(whole, -2)
     odd = rank == 1

@@ -1,4 +1,4 @@
-"""`regard explore` as a process: it says where it is, serves, and ends when it is told to."""
+"""`regard explore` as a process: it says where it is, serves, and ends on a signal."""
 
 import contextlib
 import http.client

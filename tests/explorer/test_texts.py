@@ -106,7 +106,7 @@ def test_a_body_of_no_known_length_is_refused(client, length):
 
 
 def test_a_body_in_pieces_is_not_read_beyond_the_limit(client, refused):
-    """Its length is not told before."""
+    """Its length is not declared."""
     read = 0
 
     def pieces():

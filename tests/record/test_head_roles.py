@@ -146,5 +146,5 @@ def test_the_command_and_the_recording_call_the_shipped_model_s_heads_alike(text
     reading = forward_pass(ids, patterns, logits, name=tokenizer.tokens)
     names = [head.role for head in recording.heads()]
     assert [head.role.value for head in reading.heads] == names
-    # One or two tokens of the shorter texts stood before: nothing can be said.
+    # One or two tokens of the shorter texts stood before: no role can be named.
     assert ("induction" in names) == (text == DEMO)

@@ -62,6 +62,6 @@ NAMES = list(masks(1, 1))
 
 
 def inputs(queries, keys, dtype=torch.float32, heads=6, groups=2):
-    """Two entries of six heads, of which three share a key, unless told otherwise."""
+    """Two entries of six heads, of which three share a key, by default."""
     query, key = normal(2, heads, queries, 19), normal(2, groups, keys, 19, seed=1)
     return query.to(dtype), key.to(dtype)

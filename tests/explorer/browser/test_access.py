@@ -94,7 +94,7 @@ def test_every_part_is_named_in_order_and_the_pictures_in_words(page):
     shown = page.locator("#map-first canvas").get_attribute("aria-label")
     assert "queries " in shown
     assert "at query 9" in shown
-    # What is under the crosshair is said once it rests, politely.
+    # What is under the crosshair is announced once it rests, politely.
     live = page.locator("#live")
     assert live.get_attribute("aria-live") == "polite"
     assert "query 9" in live.text_content()

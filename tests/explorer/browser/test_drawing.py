@@ -1,4 +1,4 @@
-"""What is drawn: named axes, one colour for a weight, sides told apart, four sizes of type."""
+"""What is drawn: named axes, one colour for a weight, sides that differ, four sizes of type."""
 
 import xml.etree.ElementTree as ET
 from itertools import pairwise

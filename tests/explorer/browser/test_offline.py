@@ -88,7 +88,7 @@ def both(request, answers):
     return run, ask, ask("fetchRun", run.id)["errors"]
 
 
-# float32 of the server, beside the error that is told
+# float32 of the server, beside the stated error
 ROUNDING = 2e-6
 
 

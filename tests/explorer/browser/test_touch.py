@@ -97,9 +97,9 @@ DROP = """([target, name, content]) => {
   const say = (kind) => at.dispatchEvent(
     new DragEvent(kind, { dataTransfer: files, bubbles: true, cancelable: true }));
   const taken = !say("dragover");
-  const told = document.documentElement.classList.contains("dropping");
+  const marked = document.documentElement.classList.contains("dropping");
   say("drop");
-  return [taken, told];
+  return [taken, marked];
 }"""
 
 

@@ -245,7 +245,7 @@ def test_any_reduced_mask_has_the_same_weights(case, seed):
     assert not weights[~seen].any()
     assert not exact[..., keys:].any()
     mask = reduced(given, (B, H), queries, exact.shape[-1])
-    faint = added == LOWEST  # may be told as hidden or as visible
+    faint = added == LOWEST  # may count as hidden or as visible
     actual = shown(mask, queries, exact.shape[-1], (B, H))
     assert torch.equal(actual | faint, (added > -math.inf) | faint)
 

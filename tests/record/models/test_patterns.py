@@ -203,7 +203,7 @@ def test_masks_of_other_shapes(name, how, mask):
     case = CASES[name]
     torch.manual_seed(4)
     arguments = {"input_ids": torch.randint(3, 101, (2, 23)), **MASKS[mask](23)}
-    if mask == "two documents":  # they are told apart in batches of one
+    if mask == "two documents":  # they differ in batches of one
         arguments = {k: v[:1] if torch.is_tensor(v) else v for k, v in arguments.items()}
     real = arguments.get("attention_mask", torch.ones(len(arguments["input_ids"]), 23))
     real = real.bool() if real.ndim == 2 else torch.ones(2, 23, dtype=torch.bool)
