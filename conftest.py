@@ -17,8 +17,8 @@ from pathlib import Path
 
 import hypothesis
 import jaxtyping
-import pandas as pd  # noqa: F401 - likewise
-import rich.console  # noqa: F401 - the core's annotations name it; it must not see TYPE_CHECKING
+import pandas as pd  # noqa: F401 - annotations name it; it must not see TYPE_CHECKING
+import rich.console  # noqa: F401 - likewise
 import torch
 
 collect_ignore = ["regard/train.py"]  # it is run, and refuses to be imported

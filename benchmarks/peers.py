@@ -111,7 +111,7 @@ def _jax(query: Tensor, key: Tensor, value: Tensor) -> Ready:
 
 def _openvino(query: Tensor, key: Tensor, value: Tensor) -> Ready:
     # Without this, importing it reports to its maker, from a process that it forks.
-    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment] # None bars an import
     import openvino
     from openvino import opset13
 

@@ -99,7 +99,7 @@ def _overrides_torch_function(kind: type) -> bool:
     inherited = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
     if own is disabled or getattr(own, "__func__", None) is inherited:
         return False
-    return torch._C._is_torch_function_enabled()  # noqa: SLF001
+    return torch._C._is_torch_function_enabled()  # noqa: SLF001 - it has no public name
 
 
 def _cure(tensor: torch.Tensor) -> str:

@@ -116,7 +116,7 @@ class Until(Readout[None, None]):
         """Look before anything is computed."""
         require_wanted(self._off)
 
-    def add(self, state: None, block: WeightBlock) -> None:  # noqa: ARG002 - likewise
+    def add(self, state: None, block: WeightBlock) -> None:  # noqa: ARG002 - Readout's signature
         """Look between blocks."""
         require_wanted(self._off)
 

@@ -24,7 +24,7 @@ from regard.pattern._operator import LinearOperator
 from regard.pattern.index import span, spelled_out
 from regard.pattern.internal_readouts import LogSumExp, Weights
 from regard.pattern.reading import take
-from regard.pattern.readout import Readout, Sizes
+from regard.pattern.readout import Readout, Sizes, check_readout
 from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.steps import worst_error
 
@@ -273,8 +273,7 @@ class Pattern(LinearOperator):
             tensor([[0, 1, 2]])
         """
         for readout in readouts:
-            if not isinstance(readout, Readout):
-                raise TypeError(f"{readout!r} is no readout; regard.pattern.readouts has them")
+            check_readout(readout)
         if self._logsumexp is not None:
             return self._read(readouts, None)
         *results, self._logsumexp = self._read((*readouts, LogSumExp()), None)

@@ -136,3 +136,13 @@ class Readout(ABC, Generic[State, Result]):
     def is_mergeable(self) -> bool:
         """Whether its class says how to merge the results of tiles."""
         return type(self).merge is not Readout.merge
+
+
+def check_readout(readout: object) -> None:
+    """Check that an argument is a readout.
+
+    Raises:
+        TypeError: if it is not.
+    """
+    if not isinstance(readout, Readout):
+        raise TypeError(f"{readout!r} is not a readout; regard.pattern.readouts has them")

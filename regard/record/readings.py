@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard._display import show
 from regard._extras import needing
-from regard.pattern.readouts import Readout
+from regard.pattern.readout import Readout, check_readout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,8 +131,7 @@ def _names(readouts: Sequence[Readout[Any, Any]]) -> list[str]:
     """Name readouts by their titles; the second of a title gets a number."""
     names: list[str] = []
     for readout in readouts:
-        if not isinstance(readout, Readout):
-            raise TypeError(f"{readout!r} is no readout; regard.pattern.readouts has them")
+        check_readout(readout)
         name = readout.title
         count = sum(re.fullmatch(rf"{name}(_\d+)?", other) is not None for other in names)
         names.append(f"{name}_{count + 1}" if count else name)

@@ -222,7 +222,7 @@ def test_sizes_below_one_are_refused(make, message):
 
 def test_what_is_no_readout_is_refused():
     pattern = regard.Pattern(torch.randn(5, 4), torch.randn(7, 4))
-    with pytest.raises(TypeError, match="'entropy' is no readout"):
+    with pytest.raises(TypeError, match="'entropy' is not a readout"):
         pattern.read("entropy")
     assert pattern.read() == ()
 

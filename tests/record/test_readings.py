@@ -112,7 +112,7 @@ def test_readouts_of_ones_own():
     torch.testing.assert_close(actual, weights, rtol=0, atol=1e-6)
     with pytest.raises(TypeError, match="the readout number gives float, but only tensors"):
         recording.read(Number())
-    with pytest.raises(TypeError, match="is no readout"):
+    with pytest.raises(TypeError, match="is not a readout"):
         inspect.unwrap(type(recording).read)(recording, regard.Entropy)
 
 

@@ -67,7 +67,7 @@ async function ask(path, { view, method = "GET", body, signal } = {}, again = tr
   }
   if (answer.ok) return answer;
   if (answer.status === 409) {
-    // What this view asked before can reach the server later, and take the place of what is wanted.
+    // An earlier request of this view can reach the server later, and replace the one that is wanted.
     const newest = view && asking.get(view) === control;
     if (newest && again) return ask(path, { view, method, body }, false);
     throw new Replaced();

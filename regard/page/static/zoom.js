@@ -58,7 +58,7 @@ export function showing(
 const blockFor = (/** @type {number} */ span, /** @type {number} */ most) =>
   2 ** Math.max(0, Math.round(Math.log2(span / most)));
 
-/** The window in whole cells: what is asked of the server, `[first, stop]` of each and `block`. */
+/** The window in whole cells, as a request has it: `[first, stop]` of each and `block`. */
 export function requestFor(/** @type {Zoom|null} */ zoom, /** @type {number} */ length, /** @type {number} */ most) {
   const now = zoom ?? whole(length);
   const block = blockFor(now.span, most);
