@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from regard.explorer._notebook import explorer_html
 from regard.explorer._protocol import Protocol
+from regard.explorer._report import notebook_report
 from regard.explorer._server import application
 from regard.explorer._work import Work
 from regard.explorer.subjects import RecordingSubject
+from regard.page.notebook import explorer_html
 from regard.record import Recording
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Explorer:
         return f"Explorer({self.url})"
 
     def _repr_html_(self) -> str:
-        return explorer_html(self._subject, self.url, self.port)
+        return explorer_html(self.url, self.port, notebook_report(self._subject))
 
 
 def explore(

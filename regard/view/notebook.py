@@ -2,7 +2,7 @@
 
 Text in the notebook's own colours and a picture as a data URI, always on white paper, so that both
 are legible on a light page and on a dark one. Over the picture of a pattern or a recording lies a
-frame with the explorer's own drawing, see `regard.page.frame`, which covers it where scripts run.
+frame with the page's own drawing, see `regard.page.notebook`, which covers it where scripts run.
 No address, nothing from outside. A notebook must not fail because of what it shows, so an error is
 shown in its place. Of a long pattern a sample of the queries is read, spread evenly, and the text
 says so; it has no frame.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.page.frame import frame, numbers
+from regard.page.notebook import frame, numbers
 from regard.pattern import Pattern
 from regard.record import Recording
 from regard.record.layer import Layer

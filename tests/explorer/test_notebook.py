@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from regard.explorer import Explorer, _notebook
+from regard.explorer import Explorer, _report
 from regard.explorer.subjects import RecordingSubject
 
 
@@ -61,10 +61,10 @@ def test_of_a_model_the_page_itself_is_shown_and_what_to_forward(shown, subject)
 
 
 def test_what_is_too_long_is_served(shown, recorded, monkeypatch):
-    monkeypatch.setattr(_notebook, "_WEIGHTS", 2 * 2 * 6 * 13**2 - 1)
+    monkeypatch.setattr(_report, "_NOTEBOOK_WEIGHTS", 2 * 2 * 6 * 13**2 - 1)
     served(*shown(recorded))
-    monkeypatch.setattr(_notebook, "_WEIGHTS", 2 * 2 * 6 * 13**2)
-    monkeypatch.setattr(_notebook, "SIZE", 1000)
+    monkeypatch.setattr(_report, "_NOTEBOOK_WEIGHTS", 2 * 2 * 6 * 13**2)
+    monkeypatch.setattr(_report, "SIZE", 1000)
     served(*shown(recorded))
 
 

@@ -1,6 +1,6 @@
-"""A frame in a notebook's page: the explorer's drawings over data that lies in it, on its own.
+"""The page in a notebook: drawings over data that lies in a frame, and a running explorer's page.
 
-The frame has no address, may reach nothing and is kept apart from the notebook's page. Where
+A frame has no address, may reach nothing and is kept apart from the notebook's page. Where
 scripts do not run it stays clear, so that the still picture below it is seen; where frames are left
 out, as on GitHub, that picture is all there is.
 
@@ -10,6 +10,7 @@ Axes: N pictures.
 from __future__ import annotations
 
 import re
+from html import escape
 from typing import Any
 
 import torch
@@ -18,12 +19,13 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.page.bundle import deflated, embedded, policy, script, static
 
-__all__ = ["frame", "numbers"]
+__all__ = ["explorer_html", "frame", "numbers"]
 
 _DECADES = 7
 """What is fainter by so many powers of ten than a picture's greatest weight is written as 0."""
 
 _COLOURS = re.compile(r"^:root[^{]*\{[^}]*\}", re.MULTILINE)
+_EXPLORER = 'title="regard explore" allow="clipboard-write" width="100%" height="900"'
 _SCHEME = re.compile(r"\s*color-scheme:[^;]*;")  # with one, a frame is not clear
 
 
@@ -68,6 +70,27 @@ def numbers(maps: Float[Tensor, "N r c"]) -> tuple[str, dict[str, Any]]:
     kept = torch.where(part > 10.0**-_DECADES, codes.round(), 0).flatten().long()
     planes = [(kept >> shift & 255).to(torch.uint8).numpy().tobytes() for shift in (0, 8)]
     return deflated(planes), {"most": most.flatten().tolist(), "decades": _DECADES}
+
+
+def explorer_html(url: str, port: int, report: str | None) -> str:
+    """The link to a running explorer, and below it a frame with a report of it, or with its page.
+
+    A notebook's page often comes from elsewhere than Python's machine and can't reach the server,
+    or is not let in by it. So a report, where there is one, is put into the notebook itself.
+    """
+    link = f'<a href="{escape(url)}" target="_blank" rel="noopener">{escape(url)}</a>'
+    if report is not None:
+        frame = f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{escape(report)}"'
+        note = "Below, a report of the page, which is part of this notebook."
+    else:
+        frame = f'<iframe src="{escape(url)}"'
+        note = (
+            "Where the frame below stays empty, as in VS Code, in Colab or with a Jupyter on "
+            f"another machine, forward port {port} of the machine that Python runs on, such as by "
+            f"ssh -N -L {port}:127.0.0.1:{port} that-machine, and open the link in a browser."
+        )
+    head = f'<div style="line-height:1.45">regard explore: {link}. {note}</div>'
+    return f'{head}{frame} {_EXPLORER} style="border:0"></iframe>'
 
 
 def _attribute(text: str) -> str:

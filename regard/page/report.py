@@ -1,0 +1,184 @@
+"""The page in one file that needs no server: a report.
+
+It holds queries, keys, values and log-sum-exps in few bits, and the page recomputes from them what
+the server would have answered. Python writes down what can't be recomputed: the
+heads' scores, what the model expects next, and how far off the numbers are.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.page.bundle import embedded, policy, script, static
+from regard.page.packed import Errors, Numbers, pack_layer
+from regard.problem import Problem
+
+__all__ = ["SIZE", "ReportRun", "objection", "report_page"]
+
+SIZE = 1_990_000
+"""Bytes that a report takes at most where that leaves numbers exact enough."""
+
+# How far off a score may typically be, as powers of two: as little as fits into the size, and never
+# more than leaves three decimals of a weight true.
+_FINEST, _USUAL, _COARSEST = -16, -12, -11
+_WEIGHT = 5e-4
+
+_STYLES = ("page.css", "panels.css")
+_LINKED = re.compile(
+    r'^(?:<link rel="stylesheet".*|<script type="module".*|<!--.*-->)\n',
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportRun:
+    """What a report holds of a run."""
+
+    described: dict[str, Any]
+    """As the server describes it."""
+    scores: list[dict[str, Any]]
+    """Of the heads of each layer, as the server sends them."""
+    layers: list[list[Problem]]
+    """The heads of each layer; `objection` has none to them."""
+    values: Sequence[Tensor] | None
+    """For each layer the values ``(H, S, Dv)``, if they are known."""
+
+
+def objection(problem: Problem) -> str | None:
+    """Say why a page can't recompute a head, or None."""
+    rows = problem.rows
+    if rows.allowed is not None:
+        return "has a mask that is no interval of keys for each query"
+    if rows.bias is not None:
+        return "adds a bias of its own to each score"
+    positions = rows.positions.flatten()
+    if not torch.equal(positions, torch.arange(problem.queries, device=positions.device)):
+        return "has queries that do not sit at the keys' own places"
+    if not all(tensor.isfinite().all() for tensor in (problem.query, problem.key)):
+        return "has queries or keys that are no finite numbers"
+    return None
+
+
+def report_page(about: dict[str, Any], runs: Sequence[ReportRun]) -> str:
+    """Write the page and its data, as exactly as `SIZE` allows.
+
+    Args:
+        about: what it shows, as the server tells it.
+        runs: its texts.
+    """
+    room = SIZE - len(_page(about, [], "").encode())
+    packed, text, errors = _pack_into(room, runs)
+    return _page({**about, "decimals": _decimals(errors)}, packed, text)
+
+
+def _pack_into(room: int, runs: Sequence[ReportRun]) -> tuple[list[dict[str, Any]], str, Errors]:
+    """Pack all runs as exactly as so many bytes allow; see `_pack`."""
+    packed, text, _ = _pack(runs, _USUAL, compare=False)
+    heads = [head for run in runs for layer in run.layers for head in layer]
+    logsumexps = 4 * sum(head.queries for head in heads)
+    # A step half as large takes a bit more for each number, so the first try tells the last.
+    spare = (room - len(text) - len(embedded(packed)) - logsumexps) * 6.4
+    count = 3 * sum(head.query.numel() for head in heads)
+    finer = math.floor(4 * spare / max(1, count)) / 4
+    exponent = max(_FINEST, min(_COARSEST, _USUAL - finer))
+    packed, text, errors = _pack(runs, exponent)
+    while len(text) + len(embedded(packed)) > room and exponent < _COARSEST:
+        exponent = min(_COARSEST, exponent + 0.25)
+        packed, text, errors = _pack(runs, exponent)
+    while errors.weight > _WEIGHT and exponent > _FINEST:  # to be true goes before being small
+        exponent = max(_FINEST, exponent - 1)
+        packed, text, errors = _pack(runs, exponent)
+    return packed, text, errors
+
+
+def _pack(
+    runs: Sequence[ReportRun], exponent: float, *, compare: bool = True
+) -> tuple[list[dict[str, Any]], str, Errors]:
+    """Pack all runs; their descriptions, their numbers as text, and the largest errors."""
+    numbers, errors, encoded = Numbers(), Errors(), []
+    for run in runs:
+        rows: list[dict[str, list[int]] | None] = []
+        layers, worst = [], Errors()
+        for place, problems in enumerate(run.layers):
+            values = None if run.values is None else list(run.values[place])
+            kept = list(pack_layer(problems, values, 2.0**exponent, numbers, compare=compare))
+            for problem, head in zip(problems, kept, strict=True):
+                bounds = _bounds(problem)
+                if bounds not in rows:
+                    rows.append(bounds)
+                head.encoded["rows"] = rows.index(bounds)
+                worst |= head.errors
+            layers.append([head.encoded for head in kept])
+        note = _error_note(worst, values=run.values is not None)
+        described = {**run.described, "errors": asdict(worst)}
+        described["notes"] = [*run.described["notes"], note]
+        encoded.append(
+            {"described": described, "scores": run.scores, "layers": layers, "rows": rows}
+        )
+        errors |= worst
+    return encoded, numbers.text(), errors
+
+
+def _bounds(problem: Problem) -> dict[str, list[int]] | None:
+    """Where each query's keys start and stop; None for what is causal."""
+    if problem.rows.causal_from_zero:
+        return None
+    bounds = (problem.rows.start, problem.rows.stop)
+    start, stop = (bound.expand(1, 1, problem.queries).flatten().tolist() for bound in bounds)
+    return {"start": start, "stop": stop}
+
+
+def _error_note(errors: Errors, *, values: bool) -> str:
+    kept, sums = "queries and keys", ""
+    if values:
+        kept, sums = "queries, keys and values", f", of any context {_round_up(errors.context)}"
+    return (
+        f"recomputed here from {kept} in few bits: the largest error of any weight is "
+        f"{_round_up(errors.weight)}, of any score {_round_up(errors.score)}{sums}"
+    )
+
+
+def _round_up(error: float) -> str:
+    """Round up to one figure, so that the statement holds.
+
+    >>> _round_up(0.000041), _round_up(0.0), _round_up(0.02)
+    ('0.00005', '0', '0.02')
+    """
+    if error == 0:
+        return "0"
+    unit = 10.0 ** math.floor(math.log10(error))
+    places = max(0, -math.floor(math.log10(unit)))
+    rounded = math.ceil(error / unit * (1 - 1e-9)) * unit
+    return f"{rounded:.{places}f}"
+
+
+def _decimals(errors: Errors) -> int:
+    """How many decimals numbers but weights are shown with: an error is below one of the last."""
+    worst = max(errors.product, errors.score, errors.vector, errors.context, 1e-9)
+    return max(0, math.floor(-math.log10(worst)))
+
+
+def _page(about: dict[str, Any], runs: list[dict[str, Any]], numbers: str) -> str:
+    style = "".join(static(name) for name in _STYLES)
+    # api.js asks the server; in its place stands what answers from the data below.
+    code = script("main.js", instead={"api.js": "offline/api.js"})
+    meta = html.escape(policy([style], [code]))
+    head = f'<meta http-equiv="Content-Security-Policy" content="{meta}">\n<style>{style}</style>\n'
+    data = embedded({"about": about, "runs": runs})
+    body = (
+        f'<script type="application/json" id="report">{data}</script>\n'
+        f'<script type="text/plain" id="numbers">{numbers}</script>\n'
+        f'<script type="module">{code}</script>\n'
+    )
+    page = _LINKED.sub("", static("index.html"))
+    page = page.replace("<body>", '<body class="report">')
+    page = page.replace('<meta charset="utf-8">\n', f'<meta charset="utf-8">\n{head}')
+    return page.replace("</body>", f"{body}</body>")
