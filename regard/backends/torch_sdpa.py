@@ -101,9 +101,9 @@ def _together(problem: Problem) -> tuple[Tensor, Tensor | None]:
     query, key = pad_last(query, width), pad_last(problem.repeated(problem.key), width)
     value = pad_last(problem.repeated(problem.value), width)
 
-    plain = problem.alibi is None and (not problem.rows.hides or problem.rows.causal_from_zero)
-    if plain:
-        context, logsumexp = kernel(query, key, value, scale, None, is_causal=problem.rows.hides)
+    is_causal = problem.rows.hides_any
+    if problem.alibi is None and (not is_causal or problem.rows.is_lower_triangular):
+        context, logsumexp = kernel(query, key, value, scale, None, is_causal=is_causal)
     else:
 
         def attend(block: MaskBlock) -> tuple[Tensor, Tensor | None]:

@@ -51,14 +51,14 @@ class Rows:
         return self.allowed is None and self.bias is None
 
     @property
-    def hides(self) -> bool:
+    def hides_any(self) -> bool:
         """Whether any key is hidden from any query."""
         if not self.is_interval:
             return True
         return bool((self.start > 0).any()) or bool((self.stop < self.keys).any())
 
     @property
-    def causal_from_zero(self) -> bool:
+    def is_lower_triangular(self) -> bool:
         """Whether L = S and query i sees exactly keys 0 … i: torch's is_causal."""
         if not self.is_interval or self.queries != self.keys:
             return False

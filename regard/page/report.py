@@ -129,7 +129,7 @@ def _pack(
 
 def _bounds(problem: Problem) -> dict[str, list[int]] | None:
     """Where each query's keys start and stop; None for what is causal."""
-    if problem.rows.causal_from_zero:
+    if problem.rows.is_lower_triangular:
         return None
     bounds = (problem.rows.start, problem.rows.stop)
     start, stop = (bound.expand(1, 1, problem.queries).flatten().tolist() for bound in bounds)

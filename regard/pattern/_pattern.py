@@ -110,7 +110,7 @@ class Pattern(LinearOperator):
     @property
     def is_causal(self) -> bool:
         """Whether L = S and query i sees exactly keys 0 … i."""
-        return self._problem.rows.causal_from_zero
+        return self._problem.rows.is_lower_triangular
 
     @property
     def has_logsumexp(self) -> bool:

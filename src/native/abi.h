@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct or a signature below changes.
-#define REGARD_ABI 2
+#define REGARD_ABI 3
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -122,7 +122,7 @@ typedef struct {
   void *result;
 } regard_matvec;
 
-int regard_apply(const regard_matvec *product);
+int regard_multiply(const regard_matvec *product);
 
 // Measures what the threads can do at most, in some hundredths to tenths of a second: operations a
 // second on numbers of a dtype, as the instruction set in use multiplies them, and bytes a second

@@ -133,7 +133,7 @@ REGARD_EXPORT int regard_read(const regard_problem *problem, const regard_readou
   return has_no_heads(*problem) ? REGARD_DONE : kernels().read(*problem, *readouts);
 }
 
-REGARD_EXPORT int regard_apply(const regard_matvec *product) {
+REGARD_EXPORT int regard_multiply(const regard_matvec *product) {
   return product->vectors && product->outputs ? kernels().matvec(*product) : REGARD_DONE;
 }
 

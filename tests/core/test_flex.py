@@ -13,7 +13,7 @@ from support.tolerances import as_exact_as_torch, interval_masks, large, normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
-from regard.backends.gpu.flex import _blocks, _kernel, _mods
+from regard.backends.gpu.flex import _block_mask, _kernel, _mods
 from regard.problem import Scoring, check
 
 # torch's tracing of tensors that are no leaves warns of itself.
@@ -61,9 +61,9 @@ def masks_in_blocks():
 @pytest.mark.parametrize("size", [16, 128])
 @pytest.mark.parametrize("name", masks_in_blocks())
 def test_blocks_are_those_that_the_mask_shows(name, size, monkeypatch):
-    monkeypatch.setattr(_blocks, "_BLOCK", size)
+    monkeypatch.setattr(_block_mask, "_BLOCK", size)
     mask, everything = masks_in_blocks()[name], (slice(0, QUERIES), slice(0, KEYS))
-    actual = _blocks.block_mask(rows_of(mask, QUERIES, KEYS), lambda b, h, q, k: k >= 0)
+    actual = _block_mask.block_mask(rows_of(mask, QUERIES, KEYS), lambda b, h, q, k: k >= 0)
     if name == "dense":  # of which only the interval's part is looked at
         mask = regard.causal()
     seen, exists = in_blocks(rows_of(mask, QUERIES, KEYS).visible(*everything), size)
@@ -91,12 +91,12 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("length", [2**14, 2**17])
 def test_blocks_need_no_matrix(length, monkeypatch):
-    monkeypatch.setattr(_blocks, "_TABLE", 2**16)
+    monkeypatch.setattr(_block_mask, "_TABLE", 2**16)
     ids = torch.arange(length) // 1000
     mask = regard.causal() & regard.documents(ids)
     rows = rows_of(mask, length, length)
     with Largest() as largest:
-        actual = _blocks.block_mask(rows, lambda b, h, q, k: k >= 0)
+        actual = _block_mask.block_mask(rows, lambda b, h, q, k: k >= 0)
     blocks = length // actual.BLOCK_SIZE[0]
     assert largest.numel <= max(length, blocks**2 + blocks)  # one spare column, torch's own
     assert blocks**2 <= 2**16

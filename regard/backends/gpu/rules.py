@@ -1,7 +1,7 @@
 """What torch's fused kernels on CUDA have in common: what they can't honour, and their layout.
 
 Nothing here reads the device but `nonfinite_reason`, and that only where it must. Which keys
-are visible follows from the rule of the mask (`regard.mask.bounds.AffineBounds`), not its tables.
+are visible follows from affine bounds (`regard.mask.bounds.AffineBounds`), never from tables.
 
 Axes: B batch, H query heads, L queries, S keys, d a head dimension.
 """
@@ -27,22 +27,22 @@ _LINE = 16  # bytes that the kernels load at once: rows must start at multiples 
 
 
 def sees_everything(rows: Rows) -> bool:
-    """Whether every query sees every key, as far as a rule says so."""
-    line = rows.bounds
-    if not rows.is_interval or not isinstance(line, AffineBounds):
+    """Whether every query sees every key, as far as affine bounds tell."""
+    bounds = rows.bounds
+    if not rows.is_interval or not isinstance(bounds, AffineBounds):
         return False
-    left = line.first_start is None or line.first_start + line.queries - 1 <= 0
-    return left and (line.first_stop is None or line.first_stop >= line.keys)
+    left = bounds.first_start is None or bounds.first_start + bounds.queries - 1 <= 0
+    return left and (bounds.first_stop is None or bounds.first_stop >= bounds.keys)
 
 
 def causal_offset(rows: Rows) -> int | None:
     """Tell where query 0 sits, if every query sees the keys up to its own position; else None."""
-    line = rows.bounds
-    if not rows.is_interval or not isinstance(line, AffineBounds) or line.first_stop is None:
+    bounds = rows.bounds
+    if not rows.is_interval or not isinstance(bounds, AffineBounds) or bounds.first_stop is None:
         return None
     return (
-        line.first_stop - 1
-        if line.first_start is None or line.first_start + line.queries - 1 <= 0
+        bounds.first_stop - 1
+        if bounds.first_start is None or bounds.first_start + bounds.queries - 1 <= 0
         else None
     )
 

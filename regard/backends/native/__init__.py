@@ -70,7 +70,7 @@ def objection_to_reading(problem: Problem) -> str | None:
     return None
 
 
-def objection_to(order: KernelSpec) -> str | None:  # noqa: ARG001 - every reader answers this question
+def objection_to(spec: KernelSpec) -> str | None:  # noqa: ARG001 - every reader answers this question
     """None: `read` computes every readout of a problem that it serves."""
     return None
 

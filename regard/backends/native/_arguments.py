@@ -36,8 +36,8 @@ class Arguments(NamedTuple):
     start: Int[Tensor, "#b #h L"] | None
     stop: Int[Tensor, "#b #h L"] | None
     positions: Int[Tensor, "#b #h L"] | None
-    line: list[int]
-    """The rule in place of these three tables: start, its step, stop, its step, position."""
+    affine: list[int]
+    """In place of these three tables: start, its step, stop, its step, position."""
     scale: float
     softcap: float
     """0 for none."""
@@ -53,17 +53,17 @@ class Arguments(NamedTuple):
     def of(cls, problem: Problem) -> Arguments:
         """Flatten a problem."""
         bounds = problem.rows.bounds
-        line = bounds if isinstance(bounds, AffineBounds) else None
+        affine = bounds if isinstance(bounds, AffineBounds) else None
         value = problem.key[..., :0] if problem.value is None else problem.value
         own = problem.value is not None and value.shape[1] != problem.key.shape[1]
         return cls(
             query=problem.query,
             key=problem.repeated(problem.key) if own else problem.key,
             value=value,
-            start=bounds.start if line is None else None,
-            stop=bounds.stop if line is None else None,
-            positions=bounds.positions if line is None else None,
-            line=[] if line is None else rule(line),
+            start=bounds.start if affine is None else None,
+            stop=bounds.stop if affine is None else None,
+            positions=bounds.positions if affine is None else None,
+            affine=[] if affine is None else _affine_numbers(affine),
             scale=problem.scale,
             softcap=problem.softcap or 0.0,
             allowed=problem.rows.allowed,
@@ -97,7 +97,7 @@ class Arguments(NamedTuple):
 
     def _rows(self, kept: list[Tensor]) -> tuple[int, ...]:
         if self.start is None or self.stop is None or self.positions is None:
-            return (*_NONE, *(max(-_FAR, min(_FAR, number)) for number in self.line))
+            return (*_NONE, *(max(-_FAR, min(_FAR, number)) for number in self.affine))
         tables = torch.broadcast_tensors(self.start, self.stop, self.positions)
         tables = tuple(t.long() for t in tables)
         if tables[0].stride(-1) != 1 or len({t.stride() for t in tables}) > 1:
@@ -122,12 +122,12 @@ def _signed(seed: Int[Tensor, "2"] | None) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-def rule(line: AffineBounds) -> list[int]:
-    """Spell a line out as the library takes it."""
+def _affine_numbers(bounds: AffineBounds) -> list[int]:
+    """Flatten affine bounds as the library takes them."""
     return [
-        *((0, 0) if line.first_start is None else (line.first_start, 1)),
-        *((line.keys, 0) if line.first_stop is None else (line.first_stop, 1)),
-        line.position,
+        *((0, 0) if bounds.first_start is None else (bounds.first_start, 1)),
+        *((bounds.keys, 0) if bounds.first_stop is None else (bounds.first_stop, 1)),
+        bounds.position,
     ]
 
 

@@ -46,7 +46,7 @@ def matvec(
     outputs, inputs = weight.shape
     result = x.new_empty((*x.shape[:-1], outputs))
     library.call(
-        "regard_apply",
+        "regard_multiply",
         _STRUCT.pack(
             CODES[x.dtype],
             torch.get_num_threads(),

@@ -25,7 +25,7 @@ from regard.backends.native.library import call
 # The arguments, as in `Arguments`.
 _ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? start, Tensor? stop, Tensor? positions, "
-    "SymInt[] line, float scale, float softcap, Tensor? allowed, Tensor? bias, Tensor? alibi, "
+    "SymInt[] affine, float scale, float softcap, Tensor? allowed, Tensor? bias, Tensor? alibi, "
     "Tensor? sink, float dropout, Tensor? seed"
 )
 _LIBRARY = torch.library.Library("regard", "DEF")

@@ -2,7 +2,7 @@
 
 Dong et al. 2024, arXiv:2412.05496. What is done to the scores is written as functions of a score
 and its place (`_mods`), which torch compiles into one kernel; blocks of keys that no row of a block
-of queries sees are left out (`_blocks`). The first call of each kind compiles it.
+of queries sees are left out (`_block_mask`). The first call of each kind compiles it.
 
 Axes: B batch, H query heads, L queries, S keys, Dv head dimension of value.
 """
@@ -60,7 +60,7 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
 
     The kernel shares key heads among query heads by itself.
     """
-    from regard.backends.gpu.flex._blocks import block_mask
+    from regard.backends.gpu.flex._block_mask import block_mask
     from regard.backends.gpu.flex._kernel import attend
     from regard.backends.gpu.flex._mods import kind, mask_mod, score_mod
 
