@@ -8,18 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import regard
+from regard import Mask
 
-if TYPE_CHECKING:
-    from regard import Mask
-
-    Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 DTYPES = (torch.float32, torch.bfloat16)
 # Tokens of the documents in a packed row of 8192.

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from benchmarks.cases import DTYPES, Case, name_of
 from benchmarks.measure import interleaved
 from benchmarks.peers import PEERS, Ready, version
-from benchmarks.report import milliseconds
-
-if TYPE_CHECKING:
-    from benchmarks.report import Report
+from benchmarks.report import Report, milliseconds
 
 # None so long that those which store the weights run out of memory.
 CASES = (Case(8, 12, 256, 64), Case(1, 12, 1024, 64), Case(1, 12, 4096, 64))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -11,11 +10,8 @@ import torch.nn.functional as F
 import regard
 from benchmarks.cases import name_of
 from benchmarks.measure import interleaved
-from benchmarks.report import milliseconds
+from benchmarks.report import Report, milliseconds
 from regard.backends.native.peak import peak_bandwidth
-
-if TYPE_CHECKING:
-    from benchmarks.report import Report
 
 KEYS = 32_768
 # Heads, key/value heads, head dimension, dtype.

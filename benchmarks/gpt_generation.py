@@ -11,15 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from benchmarks.report import Report
 from regard.backends.native.peak import peak_bandwidth
-
-if TYPE_CHECKING:
-    from benchmarks.report import Report
-    from regard.gpt import GPT
+from regard.gpt import GPT
 
 PROMPT, NEW, ROUNDS = 32, 128, 3
 SHARE = 0.4  # of the bandwidth, one sequence at a time

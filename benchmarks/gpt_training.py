@@ -12,19 +12,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.nanogpt import NanoGPT, Update
+from benchmarks.report import Report
 from regard.backends.native.peak import peak_flops
+from regard.gpt import GPTConfig
 
-if TYPE_CHECKING:
-    from benchmarks.report import Report
-    from regard.gpt import GPTConfig
-
-    Step = Callable[[Tensor, Tensor], float]
+Step = Callable[[Tensor, Tensor], float]
 
 CHARACTERS = 65  # as many as nanoGPT's small corpus has
 LEARNING_RATE = 1e-3

@@ -13,18 +13,14 @@ import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.gpt_training import LEARNING_RATE, Setting, batches, operations, ours, trained
+from benchmarks.gpt_training import LEARNING_RATE, Setting, Step, batches, operations, ours, trained
 from benchmarks.nanogpt import NanoGPT, Update
 from benchmarks.report import Report
 from regard.gpt.training.hardware import bfloat16, this_machine
 from regard.gpt.training.metrics import peak_rate
-
-if TYPE_CHECKING:
-    from benchmarks.gpt_training import Step
 
 WARMING = 10  # steps in which a model is compiled, and a GPU reaches its clock
 SETTINGS = {

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
 from benchmarks.cases import DTYPES, PACKED, WINDOWED, Case, name_of
 from benchmarks.measure import interleaved
-from benchmarks.report import milliseconds
-
-if TYPE_CHECKING:
-    from benchmarks.report import Report
+from benchmarks.report import Report, milliseconds
 
 LENGTHS = tuple(Case(1, 2, 2048 * 2**power, 64) for power in range(6))
 AREAS = (Case(1, 12, 8192, 64), WINDOWED, PACKED)

@@ -7,14 +7,12 @@ in its default form, gradients clipped at 1. Axes: B batch, T tokens, E model di
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from regard.gpt import GPTConfig
+from regard.gpt import GPTConfig
 
 
 class Attention(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +11,7 @@ from torch import Tensor
 import regard
 from benchmarks.cases import DTYPES, name_of
 from benchmarks.measure import interleaved
-
-if TYPE_CHECKING:
-    from benchmarks.report import Report
+from benchmarks.report import Report
 
 
 def overhead(report: Report) -> None:

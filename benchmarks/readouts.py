@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,8 @@ from torch import Tensor
 
 import regard
 from benchmarks.measure import extra_memory, high_water, interleaved
-from benchmarks.report import milliseconds
+from benchmarks.report import Report, milliseconds
 from regard.pattern.readouts import Readout
-
-if TYPE_CHECKING:
-    from benchmarks.report import Report
 
 HEADS, DIM = 12, 64
 LENGTHS = (4096, 16384)

@@ -10,16 +10,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 import regard
 from benchmarks.measure import extra_memory, high_water, interleaved
-from benchmarks.report import milliseconds
-
-if TYPE_CHECKING:
-    from benchmarks.report import Report
+from benchmarks.report import Report, milliseconds
 
 LAYERS, HEADS, DIM = 2, 12, 64
 LENGTHS = (1024, 8192)

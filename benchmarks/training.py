@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.cases import CASES, DTYPES, name_of
+from benchmarks.cases import CASES, DTYPES, Attention, Case, name_of
 from benchmarks.measure import interleaved
-from benchmarks.report import milliseconds
+from benchmarks.report import Report, milliseconds
 from regard.backends.native.peak import peak_flops
-
-if TYPE_CHECKING:
-    from benchmarks.cases import Attention, Case
-    from benchmarks.report import Report
-
 
 # Shares of the peak from so many tokens on; some 5 % below the least that was seen at any shape.
 # How many times faster than torch that makes it depends on torch, whose own share is 22 % on one

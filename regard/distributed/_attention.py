@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from regard._shapes import Float
 from regard.distributed import _kernels
 from regard.distributed._merge import merge, take_in_sink
 from regard.distributed._pattern import ShardedPattern
-from regard.distributed._plan import make_plan
+from regard.distributed._plan import Plan, make_plan
 from regard.distributed.ring import KeySums, circulate
 from regard.errors import Error
 from regard.problem import ScoringOptions
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
-
-    from regard.distributed._plan import Plan
 
 
 def attention(

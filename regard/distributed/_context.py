@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from regard.attention import attention, attention_with_pattern
 from regard.distributed._attention import attend
+from regard.distributed._pattern import ShardedPattern
 from regard.problem import ScoringOptions
 from regard.record.intercept import is_observed
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
-
-    from regard.distributed._pattern import ShardedPattern
 
 
 @contextmanager

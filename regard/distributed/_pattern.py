@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+from typing import Any, NoReturn, Unpack
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from regard._shapes import Float
 from regard.distributed._merge import take_in_sink
-from regard.distributed._plan import make_plan
-from regard.distributed._readouts import gathering
+from regard.distributed._plan import Plan, make_plan
+from regard.distributed._readouts import Gathering, gathering
 from regard.distributed.agree import agree
 from regard.distributed.ring import DistributedError, circulate
 from regard.pattern.internal_readouts import LogSumExp
@@ -24,12 +25,6 @@ from regard.pattern.readable import Readable
 from regard.pattern.reading import take
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.problem import ScoringOptions
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
-
-    from regard.distributed._plan import Plan
-    from regard.distributed._readouts import Gathering
 
 
 class ShardedPattern(Readable):

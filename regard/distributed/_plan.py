@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
-from regard.distributed._layout import Layout
+from regard.distributed._layout import Chunk, Layout
 from regard.distributed.agree import agree
 from regard.distributed.ring import Ring
 from regard.mask import Mask
 from regard.mask.rows import Rows
 from regard.pattern.readout import Tile
 from regard.problem import Problem, Scoring, ScoringOptions, check
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
-
-    from regard.distributed._layout import Chunk
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from regard.distributed._plan import Plan
 from regard.distributed.ring import KeySums
 from regard.pattern.readout import Readout, Sizes, Tile
-
-if TYPE_CHECKING:
-    from regard.distributed._plan import Plan
 
 
 def gathering(readout: Readout[Any, Any], sizes: Sizes, plan: Plan) -> Gathering:

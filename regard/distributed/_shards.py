@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from regard._shapes import Int, Shaped
 from regard.distributed._layout import Layout
 from regard.distributed.agree import agree
 from regard.distributed.ring import Ring, circulate
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
 
 
 def layout(length: int, *, group: dist.ProcessGroup | None = None) -> Layout:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from regard.distributed.ring import DistributedError
+from regard.distributed.ring import DistributedError, Ring
 
-if TYPE_CHECKING:
-    from regard.distributed.ring import Ring
-
-    Facts = Mapping[str, Any]
+Facts = Mapping[str, Any]
 
 _BYTES = 4096
 _LONGEST = 300  # characters of a text among the facts

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from regard._shapes import Float, Int
 from regard.gpt.cache import GPTCache
-
-if TYPE_CHECKING:
-    from regard.gpt.model import GPT
+from regard.gpt.model import GPT
 
 
 @contextmanager

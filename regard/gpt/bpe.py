@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from regard.gpt.tokenizer import FILE, checked, require_utf8, save_tokenizer
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 END = "<|endoftext|>"
 """The token that ends a document, by GPT-2's name for it."""

@@ -5,16 +5,12 @@ Axis letters: B batch, T tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from regard._shapes import Int
+from regard.gpt.config import GPTConfig
 from regard.nn import KVCache
-
-if TYPE_CHECKING:
-    from regard.gpt.config import GPTConfig
 
 
 class GPTCache:

@@ -8,21 +8,18 @@ Axis letters: B batch, N tokens of a prompt, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, overload
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
 
 from regard.gpt._detokenizer import Detokenizer
 from regard.gpt._incremental import IncrementalDecoder
-from regard.gpt.model import check_ids
+from regard.gpt.model import GPT, check_ids
 from regard.gpt.sampling import Sampler, Sampling
+from regard.gpt.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from regard.gpt.model import GPT
-    from regard.gpt.tokenizer import Tokenizer
-
-    Prompts = Tensor | Sequence[Tensor | Sequence[int]]
+Prompts = Tensor | Sequence[Tensor | Sequence[int]]
 
 Past = Literal["slide", "refuse"]
 

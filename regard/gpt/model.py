@@ -12,23 +12,19 @@ from __future__ import annotations
 
 from math import pi, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard import attention, attention_with_pattern, causal, window
+from regard import Mask, Pattern, attention, attention_with_pattern, causal, window
 from regard._shapes import Float, Int
 from regard.gpt._linear import Embedding, Linear, linear
-from regard.nn import Rotation
-
-if TYPE_CHECKING:
-    from regard import Mask, Pattern
-    from regard.gpt.cache import GPTCache
-    from regard.gpt.config import GPTConfig
-    from regard.gpt.tokenizer import Tokenizer
-    from regard.nn import KVCache
+from regard.gpt.cache import GPTCache
+from regard.gpt.config import GPTConfig
+from regard.gpt.tokenizer import Tokenizer
+from regard.nn import KVCache, Rotation
 
 
 class Attention(nn.Module):

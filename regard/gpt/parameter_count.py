@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from regard.gpt.config import GPTConfig
+from regard.gpt.config import GPTConfig
 
 
 @dataclass(frozen=True, kw_only=True)

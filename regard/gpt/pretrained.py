@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import safetensors
 import safetensors.torch
@@ -23,11 +23,9 @@ from regard.gpt._gpt2_config import config_of, gpt2_config
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.checkpoint import CONFIG, WEIGHTS, load_json
 from regard.gpt.errors import CheckpointError
+from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
-
-if TYPE_CHECKING:
-    from regard.gpt.model import GPT
-    from regard.gpt.tokenizer import Tokenizer
+from regard.gpt.tokenizer import Tokenizer
 
 _Model = TypeVar("_Model", bound="GPT")
 _BPE = TypeVar("_BPE", bound=BPETokenizer)

@@ -9,14 +9,12 @@ import json
 from collections.abc import Iterable, Sequence
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regard._files import replace_file
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FILE = "tokenizer.json"
 

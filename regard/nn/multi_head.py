@@ -6,18 +6,16 @@ heads, D = E/H head dimension.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from regard._shapes import Float, Shaped
 from regard.attention import attention, attention_with_pattern
 from regard.mask import Mask
+from regard.nn.cache import KVCache
 from regard.nn.head import Head
 from regard.pattern import Pattern
-
-if TYPE_CHECKING:
-    from regard.nn.cache import KVCache
 
 __all__ = ["MultiHeadAttention", "merge_heads", "split_heads"]
 

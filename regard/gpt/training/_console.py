@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from regard.gpt.training.metrics import Metrics
+from regard.gpt.training.metrics import Metrics
 
 
 def print_line(console: Console, line: str) -> None:

@@ -14,22 +14,18 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.gpt._tensors import read, write
 from regard.gpt.errors import CheckpointError
-from regard.gpt.training.checkpoints import OPTIMIZER, SHARDS
-from regard.gpt.training.parallel import empty_shard_like, shard_like
-
-if TYPE_CHECKING:
-    from regard.gpt.model import GPT
-    from regard.gpt.tokenizer import Tokenizer
-    from regard.gpt.training.checkpoints import RunFolder
-    from regard.gpt.training.parallel import SingleProcess
-    from regard.gpt.training.ranks import Ranks
+from regard.gpt.model import GPT
+from regard.gpt.tokenizer import Tokenizer
+from regard.gpt.training.checkpoints import OPTIMIZER, SHARDS, RunFolder
+from regard.gpt.training.parallel import SingleProcess, empty_shard_like, shard_like
+from regard.gpt.training.ranks import Ranks
 
 _KINDS = ("exp_avg", "exp_avg_sq")
 

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.gpt.errors import CorpusError
 from regard.gpt.training._permutation import mix, permuted
+from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.schedule import context_length
 from regard.mask import Mask, documents
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from regard.gpt.training.config import TrainConfig
 
 IGNORED = -100
 """The target of a position without loss; `cross_entropy`'s default `ignore_index`."""

@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from errno import ENOSPC
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -38,14 +38,12 @@ from regard._files import replace_file, sync_folder
 from regard.gpt._checksums import checksum, checksums
 from regard.gpt._tensors import write
 from regard.gpt.checkpoint import CONFIG, TRAINING, WEIGHTS, load, load_json
+from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError, SaveError
+from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
-
-if TYPE_CHECKING:
-    from regard.gpt.config import GPTConfig
-    from regard.gpt.model import GPT
-    from regard.gpt.tokenizer import Tokenizer
-    from regard.gpt.training._folder_lock import FolderLock
+from regard.gpt.tokenizer import Tokenizer
+from regard.gpt.training._folder_lock import FolderLock
 
 RUN, STATE, OPTIMIZER, SHARDS = "run.json", "state.json", "optimizer.safetensors", "optimizer"
 METRICS, CORPUS, PATTERNS, CHECKPOINTS = "metrics.jsonl", "corpus", "patterns", "checkpoints"

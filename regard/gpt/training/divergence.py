@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from regard.gpt.errors import DivergedError
-
-if TYPE_CHECKING:
-    from regard.gpt.training.batches import Batch
-    from regard.gpt.training.checkpoints import RunFolder
-    from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.batches import Batch
+from regard.gpt.training.checkpoints import RunFolder
+from regard.gpt.training.config import TrainConfig
 
 _NAMED = 8  # windows that an error names
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from regard.gpt._incremental import evaluating
+from regard.gpt.model import GPT
 from regard.gpt.training.batches import document_mask
-
-if TYPE_CHECKING:
-    from regard.gpt.model import GPT
-    from regard.gpt.training.ranks import Ranks
+from regard.gpt.training.ranks import Ranks
 
 
 def evaluate(model: GPT, tokens: Tensor, *, batch: int = 16, end: int | None = None) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors
 import torch
@@ -27,19 +27,17 @@ from regard.gpt import _tensors
 from regard.gpt._incremental import evaluating
 from regard.gpt.checkpoint import load_json
 from regard.gpt.errors import CheckpointError
+from regard.gpt.model import GPT
+from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.training.checkpoints import PATTERNS, RunFolder
+from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.packed_corpus import Corpus
+from regard.gpt.training.ranks import Ranks
 from regard.pattern import Pattern
 from regard.record import Layer
 from regard.record.head_scores import score_heads
 from regard.record.heads import SCORES, Heads, HeadScores
 from regard.record.roles import Role
-
-if TYPE_CHECKING:
-    from regard.gpt.model import GPT
-    from regard.gpt.tokenizer import Tokenizer
-    from regard.gpt.training.config import TrainConfig
-    from regard.gpt.training.packed_corpus import Corpus
-    from regard.gpt.training.ranks import Ranks
 
 _PROBE = "probe.json"
 _FORMAT, _VERSION = "regard patterns", 1

@@ -11,38 +11,31 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch import Tensor
 
 from regard.gpt.checkpoint import load
 from regard.gpt.training._console import print_line, progress_bar, validation_line
 from regard.gpt.training._optimizer_shards import read_optimizer, save_checkpoint
 from regard.gpt.training._permutation import mix
-from regard.gpt.training.batches import document_mask
+from regard.gpt.training.batches import Batch, document_mask
 from regard.gpt.training.checkpoints import METRICS
+from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.divergence import diverged, divergence_advice
 from regard.gpt.training.evaluate import mean_loss
 from regard.gpt.training.history import heads_recorder
-from regard.gpt.training.metrics import Metrics, MetricsFile, Timer
+from regard.gpt.training.metrics import Callback, Metrics, MetricsFile, Timer
 from regard.gpt.training.optimizer import make_optimizer, optimizer_state, restore_optimizer
-from regard.gpt.training.parallel import parallelize
+from regard.gpt.training.parallel import SingleProcess, parallelize
+from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainResult, bits_per_byte, training_record
 from regard.gpt.training.schedule import learning_rate
-from regard.gpt.training.signals import SIGNALS, Terminated, deferred_signals, interrupt
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from regard.gpt.training.batches import Batch
-    from regard.gpt.training.config import TrainConfig
-    from regard.gpt.training.metrics import Callback
-    from regard.gpt.training.parallel import SingleProcess
-    from regard.gpt.training.ranks import Ranks
-    from regard.gpt.training.setup import Setup
-    from regard.gpt.training.signals import StopSignal
+from regard.gpt.training.setup import Setup
+from regard.gpt.training.signals import SIGNALS, StopSignal, Terminated, deferred_signals, interrupt
 
 _VALIDATED = 65_536  # tokens; validating on all of a large text would take longer than training
 

@@ -10,15 +10,13 @@ from functools import cache
 from math import exp, log
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 
 from regard._files import replace_file
-
-if TYPE_CHECKING:
-    from regard.gpt.config import GPTConfig
-    from regard.gpt.model import GPT
+from regard.gpt.config import GPTConfig
+from regard.gpt.model import GPT
 
 
 @dataclass(frozen=True, kw_only=True)

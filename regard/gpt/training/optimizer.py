@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from regard.gpt.model import GPT
-    from regard.gpt.training.config import TrainConfig
+from regard.gpt.model import GPT
+from regard.gpt.training.config import TrainConfig
 
 
 def make_optimizer(model: GPT, config: TrainConfig) -> torch.optim.AdamW:

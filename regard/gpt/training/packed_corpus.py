@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from errno import ENOSPC
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -36,12 +37,7 @@ from regard.gpt.errors import CheckpointError, CorpusError
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
 from regard.gpt.training._folder_lock import FolderLock
-from regard.gpt.training._sources import source_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from regard.gpt.training._sources import Piece, Source
+from regard.gpt.training._sources import Piece, Source, source_of
 
 MANIFEST = "corpus.json"
 FORMAT, VERSION = "regard corpus", 1

@@ -7,15 +7,14 @@ by the targets of all rows, so gradients have to be summed: `TrainStep` multipli
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from regard.gpt.model import GPT
-    from regard.gpt.training.config import Parallel
-    from regard.gpt.training.ranks import Ranks
+from regard.gpt.model import GPT
+from regard.gpt.training.config import Parallel
+from regard.gpt.training.ranks import Ranks
 
 
 class SingleProcess:

@@ -6,15 +6,14 @@ import platform
 import signal
 from dataclasses import asdict, dataclass, field
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from regard.gpt.model import GPT
-    from regard.gpt.tokenizer import Tokenizer
-    from regard.gpt.training.config import TrainConfig
-    from regard.gpt.training.packed_corpus import Corpus
+from regard.gpt.model import GPT
+from regard.gpt.tokenizer import Tokenizer
+from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.packed_corpus import Corpus
 
 
 @dataclass

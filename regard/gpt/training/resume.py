@@ -5,29 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from rich.console import Console
 
 from regard.gpt.checkpoint import CONFIG
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
 from regard.gpt.training._console import print_line
+from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training._sources import source_of
-from regard.gpt.training.checkpoints import CORPUS, STATE, RunFolder, lock_folder
+from regard.gpt.training.checkpoints import CORPUS, STATE, Checkpoint, RunFolder, lock_folder
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.packed_corpus import Corpus, open_corpus
+from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainState
 from regard.gpt.training.schedule import context_length, learning_rate
-from regard.gpt.training.setup import Setup, equal_facts, make_batches
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from regard.gpt.training._folder_lock import FolderLock
-    from regard.gpt.training.checkpoints import Checkpoint
-    from regard.gpt.training.ranks import Ranks
-    from regard.gpt.training.setup import Data
+from regard.gpt.training.setup import Data, Setup, equal_facts, make_batches
 
 _FREE = {"evaluate_every", "keep_every", "parallel"}
 """Fields that change nothing of what is computed, but for rounding."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from math import cos, pi
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.config import TrainConfig
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:

@@ -8,27 +8,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version as regard_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from rich.console import Console
 
 from regard._files import require_writable
+from regard.gpt.config import GPTConfig
 from regard.gpt.model import GPT
 from regard.gpt.training._console import print_line
+from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training.batches import Batches
 from regard.gpt.training.checkpoints import CORPUS, RunFolder, lock_folder
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import python_texts
 from regard.gpt.training.hardware import bfloat16, compiling, this_machine
 from regard.gpt.training.packed_corpus import Corpus, open_corpus, prepare
+from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainState
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from regard.gpt.config import GPTConfig
-    from regard.gpt.training._folder_lock import FolderLock
-    from regard.gpt.training.ranks import Ranks
 
 
 class Data(NamedTuple):

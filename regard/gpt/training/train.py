@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -18,14 +17,12 @@ from regard.gpt.training.checkpoints import LOCK
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import require_texts
 from regard.gpt.training.loop import Loop
+from regard.gpt.training.metrics import Callback
+from regard.gpt.training.packed_corpus import Corpus
 from regard.gpt.training.ranks import current_ranks
+from regard.gpt.training.result import TrainResult
 from regard.gpt.training.resume import resumed_run
 from regard.gpt.training.setup import Data, new_run
-
-if TYPE_CHECKING:
-    from regard.gpt.training.metrics import Callback
-    from regard.gpt.training.packed_corpus import Corpus
-    from regard.gpt.training.result import TrainResult
 
 
 def train(
