@@ -5,6 +5,7 @@
 import { fitted, skipped, tickText, ticks } from "./axes.js";
 import { place as placed, rampPicture } from "./colour.js";
 import { end, weight } from "./format.js";
+import { unitOf } from "./quantities.js";
 import { whole } from "./zoom.js";
 
 const GAP = 6;
@@ -167,7 +168,7 @@ function paintMargins(
     surface.fillText(line, left - GAP, under + 9 + 12 * i),
   );
   surface.textAlign = "left";
-  ["entropy", `0 … ${end(highest > 1e-6 ? round(highest) : 0)}`, "nats"].forEach((line, i) =>
+  ["entropy", `0 … ${end(highest > 1e-6 ? round(highest) : 0)}`, unitOf("entropy")].forEach((line, i) =>
     surface.fillText(line, left + side + GAP, under + 9 + 12 * i),
   );
 }

@@ -1,32 +1,25 @@
 /** A head's readouts along the text, one below the other, each with its ends in numbers. */
 import { paintAlong } from "./draw_bars.js";
 import { end, signed, weight } from "./format.js";
-
-/** As the server sends them: name, unit. */
-export const ALONG = [
-  ["entropy", "nats"],
-  ["distance", "tokens"],
-  ["on the first token", ""],
-  ["received", ""],
-];
+import { READOUTS, readoutOf, unitOf, wordsFor } from "./quantities.js";
 
 /** Room for their names. */
 export const LEFT = 128;
 
 /**
  * @param {Surface} surface
- * @param {{values: Float32Array, length: number, range: number[], width: number, height: number,
+ * @param {{values: Float32Array, range: number[], width: number, height: number,
  *   query: number, key: number|null, inks: Inks}} data values: all four, one after the other; range:
  *   the first token that is shown and one past the last
  */
-export function paintReadouts(surface, { values, length, range: [first, stop], width, height, query, key, inks }) {
-  const tall = height / ALONG.length;
-  ALONG.forEach(([name, unit], n) => {
-    const part = values.subarray(n * length, (n + 1) * length);
+export function paintReadouts(surface, { values, range: [first, stop], width, height, query, key, inks }) {
+  const tall = height / READOUTS.length;
+  READOUTS.forEach((name, n) => {
+    const part = readoutOf(name, values);
     let most = 0;
     for (const value of part.subarray(first, stop)) if (value > most) most = value;
     const y = n * tall + 4;
-    const mark = n === 3 ? (key ?? query) : query;
+    const mark = name === "received" ? (key ?? query) : query;
     paintAlong(surface, {
       values: part.subarray(first, stop),
       x: LEFT,
@@ -49,8 +42,13 @@ export function paintReadouts(surface, { values, length, range: [first, stop], w
     };
     surface.textAlign = "left";
     surface.textBaseline = "alphabetic";
-    write(name, 11, `12px ${inks.sans}`, inks.ink);
-    write(`0 … ${end(Number(most.toPrecision(2)))} ${unit}`, 25, `11px ${inks.sans}`, inks.soft);
-    write(`${mark}: ${n === 1 ? signed(part[mark], 1) : weight(part[mark])}`, 39, `11px ${inks.mono}`, inks.accent);
+    write(wordsFor(name), 11, `12px ${inks.sans}`, inks.ink);
+    write(`0 … ${end(Number(most.toPrecision(2)))} ${unitOf(name)}`, 25, `11px ${inks.sans}`, inks.soft);
+    write(
+      `${mark}: ${name === "distance" ? signed(part[mark], 1) : weight(part[mark])}`,
+      39,
+      `11px ${inks.mono}`,
+      inks.accent,
+    );
   });
 }

@@ -1,5 +1,6 @@
 /** How scores and the loss went over the updates of a training run: a line a head, and one below. */
 import { end } from "./format.js";
+import { unitOf, wordsFor } from "./quantities.js";
 
 export const LEFT = 92; // room for names
 const RIGHT = 12;
@@ -63,7 +64,7 @@ export function paintTraining(surface, { steps, lines, name, losses, step, width
     write(surface, title, 0, top + 12, `12px ${inks.sans}`, inks.ink);
     write(surface, `0 … ${end(Number(most.toPrecision(2)))} ${unit}`, 0, top + 26, `11px ${inks.sans}`, inks.soft);
   };
-  part(0, split, lines, name, name === "entropy" ? "nats" : name === "distance" ? "tokens" : "");
+  part(0, split, lines, wordsFor(name), unitOf(name));
   if (known) part(split + 4, height - FOOT, [{ values: losses, chosen: true }], "loss", "nats");
   for (const [at, align] of /** @type {[number, CanvasTextAlign][]} */ ([
     [steps[0], "left"],

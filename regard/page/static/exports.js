@@ -5,11 +5,11 @@ import { paintMap, paintScale } from "./draw_map.js";
 import { paintReadouts } from "./draw_readouts.js";
 import { gridSize, paintGrid, thumbnail } from "./draw_thumbnail.js";
 import { placeName } from "./format.js";
-import { READOUTS } from "./head_card.js";
 import { ordered } from "./heads.js";
 import { columns, scaleNow } from "./map.js";
 import { during } from "./pending.js";
 import { awaitAnswer } from "./answers.js";
+import { wordsFor } from "./quantities.js";
 import { readoutsDrawing } from "./readouts.js";
 import { figuresOf, get, opened, placeOf, runOf, set, shown } from "./store.js";
 import { context2d, SvgSurface } from "./canvas.js";
@@ -124,8 +124,7 @@ function exportHeads(/** @type {string} */ kind) {
     role: figuresOf(layer, head, source.heads)?.role ?? "",
     chosen: chosen.layer === layer && chosen.head === head,
   }));
-  const words = READOUTS.find(([name]) => name === sort)?.[1];
-  const title = words ? `Heads by ${words}` : "Heads";
+  const title = sort === "order" ? "Heads" : `Heads by ${wordsFor(sort)}`;
   return deliver(kind, "regard-heads", width, height, (/** @type {Surface} */ surface) =>
     paintGrid(surface, { cells, across, cell, inks: inks(), title }),
   );

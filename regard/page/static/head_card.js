@@ -5,21 +5,11 @@ import { byId, make, markStale, settled } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { meanOf, placeName, signed } from "./format.js";
 import { awaitAnswer } from "./answers.js";
+import { SCORES, unitOf, wordsFor } from "./quantities.js";
 import { figuresOf, placeOf, shown, subscribe } from "./store.js";
 import { themeNow } from "./theme.js";
 import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
 import { requestFor } from "./zoom.js";
-
-/** The readouts that heads are sorted by: name, words, unit. */
-export const READOUTS = /** @type {[name: Score, words: string, unit: string][]} */ ([
-  ["previous_token", "previous token", ""],
-  ["first_token", "first token", ""],
-  ["current_token", "current token", ""],
-  ["induction", "induction", ""],
-  ["duplicate_token", "duplicate token", ""],
-  ["entropy", "entropy", "nats"],
-  ["distance", "distance", "tokens"],
-]);
 
 /** @type {{side: SideName, layer: number, head: number}|null} */
 let preview = null;
@@ -108,11 +98,11 @@ function showHeadCard() {
 
 function scores(/** @type {Record<string, any>|null} */ figures, /** @type {Average} */ average) {
   const pairs = make("dl", { className: "pairs" });
-  for (const [name, word, unit] of READOUTS) {
+  for (const name of SCORES) {
     // A mean's entropy is no mean of entropies; the readouts have it.
     const value = average !== "head" && name === "entropy" ? null : figures?.[name];
     pairs.append(
-      make("dt", { textContent: unit ? `${word}, ${unit}` : word }),
+      make("dt", { textContent: [wordsFor(name), unitOf(name)].filter(Boolean).join(", ") }),
       make("dd", {
         textContent: figures ? (value == null ? "–" : signed(value, name === "distance" ? 1 : 3)) : "…",
         title: value == null && figures ? "does not apply to this text: too little in it repeats" : "",
@@ -127,7 +117,7 @@ function meanFigures(/** @type {Opened} */ { run, heads, layer, average }) {
   const layers = average === "layer" ? [layer] : run.layers.map((_, at) => at);
   if (!layers.every((at) => heads.has(at))) return null;
   const all = layers.flatMap((at) => heads.get(at) ?? []);
-  const means = READOUTS.map(([name]) => [
+  const means = SCORES.map((name) => [
     name,
     all.every((one) => one[name] != null) ? all.reduce((sum, one) => sum + (one[name] ?? 0), 0) / all.length : null,
   ]);

@@ -1,9 +1,10 @@
 /** The grid of all heads of a text, each its own small picture, named by what it does. */
-import { READOUTS, previewHead } from "./head_card.js";
+import { previewHead } from "./head_card.js";
 import { byId, findAll, framed, lookUp, make, markStale, targetOf } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { pinches } from "./gestures.js";
 import { signed } from "./format.js";
+import { SCORES, unitOf, wordsFor } from "./quantities.js";
 import { chooseHead, figuresOf, get, set, shown, sides, subscribe } from "./store.js";
 import { themeNow } from "./theme.js";
 import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
@@ -15,7 +16,7 @@ export function startHeads() {
   const sort = byId("sort");
   sort.append(
     make("option", { value: "order", textContent: "layer" }),
-    ...READOUTS.map(([value, textContent]) => make("option", { value, textContent })),
+    ...SCORES.map((value) => make("option", { value, textContent: wordsFor(value) })),
   );
   sort.onchange = () => set({ sort: /** @type {State["sort"]} */ (sort.value) });
   byId("size").onclick = () => set({ size: get().size === "names" ? "grid" : "names" });
@@ -79,9 +80,9 @@ function arrangement(/** @type {Run} */ run, /** @type {number} */ width, /** @t
 
 /** The grid of one text. */
 class Grid {
-  /** @param {SideName} which @param {HTMLElement} root */
-  constructor(which, root) {
-    this.which = which;
+  /** @param {SideName} side @param {HTMLElement} root */
+  constructor(side, root) {
+    this.side = side;
     this.root = root;
     /** @type {Map<string, {root: HTMLElement, canvas: HTMLCanvasElement, role: HTMLElement, figure: HTMLElement}>} */
     this.cells = new Map();
@@ -95,8 +96,8 @@ class Grid {
       if (get().sort !== "order") arrange();
     });
     subscribe("layer head average compare active", () => this.#mark());
-    onThumbnails((side, layer) => {
-      if (side !== which) return;
+    onThumbnails((painted, layer) => {
+      if (painted !== side) return;
       this.#paintLayer(layer);
       this.#dim();
     });
@@ -106,8 +107,8 @@ class Grid {
 
   /** @returns {Shown} What this grid shows the heads of; with two heads of one text there is one grid. */
   source() {
-    const source = shown(this.which);
-    return this.which === "second" && get().compare !== "text" ? { ...source, run: null } : source;
+    const source = shown(this.side);
+    return this.side === "second" && get().compare !== "text" ? { ...source, run: null } : source;
   }
 
   #listen() {
@@ -118,7 +119,7 @@ class Grid {
       head: Number(dataset.head),
     });
     const look = (/** @type {HTMLElement|null} */ cell) =>
-      previewHead(cell ? { side: this.which, ...headOf(cell) } : null);
+      previewHead(cell ? { side: this.side, ...headOf(cell) } : null);
     root.addEventListener("pointerover", (event) => event.pointerType !== "touch" && look(at(event)));
     root.addEventListener("pointerleave", () => look(null));
     root.addEventListener("focusin", (event) => targetOf(event).matches(":focus-visible") && look(at(event)));
@@ -126,7 +127,7 @@ class Grid {
     root.addEventListener("click", (event) => {
       const cell = at(event);
       if (!cell) return;
-      if (get().compare === "text") set({ active: this.which });
+      if (get().compare === "text") set({ active: this.side });
       const { layer, head } = headOf(cell);
       chooseHead(layer, head);
     });
@@ -137,7 +138,7 @@ class Grid {
 
   #paintLayer(/** @type {number} */ layer) {
     const { run } = this.source();
-    const data = thumbnailsOf(this.which, layer);
+    const data = thumbnailsOf(this.side, layer);
     if (!data || !run) return;
     const look = { theme: themeNow(), causal: run.causal, exact: run.length <= SIZE };
     for (let head = 0; head < data.heads; head++) {
@@ -151,7 +152,7 @@ class Grid {
     const { run, heads } = this.source();
     for (const { root } of this.cells.values()) {
       const [layer, head] = [Number(root.dataset.layer), Number(root.dataset.head)];
-      const parts = [thumbnailsOf(this.which, layer), figuresOf(layer, head, heads)];
+      const parts = [thumbnailsOf(this.side, layer), figuresOf(layer, head, heads)];
       markStale(
         root,
         parts.some((one) => one && one.run !== run?.id),
@@ -262,9 +263,9 @@ class Grid {
       const figures = figuresOf(layer, head, heads);
       const { index, heads: names } = run.layers[layer];
       const label = `Layer ${index} · Head ${names[head]}`;
-      const [, word, unit] = READOUTS.find(([name]) => name === sort) ?? [];
+      const word = sort === "order" ? "" : wordsFor(sort);
       const score = sort === "order" ? null : figures?.[sort];
-      const value = word ? `${signed(score, sort === "distance" ? 1 : 2)}${unit && ` ${unit}`}` : "";
+      const value = word && `${signed(score, sort === "distance" ? 1 : 2)} ${unitOf(sort)}`.trimEnd();
       role.textContent = figures?.role ?? "…";
       const place = `${index}·${names[head]}`;
       figure.textContent = word ? `${place}  ${value}` : place;
@@ -277,7 +278,7 @@ class Grid {
   /** Marks the chosen head, those of a chosen mean, and the head that is compared with it. */
   #mark() {
     const now = get();
-    const active = shown(now.compare === "text" ? this.which : undefined);
+    const active = shown(now.compare === "text" ? this.side : undefined);
     const beside = now.compare === "head" ? shown(sides().find((side) => side !== active.side)) : null;
     const within = (/** @type {HeadName|null} */ source, /** @type {number} */ layer, /** @type {number} */ head) =>
       source != null &&

@@ -6,6 +6,7 @@ import { hit, layout, paintMap } from "./draw_map.js";
 import { count, meanOf, named, placeName } from "./format.js";
 import { listen } from "./gestures.js";
 import { awaitAnswer } from "./answers.js";
+import { readoutOf } from "./quantities.js";
 import {
   activeSide,
   change,
@@ -28,9 +29,9 @@ import { requestFor, isWhole, moved, scaled, whole } from "./zoom.js";
 const FINEST = 1400; // cells along a side: half as many more are asked for at most, and 2,048 are given
 
 export class MapColumn {
-  /** @param {SideName} which @param {HTMLElement} root */
-  constructor(which, root) {
-    this.which = which;
+  /** @param {SideName} side @param {HTMLElement} root */
+  constructor(side, root) {
+    this.side = side;
     this.root = root;
     this.place = layout(300, 300, 1);
     /** The window's weights. @type {Drawn|null} */
@@ -44,10 +45,10 @@ export class MapColumn {
     this.asking = { sharp: "", coarse: "" };
     this.wanted = ""; // run, layer and head
     this.shape = ""; // layer and head
-    const side = which === "second" ? " on the right" : "";
-    this.layerSelect = make("select", { "aria-label": `Layer${side}` });
-    this.headSelect = make("select", { "aria-label": `Head${side}` });
-    this.name = make("span", { className: "side-name", textContent: which === "second" ? "right" : "left" });
+    const onRight = side === "second" ? " on the right" : "";
+    this.layerSelect = make("select", { "aria-label": `Layer${onRight}` });
+    this.headSelect = make("select", { "aria-label": `Head${onRight}` });
+    this.name = make("span", { className: "side-name", textContent: side === "second" ? "right" : "left" });
     this.chip = make("span", { className: "chip" });
     this.meaning = make("span", { className: "about" });
     this.stale = make("span", { className: "stale", textContent: "drawing …", hidden: true });
@@ -80,17 +81,17 @@ export class MapColumn {
 
   /** What this column shows. */
   source() {
-    return shown(this.which);
+    return shown(this.side);
   }
 
   /** What it shows, where there is a text for sure. */
   opened() {
-    return opened(this.which);
+    return opened(this.side);
   }
 
   /** Changes the window, here and where it is linked. */
   zoomTo(/** @type {Zoom|null} */ zoom) {
-    change({ zoom }, this.which);
+    change({ zoom }, this.side);
   }
 
   zoomBy(/** @type {number} */ factor, /** @type {{x: number, y: number}|undefined} */ at = undefined) {
@@ -106,18 +107,18 @@ export class MapColumn {
   #listen() {
     this.layerSelect.onchange = () => {
       const { value } = this.layerSelect;
-      if (value === "mean") return change({ average: "model" }, this.which);
+      if (value === "mean") return change({ average: "model" }, this.side);
       const { run, head, average } = this.opened();
       const layer = Number(value);
       const still = average === "head" ? "head" : "layer";
-      change({ layer, head: clamp(head, run.layers[layer].heads.length), average: still }, this.which);
+      change({ layer, head: clamp(head, run.layers[layer].heads.length), average: still }, this.side);
     };
     this.headSelect.onchange = () => {
       const { value } = this.headSelect;
-      change(value === "mean" ? { average: "layer" } : { head: Number(value), average: "head" }, this.which);
+      change(value === "mean" ? { average: "layer" } : { head: Number(value), average: "head" }, this.side);
     };
-    this.root.addEventListener("pointerdown", () => set({ active: this.which }));
-    this.root.addEventListener("focusin", () => set({ active: this.which }));
+    this.root.addEventListener("pointerdown", () => set({ active: this.side }));
+    this.root.addEventListener("focusin", () => set({ active: this.side }));
 
     const spot = (/** @type {number} */ x, /** @type {number} */ y) => {
       const { run, zoom } = this.source();
@@ -130,19 +131,19 @@ export class MapColumn {
     listen(this.canvas, {
       hover: (x, y) => {
         const at = spot(x, y);
-        set({ hover: at ? { ...at, side: this.which } : {} });
+        set({ hover: at ? { ...at, side: this.side } : {} });
       },
       leave: () => set({ hover: {} }),
       click: (x, y) => {
         const at = spot(x, y);
         if (!at) return;
-        change({ query: at.query, key: at.key }, this.which);
-        set({ hover: { ...at, side: this.which } });
+        change({ query: at.query, key: at.key }, this.side);
+        set({ hover: { ...at, side: this.side } });
       },
       pan: (dx, dy, x, y) => {
         if (this.source().zoom) return this.panBy(-dx / this.place.side, -dy / this.place.side);
         const at = spot(x, y); // the whole can't be moved: then the crosshair goes along
-        if (at) set({ hover: { ...at, side: this.which } });
+        if (at) set({ hover: { ...at, side: this.side } });
       },
       zoom: (factor, x, y) => this.zoomBy(factor, inside(x, y)),
     });
@@ -172,7 +173,7 @@ export class MapColumn {
     for (const one of [this.chip, this.meaning])
       markStale(one, average === "head" && figures && figures.run !== run.id);
     this.name.hidden = get().compare === "off";
-    this.root.classList.toggle("active", activeSide() === this.which);
+    this.root.classList.toggle("active", activeSide() === this.side);
   }
 
   #resized() {
@@ -212,14 +213,10 @@ export class MapColumn {
   async #begin(/** @type {string} */ wanted) {
     const { run } = this.opened();
     const [layer, head] = placeOf(this.source());
-    const margins = await awaitAnswer(api.readouts(run.id, layer, head, `readouts-${this.which}`));
+    const margins = await awaitAnswer(api.readouts(run.id, layer, head, `readouts-${this.side}`));
     if (!margins || wanted !== this.wanted) return;
-    const { length } = run;
-    this.margins = {
-      of: wanted,
-      entropy: margins.values.subarray(0, length),
-      received: margins.values.subarray(3 * length, 4 * length),
-    };
+    const [entropy, received] = ["entropy", "received"].map((name) => readoutOf(name, margins.values));
+    this.margins = { of: wanted, entropy, received };
     this.redraw();
   }
 
@@ -256,7 +253,7 @@ export class MapColumn {
       keys: keys.join(),
       block,
     };
-    const data = await awaitAnswer(api.map(id, window, `${name}-${this.which}`));
+    const data = await awaitAnswer(api.map(id, window, `${name}-${this.side}`));
     clearTimeout(timer);
     if (this.asking[name] === key) this.asking[name] = "";
     if (!data || wanted !== this.wanted) return;
@@ -303,7 +300,7 @@ export class MapColumn {
     const scale = scaleNow();
     const drawn = [this.coarse === this.sharp ? null : this.coarse, this.sharp];
     const pictures = drawn.filter((data) => data !== null).map((data) => this.pictureOf(data, scale));
-    const [query, key] = [queryNow(this.which), keyNow(this.which)];
+    const [query, key] = [queryNow(this.side), keyNow(this.side)];
     return {
       place: this.place,
       inks: inks(),
@@ -333,7 +330,7 @@ export class MapColumn {
     const { queries, keys, span } = this.source().zoom ?? whole(run.length);
     const seen = (/** @type {number} */ first) =>
       `${count(Math.floor(first))} to ${count(Math.min(run.length, Math.ceil(first + span)) - 1)}`;
-    const [query, key] = [queryNow(this.which), keyNow(this.which)];
+    const [query, key] = [queryNow(this.side), keyNow(this.side)];
     const at = `query ${named(run.labels, query)}${key == null ? "" : `, key ${named(run.labels, key)}`}`;
     this.canvas.setAttribute(
       "aria-label",

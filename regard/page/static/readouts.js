@@ -4,6 +4,7 @@ import { byId, framed, keyButton, make, markStale, rove, settled } from "./dom.j
 import { LEFT, paintReadouts } from "./draw_readouts.js";
 import { named, plural, weight } from "./format.js";
 import { awaitAnswer } from "./answers.js";
+import { READOUTS, wordsFor } from "./quantities.js";
 import { change, get, keyNow, opened, placeOf, queryNow, queryRead, set, shown, subscribe } from "./store.js";
 import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
@@ -19,8 +20,7 @@ let loaded = "";
 const canvas = make("canvas", {
   tabIndex: 0,
   role: "img",
-  "aria-label":
-    "Readouts along the text: entropy, distance, weight on the first token, received. Arrows move the query.",
+  "aria-label": `Readouts along the text: ${READOUTS.map(wordsFor).join(", ")}. Arrows move the query.`,
 });
 const plots = make("div", { className: "plots" }, canvas);
 const table = make("div");
@@ -104,7 +104,7 @@ async function load(/** @type {() => void} */ draw) {
 function paint() {
   const { tab, folded } = get();
   const { run } = shown();
-  if (!run || tab !== "readouts" || folded || !values || values.length !== 4 * run.length) return;
+  if (!run || tab !== "readouts" || folded || !values || values.length !== READOUTS.length * run.length) return;
   const box = plots.getBoundingClientRect();
   const [width, height] = [box.width, Math.max(150, box.height - 4)];
   paintReadouts(prepared(canvas, width, height), readoutsDrawing(run, values, width, height));
@@ -118,7 +118,7 @@ export function readoutsDrawing(
   /** @type {number} */ height,
 ) {
   const [query, key] = [queryNow(), keyNow()];
-  return { values: along, length: run.length, range: range(), width, height, query, key, inks: inks() };
+  return { values: along, range: range(), width, height, query, key, inks: inks() };
 }
 
 /** The strongest keys of the query, from its whole row. */

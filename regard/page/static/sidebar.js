@@ -150,7 +150,7 @@ function drawSidebar() {
   if (!runOf("first")) return;
   const scale = scaleNow();
   const column = activeColumn();
-  const at = spot(column.which);
+  const at = spot(column.side);
   const value = at.key == null ? null : (at.cell?.weight ?? seen(at));
   const width = byId("page").clientWidth <= 1180 ? 130 : 146;
   const canvas = byId("scale");

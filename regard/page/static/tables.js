@@ -1,10 +1,10 @@
 /** Numbers as CSV files: those of what is seen. */
 import * as api from "./api.js";
-import { READOUTS } from "./head_card.js";
 import { csvRow, short } from "./format.js";
 import { ordered } from "./heads.js";
 import { activeColumn } from "./map.js";
 import { awaitAnswer } from "./answers.js";
+import { READOUTS, SCORES, readoutOf, unitOf } from "./quantities.js";
 import { figuresOf, get, opened, placeOf, queryNow, queryRead, set } from "./store.js";
 
 const WRITTEN = 256; // keys of a query's steps that the server writes out at a time
@@ -123,11 +123,11 @@ async function readoutsTable() {
   const { run } = source;
   const data = await awaitAnswer(api.readouts(run.id, ...placeOf(source), "readouts-export"));
   if (!data) return;
-  const of = (/** @type {number} */ n, /** @type {number} */ k) => data.values[n * run.length + k];
+  const columns = READOUTS.map((name) => readoutOf(name, data.values));
   table(
     fileName("readouts", source),
-    ["position", "token", "entropy_nats", "distance_tokens", "first_token", "received"],
-    run.labels.map((label, k) => [k, label, of(0, k), of(1, k), of(2, k), of(3, k)]),
+    ["position", "token", ...READOUTS.map((name) => [name, unitOf(name)].filter(Boolean).join("_"))],
+    run.labels.map((label, k) => [k, label, ...columns.map((values) => values[k])]),
   );
 }
 
@@ -139,7 +139,7 @@ function headsTable() {
   if (!ordered(source).every(known)) return set({ problem: UNFINISHED });
   table(
     "regard-heads",
-    ["layer", "head", "layer_name", "role", "meaning", ...READOUTS.map(([name]) => name)],
+    ["layer", "head", "layer_name", "role", "meaning", ...SCORES],
     ordered(source).map(({ layer, head }) => {
       const figures = figuresOf(layer, head, source.heads);
       return [
@@ -148,7 +148,7 @@ function headsTable() {
         run.layers[layer].name,
         figures?.role ?? "",
         figures?.meaning ?? "",
-        ...READOUTS.map(([name]) => figures?.[name] ?? null),
+        ...SCORES.map((name) => figures?.[name] ?? null),
       ];
     }),
   );

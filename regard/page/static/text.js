@@ -45,9 +45,9 @@ export function startText() {
 }
 
 class TextView {
-  /** @param {SideName} which @param {string} suffix of its elements' names */
-  constructor(which, suffix) {
-    this.which = which;
+  /** @param {SideName} side @param {string} suffix of its elements' names */
+  constructor(side, suffix) {
+    this.side = side;
     this.root = byId(`tokens${suffix}`);
     this.notes = byId(`notes${suffix}`);
     this.legend = byId(`legend${suffix}`);
@@ -67,7 +67,7 @@ class TextView {
     this.repaint = framed(() => this.#paint());
     this.#listen();
     // Where there is less room, or more, what was in sight may be no more.
-    new ResizeObserver(() => this.run && this.#reveal(queryNow(this.side))).observe(this.root);
+    new ResizeObserver(() => this.run && this.#reveal(queryNow(this.headSide))).observe(this.root);
     subscribe("run compare", () => this.#rebuild());
     const soon = settled(12, () => this.#ask()); // a pointer that only passes asks for nothing
     subscribe("hover query key layer head average compare active run", () => {
@@ -78,13 +78,13 @@ class TextView {
   }
 
   /** The side whose head shades it: two heads share one text, and it shows the one used last. */
-  get side() {
-    return get().compare === "text" ? this.which : activeSide();
+  get headSide() {
+    return get().compare === "text" ? this.side : activeSide();
   }
 
   source() {
-    const source = shown(this.side);
-    return this.which === "second" && get().compare !== "text" ? { ...source, run: null } : source;
+    const source = shown(this.headSide);
+    return this.side === "second" && get().compare !== "text" ? { ...source, run: null } : source;
   }
 
   #listen() {
@@ -93,7 +93,7 @@ class TextView {
       const token = /** @type {HTMLElement|null} */ (targetOf(event).closest(".token"));
       return token ? Number(token.dataset.at) : null;
     };
-    const hover = (/** @type {number} */ query) => set({ hover: { query, side: this.which } });
+    const hover = (/** @type {number} */ query) => set({ hover: { query, side: this.side } });
     root.addEventListener("pointerover", (event) => {
       const query = at(event);
       if (query != null && event.pointerType !== "touch") hover(query);
@@ -104,9 +104,9 @@ class TextView {
       if (query == null) return;
       this.#activate();
       // With Shift the token is taken as the key, so that a pair can be chosen in the text alone.
-      if (event.shiftKey) change({ key: query, query: this.#locked() }, this.side);
+      if (event.shiftKey) change({ key: query, query: this.#locked() }, this.headSide);
       else {
-        change({ query }, this.side);
+        change({ query }, this.headSide);
         set({ hover: {} });
       }
     });
@@ -128,7 +128,7 @@ class TextView {
       else if (event.key === "Home" || event.key === "End") this.#focus(event.key === "Home" ? 0 : Infinity);
       else if (event.key === "Enter" || event.key === " ") {
         this.#activate();
-        change(event.shiftKey ? { key: query, query: this.#locked() } : { query }, this.side);
+        change(event.shiftKey ? { key: query, query: this.#locked() } : { query }, this.headSide);
         set({ hover: {} });
       } else return;
       event.preventDefault();
@@ -137,11 +137,11 @@ class TextView {
   }
 
   #activate() {
-    if (get().compare === "text") set({ active: this.which });
+    if (get().compare === "text") set({ active: this.side });
   }
 
   #locked() {
-    return this.source().query ?? queryNow(this.side);
+    return this.source().query ?? queryNow(this.headSide);
   }
 
   #rebuild() {
@@ -153,7 +153,7 @@ class TextView {
     const before = this.run ? this.spans.length : 0;
     this.run = run;
     this.weights = { of: "", gives: null, takes: null };
-    if (run) return this.#place(queryNow(this.side), before && get().grown ? this.stop : null);
+    if (run) return this.#place(queryNow(this.headSide), before && get().grown ? this.stop : null);
     this.spans = [];
     this.painted = new Set();
     this.root.replaceChildren();
@@ -247,18 +247,18 @@ class TextView {
     const { run } = source;
     if (!run) return;
     const mine = ++this.requests;
-    const of = questionOf(this.side);
-    const token = queryNow(this.side);
+    const of = questionOf(this.headSide);
+    const token = queryNow(this.headSide);
     const [layer, head] = placeOf(source);
     const [gives, takes] = await Promise.all([
-      awaitAnswer(api.row(run.id, layer, head, token, `row-${this.which}`)),
-      awaitAnswer(api.column(run.id, layer, head, token, `column-${this.which}`)),
+      awaitAnswer(api.row(run.id, layer, head, token, `row-${this.side}`)),
+      awaitAnswer(api.column(run.id, layer, head, token, `column-${this.side}`)),
     ]);
     if (mine !== this.requests || run !== this.run) return;
     // Without an answer nothing is shaded: another token's weights would be taken for this one's.
     this.weights = { of, gives: gives?.values ?? null, takes: takes?.values ?? null };
     const key = gives && greatestAt(gives.values);
-    setSide(this.which, { strongest: { question: of, key } });
+    setSide(this.side, { strongest: { question: of, key } });
     this.repaint();
   }
 
@@ -267,10 +267,10 @@ class TextView {
     const { run } = this.source();
     if (!run || run !== this.run) return;
     const { first, stop, spans } = this;
-    const query = queryNow(this.side);
-    const key = keyNow(this.side);
+    const query = queryNow(this.headSide);
+    const key = keyNow(this.headSide);
     const { of, gives, takes } = this.weights;
-    const stale = of !== questionOf(this.side);
+    const stale = of !== questionOf(this.headSide);
     markStale(this.root, stale); // its style takes the shading away
     const now = new Set(key == null ? [query] : [query, key]);
     // Full ink is for a weight of several times an even one: a head that looks everywhere alike is pale.

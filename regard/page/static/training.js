@@ -1,12 +1,12 @@
 /** How heads formed: their pictures and scores at each recorded update of the training run. */
 import * as api from "./api.js";
 import { written } from "./address.js";
-import { READOUTS } from "./head_card.js";
 import { byId, framed, make, markStale } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { paintTraining, stepAt } from "./draw_training.js";
 import { count, plural, signed } from "./format.js";
 import { awaitAnswer } from "./answers.js";
+import { wordsFor } from "./quantities.js";
 import { chooseHead, get, runOf, set, shown, subscribe } from "./store.js";
 import { prepared } from "./canvas.js";
 import { inks, themeNow } from "./theme.js";
@@ -110,8 +110,7 @@ function build(/** @type {() => void} */ draw) {
 function scoreNow() {
   const { sort } = get();
   const name = recorded.names.includes(sort) ? sort : "induction";
-  const [, word = name] = READOUTS.find(([one]) => one === name) ?? [];
-  return { at: recorded.names.indexOf(name), word, decimals: name === "distance" ? 1 : 2 };
+  return { at: recorded.names.indexOf(name), name, word: wordsFor(name), decimals: name === "distance" ? 1 : 2 };
 }
 
 function paint() {
@@ -158,7 +157,7 @@ function paint() {
       values: recorded.scores.map((all) => all[cell.layer][cell.head][score.at]),
       chosen: cell.layer === layer && cell.head === head,
     })),
-    name: score.word,
+    name: score.name,
     losses: recorded.losses,
     step,
     width,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard.pattern.readouts import Entropy, Received
 from regard.view.plot.style import ACCENT, LINE, caption, number
 
 if TYPE_CHECKING:
@@ -26,14 +27,14 @@ def draw_entropy(ax: Axes, maps: HeadMaps, values: NDArray[Any], width: float) -
     edges, means = _binned(values, maps.maps.shape[1], maps.queries)
     beside.fill_betweenx(edges, 0, means, step="post", color=ACCENT, linewidth=0)
     most = _limit(float(np.nanmax(means, initial=0.0)))
-    beside.set(ylim=ax.get_ylim(), xlim=(0, most), yticks=[], label="entropy")
+    beside.set(ylim=ax.get_ylim(), xlim=(0, most), yticks=[], label=Entropy().title)
     beside.xaxis.tick_top()
     beside.set_xticks([0, most], ["0", number(most)])
     _plain(beside, "left")
     first, last = beside.get_xticklabels()
     first.set_horizontalalignment("left")
     last.set_horizontalalignment("right")
-    caption(beside, "entropy\nin nats", (0, 1), (0, 14), ha="left", va="bottom", size=7)
+    caption(beside, f"{Entropy().title}\nin nats", (0, 1), (0, 14), ha="left", va="bottom", size=7)
 
 
 def draw_received(ax: Axes, maps: HeadMaps, values: NDArray[Any], height: float) -> None:
@@ -43,7 +44,7 @@ def draw_received(ax: Axes, maps: HeadMaps, values: NDArray[Any], height: float)
     edges, means = _binned(values, columns, maps.keys)
     below.fill_between(edges, 0, means, step="post", color=ACCENT, linewidth=0)
     most = _limit(_common(means[:-1]))
-    below.set(xlim=ax.get_xlim(), ylim=(0, most), xticks=[], label="received")
+    below.set(xlim=ax.get_xlim(), ylim=(0, most), xticks=[], label=Received().title)
     below.set_yticks([0, most], ["0", number(most)])
     below.yaxis.tick_right()
     _plain(below, "bottom")
@@ -51,7 +52,8 @@ def draw_received(ax: Axes, maps: HeadMaps, values: NDArray[Any], height: float)
     first.set_verticalalignment("bottom")
     last.set_verticalalignment("top")
     per_key = "" if columns == maps.size[1] else "\nper key"
-    caption(below, f"received{per_key}", (0, 0.5), (-5, 0), ha="right", va="center", size=7)
+    label = f"{Received().title}{per_key}"
+    caption(below, label, (0, 0.5), (-5, 0), ha="right", va="center", size=7)
     if (beyond := float(np.nanmax(means, initial=0.0))) > 1.1 * most:
         bar = int(np.nanargmax(means[:-1]))
         early = bar < columns / 2

@@ -7,6 +7,7 @@
  *   query: Float64Array, key: Float64Array, logsumexp: Float64Array,
  *   value: Float64Array|null, valueDim: number}} Head
  */
+import { READOUTS } from "../quantities.js";
 
 /** @param {Head} head */
 export function product(head, /** @type {number} */ query, /** @type {number} */ key) {
@@ -143,24 +144,25 @@ export function* pictures(/** @type {Head[]} */ heads, /** @type {number} */ siz
   };
 }
 
-/** Entropy, distance, weight on the first token and weight received, one after the other. */
+/** The readouts along the text, one after the other. */
 export function* readouts(/** @type {Head[]} */ heads) {
   const { length } = heads[0];
-  const values = new Float64Array(4 * length);
+  /** @type {Record<string, Float64Array>} */
+  const along = Object.fromEntries(READOUTS.map((name) => [name, new Float64Array(length)]));
   const one = new Float64Array(length);
   for (let query = 0; query < length; query++) {
-    for (const head of heads) values[length + query] += distance(head, query, one) / heads.length;
+    for (const head of heads) along.distance[query] += distance(head, query, one) / heads.length;
     fill(heads, query, [0, length], one);
     let entropy = 0;
     for (let key = 0; key < length; key++) {
       if (one[key] > 0) entropy -= one[key] * Math.log(one[key]);
-      values[3 * length + key] += one[key];
+      along.received[key] += one[key];
     }
-    values[query] = Math.max(0, entropy);
-    values[2 * length + query] = one[0];
+    along.entropy[query] = Math.max(0, entropy);
+    along.first_token[query] = one[0];
     yield;
   }
-  return { values: Float32Array.from(values), rows: 0, columns: 0, heads: 0 };
+  return { values: Float32Array.from(READOUTS.flatMap((name) => [...along[name]])), rows: 0, columns: 0, heads: 0 };
 }
 
 /** How far a query looks back, on average; 0 where it sees nothing. */
