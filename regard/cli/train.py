@@ -90,7 +90,7 @@ def train(
     if holds_model(out) and not overwrite and not resume:
         raise MisuseError(
             f"{out} already holds a model: choose another --out, or add --overwrite, or go on with "
-            "its run by --resume"
+            "its training run by --resume"
         )
     chosen_device = device_of(device)
     with (

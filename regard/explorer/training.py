@@ -1,4 +1,4 @@
-"""How the heads of a run formed: what `regard.gpt.history` kept, with the loss, for the page.
+"""How the heads of a training run formed: what `regard.gpt.history` kept, and the loss.
 
 Axes: M recorded updates, N layers, H heads, K scores, S side of a picture.
 """
@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from regard.gpt.training.checkpoints import CHECKPOINTS, METRICS, PATTERNS, RUN, RunFolder
+from regard.gpt.training.checkpoints import (
+    CHECKPOINTS,
+    METRICS,
+    PATTERNS,
+    POINTER,
+    TrainingRunFolder,
+)
 from regard.gpt.training.history import history
 
 if TYPE_CHECKING:
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TrainingHistory:
-    """What a run recorded of its heads.
+    """What a training run recorded of its heads.
 
     Args:
         recorded: its heads over the updates.
@@ -63,14 +69,14 @@ class TrainingHistory:
 
 
 def training_of(folder: Path) -> TrainingHistory | None:
-    """What the run of a folder recorded of its heads; None where it has recorded nothing.
+    """What the training run of a folder recorded of its heads; None where it has recorded nothing.
 
     Raises:
         CheckpointError: it is damaged.
     """
-    if not (folder / RUN).is_file():
+    if not (folder / POINTER).is_file():
         return None
-    run = RunFolder.latest(folder)
+    run = TrainingRunFolder.latest(folder)
     if not any((run.path / PATTERNS).glob("*.safetensors")):
         return None
     checkpoints = (run.path / CHECKPOINTS).glob("*")

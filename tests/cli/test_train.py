@@ -267,12 +267,12 @@ def test_it_resumes_with_the_recipe_of_the_run(regard, misused, corpus, tmp_path
         patch.setattr("regard.gpt.training.loop.mean_loss", interrupted)
         assert regard(*arguments).status == 130
     assert load_training(out)["step"] == 1
-    assert "add --overwrite, or go on with its run by --resume" in misused(*arguments)
+    assert "add --overwrite, or go on with its training run by --resume" in misused(*arguments)
     line = misused(*arguments, "--resume", "--layers", 2)
-    assert "--layers is 2 and the run that is to be resumed has 1" in line
+    assert "--layers is 2 and the training run that is to be resumed has 1" in line
     file = recipe(tmp_path, "clip = 0.5")
     line = misused("train", "--out", out, "--resume", "--config", file)
-    assert f"clip in {file} is 0.5 and the run that is to be resumed has 1.0" in line
+    assert f"clip in {file} is 0.5 and the training run that is to be resumed has 1.0" in line
     assert "leave out one of them" in misused("train", "--out", out, "--resume", "--overwrite")
     done = regard("train", "--out", out, "--resume")
     assert done.status == 0

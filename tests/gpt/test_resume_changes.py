@@ -19,7 +19,7 @@ from regard.gpt import (
 
 
 def test_the_text_may_be_passed_again_and_has_to_be_the_same(whole, cut):
-    with pytest.raises(CheckpointError, match="the text is not the one that the run in"):
+    with pytest.raises(CheckpointError, match="the text is not the one that the training run in"):
         resume(cut, texts=[TEXT, "more"])
     resume(cut, texts=[TEXT], gpt=TINY, config=RECIPE)
     assert losses(cut) == losses(whole)
@@ -28,8 +28,14 @@ def test_the_text_may_be_passed_again_and_has_to_be_the_same(whole, cut):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"gpt": replace(TINY, layers=2)}, r"GPTConfig\.layers is 2 and the run .* has 1; resume"),
-        ({"config": replace(RECIPE, batch=3)}, r"TrainConfig\.batch is 3 and the run .* has 2"),
+        (
+            {"gpt": replace(TINY, layers=2)},
+            r"GPTConfig\.layers is 2 and the training run .* has 1; resume",
+        ),
+        (
+            {"config": replace(RECIPE, batch=3)},
+            r"TrainConfig\.batch is 3 and the training run .* has 2",
+        ),
         ({"config": replace(RECIPE, steps=12)}, r"steps is 12 and .* 9: by schedule='cosine'"),
         ({"config": replace(RECIPE, steps=4)}, r"steps is 4 and .* has 9, of which 5 are made"),
     ],
@@ -101,7 +107,7 @@ def test_a_prepared_corpus_is_used_in_place_and_has_to_be_the_same(tmp_path):
     interrupt(tmp_path / "m", 5, **options)
     assert not (tmp_path / "m" / "run" / "corpus").exists()
     assert recipe_of(tmp_path / "m")[1].validation == 0.2
-    with pytest.raises(CheckpointError, match="other is not the corpus that the run in"):
+    with pytest.raises(CheckpointError, match="other is not the corpus that the training run in"):
         resume(tmp_path / "m", corpus=tmp_path / "other")
     with pytest.raises(CheckpointError, match="letters was made with another tokenizer than the"):
         resume(tmp_path / "m", corpus=tmp_path / "letters")

@@ -122,7 +122,8 @@ def test_a_folder_that_is_not_a_run_is_left_alone(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
     with pytest.raises(
-        CheckpointError, match="run is not a run's folder, and a run needs that name"
+        CheckpointError,
+        match="run is not a training run's folder, and a training run needs that name",
     ):
         go(tmp_path)
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"

@@ -27,7 +27,7 @@ from regard.gpt import (
 )
 from regard.gpt.checkpoint import SHIPPED
 
-RUN = 100  # tokens of the random sequence, which then stands a second time
+SPAN = 100  # tokens of the random sequence, which then stands a second time
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +44,11 @@ def tokenizer():
 def repeated(model):
     """Random sequences, each twice: ids, losses of the predicted tokens, weights by layer."""
     generator = torch.Generator().manual_seed(0)
-    run = torch.randint(model.config.vocab_size, (16, RUN), generator=generator)
-    ids = torch.cat([run, run], dim=-1)  # (B, 2 RUN)
+    span = torch.randint(model.config.vocab_size, (16, SPAN), generator=generator)
+    ids = torch.cat([span, span], dim=-1)  # (B, 2 SPAN)
     with torch.no_grad():
         logits, patterns = model.with_patterns(ids)
-    losses = F.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none")  # (B, 2 RUN - 1)
+    losses = F.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none")  # (B, 2 SPAN - 1)
     weights = torch.stack([pattern.dense() for pattern in patterns])  # (layers, B, H, T, T)
     return ids, losses, weights
 
@@ -97,21 +97,21 @@ def test_the_validation_loss_is_the_one_stated(model, tokenizer):
 
 def test_the_second_copy_of_a_random_sequence_is_foreseen(repeated):
     _, losses, _ = repeated
-    first, second = losses[:, : RUN - 1].mean(), losses[:, RUN:].mean()
+    first, second = losses[:, : SPAN - 1].mean(), losses[:, SPAN:].mean()
     assert first > log(1024)  # nothing to go by: no better than guessing among all tokens
     assert second < 0.5
     ids, _, _ = repeated
     model, _ = load()
     with torch.no_grad():
-        foreseen = model(ids)[:, RUN:-1].argmax(-1)
-    assert foreseen.eq(ids[:, RUN + 1 :]).float().mean() > 0.9
+        foreseen = model(ids)[:, SPAN:-1].argmax(-1)
+    assert foreseen.eq(ids[:, SPAN + 1 :]).float().mean() > 0.9
 
 
 def test_there_are_induction_heads(repeated):
     _, _, weights = repeated
-    rows = torch.arange(RUN, 2 * RUN - 1)
+    rows = torch.arange(SPAN, 2 * SPAN - 1)
     # From each position of the second copy onto the token after the same token's first place.
-    scores = weights[..., rows, rows - RUN + 1].mean(dim=(1, -1))  # (layers, H)
+    scores = weights[..., rows, rows - SPAN + 1].mean(dim=(1, -1))  # (layers, H)
     assert scores.max() > 0.6  # chance: about 1 / 150
     assert scores[0].max() < 0.1  # the first layer cannot know what stood before a token
 

@@ -6,7 +6,7 @@ from regard.gpt import GPTConfig, TrainConfig, history, load, train
 from regard.gpt.training.metrics import read_metrics
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
-# Dropout, accumulation, growing windows, random runs: everything that could depend on the past.
+# Dropout, accumulation, growing windows, random spans: everything that could depend on the past.
 TINY = GPTConfig(context=8, layers=1, heads=2, dim=8, dropout=0.1)
 RECIPE = TrainConfig(
     tokenizer="char", steps=9, warmup=2, batch=2, accumulate=2, evaluate_every=2, record_every=3

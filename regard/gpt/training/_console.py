@@ -1,4 +1,4 @@
-"""What a run shows on the console."""
+"""What a training run shows on the console."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from regard.gpt._tensors import read, write
 from regard.gpt.errors import CheckpointError
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import Tokenizer
-from regard.gpt.training.checkpoints import OPTIMIZER, SHARDS, RunFolder
+from regard.gpt.training.checkpoints import OPTIMIZER, SHARDS, TrainingRunFolder
 from regard.gpt.training.parallel import SingleProcess, empty_shard_like, shard_like
 from regard.gpt.training.ranks import Ranks
 
@@ -32,7 +32,7 @@ _KINDS = ("exp_avg", "exp_avg_sq")
 
 def save_checkpoint(
     ranks: Ranks,
-    folder: RunFolder,
+    folder: TrainingRunFolder,
     step: int,
     parallel: SingleProcess,
     tokenizer: Tokenizer,
@@ -42,7 +42,9 @@ def save_checkpoint(
     record: Mapping[str, Any],
     keep_every: int,
 ) -> None:
-    """Write a checkpoint (`RunFolder.save`), of which each rank writes its shard of the optimizer.
+    """Write a checkpoint; each rank writes its shard of the optimizer.
+
+    See `TrainingRunFolder.save` for the rest of it.
 
     The shards are written first, under a temporary name, and rank 0 waits for all of them before
     it moves them into the checkpoint's folder; so `run.json` never names one that lacks a shard.
@@ -82,7 +84,7 @@ def save_checkpoint(
 
 
 def _write_all_shards(
-    ranks: Ranks, folder: RunFolder, place: Path, optimizer: Mapping[str, Tensor], step: int
+    ranks: Ranks, folder: TrainingRunFolder, place: Path, optimizer: Mapping[str, Tensor], step: int
 ) -> dict[str, str]:
     with ranks.synchronized(), folder.save_errors(f"the checkpoint of update {step}"):
         if ranks.is_main:

@@ -1,4 +1,4 @@
-"""The batches of training: windows of text, and repeated random runs of tokens.
+"""The batches of training: windows of text, and repeated random spans of tokens.
 
 Axes: R rows of a batch, T tokens of a row, N tokens of the text.
 """
@@ -43,8 +43,8 @@ class Batch:
         ids: ``(R, T)`` int64.
         targets: ``(R, T)`` int64; the next token of each position, or `IGNORED`.
         counted: targets that are not ignored, over all rows of the update.
-        starts: ``(R,)`` where in the text each row begins; -1 for a random run.
-        passes: ``(R,)`` how many times the text had been read before; 0 for a random run.
+        starts: ``(R,)`` where in the text each row begins; -1 for a random span.
+        passes: ``(R,)`` how many times the text had been read before; 0 for a random span.
     """
 
     ids: Tensor
@@ -86,10 +86,10 @@ class Batches:
     next pass cuts at other places, so at most a window's length is left out at either end.
     Where windows become longer (`context_length`), the first pass with the new length begins.
 
-    A share `config.repeats` of the rows, evenly spread, holds a run of uniformly random tokens,
-    repeated to fill the row. Such a row can only be continued by attending to the run's earlier
+    A share `config.repeats` of the rows, evenly spread, holds a span of uniformly random tokens,
+    repeated to fill the row. Such a row can only be continued by attending to the span's earlier
     copy, as an induction head does (Olsson et al., "In-context Learning and Induction Heads",
-    2022). The first copy can't be predicted, so its targets are ignored. A run's length is random,
+    2022). The first copy can't be predicted, so its targets are ignored. A span's length is random,
     an eighth to a half of the row, so that the copy is recognised by content and not by distance.
 
     Args:
@@ -173,16 +173,16 @@ class Batches:
         return starts, passes
 
     def _runs(self, step: int, count: int, length: int) -> tuple[Tensor, Tensor, int]:
-        """All random runs of an update: tokens, targets, and how many of those are ignored."""
+        """All random spans of an update: tokens, targets, and how many of those are ignored."""
         if count == 0:
             empty = torch.empty(0, length + 1, dtype=torch.int64)
             return empty, empty[:, 1:], 0
         generator = torch.Generator().manual_seed(mix(self.config.seed, step, _RUNS))
         least, most = max(1, length // 8), max(1, length // 2)
         sizes = torch.randint(least, most + 1, (count, 1), generator=generator)
-        runs = torch.randint(self.vocab_size, (count, most), generator=generator)
+        spans = torch.randint(self.vocab_size, (count, most), generator=generator)
         position = torch.arange(length + 1)
-        rows = runs.gather(1, position % sizes)  # (count, T + 1)
+        rows = spans.gather(1, position % sizes)  # (count, T + 1)
         # The first copy, and the first token of the second, can't be predicted.
         targets = rows[:, 1:].masked_fill(position[:-1] < sizes, IGNORED)
         return rows, targets, int(sizes.sum())

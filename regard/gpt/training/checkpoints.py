@@ -1,4 +1,4 @@
-"""A run's folder: its files, written in an order that an interruption can't harm.
+"""A training run's folder: its files, written in an order that an interruption can't harm.
 
 ::
 
@@ -15,8 +15,9 @@
 
 A checkpoint is written under a temporary name, synced, renamed; then `run.json` is replaced, and
 from that moment on it is the latest. Only then is the model in DIR replaced by it, and the
-checkpoint before it removed. So a run always resumes from the files of one update. A run that
-replaces another has a folder of its own; the other one's is removed at its first checkpoint.
+checkpoint before it removed. So a training run always resumes from the files of one update. A
+training run that replaces another has a folder of its own; the other one's is removed at its first
+checkpoint.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.training._folder_lock import FolderLock
 
-RUN, STATE, OPTIMIZER, SHARDS = "run.json", "state.json", "optimizer.safetensors", "optimizer"
+POINTER, STATE, OPTIMIZER, SHARDS = "run.json", "state.json", "optimizer.safetensors", "optimizer"
 METRICS, CORPUS, PATTERNS, CHECKPOINTS = "metrics.jsonl", "corpus", "patterns", "checkpoints"
 TENSORBOARD, LOCK = "tensorboard", ".lock"
 FORMAT, VERSION = "regard run", 1
@@ -60,7 +61,7 @@ class Pointer:
     """The content of `run.json`."""
 
     run: str
-    """The run's folder in DIR."""
+    """The training run's folder in DIR."""
     step: int
     """The update of its latest checkpoint."""
 
@@ -74,12 +75,12 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-class RunFolder:
-    """The folder of a run.
+class TrainingRunFolder:
+    """The folder of a training run.
 
     Args:
         root: the folder that the user named.
-        name: of the run's own folder in it.
+        name: of the training run's own folder in it.
         step: the update of its latest checkpoint; None where it has none yet.
     """
 
@@ -87,8 +88,8 @@ class RunFolder:
         self.root, self.path, self.step = root, root / name, step
 
     @classmethod
-    def new(cls, root: Path) -> RunFolder:
-        """A folder for a new run; folders of runs without a checkpoint are removed."""
+    def new(cls, root: Path) -> TrainingRunFolder:
+        """A folder for a new training run; others without a checkpoint are removed."""
         before = read_pointer(root)
         for path in _runs(root):
             if before is None or path.name != before.run:
@@ -98,23 +99,23 @@ class RunFolder:
         return cls(root, name, None)
 
     @classmethod
-    def latest(cls, root: Path) -> RunFolder:
-        """The folder of a run that has a checkpoint.
+    def latest(cls, root: Path) -> TrainingRunFolder:
+        """The folder of a training run that has a checkpoint.
 
         Raises:
-            CheckpointError: the folder has no run with a checkpoint.
+            CheckpointError: the folder has no training run with a checkpoint.
         """
         pointer = read_pointer(root)
         if pointer is None:
             raise CheckpointError(
-                f"{root} holds no checkpoint to resume from: it has no {RUN}; start the run "
-                "without resuming it"
+                f"{root} holds no checkpoint to resume from: it has no {POINTER}; start the "
+                "training run without resuming it"
             )
         folder = cls(root, pointer.run, pointer.step)
         if not folder.checkpoint(pointer.step).is_dir():
             raise CheckpointError(
-                f"{root / RUN} names the checkpoint {folder.checkpoint(pointer.step)}, which is "
-                "not there; start the run anew, in another folder"
+                f"{root / POINTER} names the checkpoint {folder.checkpoint(pointer.step)}, which "
+                "is not there; start the training run anew, in another folder"
             )
         return folder
 
@@ -191,7 +192,7 @@ class RunFolder:
             if self.step != step:  # else it is interrupted right after this checkpoint
                 self._write(folder, config, weights, tokenizer, optimizer, {**state, "step": step})
                 pointer = {"format": FORMAT, "version": VERSION, "run": self.path.name}
-                replace_file(self.root / RUN, _json({**pointer, "step": step}))
+                replace_file(self.root / POINTER, _json({**pointer, "step": step}))
                 sync_folder(self.root)
                 self.step = step
             self._publish(folder, record)
@@ -248,7 +249,7 @@ class RunFolder:
         sync_folder(self.root)
 
     def _remove_old(self, keep_every: int) -> None:
-        """Remove other runs, and checkpoints that are not kept."""
+        """Remove other training runs, and checkpoints that are not kept."""
         for path in _runs(self.root):
             if path != self.path:
                 shutil.rmtree(path)
@@ -270,7 +271,7 @@ class RunFolder:
             raise
         except OSError as error:
             cure = "free some space and resume" if error.errno == ENOSPC else "resume from it"
-            cure = cure if self.step is not None else "start the run again"
+            cure = cure if self.step is not None else "start the training run again"
             raise SaveError(
                 error.errno,
                 f"{what} could not be written, {error.strerror or error}: "
@@ -300,7 +301,7 @@ def read_pointer(root: Path) -> Pointer | None:
     Raises:
         CheckpointError: it is damaged.
     """
-    path = root / RUN
+    path = root / POINTER
     if not path.is_file():
         return None
     content = load_json(path)
@@ -321,13 +322,14 @@ def _require_version(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _runs(root: Path) -> list[Path]:
-    """The folders of runs; `CheckpointError` for another folder of that name."""
+    """The folders of training runs; `CheckpointError` for another folder of that name."""
     folders = [root / name for name in ("run", "run-2") if (root / name).exists()]
     for path in folders:
         names = {inner.name for inner in path.iterdir()} if path.is_dir() else {""}
         if not all(name in _OURS or name.startswith(".") for name in names):
             raise CheckpointError(
-                f"{path} is not a run's folder, and a run needs that name; choose another folder"
+                f"{path} is not a training run's folder, and a training run needs that name; "
+                "choose another folder"
             )
     return folders
 

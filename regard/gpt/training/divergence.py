@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from regard.gpt.errors import DivergedError
 from regard.gpt.training.batches import Batch
-from regard.gpt.training.checkpoints import RunFolder
+from regard.gpt.training.checkpoints import TrainingRunFolder
 from regard.gpt.training.config import TrainConfig
 
 _NAMED = 8  # windows that an error names
@@ -20,14 +20,14 @@ def diverged(name: str, value: float, update: int, batch: Batch) -> DivergedErro
     windows = f"{len(starts)} windows of {batch.ids.shape[1]} tokens that begin at token {named}"
     return DivergedError(
         f"the {name} is {value} at update {update}, whose batch has {windows} of the training "
-        f"text, and {len(batch.starts) - len(starts)} random runs",
+        f"text, and {len(batch.starts) - len(starts)} random spans",
         step=update,
         starts=starts,
     )
 
 
 @contextmanager
-def divergence_advice(folder: RunFolder, config: TrainConfig) -> Iterator[None]:
+def divergence_advice(folder: TrainingRunFolder, config: TrainConfig) -> Iterator[None]:
     """Add to a `DivergedError` which checkpoint is left and what to change."""
     try:
         yield

@@ -81,8 +81,8 @@ def compiling(setting: Compile, machine: Machine) -> Decision:
     """Whether the model goes through torch.compile.
 
     Measured on two cores of a Xeon, in bfloat16: the compiled model makes an update 1.19 times as
-    fast at a width of 128 and 1.06 times at 384. How long a run must be to win back what compiling
-    takes was not measured, so it is off unless it is set.
+    fast at a width of 128 and 1.06 times at 384. How long a training run must be to win back what
+    compiling takes was not measured, so it is off unless it is set.
 
     Args:
         setting: the recipe's `compile`.
@@ -92,7 +92,7 @@ def compiling(setting: Compile, machine: Machine) -> Decision:
         ValueError: it is set to on and the compiler is missing.
 
     >>> compiling("auto", Machine(device="cpu", bfloat16=None, compiler="g++"))
-    Decision(on=False, reason='on a CPU it gains little; set it for a long run')
+    Decision(on=False, reason='on a CPU it gains little; set it for a long training run')
     """
     needed = _COMPILERS.get(machine.device)
     if setting == "on" and needed is not None and machine.compiler is None:
@@ -106,7 +106,7 @@ def compiling(setting: Compile, machine: Machine) -> Decision:
     if needed is not None and machine.compiler is None:
         return Decision(on=False, reason=f"there is no {needed[0]}")
     if machine.device == "cpu":
-        return Decision(on=False, reason="on a CPU it gains little; set it for a long run")
+        return Decision(on=False, reason="on a CPU it gains little; set it for a long training run")
     reason = f"whether it gains on {machine.device} was not measured; set it to try"
     return Decision(on=False, reason=reason)
 

@@ -29,7 +29,7 @@ from regard.gpt.checkpoint import load_json
 from regard.gpt.errors import CheckpointError
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import Tokenizer
-from regard.gpt.training.checkpoints import PATTERNS, RunFolder
+from regard.gpt.training.checkpoints import PATTERNS, TrainingRunFolder
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.packed_corpus import Corpus
 from regard.gpt.training.ranks import Ranks
@@ -49,7 +49,7 @@ _ROLE_NAMES = {"same token": Role.DUPLICATE.value, "itself": Role.CURRENT.value}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class History:
-    """The heads of a run, over its updates.
+    """The heads of a training run, over its updates.
 
     Attributes:
         steps: the updates, in order; M of them.
@@ -103,15 +103,15 @@ class History:
 
 
 def history(folder: str | Path) -> History:
-    """The recordings of a run's heads (`TrainConfig.record_every`).
+    """The recordings of a training run's heads (`TrainConfig.record_every`).
 
     Args:
-        folder: the run's folder.
+        folder: the training run's folder.
 
     Raises:
-        CheckpointError: the folder has no run with recordings, or damaged ones.
+        CheckpointError: the folder has no training run with recordings, or damaged ones.
     """
-    run = RunFolder.latest(Path(folder))
+    run = TrainingRunFolder.latest(Path(folder))
     place = run.path / PATTERNS
     if not (place / _PROBE).is_file():
         raise CheckpointError(
@@ -141,13 +141,15 @@ class HistoryWriter:
     """Records what the heads of a model do on one text.
 
     Args:
-        run: the run's folder.
+        run: the training run's folder.
         ids: the text, ``(T,)``, at most the model's context.
         tokenizer: which names its tokens.
-        step: the update that the run goes on from; recordings of later ones are dropped.
+        step: the update that the training run goes on from; recordings of later ones are dropped.
     """
 
-    def __init__(self, run: RunFolder, ids: Tensor, tokenizer: Tokenizer, step: int) -> None:
+    def __init__(
+        self, run: TrainingRunFolder, ids: Tensor, tokenizer: Tokenizer, step: int
+    ) -> None:
         self._ids = ids
         self._place = run.path / PATTERNS
         self._place.mkdir(exist_ok=True)
@@ -191,7 +193,12 @@ class HistoryWriter:
 
 
 def heads_recorder(
-    ranks: Ranks, folder: RunFolder, corpus: Corpus, model: GPT, config: TrainConfig, step: int
+    ranks: Ranks,
+    folder: TrainingRunFolder,
+    corpus: Corpus,
+    model: GPT,
+    config: TrainConfig,
+    step: int,
 ) -> Callable[[int, GPT], object] | None:
     """What is called at every update that is to be recorded; None where none is.
 

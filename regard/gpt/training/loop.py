@@ -41,7 +41,7 @@ _VALIDATED = 65_536  # tokens; validating on all of a large text would take long
 
 
 class Loop:
-    """A run and its progress.
+    """A training run and its progress.
 
     Args:
         setup: what is trained, on which text and how.
@@ -141,8 +141,8 @@ class Loop:
     def _update(self) -> Metrics:
         """Make one update, and validate and write a checkpoint where they are due.
 
-        Metrics are written before the checkpoint: a run that is cut off in between resumes from the
-        checkpoint before, and drops the lines that came after that.
+        Metrics are written before the checkpoint: a training run that is cut off in between resumes
+        from the checkpoint before, and drops the lines that came after that.
         """
         step, state, config = self.state.step, self.state, self.config
         batch = self.batches.batch(step)
@@ -311,7 +311,8 @@ class TrainStep:
         Raises:
             DivergedError: either is not finite; the model is unchanged.
         """
-        # Dropout depends on seed, update and rank alone, so that a resumed run draws the same.
+        # Dropout depends on seed, update and rank alone, so that a resumed training run draws the
+        # same.
         rank = (self.ranks.rank,) if self.ranks.rank else ()  # rank 0 draws as one process does
         _seed(mix(self.config.seed, step, *rank), self._device)
         passes = batch.split(self.config.accumulate, rank=self.ranks.rank, ranks=self.ranks.size)

@@ -1,4 +1,4 @@
-"""Metrics of every update, the file they are written to, and the timer of a run."""
+"""Metrics of every update, the file they are written to, and the timer of a training run."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Metrics:
         gradient_norm: of that batch, before it was clipped.
         learning_rate: of that update.
         tokens: tokens trained on so far.
-        seconds: time spent so far, over all parts of a run that was interrupted.
+        seconds: time spent so far, over all parts of a training run that was interrupted.
         tokens_per_second: of the last update.
         seconds_left: until the last update, at the speed so far.
         memory: peak memory of this process, in bytes; on a GPU, of its memory.
         share_of_peak: operations a second of the last update, as a share of what this machine
-            reaches in a large matrix product; None where the run was too short to measure it. Of
-            several processes, as if each had a machine as fast as this one.
+            reaches in a large matrix product; None where the training run was too short to measure
+            it. Of several processes, as if each had a machine as fast as this one.
         validation_loss: in nats a token of held-out text, where it was measured at this step.
         bits_per_byte: the same in bits a byte of that text, which makes tokenizers comparable.
         checkpoint: the folder of the checkpoint, where one was written at this step.
@@ -103,8 +103,8 @@ class MetricsFile:
 
     Args:
         path: the file.
-        step: the update that the run resumes from; lines of later ones, which an interrupted run
-            left, and damaged lines are dropped.
+        step: the update that the training run resumes from; lines of later ones, which an
+            interrupted training run left, and damaged lines are dropped.
 
     Attributes:
         lost: how many updates up to that one have no whole line.
@@ -139,7 +139,7 @@ def perplexity(loss: float) -> float:
 
 
 class Timer:
-    """Measures the speed of a run, and estimates the time left.
+    """Measures the speed of a training run, and estimates the time left.
 
     Args:
         gpt: the model's shape.
@@ -147,7 +147,7 @@ class Timer:
         device: where it runs.
         bfloat16: whether products are computed in it.
         ranks: how many processes there are, each on a machine or GPU of its own.
-        steps: updates of the whole run.
+        steps: updates of the whole training run.
         step: updates made before.
         seconds: the time that they took.
     """
@@ -186,7 +186,7 @@ class Timer:
         done = step - self._made
         speed = tokens / spent
         total = self._seconds + now - self._start
-        # The peak takes 0.1 s to measure, so a shorter run goes without.
+        # The peak takes 0.1 s to measure, so a shorter training run goes without.
         known = now - self._start > 1.0
         peak = peak_rate(str(self._device), self._dtype) if known else None
         if known:
@@ -220,8 +220,8 @@ def operations(gpt: GPTConfig, parameters: int, length: int) -> float:
 def peak_rate(device: str, dtype: torch.dtype) -> float | None:
     """Operations a second that this machine reaches in a product of two large matrices.
 
-    None where a GPU has no memory left for them (0.1 GB in bfloat16): a run does not end for a
-    figure.
+    None where a GPU has no memory left for them (0.1 GB in bfloat16): a training run does not end
+    for a figure.
     """
     # On a GPU a single product takes no longer than its launch, so several are timed.
     size, count = (1024, 1) if device == "cpu" else (4096, 16)

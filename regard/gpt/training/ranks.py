@@ -152,7 +152,7 @@ class Ranks:
 
 @contextmanager
 def current_ranks() -> Iterator[Ranks]:
-    """The ranks of a run."""
+    """The ranks of a training run."""
     ranks = Ranks()
     try:
         yield ranks

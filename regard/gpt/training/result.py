@@ -18,7 +18,7 @@ from regard.gpt.training.packed_corpus import Corpus
 
 @dataclass
 class TrainState:
-    """The progress of a run: what changes with every update, beside model and optimizer."""
+    """What changes with every update of a training run, beside model and optimizer."""
 
     step: int = 0
     tokens: int = 0

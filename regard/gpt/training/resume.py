@@ -1,4 +1,4 @@
-"""A run that resumes from its latest checkpoint, and what may differ from before."""
+"""A training run that resumes from its latest checkpoint, and what may differ from before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from regard.gpt.errors import CheckpointError
 from regard.gpt.training._console import print_line
 from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training._sources import source_of
-from regard.gpt.training.checkpoints import CORPUS, STATE, Checkpoint, RunFolder, lock_folder
+from regard.gpt.training.checkpoints import (
+    CORPUS,
+    STATE,
+    Checkpoint,
+    TrainingRunFolder,
+    lock_folder,
+)
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.packed_corpus import Corpus, open_corpus
 from regard.gpt.training.ranks import Ranks
@@ -28,7 +34,7 @@ _FREE = {"evaluate_every", "keep_every", "parallel"}
 """Fields that change nothing of what is computed, but for rounding."""
 
 
-def resumed_run(
+def resumed_training_run(
     root: Path,
     ranks: Ranks,
     lock: FolderLock,
@@ -38,12 +44,12 @@ def resumed_run(
     device: torch.device,
     console: Console,
 ) -> Setup:
-    """Set up a run as its latest checkpoint left it; see `regard.gpt.train` for errors."""
+    """Set up a training run as its latest checkpoint left it; see `regard.gpt.train` for errors."""
     with ranks.synchronized(long=True) as status:
-        folder = RunFolder.latest(root)
+        folder = TrainingRunFolder.latest(root)
         if ranks.is_main:
             lock_folder(lock, root)
-            folder = RunFolder.latest(root)  # another process may have trained until now
+            folder = TrainingRunFolder.latest(root)  # another process may have trained until now
         checkpoint = folder.load()
         state = checkpoint.state
         try:
@@ -77,13 +83,13 @@ def resumed_run(
 
 
 def _same_corpus(
-    folder: RunFolder,
+    folder: TrainingRunFolder,
     checkpoint: Checkpoint,
     origin: Mapping[str, Any],
     data: Data,
     config: TrainConfig,
 ) -> Corpus:
-    """The corpus of the run.
+    """The corpus of the training run.
 
     Raises:
         CheckpointError: it has changed, or `data` is another one.
@@ -96,12 +102,12 @@ def _same_corpus(
     if corpus.tokenizer.to_json() != checkpoint.tokenizer.to_json():
         raise CheckpointError(
             f"{corpus.folder} was made with another tokenizer than the model in {folder.root}; "
-            "resume with the corpus that the run was started with"
+            "resume with the corpus that the training run was started with"
         )
     if corpus.fingerprint != origin["fingerprint"]:
         raise CheckpointError(
-            f"{corpus.folder} is not the corpus that the run in {folder.root} was started with: "
-            "its checksum differs"
+            f"{corpus.folder} is not the corpus that the training run in {folder.root} was "
+            "started with: its checksum differs"
         )
     if data.texts is not None:
         source = source_of(
@@ -111,8 +117,8 @@ def _same_corpus(
             pass  # files are described when they have been read
         if source.describe() != corpus.manifest["source"]:
             raise CheckpointError(
-                f"the text is not the one that the run in {folder.root} was started with: its "
-                "checksum differs; leave it out, or start another run"
+                f"the text is not the one that the training run in {folder.root} was started with: "
+                "its checksum differs; leave it out, or start another training run"
             )
     return corpus
 
@@ -126,15 +132,15 @@ def recipe(state: Mapping[str, Any]) -> tuple[GPTConfig, TrainConfig]:
 
 
 def recipe_of(folder: str | Path) -> tuple[GPTConfig, TrainConfig]:
-    """The shape and the recipe of the run in a folder, as its latest checkpoint has them.
+    """The shape and the recipe of the training run in a folder, as its latest checkpoint has them.
 
     Raises:
         CheckpointError: there is no checkpoint, or it is damaged.
     """
-    return recipe(RunFolder.latest(Path(folder)).state())
+    return recipe(TrainingRunFolder.latest(Path(folder)).state())
 
 
-def _require_described(folder: RunFolder, config: GPTConfig, expected: GPTConfig) -> None:
+def _require_described(folder: TrainingRunFolder, config: GPTConfig, expected: GPTConfig) -> None:
     """Hold a checkpoint's model to what its `state.json` says, which has a checksum.
 
     Weights of earlier versions have no checksum of `config.json`, so a change of it would pass.
@@ -159,7 +165,7 @@ def _require_same_recipe(
     new_gpt: GPTConfig | None,
     new_config: TrainConfig | None,
 ) -> TrainConfig:
-    """Hold a resumed run to its recipe; the recipe it resumes with.
+    """Hold a resumed training run to its recipe; the recipe it resumes with.
 
     `evaluate_every`, `keep_every` and `parallel` may change; so may `steps`, as long as the updates
     that were made would have been the same: with the schedule ``wsd``, before the learning rate
@@ -191,24 +197,27 @@ def _compare(before: Any, now: Any, *, free: set[str]) -> None:
     for name, value in asdict(before).items():
         if name not in free and wanted[name] != value:
             raise CheckpointError(
-                f"{type(before).__name__}.{name} is {wanted[name]!r} and the run that is to be "
-                f"resumed has {value!r}; resume it as it is, or start another run"
+                f"{type(before).__name__}.{name} is {wanted[name]!r} and the training run that "
+                f"is to be resumed has {value!r}; resume it as it is, or start another training run"
             )
 
 
 def _require_steps(step: int, context: int, before: TrainConfig, now: TrainConfig) -> None:
-    what = f"TrainConfig.steps is {now.steps} and the run that is to be resumed has {before.steps}"
+    what = (
+        f"TrainConfig.steps is {now.steps} and the training run that is to be resumed has "
+        f"{before.steps}"
+    )
     if now.steps < step:
         raise CheckpointError(f"{what}, of which {step} are made")
     for number in range(step):
         if learning_rate(number, before) != learning_rate(number, now):
             raise CheckpointError(
                 f"{what}: by schedule={before.schedule!r} the learning rate of update "
-                f"{number + 1}, which was made, would have been another; a run with "
+                f"{number + 1}, which was made, would have been another; a training run with "
                 "schedule='wsd' can be made longer until its learning rate falls"
             )
         if context_length(number, context, before) != context_length(number, context, now):
             raise CheckpointError(
                 f"{what}: by ramp={before.ramp} the windows of update {number + 1}, which was "
-                "made, would have been others; a run with ramp=0 can be made longer"
+                "made, would have been others; a training run with ramp=0 can be made longer"
             )

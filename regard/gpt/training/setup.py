@@ -1,4 +1,4 @@
-"""What a run starts with: folder, text, batches and model of a new run."""
+"""What a training run starts with: folder, text, batches and model of a new training run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regard.gpt.model import GPT
 from regard.gpt.training._console import print_line
 from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training.batches import Batches
-from regard.gpt.training.checkpoints import CORPUS, RunFolder, lock_folder
+from regard.gpt.training.checkpoints import CORPUS, TrainingRunFolder, lock_folder
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import python_texts
 from regard.gpt.training.hardware import bfloat16, compiling, this_machine
@@ -41,20 +41,20 @@ class Setup:
     """What the training loop starts with.
 
     Attributes:
-        folder: the run's.
+        folder: the training run's.
         config: the recipe.
         corpus: the text, as tokens.
-        corpus_origin: its path, where it is not in the run's folder, and its fingerprint.
+        corpus_origin: its path, where it is not in the training run's folder, and its fingerprint.
         batches: the batch of every update.
         model: the whole model, on its device, in training mode.
         bfloat16: whether matrix products are computed in it.
         compile: whether the model goes through `torch.compile`.
         state: the progress so far.
-        shards: of a resumed run, the checksums of the optimizer's files where several ranks wrote
-            it; None for a new run.
+        shards: of a resumed training run, the checksums of the optimizer's files where several
+            ranks wrote it; None for a new training run.
     """
 
-    folder: RunFolder
+    folder: TrainingRunFolder
     config: TrainConfig
     corpus: Corpus
     corpus_origin: dict[str, Any]
@@ -88,7 +88,7 @@ class Setup:
 
 
 @contextmanager
-def new_run(
+def new_training_run(
     root: Path,
     ranks: Ranks,
     lock: FolderLock,
@@ -98,17 +98,17 @@ def new_run(
     device: torch.device,
     console: Console,
 ) -> Iterator[Setup]:
-    """Set up a run; where the block fails before the first update, its folder is removed."""
+    """Set up a training run, whose folder goes where the block fails before an update."""
     existed, state = root.exists(), TrainState()
-    folder: RunFolder | None = None
+    folder: TrainingRunFolder | None = None
     try:
         with ranks.synchronized() as status:
             if ranks.is_main:
                 require_writable(root)  # before hours of training
                 lock_folder(lock, root)
-                folder = RunFolder.new(root)
+                folder = TrainingRunFolder.new(root)
                 status.own["run"] = folder.path.name
-        folder = folder or RunFolder(root, status.all[0]["run"], None)
+        folder = folder or TrainingRunFolder(root, status.all[0]["run"], None)
         ranks.require_shared(root)
         yield _setup(folder, ranks, data, gpt, config, device, console, state)
     except BaseException:
@@ -123,7 +123,7 @@ def new_run(
 
 
 def _setup(
-    folder: RunFolder,
+    folder: TrainingRunFolder,
     ranks: Ranks,
     data: Data,
     gpt: GPTConfig,
@@ -186,7 +186,7 @@ def _setup(
 
 
 def make_batches(corpus: Corpus, gpt: GPTConfig, config: TrainConfig) -> Batches:
-    """The batches of a run."""
+    """The batches of a training run."""
     return Batches(
         tokens=corpus.training, context=gpt.context, vocab_size=gpt.vocab_size, config=config
     )

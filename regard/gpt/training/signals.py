@@ -1,4 +1,4 @@
-"""Signals that stop a run between two updates."""
+"""Signals that stop a training run between two updates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Terminated(KeyboardInterrupt):
-    """A SIGTERM, which ends a run as Ctrl-C does; its process then ends with another status."""
+    """A SIGTERM, which ends a training run as Ctrl-C does, with another status."""
 
 
 class StopSignal:

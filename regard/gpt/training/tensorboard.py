@@ -1,4 +1,4 @@
-"""A run's numbers in TensorBoard."""
+"""A training run's numbers in TensorBoard."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TensorBoard:
         self._writer: SummaryWriter | None = None
 
     def __call__(self, metrics: Metrics, /) -> None:
-        """Write the numbers of an update; later updates of an interrupted run are purged."""
+        """Write the numbers of an update; later ones, of before an interruption, are purged."""
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 

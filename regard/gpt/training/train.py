@@ -1,4 +1,4 @@
-"""Training a GPT on text, with checkpoints from which an interrupted run resumes."""
+"""Training a GPT on text, with checkpoints from which an interrupted training run resumes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from regard.gpt.training.metrics import Callback
 from regard.gpt.training.packed_corpus import Corpus
 from regard.gpt.training.ranks import current_ranks
 from regard.gpt.training.result import TrainResult
-from regard.gpt.training.resume import resumed_run
-from regard.gpt.training.setup import Data, new_run
+from regard.gpt.training.resume import resumed_training_run
+from regard.gpt.training.setup import Data, new_training_run
 
 
 def train(
@@ -39,13 +39,13 @@ def train(
     console: Console | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainResult:
-    """Train a GPT from random weights into a folder, or resume an interrupted run.
+    """Train a GPT from random weights into a folder, or resume an interrupted training run.
 
     AdamW (Loshchilov and Hutter, 2019) with decay on weights of two dimensions, linear warm-up,
     a learning rate that falls, and the gradient's norm clipped. After every validation, at the end,
-    and where Ctrl-C or SIGTERM ends the run after its first update, `folder` gets the model and a
-    checkpoint. A resumed run computes what it would have computed without the interruption, to the
-    last bit, on the same machine with the same number of threads.
+    and where Ctrl-C or SIGTERM ends the training run after its first update, `folder` gets the
+    model and a checkpoint. A resumed training run computes what it would have computed without the
+    interruption, to the last bit, on the same machine with the same number of threads.
 
     In a process group of `torch.distributed`, all ranks train together: each calls this with the
     same arguments, and computes its part of every batch, whose size is that of `config`. The
@@ -64,9 +64,9 @@ def train(
             vocabulary is the text's characters, whatever `vocab_size` says.
         config: how to train; None is the default recipe.
         resume: whether to resume from the latest checkpoint in `folder`. Where `gpt` and `config`
-            are None they are the run's; otherwise they may differ in `evaluate_every`,
+            are None they are the training run's; otherwise they may differ in `evaluate_every`,
             in `keep_every`, and in `steps` as long as the updates that were made would have been
-            the same. `texts` have to be those of the run, or None.
+            the same. `texts` have to be those of the training run, or None.
         overwrite: whether to replace a model in `folder`; it stays until the first checkpoint of
             the new one.
         utf8_only: whether to skip files that are not UTF-8 text, as `prepare` does.
@@ -80,13 +80,13 @@ def train(
 
     Raises:
         CheckpointError: `folder` already holds a model, and `overwrite` and `resume` are False; or
-            it holds no checkpoint to resume from, a damaged one, or a run with another recipe or
-            text; or another process trains in it.
+            it holds no checkpoint to resume from, a damaged one, or a training run with another
+            recipe or text; or another process trains in it.
         CorpusError: there is no text, or too little for the context; or the corpus is damaged.
         OSError: `folder` or a file in it cannot be made; raised before training.
         SaveError: a checkpoint could not be written, such as on a full disk; the one before stays.
         TypeError: `texts` is a str, or one of them is not.
-        ValueError: the context has no room for the repeated runs that `config` asks for, or
+        ValueError: the context has no room for the repeated spans that `config` asks for, or
             arguments exclude each other, or differ between ranks; or a text holds a lone surrogate,
             which UTF-8 cannot express.
         DivergedError: a loss or a gradient is NaN or infinite; the latest checkpoint stays.
@@ -111,7 +111,7 @@ def train(
     ):
         console = Console(quiet=True) if not ranks.is_main else console or Console(stderr=True)
         if resume:
-            setup = resumed_run(root, ranks, lock, data, gpt, config, device, console)
+            setup = resumed_training_run(root, ranks, lock, data, gpt, config, device, console)
             loop = Loop(setup, ranks)
             loop.finish_save()
             print_line(console, f"{root}: going on after update {setup.state.step}")
@@ -120,14 +120,14 @@ def train(
         if gpt.context < 2 and config.repeats > 0:
             raise ValueError(
                 f"context is {gpt.context} and repeats {config.repeats}: a window of one token has "
-                "no room for a repeated run; choose a context of at least 2, or repeats=0"
+                "no room for a repeated span; choose a context of at least 2, or repeats=0"
             )
         if holds_model(root) and not overwrite:
             raise CheckpointError(
-                f"{root} already holds a model; train into another folder, go on with its run by "
-                "resume=True, or replace it by overwrite=True"
+                f"{root} already holds a model; train into another folder, go on with its training "
+                "run by resume=True, or replace it by overwrite=True"
             )
-        with new_run(root, ranks, lock, data, gpt, config, device, console) as setup:
+        with new_training_run(root, ranks, lock, data, gpt, config, device, console) as setup:
             return Loop(setup, ranks).run(console, callbacks)
 
 
