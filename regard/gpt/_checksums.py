@@ -25,7 +25,7 @@ def checksum(content: Any) -> str:
 
 def checksums(files: Mapping[str, bytes]) -> dict[str, str]:
     """The checksums of JSON files for the header of the weights, by a key for each name."""
-    return {_key(name): checksum(json.loads(data)) for name, data in files.items()}
+    return {f"sha256.{name}": checksum(json.loads(data)) for name, data in files.items()}
 
 
 def require_written(weights: Path, contents: Mapping[str, Any]) -> None:
@@ -40,15 +40,11 @@ def require_written(weights: Path, contents: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: one has changed since the weights were written.
     """
-    expected = about(weights)
+    header = about(weights)
     for name, content in contents.items():
-        if _key(name) in expected and expected[_key(name)] != checksum(content):
+        if header.get(f"sha256.{name}", actual := checksum(content)) != actual:
             raise CheckpointError(
                 f"{weights.with_name(name)} is damaged: it was changed after {weights.name} was "
                 "written, or belongs to another model, since its checksum differs; copy the "
                 "model's files together from where they are whole"
             )
-
-
-def _key(name: str) -> str:
-    return f"sha256.{name}"

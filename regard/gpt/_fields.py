@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import field
+from math import inf, isfinite
 from typing import Any
 
 _MOST = 2**31 - 1
@@ -19,53 +20,45 @@ def require_count(config: object, name: str, *, least: int, most: int = _MOST) -
     """Raise ValueError unless a field is a whole number in a range."""
     value = getattr(config, name)
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or not least <= value <= most:
-        raise ValueError(
-            f"{type(config).__name__}.{name} is {value!r}; expected a whole number >= {least} and "
-            f"<= {most}"
-        )
+    expected = f"a whole number >= {least} and <= {most}"
+    _require(config, name, expected, is_met=whole and least <= value <= most)
 
 
 def require_number(
     config: object,
     name: str,
     *,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    below: float | None = None,
+    least: float = -inf,
+    above: float = -inf,
+    most: float = inf,
+    below: float = inf,
 ) -> None:
     """Raise ValueError unless a field is a finite number in a range."""
     value = getattr(config, name)
-    bounds = [
-        (f">= {least}", least is None or (_real(value) and value >= least)),
-        (f"> {above}", above is None or (_real(value) and value > above)),
-        (f"<= {most}", most is None or (_real(value) and value <= most)),
-        (f"< {below}", below is None or (_real(value) and value < below)),
-    ]
-    if not all(held for _, held in bounds):
-        wanted = [text for text, _ in bounds if not text.endswith("None")]
-        raise ValueError(
-            f"{type(config).__name__}.{name} is {value!r}; expected a number {' and '.join(wanted)}"
-        )
-
-
-def _real(value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return abs(value) <= sys.float_info.max  # an int may be too large for a float
+    bounds = [(">=", least), (">", above), ("<=", most), ("<", below)]
+    expected = " and ".join(f"{sign} {bound}" for sign, bound in bounds if isfinite(bound))
+    fits = _is_finite(value) and least <= value <= most and above < value < below
+    _require(config, name, f"a number {expected}", is_met=fits)
 
 
 def require_flag(config: object, name: str) -> None:
     """Raise ValueError unless a field is True or False."""
-    value = getattr(config, name)
-    if type(value) is not bool:
-        raise ValueError(f"{type(config).__name__}.{name} is {value!r}; expected True or False")
+    _require(config, name, "True or False", is_met=type(getattr(config, name)) is bool)
 
 
 def require_choice(config: object, name: str, *choices: str) -> None:
     """Raise ValueError unless a field is one of some words."""
-    value = getattr(config, name)
-    if value not in choices:
-        expected = f"{', '.join(choices[:-1])} or {choices[-1]}"
+    expected = f"{', '.join(choices[:-1])} or {choices[-1]}"
+    _require(config, name, expected, is_met=getattr(config, name) in choices)
+
+
+def _require(config: object, name: str, expected: str, *, is_met: bool) -> None:
+    if not is_met:
+        value = getattr(config, name)
         raise ValueError(f"{type(config).__name__}.{name} is {value!r}; expected {expected}")
+
+
+def _is_finite(value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # an int may be too large for a float

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -19,8 +21,7 @@ _CHECKSUM = "sha256"
 
 def dump(tensors: Mapping[str, Tensor], *, about: Mapping[str, str] | None = None) -> bytes:
     """The contents of a file of these tensors; arguments as for `write`."""
-    tensors = _on_cpu(tensors)
-    about = {**(about or {}), _CHECKSUM: checksum(tensors)}
+    tensors, about = _with_checksum(tensors, about)
     return safetensors.torch.save(tensors, metadata=about)
 
 
@@ -37,8 +38,7 @@ def write(
     Raises:
         OSError: it can't be written, such as on a full disk.
     """
-    tensors = _on_cpu(tensors)
-    about = {**(about or {}), _CHECKSUM: checksum(tensors)}
+    tensors, about = _with_checksum(tensors, about)
     with as_os_error(path):
         safetensors.torch.save_file(tensors, path, metadata=about)
     as_any_new_file(path)
@@ -69,9 +69,27 @@ def about(path: Path) -> dict[str, str]:
     Raises:
         CheckpointError: the file is cut short, or no file of tensors.
     """
+    with opened(path) as file:
+        return dict(file.metadata() or {})
+
+
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor, from the file's header; `CheckpointError` as for `about`."""
+    with opened(path) as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
+
+
+def count_layers(names: Iterable[str]) -> int:
+    """The layers of a GPT whose weights have these names."""
+    return sum(name.endswith(".ln_1.weight") for name in names)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """A file of tensors, which are read one by one; `CheckpointError` where it is damaged."""
     try:
         with safetensors.safe_open(path, "pt") as file:
-            return dict(file.metadata() or {})
+            yield file
     except safetensors.SafetensorError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
 
@@ -86,5 +104,9 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+def _with_checksum(
+    tensors: Mapping[str, Tensor], about: Mapping[str, str] | None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors on the CPU, and the header's entries with their checksum."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return tensors, {**(about or {}), _CHECKSUM: checksum(tensors)}

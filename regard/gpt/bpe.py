@@ -11,7 +11,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from regard.gpt.tokenizer import FILE, checked, require_utf8, save_tokenizer
+from regard.gpt.tokenizer import FILE, Tokenizer, checked, require_utf8
 
 END = "<|endoftext|>"
 """The token that ends a document, by GPT-2's name for it."""
@@ -19,7 +19,7 @@ END = "<|endoftext|>"
 _BYTES, _MOST = 256, 1 << 24
 
 
-class BPETokenizer:
+class BPETokenizer(Tokenizer):
     """Byte-level BPE: any text has an encoding, and decoding gives exactly that text back.
 
     The first 256 tokens are the bytes; each further one joins two earlier ones. Get one from
@@ -77,9 +77,7 @@ class BPETokenizer:
                 f"vocab_size is {vocab_size}; expected at least {least}, one token a byte"
                 f"{' and one that ends a document' if end else ''}"
             )
-        inner = tokenizers.Tokenizer(models.BPE())
-        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        inner.decoder = decoders.ByteLevel()
+        inner = _byte_level(models.BPE())
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size - end,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -145,10 +143,6 @@ class BPETokenizer:
             raise ValueError(f"not a tokenizer of the tokenizers library: {error}") from None
         return cls(inner)
 
-    def save(self, folder: str | Path) -> None:
-        """Write `tokenizer.json` to `folder`, which is made if it does not exist."""
-        save_tokenizer(self, folder)
-
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The tokenizer in `folder`; `ValueError` if it is of another kind."""
@@ -169,9 +163,7 @@ class BPETokenizer:
             model = models.BPE.from_file(str(vocabulary), str(merges))
         except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
             raise ValueError(f"{vocabulary} and {merges} make no BPE: {error}") from None
-        inner = tokenizers.Tokenizer(model)
-        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        inner.decoder = decoders.ByteLevel()
+        inner = _byte_level(model)
         if inner.token_to_id(END) is not None:  # one token of its own, whatever stands around it
             inner.add_special_tokens([END])
         return cls(inner)
@@ -194,6 +186,13 @@ class BPETokenizer:
 
     def _bytes(self, ids: Iterable[int]) -> bytes:
         return b"".join(self._data[i] for i in checked(ids, self.vocab_size))
+
+
+def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer(model)
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    return inner
 
 
 def _in_utf8(texts: Iterable[str]) -> Iterator[str]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 
 from regard._files import replace_files
 from regard.gpt._checksums import checksums, require_written
-from regard.gpt._tensors import dump, read
+from regard.gpt._tensors import count_layers, dump, read, read_shapes
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
@@ -53,13 +53,9 @@ def save(
         ValueError: the tokenizer's vocabulary is not the model's.
     """
     folder = Path(folder)
-    if tokenizer.vocab_size != model.config.vocab_size:
-        raise ValueError(
-            f"tokenizer has {tokenizer.vocab_size} tokens and the model's vocabulary is "
-            f"{model.config.vocab_size}; save a model with the tokenizer it was trained with"
-        )
+    require_own_tokenizer(model, tokenizer)
     contents = {
-        folder / CONFIG: (json.dumps(asdict(model.config), indent=2) + "\n").encode(),
+        folder / CONFIG: dump_json(asdict(model.config)),
         folder / TOKENIZER: tokenizer.to_json().encode(),
     }
     if not overwrite:
@@ -68,7 +64,7 @@ def save(
     written = checksums({path.name: data for path, data in contents.items()})
     contents[folder / WEIGHTS] = dump(model.state_dict(), about=written)
     if training is not None:
-        contents[folder / TRAINING] = (json.dumps(training, indent=2) + "\n").encode()
+        contents[folder / TRAINING] = dump_json(training)
     replace_files(contents)
     if training is None and overwrite:  # the record was another model's
         (folder / TRAINING).unlink(missing_ok=True)
@@ -103,14 +99,12 @@ def load(
     if holds_pretrained(folder):
         return _load_pretrained(folder, device)
     _require_files(folder)
-    _require_whole(folder)
+    require_written(
+        folder / WEIGHTS, {name: load_json(folder / name) for name in (CONFIG, TOKENIZER)}
+    )
     config = _load_config(folder / CONFIG)
     tokenizer = load_tokenizer(folder / TOKENIZER)
-    if tokenizer.vocab_size != config.vocab_size:
-        raise CheckpointError(
-            f"{folder / TOKENIZER} has {tokenizer.vocab_size} tokens and {CONFIG} says "
-            f"vocab_size={config.vocab_size}: the files belong to different models"
-        )
+    _require_one_model(folder, config, tokenizer)
     _require_fit(folder / WEIGHTS, config)
     with torch.device("meta"):  # no first weights are drawn, to be thrown away
         model = GPT(config)
@@ -142,35 +136,43 @@ def holds_pretrained(folder: Path) -> bool:
 
 def _load_pretrained(folder: Path, device: torch.device | str) -> tuple[GPT, Tokenizer]:
     model, tokenizer = GPT.from_pretrained(folder), BPETokenizer.from_pretrained(folder)
-    if tokenizer.vocab_size != model.config.vocab_size:
-        raise CheckpointError(
-            f"{folder} has a tokenizer of {tokenizer.vocab_size} tokens and its {CONFIG} says "
-            f"vocab_size={model.config.vocab_size}: the files belong to different models"
-        )
+    _require_one_model(folder, model.config, tokenizer)
     return model.to(device), tokenizer
+
+
+def require_own_tokenizer(model: GPT, tokenizer: Tokenizer) -> None:
+    """Raise ValueError where a tokenizer's vocabulary is not the model's."""
+    if tokenizer.vocab_size != model.config.vocab_size:
+        raise ValueError(
+            f"tokenizer has {tokenizer.vocab_size} tokens and the model's vocabulary is "
+            f"{model.config.vocab_size}; save a model with the tokenizer it was trained with"
+        )
+
+
+def _require_one_model(folder: Path, config: GPTConfig, tokenizer: Tokenizer) -> None:
+    if tokenizer.vocab_size != config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and {CONFIG} says "
+            f"vocab_size={config.vocab_size}: the files belong to different models"
+        )
 
 
 def _require_same(folder: Path, config: GPTConfig, tokenizer: Tokenizer) -> None:
     """Compare contents, not bytes: an earlier version may have formatted them otherwise."""
     if not holds_model(folder):
         return
+    is_same: Callable[[Path], bool]
     for path, is_same in (
         (folder / CONFIG, lambda path: _load_config(path) == config),
         (folder / TOKENIZER, lambda path: load_tokenizer(path).to_json() == tokenizer.to_json()),
     ):
-        if path.exists() and not _true(is_same, path):
-            raise CheckpointError(
-                f"{folder} holds another model (its {path.name} differs), which would be lost; "
-                "save to another folder, or with overwrite=True"
-            )
-
-
-def _true(question: Callable[[Path], bool], path: Path) -> bool:
-    """The answer; no, where the file is damaged, or not ours."""
-    try:
-        return question(path)
-    except CheckpointError:
-        return False
+        with suppress(CheckpointError):  # a file that is damaged, or not ours, is another
+            if not path.exists() or is_same(path):
+                continue
+        raise CheckpointError(
+            f"{folder} holds another model (its {path.name} differs), which would be lost; save "
+            "to another folder, or with overwrite=True"
+        )
 
 
 def _require_files(folder: Path) -> None:
@@ -187,10 +189,9 @@ def _require_files(folder: Path) -> None:
         )
 
 
-def _require_whole(folder: Path) -> None:
-    """Hold the files beside the weights to what they were, before a library is given them."""
-    words = {name: load_json(folder / name) for name in (CONFIG, TOKENIZER)}
-    require_written(folder / WEIGHTS, words)
+def dump_json(content: Mapping[str, Any]) -> bytes:
+    """The bytes of a JSON file."""
+    return (json.dumps(content, indent=2) + "\n").encode()
 
 
 def load_json(path: Path) -> dict[str, Any]:
@@ -226,12 +227,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 def _require_fit(path: Path, config: GPTConfig) -> None:
     """Compare sizes with the file's header, before memory is taken for a model of those sizes."""
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
-    except safetensors.SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from None
-    layers = sum(name.startswith("h.") and name.endswith(".ln_1.weight") for name in shapes)
+    shapes = read_shapes(path)
+    layers = count_layers(shapes)
     if layers != config.layers:
         raise CheckpointError(
             f"{path} does not fit {CONFIG}: it has {layers} layers, expected {config.layers}"

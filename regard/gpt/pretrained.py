@@ -6,13 +6,11 @@ tokenizer's files. Only JSON, text and safetensors are read; a pickled `pytorch_
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -20,8 +18,9 @@ from torch import Tensor
 from regard._extras import needing
 from regard._files import replace_files
 from regard.gpt._gpt2_config import config_of, gpt2_config
+from regard.gpt._tensors import count_layers, opened, read_shapes
 from regard.gpt.bpe import BPETokenizer
-from regard.gpt.checkpoint import CONFIG, WEIGHTS, load_json
+from regard.gpt.checkpoint import CONFIG, WEIGHTS, dump_json, load_json, require_own_tokenizer
 from regard.gpt.errors import CheckpointError
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
@@ -107,7 +106,7 @@ def write_model(model: GPT, folder: str | Path, tokenizer: Tokenizer | None) -> 
     """Write the folder that `transformers` reads; see `GPT.save_pretrained`."""
     folder = Path(folder)
     config = gpt2_config(model.config)
-    contents = {folder / CONFIG: _json(config)}
+    contents = {folder / CONFIG: dump_json(config)}
     if tokenizer is not None:
         contents |= _tokenizer_files(folder, tokenizer, model)
     weights = {
@@ -154,6 +153,8 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
         for name, file in places.items():
             if not isinstance(file, str) or Path(file).name != file:
                 raise CheckpointError(f"{folder / INDEX} is damaged: {file!r} is not a file name")
+            if not (folder / file).is_file():
+                raise CheckpointError(f"{folder / file}, which {INDEX} names, is missing")
             listed = files.setdefault(folder / file, set())
             assert listed is not None, "it is one of these sets"
             listed.add(name)
@@ -171,27 +172,18 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
 def _read(files: Mapping[Path, set[str] | None]) -> Iterator[tuple[Path, str, Tensor]]:
     """One weight after another, so that no file is in memory twice."""
     for path, listed in files.items():
-        try:
-            with safetensors.safe_open(path, "pt") as file:
-                names = set(file.keys())
-                if listed is not None and names != listed:
-                    odd = min(names ^ listed)
-                    raise CheckpointError(f"{path} and {INDEX} do not agree on the weight {odd}")
-                for name in sorted(names):
-                    yield path, name, file.get_tensor(name)
-        except (safetensors.SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is damaged or missing: {error}") from None
+        with opened(path) as file:
+            names = set(file.keys())
+            if listed is not None and names != listed:
+                odd = min(names ^ listed)
+                raise CheckpointError(f"{path} and {INDEX} do not agree on the weight {odd}")
+            for name in sorted(names):
+                yield path, name, file.get_tensor(name)
 
 
 def _require_fit(files: Mapping[Path, set[str] | None], layers: int, folder: Path) -> None:
     """Count layers in the files' headers, before a model is made."""
-    count = 0
-    for path in files:
-        try:
-            with safetensors.safe_open(path, "pt") as file:
-                count += sum(name.endswith(".ln_1.weight") for name in file.keys())  # noqa: SIM118 (the file is no mapping)
-        except (safetensors.SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is damaged or missing: {error}") from None
+    count = sum(count_layers(read_shapes(path)) for path in files)
     if count != layers:
         raise CheckpointError(
             f"{folder} has {count} layers, and its {CONFIG} says n_layer={layers}"
@@ -217,11 +209,7 @@ def _tokenizer_files(folder: Path, tokenizer: Tokenizer, model: GPT) -> dict[Pat
             f"tokenizer is a {type(tokenizer).__name__}, which transformers can't read; save "
             "without it, or save both with regard.gpt.save"
         )
-    if tokenizer.vocab_size != model.config.vocab_size:
-        raise ValueError(
-            f"tokenizer has {tokenizer.vocab_size} tokens and the model's vocabulary is "
-            f"{model.config.vocab_size}; save a model with the tokenizer it was trained with"
-        )
+    require_own_tokenizer(model, tokenizer)
     about = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": model.config.context,
@@ -229,9 +217,5 @@ def _tokenizer_files(folder: Path, tokenizer: Tokenizer, model: GPT) -> dict[Pat
     }
     return {
         folder / TOKENIZER: tokenizer.to_json().encode(),
-        folder / "tokenizer_config.json": _json(about),
+        folder / "tokenizer_config.json": dump_json(about),
     }
-
-
-def _json(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(content, indent=2) + "\n").encode()

@@ -47,10 +47,12 @@ class Tokenizer(Protocol):
         """Everything there is to keep, as JSON."""
 
     def save(self, folder: str | Path) -> None:
-        """Keep it as `tokenizer.json` in a folder, which is made if need be."""
+        """Write `tokenizer.json` to `folder`, which is made if it does not exist."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        replace_file(Path(folder, FILE), self.to_json().encode())
 
 
-class CharTokenizer:
+class CharTokenizer(Tokenizer):
     """One token a character; the vocabulary is a text's characters in order of code point.
 
     Args:
@@ -131,10 +133,6 @@ class CharTokenizer:
                     'expected a JSON object with "type": "characters" and the "characters"'
                 )
 
-    def save(self, folder: str | Path) -> None:
-        """Write `tokenizer.json` to `folder`, which is made if it does not exist."""
-        save_tokenizer(self, folder)
-
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The tokenizer in `folder`; `ValueError` if it is of another kind."""
@@ -143,12 +141,6 @@ class CharTokenizer:
 
 def _code_points(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-
-
-def save_tokenizer(tokenizer: Tokenizer, folder: str | Path) -> None:
-    """Write a tokenizer to `tokenizer.json` in `folder`, which is made if it does not exist."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    replace_file(Path(folder, FILE), tokenizer.to_json().encode())
 
 
 def require_utf8(text: str, name: str = "text") -> None:

@@ -17,7 +17,6 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 from torch import Tensor
 
@@ -238,6 +237,5 @@ def _number(head: HeadScores, name: str) -> float:
 
 
 def _roles(path: Path) -> tuple[tuple[str, ...], ...]:
-    with safetensors.safe_open(path, "pt") as file:
-        roles = json.loads(file.metadata()["roles"])
+    roles = json.loads(_tensors.about(path)["roles"])
     return tuple(tuple(_ROLE_NAMES.get(name, name) for name in layer) for layer in roles)
