@@ -13,7 +13,7 @@ from regard._interrupt import is_command, quiet_interrupts
 with quiet_interrupts() if is_command() else nullcontext():  # torch takes seconds to import
     from regard.attention import attention, attention_with_pattern
     from regard.errors import Error
-    from regard.mask import Mask, causal, dense, documents, intervals, padding, prefix, window
+    from regard.mask import Mask, causal, dense, documents, hide, intervals, padding, prefix, window
     from regard.pattern import Pattern
     from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
     from regard.record import Layer, Recording, load, record, use_in_transformers
@@ -42,6 +42,7 @@ __all__ = [
     "dense",
     "documents",
     "explain",
+    "hide",
     "intervals",
     "load",
     "padding",

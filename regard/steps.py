@@ -239,7 +239,7 @@ def total_bias(problem: Problem, rows: slice, columns: slice) -> Tensor | None:
 
     ALiBi (Press et al. 2022, arXiv:2108.12409, section 3) adds −slope·distance.
     """
-    bias = problem.rows.bias_block(rows, columns)
+    bias = problem.rows.bias_block(rows, columns, problem.exact_dtype)
     if problem.alibi is None:
         return bias
     exact = problem.exact_dtype

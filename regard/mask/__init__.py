@@ -1,5 +1,16 @@
 """Which keys each query may see: the masks by name, and their rows for given shapes."""
 
 from regard.mask._mask import Mask, causal, dense, documents, intervals, padding, prefix, window
+from regard.mask.hiding import hide
 
-__all__ = ["Mask", "causal", "dense", "documents", "intervals", "padding", "prefix", "window"]
+__all__ = [
+    "Mask",
+    "causal",
+    "dense",
+    "documents",
+    "hide",
+    "intervals",
+    "padding",
+    "prefix",
+    "window",
+]

@@ -24,11 +24,13 @@ from torch import Tensor
 
 from regard._axes import align, flat, matrix
 from regard._contexts import abstract_reason
+from regard._indices import check_whole
 from regard._shapes import Bool, Float, Int, Shaped
 from regard._tensors import check_dtype, check_integers, check_tensor
 from regard.mask._terms import Causal, Documents, Intervals, Padding, Prefix, Term, Window, runs
 from regard.mask.bounds import AffineBounds, IndexBounds, intersect_affine
 from regard.mask.rows import Rows
+from regard.mask.spans import ScoreChange, resolve_changes
 
 __all__ = ["Mask", "causal", "dense", "documents", "intervals", "padding", "prefix", "window"]
 
@@ -43,6 +45,7 @@ class Mask:
             the last key.
         allowed: a boolean tensor broadcastable to ``(..., L, S)``, True where a key may be seen.
         bias: an additive tensor broadcastable to ``(..., L, S)``; −inf hides a key.
+        score_changes: what `hide` hides.
 
     Example:
         >>> import regard
@@ -55,6 +58,7 @@ class Mask:
     offset: int | Tensor | None = None
     allowed: Tensor | None = None
     bias: Tensor | None = None
+    score_changes: tuple[ScoreChange, ...] = ()
 
     def __and__(self, other: Mask) -> Mask:
         if not isinstance(other, Mask):
@@ -64,13 +68,14 @@ class Mask:
             offset=_same_offset(self.offset, other.offset),
             allowed=_both(self.allowed, other.allowed, torch.logical_and),
             bias=_both(self.bias, other.bias, torch.add),
+            score_changes=self.score_changes + other.score_changes,
         )
 
     def __bool__(self) -> bool:
         raise TypeError("a mask is neither true nor false; join masks with &, not with `and`")
 
     def __repr__(self) -> str:
-        parts = [repr(term) for term in self.terms]
+        parts = [repr(part) for part in (*self.terms, *self.score_changes)]
         if self.allowed is not None:
             parts.append(f"dense(bool {tuple(self.allowed.shape)})")
         if self.bias is not None:
@@ -85,10 +90,13 @@ class Mask:
         None among the three stands for an end that hides nothing, and for the offset S − L.
         """
         ends = intersect_affine([term.affine(0) for term in self.terms])
-        dense = self.allowed is not None or self.bias is not None
-        if ends is None or dense or isinstance(self.offset, torch.Tensor):
+        if ends is None or not self._is_interval or isinstance(self.offset, torch.Tensor):
             return None
         return (*ends, self.offset)
+
+    @property
+    def _is_interval(self) -> bool:
+        return self.allowed is None and self.bias is None and not self.score_changes
 
     def intervals(
         self, queries: int, keys: int, leading: tuple[int, ...] = ()
@@ -104,10 +112,10 @@ class Mask:
             start, stop: integers ``(*leading, L)``; equal where a query is fully masked.
 
         Raises:
-            ValueError: if the mask holds a `dense` part, which is no interval.
+            ValueError: if the mask holds a part of `dense` or `hide`, which is no interval.
         """
-        if self.allowed is not None or self.bias is not None:
-            raise ValueError(f"mask is {self!r}: a dense mask has no intervals; call visible()")
+        if not self._is_interval:
+            raise ValueError(f"mask is {self!r}: dense and hide make no intervals; call visible()")
         rows = self.resolve(leading, queries, keys, torch.device("cpu"))
         shape = (*leading, queries)
         return rows.spread(rows.start).reshape(shape), rows.spread(rows.stop).reshape(shape)
@@ -124,10 +132,15 @@ class Mask:
         self, leading: tuple[int, ...], queries: int, keys: int, device: torch.device
     ) -> Rows:
         """Compute the rows of the mask for given sizes, which backends and readouts take."""
+        heads = flat(leading)
+        bounds, spans = self._bounds(leading, queries, keys, device), None
+        if self.score_changes:
+            bounds, spans = resolve_changes(self.score_changes, bounds, keys, heads[1])
         return Rows(
-            heads=flat(leading),
+            heads=heads,
             keys=keys,
-            bounds=self._bounds(leading, queries, keys, device),
+            bounds=bounds,
+            spans=spans,
             allowed=matrix(self.allowed, "mask", leading, queries, keys, device),
             bias=matrix(self.bias, "mask", leading, queries, keys, device),
         )
@@ -183,8 +196,8 @@ def window(size: int, *, ahead: int = 0, offset: int | Int[Tensor, "*b"] | None 
         >>> regard.window(2).visible(3, 3).int().tolist()
         [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
-    _check_whole(size, "size")
-    _check_whole(ahead, "ahead")
+    check_whole(size, "size")
+    check_whole(ahead, "ahead")
     if size < 1 or ahead < 0:
         raise ValueError(f"window needs size ≥ 1 and ahead ≥ 0, but got size={size}, ahead={ahead}")
     return Mask((Window(size, ahead),), _checked_offset(offset))
@@ -208,7 +221,7 @@ def prefix(
     if isinstance(length, torch.Tensor):
         check_integers(length, "length")
     else:
-        _check_whole(length, "length")
+        check_whole(length, "length")
         if length < 0:
             raise ValueError(f"length must not be negative, but is {length}")
     return Mask((Prefix(length),), _checked_offset(offset))
@@ -365,13 +378,8 @@ def _checked_offset(offset: int | Tensor | None) -> int | Tensor | None:
     if isinstance(offset, torch.Tensor):
         check_integers(offset, "offset")
     elif offset is not None:
-        _check_whole(offset, "offset")
+        check_whole(offset, "offset")
     return offset
-
-
-def _check_whole(number: object, name: str) -> None:
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{name} must be a whole number, but is {number!r}")
 
 
 def _check_positions(tensor: object, name: str) -> None:

@@ -13,17 +13,23 @@ from torch import Tensor
 
 from regard._shapes import Bool, Float, Int, Shaped
 from regard.mask.bounds import AffineBounds, IndexBounds
+from regard.mask.spans import Spans, trimmed
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The visible keys of every query: an interval a row, and a dense part where there is one."""
+    """The visible keys of every query: an interval a row, spans within it, and a dense part.
+
+    The interval starts and stops at a key that no span hides, so that a row which spans and
+    interval hide whole is one whose start is its stop.
+    """
 
     heads: tuple[int, int]
     keys: int
     bounds: AffineBounds | IndexBounds
     allowed: Bool[Tensor, "#b #h #L #S"] | None = None
     bias: Float[Tensor, "#b #h #L #S"] | None = None
+    spans: Spans | None = None
 
     @property
     def queries(self) -> int:
@@ -47,8 +53,13 @@ class Rows:
 
     @property
     def is_interval(self) -> bool:
-        """Whether the mask is one interval a row, without a dense part."""
-        return self.allowed is None and self.bias is None
+        """Whether the mask is one interval a row, without spans and a dense part."""
+        return self.allowed is None and self.bias is None and self.spans is None
+
+    @property
+    def adds(self) -> bool:
+        """Whether a number may be added to a score."""
+        return self.bias is not None or (self.spans is not None and self.spans.adds)
 
     @property
     def hides_any(self) -> bool:
@@ -86,14 +97,26 @@ class Rows:
             matrix = matrix & _crop(self.allowed, rows, columns)
         if self.bias is not None:
             matrix = matrix & (_crop(self.bias, rows, columns) != -torch.inf)
+        if self.spans is not None:
+            matrix = matrix & ~self.spans.hidden(rows, columns)
         return matrix
 
-    def bias_block(self, rows: slice, columns: slice) -> Float[Tensor, "b h l s"] | None:
-        """Crop the additive part, with 0 in place of −inf, which `visible` covers."""
+    def bias_block(
+        self, rows: slice, columns: slice, dtype: torch.dtype
+    ) -> Float[Tensor, "b h l s"] | None:
+        """Crop the additive part, with 0 in place of −inf, which `visible` covers.
+
+        Args:
+            rows: the queries of the block.
+            columns: its keys.
+            dtype: that spans are written out in.
+        """
+        block = None if self.spans is None else self.spans.added_block(rows, columns, dtype)
         if self.bias is None:
-            return None
-        block = _crop(self.bias, rows, columns)
-        return block.masked_fill(block == -torch.inf, 0)
+            return block
+        bias = _crop(self.bias, rows, columns)
+        bias = bias.masked_fill(bias == -torch.inf, 0)
+        return bias if block is None else bias + block
 
     def with_bias(self, bias: Float[Tensor, "b h l s"] | None) -> Rows:
         """Add a bias to the additive part."""
@@ -109,6 +132,7 @@ class Rows:
             bounds=bounds,
             allowed=_take(self.allowed, index),
             bias=_take(self.bias, index),
+            spans=self._spans(lambda table: table[..., index]),
         )
 
     def crop(self, queries: slice, keys: slice) -> Rows:
@@ -128,12 +152,16 @@ class Rows:
             table = (bounds.positions, bounds.start, bounds.stop)
             positions, start, stop = (bound[..., queries] - keys.start for bound in table)
             bounds = IndexBounds(positions, start.clamp(0, size), stop.clamp(0, size))
+        spans = self._spans(lambda table: (table[..., queries] - keys.start).clamp(0, size))
+        if spans is not None:
+            bounds, spans = trimmed(bounds, spans)
         return replace(
             self,
             keys=size,
             bounds=bounds,
             allowed=None if self.allowed is None else _crop(self.allowed, queries, keys),
             bias=None if self.bias is None else _crop(self.bias, queries, keys),
+            spans=spans,
         )
 
     def select(self, batch: Int[Tensor, "n"], head: Int[Tensor, "n"]) -> Rows:
@@ -144,13 +172,7 @@ class Rows:
                 return tensor
             return tensor.expand(*self.heads, *tensor.shape[2:])[batch, head][:, None]
 
-        return replace(
-            self,
-            heads=(batch.numel(), 1),
-            bounds=self._bounds(pick),
-            allowed=None if self.allowed is None else pick(self.allowed),
-            bias=None if self.bias is None else pick(self.bias),
-        )
+        return self.mapped((batch.numel(), 1), pick)
 
     def entry(self, index: int) -> Rows:
         """Keep only one entry of the batch."""
@@ -158,12 +180,24 @@ class Rows:
         def pick(tensor: Tensor) -> Tensor:
             return tensor if len(tensor) == 1 else tensor[index : index + 1]
 
+        return self.mapped((1, self.heads[1]), pick)
+
+    def mapped(self, heads: tuple[int, int], pick: Callable[[Tensor], Tensor]) -> Rows:
+        """Pick batch entries and heads.
+
+        Args:
+            heads: the numbers of batch entries and heads that are left.
+            pick: picks them of a tensor ``(b, h, ...)``.
+        """
         return replace(
             self,
-            heads=(1, self.heads[1]),
-            bounds=self._bounds(pick),
+            heads=heads,
+            bounds=self.bounds
+            if isinstance(self.bounds, AffineBounds)
+            else self.bounds.mapped(pick),
             allowed=None if self.allowed is None else pick(self.allowed),
             bias=None if self.bias is None else pick(self.bias),
+            spans=self._spans(pick),
         )
 
     def to(self, move: Callable[[Tensor], Tensor], device: torch.device) -> Rows:
@@ -174,11 +208,11 @@ class Rows:
             bounds=bounds.on(device) if isinstance(bounds, AffineBounds) else bounds.mapped(move),
             allowed=None if self.allowed is None else move(self.allowed),
             bias=None if self.bias is None else move(self.bias),
+            spans=self._spans(move),
         )
 
-    def _bounds(self, pick: Callable[[Tensor], Tensor]) -> AffineBounds | IndexBounds:
-        """Pick batch entries and heads; affine bounds are the same for all."""
-        return self.bounds if isinstance(self.bounds, AffineBounds) else self.bounds.mapped(pick)
+    def _spans(self, change: Callable[[Tensor], Tensor]) -> Spans | None:
+        return None if self.spans is None else self.spans.mapped(change)
 
     def spread(self, tensor: Shaped[Tensor, "b h L"]) -> Shaped[Tensor, "B H L"]:
         """Expand what batch entries and heads share."""

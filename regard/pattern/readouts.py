@@ -270,15 +270,19 @@ def _queries_that_see(rows: Rows, n: int) -> Float[Tensor, "N n"]:
 
     An interval of keys is one of offsets: each query counts from the nearest to the furthest.
     """
-    tables = (rows.spread(t).flatten(0, 1) for t in (rows.positions, rows.start, rows.stop))
-    position, start, stop = tables
-    nearest = (position - stop + 1).clamp(min=0)
-    furthest = (position - start).clamp(max=n - 1)
-    seen = (start < stop) & (nearest <= furthest)
-    step = torch.ones_like(position, dtype=torch.float64)
-    change = step.new_zeros(len(position), n + 1)
-    change.scatter_add_(1, torch.where(seen, nearest, n), step)
-    change.scatter_add_(1, torch.where(seen, furthest + 1, n), -step)
+    position = rows.spread(rows.positions).flatten(0, 1)
+    ranges = [(rows.start, rows.stop, 1.0)]
+    if rows.spans is not None:
+        ranges += [(*hidden, -1.0) for hidden in zip(*rows.spans.hidden_apart(), strict=True)]
+    change = position.new_zeros(len(position), n + 1, dtype=torch.float64)
+    for first, last, count in ranges:
+        start, stop = (rows.spread(t).flatten(0, 1) for t in (first, last))
+        nearest = (position - stop + 1).clamp(min=0)
+        furthest = (position - start).clamp(max=n - 1)
+        seen = (start < stop) & (nearest <= furthest)
+        step = torch.full_like(position, count, dtype=torch.float64)
+        change.scatter_add_(1, torch.where(seen, nearest, n), step)
+        change.scatter_add_(1, torch.where(seen, furthest + 1, n), -step)
     return change.cumsum(dim=1)[:, :n]
 
 

@@ -9,6 +9,7 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimen
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from regard._extras import needing
 from regard._files import as_any_new_file, as_os_error, replace_file
 from regard.mask import dense
 from regard.mask.bounds import AffineBounds, IndexBounds
+from regard.mask.spans import Spans, trimmed
 from regard.pattern import Pattern
 from regard.problem import Problem, Scoring, check
 from regard.record._errors import RecordError
@@ -34,7 +36,9 @@ from regard.record.layer import Labels, Layer
 from regard.record.names import KINDS
 
 _INDEX, _TENSORS = "recording.json", "recording-{}.safetensors"
-_FORMAT, _VERSION = "regard recording", 2
+_FORMAT = "regard recording"
+# Since 2 with checksums. A regard that reads up to 2 would pass over spans: with these it is 3.
+_VERSION, _VERSION_WITH_SPANS = 2, 3
 _SEAL = '{{"sha256": "{}",'
 _NUMBERS = {"position": "position", "first": "first_start", "behind": "first_stop"}
 """By their names in the file: the fields of `AffineBounds`."""
@@ -54,14 +58,16 @@ def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
         _require_ours(folder, overwrite=overwrite)
     tensors = _Tensors()
     mark = secrets.token_hex(16)
+    layers = [_described(layer, tensors) for layer in recording.layers]
+    has_spans = any("spans" in layer for layer in layers)
     index = {
         "format": _FORMAT,
-        "version": _VERSION,
+        "version": _VERSION_WITH_SPANS if has_spans else _VERSION,
         "mark": mark,
         "tensors": "",
         "tokens": recording.tokens,
         "source_tokens": recording.source_tokens,
-        "layers": [_described(layer, tensors) for layer in recording.layers],
+        "layers": layers,
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _TENSORS.format(mark)
@@ -158,10 +164,10 @@ def _opened(path: Path) -> dict[str, Any]:
     """Read an index, and check that it is what was written."""
     data = path.read_bytes()
     index: dict[str, Any] = json.loads(data)
-    if index["format"] != _FORMAT or index["version"] not in (1, _VERSION):
+    if index["format"] != _FORMAT or index["version"] not in range(1, _VERSION_WITH_SPANS + 1):
         raise RecordError(
             f"{path} is {index['format']!r}, version {index['version']!r}, but this regard reads "
-            f"{_FORMAT!r}, versions 1 and {_VERSION}"
+            f"{_FORMAT!r}, versions 1 to {_VERSION_WITH_SPANS}"
         )
     first, _, rest = data.partition(b"\n")
     if index["version"] > 1 and first.decode() != _SEAL.format(sha256(rest).hexdigest()):
@@ -195,7 +201,7 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
     pattern = layer.pattern
     problem = pattern.problem
     batch, heads = problem.heads
-    bounds = problem.rows.bounds
+    bounds, spans = problem.rows.bounds, problem.rows.spans
     entry: dict[str, Any] = {
         "name": layer.name,
         "kind": layer.kind,
@@ -213,6 +219,9 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
         "bias": tensors.add(problem.rows.bias),
         "logsumexp": tensors.add(pattern.logsumexp.reshape(batch * heads, problem.queries)),
     }
+    if spans is not None:
+        numbers = [None if number == -math.inf else number for number in spans.added.tolist()]
+        entry["spans"] = [tensors.add(spans.start), tensors.add(spans.stop), numbers]
     if isinstance(bounds, AffineBounds):
         return entry | {"line": {name: getattr(bounds, field) for name, field in _NUMBERS.items()}}
     table = (bounds.positions, bounds.start, bounds.stop)
@@ -237,8 +246,12 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
         sink=tensor("sink"),
     )
     problem = check(query, key, scoring=scoring)
-    bounds = _bounds(entry, problem, read)
-    problem = replace(problem, leading=leading, rows=replace(problem.rows, bounds=bounds))
+    bounds, spans = _bounds(entry, problem, read), _spans(entry, problem, read)
+    if spans is not None:
+        bounds, spans = trimmed(bounds, spans)
+    problem = replace(
+        problem, leading=leading, rows=replace(problem.rows, bounds=bounds, spans=spans)
+    )
     logsumexp = tensor("logsumexp")
     if logsumexp is not None and logsumexp.numel() != query.shape[:-1].numel():
         raise ValueError(f"logsumexp has shape {tuple(logsumexp.shape)}")
@@ -273,16 +286,44 @@ def _bounds(
             None if stop is None else _whole(stop),
         )
     positions, start, stop = (read(name) for name in entry["table"])
-    batch, heads = problem.heads
     for bound in (positions, start, stop):
-        fits = bound.ndim == 3 and bound.shape[-1] == problem.queries
-        if not fits or bound.shape[0] not in (1, batch) or bound.shape[1] not in (1, heads):
-            raise ValueError(f"a table of shape {tuple(bound.shape)}")
-        if bound.is_floating_point():
-            raise ValueError(f"a table of {bound.dtype}")
-    start = start.long().clamp(0, problem.keys)
-    stop = stop.long().clamp(0, problem.keys)
-    return IndexBounds(positions.long(), start, start.maximum(stop))
+        _check_table(bound, problem)
+    return IndexBounds(positions.long(), *_cut(start, stop, problem.keys))
+
+
+def _spans(
+    entry: Mapping[str, Any], problem: Problem, read: Callable[[str], Tensor]
+) -> Spans | None:
+    """Restore the spans, which files of before do not have."""
+    if "spans" not in entry:
+        return None
+    *names, added = entry["spans"]
+    start, stop = (read(name) for name in names)
+    for table in (*start, *stop):
+        _check_table(table, problem)
+    if not len(added) == len(start) == len(stop) > 0:
+        raise ValueError(f"{len(start)} and {len(stop)} spans, which add {added}")
+    numbers = [-math.inf if number is None else float(number) for number in added]
+    if not all(number < math.inf for number in numbers):
+        raise ValueError(f"spans that add {numbers}")
+    return Spans(
+        *_cut(start, stop, problem.keys), torch.tensor(numbers, dtype=torch.float64, device="cpu")
+    )
+
+
+def _check_table(table: Tensor, problem: Problem) -> None:
+    batch, heads = problem.heads
+    fits = table.ndim == 3 and table.shape[-1] == problem.queries
+    if not fits or table.shape[0] not in (1, batch) or table.shape[1] not in (1, heads):
+        raise ValueError(f"a table of shape {tuple(table.shape)}")
+    if table.is_floating_point():
+        raise ValueError(f"a table of {table.dtype}")
+
+
+def _cut(start: Tensor, stop: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+    """Cut ranges to the keys that there are."""
+    start = start.long().clamp(0, keys)
+    return start, start.maximum(stop.long().clamp(0, keys))
 
 
 def _mark(mark: Any) -> str:

@@ -20,6 +20,7 @@ from torch import Tensor
 from regard._tensors import version
 from regard.mask.bounds import AffineBounds, IndexBounds
 from regard.mask.rows import Rows
+from regard.mask.spans import Spans, join_spans
 from regard.pattern import Pattern
 from regard.problem import Problem
 from regard.record._errors import RecordError
@@ -241,7 +242,17 @@ def _joined(pieces: list[_Piece], keys: int) -> Rows:
         bounds=IndexBounds(*(torch.cat(column, dim=-1) for column in columns)),
         allowed=_written_out([piece.rows.allowed for piece in pieces], pieces, keys, filler=True),
         bias=_written_out([piece.rows.bias for piece in pieces], pieces, keys, filler=0.0),
+        spans=join_spans(
+            [_shifted(piece) for piece in pieces], [piece.rows.queries for piece in pieces]
+        ),
     )
+
+
+def _shifted(piece: _Piece) -> Spans | None:
+    """The spans of a call, counted from the pattern's first key."""
+    if piece.rows.spans is None:
+        return None
+    return piece.rows.spans.mapped(lambda table: table.clamp(max=piece.width) + piece.shift)
 
 
 def _common(tensors: tuple[Tensor, ...]) -> tuple[int, int]:

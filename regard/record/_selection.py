@@ -5,14 +5,13 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.mask.bounds import IndexBounds
+from regard._indices import check_indices
 from regard.problem import Problem
 
 
@@ -77,9 +76,9 @@ def selection_of(layers: Any, heads: Any, rows: Any, offload: str | None) -> Sel
     if offload not in (None, "cpu"):
         raise ValueError(f"offload may be 'cpu' or None, but is {offload!r}")
     selection = Selection(
-        layers=_numbers("layers", layers),
-        heads=_numbers("heads", heads),
-        rows=_numbers("rows", rows),
+        layers=check_indices("layers", layers),
+        heads=check_indices("heads", heads),
+        rows=check_indices("rows", rows),
         offload=offload == "cpu",
     )
     if _has_negative(selection.layers):
@@ -100,57 +99,25 @@ def select_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
         return problem
     index = torch.tensor(numbers, dtype=torch.int64, device=problem.query.device)
 
-    def pick(tensor: Tensor | None) -> Tensor | None:
-        return tensor if tensor is None or tensor.shape[1] == 1 else tensor[:, index]
+    def pick(tensor: Tensor) -> Tensor:
+        return tensor if tensor.shape[1] == 1 else tensor[:, index]
+
+    def pick_if_any(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else pick(tensor)
 
     shared = [number * groups // heads for number in numbers]
     apart = list(dict.fromkeys(shared))
     if shared == [group for group in apart for _ in range(len(shared) // len(apart))]:
         shared = apart
-    bounds = problem.rows.bounds
-    if isinstance(bounds, IndexBounds):
-        parts = (pick(bounds.positions), pick(bounds.start), pick(bounds.stop))
-        bounds = IndexBounds(*(part for part in parts if part is not None))
-    rows = replace(
-        problem.rows,
-        heads=(problem.heads[0], len(numbers)),
-        bounds=bounds,
-        allowed=pick(problem.rows.allowed),
-        bias=pick(problem.rows.bias),
-    )
     return replace(
         problem,
         leading=(*problem.leading[:-1], len(numbers)),
         query=problem.query[:, index],
         key=problem.key[:, shared],
-        rows=rows,
-        alibi=pick(problem.alibi),
-        sink=pick(problem.sink),
+        rows=problem.rows.mapped((problem.heads[0], len(numbers)), pick),
+        alibi=pick_if_any(problem.alibi),
+        sink=pick_if_any(problem.sink),
     )
-
-
-def _numbers(name: str, indices: Any) -> tuple[int, ...] | slice | None:
-    if indices is None:
-        return None
-    if isinstance(indices, slice):
-        ends = (indices.start, indices.stop, indices.step)
-        if any(end is not None and not _is_whole(end) for end in ends):
-            raise TypeError(f"{name}={indices!r} must be a slice of integers")
-        if indices.step is not None and indices.step < 1:
-            raise ValueError(f"{name}={indices!r} must go forward; give a step of at least 1")
-        return indices
-    numbers: Iterable[Any] = [indices] if _is_whole(indices) else indices
-    try:
-        listed = tuple(numbers)
-    except TypeError:
-        listed = (None,)
-    if isinstance(indices, str) or not all(_is_whole(number) for number in listed):
-        raise TypeError(f"{name} must be an integer, a slice or integers, but is {indices!r}")
-    return listed
-
-
-def _is_whole(number: Any) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def _has_negative(numbers: tuple[int, ...] | slice | None) -> bool:

@@ -146,7 +146,11 @@ def uniform_pattern(pattern: Pattern) -> Pattern:
         problem,
         query=torch.zeros_like(problem.query[..., :1]),
         key=torch.zeros_like(problem.key[..., :1]),
-        rows=replace(problem.rows, bias=_hidden_only(problem.rows.bias)),
+        rows=replace(
+            problem.rows,
+            bias=_hidden_only(problem.rows.bias),
+            spans=None if problem.rows.spans is None else problem.rows.spans.without_shifts(),
+        ),
         alibi=None,
         sink=None,
     )

@@ -100,12 +100,12 @@ def test_halves_of_two_recordings(tmp_path):
         regard.load(tmp_path / "one")
 
 
-@pytest.mark.parametrize(("key", "value"), [("version", 3), ("version", "2"), ("format", "regard")])
+@pytest.mark.parametrize(("key", "value"), [("version", 4), ("version", "2"), ("format", "regard")])
 def test_other_formats(tmp_path, key, value):
     saved(tmp_path)
     index = json.loads((tmp_path / "recording.json").read_text())
     write_index(tmp_path, index | {key: value})
-    with pytest.raises(RecordError, match="reads 'regard recording', versions 1 and 2"):
+    with pytest.raises(RecordError, match="reads 'regard recording', versions 1 to 3"):
         regard.load(tmp_path)
 
 

@@ -71,7 +71,7 @@ def only_causal(problem: Problem, which: str, *, fits: bool) -> str | None:
         fits: whether the numbers of queries and keys fit it.
     """
     rows = problem.rows
-    if problem.alibi is not None or rows.bias is not None:
+    if problem.alibi is not None or rows.adds:
         return "it adds no bias to the scores, as 'efficient' and 'flex' do"
     if sees_everything(rows):
         return None

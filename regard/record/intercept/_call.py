@@ -56,6 +56,9 @@ class Call:
         if not (self.query.is_set_to(other.query) and _equal(self.key, other.key)):
             return False
         ours, theirs = self.problem(), other.problem()
+        spans, others = (
+            (None,) * 3 if s is None else s.tensors for s in (ours.rows.spans, theirs.rows.spans)
+        )
         return (ours.scale, ours.softcap) == (theirs.scale, theirs.softcap) and all(
             _equal(one, another)
             for one, another in (
@@ -65,6 +68,7 @@ class Call:
                 (ours.rows.bias, theirs.rows.bias),
                 (ours.alibi, theirs.alibi),
                 (ours.sink, theirs.sink),
+                *zip(spans, others, strict=True),
             )
         )
 

@@ -48,6 +48,8 @@ def _rounded_bias(problem: Problem) -> str | None:
         return None
     if problem.alibi is not None:
         return f"it takes a bias in the query's {dtype} only, which rounds ALiBi's distances"
+    if problem.rows.spans is not None and problem.rows.spans.adds:
+        return f"it takes a bias in the query's {dtype} only, which rounds what is added to scores"
     if bias is not None and bias.dtype != dtype:
         return f"it takes a bias in the query's {dtype} only, which rounds one of {bias.dtype}"
     return None
@@ -99,6 +101,7 @@ def _aligned(mask: Tensor) -> Tensor:
 def _heads_written(problem: Problem) -> int:
     """Count the heads that a mask differs in."""
     rows = problem.rows
-    tensors = (rows.start, rows.allowed, rows.bias, problem.alibi)
+    spans = None if rows.spans is None else rows.spans.start[0]
+    tensors = (rows.start, rows.allowed, rows.bias, problem.alibi, spans)
     shapes = [t.shape[:2] for t in tensors if t is not None]
     return torch.broadcast_shapes(*shapes).numel()
