@@ -2,7 +2,8 @@
 
 import jaxtyping
 import pytest
-from support.instruction_sets import SETS
+import torch
+from support.cpu_paths import SETS
 
 from regard.backends.native import library
 
@@ -21,6 +22,14 @@ def instructions(request):
 
 
 @pytest.fixture
+def threads():
+    """Set the number of threads, and set it back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def unchecked():
     """Leave the shapes that annotations name unchecked: in a graph, sizes are no numbers."""
     jaxtyping.config.update("jaxtyping_disable", True)
@@ -32,8 +41,8 @@ def pytest_collection_modifyitems(items):
     """Leave out what no set of instructions makes a difference to: other backends, all but once."""
 
     def repeated(item):
-        given = item.callspec.params if hasattr(item, "callspec") else {}
-        other = given.get("backend") in {"torch_sdpa", "eager"}
-        return other and given.get("instructions", "none") not in {"none", *SETS[:1]}
+        values = item.callspec.params if hasattr(item, "callspec") else {}
+        other = values.get("backend") in {"torch_sdpa", "eager"}
+        return other and values.get("instructions", "none") not in {"none", *SETS[:1]}
 
     items[:] = [item for item in items if not repeated(item)]

@@ -1,11 +1,9 @@
 """A head's circuits and its copying score against dense products in float64."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from support.circuit_models import EXACT, dense, our_gpt
+from support.processes import run_script
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -128,5 +126,4 @@ def test_nothing_of_the_size_of_the_stream_squared_or_of_the_vocabulary_is_made(
 
 def test_importing_it_brings_no_transformers():
     script = "import sys, regard.circuits; print('transformers' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "False"
+    assert run_script(script) == "False\n"

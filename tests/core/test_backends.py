@@ -9,7 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.cases import HALF, Case, cases
 from support.cpu_paths import ON_CPU
-from support.tolerances import as_exact_as_torch, interval_masks, large, normal
+from support.draws import normal
+from support.tolerances import as_exact_as_torch, interval_masks, large
 
 import regard
 from regard.backends import torch_sdpa
@@ -43,7 +44,7 @@ def test_torch_sdpa_over_the_edges_of_its_blocks_in_half_precision(name, dtype):
 def test_torch_sdpa_in_blocks_with_everything_at_once():
     queries, keys = BLOCK + 1, 331
     others = {
-        "bias": normal(3, 1, keys, dtype=torch.float32),
+        "bias": normal(3, 1, keys),
         "alibi": torch.tensor([0.5, 0.25, 0.125]),
         "sink": torch.tensor([0.5, -2.0, 3.0]),
         "scale": 0.3,
@@ -83,7 +84,7 @@ def test_logits_of_ten_thousand(dtype, backend):
 @pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("length", [2, 37, BLOCK + 1])
 def test_later_tokens_change_nothing(length, backend):
-    query, key, value = (normal(2, 3, length, 16, seed=s, dtype=torch.float32) for s in range(3))
+    query, key, value = (normal(2, 3, length, 16, seed=s) for s in range(3))
     at = length // 2
     run = functools.partial(regard.attention_with_pattern, mask=regard.causal(), backend=backend)
     context, pattern = run(query, key, value)
@@ -97,7 +98,7 @@ def test_later_tokens_change_nothing(length, backend):
 
 @pytest.mark.parametrize("backend", ON_CPU)
 def test_zero_scores_are_the_causal_average(backend):
-    x = normal(7, 5, dtype=torch.float32)
+    x = normal(7, 5)
     zeros = torch.zeros(7, 3)
     means = torch.stack([x[: t + 1].mean(0) for t in range(7)])
     context = regard.attention(zeros, zeros, x, mask=regard.causal(), backend=backend)
@@ -106,8 +107,8 @@ def test_zero_scores_are_the_causal_average(backend):
 
 @pytest.mark.parametrize("backend", ON_CPU)
 def test_grouped_heads_are_consecutive(backend):
-    query, key = normal(2, 6, 5, 4, dtype=torch.float32), normal(2, 3, 7, 4, dtype=torch.float32)
-    value = normal(2, 3, 7, 3, dtype=torch.float32)
+    query, key = normal(2, 6, 5, 4), normal(2, 3, 7, 4)
+    value = normal(2, 3, 7, 3)
     grouped = regard.attention(query, key, value, backend=backend)
     for head in range(6):
         alone = regard.attention(query[:, head], key[:, head // 2], value[:, head // 2])
@@ -124,13 +125,13 @@ def test_torch_sdpa_asks_torch_for_less_than_the_whole_matrix(monkeypatch):
         return flash(query, key, *rest, **options)
 
     monkeypatch.setattr(torch_sdpa, "_flash_on_cpu", noted)
-    x = normal(1, 1, 5 * BLOCK, 8, dtype=torch.float32)
+    x = normal(1, 1, 5 * BLOCK, 8)
     regard.attention(x, x, x, mask=regard.causal() & regard.window(10), backend="torch_sdpa")
     assert sizes == [(BLOCK, BLOCK)] + [(BLOCK, BLOCK + 9)] * 4
 
 
 def test_plain_causal_attention_is_torch_s_own_call():
-    query, key, value = (normal(2, 3, 300, 16, seed=s, dtype=torch.float32) for s in range(3))
+    query, key, value = (normal(2, 3, 300, 16, seed=s) for s in range(3))
     context = regard.attention(query, key, value, mask=regard.causal(), backend="torch_sdpa")
     own = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     assert torch.equal(context, own)

@@ -9,6 +9,7 @@ import itertools
 import pytest
 import torch
 from support.cpu_paths import SETS
+from support.draws import normal
 
 import regard
 from regard.pattern.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
@@ -16,10 +17,6 @@ from regard.pattern.readouts import Distance, Entropy, Image, Mass, Offsets, Rec
 B, H, G = 3, 3, 1  # odd, so that the entries of a batch start at odd places in memory
 READOUTS = (TopK(3), Entropy(), Received(), Distance(), Offsets(5), Mass(slice(0, 4)), Image(4, 3))
 LENGTHS = [(1, 700), (7, 7), (31, 37), (257, 331)]
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def mask_of(name, keys, entries):
@@ -94,14 +91,6 @@ def test_the_rest_of_the_batch_changes_nothing(backend, dim, name, lengths):
         alone = everything(tensors, only, mask_of(name, keys, only), backend)
         for what, result in alone.items():
             assert agree(backend, what, result[0], together[what][entry]), (what, entry)
-
-
-@pytest.fixture
-def threads():
-    """Set the number of threads, and set it back."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)

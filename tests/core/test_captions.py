@@ -144,10 +144,7 @@ def test_fully_masked_rows_are_mentioned():
     padded = regard.explain(x, x, x, mask=regard.causal() & regard.padding(keep))
     plain = regard.explain(x, x, x, mask=regard.causal())
     weights = [{step.name: step.meaning for step in steps}["weights"] for steps in (padded, plain)]
-    assert [UNSEEN in meaning for meaning in weights] == [
-        True,
-        False,
-    ]
+    assert [UNSEEN in meaning for meaning in weights] == [True, False]
 
 
 @settings(deadline=None, max_examples=60)

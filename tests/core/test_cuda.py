@@ -4,7 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from support.cases import HALF, cases
-from support.tolerances import as_exact_as_torch, interval_masks, large, normal
+from support.draws import normal
+from support.tolerances import as_exact_as_torch, interval_masks, large
 
 import regard
 from regard.backends import choose

@@ -6,15 +6,12 @@ import pytest
 import torch
 from support.cases import DTYPES, strided
 from support.cpu_paths import ON_CPU
+from support.draws import normal
 
 import regard
 from regard.pattern.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
 
 pytestmark = pytest.mark.usefixtures("instructions")
-
-
-def normal(*shape, seed=0, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 MASKS = (None, regard.causal(), regard.causal(offset=0) & regard.window(2))

@@ -1,10 +1,9 @@
 """Graphs by torch.compile, torch.export and make_fx: whole, and for symbolic sizes."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from support.processes import run_script
 
 # In a process of its own: the compiler can't see through the type checks of the test run. Each
 # process works on all options in one dtype, and tells which of them went wrong.
@@ -129,8 +128,6 @@ print(json.dumps(wrong))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_graph_is_whole_and_computes_what_the_call_does(kind, dtype):
-    command = [sys.executable, "-c", SETUP + KINDS[kind] + RESULT, kind, dtype]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    wrong = json.loads(run.stdout.splitlines()[-1])
+    printed = run_script(SETUP + KINDS[kind] + RESULT, kind, dtype)
+    wrong = json.loads(printed.splitlines()[-1])
     assert not wrong, "\n".join(f"{name}: {error}" for name, error in wrong.items())

@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from support.cases import HALF, cases
+from support.draws import normal
 from support.fake_cuda import flex_on_cpu
-from support.tolerances import as_exact_as_torch, interval_masks, large, normal
+from support.tolerances import as_exact_as_torch, interval_masks, large
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
@@ -113,7 +114,7 @@ OPTIONS = {
     "all": {
         "softcap": 2.0,
         "alibi": torch.tensor([0.5, 0.25, 0.125, 0.0625]),
-        "bias": normal(4, 1, 37, dtype=torch.float32),
+        "bias": normal(4, 1, 37),
         "sink": torch.tensor([0.0, 1.0, -torch.inf, 2.0]),
         "scale": -0.5,
     },
@@ -124,9 +125,9 @@ OPTIONS = {
 @pytest.mark.parametrize("name", MASKS)
 def test_gradients_are_those_of_the_definition(name, option):
     shapes = (2, 4, 29, 8), (2, 2, 37, 8), (2, 2, 37, 5)
-    tensors = [normal(*shape, seed=seed, dtype=torch.float32) for seed, shape in enumerate(shapes)]
+    tensors = [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
     options, mask = dict(OPTIONS[option]), MASKS[name]
-    weight = normal(2, 4, 29, 5, seed=7)
+    weight = normal(2, 4, 29, 5, seed=7, dtype=torch.float64)
 
     def gradients(attend, dtype, **more):
         given = [t.to(dtype).requires_grad_() for t in tensors]
@@ -160,7 +161,7 @@ def test_a_bias_and_slopes_get_no_gradient_but_by_another():
 
 def test_each_kind_is_compiled_by_itself():
     """torch gives up when one piece of code was compiled eight times, here twice."""
-    x = normal(1, 2, 40, 16, dtype=torch.float32)
+    x = normal(1, 2, 40, 16)
     with flex_on_cpu(traced=True), torch._dynamo.config.patch(recompile_limit=2):
         for cap in (1.0, 2.0):
             for length in (40, 30, 20):  # the second compilation is for any length
@@ -173,7 +174,7 @@ def test_each_kind_is_compiled_by_itself():
 
 
 def test_a_visible_nan_comes_out_where_nothing_is_hidden():
-    query, key, value = (normal(1, 2, 5, 16, seed=s, dtype=torch.float32) for s in range(3))
+    query, key, value = (normal(1, 2, 5, 16, seed=s) for s in range(3))
     key[0, 1, 3, 2], value[0, 0, 2, 1] = torch.nan, torch.nan
     with flex_on_cpu():
         context, pattern = regard.attention_with_pattern(query, key, value, backend="flex")
@@ -182,7 +183,7 @@ def test_a_visible_nan_comes_out_where_nothing_is_hidden():
 
 
 def test_numbers_behind_a_mask_are_objected_to():
-    x = normal(1, 2, 5, 16, dtype=torch.float32)
+    x = normal(1, 2, 5, 16)
     x[0, 1, 3, 2] = torch.nan
     with flex_on_cpu(), pytest.raises(ValueError, match=r"NaN, infinity .* its masks let through"):
         regard.attention(x, x, x, mask=regard.causal(), backend="flex")

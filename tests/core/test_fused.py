@@ -10,8 +10,9 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from support.cases import HALF, cases
+from support.draws import normal
 from support.fake_cuda import documented_kernels
-from support.tolerances import as_exact_as_torch, interval_masks, large, normal
+from support.tolerances import as_exact_as_torch, interval_masks, large
 
 import regard
 from regard.backends import choose
@@ -31,8 +32,7 @@ MASKS = {"everything": regard.Mask(), "causal": regard.causal()}
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(
-    ("backend", "lengths"),
-    [("flash", (37, 37)), ("flash", (29, 41)), ("cudnn", (37, 37))],
+    ("backend", "lengths"), [("flash", (37, 37)), ("flash", (29, 41)), ("cudnn", (37, 37))]
 )
 def test_kernels_without_a_mask_of_their_own(backend, lengths, mask, option, dtype):
     case = large(*lengths, MASKS[mask], dtype=dtype, **OPTIONS[option])

@@ -1,8 +1,11 @@
 """Gradients: of the written-out computation against differences, of torch's kernel against it."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
+from support import draws
 from support.cpu_paths import ON_CPU
 
 import regard
@@ -10,8 +13,7 @@ import regard
 B, H, G, L, S, D, DV = 2, 4, 2, 3, 5, 2, 3
 
 
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+normal = partial(draws.normal, dtype=torch.float64)
 
 
 def double_inputs():

@@ -6,11 +6,11 @@ stands, and to the packages inside it; so for benchmarks, tools and docs. Tests 
 
 import ast
 import itertools
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.processes import run_script
 
 import regard
 
@@ -43,11 +43,7 @@ CORE = [module for room in list(ROOMS)[:10] for module in ROOMS[room]]
 
 # What tables, figures and notebooks show is drawn by the view, which is imported when it is needed.
 # A server is started from Python where someone asks for it.
-EXCEPTIONS = {
-    ("__init__", "explorer"),
-    ("__init__", "gpt"),
-    ("__init__", "view"),
-}
+EXCEPTIONS = {("__init__", "explorer"), ("__init__", "gpt"), ("__init__", "view")}
 
 # Kernels are written in Triton's language, and imported by those who launch them.
 IN_TRITON = PACKAGE / "backends" / "gpu" / "triton" / "kernels"
@@ -161,9 +157,7 @@ before = set(sys.modules)
 import regard
 print(*sorted(set(sys.modules) - before))
 """
-    command = [sys.executable, "-c", script]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    brought = run.stdout.split()
+    brought = run_script(script).split()
     assert "regard.attention" in brought
     others = {name.split(".")[0] for name in brought} - {"regard"}
     assert others <= sys.stdlib_module_names, "beyond torch and the standard library"

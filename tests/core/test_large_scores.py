@@ -28,10 +28,7 @@ def test_weights_are_exact(dtype, size, sink):
     exact = regard.explain(query.double(), key.double(), key.double(), **options).weights
     with streamed(2**11):
         pattern = regard.Pattern(query, key, **options)
-        first, picture = (
-            pattern.dense().double(),
-            pattern.image(7, 5, queries=(3, 20)),
-        )
+        first, picture = (pattern.dense().double(), pattern.image(7, 5, queries=(3, 20)))
         rounding = 32 * torch.finfo(dtype).eps
         assert (first - exact).abs().max() <= rounding
         assert torch.equal(pattern.dense().double(), first)

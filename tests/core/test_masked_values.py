@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from support.cpu_paths import ON_CPU
+from support.patterns import flat
 
 import regard
 from regard.pattern.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
@@ -57,10 +58,6 @@ def run(query, key, value, backend, **options):
     context, pattern = regard.attention_with_pattern(*tensors, **options, backend=backend)
     gradients = torch.autograd.grad(context.square().sum(), tensors)
     return context.detach(), gradients, pattern
-
-
-def flat(results):
-    return [t for r in results for t in (r if isinstance(r, tuple) else (r,))]
 
 
 PAIRS = [(m, "plain") for m in masks()] + [(m, o) for m in ("causal", "dense") for o in OPTIONS]

@@ -1,10 +1,9 @@
 """Nothing of the size of the weight matrix is stored, measured in a separate process."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.processes import run_script
 
 LENGTH, HEADS = 4096, 4
 MATRIX = LENGTH * LENGTH * HEADS * 4 / 2**20  # MiB of float32: 256
@@ -44,11 +43,7 @@ WORK = {
 
 
 def extra(work):
-    script = SCRIPT.format(work=work, length=LENGTH, heads=HEADS)
-    command = [sys.executable, "-c", script]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return float(run.stdout)
+    return float(run_script(SCRIPT.format(work=work, length=LENGTH, heads=HEADS)))
 
 
 needs_proc = pytest.mark.skipif(

@@ -6,37 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import cases
 from support.cpu_paths import streamed, way
-from support.definitions import distance, entropy, image, largest, of_each_head, offsets, received
 from support.own_readout import SquaredWeights
+from support.patterns import assert_definitions, defined_readouts, flat
 
 import regard
-from regard.pattern.readouts import (
-    Distance,
-    Entropy,
-    Image,
-    Mass,
-    Max,
-    Offsets,
-    Received,
-    TopK,
-)
+from regard.pattern.readouts import Entropy, Image, Offsets, Received, TopK
 
 # By the kernels, or streamed with so many scores in a block: many blocks, and one.
 BLOCKS = st.sampled_from([None, 10, 60, 300, 2**20])
-ALL = (
-    TopK(3),
-    Max(),
-    Entropy(),
-    Received(),
-    Distance(),
-    Offsets(4),
-    Mass(slice(1, 3)),
-    Image(3, 2),
-)
-
-
-def flat(results):
-    return [t for r in results for t in (r if isinstance(r, tuple) else (r,))]
+ALL = (TopK(3), *defined_readouts(4, slice(1, 3))[:-1], Image(3, 2))
 
 
 @settings(max_examples=80)
@@ -44,41 +22,14 @@ def flat(results):
 def test_every_readout_is_its_definition(case, block, size, data):
     keys = case.key.shape[-2]
     marked = data.draw(st.lists(st.integers(-keys, keys - 1), max_size=4))
-    readouts = (
-        TopK(size),
-        Max(),
-        Entropy(),
-        Received(),
-        Distance(),
-        Offsets(size),
-        Mass(marked),
-        Image(size, 10 - size),
-    )
+    readouts = (TopK(size), *defined_readouts(size, marked))
     with way(block):
         pattern = regard.Pattern(case.query, case.key, **case.options)
         top, *results = pattern.read(*readouts)
         again = flat(pattern.read(*readouts))  # now that the log-sum-exp is known
         dense = pattern.dense()
-    expected = [
-        of_each_head(largest, case),
-        of_each_head(entropy, case),
-        of_each_head(received, case),
-        of_each_head(distance, case),
-        of_each_head(offsets, case, size, per_head=[case.visible]),
-        case.exact.weights[..., list({j % keys for j in marked})].sum(-1),
-        of_each_head(image, case, size, 10 - size),
-    ]
-    # A weight is off by the rounding of its score, relative to its size. Sums over a row or a
-    # column of weights multiply that by no more than the length, or by a logarithm or a distance.
-    tolerance = {"rtol": 0, "atol": 8 * case.rounding * max(case.visible.shape[-2:])}
-    # Where a sink leaves a row next to nothing, float32 has no weights to average distances with.
-    faint = case.exact.weights.sum(-1) < 1e-30
-    expected[3] = torch.where(faint, results[3].double(), expected[3])
-    for readout, result, wanted in zip(readouts[1:], results, expected, strict=True):
-        assert result.dtype == case.exact_dtype, readout
-        torch.testing.assert_close(
-            result.double(), wanted, msg=lambda m, r=readout: f"{r}: {m}", **tolerance
-        )
+    assert {result.dtype for result in results} == {case.exact_dtype}
+    tolerance = assert_definitions(case, size, marked, results)
     torch.testing.assert_close(dense.double(), case.exact.weights, **tolerance)
     for result, other in zip(again, flat([top, *results]), strict=True):
         if result.is_floating_point():

@@ -2,18 +2,18 @@
 
 import inspect
 import re
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import draws
 
 import regard
 
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+normal = partial(draws.normal, dtype=torch.float64)
 
 
 def same(query, key, value, **options):

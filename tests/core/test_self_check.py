@@ -4,8 +4,8 @@ import threading
 
 import pytest
 import torch
+from support.draws import normal
 from support.fake_cuda import documented_kernels, flex_on_cpu, gpu, gpu_problem
-from support.tolerances import normal
 from support.triton_device import kernels
 
 import regard

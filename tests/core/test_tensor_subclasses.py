@@ -1,20 +1,15 @@
 """Tensor subclasses whose memory does not hold their values: converted, or refused."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
+from support.draws import normal
+from support.processes import run_script
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import regard
 
 H, L, S, D = 2, 5, 7, 11
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def inputs(queries=L, keys=S):
@@ -164,10 +159,7 @@ for layout in (torch.strided, torch.jagged):
 
 
 def test_nested_tensors_are_refused_with_the_cure():
-    run = subprocess.run(
-        [sys.executable, "-c", NESTED], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
+    run_script(NESTED)
 
 
 @pytest.fixture

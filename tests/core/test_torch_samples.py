@@ -1,9 +1,7 @@
 """torch's own samples through regard's drop-in: values, gradients, vmap, meta, torch.compile."""
 
-import subprocess
-import sys
-
 import pytest
+from support.processes import run_script
 
 # In a process of its own: torch's samples come with its whole test suite, and the compiler can't
 # see through the type checks of the test run.
@@ -76,6 +74,4 @@ assert count > 5, "there are samples"
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_sdpa_passes_torch_s_samples(dtype):
-    command = [sys.executable, "-c", SAMPLES, dtype]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
+    run_script(SAMPLES, dtype)

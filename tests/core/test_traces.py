@@ -2,16 +2,13 @@
 
 import pytest
 import torch
+from support.draws import normal
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import regard
 
 B, H, G, L, S, D, DV = 2, 6, 3, 5, 7, 11, 13
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def inputs(queries=L, keys=S, dtype=torch.float32):

@@ -4,9 +4,11 @@ What is computed in float64 goes through the written-out steps, the rest through
 """
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
+from support import draws
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import regard
@@ -21,8 +23,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 0.5, tor
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
 
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+normal = partial(draws.normal, dtype=torch.float64)
 
 
 def inputs(*, batch=B):

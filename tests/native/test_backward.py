@@ -6,39 +6,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from support import cases
+from support.cpu_paths import SETS
+from support.draws import normal
 
 import regard
-from regard.backends.native import library
 
-pytestmark = pytest.mark.skipif(library.load() is None, reason="there is no native library")
+pytestmark = pytest.mark.skipif(not SETS, reason="there is no native library")
 
-SETS = library.load().regard_supported().decode().split(",") if library.load() else []
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Of the largest gradient, in roundings of the dtype. In float32 sums of a thousand products round
 # some times; in the half precisions weights, score gradients and results are rounded once each.
 ROUNDINGS = {torch.float32: 128, torch.bfloat16: 4, torch.float16: 4}
 # Unequal primes; panels of 256 keys and blocks of 192 are crossed, and tasks of 64 rows.
 B, H, G, L, S, D, DV = 2, 6, 2, 149, 577, 37, 19
-
-
-@pytest.fixture(params=SETS)
-def instructions(request):
-    """Each set in turn, and the best one again afterwards."""
-    assert library.load().regard_choose(request.param.encode()) == 0
-    yield request.param
-    assert library.load().regard_choose(None) == 0
-
-
-@pytest.fixture
-def threads():
-    """Change the number of threads, for one test."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
-def normal(*shape, seed=0, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def tensors(dtype=torch.float32, batch=B, heads=H, groups=G, queries=L, keys=S):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.cpu_paths import SETS, forced
+from support.cpu_paths import SETS
 from support.patterns import flat, inputs, masks
 
 import regard
@@ -31,52 +31,44 @@ def afresh(pattern, rows=None, heads=None):
     return regard.Pattern.of(problem if rows is None else problem.at(torch.tensor(rows)), None)
 
 
-@pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
     "name", ["causal", "window", "padding", "documents", "bias", "alibi", "early"]
 )
 def test_other_rows_change_no_bit(name, dtype, instructions):
     query, key = (t.to(dtype) for t in inputs(QUERIES, KEYS))
-    with forced(instructions):
-        pattern = regard.Pattern(query, key, **masks(QUERIES, KEYS)[name])
-        whole = rows_of(pattern)
-        for rows in ROWS:
-            for one, other in zip(rows_of(afresh(pattern, rows)), whole, strict=True):
-                assert torch.equal(one, other[:, :, rows]), rows
+    pattern = regard.Pattern(query, key, **masks(QUERIES, KEYS)[name])
+    whole = rows_of(pattern)
+    for rows in ROWS:
+        for one, other in zip(rows_of(afresh(pattern, rows)), whole, strict=True):
+            assert torch.equal(one, other[:, :, rows]), rows
 
 
-@pytest.mark.parametrize("instructions", SETS)
 def test_other_heads_and_batch_entries_change_no_bit(instructions):
-    with forced(instructions):
-        pattern = regard.Pattern(*inputs(QUERIES, KEYS), **masks(QUERIES, KEYS)["padding"])
-        whole = [result.flatten(0, 1) for result in rows_of(pattern)]
-        for heads in ([0], [4], [1, 3], [5, 2, 7]):
-            for rows in (None, [5, 96, 97]):
-                part = rows_of(afresh(pattern, rows, torch.tensor(heads)))
-                for one, other in zip(part, whole, strict=True):
-                    expected = other[heads] if rows is None else other[heads][:, rows]
-                    assert torch.equal(one, expected), (heads, rows)
+    pattern = regard.Pattern(*inputs(QUERIES, KEYS), **masks(QUERIES, KEYS)["padding"])
+    whole = [result.flatten(0, 1) for result in rows_of(pattern)]
+    for heads in ([0], [4], [1, 3], [5, 2, 7]):
+        for rows in (None, [5, 96, 97]):
+            part = rows_of(afresh(pattern, rows, torch.tensor(heads)))
+            for one, other in zip(part, whole, strict=True):
+                expected = other[heads] if rows is None else other[heads][:, rows]
+                assert torch.equal(one, expected), (heads, rows)
 
 
-@pytest.mark.parametrize("instructions", SETS)
 def test_other_keys_change_no_bit(instructions):
-    with forced(instructions):
-        pattern = regard.Pattern(*inputs(QUERIES, KEYS), mask=regard.causal())
-        whole = pattern.dense()
-        for keys in (0, 330, slice(5, 100), slice(96, 97), [3, 200, 17]):
-            assert torch.equal(pattern[..., keys], whole[..., keys])
-            assert torch.equal(pattern[..., 100:300, keys], whole[..., 100:300, :][..., keys])
+    pattern = regard.Pattern(*inputs(QUERIES, KEYS), mask=regard.causal())
+    whole = pattern.dense()
+    for keys in (0, 330, slice(5, 100), slice(96, 97), [3, 200, 17]):
+        assert torch.equal(pattern[..., keys], whole[..., keys])
+        assert torch.equal(pattern[..., 100:300, keys], whole[..., 100:300, :][..., keys])
 
 
-@pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize("size", [1.0, 1e4, 1e9])
 def test_a_log_sum_exp_that_is_known_changes_no_bit(size, instructions):
     query, key = inputs(67, 131)
-    with forced(instructions):
-        fresh = regard.Pattern(query * size, key, mask=regard.causal())
-        first = fresh.dense()  # finds the log-sum-exps on the way
-        assert torch.equal(fresh.dense(), first)
-        known = regard.Pattern(query * size, key, mask=regard.causal(), logsumexp=fresh.logsumexp)
-        assert torch.equal(known.dense(), first)
-        assert torch.equal(known[..., 3:50, 7:9], first[..., 3:50, 7:9])
+    fresh = regard.Pattern(query * size, key, mask=regard.causal())
+    first = fresh.dense()  # finds the log-sum-exps on the way
+    assert torch.equal(fresh.dense(), first)
+    known = regard.Pattern(query * size, key, mask=regard.causal(), logsumexp=fresh.logsumexp)
+    assert torch.equal(known.dense(), first)
+    assert torch.equal(known[..., 3:50, 7:9], first[..., 3:50, 7:9])

@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import cases
+from support.cpu_paths import SETS, forced
+from support.draws import normal
 
 import regard
-from regard.backends.native import library
 
-pytestmark = pytest.mark.skipif(library.load() is None, reason="there is no native library")
+pytestmark = pytest.mark.skipif(not SETS, reason="there is no native library")
 
-SETS = library.load().regard_supported().decode().split(",") if library.load() else []
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Of the largest value. In float32 every sum rounds some times; in the half precisions the inputs
 # are exact and the result is rounded once.
@@ -21,26 +21,6 @@ ROUNDINGS = {torch.float32: 32, torch.bfloat16: 1, torch.float16: 1}
 B, G, D, DV = 2, 2, 37, 19
 # Keys of several chunks of 512, and enough of them that a group of 16 rows counts as few.
 S = 5003
-
-
-@pytest.fixture(params=SETS)
-def instructions(request):
-    """Each set in turn, and the best one again afterwards."""
-    assert library.load().regard_choose(request.param.encode()) == 0
-    yield request.param
-    assert library.load().regard_choose(None) == 0
-
-
-@pytest.fixture
-def threads():
-    """Change the number of threads, for one test."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
-def normal(*shape, seed=0, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def tensors(queries=1, members=3, keys=S, dim=D, dim_value=DV, dtype=torch.float32):
@@ -128,11 +108,8 @@ def test_every_option(mask, name, dtype, instructions):
 @settings(max_examples=100)
 @given(cases.cases(dtypes=DTYPES, lengths=[1]), st.sampled_from(SETS or [None]))
 def test_masks_and_options_crossed(case, name):
-    assert library.load().regard_choose(name.encode()) == 0
-    try:
+    with forced(name):
         context, logsumexp = native(case.query, case.key, case.value, **case.options)
-    finally:
-        assert library.load().regard_choose(None) == 0
     largest = float(case.value.abs().max())
     floor = (2 * torch.finfo(case.dtype).eps + case.rounding) * largest
     cases.close(context, case.exact.context, case.torchs_own(), case.fully_masked, floor)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.instruction_sets import SETS
+from support.cpu_paths import SETS
 
 pytestmark = pytest.mark.skipif(not SETS, reason="there is no native library")
 

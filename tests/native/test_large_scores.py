@@ -9,7 +9,7 @@ import math
 
 import pytest
 import torch
-from support.cpu_paths import SETS, forced
+from support.cpu_paths import SETS
 from support.patterns import inputs, masks
 
 import regard
@@ -69,7 +69,6 @@ def close(result, exact, dtype, size=None):
     assert (result.double() - exact).abs().max() <= ROUNDING[dtype] * largest
 
 
-@pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize(("queries", "keys"), LENGTHS)
@@ -85,14 +84,13 @@ def test_large_scores(queries, keys, name, dtype, instructions):
         sink = {"sink": sinks[0]} if sinks else {}
         steps = regard.explain(*exact, **options, **sink)
         expected = gradients(steps.context, [*exact, *sinks])
-        with forced(instructions):
-            context, pattern = regard.attention_with_pattern(
-                *inputs, **options, **sink, backend="native"
-            )
-            computed = gradients(context, [*inputs, *sinks])
-            fresh = regard.Pattern(*tensors[:2], **options, **sink)
-            dense = [pattern.dense(), fresh.dense()]
-            largest = fresh.max()
+        context, pattern = regard.attention_with_pattern(
+            *inputs, **options, **sink, backend="native"
+        )
+        computed = gradients(context, [*inputs, *sinks])
+        fresh = regard.Pattern(*tensors[:2], **options, **sink)
+        dense = [pattern.dense(), fresh.dense()]
+        largest = fresh.max()
         close(context, steps.context, dtype)
         assert torch.allclose(pattern.logsumexp.double(), steps.logsumexp, rtol=1e-6, atol=1e-6)
         for weights in dense:  # float32 in any case
@@ -107,7 +105,6 @@ def test_large_scores(queries, keys, name, dtype, instructions):
             close(computed[3], expected[3], dtype, 2 * queries * DV)
 
 
-@pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("score", [-1e38, -1e31, -(2.0**33), 2.0**33, 3e4**2 * 8, 1e31, 1e38])
 def test_a_single_key_has_all_weight(score, dtype, instructions):
@@ -116,22 +113,19 @@ def test_a_single_key_has_all_weight(score, dtype, instructions):
         size = math.sqrt(abs(score) / 8)
         query = torch.full((1, 1, rows, D), size, dtype=dtype)
         key = torch.full((1, 1, 1, D), math.copysign(size, score), dtype=dtype)
-        with forced(instructions):
-            context, pattern = regard.attention_with_pattern(query, key, value, backend="native")
-            assert torch.equal(context, value.expand(1, 1, rows, DV))
-            assert torch.equal(pattern.dense(), torch.ones(1, 1, rows, 1))
-            assert torch.equal(regard.Pattern(query, key).max(), torch.ones(1, 1, rows))
+        context, pattern = regard.attention_with_pattern(query, key, value, backend="native")
+        assert torch.equal(context, value.expand(1, 1, rows, DV))
+        assert torch.equal(pattern.dense(), torch.ones(1, 1, rows, 1))
+        assert torch.equal(regard.Pattern(query, key).max(), torch.ones(1, 1, rows))
 
 
-@pytest.mark.parametrize("instructions", SETS)
 def test_rows_of_a_bias_that_hides_by_the_lowest_number(instructions):
     """As many libraries write their masks; where all is lowest, all are equal."""
     query, key = inputs(70, 131)
     bias = torch.zeros(70, 131)
     bias[:, 100:] = bias[3] = torch.finfo(torch.float32).min
     exact = regard.explain(query.double(), key.double(), key.double(), bias=bias.double())
-    with forced(instructions):
-        weights = regard.Pattern(query, key, bias=bias).dense()
+    weights = regard.Pattern(query, key, bias=bias).dense()
     expected = exact.weights.clone()
     expected[:, :, 3] = 1 / 131  # what scores are added to such a number is below its rounding
     assert (weights.double() - expected).abs().max() < 1e-6

@@ -2,12 +2,12 @@
 
 import importlib.metadata
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support.processes import run_script
 
 import regard
 from regard.backends.native import library
@@ -36,12 +36,6 @@ def fresh():
         library.load().regard_choose(used)
 
 
-def python(script):
-    environment = os.environ | {"REGARD_INSTRUCTIONS": ""}
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
 def supported():
     return library.load().regard_supported().decode().split(",")
 
@@ -54,8 +48,8 @@ def test_the_library_is_there():
 
 @with_library
 def test_the_best_set_is_used_unless_one_is_named():
-    run = python(PRINT_SET)
-    assert run.stdout.split() == supported()[:1], run.stderr
+    printed = run_script(PRINT_SET, env=os.environ | {"REGARD_INSTRUCTIONS": ""})
+    assert printed.split() == supported()[:1]
 
 
 @with_library
@@ -133,5 +127,4 @@ assert library.load() is not None
 assert len(loaded("libregard")) == 1
 assert loaded("lib(?:gomp|omp|iomp)") == before, "the library brings an OpenMP of its own"
 """
-    run = python(script)
-    assert run.returncode == 0, run.stderr
+    run_script(script, env=os.environ | {"REGARD_INSTRUCTIONS": ""})

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.cases import HALF
-from support.cpu_paths import SETS, forced
+from support.cpu_paths import SETS
 
 from regard.backends import native
 
@@ -21,16 +21,11 @@ def drawn(vectors, inputs, outputs, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
-@pytest.mark.parametrize("name", SETS)
-def test_it_is_the_product(name, dtype):
+def test_it_is_the_product(dtype, instructions):
     for inputs, outputs in SIZES:
         for vectors in (1, 3, 4, 6, 8):
             operands = drawn(vectors, inputs, outputs, dtype)
-            with forced(name):
-                with_bias, without_bias = (
-                    native.matvec(*operands),
-                    native.matvec(*operands[:2], None),
-                )
+            with_bias, without_bias = native.matvec(*operands), native.matvec(*operands[:2], None)
             exact = F.linear(*(t.double() for t in operands))
             # Up to 331 products near 1, added up in float32, in fours where a set has no more
             # lanes: some 80 roundings of a sum near 20. Then it is rounded to the dtype.
@@ -40,20 +35,14 @@ def test_it_is_the_product(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
-@pytest.mark.parametrize("name", SETS)
-def test_neither_threads_nor_the_vectors_beside_it_change_a_bit(name, dtype):
+def test_neither_threads_nor_the_vectors_beside_it_change_a_bit(dtype, threads, instructions):
     x, weight, bias = drawn(8, 127, 331, dtype)
-    before = torch.get_num_threads()
-    try:
-        with forced(name):
-            torch.set_num_threads(1)
-            whole = native.matvec(x, weight, bias)
-            torch.set_num_threads(3)
-            assert torch.equal(native.matvec(x, weight, bias), whole)
-            for some in (slice(0, 1), slice(7, 8), slice(1, 3), slice(2, 7)):
-                assert torch.equal(native.matvec(x[some], weight, bias), whole[some])
-    finally:
-        torch.set_num_threads(before)
+    threads(1)
+    whole = native.matvec(x, weight, bias)
+    threads(3)
+    assert torch.equal(native.matvec(x, weight, bias), whole)
+    for some in (slice(0, 1), slice(7, 8), slice(1, 3), slice(2, 7)):
+        assert torch.equal(native.matvec(x[some], weight, bias), whole[some])
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 3)])

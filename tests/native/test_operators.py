@@ -1,10 +1,9 @@
 """The kernels as torch operators: what autograd, compilers and modes see of them."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
+from support.draws import normal
+from support.processes import run_script
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -15,10 +14,6 @@ from regard.backends.native._backward import DIFFERENTIABLE
 from regard.problem import Scoring, check
 
 B, H, G, L, S, D, DV = 2, 6, 3, 5, 7, 11, 13
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def inputs(*, grad=False):
@@ -111,9 +106,7 @@ for options in OPTIONS:
 
 
 def test_a_compiled_model_is_one_graph():
-    command = [sys.executable, "-c", COMPILED]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
+    run_script(COMPILED)
 
 
 def test_a_second_derivative_is_refused_with_the_cure():

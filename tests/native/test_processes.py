@@ -1,25 +1,14 @@
 """Threads, forks and large addresses: what surrounds the kernels, rather than what they compute."""
 
 import concurrent.futures
-import subprocess
 import sys
 
 import pytest
 import torch
+from support.draws import normal
+from support.processes import run_script
 
 import regard
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def everything(seed):
@@ -33,7 +22,8 @@ def everything(seed):
     return context.detach(), *gradients, step, *readouts[0], readouts[1]
 
 
-def test_several_threads_may_call_at_once(two_threads):
+def test_several_threads_may_call_at_once(threads):
+    threads(2)
     wanted = [everything(seed) for seed in range(4)]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         got = list(pool.map(everything, [0, 1, 2, 3] * 8))
@@ -59,9 +49,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or not again)
 
 
 def test_a_process_may_fork_after_use():
-    command = [sys.executable, "-c", FORKED]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert run.returncode == 0, run.stderr
+    run_script(FORKED, timeout=120)
 
 
 # A fork made before the library is loaded, which is then there in the child alone.
@@ -93,9 +81,7 @@ assert results == bytes(context.numpy()) + bytes(received.numpy())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks are safe by the runtime elsewhere")
 def test_a_process_may_fork_before_use():
-    command = [sys.executable, "-c", FORKED_BEFORE]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert run.returncode == 0, run.stderr
+    run_script(FORKED_BEFORE, timeout=240)
 
 
 @pytest.mark.parametrize("layout", ["rows", "heads"])

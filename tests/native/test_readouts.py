@@ -11,13 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import HALF, cases
 from support.cpu_paths import SETS, forced, streamed
-from support.definitions import distance, entropy, image, largest, of_each_head, offsets, received
-from support.patterns import NAMES, READOUTS, everything, flat, inputs, masks, normal
+from support.patterns import (
+    NAMES,
+    READOUTS,
+    assert_definitions,
+    assert_exact,
+    defined_readouts,
+    everything,
+    flat,
+    inputs,
+    masks,
+    normal,
+)
 
 import regard
 from regard.backends.kernel_spec import Kind
 from regard.pattern import reading
-from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+from regard.pattern.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
 
 pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
 
@@ -43,46 +53,15 @@ def test_kinds_are_numbered_as_in_the_header():
 def test_every_readout_is_its_definition(name, case, size, known, data):
     keys = case.key.shape[-2]
     marked = data.draw(st.lists(st.integers(-keys, keys - 1), max_size=4))
-    readouts = (
-        *(Max(), Entropy(), Received(), Distance(), Offsets(size), Mass(marked)),
-        Image(size, 10 - size),
-    )
     coefficients = normal(3, case.query.shape[-2])
     with forced(name):
         pattern = regard.Pattern(case.query, case.key, **case.options)
         if known:
             assert pattern.logsumexp.shape == case.fully_masked.shape
-        results = list(pattern.read(*readouts))
+        results = list(pattern.read(*defined_readouts(size, marked)))
         logsumexp, dense, collected = pattern.logsumexp, pattern.dense(), coefficients @ pattern
-    exact = case.exact.weights
-    expected = [
-        of_each_head(largest, case),
-        of_each_head(entropy, case),
-        of_each_head(received, case),
-        of_each_head(distance, case),
-        of_each_head(offsets, case, size, per_head=[case.visible]),
-        exact[..., list({j % keys for j in marked})].sum(-1),
-        of_each_head(image, case, size, 10 - size),
-    ]
-    # A weight is off by the rounding of its score, relative to its size. Sums over a row or a
-    # column of weights multiply that by no more than the length, or by a logarithm or a distance.
-    tolerance = {"rtol": 0, "atol": 8 * case.rounding * max(case.visible.shape[-2:])}
-    # Where a sink leaves a row next to nothing, float32 has no weights to average distances with.
-    faint = exact.sum(-1) < 1e-30
-    expected[3] = torch.where(faint, results[3].double(), expected[3])
-    for readout, result, wanted in zip(readouts, results, expected, strict=True):
-        torch.testing.assert_close(
-            result.double(), wanted, msg=lambda m, r=readout: f"{r}: {m}", **tolerance
-        )
-    torch.testing.assert_close(dense.double(), exact, **tolerance)
-    assert not bool(dense[~case.visible].any())
-    torch.testing.assert_close(collected.double(), coefficients.double() @ exact, **tolerance)
-    assert (logsumexp[case.fully_masked] == -math.inf).all()
-    torch.testing.assert_close(
-        logsumexp[~case.fully_masked].double(),
-        case.exact.logsumexp[~case.fully_masked],
-        **tolerance,
-    )
+    tolerance = assert_definitions(case, size, marked, results)
+    assert_exact(case, tolerance, dense, logsumexp, collected, coefficients)
 
 
 # At sizes about those of the kernels, against torch in float64
@@ -94,13 +73,11 @@ PAIRS += [(lengths, name) for lengths in ((5, 70), (193, 191)) for name in NAMES
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 @pytest.mark.parametrize(("lengths", "name"), PAIRS)
-@pytest.mark.parametrize("instructions", SETS)
 def test_results_are_those_of_float64(instructions, lengths, name, dtype):
     query, key = inputs(*lengths, dtype)
     options = masks(*lengths)[name]
     exact = everything(regard.Pattern(query.double(), key.double(), **options))
-    with forced(instructions):
-        results = everything(regard.Pattern(query, key, **options))
+    results = everything(regard.Pattern(query, key, **options))
     for what, result in results.items():
         # Scores below 10 are off by some 1e-6, and weights by as much of their size.
         torch.testing.assert_close(
@@ -108,12 +85,10 @@ def test_results_are_those_of_float64(instructions, lengths, name, dtype):
         )
 
 
-@pytest.mark.parametrize("instructions", SETS)
 def test_more_keys_than_16_bits_can_count(instructions):
     query, key = normal(2, 3, 8), normal(2, 70_001, 8, seed=1)
     exact = everything(regard.Pattern(query.double(), key.double()))
-    with forced(instructions):
-        results = everything(regard.Pattern(query, key))
+    results = everything(regard.Pattern(query, key))
     for what, result in results.items():
         # A distance is a mean of numbers up to 70,001.
         torch.testing.assert_close(
@@ -121,16 +96,14 @@ def test_more_keys_than_16_bits_can_count(instructions):
         )
 
 
-@pytest.mark.parametrize("instructions", SETS)
 def test_sums_over_many_rows_and_keys_keep_their_digits(instructions):
     """Where all weights are alike, sums of floats would be off by more with every row."""
     length, keys = 20_011, 10_007
-    with forced(instructions):
-        pattern = regard.Pattern(torch.zeros(length, 4), torch.zeros(keys, 4))
-        received, image, mass, entropy, distance = pattern.read(
-            Received(), Image(1, 2), Mass(slice(None)), Entropy(), Distance()
-        )
-        collected = torch.ones(length) @ pattern
+    pattern = regard.Pattern(torch.zeros(length, 4), torch.zeros(keys, 4))
+    received, image, mass, entropy, distance = pattern.read(
+        Received(), Image(1, 2), Mass(slice(None)), Entropy(), Distance()
+    )
+    collected = torch.ones(length) @ pattern
     # Every weight is off alike, by the rounding of a log-sum-exp near 9.
     digits = {"rtol": 2e-6, "atol": 0}
     for sums in (received, collected):
@@ -145,14 +118,12 @@ def test_sums_over_many_rows_and_keys_keep_their_digits(instructions):
 # The strongest keys
 
 
-@pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize("k", [1, 3, 4, 5, 7, 8, 15, 16, 17, 33, 97, 200])
 @pytest.mark.parametrize("mask", [None, regard.causal(), regard.window(9)])
 def test_the_strongest_keys_are_found_and_ranked(instructions, k, mask):
     query, key = normal(2, 67, 6), normal(2, 131, 6, seed=1)
-    with forced(instructions):
-        pattern = regard.Pattern(query, key, mask=mask)
-        top, dense = pattern.topk(k), pattern.dense()
+    pattern = regard.Pattern(query, key, mask=mask)
+    top, dense = pattern.topk(k), pattern.dense()
     k = min(k, 131)
     expected = dense.sort(dim=-1, descending=True, stable=True)
     visible = (regard.Mask() if mask is None else mask).visible(67, 131, (2,))
@@ -161,22 +132,18 @@ def test_the_strongest_keys_are_found_and_ranked(instructions, k, mask):
     assert torch.equal(top.positions, expected.indices[..., :k].masked_fill(~ranked, -1))
 
 
-@pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize("k", [3, 20])
 def test_of_equal_weights_the_lower_key_comes_first(instructions, k):
     key = torch.tensor([0.0, 1.0, 0.0, 2.0]).repeat(60)[:, None]
-    with forced(instructions):
-        top = regard.Pattern(torch.ones(70, 1), key).topk(k)
+    top = regard.Pattern(torch.ones(70, 1), key).topk(k)
     order = [*range(3, 240, 4), *range(1, 240, 4)]
     assert torch.equal(top.positions, torch.tensor(order[:k]).expand(70, -1))
 
 
-@pytest.mark.parametrize("instructions", SETS)
 def test_keys_of_weight_zero_are_named_as_long_as_they_are_visible(instructions):
     query, key = torch.ones(70, 1), torch.zeros(90, 1)
     key[7::2] = -math.inf
-    with forced(instructions):
-        top = regard.Pattern(query, key, mask=regard.window(4, offset=0)).topk(3)
+    top = regard.Pattern(query, key, mask=regard.window(4, offset=0)).topk(3)
     assert top.positions[9].tolist() == [6, 8, 7]
     assert top.weights[9].tolist() == [0.5, 0.5, 0]
     assert top.positions[0].tolist() == [0, -1, -1]
@@ -185,7 +152,6 @@ def test_keys_of_weight_zero_are_named_as_long_as_they_are_visible(instructions)
 # What is no number
 
 
-@pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize("stray", [math.nan, math.inf, -math.inf, 3e38])
 @pytest.mark.parametrize("name", ["causal", "padding", "dense", "early"])
 @pytest.mark.parametrize("lengths", [(5, 70), (131, 193)])
@@ -198,14 +164,12 @@ def test_what_is_hidden_never_comes_out(instructions, stray, name, lengths):
     mask = options["mask"] & regard.dense(~hidden[:, None, None])
     clean = regard.Pattern(query, key, **options | {"mask": mask})
     soiled = key.masked_fill(hidden[:, None, :, None], stray)
-    with forced(instructions):
-        expected = everything(clean)
-        results = everything(regard.Pattern(query, soiled, **options | {"mask": mask}))
+    expected = everything(clean)
+    results = everything(regard.Pattern(query, soiled, **options | {"mask": mask}))
     for what, result in results.items():
         assert torch.equal(result, expected[what]), what
 
 
-@pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize("where", ["query", "key"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("lengths", "at"), [((37, 70), 12), ((131, 193), 80)])
@@ -222,10 +186,9 @@ def test_a_visible_nan_fills_its_row_as_far_as_it_sees(instructions, where, name
         expected = regard.Pattern(query, key, **options)
         wanted = {what: t.isnan() for what, t in everything(expected).items()}
         positions = expected.topk(5).positions
-    with forced(instructions):
-        pattern = regard.Pattern(query, key, **options)
-        results = everything(pattern)
-        keys = pattern.topk(5).positions
+    pattern = regard.Pattern(query, key, **options)
+    results = everything(pattern)
+    keys = pattern.topk(5).positions
     assert bool(wanted["weights"].any())
     for what, result in results.items():
         if what not in {"rows @ pattern", "logsumexp"}:
@@ -239,15 +202,6 @@ def test_a_visible_nan_fills_its_row_as_far_as_it_sees(instructions, where, name
 # To the last bit
 
 
-@pytest.fixture
-def threads():
-    """Set the number of threads, and set it back."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize(
     ("lengths", "name"),
     list(itertools.product([(5, 70), (700, 331)], ["causal", "padding", "bias"])),
@@ -256,29 +210,26 @@ def test_neither_threads_nor_the_rest_of_the_batch_change_a_bit(
     instructions, lengths, name, threads
 ):
     query, key = inputs(*lengths)
-    with forced(instructions):
-        threads(1)
-        whole = everything(regard.Pattern(query, key, **masks(*lengths)[name]))
-        for number in (2, 3):
-            threads(number)
-            again = everything(regard.Pattern(query, key, **masks(*lengths)[name]))
-            for what, result in again.items():
-                assert torch.equal(result, whole[what]), (what, number)
-            for entry in range(2):
-                one = slice(entry, entry + 1)
-                options = masks(*lengths, one)[name]
-                alone = everything(regard.Pattern(query[one], key[one], **options))
-                for what, result in alone.items():
-                    assert torch.equal(result[0], whole[what][entry]), (what, entry, number)
+    threads(1)
+    whole = everything(regard.Pattern(query, key, **masks(*lengths)[name]))
+    for number in (2, 3):
+        threads(number)
+        again = everything(regard.Pattern(query, key, **masks(*lengths)[name]))
+        for what, result in again.items():
+            assert torch.equal(result, whole[what]), (what, number)
+        for entry in range(2):
+            one = slice(entry, entry + 1)
+            options = masks(*lengths, one)[name]
+            alone = everything(regard.Pattern(query[one], key[one], **options))
+            for what, result in alone.items():
+                assert torch.equal(result[0], whole[what][entry]), (what, entry, number)
 
 
-@pytest.mark.parametrize("instructions", SETS)
 def test_what_else_is_read_changes_no_bit(instructions):
     pattern = regard.Pattern(*inputs(131, 193), mask=regard.causal())
     readouts = (*READOUTS, TopK(40), Mass(0), Mass([5, 3]), Offsets(3), Image(7, 200))
-    with forced(instructions):
-        together = pattern.read(*readouts)
-        alone = [pattern.read(readout)[0] for readout in readouts]
+    together = pattern.read(*readouts)
+    alone = [pattern.read(readout)[0] for readout in readouts]
     for one, other in zip(flat(together), flat(alone), strict=True):
         assert torch.equal(one, other)
 
@@ -297,7 +248,6 @@ def test_all_are_taken_in_one_pass_and_none_is_streamed(monkeypatch):
 # Inputs as they come
 
 
-@pytest.mark.parametrize("instructions", SETS)
 def test_strides_of_the_inputs_change_nothing(instructions):
     query, key = inputs(67, 131)
     ways = {
@@ -305,12 +255,11 @@ def test_strides_of_the_inputs_change_nothing(instructions):
         "columns": [t.mT.contiguous().mT for t in (query, key)],
         "gaps": [torch.stack([t, t * math.nan], -1).flatten(-2)[..., ::2] for t in (query, key)],
     }
-    with forced(instructions):
-        plain = everything(regard.Pattern(query, key, mask=regard.causal()))
-        for how, tensors in ways.items():
-            results = everything(regard.Pattern(*tensors, mask=regard.causal()))
-            for what, result in results.items():
-                assert torch.equal(result, plain[what]), (how, what)
+    plain = everything(regard.Pattern(query, key, mask=regard.causal()))
+    for how, tensors in ways.items():
+        results = everything(regard.Pattern(*tensors, mask=regard.causal()))
+        for what, result in results.items():
+            assert torch.equal(result, plain[what]), (how, what)
 
 
 def test_a_log_sum_exp_of_any_layout_is_taken():

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from support.caches import (
+    CAUSAL,
     PROMPT,
     STEPS,
     STEPWISE,
@@ -14,6 +15,7 @@ from support.caches import (
     D,
     H,
     T,
+    causal_prompt,
     chunks,
     close,
     exact,
@@ -42,9 +44,7 @@ def test_a_cache_that_grows_as_models_write_it():
     """A causal prompt, then steps that see all there is without a mask."""
     layer, (query, key) = Attend(), sequence()
     with regard.record(layer) as recording:
-        layer(query[..., :PROMPT, :], key[..., :PROMPT, :], is_causal=True)
-        for t in range(PROMPT, T):
-            layer(query[..., t : t + 1, :], key[..., : t + 1, :])
+        causal_prompt(layer, query, key)
     (pattern,) = recording.attentions
     close(pattern, exact(query, key))
 
@@ -53,9 +53,7 @@ def test_a_cache_that_grows_as_models_write_it():
 def test_grouped_heads(groups):
     layer, query, key = Attend(), torch.randn(B, 6, T, D), torch.randn(B, groups, T, D)
     with regard.record(layer) as recording:
-        layer(query[..., :PROMPT, :], key[..., :PROMPT, :], is_causal=True, enable_gqa=True)
-        for t in range(PROMPT, T):
-            layer(query[..., t : t + 1, :], key[..., : t + 1, :], enable_gqa=True)
+        causal_prompt(layer, query, key, enable_gqa=True)
     (pattern,) = recording.attentions
     close(pattern, exact(query, key.repeat_interleave(6 // groups, 1)))
     assert pattern.problem.key.shape[1] == groups
@@ -66,23 +64,18 @@ def test_a_padded_prompt():
     layer, (query, key) = Attend(), sequence()
     keep = torch.ones(B, T, dtype=torch.bool)
     keep[0, :2] = False
-    visible = keep[:, None, None] & torch.ones(T, T, dtype=torch.bool).tril()
+    visible = keep[:, None, None] & CAUSAL
     with regard.record(layer) as recording:
-        for start, stop in STEPWISE:
-            rows = slice(start, stop)
-            layer(query[..., rows, :], key[..., :stop, :], attn_mask=visible[..., rows, :stop])
+        grown(layer, query, key, STEPWISE, visible)
     (pattern,) = recording.attentions
     close(pattern, exact(query, key, visible=visible))
 
 
 def test_biases_of_each_step_are_put_together():
     layer, (query, key), bias = Attend(), sequence(), torch.randn(H, T, T)
-    visible = torch.ones(T, T, dtype=torch.bool).tril()
-    added = bias.masked_fill(~visible, -math.inf)
+    added = bias.masked_fill(~CAUSAL, -math.inf)
     with regard.record(layer) as recording:
-        for start, stop in STEPWISE:
-            rows = slice(start, stop)
-            layer(query[..., rows, :], key[..., :stop, :], attn_mask=added[:, rows, :stop])
+        grown(layer, query, key, STEPWISE, added)
     (pattern,) = recording.attentions
     scores = query.double() @ key.double().mT / 2 + added.double()
     close(pattern, torch.softmax(scores, -1))
@@ -90,12 +83,10 @@ def test_biases_of_each_step_are_put_together():
 
 def test_masks_with_gaps_of_some_steps_are_put_together():
     layer, (query, key) = Attend(), sequence()
-    visible = torch.ones(T, T, dtype=torch.bool).tril()
+    visible = CAUSAL.clone()
     visible[PROMPT + 1, 2] = False
     with regard.record(layer) as recording:
-        for start, stop in STEPWISE:
-            rows = slice(start, stop)
-            layer(query[..., rows, :], key[..., :stop, :], attn_mask=visible[rows, :stop])
+        grown(layer, query, key, STEPWISE, visible)
     (pattern,) = recording.attentions
     close(pattern, exact(query, key, visible=visible))
 
@@ -104,8 +95,8 @@ def test_the_pattern_can_be_read_between_steps():
     layer, (query, key) = Attend(), sequence()
     with regard.record(layer) as recording:
         for start, stop in STEPWISE:
-            visible = torch.ones(T, T, dtype=torch.bool).tril()[start:stop, :stop]
-            layer(query[..., start:stop, :], key[..., :stop, :], attn_mask=visible)
+            mask = CAUSAL[start:stop, :stop]
+            layer(query[..., start:stop, :], key[..., :stop, :], attn_mask=mask)
             close(recording[0], exact(query[..., :stop, :], key[..., :stop, :]))
             before = recording[0]
     assert recording[0] is before, "the pattern of a track that no longer grows is made once"
@@ -184,7 +175,7 @@ def test_a_rolling_buffer(size):
     query, key = sequence()
     recording = rolling(query, key, size)
     assert len(recording) == 1
-    visible = torch.ones(T, T, dtype=torch.bool).tril().triu(1 - size)
+    visible = CAUSAL.triu(1 - size)
     close(recording[0], exact(query, key, visible=visible))
 
 

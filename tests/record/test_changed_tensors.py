@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import torch
-from support.caches import PROMPT, STEPWISE, Attend, B, D, H, T, close, exact, sequence
+from support.caches import CAUSAL, PROMPT, STEPWISE, Attend, B, D, H, T, close, exact, sequence
 
 import regard
 from regard.record import RecordError
@@ -48,7 +48,7 @@ def test_storage_that_is_freed_between_steps():
     with regard.record(layer) as recording:
         for start, stop in STEPWISE:
             cache = key[..., :stop, :].clone()
-            visible = torch.ones(T, T, dtype=torch.bool).tril()[start:stop, :stop]
+            visible = CAUSAL[start:stop, :stop]
             layer(query[..., start:stop, :].clone(), cache, attn_mask=visible)
             if start > 0:  # the first is compared with
                 cache.untyped_storage().resize_(0)
@@ -75,7 +75,7 @@ def test_a_query_that_is_written_to_in_a_later_step():
     with regard.record(layer) as recording:
         for start, stop in STEPWISE:
             pieces.append(query[..., start:stop, :].clone())
-            visible = torch.ones(T, T, dtype=torch.bool).tril()[start:stop, :stop]
+            visible = CAUSAL[start:stop, :stop]
             layer(pieces[-1], key[..., :stop, :].clone(), attn_mask=visible)
     pieces[-1].add_(1)
     with contextlib.suppress(RecordError):

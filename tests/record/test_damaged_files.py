@@ -208,6 +208,10 @@ def test_other_tensors_that_do_not_fit(tmp_path, role, new):
         regard.load(tmp_path / "new")
 
 
+READOUTS = (regard.Entropy(), regard.TopK(2), regard.Received(), regard.Distance())
+READOUTS += (regard.Offsets(3), regard.Image(2, 3))
+
+
 @pytest.mark.parametrize("number", [2**40, 2**62, -(2**40), -(2**63), 2**63 - 1, S + 1, -1])
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
@@ -236,14 +240,7 @@ def test_bounds_outside_the_keys_are_cut(tmp_path, number, place, dtype):
     scores = problem.query @ problem.key.mT * problem.scale
     weights = torch.softmax(scores.masked_fill(~visible, -math.inf), -1).nan_to_num(0)
     torch.testing.assert_close(pattern.dense(), weights, rtol=0, atol=1e-6)
-    pattern.read(
-        regard.Entropy(),
-        regard.TopK(2),
-        regard.Received(),
-        regard.Distance(),
-        regard.Offsets(3),
-        regard.Image(2, 3),
-    )
+    pattern.read(*READOUTS)
 
 
 @pytest.mark.parametrize("number", [2**48, -(2**48), S + 1, -1])
@@ -256,14 +253,7 @@ def test_lines_outside_the_keys(tmp_path, number, name):
     weights = pattern.dense()
     assert bool(weights.isfinite().all())
     assert bool(((weights.sum(-1) - 1).abs() < 1e-5).logical_or(weights.sum(-1) == 0).all())
-    pattern.read(
-        regard.Entropy(),
-        regard.TopK(2),
-        regard.Received(),
-        regard.Distance(),
-        regard.Offsets(3),
-        regard.Image(2, 3),
-    )
+    pattern.read(*READOUTS)
 
 
 def test_a_wrong_logsumexp_is_no_crash(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.caches import PROMPT, STEPWISE, Attend, B, T, close, exact, grown, sequence
+from support.caches import CAUSAL, PROMPT, STEPWISE, Attend, B, T, close, exact, grown, sequence
 from torch import nn
 
 import regard
@@ -40,7 +40,7 @@ def test_layers_and_each_use_of_a_shared_layer_have_a_pattern_each(calls):
         generate(model, inputs)
     assert [layer.name for layer in recording.layers] == [f"layers.{n}" for n in calls]
     assert [layer.index for layer in recording.layers] == list(range(len(calls)))
-    visible = torch.ones(T, T, dtype=torch.bool).tril()
+    visible = CAUSAL.clone()
     visible[:PROMPT, :PROMPT] = True  # the prompt goes without a mask here
     for pattern, (query, key) in zip(recording, inputs, strict=True):
         close(pattern, exact(query, key, visible=visible))

@@ -71,21 +71,8 @@ def test_a_column_that_is_the_only_successor_names_nothing():
 
 
 def test_too_few_repeats_name_no_head_and_the_text_counts_them():
-    tokens = [
-        "the",
-        "with",
-        "statement",
-        "is",
-        "used",
-        "to",
-        "wrap",
-        "a",
-        "block",
-        ".",
-        "the",
-        "with",
-        "statement",
-    ]
+    again = ["the", "with", "statement"]
+    tokens = [*again, "is", "used", "to", "wrap", "a", "block", ".", *again]
     heads = heads_of(tokens, ["induction", "previous"])
     assert heads[0].induction > 0.9
     assert [head.role == "induction" for head in heads] == [False, False]

@@ -1,25 +1,17 @@
 """Keeping a part of a run: some layers, heads and rows, and where they are kept."""
 
-import contextlib
-import inspect
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+from support.caches import Attend, causal_prompt, close, exact
+from support.recordings import unchecked
 from torch import nn
 
 import regard
 
 B, H, L, D = 2, 5, 7, 3
-
-# `regard.record` without the tests' check of its annotations, which comes before its own
-unchecked = contextlib.contextmanager(inspect.unwrap(regard.record))
-
-
-class Attend(nn.Module):
-    def forward(self, query, key, **options):
-        return F.scaled_dot_product_attention(query, key, key, **options)
 
 
 class Model(nn.Module):
@@ -30,17 +22,6 @@ class Model(nn.Module):
     def forward(self, query, key, **options):
         for shift, layer in enumerate(self.layers):
             layer(query + shift, key, **options)
-
-
-def exact(query, key):
-    hidden = torch.ones(query.shape[-2], key.shape[-2]).triu(1).bool()
-    scores = (query.double() @ key.double().mT * D**-0.5).masked_fill(hidden, -math.inf)
-    return torch.softmax(scores, -1)
-
-
-def close(pattern, weights):
-    assert pattern.shape == weights.shape
-    torch.testing.assert_close(pattern.dense().double(), weights, rtol=0, atol=1e-6)
 
 
 def recorded(**kept):
@@ -189,9 +170,7 @@ def test_rows_of_masks_that_stay_dense(kind):
 def generated(rows, prompt=4, **kept):
     layer, (query, key) = Attend(), torch.randn(2, B, H, L, D).unbind()
     with regard.record(layer, rows=rows, **kept) as recording:
-        layer(query[..., :prompt, :], key[..., :prompt, :], is_causal=True)
-        for t in range(prompt, L):
-            layer(query[..., t : t + 1, :], key[..., : t + 1, :])
+        causal_prompt(layer, query, key, prompt)
     (actual,) = recording.layers
     return actual, exact(query, key)
 

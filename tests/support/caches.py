@@ -14,6 +14,7 @@ from torch import nn
 B, H, D = 2, 3, 4
 PROMPT, STEPS = 5, 4
 T = PROMPT + STEPS
+CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()
 
 
 def exact(query, key, *, visible=None):
@@ -49,10 +50,16 @@ def chunks(*sizes):
 STEPWISE = chunks(PROMPT, *[1] * STEPS)
 
 
-def grown(layer, query, key, parts):
-    """Feed a sequence in parts; each later part sees the cache and itself, causally."""
+def grown(layer, query, key, parts, mask=CAUSAL):
+    """Feed a sequence in parts, each of which sees the cache and itself through a mask of all."""
     cache = key[..., :0, :]
     for start, stop in parts:
         cache = torch.cat([cache, key[..., start:stop, :]], dim=-2)
-        mask = torch.arange(stop) <= torch.arange(start, stop)[:, None]
-        layer(query[..., start:stop, :], cache, attn_mask=mask)
+        layer(query[..., start:stop, :], cache, attn_mask=mask[..., start:stop, :stop])
+
+
+def causal_prompt(layer, query, key, size=PROMPT, **options):
+    """Feed a causal prompt, then single steps that see all there is without a mask."""
+    layer(query[..., :size, :], key[..., :size, :], is_causal=True, **options)
+    for t in range(size, query.shape[-2]):
+        layer(query[..., t : t + 1, :], key[..., : t + 1, :], **options)

@@ -24,10 +24,7 @@ from support.cases import HALF
 @contextlib.contextmanager
 def gpu(capability=(9, 0), *, cudnn=91002, flash_attention=None, triton=True):
     """Tensors on a CUDA device that has no memory: who reads a number off it fails."""
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        FakeTensorMode(allow_non_fake_inputs=True),
-    ):
+    with pytest.MonkeyPatch.context() as patch, FakeTensorMode(allow_non_fake_inputs=True):
         patch.setattr(hardware, "capability", lambda device: capability)
         patch.setattr(hardware, "cudnn_version", lambda: cudnn)
         patch.setattr(hardware, "why_no_triton", lambda: None if triton else "there is no Triton")

@@ -6,14 +6,12 @@ import torch
 
 import regard
 from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+from support.definitions import distance, entropy, image, largest, of_each_head, offsets, received
+from support.draws import normal
 
 SUMMED = (Received(), Offsets(70), Image(13, 11), Image(1, 2), Image(1000, 1000))
 BY_ROW = (Max(), Entropy(), Distance(), Mass(slice(3, 40, 3)))
 READOUTS = (TopK(5), *BY_ROW, *SUMMED)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def flat(results):
@@ -35,6 +33,50 @@ def everything(pattern, readouts=READOUTS):
         "a stretch": pattern[..., queries // 2, keys // 4 : keys // 2 + 1],
         "rows @ pattern": rows @ pattern,
     }
+
+
+def defined_readouts(size, marked):
+    """One of each kind that is computed by a definition."""
+    sums = (Offsets(size), Mass(marked), Image(size, 10 - size))
+    return (Max(), Entropy(), Received(), Distance(), *sums)
+
+
+def assert_definitions(case, size, marked, results):
+    """Compare results of `defined_readouts` with their definitions; return the tolerance."""
+    exact, keys = case.exact.weights, case.key.shape[-2]
+    expected = [
+        of_each_head(largest, case),
+        of_each_head(entropy, case),
+        of_each_head(received, case),
+        of_each_head(distance, case),
+        of_each_head(offsets, case, size, per_head=[case.visible]),
+        exact[..., list({j % keys for j in marked})].sum(-1),
+        of_each_head(image, case, size, 10 - size),
+    ]
+    # A weight is off by the rounding of its score, relative to its size. Sums over a row or a
+    # column of weights multiply that by no more than the length, or by a logarithm or a distance.
+    tolerance = {"rtol": 0, "atol": 8 * case.rounding * max(case.visible.shape[-2:])}
+    # Where a sink leaves a row next to nothing, float32 has no weights to average distances with.
+    faint = exact.sum(-1) < 1e-30
+    expected[3] = torch.where(faint, results[3].double(), expected[3])
+    readouts = defined_readouts(size, marked)
+    for readout, result, wanted in zip(readouts, results, expected, strict=True):
+        torch.testing.assert_close(
+            result.double(), wanted, msg=lambda m, r=readout: f"{r}: {m}", **tolerance
+        )
+    return tolerance
+
+
+def assert_exact(case, tolerance, dense, logsumexp, collected, coefficients):
+    """Compare weights, log-sum-exps and ``coefficients @ pattern`` with the definition's."""
+    exact, visible = case.exact.weights, ~case.fully_masked
+    torch.testing.assert_close(dense.double(), exact, **tolerance)
+    assert not bool(dense[~case.visible].any())
+    torch.testing.assert_close(collected.double(), coefficients.double() @ exact, **tolerance)
+    assert (logsumexp[case.fully_masked] == -math.inf).all()
+    torch.testing.assert_close(
+        logsumexp[visible].double(), case.exact.logsumexp[visible], **tolerance
+    )
 
 
 def masks(queries, keys, entries=slice(None), heads=6):

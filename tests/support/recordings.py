@@ -14,6 +14,7 @@ import regard
 
 B, H, L, D = 2, 3, 7, 5
 WORDS = ["a", "b", "c", "d", "e", "f", "g"]
+# `regard.record` without the tests' check of its annotations, which comes before its own.
 unchecked = contextlib.contextmanager(inspect.unwrap(regard.record))
 
 

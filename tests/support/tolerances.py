@@ -7,10 +7,7 @@ import torch
 
 import regard
 from support.cases import HALF, Case, close
-
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+from support.draws import normal
 
 
 def as_exact_as_torch(case, backend, device="cpu"):

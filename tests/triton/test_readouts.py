@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import HALF, cases
 from support.cpu_paths import streamed
-from support.definitions import distance, entropy, image, largest, of_each_head, offsets, received
-from support.patterns import NAMES, everything, flat, normal
+from support.patterns import (
+    NAMES,
+    assert_definitions,
+    assert_exact,
+    defined_readouts,
+    everything,
+    flat,
+    normal,
+)
 from support.patterns import inputs as inputs_of
 from support.patterns import masks as masks_of
 from support.triton_device import DEVICE, kernels, moved
@@ -50,47 +57,16 @@ def assert_close(results, exact, tolerance):
 def test_every_readout_is_its_definition(case, size, known, data):
     keys = case.key.shape[-2]
     marked = data.draw(st.lists(st.integers(-keys, keys - 1), max_size=4))
-    readouts = (
-        *(Max(), Entropy(), Received(), Distance(), Offsets(size), Mass(marked)),
-        Image(size, 10 - size),
-    )
     coefficients = normal(3, case.query.shape[-2])
     with kernels():
         pattern = regard.Pattern(*moved_case(case), **moved(case.options))
         if known:
             assert pattern.logsumexp.shape == case.fully_masked.shape
-        results = [result.cpu() for result in pattern.read(*readouts)]
+        results = [result.cpu() for result in pattern.read(*defined_readouts(size, marked))]
         logsumexp, dense = pattern.logsumexp.cpu(), pattern.dense().cpu()
         collected = (moved(coefficients) @ pattern).cpu()
-    exact = case.exact.weights
-    expected = [
-        of_each_head(largest, case),
-        of_each_head(entropy, case),
-        of_each_head(received, case),
-        of_each_head(distance, case),
-        of_each_head(offsets, case, size, per_head=[case.visible]),
-        exact[..., list({j % keys for j in marked})].sum(-1),
-        of_each_head(image, case, size, 10 - size),
-    ]
-    # A weight is off by the rounding of its score, relative to its size. Sums over a row or a
-    # column of weights multiply that by no more than the length, or by a logarithm or a distance.
-    tolerance = {"rtol": 0, "atol": 8 * case.rounding * max(case.visible.shape[-2:])}
-    # Where a sink leaves a row next to nothing, float32 has no weights to average distances with.
-    faint = exact.sum(-1) < 1e-30
-    expected[3] = torch.where(faint, results[3].double(), expected[3])
-    for readout, result, wanted in zip(readouts, results, expected, strict=True):
-        torch.testing.assert_close(
-            result.double(), wanted, msg=lambda m, r=readout: f"{r}: {m}", **tolerance
-        )
-    torch.testing.assert_close(dense.double(), exact, **tolerance)
-    assert not bool(dense[~case.visible].any())
-    torch.testing.assert_close(collected.double(), coefficients.double() @ exact, **tolerance)
-    assert (logsumexp[case.fully_masked] == -math.inf).all()
-    torch.testing.assert_close(
-        logsumexp[~case.fully_masked].double(),
-        case.exact.logsumexp[~case.fully_masked],
-        **tolerance,
-    )
+    tolerance = assert_definitions(case, size, marked, results)
+    assert_exact(case, tolerance, dense, logsumexp, collected, coefficients)
 
 
 def moved_case(case):

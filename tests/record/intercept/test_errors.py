@@ -1,11 +1,11 @@
 """Errors inside a recording and of it; nothing is left behind."""
 
 import contextlib
-import inspect
 
 import pytest
 import torch
 from support.interception import B, Block, L, check_nothing_left_behind, close, encoder
+from support.recordings import unchecked
 from torch import nn
 
 import regard
@@ -96,10 +96,6 @@ def test_no_call_is_an_error():
         Block()(torch.randn(B, L, 12))
     with pytest.raises(ZeroDivisionError), regard.record(model):
         _ = 1 / 0
-
-
-# `regard.record` without the tests' check of its annotations, which comes before its own
-unchecked = contextlib.contextmanager(inspect.unwrap(regard.record))
 
 
 @pytest.mark.parametrize("model", [3, "gpt2", torch.relu, [Block()]])

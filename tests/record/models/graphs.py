@@ -8,7 +8,7 @@ import sys
 
 import torch
 from record.models.classes import CASES
-from record.models.inputs import L
+from record.models.inputs import L, labels
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import BloomConfig, BloomForCausalLM
 
@@ -53,8 +53,7 @@ def trained():
     """Largest difference of gradients, as a share of the largest of each parameter."""
     case = CASES["llama"]
     arguments, _ = case.call()
-    follows = arguments["attention_mask"].roll(1, -1) * arguments["attention_mask"]
-    arguments["labels"] = arguments["input_ids"].masked_fill(follows == 0, -100)
+    arguments["labels"] = labels(arguments)
     models = case.build("regard"), case.build("eager")
     compiled(models[0])[0](**arguments).loss.backward()
     models[1](**arguments).loss.backward()

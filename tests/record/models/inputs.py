@@ -17,13 +17,17 @@ SIZES = {
 }
 PLAIN = {**SIZES, "max_position_embeddings": 64, **TOKENS}
 GROUPED = {**PLAIN, "num_key_value_heads": G, "head_dim": 14}
-WINDOWS = {
-    "sliding_window": 5,
-    "layer_types": ["sliding_attention", "full_attention"],
-}
+WINDOWS = {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS = {"hidden_size": 44, "intermediate_size": 52}  # their kernel wants multiples of 16 bytes
 PICTURE = {"image_size": 21, "patch_size": 3}  # 49 patches
 VISION = {**SIZES, **PICTURE}
+
+
+class Numbers:
+    """A tokenizer, as far as names go."""
+
+    def convert_ids_to_tokens(self, ids):
+        return [str(i) for i in ids]
 
 
 def padding(length, side):
@@ -38,6 +42,12 @@ def text(length, side):
     keep = padding(length, side)
     ids = torch.randint(3, V, keep.shape) * keep
     return {"input_ids": ids, "attention_mask": keep}
+
+
+def labels(arguments):
+    """What real tokens predict: padding, which nothing sees, predicts nothing."""
+    follows = arguments["attention_mask"].roll(1, -1) * arguments["attention_mask"]
+    return arguments["input_ids"].masked_fill(follows == 0, -100)
 
 
 def only_text(side):

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 from record.models.classes import CASES
-from record.models.inputs import GROUPED, VISION, H
+from record.models.inputs import GROUPED, VISION, H, Numbers
 
 import regard
 
@@ -169,13 +169,6 @@ def test_a_model_that_sees_and_reads(parts):
     assert recording.kinds == ("self",)
     for name, weight in zip(names[2:], expected.attentions, strict=True):
         assert (recording[name].dense() - weight).abs().max() < 1e-5
-
-
-class Numbers:
-    """A tokenizer, as far as names go."""
-
-    def convert_ids_to_tokens(self, ids):
-        return [str(i) for i in ids]
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])

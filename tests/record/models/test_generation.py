@@ -3,6 +3,7 @@
 import pytest
 import torch
 from record.models.classes import CASES
+from record.models.inputs import Numbers
 
 import regard
 from regard.record import RecordError
@@ -165,13 +166,6 @@ def test_a_conversation_goes_on_from_a_cache(how):
     for pattern, weight in zip(recording, weights, strict=True):
         assert pattern.shape == weight.shape
         assert (pattern.dense() - weight).abs().max() < 1e-5
-
-
-class Numbers:
-    """A tokenizer, as far as names go."""
-
-    def convert_ids_to_tokens(self, ids):
-        return [str(i) for i in ids]
 
 
 @pytest.mark.parametrize("cache", [None, "static"])

@@ -1,10 +1,9 @@
 """A long sequence is recorded without a matrix: measured in a process of its own."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.processes import run_script
 
 LENGTH, HEADS, LAYERS = 8192, 4, 2
 MATRICES = LENGTH * LENGTH * HEADS * LAYERS * 4 / 2**20  # MiB that eager weights take: 2048
@@ -73,10 +72,7 @@ def test_memory_stays_far_below_the_weights(name, how, padding):
     script = SCRIPT.format(
         how=how, padding=padding, length=LENGTH, heads=HEADS, layers=LAYERS, **CLASSES[name]
     )
-    command = [sys.executable, "-c", script]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    peak, kept = map(float, run.stdout.split())
+    peak, kept = map(float, run_script(script).split())
     # Some MiB of activations, and some rows of a window's mask at a time.
     assert peak < MATRICES / 8
     # Per layer a query and two key heads of L × 8, and at most three integers a row: 2.1 MiB.

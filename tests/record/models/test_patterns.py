@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 from record.models.classes import CASES, weights_of
-from record.models.inputs import TOKENS, B, G, H, L
+from record.models.inputs import TOKENS, B, G, H, L, labels
 
 import regard
 from regard.record import RecordError
@@ -230,12 +230,6 @@ def test_saved_and_loaded(name, tmp_path):
     for ours, theirs in zip(again.layers, recording.layers, strict=True):
         assert (ours.name, ours.kind, ours.index) == (theirs.name, theirs.kind, theirs.index)
         assert torch.equal(ours.pattern.dense(), theirs.pattern.dense())
-
-
-def labels(arguments):
-    """What real tokens predict: padding, which nothing sees, predicts nothing."""
-    follows = arguments["attention_mask"].roll(1, -1) * arguments["attention_mask"]
-    return arguments["input_ids"].masked_fill(follows == 0, -100)
 
 
 def test_gradients_are_those_of_eager_attention():

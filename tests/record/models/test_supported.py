@@ -9,7 +9,8 @@ import copy
 import pytest
 import torch
 import transformers as hf
-from record.models.classes import BART
+from record.models import classes
+from record.models.classes import BART, GPT2, WAVES, randomize
 from record.models.inputs import GROUPED, PLAIN, TOKENS, H
 
 import regard
@@ -28,15 +29,10 @@ def ids(padded, rows=2, length=LENGTH):
 
 
 def build(model, config, how):
-    """Make a model as `from_pretrained` does, with weights that give patterns far from even."""
+    """Make a model as `from_pretrained` does, with random weights."""
     regard.use_in_transformers()
     torch.manual_seed(0)
-    model = model._from_config(copy.deepcopy(config), attn_implementation=how).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(std=parameter[0].numel() ** -0.5)
-    return model
+    return randomize(model._from_config(copy.deepcopy(config), attn_implementation=how)).eval()
 
 
 def difference(model, config, arguments, how="regard"):
@@ -51,7 +47,6 @@ def difference(model, config, arguments, how="regard"):
     return float((one - other)[real].abs().max())
 
 
-SMALL = {"n_embd": 42, "n_layer": 1, "n_head": H, "n_positions": 64, **TOKENS}
 LED = {
     **BART,
     "max_encoder_position_embeddings": 64,
@@ -70,22 +65,22 @@ OWN = {
     ),
     "codegen": (
         hf.CodeGenForCausalLM,
-        hf.CodeGenConfig(**{**SMALL, "n_embd": 48, "n_head": 4}, rotary_dim=4),
+        hf.CodeGenConfig(**GPT2 | {"n_layer": 1, "n_embd": 48, "n_head": 4}, rotary_dim=4),
     ),
     "mvp": (hf.MvpForConditionalGeneration, hf.MvpConfig(max_position_embeddings=64, **BART)),
     "led": (hf.LEDForConditionalGeneration, hf.LEDConfig(**LED)),
     "megatron-bert": (hf.MegatronBertModel, hf.MegatronBertConfig(**PLAIN)),
     "mpnet": (hf.MPNetModel, hf.MPNetConfig(**PLAIN)),
     "rembert": (hf.RemBertModel, hf.RemBertConfig(input_embedding_size=19, **PLAIN)),
-    "roformer": (hf.RoFormerModel, hf.RoFormerConfig(**{**PLAIN, "hidden_size": 48})),
+    "roformer": (hf.RoFormerModel, hf.RoFormerConfig(**PLAIN | {"hidden_size": 48})),
     "canine": (hf.CanineModel, hf.CanineConfig(**PLAIN, num_hash_functions=2)),
-    "convbert": (hf.ConvBertModel, hf.ConvBertConfig(**{**PLAIN, "hidden_size": 48})),
+    "convbert": (hf.ConvBertModel, hf.ConvBertConfig(**PLAIN | {"hidden_size": 48})),
     "gpt_neox_japanese": (
         hf.GPTNeoXJapaneseForCausalLM,
-        hf.GPTNeoXJapaneseConfig(**{**PLAIN, "hidden_size": 48}),
+        hf.GPTNeoXJapaneseConfig(**PLAIN | {"hidden_size": 48}),
     ),
     "ibert": (hf.IBertModel, hf.IBertConfig(**PLAIN)),
-    "lilt": (hf.LiltModel, hf.LiltConfig(**{**PLAIN, "hidden_size": 48})),
+    "lilt": (hf.LiltModel, hf.LiltConfig(**PLAIN | {"hidden_size": 48})),
     "nystromformer": (
         hf.NystromformerModel,
         hf.NystromformerConfig(**PLAIN, segment_means_seq_len=LENGTH, num_landmarks=LENGTH),
@@ -157,26 +152,9 @@ def test_a_mask_of_padding_is_noticed_where_there_was_none_without():
 
 # Served, though their classes name no kernel that they support
 
-SWITCH = {
-    "d_model": 42,
-    "d_kv": 11,
-    "d_ff": 53,
-    "num_layers": 2,
-    "num_decoder_layers": 2,
-    "num_heads": H,
-    "num_experts": 3,
-    "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 20,
-    **TOKENS,
-    "decoder_start_token_id": 0,
-}
-T5 = {k: v for k, v in SWITCH.items() if k != "num_experts"}
+T5 = classes.T5 | {"num_layers": 2}
 ENCODER = (("self", "attentions"),)
-BOTH = (
-    ("encoder", "encoder_attentions"),
-    ("self", "decoder_attentions"),
-    ("cross", "cross_attentions"),
-)
+BOTH = tuple((kind, attribute) for kind, attribute, _ in classes.BOTH)
 SPLINTER = (hf.SplinterModel, hf.SplinterConfig(**PLAIN), ENCODER)
 SERVED = {
     "splinter": SPLINTER,
@@ -188,7 +166,9 @@ SERVED = {
     ),
     "switch_transformers": (
         hf.SwitchTransformersForConditionalGeneration,
-        hf.SwitchTransformersConfig(**SWITCH, num_sparse_encoder_layers=1, expert_capacity=64),
+        hf.SwitchTransformersConfig(
+            **T5, num_experts=3, num_sparse_encoder_layers=1, expert_capacity=64
+        ),
         BOTH,
     ),
     "nllb-moe": (
@@ -197,11 +177,7 @@ SERVED = {
         BOTH,
     ),
     # Its encoder's attention is its own, and not seen.
-    "longt5": (
-        hf.LongT5ForConditionalGeneration,
-        hf.LongT5Config(**T5, local_radius=4),
-        BOTH[1:],
-    ),
+    "longt5": (hf.LongT5ForConditionalGeneration, hf.LongT5Config(**T5, local_radius=4), BOTH[1:]),
     "seamless_m4t": (
         hf.SeamlessM4TForTextToText,
         hf.SeamlessM4TConfig(
@@ -220,7 +196,7 @@ SERVED = {
     ),
     "diffllama": (
         hf.DiffLlamaForCausalLM,
-        hf.DiffLlamaConfig(**{**PLAIN, "hidden_size": 48}, num_key_value_heads=2),
+        hf.DiffLlamaConfig(**PLAIN | {"hidden_size": 48}, num_key_value_heads=2),
         ENCODER,
     ),
 }
@@ -331,9 +307,7 @@ def test_a_decoder_may_be_made_to_see_both_ways(is_causal, padded):
 @pytest.mark.parametrize("how", ["sdpa", "eager"])
 def test_one_key_for_all_heads_is_one_pattern_over_a_generation(how, groups):
     # The model goes by multi_query alone.
-    config = hf.GPTBigCodeConfig(
-        **{**SMALL, "n_layer": 2}, multi_query=True, num_key_value_heads=groups
-    )
+    config = hf.GPTBigCodeConfig(**GPT2, multi_query=True, num_key_value_heads=groups)
     model = build(hf.GPTBigCodeForCausalLM, config, how)
     options = {"do_sample": False, "max_new_tokens": 5, "min_new_tokens": 5}
     prompt = ids(padded=False, length=8)
@@ -366,15 +340,7 @@ def test_a_layer_that_weighs_two_values_alike_has_one_pattern_over_a_generation(
 
 def test_wavlm_is_seen_without_the_model():
     """It calls torch's multi-head attention, whose weights transformers averages over heads."""
-    config = hf.WavLMConfig(
-        **PLAIN,
-        conv_dim=[13, 17],
-        conv_stride=[5, 2],
-        conv_kernel=[5, 3],
-        num_conv_pos_embeddings=6,
-        num_conv_pos_embedding_groups=2,
-    )
-    model = build(hf.WavLMModel, config, "eager")
+    model = build(hf.WavLMModel, hf.WavLMConfig(**PLAIN | WAVES), "eager")
     torch.manual_seed(1)
     wave = torch.randn(2, 501)
     with torch.no_grad():

@@ -8,6 +8,7 @@ import copy
 import pytest
 import torch
 import transformers as hf
+from record.models.classes import randomize
 from record.models.inputs import GROUPED, SIZES
 
 import regard
@@ -59,13 +60,7 @@ def gradients(name, how):
     torch.manual_seed(0)
     implementation = "regard" if how == "regard" else "eager"
     model = kind._from_config(copy.deepcopy(config), attn_implementation=implementation)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(std=parameter[0].numel() ** -0.5)
-            else:
-                parameter.add_(torch.randn_like(parameter) / 10)
-    model.eval()  # without dropout; gradients flow all the same
+    randomize(model).eval()  # without dropout; gradients flow all the same
     torch.manual_seed(1)
     arguments = inputs()
 
