@@ -7,10 +7,9 @@ the function that finds what draws, which is called where something is to be sho
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    Find = Callable[[str], Callable[..., Any]]
+Find = Callable[[str], Callable[..., Any]]
 
 _finders: list[Find] = []
 

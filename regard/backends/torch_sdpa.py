@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from regard._axes import pad_last, padded_size
 from regard._shapes import Float
-from regard.backends._blocks import in_blocks
+from regard.backends._blocks import MaskBlock, in_blocks
 from regard.backends._objections import (
     THREE_DTYPES,
     objection_to_context,
@@ -37,10 +36,7 @@ from regard.backends._results import empty_result, with_sink
 from regard.backends.gpu.hardware import is_nvidia
 from regard.problem import Problem
 
-if TYPE_CHECKING:
-    from regard.backends._blocks import MaskBlock
-
-    Kernel = Callable[..., tuple[Tensor, Tensor | None]]
+Kernel = Callable[..., tuple[Tensor, Tensor | None]]
 
 # The kernel itself works on 256 queries at a time from L = 768 on: smaller blocks would only add
 # calls, larger ones more keys that few of the block's queries see.

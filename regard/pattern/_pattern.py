@@ -21,7 +21,7 @@ from regard._display import show
 from regard._shapes import Float, Int
 from regard.errors import Error
 from regard.pattern._operator import LinearOperator
-from regard.pattern.index import span, spelled_out
+from regard.pattern.index import Index, span, spelled_out
 from regard.pattern.internal_readouts import LogSumExp, Weights
 from regard.pattern.reading import take
 from regard.pattern.readout import Readout, Sizes, check_readout
@@ -31,8 +31,6 @@ from regard.steps import worst_error
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from regard.pattern.index import Index
 
 __all__ = ["Pattern"]
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    Index: TypeAlias = int | slice | EllipsisType | Sequence[int] | Tensor
+Index: TypeAlias = int | slice | EllipsisType | Sequence[int] | Tensor
 
 
 _INDICES = (torch.bool, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -6,7 +6,7 @@ Axes: N heads numbered through, L queries, S keys; M rows multiplied from the le
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +14,7 @@ from torch import Tensor
 from regard._shapes import Float, Int
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.readout import Readout, Sizes, Tile
-
-if TYPE_CHECKING:
-    from regard.pattern.stream import WeightBlock
+from regard.pattern.stream import WeightBlock
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,12 +15,10 @@ from torch import Tensor
 from regard.backends import native
 from regard.backends.gpu import triton
 from regard.backends.kernel_spec import KernelSpec
+from regard.pattern.readout import Readout, Sizes
 from regard.pattern.stream import stream
 from regard.problem import Problem
 from regard.problem.finite import without_autocast
-
-if TYPE_CHECKING:
-    from regard.pattern.readout import Readout, Sizes
 
 
 def take(

@@ -9,16 +9,14 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.pattern.stream import WeightBlock
 from regard.problem import Problem
-
-if TYPE_CHECKING:
-    from regard.pattern.stream import WeightBlock
 
 State = TypeVar("State")
 Result = TypeVar("Result")

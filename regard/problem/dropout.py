@@ -11,15 +11,13 @@ Axes: B batch, H query heads; l queries and s keys of a block, q groups of four 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from regard._shapes import Bool, Int
 
-if TYPE_CHECKING:
-    Words = tuple[Tensor, Tensor, Tensor, Tensor]
+Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 _ROUNDS = 10
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57

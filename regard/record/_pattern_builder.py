@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,11 +23,7 @@ from regard.mask.spans import Spans, join_spans
 from regard.pattern import Pattern
 from regard.problem import Problem
 from regard.record._errors import RecordError
-from regard.record._selection import select_heads
-
-if TYPE_CHECKING:
-    from regard.record._selection import Selection
-
+from regard.record._selection import Selection, select_heads
 
 # Of the keys of a pattern that grows, an eighth is room, and no less than a few: a short one would
 # else be copied at every step.

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from torch import nn
 
 from regard.record._pattern_builder import PatternBuilder
+from regard.record._selection import Selection
+from regard.record.intercept import Call
 from regard.record.layer import Layer
-from regard.record.names import Names
-
-if TYPE_CHECKING:
-    from regard.record._selection import Selection
-    from regard.record.intercept import Call
-    from regard.record.names import Kind
+from regard.record.names import Kind, Names
 
 
 @dataclass(eq=False)

@@ -20,16 +20,13 @@ from regard.pattern import Pattern
 from regard.pattern.readouts import Readout
 from regard.record._errors import RecordError
 from regard.record._rollout import rollout_of
-from regard.record.names import KINDS
-from regard.record.readings import read_all
+from regard.record.heads import Heads
+from regard.record.layer import Labels, Layer, Tokens
+from regard.record.names import KINDS, Kind
+from regard.record.readings import Readings, read_all
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from regard.record.heads import Heads
-    from regard.record.layer import Labels, Layer, Tokens
-    from regard.record.names import Kind
-    from regard.record.readings import Readings
 
 
 class Recording:

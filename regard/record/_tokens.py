@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.record.layer import Labels
-
-if TYPE_CHECKING:
-    from regard.record._recording import Recording
-    from regard.record.layer import Tokens
+from regard.record._recording import Recording
+from regard.record.layer import Labels, Tokens
 
 
 class Labeller:

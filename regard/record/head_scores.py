@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,12 +17,10 @@ from regard.pattern import Pattern
 from regard.pattern.readouts import Distance, Entropy, Mass, Offsets
 from regard.record._errors import RecordError
 from regard.record.heads import Heads, HeadScores
+from regard.record.layer import Layer, Tokens
 from regard.record.readings import bar
 from regard.record.repeats import Controls, Repeats, with_targets
 from regard.record.roles import PatternScores, role_of
-
-if TYPE_CHECKING:
-    from regard.record.layer import Layer, Tokens
 
 __all__ = ["Read", "score_heads", "score_pattern", "uniform_pattern"]
 

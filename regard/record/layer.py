@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from regard.pattern import Pattern
-
-if TYPE_CHECKING:
-    from regard.record.names import Kind
+from regard.record.names import Kind
 
 Tokens = tuple[tuple[str, ...], ...]
 

@@ -18,11 +18,10 @@ from torch import Tensor
 from regard._display import show
 from regard._extras import needing
 from regard.pattern.readout import Readout, check_readout
+from regard.record.layer import Layer
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from regard.record.layer import Layer
 
 
 @dataclass(frozen=True, eq=False)

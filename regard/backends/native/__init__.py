@@ -6,13 +6,13 @@ Axes: B batch, H query heads, L queries, Dv head dimension of value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from regard._shapes import Float
 from regard.backends._objections import objection_to_context, objection_to_spans
+from regard.backends.kernel_spec import KernelSpec
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend
@@ -20,9 +20,6 @@ from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._readouts import read
 from regard.backends.native.library import Description, describe, why_missing
 from regard.problem import Problem
-
-if TYPE_CHECKING:
-    from regard.backends.kernel_spec import KernelSpec
 
 __all__ = [
     "Description",

@@ -6,19 +6,15 @@ Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S ke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends.kernel_spec import Kind
+from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native._arguments import Arguments
 from regard.backends.native.library import call
 from regard.problem import Problem
-
-if TYPE_CHECKING:
-    from regard.backends.kernel_spec import KernelSpec
 
 
 def read(

@@ -9,18 +9,14 @@ Axes: b batch or 1, h query heads or 1, L queries, S keys, m blocks of queries, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from regard._shapes import Bool, Int
+from regard.backends.gpu.flex._mods import MaskMod
 from regard.mask.rows import Rows
-
-if TYPE_CHECKING:
-    from regard.backends.gpu.flex._mods import MaskMod
 
 _BLOCK = 128  # queries and keys of a block, which the kernel's own tiles divide
 _TABLE = 2**22  # entries of the table of blocks, of which there are four, 4 bytes each

@@ -11,18 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import AuxRequest, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
-if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
+from regard.backends.gpu.flex._mods import ScoreMod
 
-    from regard.backends.gpu.flex._mods import ScoreMod
-
-    Attend = Callable[..., tuple[Tensor, Tensor]]
+Attend = Callable[..., tuple[Tensor, Tensor]]
 
 
 def attend(

@@ -10,17 +10,15 @@ Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from regard.problem import Problem
 
-if TYPE_CHECKING:
-    Look = Callable[..., Tensor]
-    ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-    MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+Look = Callable[..., Tensor]
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def kind(problem: Problem) -> tuple[object, ...]:

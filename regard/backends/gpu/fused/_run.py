@@ -6,7 +6,6 @@ Axes: B batch, H query heads, L queries, Dv head dimension of value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -17,8 +16,7 @@ from regard.backends.gpu import rules
 from regard.problem import Problem
 from regard.problem.finite import without_autocast
 
-if TYPE_CHECKING:
-    Call = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+Call = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
 def fused(

@@ -8,21 +8,16 @@ Axes: B batch, H query heads, L queries, Dv head dimension of value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from regard._axes import pad_last
 from regard._shapes import Float
-from regard.backends._blocks import in_blocks
+from regard.backends._blocks import MaskBlock, in_blocks
 from regard.backends._objections import THREE_DTYPES, objection_to_dtype, objection_to_gradients
 from regard.backends.gpu import hardware, rules
 from regard.backends.gpu.fused._run import fused
 from regard.problem import Problem
-
-if TYPE_CHECKING:
-    from regard.backends._blocks import MaskBlock
 
 _WRITTEN = 2**26  # numbers of a mask that are written down at a time
 _ALIGNED = 16  # numbers that the rows of a bias must lie apart by a multiple of

@@ -12,7 +12,6 @@ Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S ke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,12 +24,9 @@ from regard.backends._objections import (
     objection_to_spans,
 )
 from regard.backends.gpu.hardware import why_no_triton
-from regard.backends.kernel_spec import Kind
+from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.errors import Error
 from regard.problem import Problem
-
-if TYPE_CHECKING:
-    from regard.backends.kernel_spec import KernelSpec
 
 __all__ = ["objection_to", "objection_to_reading", "read"]
 

@@ -6,20 +6,15 @@ Axes: N heads numbered through, L queries, S keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends.gpu.triton._inputs import power_of_two
+from regard.backends.gpu.triton._inputs import Launch, power_of_two
 from regard.backends.gpu.triton._partial_sums import CHUNKS, Parts, folded
 from regard.backends.gpu.triton.kernels.rows import read_rows
-from regard.backends.kernel_spec import Kind
-
-if TYPE_CHECKING:
-    from regard.backends.gpu.triton._inputs import Launch
-    from regard.backends.kernel_spec import KernelSpec
+from regard.backends.kernel_spec import KernelSpec, Kind
 
 
 def take_rows(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,11 +19,8 @@ from regard.backends.gpu.triton.kernels.columns import read_columns
 from regard.backends.gpu.triton.kernels.diagonals import read_diagonals
 from regard.backends.gpu.triton.kernels.logsumexp import read_logsumexp
 from regard.backends.gpu.triton.kernels.slices import read_slices
-from regard.backends.kernel_spec import Kind
+from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.problem import Problem
-
-if TYPE_CHECKING:
-    from regard.backends.kernel_spec import KernelSpec
 
 # Rows that are multiplied from the left by one program.
 _GIVEN = 16
