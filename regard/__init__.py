@@ -13,6 +13,7 @@ from regard._interrupt import is_command, quiet_interrupts
 with quiet_interrupts() if is_command() else nullcontext():  # torch takes seconds to import
     from regard.attention import attention, attention_with_pattern
     from regard.errors import Error
+    from regard.intervene import Intervention, InterventionError, intervene
     from regard.mask import Mask, causal, dense, documents, hide, intervals, padding, prefix, window
     from regard.pattern import Pattern
     from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
@@ -25,6 +26,8 @@ __all__ = [
     "Entropy",
     "Error",
     "Image",
+    "Intervention",
+    "InterventionError",
     "Layer",
     "Mask",
     "Mass",
@@ -44,6 +47,7 @@ __all__ = [
     "explain",
     "hide",
     "intervals",
+    "intervene",
     "load",
     "padding",
     "prefix",

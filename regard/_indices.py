@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+Indices = int | slice | Sequence[int]
 
 
 def check_indices(name: str, indices: Any) -> tuple[int, ...] | slice | None:
@@ -45,3 +47,41 @@ def check_whole(number: object, name: str) -> None:
 def is_whole(number: object) -> bool:
     """Whether something is an integer, which a bool is not."""
     return isinstance(number, int) and not isinstance(number, bool)
+
+
+def has_negative(indices: tuple[int, ...] | slice | None) -> bool:
+    """Whether any number counts from the end."""
+    if indices is None:
+        return False
+    if isinstance(indices, slice):
+        return any(end is not None and end < 0 for end in (indices.start, indices.stop))
+    return any(number < 0 for number in indices)
+
+
+def from_start(number: int, size: int) -> int:
+    """A number that may count from the end, counted from the start."""
+    return number + size if number < 0 else number
+
+
+def chosen(indices: tuple[int, ...] | slice | None, size: int, name: str) -> tuple[int, ...]:
+    """The indices of 0 … size − 1 that are meant; None is all.
+
+    Raises:
+        IndexError: for a number out of range.
+    """
+    if indices is None:
+        return tuple(range(size))
+    if isinstance(indices, slice):
+        return tuple(range(size))[indices]
+    for number in indices:
+        if not -size <= number < size:
+            raise IndexError(f"{name} asks for {number}, but there are only 0 to {size - 1}")
+    return tuple(from_start(number, size) for number in indices)
+
+
+def contains(indices: tuple[int, ...] | slice | None, number: int) -> bool:
+    """Whether a number is meant, where their count is not known and none counts from the end."""
+    if isinstance(indices, slice):
+        stop = number + 1 if indices.stop is None else indices.stop
+        return number in range(indices.start or 0, stop, indices.step or 1)
+    return indices is None or number in indices

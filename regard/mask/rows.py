@@ -124,6 +124,12 @@ class Rows:
             return self
         return replace(self, bias=bias if self.bias is None else self.bias + bias)
 
+    def with_spans(self, spans: Spans) -> Rows:
+        """Change the scores of further spans of keys."""
+        further = spans if self.spans is None else self.spans.joined(spans)
+        bounds, left = trimmed(self.bounds, further)
+        return replace(self, bounds=bounds, spans=left)
+
     def take(self, index: Int[Tensor, "l"]) -> Rows:
         """Keep only the queries of an index."""
         bounds = IndexBounds(*(t[..., index] for t in (self.positions, self.start, self.stop)))

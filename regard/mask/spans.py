@@ -83,6 +83,15 @@ class Spans:
             stops.append(torch.maximum(high, starts[-1]))
         return torch.stack(starts), torch.stack(stops)
 
+    def joined(self, other: Spans) -> Spans:
+        """These spans and others of the same rows."""
+        shape = torch.broadcast_shapes(self.start.shape[1:], other.start.shape[1:])
+        start, stop = (
+            torch.cat([table.expand(-1, *shape) for table in tables])
+            for tables in ((self.start, other.start), (self.stop, other.stop))
+        )
+        return Spans(start, stop, torch.cat((self.added, other.added)))
+
     def without_shifts(self) -> Spans | None:
         """Keep the spans that are hidden."""
         kept = self.added.isneginf()

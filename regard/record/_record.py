@@ -13,7 +13,12 @@ from regard.record._recorder import Recorder
 from regard.record._recording import Recording
 from regard.record._selection import selection_of
 from regard.record._tokens import Labeller
-from regard.record.intercept import observe_calls, replace_attention, require_eager
+from regard.record.intercept import (
+    observe_calls,
+    observe_contexts,
+    replace_attention,
+    require_eager,
+)
 
 
 @contextmanager
@@ -24,6 +29,7 @@ def record(
     layers: int | slice | Sequence[int] | None = None,
     heads: int | slice | Sequence[int] | None = None,
     rows: int | slice | Sequence[int] | None = None,
+    mean_contexts: bool = False,
     offload: str | None = None,
 ) -> Iterator[Recording]:
     """Record the attention of whatever runs inside the ``with`` block, on this thread.
@@ -46,6 +52,8 @@ def record(
         heads: numbers of the query heads to keep.
         rows: numbers of the queries to keep; counted over all steps of a generation, or, where
             negative, from the end of each call.
+        mean_contexts: keep each head's mean context as well, which `regard.intervene` can put in a
+            context's place; torch's own layers then run without their fused operators.
         offload: "cpu" copies what is kept to main memory.
 
     Yields:
@@ -82,6 +90,8 @@ def record(
             stack.enter_context(labeller.observe_ids())
             if model is not None:
                 stack.enter_context(replace_attention(model))
+            if mean_contexts:
+                stack.enter_context(observe_contexts(recorder.observe_context))
             stack.enter_context(observe_calls(recorder))
             yield recording
     finally:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import torch
+from torch import Tensor, nn
 
-from torch import nn
-
+from regard._shapes import Float
+from regard.problem import Problem
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._selection import Selection
 from regard.record.intercept import Call
 from regard.record.layer import Layer
-from regard.record.names import Kind, Names
-
-
-@dataclass(eq=False)
-class _Site:
-    """One place of a model that attends: a module, or a repeated call of it within one run."""
-
-    modules: tuple[nn.Module, ...]
-    kind: Kind
-    selected: bool
-    builders: list[PatternBuilder] = field(default_factory=list)
+from regard.record.sites import Site, Sites
 
 
 class Recorder:
@@ -34,65 +25,82 @@ class Recorder:
     def __init__(self, model: nn.Module | None, selection: Selection) -> None:
         self.calls = 0
         self._selection = selection
-        self._names = Names(model)
-        self._within = None if model is None else {id(m) for m in model.modules()}
-        self._sites: dict[tuple[int, int], _Site] = {}
-        self._order: list[tuple[_Site, PatternBuilder]] = []
-        self._run = -1
-        self._before: Call | None = None
-        self._times: dict[int, int] = {}
+        self._sites = Sites(model)
+        self._builders: dict[Site, list[PatternBuilder]] = {}
+        """Of the sites that are kept."""
+        self._others: set[Site] = set()
+        self._order: list[tuple[Site, PatternBuilder]] = []
+        self._contexts: dict[Site, _ContextSum] = {}
+        self._context: Tensor | None = None
+
+    def observe_context(self, call: Call, context: Float[Tensor, "B H L Dv"]) -> None:
+        """Take the context of the call that is recorded next."""
+        self._context = context.detach() if self._sites.has(call) else None
 
     def __call__(self, call: Call) -> None:
         """Record one call."""
-        if self._within is not None and not any(id(m) in self._within for m in call.modules):
+        context, self._context = self._context, None
+        if not self._sites.has(call):
             return
         self.calls += 1
-        before, self._before = self._before, call
-        if before is not None and before.run == call.run and call.repeats(before):
+        if call.repeated:
             return
-        site = self._site(call)
-        if not site.selected:
+        site = self._sites.of(call)
+        if site not in self._builders and not self._selection.has_layer(site.layer):
+            self._others.add(site)  # a layer's number may change, what is kept does not
+        if site in self._others:
             return
+        builders = self._builders.setdefault(site, [])
         problem = call.problem()
-        if site.builders:
-            if site.builders[-1].extend(problem):
+        if context is not None:
+            self._contexts.setdefault(site, _ContextSum()).add(context, problem)
+        if builders:
+            if builders[-1].extend(problem):
                 return
-            site.builders[-1].refuse(problem)
+            builders[-1].refuse(problem)
         builder = PatternBuilder(problem, self._selection, site.kind)
-        site.builders.append(builder)
+        builders.append(builder)
         self._order.append((site, builder))
 
     def layers(self) -> list[Layer]:
         """The layers recorded so far, in the order of their first calls."""
-        counts: dict[Kind, int] = {}
-        numbers: dict[_Site, int] = {}
-        for site in self._sites.values():
-            site.kind = self._names.kind(site.modules)  # later calls may have named more modules
-            numbers[site] = counts.get(site.kind, 0)
-            counts[site.kind] = numbers[site] + 1
+        self._sites.number()
         return [
             Layer(
-                name=self._names.path(site.modules[-1] if site.modules else None),
+                name=self._sites.names.path(site.modules[-1] if site.modules else None),
                 kind=site.kind,
-                index=numbers[site],
+                index=site.layer,
                 heads=builder.heads,
                 rows=builder.rows,
+                mean_context=self._mean_context(site, builder),
                 get_pattern=builder.pattern,
             )
             for site, builder in self._order
         ]
 
-    def _site(self, call: Call) -> _Site:
-        if call.run != self._run:
-            self._run, self._times = call.run, {}
-        caller = id(call.modules[-1]) if call.modules else 0
-        time = self._times[caller] = self._times.get(caller, -1) + 1
-        site = self._sites.get((caller, time))
-        if site is None:
-            if call.modules:
-                self._names.add(call.modules[0])
-            kind = self._names.kind(call.modules)
-            layer = sum(other.kind == kind for other in self._sites.values())
-            site = _Site(call.modules, kind, self._selection.has_layer(layer))
-            self._sites[caller, time] = site
-        return site
+    def _mean_context(self, site: Site, builder: PatternBuilder) -> Tensor | None:
+        if site not in self._contexts:
+            return None
+        return self._contexts[site].mean()[list(builder.heads)]
+
+
+class _ContextSum:
+    """The sum of a layer's contexts over all rows that see a key."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+        self._count: Tensor | None = None
+
+    def add(self, context: Float[Tensor, "B H L Dv"], problem: Problem) -> None:
+        """Add the rows of a call."""
+        sees = (problem.rows.start < problem.rows.stop)[..., None]  # (b, h, L, 1)
+        total = torch.where(sees, context, 0).sum(dim=(0, 2), dtype=torch.float64)
+        count = sees.expand(*context.shape[:3], 1).sum(dim=(0, 2))
+        self._total = total if self._total is None else self._total + total
+        self._count = count if self._count is None else self._count + count
+
+    def mean(self) -> Float[Tensor, "H Dv"]:
+        """The mean of each head; 0 where no row saw a key."""
+        assert self._total is not None, "made for a call"
+        assert self._count is not None, "likewise"
+        return (self._total / self._count.clamp(min=1)).float()

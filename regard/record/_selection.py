@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._indices import check_indices
+from regard._indices import check_indices, chosen, contains, from_start, has_negative
 from regard.problem import Problem
 
 
@@ -26,10 +26,7 @@ class Selection:
 
     def has_layer(self, layer: int) -> bool:
         """Tell whether a layer is kept."""
-        if isinstance(self.layers, slice):
-            stop = layer + 1 if self.layers.stop is None else self.layers.stop
-            return layer in range(self.layers.start or 0, stop, self.layers.step or 1)
-        return self.layers is None or layer in self.layers
+        return contains(self.layers, layer)
 
     def head_numbers(self, heads: int) -> tuple[int, ...]:
         """Numbers of the heads that are kept, of `heads`.
@@ -37,7 +34,7 @@ class Selection:
         Raises:
             IndexError: for a head that the call does not have.
         """
-        return _numbers_of(self.heads, heads, "heads")
+        return chosen(self.heads, heads, "heads")
 
     def row_numbers(self, first: int, rows: int) -> list[int]:
         """Numbers of the rows that are kept of a call, with ``first`` rows before it.
@@ -50,10 +47,10 @@ class Selection:
             return list(everything)
         if isinstance(self.rows, slice):
             start, stop, step = self.rows.start, self.rows.stop, self.rows.step or 1
-            start = _from_start(0 if start is None else start, everything.stop)
-            stop = everything.stop if stop is None else _from_start(stop, everything.stop)
+            start = from_start(0 if start is None else start, everything.stop)
+            stop = everything.stop if stop is None else from_start(stop, everything.stop)
             return [row for row in everything if row in range(start, stop, step)]
-        wanted = {_from_start(row, everything.stop) for row in self.rows}
+        wanted = {from_start(row, everything.stop) for row in self.rows}
         return [row for row in everything if row in wanted]
 
     def keep(self, tensor: Tensor) -> Tensor:
@@ -81,7 +78,7 @@ def selection_of(layers: Any, heads: Any, rows: Any, offload: str | None) -> Sel
         rows=check_indices("rows", rows),
         offload=offload == "cpu",
     )
-    if _has_negative(selection.layers):
+    if has_negative(selection.layers):
         raise ValueError(
             f"layers={layers!r} counts from the end, which is not known while a model runs; count "
             "from 0"
@@ -118,26 +115,3 @@ def select_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
         alibi=pick_if_any(problem.alibi),
         sink=pick_if_any(problem.sink),
     )
-
-
-def _has_negative(numbers: tuple[int, ...] | slice | None) -> bool:
-    if numbers is None:
-        return False
-    if isinstance(numbers, slice):
-        return any(end is not None and end < 0 for end in (numbers.start, numbers.stop))
-    return any(number < 0 for number in numbers)
-
-
-def _from_start(number: int, end: int) -> int:
-    return number + end if number < 0 else number
-
-
-def _numbers_of(indices: tuple[int, ...] | slice | None, size: int, name: str) -> tuple[int, ...]:
-    if indices is None:
-        return tuple(range(size))
-    if isinstance(indices, slice):
-        return tuple(range(size))[indices]
-    for number in indices:
-        if not -size <= number < size:
-            raise IndexError(f"{name} asks for {number}, but there are only 0 to {size - 1}")
-    return tuple(_from_start(number, size) for number in indices)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
+from regard._shapes import Float
 from regard.pattern import Pattern
 from regard.record.names import Kind
 
@@ -25,6 +28,8 @@ class Layer:
     """Numbers of the query heads that were kept."""
     rows: Sequence[int]
     """Numbers of the queries that were kept."""
+    mean_context: Float[Tensor, "H Dv"] | None = None
+    """Of each head, over the rows that see a key; with ``record(..., mean_contexts=True)``."""
     get_pattern: Callable[[], Pattern]
     """Makes the pattern, if its tensors are still there."""
 

@@ -28,6 +28,7 @@ ROOMS = {
     "pattern": ["pattern"],
     "attention": ["attention", "sdpa"],
     "record": ["record"],
+    "intervene": ["intervene"],
     "the face": ["__init__"],
     "nn": ["nn"],
     "distributed": ["distributed"],
@@ -39,7 +40,7 @@ ROOMS = {
     "cli": ["cli", "__main__", "train"],
 }
 ORDER = {module: place for place, modules in enumerate(ROOMS.values()) for module in modules}
-CORE = [module for room in list(ROOMS)[:10] for module in ROOMS[room]]
+CORE = [module for room in list(ROOMS)[:11] for module in ROOMS[room]]
 
 # What tables, figures and notebooks show is drawn by the view, which is imported when it is needed.
 # A server is started from Python where someone asks for it.

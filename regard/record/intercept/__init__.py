@@ -1,13 +1,24 @@
 """Everything that sees or changes the attention calls of a model."""
 
 from regard.record.intercept._call import Call
-from regard.record.intercept._observer import is_observed, observe_calls, require_eager
+from regard.record.intercept._change import Change, Changer
+from regard.record.intercept._function_mode import require_eager
+from regard.record.intercept._observer import (
+    change_calls,
+    is_observed,
+    observe_calls,
+    observe_contexts,
+)
 from regard.record.intercept._transformers import replace_attention, use_in_transformers
 
 __all__ = [
     "Call",
+    "Change",
+    "Changer",
+    "change_calls",
     "is_observed",
     "observe_calls",
+    "observe_contexts",
     "replace_attention",
     "require_eager",
     "use_in_transformers",

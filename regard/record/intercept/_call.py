@@ -33,18 +33,51 @@ class Call:
     query: Tensor
     key: Tensor
     scoring: Scoring
+    value: Tensor | None = None
+    """None where only the weights are known."""
+    dropout: float = 0.0
+    generator: torch.Generator | None = None
+    repeated: bool = False
+    """Whether the call before it, by the same module, had the same weights."""
+    changed: Problem | None = None
+    """What the call computes instead, under an intervention that changes its weights."""
 
     def problem(self) -> Problem:
-        """Check the call and lay it out, without gradients.
+        """The attention that is computed, checked and laid out, without value and gradients.
 
         Raises:
             RecordError: if the call was made with tensors that hold no numbers.
+        """
+        self.require_numbers()
+        if self.changed is not None:
+            return self.changed.detached()
+        return check(self.query, self.key, scoring=self.scoring).detached()
+
+    def attention(self) -> Problem:
+        """The attention that is computed, with value, dropout and gradients."""
+        self.require_numbers()
+        if self.changed is not None:
+            return self.changed
+        assert self.value is not None, "fused calls are not changed"
+        return check(
+            self.query,
+            self.key,
+            self.value,
+            self.scoring,
+            dropout=self.dropout,
+            generator=self.generator,
+        )
+
+    def require_numbers(self) -> None:
+        """Refuse a call that was made with tensors that hold no numbers.
+
+        Raises:
+            RecordError: if it was.
         """
         if self.query.device.type == "meta":
             raise RecordError(
                 "the model runs on the meta device, where tensors hold no numbers; load its weights"
             )
-        return check(self.query, self.key, scoring=self.scoring).detached()
 
     def repeats(self, other: Call) -> bool:
         """Whether another call of the same module had the same weights, for other values.
@@ -86,7 +119,7 @@ def sdpa_call(
     key: Tensor,
     value: Tensor,
     attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,  # noqa: ARG001 - a pattern is what it was before dropout
+    dropout_p: float = 0.0,
     is_causal: bool = False,  # noqa: FBT001, FBT002 - torch's signature
     *,
     scale: float | None = None,
@@ -99,59 +132,76 @@ def sdpa_call(
             "the padding with a mask"
         )
     query, key, value = (to_autocast_dtype(tensor) for tensor in (query, key, value))
-    grouped_query, grouped_key, attn_mask = _grouped(module, query, key, attn_mask)
-    if grouped_query is not query or grouped_key is not key:
-        query, key, value, enable_gqa = grouped_query, grouped_key, grouped_key, True
+    ungrouped = query, key
+    query, key, value, attn_mask = _grouped(module, query, key, value, attn_mask)
+    grouped = enable_gqa or query is not ungrouped[0] or key is not ungrouped[1]
     shared = query.ndim > 2 and key.shape[-3:-2] == value.shape[-3:-2] == (1,)
-    query, key, _ = broadcast(query, key, value, grouped=enable_gqa or shared)
+    query, key, value = broadcast(query, key, value, grouped=grouped or shared)
     mask = causal(offset=0) if is_causal else None
+    lined_up = None
     if attn_mask is not None:
         lined_up = causal_bias(attn_mask, query.shape[-2], key.shape[-2], is_causal=is_causal)
-        if lined_up is not None:
-            return Call(query=query, key=key, scoring=Scoring(mask=lined_up, scale=scale))
+    if lined_up is not None:
+        mask = lined_up
+    elif attn_mask is not None:
         check_tensor(attn_mask, "attn_mask")
         reduction = reducer.reduce(attn_mask, query.shape[:-2], query.shape[-2], key.shape[-2])
         if reduction.uniform is not None:
             query = query.masked_fill(reduction.uniform[..., None], 0)
         mask = reduction.mask if mask is None else mask & replace(reduction.mask, offset=0)
-    return Call(query=query, key=key, scoring=Scoring(mask=mask, scale=scale))
+    scoring = Scoring(mask=mask, scale=scale)
+    return Call(query=query, key=key, value=value, scoring=scoring, dropout=dropout_p)
 
 
 def _grouped(
-    module: nn.Module | None, query: Tensor, key: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
+    module: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Undo what `transformers` does to grouped heads before it calls SDPA.
 
     It repeats the keys for each query head, or, where there is one query, takes the heads of a
     group for queries of one head. The keys show which of them; configurations may name other
     numbers than a layer uses.
     """
+    unchanged = query, key, value, mask
     share = getattr(module, "num_key_value_groups", 1)
     if not isinstance(share, int) or share < 2 or query.ndim != 4:
-        return query, key, mask
+        return unchanged
     if query.shape[1] != key.shape[1]:
-        return query, key, mask
+        return unchanged
     if key.shape[1] % share == 0:
-        each = key.unflatten(1, (-1, share))
-        first = each[:, :, :1]
-        if torch.equal(each, first.expand_as(each)):
-            return query, first[:, :, 0], mask
+        once = [_without_repeats(tensor, share) for tensor in (key, value)]
+        if once[0] is not None and once[1] is not None:
+            return query, once[0], once[1], mask
     if query.shape[2] == share:
         if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
             mask = mask.reshape(mask.shape[0], -1, 1, mask.shape[-1])
-        return query.reshape(query.shape[0], -1, 1, query.shape[-1]), key, mask
-    return query, key, mask
+        return query.reshape(query.shape[0], -1, 1, query.shape[-1]), key, value, mask
+    return unchanged
+
+
+def _without_repeats(tensor: Tensor, share: int) -> Tensor | None:
+    """One head of each group, if the others are copies of it."""
+    each = tensor.unflatten(1, (-1, share))
+    first = each[:, :, :1]
+    return first[:, :, 0] if torch.equal(each, first.expand_as(each)) else None
 
 
 def attention_call(
     query: Tensor,
     key: Tensor,
-    value: Tensor,  # noqa: ARG001 - attention's signature
+    value: Tensor,
     *,
-    dropout: float = 0.0,  # noqa: ARG001 - a pattern is what it was before dropout
-    generator: torch.Generator | None = None,  # noqa: ARG001
-    backend: str | None = None,  # noqa: ARG001
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+    backend: str | None = None,  # noqa: ARG001 - who computes is not what a call depends on
     **options: Unpack[ScoringOptions],
 ) -> Call:
     """Read a call of `regard.attention`."""
-    return Call(query=query, key=key, scoring=Scoring.of(options))
+    return Call(
+        query=query,
+        key=key,
+        value=value,
+        scoring=Scoring.of(options),
+        dropout=dropout,
+        generator=generator,
+    )

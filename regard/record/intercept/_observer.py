@@ -1,7 +1,7 @@
-"""Observing the attention calls that are made on this thread.
+"""Observing and changing the attention calls that are made on this thread.
 
-A torch function mode sees the calls and lets them through; hooks that torch runs around every
-module name the caller. Both are installed only while there are observers.
+A torch function mode sees the calls; hooks that torch runs around every module name the caller.
+Both are installed only while there are observers or interventions.
 """
 
 from __future__ import annotations
@@ -11,42 +11,74 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from types import FrameType, FunctionType
+from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
-from torch.overrides import TorchFunctionMode
 
-from regard.attention import attention, attention_with_pattern
-from regard.record._errors import RecordError
-from regard.record.intercept._call import attention_call, sdpa_call
+from regard.record.intercept._function_mode import FunctionMode, require_eager
 from regard.record.intercept._fused import FusedLayers, may_fuse
 from regard.record.intercept._mask_reduction import MaskReducer
 
 if TYPE_CHECKING:
     from regard.record.intercept._call import Call
+    from regard.record.intercept._change import Changer
 
     Observer = Callable[[Call], None]
+    ContextObserver = Callable[[Call, Tensor], None]
 
 _this_thread = threading.local()
 
 
 @contextmanager
 def observe_calls(observer: Observer) -> Iterator[None]:
-    """Pass every attention call of this thread to the observer."""
+    """Pass every attention call of this thread to the observer, as interventions changed it."""
+    with _monitor() as monitor:
+        monitor.observers.append(observer)
+        try:
+            yield
+        finally:
+            monitor.observers.remove(observer)
+
+
+@contextmanager
+def observe_contexts(observer: ContextObserver) -> Iterator[None]:
+    """Pass the context ``(B, H, L, Dv)`` of every call to the observer, before the call itself."""
+    with _monitor() as monitor:
+        monitor.context_observers.append(observer)
+        try:
+            yield
+        finally:
+            monitor.context_observers.remove(observer)
+
+
+@contextmanager
+def change_calls(changer: Changer) -> Iterator[None]:
+    """Let every attention call of this thread be changed, after the interventions around it."""
+    with _monitor() as monitor:
+        monitor.changers.append(changer)
+        try:
+            yield
+        finally:
+            monitor.changers.remove(changer)
+
+
+@contextmanager
+def _monitor() -> Iterator[_CallMonitor]:
+    """This thread's monitor, which runs as long as anyone needs it."""
     monitor: _CallMonitor | None = getattr(_this_thread, "monitor", None)
     if monitor is None:
         monitor = _this_thread.monitor = _CallMonitor()
         monitor.start()
-    monitor.observers.append(observer)
+    monitor.users += 1
     try:
-        yield
+        yield monitor
     finally:
-        monitor.observers.remove(observer)
-        if not monitor.observers:
+        monitor.users -= 1
+        if monitor.users == 0:
             del _this_thread.monitor
             monitor.stop()
 
@@ -67,16 +99,20 @@ class _ActiveModule:
 
 
 class _CallMonitor:
-    """The modules that are being called on one thread, and the observers of their calls."""
+    """The modules being called on one thread, and what observes and changes their calls."""
 
     def __init__(self) -> None:
+        self.users = 0
         self.observers: list[Observer] = []
+        self.context_observers: list[ContextObserver] = []
+        self.changers: list[Changer] = []
         self.reducer = MaskReducer()
         self._thread = threading.get_ident()
         self._modules: list[_ActiveModule] = []
         self._runs = -1
         self._seen = 0
-        self._mode = _FunctionMode(self)
+        self._before: Call | None = None
+        self._mode = FunctionMode(self)
         self._installed = ExitStack()
         self._fast_path = ExitStack()
         self._fast_module: nn.Module | None = None
@@ -102,15 +138,48 @@ class _CallMonitor:
         """The innermost module being called."""
         return self._modules[-1].module if self._modules else None
 
+    @property
+    def takes_part(self) -> bool:
+        """Whether contexts are changed or observed, which calls are computed for here."""
+        return bool(self.changers or self.context_observers)
+
+    def changed(self, call: Call) -> tuple[Call, list[Callable[[Tensor], Tensor]]]:
+        """Let interventions change a call: what it became, and what becomes of its context."""
+        call, edits = self._named(call), []
+        for changer in self.changers:
+            change = changer.change(call)
+            if change is not None and change.problem is not None:
+                call = replace(call, changed=change.problem)
+            if change is not None and change.edit is not None:
+                edits.append(change.edit)
+        edits += [partial(_observed, observer, call) for observer in self.context_observers]
+        return call, edits
+
     def notify(self, call: Call) -> None:
-        """Hand a call to all listeners, with the modules that led to it."""
+        """Hand a call to all observers."""
+        if not self.takes_part:
+            call = self._named(call)
+        for observer in self.observers:
+            observer(call)
+
+    def _notify_fused(self, call: Call) -> None:
+        if self.takes_part:
+            call, edits = self.changed(call)
+            assert call.changed is None, "a layer that may change is not fused"
+            assert not edits, "likewise"
+        self.notify(call)
+
+    def _named(self, call: Call) -> Call:
+        """Add what is known of a call's place: the modules that led to it, and its run."""
         self._seen += 1
         modules = self._called()
         if modules and isinstance(modules[-1], nn.TransformerEncoderLayer):  # fused
             modules = (*modules, modules[-1].self_attn)
         call = replace(call, modules=modules, run=self._runs)
-        for observer in self.observers:
-            observer(call)
+        before, self._before = self._before, replace(call, value=None)
+        if before is not None and before.run == call.run and call.repeats(before):
+            return replace(call, repeated=True)
+        return call
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - torch's signature
         if threading.get_ident() != self._thread:
@@ -122,7 +191,11 @@ class _CallMonitor:
         if not self._modules:
             self._runs += 1
         self._modules.append(_ActiveModule(module, self._seen, frame))
-        if self._fast_module is None and may_fuse(module, self._mode):
+        if (
+            self._fast_module is None
+            and may_fuse(module, self._mode)
+            and not self._takes_part_in(module)
+        ):
             self._enter_fast_path(module)
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
@@ -137,6 +210,17 @@ class _CallMonitor:
             if may_attend and self._seen == self._modules[-1].seen:
                 self._call_again(module, args, kwargs)
         self._pop()
+
+    def _takes_part_in(self, module: nn.Module) -> bool:
+        """Whether contexts inside a module of torch's are observed, or may be changed."""
+        if self.context_observers:
+            return True
+        if not self.changers or isinstance(module, nn.TransformerEncoder):  # each layer by itself
+            return bool(self.changers)
+        modules = self._called()
+        if isinstance(module, nn.TransformerEncoderLayer):
+            modules = (*modules, module.self_attn)
+        return any(changer.may_change(modules, self._runs) for changer in self.changers)
 
     def _called(self) -> tuple[nn.Module, ...]:
         return tuple(entered.module for entered in self._modules)
@@ -153,7 +237,7 @@ class _CallMonitor:
         self._fast_path.enter_context(torch._C.DisableTorchFunction())  # noqa: SLF001 - there is no other
         if not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda"):
             # A dispatch mode runs below autocast, and the operator would compute without it.
-            self._fast_path.enter_context(FusedLayers(self.notify))
+            self._fast_path.enter_context(FusedLayers(self._notify_fused))
 
     def _call_again(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Call a layer again that did not take the fast path; its first result is returned."""
@@ -163,6 +247,11 @@ class _CallMonitor:
         with torch.no_grad():
             module.forward(*args, **kwargs)
         self._enter_fast_path(aside_for)
+
+
+def _observed(observer: ContextObserver, call: Call, context: Tensor) -> Tensor:
+    observer(call, context)
+    return context
 
 
 def _calling_frame() -> FrameType | None:
@@ -178,94 +267,3 @@ def _is_called_from(frame: FrameType | None, above: FrameType | None) -> bool:
     while frame is not None and frame is not above:
         frame = frame.f_back
     return frame is above
-
-
-class _FunctionMode(TorchFunctionMode):
-    """Sees every torch function that is called, and acts on attention."""
-
-    def __init__(self, monitor: _CallMonitor) -> None:
-        super().__init__()
-        self._monitor = monitor
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        options = kwargs or {}
-        if func is F.scaled_dot_product_attention:
-            require_eager(None)
-            return self._sdpa(*args, **options)
-        if func in (attention, attention_with_pattern):
-            require_eager(None)
-            result = func(*args, **options)
-            self._monitor.notify(attention_call(*args, **options))
-            return result
-        if func is F.multi_head_attention_forward:
-            require_eager(None)
-            return self._multi_head(*args, **options)
-        return func(*args, **options)
-
-    def _sdpa(self, *args: Any, **kwargs: Any) -> Any:
-        result = F.scaled_dot_product_attention(*args, **kwargs)
-        self._monitor.notify(
-            sdpa_call(self._monitor.reducer, self._monitor.module, *args, **kwargs)
-        )
-        return result
-
-    def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
-        """Run torch's multi-head attention so that the SDPA call in it is seen.
-
-        Where weights are wanted, it makes none; then it is run again without, up to that call.
-        """
-        own = F.multi_head_attention_forward
-        bound = inspect.signature(own).bind(*args, **kwargs)
-        bound.apply_defaults()
-        if not bound.arguments["need_weights"]:
-            return _with_sdpa(self._sdpa)(*bound.args, **bound.kwargs)
-        result = own(*args, **kwargs)
-        bound.arguments["need_weights"] = False
-        try:
-            with torch.no_grad():
-                _with_sdpa(self._stop_at_sdpa)(*bound.args, **bound.kwargs)
-        except _SdpaCalled:
-            return result
-        raise AssertionError("multi_head_attention_forward ends in an SDPA call")
-
-    def _stop_at_sdpa(self, *args: Any, **kwargs: Any) -> Any:
-        self._monitor.notify(
-            sdpa_call(self._monitor.reducer, self._monitor.module, *args, **kwargs)
-        )
-        raise _SdpaCalled
-
-
-class _SdpaCalled(Exception):  # noqa: N818 - ends a function early, without an error
-    pass
-
-
-def _with_sdpa(sdpa: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's own code of multi-head attention, calling another SDPA and no mode."""
-    own = F.multi_head_attention_forward
-    names = vars(F) | {
-        "scaled_dot_product_attention": sdpa,
-        "has_torch_function": lambda tensors: False,  # noqa: ARG005 - torch's signature
-    }
-    return FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
-
-
-def require_eager(module: nn.Module | None) -> None:
-    """Refuse a compiled module, whose calls can't be seen.
-
-    Raises:
-        RecordError: if the module, or what runs now, is compiled.
-    """
-    compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None)
-    if compiled or torch.compiler.is_compiling():
-        model = getattr(module, "_orig_mod", module)
-        raise RecordError(
-            f"{'the model' if model is None else type(model).__name__} runs under torch.compile, "
-            "whose graph hides its calls; recording needs eager mode: call the model "
-            "as it was before, compiled._orig_mod, or make it without model.compile()"
-        )

@@ -1,0 +1,7 @@
+"""Interventions: change what a model attends to, and see what becomes of it."""
+
+from regard.intervene._errors import InterventionError
+from regard.intervene._intervene import intervene
+from regard.intervene._intervention import Intervention
+
+__all__ = ["Intervention", "InterventionError", "intervene"]

@@ -1,0 +1,126 @@
+"""The changes of one block, applied to the calls of a model.
+
+Axes: B batch, H query heads, L queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+from torch import Tensor, nn
+
+from regard._indices import contains
+from regard.intervene._changes import Ablate, Change, KnockOut, Patch, Steer, Temper
+from regard.intervene._contexts import ablation
+from regard.intervene._errors import InterventionError
+from regard.intervene._met import Met
+from regard.intervene._patching import with_pattern
+from regard.intervene._place import Place, Progress
+from regard.intervene._weights import heads_of, with_spans, with_temperature
+from regard.problem import Problem
+from regard.record import intercept
+from regard.record.intercept import Call
+from regard.record.sites import Site, Sites
+
+
+class ModelChanger:
+    """Changes the calls of one model.
+
+    Args:
+        model: whose calls.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.changes: list[Change] = []
+        self._sites = Sites(model)
+        self._progress = Progress()
+        self._met = Met()
+        self._latest: tuple[Site, Place] | None = None
+
+    def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:
+        """Whether the next call of the innermost of these modules may be changed."""
+        kind, layer = self._sites.next(modules, run)
+        return any(
+            change.kind == kind and contains(change.layers, layer) for change in self.changes
+        )
+
+    def change(self, call: Call) -> intercept.Change | None:
+        """Say what is computed in place of a call; None leaves it as it is.
+
+        Raises:
+            InterventionError: for changes that contradict each other, and for one that this call
+                does not allow.
+        """
+        if not self._sites.has(call):
+            return None
+        site = self._latest[0] if call.repeated and self._latest else self._sites.of(call)
+        changes = [
+            change
+            for change in self.changes
+            if change.kind == site.kind and contains(change.layers, site.layer)
+        ]
+        if not changes:
+            return None
+        problem = call.problem()
+        if not (call.repeated and self._latest):
+            self._latest = site, self._progress.place(site, problem)
+        place = self._latest[1]
+        for change in changes:
+            self._met.add(change, site.layer, place)
+        _refuse_contradictions(changes, problem)
+        edits = [
+            ablation(change, problem, site) for change in changes if isinstance(change, Ablate)
+        ]
+        return intercept.Change(
+            problem=_changed(call, changes, place), edit=_together(edits) if edits else None
+        )
+
+    def require_all_met(self) -> None:
+        """Refuse changes that name what no call had.
+
+        Raises:
+            InterventionError: for the first such change.
+        """
+        self._met.require_all(self.changes, self._sites.counts())
+
+
+def _changed(call: Call, changes: Sequence[Change], place: Place) -> Problem | None:
+    """The attention in place of a call's own; None where its weights stay."""
+    if all(isinstance(change, Ablate) for change in changes):
+        return None
+    problem = with_temperature(with_spans(call.attention(), changes, place), changes)
+    for change in changes:
+        if isinstance(change, Patch):
+            problem = with_pattern(problem, change, place)
+    return problem
+
+
+def _together(edits: list[Callable[[Tensor], Tensor]]) -> Callable[[Tensor], Tensor]:
+    def edit(context: Tensor) -> Tensor:
+        for each in edits:
+            context = each(context)
+        return context
+
+    return edit
+
+
+def _refuse_contradictions(changes: Sequence[Change], problem: Problem) -> None:
+    """Refuse two changes of a head of which one undoes the other.
+
+    Raises:
+        InterventionError: for the first such pair.
+    """
+    replaced: tuple[tuple[type[Change], tuple[type[Change], ...]], ...] = (
+        (Ablate, (Ablate, Patch)),
+        (Patch, (Patch, KnockOut, Steer, Temper)),
+    )
+    for kind, undone in replaced:
+        for one, other in product(changes, changes):
+            if one is other or not isinstance(one, kind) or not isinstance(other, undone):
+                continue
+            if bool((heads_of(one, problem) & heads_of(other, problem)).any()):
+                raise InterventionError(
+                    f"{one!r} and {other!r} contradict each other: the first replaces what the "
+                    "second changes; leave one out, or give them different heads"
+                )

@@ -1,0 +1,84 @@
+"""The changes that an intervention makes, as they were stated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from regard.pattern import Pattern
+from regard.record import Recording
+from regard.record.names import Kind
+
+Selected = tuple[int, ...] | slice | None
+"""Numbers, checked; None is all."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Change:
+    """A change, and where it is made."""
+
+    layers: Selected = None
+    heads: Selected = None
+    batch: Selected = None
+    kind: Kind = "self"
+
+    def __repr__(self) -> str:
+        stated = {field.name: getattr(self, field.name) for field in fields(self)}
+        stated = {name: value for name, value in stated.items() if value is not None}
+        if self.kind == "self":
+            del stated["kind"]
+        arguments = ", ".join(f"{name}={_shown(value)}" for name, value in stated.items())
+        return f"{self.method}({arguments})"
+
+    @property
+    def method(self) -> str:
+        """The method of `Intervention` that makes it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class KnockOut(Change):
+    """Keys hidden from queries, by their numbers in the text."""
+
+    queries: Selected = None
+    keys: Selected = None
+    method = "knock_out"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Steer(Change):
+    """A number added to the scores of keys."""
+
+    queries: Selected = None
+    keys: Selected = None
+    by: float
+    method = "steer"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Temper(Change):
+    """A factor on the scores."""
+
+    by: float
+    method = "temper"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Patch(Change):
+    """The weights of another run."""
+
+    pattern: Pattern
+    method = "patch"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Ablate(Change):
+    """A context that is 0, its own mean, or that of a recording."""
+
+    by: str | Recording = "zero"
+    method = "ablate"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return repr(value[0] if len(value) == 1 else list(value))
+    return repr(value)

@@ -1,0 +1,64 @@
+"""What ablation makes of the contexts of a call.
+
+Axes: B batch, H query heads, L queries, Dv dimension of a value; b and h are B or 1, H or 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Bool, Float
+from regard.intervene._changes import Ablate
+from regard.intervene._errors import InterventionError
+from regard.intervene._weights import heads_of
+from regard.problem import Problem
+from regard.record import Recording
+from regard.record.sites import Site
+
+
+def ablation(change: Ablate, problem: Problem, site: Site) -> Callable[[Tensor], Tensor]:
+    """What replaces the context ``(B, H, L, Dv)`` of a call.
+
+    Raises:
+        InterventionError: for a recording without the mean contexts of these heads.
+    """
+    here = heads_of(change, problem)[..., None, None]
+    if change.by == "zero":
+        return lambda context: torch.where(here, 0, context)
+    if change.by == "mean":
+        sees = problem.rows.start < problem.rows.stop
+        return lambda context: torch.where(here, _mean(context, sees), context)
+    mean = _recorded_mean(change, problem, site)
+    return lambda context: torch.where(here, mean.to(context), context)
+
+
+def _mean(context: Float[Tensor, "B H L Dv"], sees: Bool[Tensor, "#b #h L"]) -> Tensor:
+    """The mean over the queries that see a key, ``(B, H, 1, Dv)``; 0 where none does."""
+    present = sees[..., None]
+    total = torch.where(present, context, 0).sum(dim=-2, keepdim=True)
+    return total / present.sum(dim=-2, keepdim=True).clamp(min=1)
+
+
+def _recorded_mean(change: Ablate, problem: Problem, site: Site) -> Tensor:
+    recording = change.by
+    assert isinstance(recording, Recording), "checked when the change was stated"
+    means = [
+        layer.mean_context
+        for layer in recording.layers
+        if (layer.kind, layer.index) == (site.kind, site.layer)
+    ]
+    if not means or means[0] is None:
+        raise InterventionError(
+            f"{change!r}: the recording has no mean context of layer {site.layer}; make it by "
+            "record(model, mean_contexts=True)"
+        )
+    mean = means[0]  # (H, Dv)
+    if len(mean) != problem.heads[1]:
+        raise InterventionError(
+            f"{change!r}: the recording has {len(mean)} heads in layer {site.layer}, the call "
+            f"{problem.heads[1]}; record all heads"
+        )
+    return mean[:, None]

@@ -1,0 +1,137 @@
+"""Where a call's queries and keys stand in the whole text.
+
+Over a generation with a key/value cache each call has a few queries and many keys, of a rolling
+cache the last ones alone. Changes name queries and keys by their numbers in the text.
+
+Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard._indices import from_start
+from regard._shapes import Bool, Int
+from regard.intervene._changes import Selected
+from regard.problem import Problem
+from regard.record.sites import Site
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Place:
+    """The numbers of a call's queries and keys in the text."""
+
+    queries: Int[Tensor, "#b #h L"]
+    first_key: int
+    """The number of the call's first key."""
+    query_counts: tuple[int, ...]
+    """How many queries each entry of the batch has had, or one for all."""
+    key_counts: tuple[int, ...]
+    """How many keys, likewise."""
+
+    def rows(self, numbers: Selected) -> Bool[Tensor, "#b #h L"]:
+        """Which of the call's rows are meant."""
+        if numbers is None:
+            return torch.ones_like(self.queries, dtype=torch.bool)
+        parts = [
+            _among(queries, numbers, count)
+            for queries, count in zip(
+                self.queries.tensor_split(len(self.query_counts)), self.query_counts, strict=True
+            )
+        ]
+        return torch.cat(parts)
+
+    def spans(self, numbers: Selected, keys: int) -> list[tuple[Tensor, Tensor]]:
+        """The runs of keys that are meant, each as start and stop ``(b, 1, 1)`` in the call."""
+        runs = [key_runs(numbers, count) for count in self.key_counts]
+        width = max(len(run) for run in runs)
+        padded = torch.tensor([run + [(0, 0)] * (width - len(run)) for run in runs])
+        ends = (padded.reshape(len(runs), width, 2) - self.first_key).clamp(0, keys)
+        ends = ends.to(self.queries.device)
+        return [(ends[:, n, :1, None], ends[:, n, 1:, None]) for n in range(width)]
+
+
+def key_runs(numbers: Selected, count: int) -> list[tuple[int, int]]:
+    """Runs of consecutive keys, of so many, that numbers mean; others mean nothing yet."""
+    if numbers is None:
+        return [(0, count)]
+    if isinstance(numbers, slice):
+        start, stop, step = numbers.indices(count)
+        if step == 1:
+            return [(start, max(start, stop))]
+        listed = list(range(start, stop, step))
+    else:
+        listed = sorted({from_start(number, count) for number in numbers})
+    runs: list[tuple[int, int]] = []
+    for number in listed:
+        if not 0 <= number < count:
+            continue
+        if runs and runs[-1][1] == number:
+            runs[-1] = (runs[-1][0], number + 1)
+        else:
+            runs.append((number, number + 1))
+    return runs
+
+
+def _among(
+    queries: Int[Tensor, "b h L"], numbers: tuple[int, ...] | slice, count: int
+) -> Bool[Tensor, "b h L"]:
+    if isinstance(numbers, slice):
+        start, stop, step = numbers.indices(count)
+        return (queries >= start) & (queries < stop) & ((queries - start) % step == 0)
+    wanted = torch.tensor([from_start(number, count) for number in numbers], device=queries.device)
+    return torch.isin(queries, wanted)
+
+
+class Progress:
+    """How far each site of a model is in its text."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Site, int] = {}
+        self._first_keys: dict[Site, Tensor] = {}
+
+    def place(self, site: Site, problem: Problem) -> Place:
+        """Find the place of the next call of a site."""
+        if site.kind == "cross":
+            return self._cross_place(site, problem)
+        positions = problem.rows.positions
+        past = int(positions[..., :1].amin()) if positions.numel() else 0
+        first_key = self._first_key(site, problem, past)
+        queries = positions + first_key
+        counts = _counts(queries)
+        self._seen[site] = max(counts)
+        return Place(queries=queries, first_key=first_key, query_counts=counts, key_counts=counts)
+
+    def _first_key(self, site: Site, problem: Problem, past: int) -> int:
+        """The number in the text of a call's first key: above 0 where a cache rolls."""
+        key, known = problem.key[..., :1, :].detach(), self._first_keys.get(site)
+        if past == 0 or known is None:
+            self._first_keys[site] = key.clone()
+            return 0
+        if torch.equal(known, key):
+            return 0
+        return max(self._seen[site] - past, 0)
+
+    def _cross_place(self, site: Site, problem: Problem) -> Place:
+        # Of a decoder that generates, each call has the next queries, and all keys every time.
+        key, known = problem.key[..., :1, :].detach(), self._first_keys.get(site)
+        goes_on = problem.queries == 1 and known is not None and torch.equal(known, key)
+        seen = self._seen.get(site, 0) if goes_on else 0
+        self._first_keys[site] = key.clone()
+        self._seen[site] = seen + problem.queries
+        queries = torch.arange(seen, seen + problem.queries, device=problem.query.device)
+        return Place(
+            queries=queries[None, None],
+            first_key=0,
+            query_counts=(seen + problem.queries,),
+            key_counts=(problem.keys,),
+        )
+
+
+def _counts(queries: Int[Tensor, "b h L"]) -> tuple[int, ...]:
+    if queries.numel() == 0:
+        return (0,)
+    return tuple(int(last) + 1 for last in queries.amax(dim=(-2, -1)))
