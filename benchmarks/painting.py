@@ -32,7 +32,8 @@ def painting(report: Report) -> None:
     except ModuleNotFoundError:
         print("first paint: playwright is not installed")
         return
-    from regard.explorer.subjects import EXAMPLE, ModelSubject
+    from regard.explorer.example import EXAMPLE
+    from regard.explorer.subjects import ModelSubject
     from regard.gpt import load
 
     model, tokenizer = load()

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 from regard._extras import needing
 
 if TYPE_CHECKING:
+    from regard.explorer._errors import ExplorerError
     from regard.explorer._explore import Explorer, explore
     from regard.explorer._report import report
-    from regard.explorer.subjects import ExplorerError, ModelSubject, RecordingSubject
+    from regard.explorer.subjects import ModelSubject, RecordingSubject
 
 __all__ = ["Explorer", "ExplorerError", "ModelSubject", "RecordingSubject", "explore", "report"]
 
@@ -17,7 +18,7 @@ _PLACES = {
     "Explorer": ("_explore", "explore"),
     "explore": ("_explore", "explore"),
     "report": ("_report", "cli"),
-    "ExplorerError": ("subjects", "cli"),
+    "ExplorerError": ("_errors", "cli"),
     "ModelSubject": ("subjects", "cli"),
     "RecordingSubject": ("subjects", "cli"),
 }

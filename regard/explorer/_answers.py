@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from regard.explorer._errors import ExplorerError
 from regard.explorer._work import BusyError, ReplacedError
-from regard.explorer.subjects import ExplorerError
 from regard.record import RecordError
 from regard.view.tokens import readable, visible
 

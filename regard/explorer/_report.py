@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard._files import replace_file
-from regard.explorer.subjects import ExplorerError, RecordingSubject
+from regard.explorer._errors import ExplorerError
+from regard.explorer.subjects import RecordingSubject
 from regard.page.report import SIZE, ReportRun, objection, report_page
 from regard.record import RecordError, Recording
 

@@ -15,11 +15,12 @@ from pydantic import BaseModel, Field
 
 from regard.errors import Error
 from regard.explorer._answers import Lines, Numbers, describe, drawn, lines, numbers
+from regard.explorer._errors import ExplorerError
 from regard.explorer._run import MEAN, Run
 from regard.explorer._sentences import NAME, PLACE, RANGE
 from regard.explorer._walk import STRONGEST
 from regard.explorer._work import Lane, ReplacedError, Work
-from regard.explorer.subjects import CHARACTERS, GENERATED, ExplorerError, ModelSubject, Subject
+from regard.explorer.subjects import CHARACTERS, GENERATED, ModelSubject, Subject
 from regard.explorer.training import TrainingHistory
 
 __all__ = ["MissingError", "router"]
@@ -123,7 +124,7 @@ async def _subject(request: Request, update: Update | None = None) -> Subject:
     subject: Subject = request.app.state.subject
     if update is None:
         return subject
-    model = _model(subject)
+    model = require_model(subject)
     work: Work = request.app.state.work
     return await work.run(None, lambda _: model.at(update))
 
@@ -149,16 +150,14 @@ async def _jobs(request: Request) -> Jobs:
 CurrentRun = Annotated[Run, Depends(_run)]
 CurrentJobs = Annotated[Jobs, Depends(_jobs)]
 View = Annotated[str | None, Depends(_view)]
-router = APIRouter(
-    prefix="/api",
-    responses={
-        status: {
-            "description": "Why there is no answer",
-            "content": {"application/json": {"schema": Refusal.model_json_schema()}},
-        }
-        for status in (400, 404, 409, 410, 413, 422, 503)
-    },
-)
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": "Why there is no answer",
+        "content": {"application/json": {"schema": Refusal.model_json_schema()}},
+    }
+    for status in (400, 404, 409, 410, 413, 422, 503)
+}
+router = APIRouter(prefix="/api", responses=REFUSALS)
 
 
 @router.get("/health")
@@ -192,7 +191,7 @@ async def trained(subject: CurrentSubject, step: Update) -> Numbers:
 @router.post("/runs")
 async def read(subject: CurrentSubject, jobs: CurrentJobs, view: View, text: Text) -> Response:
     """Run the model over a text."""
-    model = _model(subject)
+    model = require_model(subject)
     return await jobs.run(view, lambda: describe(model.read(text.text)))
 
 
@@ -207,7 +206,7 @@ async def append(
     subject: CurrentSubject, run: CurrentRun, jobs: CurrentJobs, view: View, token: Token
 ) -> Response:
     """Run over one token more."""
-    model = _model(subject)
+    model = require_model(subject)
     return await jobs.run(view, lambda: describe(model.append(run, token.token)))
 
 
@@ -216,7 +215,7 @@ async def generate(
     subject: CurrentSubject, run: CurrentRun, jobs: CurrentJobs, options: Generation
 ) -> Lines:
     """Draw tokens, and send each as soon as it is there."""
-    steps = _model(subject).generate(
+    steps = require_model(subject).generate(
         run, tokens=options.tokens, temperature=options.temperature, seed=options.seed
     )
     entries = map(drawn, steps)
@@ -349,9 +348,11 @@ def _training(subject: Subject) -> TrainingHistory:
     return history
 
 
-def _model(subject: Subject) -> ModelSubject:
+def require_model(
+    subject: Subject, otherwise: str = "this is a recording, which can't be run over another text"
+) -> ModelSubject:
     if not isinstance(subject, ModelSubject):
-        raise ExplorerError("this is a recording, which can't be run over another text")
+        raise ExplorerError(otherwise)
     return subject
 
 

@@ -45,6 +45,12 @@ class Run:
     text: str | None = None
     following: tuple[tuple[int, str, float], ...] | None = None
     """The likeliest next tokens: id, piece, probability."""
+    probabilities: Tensor | None = None
+    """Of every next token, ``(V,)``, where a model ran."""
+    before: tuple[float, ...] | None = None
+    """Of a run that was changed: what the `following` had as it was."""
+    causal: bool | None = None
+    """Whether all its attention is causal; None: as its patterns are."""
     values: tuple[Tensor, ...] | None = None
     """For each layer the values ``(H, S, Dv)``, if they are known."""
     notes: tuple[str, ...] = ()
@@ -63,7 +69,7 @@ class Run:
             "text": self.text,
             "tokens": [{"text": readable(t), "shown": visible(t)} for t in self.tokens],
             "length": len(self.tokens),
-            "causal": all(self.layer(layer).is_causal for layer in range(len(self.layers))),
+            "causal": self.is_causal,
             "layers": [
                 {"index": layer.index, "name": layer.name, "heads": list(layer.heads)}
                 for layer in self.layers
@@ -72,11 +78,19 @@ class Run:
             if following is None
             else [
                 {"token": token, "text": readable(piece), "shown": visible(piece), "probability": p}
-                for token, piece, p in following
+                | ({} if self.before is None else {"before": self.before[place]})
+                for place, (token, piece, p) in enumerate(following)
             ],
             "values": self.values is not None,
             "notes": list(self.notes),
         }
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether each query sees exactly the keys up to itself, but for what was cut."""
+        if self.causal is not None:
+            return self.causal
+        return all(self.layer(layer).is_causal for layer in range(len(self.layers)))
 
     def layer(self, layer: int) -> Pattern:
         """All heads of a layer, ``(H, L, S)``; the same object each time, as for `head`."""

@@ -51,6 +51,12 @@ def _wanted(kind: str, limits: Mapping[str, Any]) -> str:
         return _FORMS[limits["pattern"]]
     if kind == "string_too_long":
         return f"must have at most {limits['max_length']:,} characters"
+    if kind in {"union_tag_invalid", "union_tag_not_found"}:
+        return "must have kind off or cut"
+    if kind == "too_long":
+        return f"must have at most {limits['max_length']:,} entries"
+    if kind == "too_short":
+        return f"must have at least {limits['min_length']:,} entry"
     if kind == "string_too_short":
         return "must not be empty"
     if kind == "int_parsing_size":

@@ -14,11 +14,12 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
+from regard.explorer._change_routes import router as change_router
+from regard.explorer._errors import ExplorerError
 from regard.explorer._guard import Guard
 from regard.explorer._routes import MissingError, router
 from regard.explorer._sentences import misread
 from regard.explorer._work import BusyError, ReplacedError, Work
-from regard.explorer.subjects import ExplorerError
 from regard.page.bundle import linked_page
 from regard.record import RecordError
 
@@ -63,6 +64,7 @@ def application(subject: Subject, host: str = "127.0.0.1", work: Work | None = N
     )
     app.state.subject, app.state.work = subject, work or Work()
     app.include_router(router)
+    app.include_router(change_router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 
     html = linked_page()

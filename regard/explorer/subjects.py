@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.errors import Error
+from regard.explorer._changes import Change, changed, check_changes
+from regard.explorer._errors import ExplorerError
 from regard.explorer._run import Run
+from regard.explorer.example import readable_example
 from regard.gpt import CheckpointError, Sampling, load, stream
 from regard.record import Recording
 
@@ -32,14 +34,6 @@ GENERATED = 500
 """Most tokens that are generated at a time."""
 _KEPT = 16  # runs that stay open
 _EARLIER = 2  # models of earlier updates that stay open
-EXAMPLE = (
-    "The with statement wraps the execution of a block. The with statement lets common patterns "
-    "be reused. The with statement"
-)
-
-
-class ExplorerError(Error, ValueError):
-    """A request that can't be answered, in a sentence for the reader."""
 
 
 class Subject(Protocol):
@@ -86,7 +80,7 @@ class ModelSubject:
         self._runs: OrderedDict[str, tuple[Run, list[int]]] = OrderedDict()
         self._lock = Lock()
         self._first = ""
-        self._example = _example(tokenizer)
+        self._example = readable_example(tokenizer)
         if ids is None:
             first = self.read(self._example if text is None else text)
         else:
@@ -186,6 +180,19 @@ class ModelSubject:
             raise ExplorerError(f"token {token} is not one of 0 … {vocabulary - 1}")
         return self._extended([*self._ids(run), token])
 
+    def change(self, run: Run, changes: Sequence[Change]) -> Run:
+        """Run over the same tokens with some attention changed; its run says what was before.
+
+        Raises:
+            ExplorerError: for a change of what the model or the text does not have, and for a run
+                that is changed already.
+        """
+        if run.before is not None:
+            raise ExplorerError("this run is changed already; change the text as it is")
+        check_changes(changes, run)
+        distinct = tuple(dict.fromkeys(changes))
+        return self._open(self._ids(run), run.notes, changes=distinct, plain=run)
+
     def generate(
         self, run: Run, *, tokens: int, temperature: float, seed: int | None
     ) -> Iterator[dict[str, Any]]:
@@ -226,11 +233,18 @@ class ModelSubject:
             notes.append(f"the context is full: these are the last {context} tokens")
         return self._open(ids[-context:], notes)
 
-    def _open(self, ids: list[int], notes: Sequence[str]) -> Run:
-        name = sha256(repr(ids).encode()).hexdigest()[:16]
+    def _open(
+        self,
+        ids: list[int],
+        notes: Sequence[str],
+        *,
+        changes: tuple[Change, ...] = (),
+        plain: Run | None = None,
+    ) -> Run:
+        name = sha256(repr((ids, changes) if changes else ids).encode()).hexdigest()[:16]
         with self._lock:
             known = self._runs.get(name)
-        run = self._computed(name, ids, notes) if known is None else known[0]
+        run = self._computed(name, ids, notes, changes, plain) if known is None else known[0]
         with self._lock:
             self._runs[name] = run, ids
             self._runs.move_to_end(name)
@@ -238,7 +252,14 @@ class ModelSubject:
                 del self._runs[old]
         return run
 
-    def _computed(self, name: str, ids: list[int], notes: Sequence[str]) -> Run:
+    def _computed(
+        self,
+        name: str,
+        ids: list[int],
+        notes: Sequence[str],
+        changes: Sequence[Change],
+        plain: Run | None,
+    ) -> Run:
         outputs: list[Tensor] = []
         here = get_ident()
 
@@ -250,13 +271,17 @@ class ModelSubject:
             for block in self._model.h:
                 stack.callback(block.attn.c_attn.register_forward_hook(keep).remove)  # type: ignore[union-attr]
             stack.enter_context(torch.no_grad())
+            stack.enter_context(changed(self._model, changes))
             with regard.record(self._model) as recording:
                 logits = self._model(torch.tensor(ids, device=self._device)[None])[0, -1]
         shares = logits.softmax(-1)
         if shares.isnan().any():
             raise ExplorerError("the model's logits are no numbers; its weights are damaged")
-        top = shares.topk(min(LIKELIEST, len(shares)))
-        pieces = self._tokenizer.tokens(top.indices.tolist())
+        before = None if plain is None else plain.probabilities
+        # Of a changed run also what was likely before, so that both can stand beside each other.
+        most = shares if before is None else shares.maximum(before)
+        top = most.topk(min(LIKELIEST, len(shares))).indices
+        pieces = self._tokenizer.tokens(top.tolist())
         config = self._model.config
         shared = config.heads // config.group_count
         return Run(
@@ -265,7 +290,10 @@ class ModelSubject:
             tokens=tuple(self._tokenizer.tokens(ids)),
             layers=recording.of_kind(),
             text=self._tokenizer.decode(ids),
-            following=tuple(zip(top.indices.tolist(), pieces, top.values.tolist(), strict=True)),
+            following=tuple(zip(top.tolist(), pieces, shares[top].tolist(), strict=True)),
+            probabilities=shares,
+            before=None if before is None else tuple(before[top].tolist()),
+            causal=None if plain is None else plain.is_causal,
             values=tuple(
                 out[0][:, -config.group_count * config.head_dim :]  # after queries and keys
                 .unflatten(-1, (config.group_count, -1))
@@ -335,21 +363,6 @@ class RecordingSubject:
             KeyError: there is no such sequence.
         """
         return self._runs[name]
-
-
-def _example(tokenizer: Tokenizer) -> str:
-    """A text that every model can read: some have no token for characters they never saw."""
-
-    def known(character: str) -> bool:
-        try:
-            tokenizer.encode(character)
-        except ValueError:
-            return False
-        return True
-
-    unknown = {character for character in set(EXAMPLE) if not known(character)}
-    text = "".join(character for character in EXAMPLE if character not in unknown)
-    return text or tokenizer.decode([0])
 
 
 def _shape(layers: int, heads: int) -> str:

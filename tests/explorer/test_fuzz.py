@@ -33,6 +33,7 @@ PATHS = [
     ("/api/runs", "POST"),
     ("/api/runs/{name}", "GET"),
     ("/api/runs/{name}/append", "POST"),
+    ("/api/runs/{name}/changed", "POST"),
     ("/api/runs/{name}/generate", "POST"),
     *(
         (f"/api/runs/{{name}}/{what}", "GET")

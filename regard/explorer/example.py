@@ -1,0 +1,28 @@
+"""The text that a model reads where nobody chose one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from regard.gpt import Tokenizer
+
+EXAMPLE = (
+    "The with statement wraps the execution of a block. The with statement lets common patterns "
+    "be reused. The with statement"
+)
+
+
+def readable_example(tokenizer: Tokenizer) -> str:
+    """A text that every model can read: some have no token for characters they never saw."""
+
+    def known(character: str) -> bool:
+        try:
+            tokenizer.encode(character)
+        except ValueError:
+            return False
+        return True
+
+    unknown = {character for character in set(EXAMPLE) if not known(character)}
+    text = "".join(character for character in EXAMPLE if character not in unknown)
+    return text or tokenizer.decode([0])
