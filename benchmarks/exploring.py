@@ -43,15 +43,15 @@ def exploring(report: Report) -> None:
     title = f"exploring: what the page waits for, on a map of {PIXELS} × {PIXELS} pixels"
     report.table(title, ("request", 46), ("ms", 30))
     with _recording(_recorded(USUAL, heads=1, layers=1)) as client:
-        _get(client, _square(0, 0, 1))  # its log-sum-exps are known from now on
+        _map(client, _square(0, 0, 1))  # its log-sum-exps are known from now on
         for name, square in _squares(USUAL):
-            taken = _median(partial(_get, client, square))
+            taken = _median(partial(_map, client, square))
             _row(report, f"map at {USUAL}, {name}", taken, 0.1)
     with _recording(_recorded(LONG, heads=1, layers=1)) as client:
-        first = _seconds(lambda: _get(client, _square(0, 0, LONG)))
+        first = _seconds(lambda: _map(client, _square(0, 0, LONG)))
         _row(report, f"map at {LONG}, whole, first time", first, 2.0)
         for name, square in _squares(LONG):
-            taken = _median(partial(_get, client, square))
+            taken = _median(partial(_map, client, square))
             _row(report, f"map at {LONG}, {name}", taken, 0.3)
     with _recording(_recorded(LONG, heads=1, layers=1)) as client:
         _row(report, "health while the whole is computed", _health_meanwhile(client), 0.05)
@@ -67,7 +67,7 @@ def _meanwhile(report: Report) -> None:
     title = f"exploring: of a known head at {LONG}, while two layers' thumbnails are computed"
     report.table(title, ("request", 20), ("ms, median", 30), ("ms, the slowest", 30))
     with _recording(_recorded(LONG, heads=2, layers=2)) as client:
-        _get(client, _square(0, 0, LONG))
+        _map(client, _square(0, 0, LONG))
         requests = [
             threading.Thread(target=client.get, args=(f"api/runs/0/thumbnails?layer={layer}",))
             for layer in range(2)
@@ -85,7 +85,7 @@ def _meanwhile(report: Report) -> None:
             "map, 1000 tokens": f"map?queries={LONG - 1000},{LONG}&keys=0,1000&block=1",
         }.items():
             path = f"api/runs/0/{at}&layer=0&head=0"
-            waits = [_seconds(partial(_answered, client, path)) for _ in range(MANY)]
+            waits = [_seconds(partial(_get, client, path)) for _ in range(MANY)]
             slowest = report.at_most(f"{name}, slowest", max(waits) * 1e3, MEANWHILE * 1e3, ".1f")
             median = report.at_most(name, statistics.median(waits) * 1e3, MEANWHILE * 1e3, ".1f")
             report.row(name, median, slowest)
@@ -128,29 +128,28 @@ def _square(query: int, key: int, span: int) -> dict[str, str]:
     return {"queries": queries, "keys": keys, "block": str(block)}
 
 
-def _get(client: httpx.Client, square: dict[str, str]) -> None:
-    place = {"layer": "0", "head": "0"}
-    client.get("api/runs/0/map", params=place | square).raise_for_status()
+def _map(client: httpx.Client, square: dict[str, str]) -> None:
+    _get(client, "api/runs/0/map", layer="0", head="0", **square)
 
 
 def _thumbnails(client: httpx.Client) -> None:
     for layer in range(GRID):
-        client.get(f"api/runs/0/thumbnails?layer={layer}&size=64").raise_for_status()
+        _get(client, f"api/runs/0/thumbnails?layer={layer}&size=64")
 
 
 def _health_meanwhile(client: httpx.Client) -> float:
     """The slowest of the answers that come while a map is computed."""
-    worker = threading.Thread(target=_get, args=(client, _square(0, 0, LONG)))
+    worker = threading.Thread(target=_map, args=(client, _square(0, 0, LONG)))
     worker.start()
     waits = []
     while worker.is_alive():
-        waits.append(_seconds(lambda: client.get("api/health").raise_for_status()))
+        waits.append(_seconds(partial(_get, client, "api/health")))
     worker.join()
     return max(waits)
 
 
-def _answered(client: httpx.Client, path: str) -> None:
-    client.get(path).raise_for_status()
+def _get(client: httpx.Client, path: str, **params: str) -> None:
+    client.get(path, params=params or None).raise_for_status()
 
 
 def _median(task: Callable[[], object]) -> float:

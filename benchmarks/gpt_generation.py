@@ -6,27 +6,25 @@ the same rounds gives the most tokens a second that the machine allows.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from statistics import median
 from typing import Any
 
 import torch
 
+from benchmarks.cases import name_of
+from benchmarks.measure import interleaved
 from benchmarks.report import Report
 from regard.backends.native.peak import peak_bandwidth
-from regard.gpt import GPT
+from regard.gpt import GPT, GPTConfig, Sampling, generate
 
-PROMPT, NEW, ROUNDS = 32, 128, 3
+PROMPT, NEW = 32, 128
 SHARE = 0.4  # of the bandwidth, one sequence at a time
 
 
 def gpt_generation(report: Report) -> None:
     """Print the table; the weights are random, the work is the same."""
-    from regard.gpt import GPT, GPTConfig
-
     report.table(
         f"generation: GPT-2's shape, {PROMPT} tokens given, {NEW} drawn greedily",
         *(("model", 34), ("tokens/s", 9), ("of bandwidth", 18), ("× transformers", 18)),
@@ -40,8 +38,6 @@ def gpt_generation(report: Report) -> None:
 
 
 def _rows(report: Report, model: GPT, peer: Any, batch: int) -> None:
-    from regard.gpt import Sampling, generate
-
     ids = torch.randint(model.config.vocab_size, (batch, PROMPT))
     greedy = Sampling(temperature=0.0)
     tasks: dict[str, Callable[[], object]] = {
@@ -50,22 +46,13 @@ def _rows(report: Report, model: GPT, peer: Any, batch: int) -> None:
     if peer is not None:
         options = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False}
         tasks["transformers"] = partial(peer.generate, ids, **options)
-    seconds: dict[str, list[float]] = {name: [] for name in tasks}
-    allowed = []
-    for task in tasks.values():
-        task()
-    for _ in range(ROUNDS):
-        allowed.append(peak_bandwidth() / _bytes(model))
-        for name, task in tasks.items():
-            start = time.perf_counter()
-            task()
-            seconds[name].append(time.perf_counter() - start)
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    rates = {name: batch * NEW / median(taken) for name, taken in seconds.items()}
+    measured = interleaved(tasks, peak_bandwidth)
+    dtype = name_of(model.wte.weight.dtype)
+    rates = {name: batch * NEW / taken for name, taken in measured.seconds.items()}
     for name, rate in rates.items():
         row = f"{name}, {dtype}, {batch} at a time"
         ours = name == "regard"
-        share = rate / batch / median(allowed)
+        share = rate / batch * _bytes(model) / measured.limit
         over = rate / rates["transformers"] if "transformers" in rates else float("nan")
         report.row(
             row,

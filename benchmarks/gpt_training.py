@@ -20,7 +20,13 @@ from torch import Tensor
 from benchmarks.nanogpt import NanoGPT, Update
 from benchmarks.report import Report
 from regard.backends.native.peak import peak_flops
-from regard.gpt import GPTConfig
+from regard.gpt import GPT, GPTConfig, TrainConfig, python_texts
+from regard.gpt.training.batches import Batch
+from regard.gpt.training.hardware import bfloat16, this_machine
+from regard.gpt.training.loop import TrainStep
+from regard.gpt.training.optimizer import make_optimizer
+from regard.gpt.training.parallel import SingleProcess
+from regard.gpt.training.ranks import Ranks
 
 Step = Callable[[Tensor, Tensor], float]
 
@@ -44,8 +50,6 @@ class Setting:
 
     def config(self) -> GPTConfig:
         """The shape of a model, with nothing that nanoGPT's has not."""
-        from regard.gpt import GPTConfig
-
         return GPTConfig(
             vocab_size=self.vocabulary,
             context=self.context,
@@ -139,14 +143,6 @@ def _transformers(config: Any) -> Any:
 
 def ours(setting: Setting, device: torch.device, *, compiled: bool) -> Step:
     """Our update, as `regard train` makes it, with ``--compile on`` or without."""
-    from regard.gpt import GPT, TrainConfig
-    from regard.gpt.training.batches import Batch
-    from regard.gpt.training.hardware import bfloat16, this_machine
-    from regard.gpt.training.loop import TrainStep
-    from regard.gpt.training.optimizer import make_optimizer
-    from regard.gpt.training.parallel import SingleProcess
-    from regard.gpt.training.ranks import Ranks
-
     recipe = TrainConfig(
         steps=setting.steps, warmup=0, final=1.0, learning_rate=LEARNING_RATE, batch=setting.batch
     )
@@ -182,8 +178,6 @@ def batches(setting: Setting) -> list[tuple[Tensor, Tensor]]:
 
 def _endless(setting: Setting) -> Iterator[tuple[Tensor, Tensor]]:
     """Windows at random places of the language reference, as characters."""
-    from regard.gpt import python_texts
-
     text = "".join(python_texts("topics"))
     common = sorted(set(text), key=text.count, reverse=True)[: CHARACTERS - 1]
     number = {character: i + 1 for i, character in enumerate(common)}

@@ -94,7 +94,9 @@ def main() -> None:
     report = Report()
     with torch.no_grad():
         for shape in SHAPES:
-            _measure(report, shape, ceilings)
+            tensors = shape.tensors()
+            flash = _forwards(report, shape, *tensors)
+            _readouts(report, shape, ceilings, flash, tensors)
             torch.cuda.empty_cache()
     report.summary()
 
@@ -108,13 +110,11 @@ def _describe() -> None:
 def _check() -> None:
     from benchmarks.gpu_checks import checks
 
-    number, wrong = 0, 0
-    for label, error, allowed in checks():
-        number += 1
-        if not error <= allowed:
-            wrong += 1
-            print(f"wrong: {label}: off by {error:.2g}, and {allowed:.2g} is rounding")
-    print(f"\n{number} comparisons with float64, {wrong} of them wrong")
+    results = list(checks())
+    wrong = [result for result in results if not result[1] <= result[2]]
+    for label, error, allowed in wrong:
+        print(f"wrong: {label}: off by {error:.2g}, and {allowed:.2g} is rounding")
+    print(f"\n{len(results)} comparisons with float64, {len(wrong)} of them wrong")
     if wrong:
         sys.exit(1)
 
@@ -126,12 +126,6 @@ def _print_ceilings(ceilings: Ceilings) -> None:
         f"{ceilings.operations / 1e12:.1f} T float32 operations, "
         f"{ceilings.bytes / 1e12:.2f} TB a second"
     )
-
-
-def _measure(report: Report, shape: Shape, ceilings: Ceilings) -> None:
-    query, key, value = shape.tensors()
-    flash = _forwards(report, shape, query, key, value)
-    _readouts(report, shape, ceilings, flash, (query, key, value))
 
 
 def _forwards(report: Report, shape: Shape, query: Tensor, key: Tensor, value: Tensor) -> float:
@@ -180,29 +174,23 @@ def _readouts(
     query, key, value = tensors
     pattern = regard.attention_with_pattern(query, key, value, mask=CAUSAL, backend="flash")[1]
     everything = tuple(READOUTS.values())
-    asked = {name: (readout,) for name, readout in READOUTS.items()} | {"all eight": everything}
+    sets = {name: (readout,) for name, readout in READOUTS.items()} | {"all eight": everything}
     targets = {"received": 0.7, "all eight": 1.2} if shape.length >= LONG else {}
     together = 0.0
-    for name, readouts in asked.items():
+    for name, readouts in sets.items():
         together, memory = _timed(partial(pattern.read, *readouts), seconds)
         floor = ceilings.floor(shape, READOUTS if name == "all eight" else (name,))
         ratio = report.at_most(f"{name} at {shape}", together / flash, targets.get(name))
         report.row(name, milliseconds(together), ratio, f"{together / floor:.1f}", f"{memory:.0f}")
     if shape.weights <= CHUNKED:
         taken, memory = _timed(lambda: _chunked(pattern, everything), one)
-        report.row(
-            "in chunks, by torch", milliseconds(taken), f"{taken / flash:.1f}", "", f"{memory:.0f}"
-        )
+        row = milliseconds(taken), f"{taken / flash:.1f}", "", f"{memory:.0f}"
+        report.row("in chunks, by torch", *row)
     if _fits(shape):
         taken, memory = _timed(lambda: eager_readouts(query, key), seconds)
         times = report.at_least(f"eager at {shape}", taken / together, 20, ".1f")
-        report.row(
-            "eager, weights stored",
-            milliseconds(taken),
-            f"{taken / flash:.1f}",
-            "",
-            f"{memory:.0f}",
-        )
+        row = milliseconds(taken), f"{taken / flash:.1f}", "", f"{memory:.0f}"
+        report.row("eager, weights stored", *row)
         report.row("  times all eight", times)
 
 

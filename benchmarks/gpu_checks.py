@@ -66,8 +66,8 @@ def _options(device: str) -> dict[str, dict[str, Any]]:
 
 def _of_readouts(query: Tensor, key: Tensor, options: dict[str, Any]) -> tuple[float, float]:
     exact = _everything(regard.Pattern(query.double(), key.double(), **options))
-    found = _everything(regard.Pattern(query, key, **options))
-    pairs = zip(found, exact, strict=True)
+    actual = _everything(regard.Pattern(query, key, **options))
+    pairs = zip(actual, exact, strict=True)
     return max(_error(one, other) for one, other in pairs), 2e-5
 
 
@@ -88,17 +88,17 @@ def _of_backends(
             choose(problem, backend)
         except ValueError:  # it says what it can't honour
             continue
-        found, pattern = regard.attention_with_pattern(
+        actual, pattern = regard.attention_with_pattern(
             query, key, value, **options, backend=backend
         )
         allowed = CONTEXT[query.dtype]
-        yield f"{label}, {backend}", _error(found, exact), allowed
-        known = regard.Pattern(query.double(), key.double(), **options).logsumexp
-        yield f"{label}, {backend}'s log-sum-exp", _error(pattern.logsumexp, known), 2e-5
+        yield f"{label}, {backend}", _error(actual, exact), allowed
+        expected = regard.Pattern(query.double(), key.double(), **options).logsumexp
+        yield f"{label}, {backend}'s log-sum-exp", _error(pattern.logsumexp, expected), 2e-5
 
 
-def _error(found: Tensor, exact: Tensor) -> float:
+def _error(actual: Tensor, exact: Tensor) -> float:
     """The largest error, of small numbers absolute, of large ones relative."""
-    same = (found == exact) | (found.isnan() & exact.isnan())
-    error = (found.double() - exact).abs() / (1 + exact.abs())
+    same = (actual == exact) | (actual.isnan() & exact.isnan())
+    error = (actual.double() - exact).abs() / (1 + exact.abs())
     return float(error.masked_fill(same, 0).nan_to_num(nan=torch.inf).max())

@@ -36,13 +36,13 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--setting", choices=SETTINGS, action="append")
     parser.add_argument("--batch", type=int, help="rows, in place of the setting's")
-    given = parser.parse_args()
-    device = torch.device(given.device)
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
     torch.manual_seed(0)
     print(f"torch {torch.__version__}, {_name(device)}")
-    for name in given.setting or ["small", "medium"]:
+    for name in arguments.setting or ["small", "medium"]:
         setting = SETTINGS[name]
-        _table(replace(setting, batch=given.batch or setting.batch), device)
+        _table(replace(setting, batch=arguments.batch or setting.batch), device)
 
 
 def _table(setting: Setting, device: torch.device) -> None:
@@ -55,12 +55,12 @@ def _table(setting: Setting, device: torch.device) -> None:
     )
     half = bfloat16("auto", this_machine(device), dim=setting.dim).on
     peak = peak_rate(str(device), torch.bfloat16 if half else torch.float32)
-    given, rates = batches(setting), dict[str, float]()
+    data, rates = batches(setting), dict[str, float]()
     for name, make in _models(setting, device, half=half).items():
         if device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
-        losses, seconds = trained({name: make()}, given)
+        losses, seconds = trained({name: make()}, data)
         median = statistics.median(seconds[name][WARMING:])
         rates[name] = setting.batch * setting.context / median
         taken = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

@@ -66,7 +66,8 @@ def readouts(report: Report, lengths: Sequence[int] = LENGTHS) -> None:
 
 
 def _rows(report: Report, length: int) -> None:
-    query, key, value, pattern = _given(length)
+    query, key, value = torch.randn(3, HEADS, length, DIM).unbind()
+    _, pattern = regard.attention_with_pattern(query, key, value, mask=regard.causal())
     tasks: dict[str, Callable[[], object]] = {
         "our forward": lambda: regard.attention(query, key, value, mask=regard.causal()),
     }
@@ -76,16 +77,9 @@ def _rows(report: Report, length: int) -> None:
     with torch.no_grad():
         seconds = interleaved(tasks).seconds
     for name, taken in seconds.items():
-        row = f"L = {length}, {name}"
-        target = TARGETS.get(name)
-        ratio = report.at_most(row, taken / seconds["our forward"], target)
+        over = taken / seconds["our forward"]
+        ratio = report.at_most(f"L = {length}, {name}", over, TARGETS.get(name))
         report.row(name, milliseconds(taken), ratio)
-
-
-def _given(length: int) -> tuple[Tensor, Tensor, Tensor, regard.Pattern]:
-    query, key, value = torch.randn(3, HEADS, length, DIM).unbind()
-    _, pattern = regard.attention_with_pattern(query, key, value, mask=regard.causal())
-    return query, key, value, pattern
 
 
 def _eager(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
