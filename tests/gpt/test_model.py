@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.gpt_formulas import made, written_out
 
 from regard.gpt import GPT, GPTConfig
 from regard.gpt.model import check_ids
@@ -15,55 +16,12 @@ CONFIG = GPTConfig(vocab_size=29, context=13, layers=3, heads=5, dim=35, dropout
 
 @pytest.fixture
 def model():
-    torch.manual_seed(1)
-    model = GPT(CONFIG).eval()
-    with torch.no_grad():  # biases and norms off their starting values, or they would go untested
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return model
+    return made(CONFIG, spread=0.1)
 
 
 @pytest.fixture
 def ids():
     return torch.randint(CONFIG.vocab_size, (3, 11), generator=torch.Generator().manual_seed(2))
-
-
-def written_out(model, ids):
-    """Logits and weights of GPT-2's formulas, in float64, from the parameters by name."""
-    at = {name: weight.detach().double() for name, weight in model.state_dict().items()}
-    config, tokens = model.config, ids.shape[-1]
-
-    def norm(x, name):
-        centred = x - x.mean(-1, keepdim=True)
-        spread = (centred**2).mean(-1, keepdim=True)
-        return centred / (spread + 1e-5).sqrt() * at[f"{name}.weight"] + at[f"{name}.bias"]
-
-    def linear(x, name):
-        return x @ at[f"{name}.weight"].T + at[f"{name}.bias"]
-
-    def gelu(x):
-        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-    x = at["wte.weight"][ids] + at["wpe.weight"][:tokens]
-    future = torch.ones(tokens, tokens).triu(1).bool()
-    weights = []
-    for layer in range(config.layers):
-        block = f"h.{layer}"
-        made = linear(norm(x, f"{block}.ln_1"), f"{block}.attn.c_attn")
-        heads = []
-        for head in range(config.heads):
-            columns = torch.arange(head * config.head_dim, (head + 1) * config.head_dim)
-            query, key, value = (made[..., part * config.dim + columns] for part in range(3))
-            scores = query @ key.mT / math.sqrt(config.head_dim)
-            weight = torch.softmax(scores.masked_fill(future, -math.inf), dim=-1)
-            weights.append(weight)
-            heads.append(weight @ value)
-        x = x + linear(torch.cat(heads, dim=-1), f"{block}.attn.c_proj")
-        wide = gelu(linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc"))
-        x = x + linear(wide, f"{block}.mlp.c_proj")
-    logits = norm(x, "ln_f") @ at["wte.weight"].T
-    shape = (config.layers, config.heads, *weights[0].shape)
-    return logits, torch.stack(weights).view(shape).transpose(1, 2)  # (layers, B, H, T, T)
 
 
 def test_the_model_is_gpt2s_formulas(model, ids):
