@@ -19,7 +19,7 @@ from regard.distributed import _kernels
 from regard.distributed._merge import merge, take_in_sink
 from regard.distributed._pattern import ShardedPattern
 from regard.distributed._plan import Plan, make_plan
-from regard.distributed.ring import KeySums, circulate
+from regard.distributed.ring import KeySums
 from regard.errors import Error
 from regard.problem import ScoringOptions
 
@@ -186,8 +186,8 @@ def _forward(plan: Plan, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     shape = (*problem.heads, problem.queries)
     context = key.new_zeros(*shape, value.shape[-1], dtype=exact)
     logsumexp = key.new_full(shape, -torch.inf, dtype=exact)
-    for owner, held in circulate(plan.ring, _packed(key, value), _size(plan, key, value)):
-        for tile in plan.tiles(owner, *_unpacked(held, plan, owner, key, value)):
+    for owner, (its_key, its_value) in plan.circulate(key, value):
+        for tile in plan.tiles(owner, its_key, its_value):
             rows = tile.local_queries
             merge(context[..., rows, :], logsumexp[..., rows], *_kernels.forward(tile.problem))
     if problem.sink is not None:
@@ -213,12 +213,11 @@ def _backward(
     of_alibi = None
     if wants_alibi and alibi is not None:
         of_alibi = torch.zeros_like(alibi, dtype=exact)
-    size = _size(plan, key, value)
-    key_sums = KeySums(plan.ring, size)
-    for owner, held in circulate(plan.ring, _packed(key, value), size):
-        sums = held.new_zeros(held.shape, dtype=exact)
-        of_key, of_value = _unpacked(sums, plan, owner, key, value)
-        for tile in plan.tiles(owner, *_unpacked(held, plan, owner, key, value)):
+    key_sums = KeySums(plan.ring, lambda rank: plan.size(rank, key, value))
+    for owner, (its_key, its_value) in plan.circulate(key, value):
+        sums = key.new_zeros(plan.size(owner, key, value), dtype=exact)
+        of_key, of_value = plan.unpacked(sums, owner, key, value)
+        for tile in plan.tiles(owner, its_key, its_value):
             rows, columns = tile.local_queries, tile.local_keys
             gradients = _kernels.backward(
                 tile.problem,
@@ -233,7 +232,7 @@ def _backward(
             if of_alibi is not None:
                 of_alibi += gradients["alibi"]
         key_sums.add(owner, sums)
-    of_key, of_value = _unpacked(key_sums.wait(), plan, plan.ring.rank, key, value)
+    of_key, of_value = plan.unpacked(key_sums.wait(), plan.ring.rank, key, value)
     if of_alibi is not None and alibi is not None:
         of_alibi = of_alibi.to(alibi.dtype)
     return of_query.to(key.dtype), of_key.to(key.dtype), of_value.to(key.dtype), of_alibi
@@ -245,24 +244,3 @@ def _of_sink(sink: Tensor, gradient: Tensor, context: Tensor, logsumexp: Tensor)
     share = share.masked_fill(logsumexp == -torch.inf, 0)
     dots = (gradient.to(share.dtype) * context.to(share.dtype)).sum(dim=-1)
     return -(share * dots).sum(dim=-1).sum_to_size(sink.shape).to(sink.dtype)
-
-
-def _size(plan: Plan, key: Tensor, value: Tensor) -> Callable[[int], int]:
-    """Tell how many numbers the keys and values of a rank are."""
-    each = key.shape[0] * key.shape[1] * (key.shape[-1] + value.shape[-1])
-    return lambda rank: each * plan.keys.size(rank)
-
-
-def _packed(key: Tensor, value: Tensor) -> Tensor:
-    """Put values after keys, so that one message carries both."""
-    return torch.cat([key.reshape(-1), value.reshape(-1)])
-
-
-def _unpacked(
-    held: Tensor, plan: Plan, owner: int, key: Tensor, value: Tensor
-) -> tuple[Tensor, Tensor]:
-    """See the keys and values of a rank in what came round."""
-    size = plan.keys.size(owner)
-    shapes = [(*t.shape[:-2], size, t.shape[-1]) for t in (key, value)]
-    first = torch.Size(shapes[0]).numel()
-    return held[:first].view(shapes[0]), held[first:].view(shapes[1])

@@ -1,4 +1,4 @@
-"""Running a model's attention over several ranks, without a word of it in the model."""
+"""Running a model's attention over several ranks, while the model stays as it is."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ class _ThroughRing(TorchFunctionMode):
         refused = {}
         if is_observed():
             refused["a recording"] = (
-                "it looks at one process; take the layer's pattern by its method with_pattern"
+                "it sees one process; take the layer's pattern by its method with_pattern"
             )
         if dropout:
             refused[f"dropout={dropout!r}"] = (
-                "set it to 0; which weights it drops goes by their place in the whole pattern"
+                "set it to 0; the weights to drop depend on their place in the whole pattern"
             )
         if generator is not None:
             refused["generator"] = "leave it out; without dropout it draws nothing"

@@ -50,8 +50,8 @@ def backward(
         wanted: names among query, key, value and alibi.
     """
     if native.objection(tile) is None:
-        nothing = tile.rows.start >= tile.rows.stop  # of these keys, whatever of others
-        own = logsumexp.masked_fill(nothing, -torch.inf).contiguous()
+        fully_masked = tile.rows.start >= tile.rows.stop  # within this tile
+        own = logsumexp.masked_fill(fully_masked, -torch.inf).contiguous()
         return native.backward(tile, gradient, context, own, wanted)
     gradients: dict[str, Tensor] = {}
     for rows in _bands(tile):
@@ -77,7 +77,7 @@ def _bands(tile: Problem) -> Iterator[slice]:
 def _written_out(
     band: Problem, gradient: Tensor, context: Tensor, logsumexp: Tensor, wanted: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Differentiate written-out rows, whose part in the whole rows goes by their log-sum-exp.
+    """Differentiate written-out rows, weighted in the whole rows by their log-sum-exp.
 
     A row's context is the mean of tiles' contexts, each with the share exp(own − logsumexp). So
     the gradient of a tile's context is that share of the gradient, and its log-sum-exp's is the
@@ -88,7 +88,7 @@ def _written_out(
     }
     with torch.enable_grad():
         own_context, own_logsumexp = eager.run(replace(band, **leaves))
-    assert own_logsumexp is not None, "the written-out computation tells it"
+    assert own_logsumexp is not None, "the written-out computation gives it"
     share = torch.exp(own_logsumexp - logsumexp).detach()
     share = share.masked_fill(own_logsumexp == -torch.inf, 0)[..., None]
     exact = gradient.to(share.dtype)

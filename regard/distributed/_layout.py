@@ -46,9 +46,9 @@ class Layout:
         """List what a rank holds, in the order of positions; none is empty."""
         early, late = self._chunk(rank), self._chunk(2 * self.ranks - 1 - rank)
         neighbours = early.stop == late.start  # as on the last rank
-        held = [slice(early.start, late.stop)] if neighbours else [early, late]
+        spans = [slice(early.start, late.stop)] if neighbours else [early, late]
         chunks, first = [], 0
-        for positions in held:
+        for positions in spans:
             size = positions.stop - positions.start
             if size > 0:
                 chunks.append(Chunk(slice(first, first + size), positions))

@@ -20,7 +20,7 @@ def merge(
     more: Float[Tensor, "B H L Dv"],
     of_more: Float[Tensor, "B H L"],
 ) -> None:
-    """Take contexts and log-sum-exps of further keys in, in place.
+    """Merge contexts and log-sum-exps of further keys, in place.
 
     A row that saw nothing yet has context 0 and log-sum-exp −inf.
     """
@@ -34,7 +34,7 @@ def take_in_sink(
     logsumexp: Float[Tensor, "B H L"],
     sink: Float[Tensor, "#b #h"],
 ) -> None:
-    """Take a sink's logit into the denominator, in place; who sees nothing still has −inf."""
+    """Take a sink's logit into the denominator, in place; a fully masked row keeps −inf."""
     fully_masked = logsumexp == -torch.inf
     total = torch.logaddexp(logsumexp, sink.to(logsumexp.dtype)[..., None])
     context.mul_(_share(logsumexp, total))

@@ -6,7 +6,7 @@ sequence, n queries of this rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any, NoReturn, Unpack
 
@@ -19,7 +19,7 @@ from regard.distributed._merge import take_in_sink
 from regard.distributed._plan import Plan, make_plan
 from regard.distributed._readouts import Gathering, gathering
 from regard.distributed.agree import agree
-from regard.distributed.ring import DistributedError, circulate
+from regard.distributed.ring import DistributedError
 from regard.pattern.internal_readouts import LogSumExp
 from regard.pattern.readable import Readable
 from regard.pattern.reading import take
@@ -73,8 +73,9 @@ class ShardedPattern(Readable):
     @classmethod
     def of_plan(cls, plan: Plan, logsumexp: Float[Tensor, "B H n"]) -> ShardedPattern:
         """Make a pattern of a plan and the log-sum-exps that a forward pass gave."""
+        plan = replace(plan, problem=replace(plan.problem, value=None))
         pattern = cls.__new__(cls)
-        pattern._plan, pattern._of_rows = plan.without_value(), logsumexp.detach()  # noqa: SLF001 - its own class
+        pattern._plan, pattern._of_rows = plan, logsumexp.detach()  # noqa: SLF001 - its own class
         return pattern
 
     def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:  # noqa: ARG002 - of any method
@@ -168,8 +169,8 @@ def _gathered(
     gatherings: list[Gathering], plan: Plan, logsumexp: Float[Tensor, "N n"] | None
 ) -> tuple[Any, ...]:
     """Go round the ring once, and take the readouts of each tile."""
-    for owner, tiles in _round(plan):
-        for tile in tiles:
+    for owner, (key,) in plan.circulate(plan.problem.key):
+        for tile in plan.tiles(owner, key, None):
             of_rows = None if logsumexp is None else logsumexp[:, tile.local_queries]
             readouts = [one.of_tile(tile) for one in gatherings]
             results = iter(_read_tile([r for some in readouts for r in some], tile, of_rows))
@@ -178,19 +179,6 @@ def _gathered(
         for one in gatherings:
             one.pass_on(owner)
     return tuple(one.finish() for one in gatherings)
-
-
-def _round(plan: Plan) -> Iterator[tuple[int, Iterator[Tile]]]:
-    """Go round the ring with the keys: yield each rank, and the tiles that its keys make."""
-    key = plan.problem.key
-    each = key.shape[0] * key.shape[1] * key.shape[-1]
-
-    def size(rank: int) -> int:
-        return each * plan.keys.size(rank)
-
-    for owner, held in circulate(plan.ring, key.reshape(-1).contiguous(), size):
-        shape = (*key.shape[:-2], plan.keys.size(owner), key.shape[-1])
-        yield owner, plan.tiles(owner, held.view(shape), None)
 
 
 def _read_tile(

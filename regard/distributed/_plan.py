@@ -6,16 +6,18 @@ of one rank, D head dimension of query and key.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from regard.distributed._layout import Chunk, Layout
 from regard.distributed.agree import agree
-from regard.distributed.ring import Ring
+from regard.distributed.ring import Ring, circulate
 from regard.mask import Mask
 from regard.mask.rows import Rows
 from regard.pattern.readout import Tile
@@ -34,9 +36,25 @@ class Plan:
     chunks: list[tuple[Chunk, Rows]]
     """The rank's queries, each chunk with what it sees of all keys."""
 
-    def without_value(self) -> Plan:
-        """Let the values go, which a pattern has no use for."""
-        return replace(self, problem=replace(self.problem, value=None))
+    def circulate(self, *tensors: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
+        """Yield each rank and its tensors of keys, as `ring.circulate`: in one message a rank."""
+        first, *others = (tensor.reshape(-1) for tensor in tensors)
+        flat = torch.cat([first, *others]) if others else first.contiguous()
+        for owner, received in circulate(self.ring, flat, lambda rank: self.size(rank, *tensors)):
+            yield owner, self.unpacked(received, owner, *tensors)
+
+    def size(self, rank: int, *tensors: Tensor) -> int:
+        """Count the numbers in a rank's tensors of keys, which here are these."""
+        return sum(math.prod(self._shape(rank, tensor)) for tensor in tensors)
+
+    def unpacked(self, flat: Tensor, rank: int, *tensors: Tensor) -> list[Tensor]:
+        """View a rank's tensors of keys in a flat one."""
+        shapes = [self._shape(rank, tensor) for tensor in tensors]
+        parts = flat.split([math.prod(shape) for shape in shapes])
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def _shape(self, rank: int, tensor: Tensor) -> tuple[int, ...]:
+        return *tensor.shape[:-2], self.keys.size(rank), tensor.shape[-1]
 
     def tiles(self, owner: int, key: Tensor, value: Tensor | None) -> Iterator[Tile]:
         """Pair the rank's queries with keys and values of one rank, where they see any.
@@ -74,12 +92,12 @@ def make_plan(
     """Check this rank's arguments, and that all ranks are about to do the same.
 
     Args:
-        call: what is to be done.
+        call: the name of the call.
         query: this rank's shard.
         key: likewise.
         value: likewise, if there are values.
         options: as for `regard.attention`; the mask is that of the whole sequence.
-        refused: arguments that a ring can't honour, where they were given, each with the cure.
+        refused: arguments of this call that a ring can't honour, each with the cure.
         group: the ranks.
 
     Returns:
@@ -95,11 +113,12 @@ def make_plan(
     own = {} if problem is None else {"queries": problem.queries, "keys": problem.keys}
     of_ranks = agree(ring, facts, own, failure)
     assert problem is not None, "or the failure has been raised"
+    value = problem.value
     lengths = (_whole(ring, [one[name] for one in of_ranks], name) for name in ("queries", "keys"))
     queries, keys = lengths
     plan = Plan(
         ring=ring,
-        problem=_without_gradients(problem),
+        problem=replace(problem.detached(), value=None if value is None else value.detach()),
         queries=queries,
         keys=keys,
         chunks=_chunks(ring, problem, scoring.mask, queries, keys),
@@ -162,14 +181,9 @@ def _whole(ring: Ring, sizes: list[int], name: str) -> Layout:
 def _chunks(
     ring: Ring, problem: Problem, mask: Mask | None, queries: Layout, keys: Layout
 ) -> list[tuple[Chunk, Rows]]:
-    """Work the mask out for the whole sequence, and keep this rank's rows of it."""
+    """Resolve the mask for the whole sequence, and keep this rank's rows of it."""
     # Where it does not fit, it does so on every rank: they agree on its shape and on these lengths.
     mask, device = Mask() if mask is None else mask, problem.query.device
     rows = mask.resolve(problem.leading, queries.length, keys.length, device)
     everything = slice(0, keys.length)
     return [(chunk, rows.crop(chunk.positions, everything)) for chunk in queries.chunks(ring.rank)]
-
-
-def _without_gradients(problem: Problem) -> Problem:
-    value = problem.value
-    return replace(problem.detached(), value=None if value is None else value.detach())

@@ -1,13 +1,12 @@
 """Merging readouts of tiles into those of the whole pattern.
 
-A readout's class says what to read of a tile, and how results become one. Where they are gathered
-goes by its axes: along queries on the rank that holds them, along keys in sums that travel with
+A readout's class defines what to read of a tile and how results are merged. Where they are gathered
+depends on its axes: along queries on the rank that holds them, along keys in sums that travel with
 the keys, anything else in sums over all ranks.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
@@ -31,14 +30,14 @@ def gathering(readout: Readout[Any, Any], sizes: Sizes, plan: Plan) -> Gathering
             "which says how the results of two parts become one, is not defined; define it, or "
             "put query and key together with regard.distributed.unshard and make a regard.Pattern"
         )
-    if "query" in readout.axes:
-        return _AlongQueries(readout, sizes, plan)
+    if "query" in readout.axes:  # this rank's own, which stay
+        return Gathering(readout, replace(sizes, queries=plan.problem.queries), plan)
     if "key" in readout.axes:
         return _AlongKeys(readout, sizes, plan)
     return _OverAll(readout, sizes, plan)
 
 
-class Gathering(ABC):
+class Gathering:
     """One readout, gathered tile by tile.
 
     Args:
@@ -54,28 +53,18 @@ class Gathering(ABC):
         self.state = readout.begin(sizes)
 
     def of_tile(self, tile: Tile) -> tuple[Readout[Any, Any], ...]:
-        """Say what to read of a tile."""
+        """The readouts to take of a tile."""
         return self.readout.of_tile(self.state, tile)
 
     def merge(self, tile: Tile, results: tuple[Any, ...]) -> None:
-        """Take in what was read of a tile."""
+        """Merge the results of a tile."""
         self.readout.merge(self.state, tile, results)
 
-    def pass_on(self, owner: int) -> None:  # noqa: B027 - most have nothing that travels
-        """Send on what belongs to the keys of a rank, which are done with."""
+    def pass_on(self, owner: int) -> None:
+        """Send on what belongs to the keys of a rank, which are done with: nothing, for most."""
 
-    @abstractmethod
     def finish(self) -> Any:
         """Give the result."""
-
-
-class _AlongQueries(Gathering):
-    """Results for this rank's queries, which stay."""
-
-    def __init__(self, readout: Readout[Any, Any], sizes: Sizes, plan: Plan) -> None:
-        super().__init__(readout, replace(sizes, queries=plan.problem.queries), plan)
-
-    def finish(self) -> Any:
         return self.readout.finish(self.state, self.sizes)
 
 
@@ -94,8 +83,8 @@ class _AlongKeys(Gathering):
         self.state = self.readout.begin(replace(self.sizes, keys=following))
 
     def finish(self) -> Any:
-        sums = self._sums.wait().reshape(self.sizes.heads, self.sizes.keys)
-        return self.readout.finish(sums, self.sizes)
+        self.state = self._sums.wait().reshape(self.sizes.heads, self.sizes.keys)
+        return super().finish()
 
 
 class _OverAll(Gathering):
@@ -105,4 +94,4 @@ class _OverAll(Gathering):
         for sums in self.state if isinstance(self.state, tuple) else (self.state,):
             if isinstance(sums, torch.Tensor):
                 self.plan.ring.sum(sums)
-        return self.readout.finish(self.state, self.sizes)
+        return super().finish()

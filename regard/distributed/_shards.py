@@ -25,7 +25,7 @@ def layout(length: int, *, group: dist.ProcessGroup | None = None) -> Layout:
 def positions(length: int, *, group: dist.ProcessGroup | None = None) -> Int[Tensor, "n"]:
     """List the positions that this rank holds, in the order of its shard.
 
-    What tells a model where a token stands, such as rotary positions, needs them.
+    Rotary and other positions of a model need them.
 
     Args:
         length: number of positions of the whole sequence.
@@ -73,7 +73,7 @@ def unshard(
     """
     ring = Ring(group)
     others = [*x.shape]
-    held = others.pop(dim)
+    own_size = others.pop(dim)
     facts = {
         "the call": "unshard",
         "the axis of positions": dim % x.ndim,
@@ -81,7 +81,7 @@ def unshard(
         "dtype": str(x.dtype),
         "the kind of device": x.device.type,
     }
-    sizes = [one["positions"] for one in agree(ring, facts, {"positions": held})]
+    sizes = [one["positions"] for one in agree(ring, facts, {"positions": own_size})]
     layout = Layout(sum(sizes), ring.size)
     if sizes != [layout.size(rank) for rank in range(ring.size)]:
         raise ValueError(

@@ -39,7 +39,7 @@ class Ring:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise DistributedError(
-                f"rank {dist.get_rank()} is not in the group given; call this only on ranks that "
+                f"rank {dist.get_rank()} is not in this group; call this only on ranks that "
                 "were named in torch.distributed.new_group"
             )
 
@@ -52,14 +52,14 @@ class Ring:
         """
         received = sent.new_empty(size)
         operations, peers = [], []
-        # The neighbours know these sizes as well: where there is nothing, neither side waits.
+        # The neighbours know these sizes as well, so neither side waits for an empty tensor.
         if sent.numel() > 0:
             peers.append((self.rank + 1) % self.size)
             operations.append(dist.P2POp(dist.isend, sent, None, self._group, 0, peers[-1]))
         if size > 0:
             peers.append((self.rank - 1) % self.size)
             operations.append(dist.P2POp(dist.irecv, received, None, self._group, 0, peers[-1]))
-        with self.watched(*peers):
+        with self.report_lost_rank(*peers):
             works = dist.batch_isend_irecv(operations) if operations else []
         return Transfer(self, works, peers, sent, received)
 
@@ -67,13 +67,13 @@ class Ring:
         """Collect a small tensor from each rank."""
         numbers = numbers.to(self._device)
         gathered = [torch.empty_like(numbers) for _ in range(self.size)]
-        with self.watched():
+        with self.report_lost_rank():
             dist.all_gather(gathered, numbers, group=self._group)
         return [one.cpu() for one in gathered]
 
     def sum(self, tensor: Tensor) -> None:
         """Add a tensor up over the ranks, in place."""
-        with self.watched():
+        with self.report_lost_rank():
             dist.all_reduce(tensor, group=self._group)
 
     @property
@@ -86,8 +86,8 @@ class Ring:
         return device
 
     @contextmanager
-    def watched(self, *peers: int) -> Iterator[None]:
-        """Say of an exchange that fails between which ranks it did, and what to do."""
+    def report_lost_rank(self, *peers: int) -> Iterator[None]:
+        """Raise `DistributedError` with ranks and cure where an exchange fails."""
         try:
             yield
         except RuntimeError as error:
@@ -122,7 +122,7 @@ class Transfer:
     def wait(self) -> Tensor:
         """Wait for both, and return what came in."""
         for work, peers in self._works:
-            with self._ring.watched(*peers):
+            with self._ring.report_lost_rank(*peers):
                 work.wait()
         return self._received
 
@@ -135,15 +135,15 @@ def circulate(ring: Ring, own: Tensor, size: Callable[[int], int]) -> Iterator[t
         own: this rank's tensor.
         size: of each rank, how many numbers its tensor holds.
     """
-    held = own
+    current = own
     for step in range(ring.size):
         owner = (ring.rank - step) % ring.size
         transfer = None
         if step < ring.size - 1:
-            transfer = ring.pass_on(held, size((owner - 1) % ring.size))
-        yield owner, held
+            transfer = ring.pass_on(current, size((owner - 1) % ring.size))
+        yield owner, current
         if transfer is not None:
-            held = transfer.wait()
+            current = transfer.wait()
 
 
 class KeySums:

@@ -2,23 +2,22 @@
 
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from support.ranks import run_ranks
 
 from regard.distributed import Layout
 
 WORKER = Path(__file__).with_name("worker.py")
-SECONDS = 300  # for a machine that is busy with something else
 
 
 @dataclass(frozen=True)
 class World:
-    """What each rank found, by the name of the task."""
+    """The results of each rank, by the name of the task."""
 
     size: int
     actual: list
@@ -44,22 +43,10 @@ class World:
 def world(request, tmp_path_factory):
     size, folder = request.param, tmp_path_factory.mktemp("world")
     environment = os.environ | {"PYTHONPATH": str(WORKER.parents[1]), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, WORKER, str(rank), str(size), folder],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    codes = [rank.returncode for rank in ranks]
+    command = [sys.executable, WORKER]
+    codes, outputs = run_ranks(
+        ([*command, str(rank), str(size), folder] for rank in range(size)), environment
+    )
     assert codes == [0, -signal.SIGKILL, *[0] * (size - 2)], "\n".join(outputs)
     survivors = [torch.load(folder / f"rank{rank}.pt") for rank in range(size) if rank != 1]
     before = torch.load(folder / "killed.pt")

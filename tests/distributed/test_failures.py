@@ -1,4 +1,4 @@
-"""Every rank that can't go on says why, and none waits for another that will not come."""
+"""Every rank that fails raises the reason, and none waits for one that will not come."""
 
 import re
 
@@ -29,7 +29,7 @@ EVERYONE = {
     "dropout": r"ValueError: dropout=0.5 can't be honoured over several ranks: set it to 0",
     "bias": r"ValueError: bias can't be honoured over several ranks",
     "backend": r"ValueError: backend='eager' can't be honoured over several ranks",
-    "recording": r"ValueError: a recording can't be honoured over several ranks: it looks at one",
+    "recording": r"ValueError: a recording can't be honoured over several ranks: it sees one",
     "recording outside": r"ValueError: a recording can't be honoured over several ranks",
     "torch": r"ValueError: torch's scaled_dot_product_attention would see this rank's shard alone",
 }
@@ -40,13 +40,13 @@ RANK_1 = {
 
 
 @pytest.mark.parametrize("what", EVERYONE)
-def test_every_rank_says_what_is_wrong(world, what):
+def test_every_rank_raises_the_error(world, what):
     for one in world.actual:
         assert re.match(EVERYONE[what], one["wrong"][what], re.DOTALL), one["wrong"][what]
 
 
 @pytest.mark.parametrize("what", RANK_1)
-def test_ranks_are_told_which_one_can_not_take_part(world, what):
+def test_the_error_names_the_rank_that_can_not_take_part(world, what):
     message = [one["wrong"][what] for one in world.actual]
     assert message[1].startswith(RANK_1[what])
     for other in (message[0], *message[2:]):
@@ -66,7 +66,7 @@ def test_a_rank_that_is_killed_ends_the_others_with_its_name(world):
 
 def test_a_group_may_leave_ranks_out(world):
     message = [one["groups"]["left out"] for one in world.actual]
-    assert message[1].startswith("DistributedError: rank 1 is not in the group given")
+    assert message[1].startswith("DistributedError: rank 1 is not in this group")
     assert {message[0], *message[2:]} == {"nothing"}, "they computed what one process does"
 
 
@@ -78,7 +78,7 @@ def test_a_rank_that_does_not_come_is_not_waited_for_beyond_the_timeout(world):
         )
 
 
-def test_without_a_group_it_is_said_how_to_start_one():
+def test_without_a_group_the_error_explains_how_to_start_one():
     with pytest.raises(distributed.DistributedError, match=r"torchrun.*init_process_group\(\)"):
         distributed.positions(7)
     assert issubclass(distributed.DistributedError, Error)

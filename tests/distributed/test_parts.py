@@ -90,7 +90,7 @@ def test_tiles_that_no_query_sees_are_left_out():
     assert not tiles(0, 3, 0, regard.intervals(torch.full((60,), 7), torch.full((60,), 7)))
 
 
-def test_what_is_needed_next_travels_while_what_is_here_is_used():
+def test_the_next_tensor_travels_while_this_one_is_used():
     events = []
     ring = mock.create_autospec(Ring, instance=True, rank=0, size=3)
     transfer = mock.Mock(**{"wait.side_effect": lambda: events.append("wait")})
@@ -104,7 +104,7 @@ def test_what_is_needed_next_travels_while_what_is_here_is_used():
     ]
 
 
-def test_the_longest_facts_of_a_training_are_said_whole():
+def test_the_longest_facts_of_a_training_fit_into_a_message():
     ring = mock.create_autospec(Ring, instance=True, rank=0, size=2)
     ring.all_gather.side_effect = lambda numbers: [numbers, numbers]
     recipe = TrainConfig(probe="\U0001f98a" * 999, seed=2**63 - 1)

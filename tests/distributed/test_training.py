@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support import training_rank
+from support.ranks import SECONDS, run_ranks
 
 from regard.gpt import GPT, CheckpointError, GPTConfig, TrainConfig, load, load_training
 from regard.gpt.training.batches import Batches
@@ -25,7 +26,6 @@ from regard.gpt.training.parallel import DDP
 from regard.gpt.training.ranks import Ranks
 
 WORKER = training_rank.__file__
-SECONDS = 300  # for a machine that is busy with something else
 KINDS = {"ddp": {"parallel": "ddp"}, "fsdp": {"parallel": "fsdp"}}
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 FEW = {"batch": 1, "accumulate": 1, "ramp": 0}
@@ -34,25 +34,13 @@ NEAR = {"rel": 1e-5}
 
 
 def world(size, folder, runs):
-    """What each rank of a world found in each run."""
+    """The result of each rank of a world in each run."""
     command = [sys.executable, "-W", "error", WORKER]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(size), folder, json.dumps(runs)],
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
-    assert [rank.returncode for rank in ranks] == [0] * size, "\n".join(outputs)
+    arguments = (str(size), folder, json.dumps(runs))
+    codes, outputs = run_ranks(
+        ([*command, str(rank), *arguments] for rank in range(size)), ENVIRONMENT
+    )
+    assert codes == [0] * size, "\n".join(outputs)
     actual = [json.loads((folder / f"found{size}-{rank}.json").read_text()) for rank in range(size)]
     return list(zip(*actual, strict=True))
 
@@ -145,7 +133,7 @@ def test_recordings_and_ranks_without_rows(folder, tmp_path):
     assert curve(folder[0] / "few") == pytest.approx(curve(tmp_path / "few"), **NEAR)
 
 
-def test_ranks_that_can_not_go_on_all_say_so(folder):
+def test_ranks_that_can_not_go_on_all_raise(folder):
     for outputs in folder[1][2][-1]:
         assert re.match(
             r"ValueError: the ranks disagree about TrainConfig.learning_rate: rank 0 has 0.003, "
@@ -159,7 +147,7 @@ def test_ranks_that_can_not_go_on_all_say_so(folder):
     assert all("CorpusError" in outputs for outputs in others)
 
 
-def test_what_one_rank_fails_at_alone_is_told_by_all(folder):
+def test_the_failure_of_one_rank_is_raised_by_all(folder):
     at_two, at_three = folder[1].values()
     names = {"one-is-full": at_two[-2], "one-fails": at_three[-2]}
     assert names["one-fails"][2] == "LookupError: what a callback may raise"

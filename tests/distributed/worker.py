@@ -1,4 +1,4 @@
-"""One rank of a world: it goes through all problems, and leaves what it found in a file.
+"""One rank of a world: it goes through all problems, and leaves its results in a file.
 
 ``python worker.py RANK SIZE FOLDER``, with tests/ on the path.
 """
