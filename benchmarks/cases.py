@@ -80,7 +80,7 @@ class Case:
         return regard.attention(query, key, value, mask=self.mask)
 
     def by_torch(self, dtype: torch.dtype) -> dict[str, Attention]:
-        """Every way to have torch compute just this; what it needs besides is made beforehand."""
+        """Every way to compute this with torch; dense masks are made beforehand."""
         if self.window is None and self.documents is None:
             grouped = self.groups is not None
             return {

@@ -121,7 +121,7 @@ def _squares(length: int) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _square(query: int, key: int, span: int) -> dict[str, str]:
-    """What the page asks for a square window, in cells of about a pixel."""
+    """The page's request for a square window, in cells of about a pixel."""
     block = 2 ** max(0, round(log2(span / PIXELS)))
     first = [at // block * block for at in (query, key)]
     queries, keys = (f"{at},{at + -(-span // block) * block}" for at in first)

@@ -26,7 +26,7 @@ SHARE = 0.4  # of the bandwidth, one sequence at a time
 def gpt_generation(report: Report) -> None:
     """Print the table; the weights are random, the work is the same."""
     report.table(
-        f"generation: GPT-2's shape, {PROMPT} tokens given, {NEW} drawn greedily",
+        f"generation: GPT-2's shape, prompts of {PROMPT} tokens, {NEW} drawn greedily",
         *(("model", 34), ("tokens/s", 9), ("of bandwidth", 18), ("× transformers", 18)),
     )
     torch.manual_seed(0)

@@ -129,7 +129,7 @@ def _print_ceilings(ceilings: Ceilings) -> None:
 
 
 def _forwards(report: Report, shape: Shape, query: Tensor, key: Tensor, value: Tensor) -> float:
-    """Time the forward of every backend, and of torch's flash kernel alone, which is told."""
+    """Time the forward of every backend; the seconds of torch's flash kernel alone."""
     from benchmarks.gpu_floor import seconds
 
     def flash() -> Tensor:
@@ -143,7 +143,7 @@ def _forwards(report: Report, shape: Shape, query: Tensor, key: Tensor, value: T
     for backend in NAMES:
         try:
             choice = choose(problem, backend)
-        except ValueError:  # it says what it can't honour
+        except ValueError:  # the backend can't run this problem
             continue
         if backend != "eager" or _fits(shape):
             attend = partial(regard.attention, query, key, value, mask=CAUSAL, backend=backend)

@@ -86,7 +86,7 @@ def _of_backends(
     for backend in NAMES:
         try:
             choose(problem, backend)
-        except ValueError:  # it says what it can't honour
+        except ValueError:  # the backend can't run this problem
             continue
         actual, pattern = regard.attention_with_pattern(
             query, key, value, **options, backend=backend

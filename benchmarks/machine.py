@@ -38,7 +38,7 @@ def _median(measure: Callable[[], float]) -> float:
 
 
 def _processor() -> str:
-    """The processor's name, which Python does not tell everywhere."""
+    """The processor's name, which Python does not know everywhere."""
     information = Path("/proc/cpuinfo")
     if information.exists():
         for line in information.read_text(encoding="utf-8").splitlines():

@@ -34,8 +34,8 @@ def interleaved(
     """Run the tasks in turn, round after round.
 
     Interleaving lets whatever slows the machine down for a while slow all of them down. Two calls
-    of each come before and are not counted: the first compiles and warms up, the second tells how
-    many calls fill a round.
+    of each come before and are not counted: the first compiles and warms up, the second gives the
+    number of calls that fill a round.
 
     Args:
         tasks: what to time, by name.
@@ -63,7 +63,7 @@ def interleaved(
 
 
 def _seconds(task: Callable[[], object], calls: int) -> float:
-    """Time one of so many calls."""
+    """The time of one call, as the mean of several."""
     start = time.perf_counter()
     for _ in range(calls):
         task()
@@ -81,7 +81,7 @@ def extra_memory(module: str, *arguments: str) -> int:
 def high_water() -> int:
     """Most memory this process has held so far, in bytes."""
     status = Path("/proc/self/status")
-    if status.exists():  # where what getrusage tells may be the parent's
+    if status.exists():  # where getrusage may give the parent's
         match = re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text(), flags=re.MULTILINE)
         assert match is not None, "Linux has this line"
         return 1024 * int(match[1])

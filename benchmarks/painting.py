@@ -18,8 +18,8 @@ TOKENS = 512
 ROUNDS = 5
 # When the first map has been drawn, in ms since the page was requested.
 DRAWN = """
-window.drawn = new Promise((tell) => {
-  const seen = () => requestAnimationFrame(() => setTimeout(() => tell(performance.now())));
+window.drawn = new Promise((resolve) => {
+  const seen = () => requestAnimationFrame(() => setTimeout(() => resolve(performance.now())));
   document.addEventListener("pictures", seen, { once: true });
 });
 """

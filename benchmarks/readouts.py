@@ -39,7 +39,7 @@ TOGETHER: dict[str, tuple[Readout[Any, Any], ...]] = {
     "received, image, entropy, top 8": (RECEIVED, IMAGE, ENTROPY, TOP),
     "all eight kinds": ALL,
 }
-# At most so many times the forward's time: reading a pattern costs no more than computing with it.
+# Targets, as multiples of the forward's time.
 TARGETS = {
     "received, image": 0.7,
     "received, image, entropy, top 8": 1.0,

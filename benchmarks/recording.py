@@ -1,4 +1,4 @@
-"""What recording costs: a GPT-2 of random weights, with and without someone looking on.
+"""What recording costs: a GPT-2 of random weights, recorded or not.
 
 ``python -m benchmarks.recording LENGTH WAY`` prints the bytes that one pass in that way takes.
 """
@@ -70,7 +70,7 @@ def model(length: int, implementation: str) -> Any:
 
 
 def run(gpt: Any, length: int, way: str) -> object:
-    """Run it once, and hand back what has to be held."""
+    """Run the model once; its output, and the recording, which is to stay in memory."""
     ids = torch.arange(length)[None] % 101
     recorded: AbstractContextManager[Any] = nullcontext()
     if WAYS[way][1]:

@@ -1,4 +1,4 @@
-"""A server as `regard explore` runs it, and who asks it."""
+"""A server as `regard explore` runs it, and a client."""
 
 from __future__ import annotations
 

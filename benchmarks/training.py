@@ -12,7 +12,7 @@ from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
 from regard.backends.native.peak import peak_flops
 
-# Shares of the peak from so many tokens on; some 5 % below the least that was seen at any shape.
+# Shares of the peak for long texts, some 5 % below the smallest that was measured at any shape.
 # How many times faster than torch that makes it depends on torch, whose own share is 22 % on one
 # processor and 56 % on another: that ratio is printed, and must not be below 1.
 LONG = 2048

@@ -1,4 +1,4 @@
-"""How this project is built: by scikit-build-core, with a compiler from PyPI where there is none.
+"""How this project is built: by scikit-build-core, with a compiler from PyPI if none is here.
 
 PEP 517's functions. Those not defined here are scikit-build-core's own.
 """
@@ -89,7 +89,7 @@ def _compiler() -> str | None:
 
 
 def _knows_cxx20(compiler: str) -> bool:
-    """Whether a compiler is there, knows C++20 and has a standard library to go with it."""
+    """Whether a compiler exists, knows C++20 and has a standard library for it."""
     path = shutil.which(compiler)
     if path is None:
         return False

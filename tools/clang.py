@@ -1,7 +1,7 @@
 """Check the format of the C++ with clang-format, and look for bugs in it with clang-tidy.
 
-``python tools/clang.py``. clang-tidy needs the headers of a compiler; where there is none, the
-script says so and checks the format alone. It reads the kernels for one instruction set, the most
+``python tools/clang.py``. clang-tidy needs the headers of a compiler; without one, the
+script prints so and checks the format alone. It reads the kernels for one instruction set, the most
 capable, which has almost all of the code.
 """
 
@@ -18,7 +18,7 @@ from driver import ROOT, SOURCES, beside_python, configure
 
 
 def main() -> int:
-    """Check all files; the exit status is 0 where nothing is found."""
+    """Check all files; the exit status is 0 where all is well."""
     files = sorted(
         str(file.relative_to(ROOT))
         for folder in (ROOT / "src/native", SOURCES)

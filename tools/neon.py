@@ -1,7 +1,7 @@
 """Cross-compile the kernels for NEON and run their driver in an emulator.
 
 ``python tools/neon.py SAMPLES``. It needs aarch64-linux-gnu-g++ and qemu-aarch64 (Debian's packages
-g++-aarch64-linux-gnu and qemu-user); where they are missing, it says so and does nothing.
+g++-aarch64-linux-gnu and qemu-user); where they are missing, it prints so and ends.
 """
 
 from __future__ import annotations

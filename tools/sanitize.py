@@ -1,7 +1,7 @@
 """Run the kernels' driver under sanitizers.
 
-``python tools/sanitize.py SANITIZERS SAMPLES [CALLERS]``, sanitizers as compilers call them. Where
-there is no compiler that has them, it says so and does nothing.
+``python tools/sanitize.py SANITIZERS SAMPLES [CALLERS]``, sanitizers as compilers call them.
+Without a compiler that has them, it prints so and ends.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and (source is not None or self.mask is None):
             what = "another source" if source is not None else "a layer without a causal mask"
             raise ValueError(
-                f"cache is given with {what}; it serves self-attention with mask=regard.causal()"
+                f"cache meets {what}; it serves self-attention with mask=regard.causal()"
             )
         source = x if source is None else source
         for name, tensor, layer in (("x", x, self.query), ("source", source, self.key)):

@@ -32,7 +32,7 @@ def test_the_weights_that_a_shape_counts_are_the_visible_ones():
     assert shape.bytes == 2 * (2 * 3 * 7 * 4 + 2 * 1 * 7 * 4)
 
 
-def test_what_is_checked_is_right_and_a_wrong_result_is_found(monkeypatch):
+def test_every_check_passes_and_a_wrong_result_is_reported(monkeypatch):
     pytest.importorskip("triton")
     for name, size in {"H": 2, "G": 1, "L": 37, "S": 41}.items():
         monkeypatch.setattr(gpu_checks, name, size)
@@ -53,7 +53,7 @@ def test_what_is_checked_is_right_and_a_wrong_result_is_found(monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it would run")
-def test_without_a_gpu_it_says_so():
+def test_without_a_gpu_it_exits_with_the_reason():
     run = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu"],
         cwd=ROOT,

@@ -32,7 +32,7 @@ def test_tables_come_through_and_noise_does_not(capfd):
     assert "missed: peers, two: 0.50, not ≥ 1" in out
 
 
-def test_what_fails_is_shown_and_counted(capfd):
+def test_a_failure_is_shown_and_counted(capfd):
     report = Report()
     isolated(report, failing)
     report.summary()

@@ -92,7 +92,7 @@ def test_errors_name_what_does_not_fit():
 
 def test_a_cache_serves_causal_self_attention():
     x = torch.randn(5, 12)
-    with pytest.raises(ValueError, match="cache is given with a layer without a causal mask"):
+    with pytest.raises(ValueError, match="cache meets a layer without a causal mask"):
         MultiHeadAttention(12, 3)(x, cache=KVCache(5))
-    with pytest.raises(ValueError, match="cache is given with another source"):
+    with pytest.raises(ValueError, match="cache meets another source"):
         MultiHeadAttention(12, 3, mask=regard.causal())(x, x, cache=KVCache(5))

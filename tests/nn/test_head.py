@@ -16,7 +16,7 @@ X = torch.tensor(
         [0.05, 0.80, 0.55],
     ]
 )
-# The figures are given to four decimals.
+# The figures have four decimals.
 ROUNDED = {"rtol": 0, "atol": 5.1e-5}
 
 
