@@ -5,15 +5,14 @@ from threading import Event
 
 import pytest
 import torch
-from rich.console import Console
+from support.small_runs import TEXT, go, interrupt
 
 import regard
 from regard.explorer import ModelSubject
-from regard.gpt import GPT, CharTokenizer, GPTConfig, Sampling, TrainConfig, generate, train
+from regard.gpt import GPT, CharTokenizer, GPTConfig, Sampling, TrainConfig, generate
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
-TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 SHAPE = GPTConfig(context=128, layers=2, heads=4, groups=2, dim=256, positions="rotary")
 RECIPE = TrainConfig(
     tokenizer="char", steps=6, warmup=2, batch=4, accumulate=2, evaluate_every=3, record_every=3
@@ -72,38 +71,25 @@ def test_maps_of_the_explorer_are_those_of_a_cpu():
         torch.testing.assert_close(result.cpu(), expected, rtol=1e-3, atol=1e-5)
 
 
-def trained(folder, *, resume=False, stop=0, **recipe):
-    def interrupt(metrics):
-        if metrics.step == stop:
-            raise KeyboardInterrupt
-
-    return train(
-        folder,
-        texts=None if resume else [TEXT],
-        gpt=replace(SHAPE, dropout=0.1) if recipe.pop("dropout", False) else SHAPE,
-        config=replace(RECIPE, **recipe),
-        resume=resume,
-        device="cuda",
-        console=Console(quiet=True),
-        callbacks=[interrupt],
-    )
+def trained(folder, *, gpt=SHAPE, recipe=RECIPE, **options):
+    return go(folder, gpt=gpt, config=recipe, device="cuda", **options)
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # by torch's own compiler
 @pytest.mark.parametrize("compiled", ["off", "on"])
 def test_a_model_learns_in_bfloat16_compiled_or_not(tmp_path, compiled):
-    losses = trained(tmp_path / "m", steps=40, compile=compiled, precision="bfloat16").record
-    first, last = losses["history"][0]["loss"], losses["history"][-1]["loss"]
-    assert last < first
+    recipe = replace(RECIPE, steps=40, compile=compiled, precision="bfloat16")
+    first, *_, last = trained(tmp_path / "m", recipe=recipe).record["history"]
+    assert last["loss"] < first["loss"]
 
 
 def test_a_run_resumes_to_the_last_bit(tmp_path):
     # With dropout attention is written out, whose sums are always in the same order.
-    options = {"dropout": True, "precision": "float32"}
-    whole = trained(tmp_path / "whole", **options)
-    trained(tmp_path / "part", stop=3, **options)
+    gpt, recipe = replace(SHAPE, dropout=0.1), replace(RECIPE, precision="float32")
+    whole = trained(tmp_path / "whole", gpt=gpt, recipe=recipe)
+    interrupt(tmp_path / "part", 3, gpt=gpt, config=recipe, device="cuda")
     torch.rand(7, device="cuda")
-    part = trained(tmp_path / "part", resume=True, **options)
+    part = trained(tmp_path / "part", gpt=gpt, recipe=recipe, texts=None, resume=True)
     pairs = zip(whole.model.parameters(), part.model.parameters(), strict=True)
     assert all(torch.equal(*pair) for pair in pairs)
 

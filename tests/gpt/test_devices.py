@@ -5,22 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rich.console import Console
 from support import fake_gpu
 from support.fake_gpu import DEVICE, FakeGPUTensor
+from support.small_runs import go
 
-from regard.gpt import (
-    GPTConfig,
-    Sampling,
-    TrainConfig,
-    generate,
-    history,
-    load,
-    train,
-)
+from regard.gpt import GPTConfig, Sampling, TrainConfig, generate, history, load
 from regard.gpt.training import loop, metrics
 
-TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 GPT = GPTConfig(context=16, layers=2, heads=2, groups=1, dim=20, positions="rotary")
 PEAK_RATE = metrics.peak_rate.__wrapped__
 RECIPE = TrainConfig(
@@ -43,21 +34,13 @@ def trained(folder, device, *, resume=False, stop=0, gpt=GPT, recipe=RECIPE):
         if update.step == stop:
             raise KeyboardInterrupt
 
-    training = train(
-        folder,
-        texts=None if resume else [TEXT],
-        gpt=gpt,
-        config=recipe,
-        resume=resume,
-        device=device,
-        console=Console(quiet=True),
-        callbacks=[keep],
-    )
-    return training, updates
+    options = {"texts": None, "resume": True} if resume else {}
+    result = go(folder, gpt=gpt, config=recipe, device=device, callbacks=[keep], **options)
+    return result, updates
 
 
-def weights(training):
-    return [p.detach().cpu() for p in training.model.parameters()]
+def weights(result):
+    return [p.detach().cpu() for p in result.model.parameters()]
 
 
 def test_a_model_learns_on_a_gpu_what_it_learns_on_a_cpu(tmp_path):

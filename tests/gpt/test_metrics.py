@@ -10,7 +10,7 @@ import types
 
 import pytest
 import torch
-from rich.console import Console
+from support.small_runs import TEXT, go
 
 from regard._extras import install
 from regard.gpt import (
@@ -22,16 +22,13 @@ from regard.gpt import (
     _tensors,
     history,
     load,
-    train,
 )
 from regard.gpt.training.batches import document_mask
 from regard.gpt.training.hardware import Machine, bfloat16, compiling, this_machine
 from regard.gpt.training.metrics import operations, perplexity, read_metrics
 from regard.record.roles import Role
 
-TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 TINY = GPTConfig(context=16, layers=2, heads=3, dim=15)
-QUIET = Console(quiet=True)
 
 
 def brief(**changes):
@@ -39,11 +36,13 @@ def brief(**changes):
     return TrainConfig(**(options | changes))
 
 
+def run(folder, *, gpt=TINY, config=None, **options):
+    return go(folder, gpt=gpt, config=config or brief(), **options)
+
+
 def test_a_report_and_its_line_say_the_same(tmp_path):
     updates = []
-    train(
-        tmp_path, texts=[TEXT], gpt=TINY, config=brief(), console=QUIET, callbacks=[updates.append]
-    )
+    run(tmp_path, callbacks=[updates.append])
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert lines == [json.loads(json.dumps(update.numbers())) for update in updates]
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
@@ -120,7 +119,7 @@ def test_compiling_without_a_compiler_is_refused_before_anything_is_made(tmp_pat
     with pytest.raises(
         ValueError, match=r"compile is 'on' and there is no C\+\+ compiler, .* g\+\+"
     ):
-        train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(compile="on"), console=QUIET)
+        run(tmp_path / "m", config=brief(compile="on"))
     assert not (tmp_path / "m").exists()
 
 
@@ -129,7 +128,7 @@ def test_training_in_bfloat16_comes_near_training_in_float32(tmp_path):
     losses = {}
     for precision in ("float32", "bfloat16"):
         config = brief(precision=precision, steps=12)
-        done = train(tmp_path / precision, texts=[TEXT], gpt=gpt, config=config, console=QUIET)
+        done = run(tmp_path / precision, gpt=gpt, config=config)
         losses[precision] = done.record["validation_loss"]
         assert {p.dtype for p in done.model.parameters()} == {torch.float32}
     assert losses["bfloat16"] != losses["float32"]
@@ -150,7 +149,7 @@ def test_a_compiled_model_is_called_in_its_place(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", compile_)
     monkeypatch.setattr("shutil.which", lambda name: "/bin/g++")
     config = brief(compile="on", ramp=0.0)
-    train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=config, console=QUIET)
+    run(tmp_path / "m", config=config)
     assert called == [(2, 16)] * 4
     load(tmp_path / "m")
 
@@ -176,7 +175,7 @@ def test_the_mask_is_that_of_the_batch_in_training_and_validation(tmp_path, monk
     gpt = GPTConfig(vocab_size=300, context=16, layers=1, heads=2, dim=8)
     texts = [TEXT[i : i + 40] for i in range(0, 800, 40)]
     config = brief(tokenizer="bpe", document_mask=True)
-    done = train(tmp_path / "m", texts=texts, gpt=gpt, config=config, console=QUIET)
+    done = run(tmp_path / "m", texts=texts, gpt=gpt, config=config)
     assert {ids.shape[-1] for ids, _ in seen} >= {2, 16}
     ends = 0
     for ids, mask in seen:
@@ -189,14 +188,12 @@ def test_the_mask_is_that_of_the_batch_in_training_and_validation(tmp_path, monk
             assert visible.tolist() == [[a == b for b in document] for a in document]
     assert ends > 5
     with pytest.raises(ValueError, match="document_mask is True and the tokenizer has no token"):
-        train(
-            tmp_path / "c", texts=[TEXT], gpt=TINY, config=brief(document_mask=True), console=QUIET
-        )
+        run(tmp_path / "c", config=brief(document_mask=True))
 
 
 def test_heads_are_recorded_by_update(tmp_path):
     config = brief(record_every=2, steps=5)
-    done = train(tmp_path, texts=[TEXT], gpt=TINY, config=config, console=QUIET)
+    done = run(tmp_path, config=config)
     recorded = history(tmp_path)
     assert recorded.steps == (2, 4)
     assert len(recorded.tokens) == 16
@@ -213,14 +210,7 @@ def test_heads_are_recorded_by_update(tmp_path):
     with pytest.raises(ValueError, match="step is 3; recorded updates are 2, 4"):
         recorded.heads(3)
     # The last update recorded nothing, so its patterns are looked at here.
-    train(
-        tmp_path,
-        texts=[TEXT],
-        gpt=TINY,
-        config=brief(record_every=2),
-        console=QUIET,
-        overwrite=True,
-    )
+    run(tmp_path, config=brief(record_every=2), overwrite=True)
     model, _ = load(tmp_path)
     recorded = history(tmp_path)
     _, patterns = model.with_patterns(torch.tensor(recorded.ids))
@@ -234,7 +224,7 @@ def test_heads_are_recorded_by_update(tmp_path):
 
 
 def test_scores_of_earlier_versions_have_the_names_of_today(tmp_path):
-    train(tmp_path, texts=[TEXT], gpt=TINY, config=brief(record_every=4), console=QUIET)
+    run(tmp_path, config=brief(record_every=4))
     actual = history(tmp_path)
     place = tmp_path / "run" / "patterns"
     probe = (place / "probe.json").read_text()
@@ -253,7 +243,7 @@ def test_scores_of_earlier_versions_have_the_names_of_today(tmp_path):
 
 def test_a_probe_of_ones_own(tmp_path):
     config = brief(record_every=4, probe="the dog and the fox")
-    train(tmp_path, texts=[TEXT], gpt=TINY, config=config, console=QUIET)
+    run(tmp_path, config=config)
     assert "".join(history(tmp_path).tokens) == "the dog and the "  # as much as the context holds
     (tmp_path / "run" / "patterns" / "00000004.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="patterns is damaged"):
@@ -261,7 +251,7 @@ def test_a_probe_of_ones_own(tmp_path):
 
 
 def test_a_run_without_recordings_says_so(tmp_path):
-    train(tmp_path, texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
+    run(tmp_path)
     with pytest.raises(CheckpointError, match="no recorded patterns; train with record_every"):
         history(tmp_path)
 
@@ -290,7 +280,7 @@ def test_tensorboard_gets_every_number(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     monkeypatch.setattr("regard.gpt.training.tensorboard.find_spec", lambda name: object())
     board = TensorBoard(tmp_path / "board")
-    train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET, callbacks=[board])
+    run(tmp_path / "m", callbacks=[board])
     assert written[0] == (str(tmp_path / "board"), 1)
     assert written[-1] == "flush"
     numbers = [entry for entry in written[1:] if entry != "flush"]

@@ -115,8 +115,8 @@ def test_a_prepared_corpus_is_used_in_place_and_has_to_be_the_same(tmp_path):
     assert losses(tmp_path / "m") == losses(tmp_path / "whole")
     with pytest.raises(ValueError, match=r"validation is 0\.3 and the corpus .* with 0\.2"):
         go(tmp_path / "n", **options | {"config": replace(config, validation=0.3)})
-    with pytest.raises(ValueError, match="texts and corpus are both given"):
+    with pytest.raises(ValueError, match="texts and corpus exclude each other"):
         go(tmp_path / "n", corpus=tmp_path / "c")
-    with pytest.raises(ValueError, match="resume and overwrite are both given"):
+    with pytest.raises(ValueError, match="resume and overwrite exclude each other"):
         resume(tmp_path / "m", overwrite=True)
     assert not (tmp_path / "n").exists()

@@ -54,28 +54,20 @@ def test_a_damaged_checkpoint_is_refused(cut, name, damage, message):
     load(cut)  # the model beside it is whole
 
 
+def pointer(**changes):
+    return json.dumps({"format": "regard run", "version": 1, "run": "run", "step": 5, **changes})
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, r"holds no checkpoint to resume from: it has no run\.json"),
         ("{", r"run\.json is damaged"),
-        ('{"format": "regard run", "version": 2}', r"version 2, and this regard reads"),
-        (
-            '{"format": "regard run", "version": 1, "run": "../..", "step": 5}',
-            r"run\.json is damaged: it names no checkpoint",
-        ),
-        (
-            '{"format": "regard run", "version": 1, "run": ["run"], "step": 5}',
-            r"run\.json is damaged: it names no checkpoint",
-        ),
-        (
-            '{"format": "regard run", "version": 1, "run": "run", "step": 1' + "0" * 300 + "}",
-            r"run\.json is damaged: it names no checkpoint",
-        ),
-        (
-            '{"format": "regard run", "version": 1, "run": "run", "step": 6}',
-            r"names the checkpoint .*00000006, which is not there",
-        ),
+        (pointer(version=2), r"version 2, and this regard reads"),
+        (pointer(run="../.."), r"run\.json is damaged: it names no checkpoint"),
+        (pointer(run=["run"]), r"run\.json is damaged: it names no checkpoint"),
+        (pointer(step=10**300), r"run\.json is damaged: it names no checkpoint"),
+        (pointer(step=6), r"names the checkpoint .*00000006, which is not there"),
     ],
 )
 def test_a_folder_without_a_checkpoint_is_refused(cut, content, message):

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 import torch
 from rich.console import Console
+from support.small_runs import TEXT, go, same
 
 from regard.errors import Error
 from regard.gpt import (
@@ -29,28 +30,22 @@ from regard.gpt import (
     open_corpus,
     recipe_of,
     split_texts,
-    train,
 )
 from regard.gpt.errors import CorpusError, DivergedError
 from regard.gpt.training.batches import Batches
 from regard.gpt.training.optimizer import make_optimizer
 from regard.gpt.training.schedule import context_length
 
-TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
 TINY = GPTConfig(context=16, layers=2, heads=2, dim=32, dropout=0.0)
-QUIET = Console(quiet=True)
 
 
 def brief(**changes):
-    options = {
-        "tokenizer": "char",
-        "steps": 6,
-        "warmup": 2,
-        "batch": 4,
-        "evaluate_every": 3,
-        "ramp": 0.0,
-    }
-    return TrainConfig(**(options | changes))
+    options = {"tokenizer": "char", "steps": 6, "warmup": 2, "batch": 4, "evaluate_every": 3}
+    return TrainConfig(**(options | {"ramp": 0.0} | changes))
+
+
+def run(folder, *, gpt=TINY, config=None, **options):
+    return go(folder, gpt=gpt, config=config or brief(), **options)
 
 
 def files_in(folder):
@@ -61,7 +56,7 @@ def test_a_tiny_run_memorizes_its_text(tmp_path):
     config = brief(
         steps=150, warmup=10, batch=16, learning_rate=1e-2, repeats=0.0, evaluate_every=75
     )
-    result = train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=config, console=QUIET)
+    result = run(tmp_path / "m", config=config)
     assert result.record["validation_loss"] < 0.35  # guessing: ln 29 = 3.4
     ids = torch.tensor(result.tokenizer.encode("the quick "))
     more = generate(result.model, ids, tokens=57, sampling=Sampling(temperature=0.0)).tolist()
@@ -108,7 +103,7 @@ def test_the_gradient_is_clipped_to_the_norm(tmp_path, monkeypatch):
         return before
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spy)
-    train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(clip=0.01), console=QUIET)
+    run(tmp_path / "m", config=brief(clip=0.01))
     assert len(norms) == 6
     assert all(before > 0.01 for before, _ in norms)
     assert [after for _, after in norms] == pytest.approx([0.01] * 6, rel=1e-3)
@@ -121,14 +116,12 @@ def test_the_same_seed_gives_the_same_model_and_leaves_torchs_generator_alone(tm
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
         torch.rand(len(models))
         before = torch.get_rng_state()
-        result = train(
-            tmp_path / name, texts=[TEXT], gpt=gpt, config=brief(seed=seed), console=QUIET
-        )
+        result = run(tmp_path / name, gpt=gpt, config=brief(seed=seed))
         assert torch.get_rng_state().equal(before)
         models.append(result.model.state_dict())
     torch.set_rng_state(state)
     a, b, c = models
-    assert all(a[name].equal(b[name]) for name in a)
+    assert same(a, b)
     assert not a["wte.weight"].equal(c["wte.weight"])
 
 
@@ -152,7 +145,7 @@ def test_evaluation_predicts_every_token_once():
 
 
 def test_the_files_and_the_record_of_training(tmp_path):
-    result = train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
+    result = run(tmp_path / "m")
     names = sorted(path.name for path in (tmp_path / "m").iterdir())
     model = ["config.json", "model.safetensors", "run", "run.json", "tokenizer.json"]
     assert names == [*model, "training.json"]
@@ -169,13 +162,13 @@ def test_the_files_and_the_record_of_training(tmp_path):
     model, tokenizer = load(tmp_path / "m")
     assert model.config.vocab_size == tokenizer.vocab_size == len(set(TEXT))
     assert evaluate(model, torch.tensor(tokenizer.encode(TEXT))) > 0
-    assert all(w.equal(result.model.state_dict()[n]) for n, w in model.state_dict().items())
+    assert same(model.state_dict(), result.model.state_dict())
 
 
 def test_a_bpe_is_trained_on_the_training_text_alone(tmp_path):
     gpt = GPTConfig(vocab_size=270, context=8, layers=1, heads=1, dim=8)
     config = brief(tokenizer="bpe")
-    result = train(tmp_path / "m", texts=[TEXT], gpt=gpt, config=config, console=QUIET)
+    result = run(tmp_path / "m", gpt=gpt, config=config)
     assert result.model.config.vocab_size == result.tokenizer.vocab_size == 270
     alone = BPETokenizer.train(
         split_texts([TEXT], validation=config.validation, seed=config.seed)[0],
@@ -199,15 +192,13 @@ def test_ctrl_c_writes_a_checkpoint(tmp_path, monkeypatch, where):
         if where == "inside an update" and metrics.step == 4:
             monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", interrupt)
 
-    result = train(
-        tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET, callbacks=[watch]
-    )
+    result = run(tmp_path / "m", callbacks=[watch])
     assert result.interrupted
     assert not result.model.training
     model, _ = load(tmp_path / "m")
     assert load_training(tmp_path / "m")["interrupted"] is True
     assert load_training(tmp_path / "m")["step"] == len(seen) == 4
-    assert all(w.equal(result.model.state_dict()[n]) for n, w in model.state_dict().items())
+    assert same(model.state_dict(), result.model.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -227,7 +218,7 @@ def test_a_signal_waits_for_the_update_that_is_under_way(tmp_path, monkeypatch, 
     before = signal.signal(number, usual)
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", interrupted)
     try:
-        done = train(tmp_path, texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
+        done = run(tmp_path)
         assert signal.getsignal(number) is usual
     finally:
         signal.signal(number, before)
@@ -238,7 +229,7 @@ def test_a_signal_waits_for_the_update_that_is_under_way(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("ends", ["too short", "no number", "Ctrl-C"])
 def test_the_old_model_stays_until_the_first_checkpoint_of_the_new_one(tmp_path, monkeypatch, ends):
-    train(tmp_path, texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
+    run(tmp_path)
     before = files_in(tmp_path)
     wider = GPTConfig(context=8, layers=1, heads=1, dim=24)
     text, error = TEXT, {"no number": DivergedError, "Ctrl-C": KeyboardInterrupt}.get(ends)
@@ -254,15 +245,14 @@ def test_the_old_model_stays_until_the_first_checkpoint_of_the_new_one(tmp_path,
         monkeypatch.setattr("regard.gpt.training.loop.mean_loss", end)
     else:
         monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", end)
-    options = {"gpt": wider, "config": brief(), "console": QUIET, "overwrite": True}
     with pytest.raises(error):
-        train(tmp_path, texts=[text], **options)
+        run(tmp_path, texts=[text], gpt=wider, overwrite=True)
     after = files_in(tmp_path)
     assert {name: data for name, data in after.items() if name in before} == before
     # A run that had begun leaves its metrics; one that had not, nothing.
     assert (after == before) is (ends != "no number")
     monkeypatch.undo()
-    train(tmp_path, texts=[TEXT], **options)
+    run(tmp_path, gpt=wider, overwrite=True)
     assert load(tmp_path)[0].config.dim == 24
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["run-2"]
     assert recipe_of(tmp_path)[0].dim == 24
@@ -271,14 +261,7 @@ def test_the_old_model_stays_until_the_first_checkpoint_of_the_new_one(tmp_path,
 def test_progress_shows_loss_speed_and_time_left(tmp_path):
     console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
     history = []
-    train(
-        tmp_path / "m",
-        texts=[TEXT],
-        gpt=TINY,
-        config=brief(),
-        console=console,
-        callbacks=[history.append],
-    )
+    run(tmp_path / "m", console=console, callbacks=[history.append])
     shown = console.file.getvalue()
     shown_by = ("training", "6/6", "loss", "tokens/s", "0:00:00", "validation loss", "bits/byte")
     for part in (*shown_by, "perplexity", "bfloat16: no"):
@@ -292,19 +275,18 @@ def test_progress_shows_loss_speed_and_time_left(tmp_path):
 
 
 def test_progress_of_a_finished_run_shows_no_loss(tmp_path):
-    options = {"gpt": TINY, "config": brief()}
-    train(tmp_path / "m", texts=[TEXT], console=QUIET, **options)
+    run(tmp_path / "m")
     console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
-    train(tmp_path / "m", resume=True, console=console, **options)
+    run(tmp_path / "m", texts=None, resume=True, console=console)
     shown = console.file.getvalue()
     assert "6/6" in shown
     assert not re.search("nan|loss|tokens/s", shown)
 
 
 def test_a_folder_with_a_model_is_not_trained_over(tmp_path):
-    train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
+    run(tmp_path / "m")
     with pytest.raises(CheckpointError, match="already holds a model; train into another folder"):
-        train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=brief(), console=QUIET)
+        run(tmp_path / "m")
 
 
 def test_a_diverging_run_raises_and_keeps_the_checkpoint(tmp_path, monkeypatch):
@@ -325,9 +307,7 @@ def test_a_diverging_run_raises_and_keeps_the_checkpoint(tmp_path, monkeypatch):
         DivergedError,
         match=r"the loss is nan at update 5, whose batch has .* begin at token \d+, .* of update 3",
     ) as error:
-        train(
-            tmp_path / "m", texts=[TEXT], gpt=TINY, config=config, console=QUIET, callbacks=[spoil]
-        )
+        run(tmp_path / "m", config=config, callbacks=[spoil])
     assert issubclass(DivergedError, Error)
     assert error.value.step == 5
     corpus = open_corpus(tmp_path / "m" / "run" / "corpus")
@@ -346,17 +326,17 @@ def test_a_diverging_run_raises_and_keeps_the_checkpoint(tmp_path, monkeypatch):
 
 def test_a_text_too_short_for_the_context_is_refused(tmp_path):
     with pytest.raises(CorpusError, match="window of context=16 needs 17"):
-        train(tmp_path / "m", texts=["abcdef"], gpt=TINY, config=brief(), console=QUIET)
+        run(tmp_path / "m", texts=["abcdef"])
     with pytest.raises(CorpusError):  # at once, not where the windows have grown
-        train(tmp_path / "m", texts=["abcdef"], gpt=TINY, config=brief(ramp=1.0), console=QUIET)
+        run(tmp_path / "m", texts=["abcdef"], config=brief(ramp=1.0))
     assert not (tmp_path / "m").exists()
 
 
 def test_a_context_without_room_for_repeated_runs_is_refused(tmp_path):
     gpt = GPTConfig(context=1, layers=1, heads=1, dim=8)
     with pytest.raises(ValueError, match=r"context is 1 and repeats 0\.3: .* at least 2"):
-        train(tmp_path, texts=[TEXT], gpt=gpt, config=brief(), console=QUIET)
-    alone = train(tmp_path, texts=[TEXT], gpt=gpt, config=brief(repeats=0.0), console=QUIET)
+        run(tmp_path, gpt=gpt)
+    alone = run(tmp_path, gpt=gpt, config=brief(repeats=0.0))
     assert math.isfinite(alone.record["validation_loss"])
 
 
@@ -371,7 +351,7 @@ def test_windows_grow_by_doubling_and_batches_keep_their_size(tmp_path, monkeypa
 
     monkeypatch.setattr(GPT, "forward", spy)
     config = brief(steps=10, ramp=0.6)
-    result = train(tmp_path / "m", texts=[TEXT], gpt=TINY, config=config, console=QUIET)
+    result = run(tmp_path / "m", config=config)
     expected = [(32, 2)] * 2 + [(16, 4)] * 2 + [(8, 8)] * 2 + [(4, 16)] * 4
     assert shapes == expected
     assert result.record["tokens"] == 10 * 64

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -28,33 +25,21 @@ def validation_line(metrics: Metrics) -> str:
     )
 
 
-class ProgressBar:
-    """A bar of updates, with the loss and the speed of the last."""
+class ProgressBar(Progress):
+    """A bar of updates, of which some are made, with the loss and the speed of the last."""
 
-    def __init__(self, progress: Progress, steps: int, step: int) -> None:
-        self._progress = progress
-        self._task = progress.add_task("training", total=steps, completed=step, measured="")
-
-    @property
-    def console(self) -> Console:
-        """Where lines are printed above the bar."""
-        return self._progress.console
+    def __init__(self, console: Console, steps: int, step: int) -> None:
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[measured]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self.add_task("training", total=steps, completed=step, measured="")
 
     def show(self, metrics: Metrics) -> None:
         """Show an update."""
         measured = f"loss {metrics.loss:.3f} {metrics.tokens_per_second:,.0f} tokens/s"
-        self._progress.update(self._task, completed=metrics.step, measured=measured)
-
-
-@contextmanager
-def progress_bar(console: Console, steps: int, step: int) -> Iterator[ProgressBar]:
-    """Show a bar of `steps` updates, of which `step` are made."""
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[measured]}"),
-        TimeRemainingColumn(),
-        console=console,
-    ) as progress:
-        yield ProgressBar(progress, steps, step)
+        self.update(self._task, completed=metrics.step, measured=measured)

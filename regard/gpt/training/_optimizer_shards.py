@@ -13,18 +13,22 @@ import hashlib
 import shutil
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.gpt._checksums import checksums
 from regard.gpt._tensors import read, write
+from regard.gpt.checkpoint import CONFIG, WEIGHTS, dump_json
 from regard.gpt.errors import CheckpointError
 from regard.gpt.model import GPT
+from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.training.checkpoints import OPTIMIZER, SHARDS, TrainingRunFolder
-from regard.gpt.training.parallel import SingleProcess, empty_shard_like, shard_like
+from regard.gpt.training.parallel import SingleProcess, shard_like
 from regard.gpt.training.ranks import Ranks
 
 _KINDS = ("exp_avg", "exp_avg_sq")
@@ -53,16 +57,20 @@ def save_checkpoint(
         SaveError: a file could not be written; the checkpoint before this one is whole.
         DistributedError: another rank could not write, or is lost.
     """
-    config, is_new = parallel.model.config, folder.step != step
-    weights: Mapping[str, Tensor] = {}
+    is_new = folder.step != step
     place = folder.checkpoint(step).with_name(f".{step:08}.{SHARDS}")
-    if ranks.size == 1:
-        weights = parallel.full_weights()
-    elif is_new:
-        state = {**state, "shards": _write_all_shards(ranks, folder, place, optimizer, step)}
-        weights = parallel.full_weights()
+    if ranks.size > 1 and is_new:
+        state = {**state, "shards": _write_shards(ranks, folder, place, optimizer, step)}
+    weights = parallel.full_weights() if is_new else {}
 
-    def put(made: Path) -> None:
+    def write_files(made: Path) -> None:
+        words = {
+            CONFIG: dump_json(asdict(parallel.model.config)),
+            TOKENIZER: tokenizer.to_json().encode(),
+        }
+        for name, data in words.items():
+            (made / name).write_bytes(data)
+        write(made / WEIGHTS, weights, about=checksums(words))
         if ranks.size == 1:
             write(made / OPTIMIZER, optimizer)
         else:
@@ -70,52 +78,32 @@ def save_checkpoint(
 
     with ranks.synchronized():
         if ranks.is_main:
-            folder.save(
-                step,
-                config,
-                weights,
-                tokenizer,
-                put,
-                state=state,
-                record=record,
-                keep_every=keep_every,
-            )
+            folder.save(step, write_files, state=state, record=record, keep_every=keep_every)
     folder.step = step
 
 
-def _write_all_shards(
+def _write_shards(
     ranks: Ranks, folder: TrainingRunFolder, place: Path, optimizer: Mapping[str, Tensor], step: int
 ) -> dict[str, str]:
+    """Write the shards of all ranks, each its own; the SHA-256 of each file, by name."""
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
     with ranks.synchronized(), folder.save_errors(f"the checkpoint of update {step}"):
         if ranks.is_main:
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir(parents=True)
     with ranks.synchronized() as status, folder.save_errors(f"the checkpoint of update {step}"):
-        status.own["shards"] = sorted(write_shards(place, optimizer, ranks).items())
+        writer = HuggingFaceStorageWriter(str(place), save_distributed=True)
+        try:
+            save(dict(optimizer), storage_writer=writer)
+        except CheckpointException as error:
+            failures = [failure for failure, _ in error.failures.values()]
+            raise next((f for f in failures if isinstance(f, OSError)), failures[0]) from error
+        files = place.glob(f"shard-{ranks.rank + 1:05}-*.safetensors")
+        status.own["shards"] = sorted((path.name, _checksum(path)) for path in files)
     return dict(pair for one in status.all for pair in one["shards"])
-
-
-def write_shards(folder: Path, state: Mapping[str, Tensor], ranks: Ranks) -> dict[str, str]:
-    """Write this rank's shards into a folder; every rank has to call this.
-
-    Returns:
-        The SHA-256 of this rank's files, by name.
-
-    Raises:
-        OSError: a rank could not write.
-    """
-    from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
-    from torch.distributed.checkpoint.state_dict_saver import save
-
-    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    try:
-        save(dict(state), storage_writer=writer)
-    except CheckpointException as error:
-        failures = [failure for failure, _ in error.failures.values()]
-        raise next((f for f in failures if isinstance(f, OSError)), failures[0]) from error
-    files = folder.glob(f"shard-{ranks.rank + 1:05}-*.safetensors")
-    return {path.name: _checksum(path) for path in files}
 
 
 def read_optimizer(
@@ -163,7 +151,8 @@ def _read_shards(
     state: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         state[f"step.{name}"] = torch.zeros((), device=parameter.device)
-        state |= {f"{kind}.{name}": empty_shard_like(parameter) for kind in _KINDS}
+        for kind in _KINDS:
+            state[f"{kind}.{name}"] = torch.empty_like(parameter, requires_grad=False)
     reader = HuggingFaceStorageReader(str(folder))
     with warnings.catch_warnings():
         warnings.filterwarnings(

@@ -22,24 +22,18 @@ checkpoint.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from regard._files import replace_file, sync_folder
-from regard.gpt._checksums import checksum, checksums
-from regard.gpt._tensors import write
-from regard.gpt.checkpoint import CONFIG, TRAINING, WEIGHTS, load, load_json
-from regard.gpt.config import GPTConfig
+from regard.gpt._checksums import checksum
+from regard.gpt.checkpoint import CONFIG, TRAINING, WEIGHTS, dump_json, load, load_json
 from regard.gpt.errors import CheckpointError, SaveError
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
@@ -54,25 +48,6 @@ _MOST_STEPS, _CHECKSUM = 2**63 - 1, "sha256"
 # Names of our files until they are whole, and of the mark in `Ranks.require_shared`.
 _LEFT = re.compile(r"\.(config|tokenizer|training|run|model)\.\w+\.\d+\.tmp|\.together\w+")
 _OURS = {METRICS, CORPUS, PATTERNS, CHECKPOINTS, TENSORBOARD}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pointer:
-    """The content of `run.json`."""
-
-    run: str
-    """The training run's folder in DIR."""
-    step: int
-    """The update of its latest checkpoint."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Checkpoint:
-    """A checkpoint, without the optimizer's state."""
-
-    model: GPT
-    tokenizer: Tokenizer
-    state: dict[str, Any]
 
 
 class TrainingRunFolder:
@@ -90,11 +65,11 @@ class TrainingRunFolder:
     @classmethod
     def new(cls, root: Path) -> TrainingRunFolder:
         """A folder for a new training run; others without a checkpoint are removed."""
-        before = read_pointer(root)
+        before = _latest(root)
         for path in _runs(root):
-            if before is None or path.name != before.run:
+            if before is None or path != before.path:
                 shutil.rmtree(path)
-        name = "run-2" if before is not None and before.run == "run" else "run"
+        name = "run-2" if before is not None and before.path.name == "run" else "run"
         (root / name).mkdir(parents=True)
         return cls(root, name, None)
 
@@ -105,17 +80,16 @@ class TrainingRunFolder:
         Raises:
             CheckpointError: the folder has no training run with a checkpoint.
         """
-        pointer = read_pointer(root)
-        if pointer is None:
+        folder = _latest(root)
+        if folder is None:
             raise CheckpointError(
                 f"{root} holds no checkpoint to resume from: it has no {POINTER}; start the "
                 "training run without resuming it"
             )
-        folder = cls(root, pointer.run, pointer.step)
-        if not folder.checkpoint(pointer.step).is_dir():
+        if not folder.latest_checkpoint.is_dir():
             raise CheckpointError(
-                f"{root / POINTER} names the checkpoint {folder.checkpoint(pointer.step)}, which "
-                "is not there; start the training run anew, in another folder"
+                f"{root / POINTER} names the checkpoint {folder.latest_checkpoint}, which is not "
+                "there; start the training run anew, in another folder"
             )
         return folder
 
@@ -129,15 +103,19 @@ class TrainingRunFolder:
         """The folder of a checkpoint."""
         return self.path / CHECKPOINTS / f"{step:08}"
 
-    def load(self) -> Checkpoint:
-        """The latest checkpoint, without the optimizer's state (`_optimizer_shards`).
+    @property
+    def latest_checkpoint(self) -> Path:
+        """The folder of the latest one."""
+        assert self.step is not None, "the run has a checkpoint"
+        return self.checkpoint(self.step)
+
+    def load(self) -> tuple[GPT, Tokenizer, dict[str, Any]]:
+        """Model, tokenizer and `state.json` of the latest checkpoint.
 
         Raises:
             CheckpointError: it is damaged; the message names the file.
         """
-        assert self.step is not None
-        model, tokenizer = load(self.checkpoint(self.step))
-        return Checkpoint(model=model, tokenizer=tokenizer, state=self.state())
+        return *load(self.latest_checkpoint), self.state()
 
     def state(self) -> dict[str, Any]:
         """The content of `state.json` of the latest checkpoint.
@@ -145,8 +123,7 @@ class TrainingRunFolder:
         Raises:
             CheckpointError: it is damaged.
         """
-        assert self.step is not None
-        path = self.checkpoint(self.step) / STATE
+        path = self.latest_checkpoint / STATE
         if not path.is_file():
             raise CheckpointError(f"{path.parent} is damaged: it has no {STATE}")
         state = load_json(path)
@@ -163,10 +140,7 @@ class TrainingRunFolder:
     def save(
         self,
         step: int,
-        config: GPTConfig,
-        weights: Mapping[str, Tensor],
-        tokenizer: Tokenizer,
-        optimizer: Callable[[Path], None],
+        write_files: Callable[[Path], None],
         *,
         state: Mapping[str, Any],
         record: Mapping[str, Any],
@@ -176,10 +150,7 @@ class TrainingRunFolder:
 
         Args:
             step: its update.
-            config: the model's shape.
-            weights: the model's.
-            tokenizer: its tokenizer.
-            optimizer: writes the optimizer's state into a folder.
+            write_files: writes model, tokenizer and the optimizer's state into a folder.
             state: what else resuming needs, as JSON.
             record: the content of `training.json`.
             keep_every: checkpoints of updates that this divides stay; 0: none.
@@ -190,9 +161,9 @@ class TrainingRunFolder:
         folder = self.checkpoint(step)
         with self.save_errors(f"the checkpoint of update {step}"):
             if self.step != step:  # else it is interrupted right after this checkpoint
-                self._write(folder, config, weights, tokenizer, optimizer, {**state, "step": step})
+                self._write(folder, write_files, {**state, "step": step})
                 pointer = {"format": FORMAT, "version": VERSION, "run": self.path.name}
-                replace_file(self.root / POINTER, _json({**pointer, "step": step}))
+                replace_file(self.root / POINTER, dump_json({**pointer, "step": step}))
                 sync_folder(self.root)
                 self.step = step
             self._publish(folder, record)
@@ -200,19 +171,12 @@ class TrainingRunFolder:
 
     def finish_save(self, record: Mapping[str, Any], keep_every: int) -> None:
         """Complete the latest checkpoint, if `save` was interrupted."""
-        assert self.step is not None
         with self.save_errors(f"the model of update {self.step}"):
-            self._publish(self.checkpoint(self.step), record)
+            self._publish(self.latest_checkpoint, record)
             self._remove_old(keep_every)
 
     def _write(
-        self,
-        folder: Path,
-        config: GPTConfig,
-        weights: Mapping[str, Tensor],
-        tokenizer: Tokenizer,
-        optimizer: Callable[[Path], None],
-        state: Mapping[str, Any],
+        self, folder: Path, write_files: Callable[[Path], None], state: Mapping[str, Any]
     ) -> None:
         made = folder.with_name(f".{folder.name}.tmp")
         for path in (made, folder):  # which an interruption left
@@ -220,13 +184,9 @@ class TrainingRunFolder:
                 shutil.rmtree(path)
         made.mkdir(parents=True)
         try:
-            words = {CONFIG: _json(asdict(config)), TOKENIZER: tokenizer.to_json().encode()}
-            for name, data in words.items():
-                (made / name).write_bytes(data)
-            write(made / WEIGHTS, weights, about=checksums(words))
-            optimizer(made)
+            write_files(made)
             state = {"format": FORMAT, "version": VERSION, **state}
-            (made / STATE).write_bytes(_json({**state, _CHECKSUM: checksum(state)}))
+            (made / STATE).write_bytes(dump_json({**state, _CHECKSUM: checksum(state)}))
             for path in made.iterdir():
                 if path.is_dir():
                     sync_folder(path)  # its files are synced as they are written
@@ -244,7 +204,7 @@ class TrainingRunFolder:
         """Replace the model in the user's folder, the weights last."""
         for name in (CONFIG, TOKENIZER, WEIGHTS):
             _link(checkpoint / name, self.root / name)
-        replace_file(self.root / TRAINING, _json(record))
+        replace_file(self.root / TRAINING, dump_json(record))
         _link(self.root / TRAINING, checkpoint / TRAINING)
         sync_folder(self.root)
 
@@ -295,12 +255,8 @@ def lock_folder(lock: FolderLock, root: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def read_pointer(root: Path) -> Pointer | None:
-    """The content of `run.json` in a folder; None where there is no such file.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
+def _latest(root: Path) -> TrainingRunFolder | None:
+    """The training run that `run.json` names, if it exists; `CheckpointError` for a damaged one."""
     path = root / POINTER
     if not path.is_file():
         return None
@@ -309,7 +265,7 @@ def read_pointer(root: Path) -> Pointer | None:
     run, step = content.get("run"), content.get("step")
     if run not in ("run", "run-2") or type(step) is not int or not 1 <= step <= _MOST_STEPS:
         raise CheckpointError(f"{path} is damaged: it names no checkpoint")
-    return Pointer(run=run, step=step)
+    return TrainingRunFolder(root, run, step)
 
 
 def _require_version(path: Path, content: Mapping[str, Any]) -> None:
@@ -350,7 +306,3 @@ def _link(source: Path, target: Path) -> None:
         made.replace(target)
     finally:
         made.unlink(missing_ok=True)  # a link is not renamed onto another of the same file
-
-
-def _json(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(content, indent=2) + "\n").encode()

@@ -144,21 +144,23 @@ def split_texts(
     cuts = [list(sections(text, max(1, min(4000, size // 40)))) for text in texts if text]
     flat = [(t, s) for t, text in enumerate(cuts) for s in range(len(text))]
     order = torch.randperm(len(flat), generator=torch.Generator().manual_seed(seed)).tolist()
-    held: set[tuple[int, int]] = set()
+    held_out: set[tuple[int, int]] = set()
     taken = 0
     for i in order[:-1]:  # one section at least stays in training
         text, section = flat[i]
-        held.add(flat[i])
+        held_out.add(flat[i])
         taken += len(cuts[text][section])
         if taken >= validation * size:
             break
-    return _joined(cuts, flat, held, is_held_out=False), _joined(cuts, flat, held, is_held_out=True)
+    return _joined(cuts, flat, held_out, is_held_out=False), _joined(
+        cuts, flat, held_out, is_held_out=True
+    )
 
 
 def _joined(
     cuts: list[list[str]],
     flat: list[tuple[int, int]],
-    held: set[tuple[int, int]],
+    held_out: set[tuple[int, int]],
     *,
     is_held_out: bool,
 ) -> list[str]:
@@ -166,7 +168,7 @@ def _joined(
     texts: list[str] = []
     before = None
     for text, section in flat:
-        if ((text, section) in held) is not is_held_out:
+        if ((text, section) in held_out) is not is_held_out:
             continue
         if before == (text, section - 1):
             texts[-1] += cuts[text][section]

@@ -53,14 +53,13 @@ def mean_loss(
         logits = model(ids, mask=document_mask(ids, end))  # (B, T, V)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum").item()
 
-    if ranks is None:
-        with evaluating(model):
-            total = sum(loss(*each) for each in batches)
-        return total / (len(tokens) - 1)
-    rounds = [batches[start : start + ranks.size] for start in range(0, len(batches), ranks.size)]
+    rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
+    rounds = [batches[start : start + size] for start in range(0, len(batches), size)]
     with evaluating(model):  # as often on every rank, each of which may hold a shard of the model
-        losses = [loss(*(own[ranks.rank :] or own)[0]) for own in rounds]
-    if ranks.rank >= len(rounds[-1]):
+        losses = [loss(*(own[rank:] or own)[0]) for own in rounds]
+    if rank >= len(rounds[-1]):
         losses.pop()  # another rank's
-    total_of_ranks = ranks.sum(torch.tensor(sum(losses), dtype=torch.float64, device=tokens.device))
-    return total_of_ranks.item() / (len(tokens) - 1)
+    total = sum(losses)
+    if ranks is not None and size > 1:
+        total = ranks.sum(torch.tensor(total, dtype=torch.float64, device=tokens.device)).item()
+    return total / (len(tokens) - 1)

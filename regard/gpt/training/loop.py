@@ -19,7 +19,7 @@ from rich.console import Console
 from torch import Tensor
 
 from regard.gpt.checkpoint import load
-from regard.gpt.training._console import print_line, progress_bar, validation_line
+from regard.gpt.training._console import ProgressBar, print_line, validation_line
 from regard.gpt.training._optimizer_shards import read_optimizer, save_checkpoint
 from regard.gpt.training._permutation import mix
 from regard.gpt.training.batches import Batch, document_mask
@@ -105,7 +105,7 @@ class Loop:
         state, ended_by = self.state, None
         with (
             self._open_metrics(console),
-            progress_bar(console, self.config.steps, state.step) as bar,
+            ProgressBar(console, self.config.steps, state.step) as bar,
             deferred_signals() as stop,
         ):
             try:
@@ -180,11 +180,7 @@ class Loop:
 
     def _validate(self, loss: float, batch: Batch) -> float:
         validation_loss = mean_loss(
-            self.model,
-            self.validation,
-            batch=self.config.batch,
-            end=self.end,
-            ranks=self.ranks if self.ranks.size > 1 else None,
+            self.model, self.validation, batch=self.config.batch, end=self.end, ranks=self.ranks
         )
         if not isfinite(validation_loss):
             raise diverged("validation loss", validation_loss, self.state.step, batch)

@@ -175,10 +175,6 @@ class Timer:
         """Time spent so far."""
         return self._seconds + perf_counter() - self._start
 
-    def operations(self, length: int) -> float:
-        """Floating-point operations that a token takes, forward and backward."""
-        return operations(self._gpt, self._parameters, length)
-
     def measure(self, step: int, tokens: int, length: int) -> dict[str, Any]:
         """The speed of an update that ends now; see `Metrics`."""
         now = perf_counter()
@@ -199,7 +195,7 @@ class Timer:
             "memory": memory(self._device),
             "share_of_peak": None
             if peak is None
-            else speed / self._ranks * self.operations(length) / peak,
+            else speed / self._ranks * operations(self._gpt, self._parameters, length) / peak,
         }
 
     def restart(self) -> None:
@@ -208,10 +204,11 @@ class Timer:
 
 
 def operations(gpt: GPTConfig, parameters: int, length: int) -> float:
-    """Operations a token takes: six for each number that is multiplied with it, and attention's.
+    """Floating-point operations that a token takes, forward and backward.
 
-    Chowdhery et al., "PaLM" (2022), appendix B, with half of its term for attention, since a causal
-    head computes half of its pattern.
+    Six for each number that is multiplied with it, and attention's, as in Chowdhery et al., "PaLM"
+    (2022), appendix B, with half of its term for attention, since a causal head computes half of
+    its pattern.
     """
     return 6 * parameters + 6 * gpt.layers * gpt.dim * length
 

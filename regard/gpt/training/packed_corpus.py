@@ -109,7 +109,7 @@ def prepare(
         CorpusError: there is no text, or too little to hold some out; `folder` exists, or another
             process prepares it.
         TypeError: `texts` is a str, or one of them is not.
-        ValueError: `vocab_size` is too small, a given tokenizer has no token for a character, or a
+        ValueError: `vocab_size` is too small, `tokenizer` has no token for a character, or a
             text holds a lone surrogate, which UTF-8 cannot express.
         OSError: `folder` cannot be written; nothing of it stays.
     """

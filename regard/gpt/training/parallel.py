@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from regard.gpt.model import GPT
@@ -128,8 +127,3 @@ def shard_like(parameter: Tensor, whole: Tensor) -> Tensor:
     whole = whole.to(parameter.device)
     # Every rank has read the whole, so nothing needs to be sent.
     return distribute_tensor(whole, sharded.device_mesh, sharded.placements, src_data_rank=None)
-
-
-def empty_shard_like(parameter: Tensor) -> Tensor:
-    """An empty tensor for the optimizer's state of a parameter, sharded as it is."""
-    return torch.empty_like(parameter, requires_grad=False)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -66,7 +66,10 @@ class Ranks:
         """Whether this is rank 0, which alone writes files and shows progress."""
         return self.rank == 0
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Destroy the group that was made for long waits."""
         if self._slow_group is not None:
             dist.destroy_process_group(self._slow_group)
@@ -148,16 +151,6 @@ class Ranks:
                 "ranks' outputs, then start all of them again with --resume, or resume=True, which "
                 f"goes on from the latest checkpoint ({reason})"
             ) from error
-
-
-@contextmanager
-def current_ranks() -> Iterator[Ranks]:
-    """The ranks of a training run."""
-    ranks = Ranks()
-    try:
-        yield ranks
-    finally:
-        ranks.close()
 
 
 def is_main_process() -> bool:

@@ -7,19 +7,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from rich.console import Console
-
 from regard.gpt.checkpoint import CONFIG
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
+from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.training._console import print_line
 from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training._sources import source_of
 from regard.gpt.training.checkpoints import (
     CORPUS,
     STATE,
-    Checkpoint,
     TrainingRunFolder,
     lock_folder,
 )
@@ -28,53 +25,43 @@ from regard.gpt.training.packed_corpus import Corpus, open_corpus
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainState
 from regard.gpt.training.schedule import context_length, learning_rate
-from regard.gpt.training.setup import Data, Setup, equal_facts, make_batches
+from regard.gpt.training.setup import Setup, TrainingArguments, equal_facts, make_batches
 
 _FREE = {"evaluate_every", "keep_every", "parallel"}
 """Fields that change nothing of what is computed, but for rounding."""
 
 
-def resumed_training_run(
-    root: Path,
-    ranks: Ranks,
-    lock: FolderLock,
-    data: Data,
-    gpt: GPTConfig | None,
-    config: TrainConfig | None,
-    device: torch.device,
-    console: Console,
-) -> Setup:
+def resumed_training_run(args: TrainingArguments, ranks: Ranks, lock: FolderLock) -> Setup:
     """Set up a training run as its latest checkpoint left it; see `regard.gpt.train` for errors."""
     with ranks.synchronized(long=True) as status:
-        folder = TrainingRunFolder.latest(root)
+        folder = TrainingRunFolder.latest(args.root)
         if ranks.is_main:
-            lock_folder(lock, root)
-            folder = TrainingRunFolder.latest(root)  # another process may have trained until now
-        checkpoint = folder.load()
-        state = checkpoint.state
+            lock_folder(lock, args.root)
+            folder = TrainingRunFolder.latest(args.root)  # another process may have trained
+        model, tokenizer, state = folder.load()
         try:
             progress = TrainState(**state["progress"])
             computed, origin = dict(state["computed"]), dict(state["corpus"])
             shards = dict(state.get("shards", {}))
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"the checkpoint's state.json is damaged: no {error}") from None
-        before = recipe(state)
-        _require_described(folder, checkpoint.model.config, before[0])
-        config = _require_same_recipe(progress.step, before, gpt, config)
-        corpus = _same_corpus(folder, checkpoint, origin, data, config)
-        batches = make_batches(corpus, before[0], config)
+        gpt, config = before = recipe(state)
+        _require_described(folder, model.config, gpt)
+        config = _require_same_recipe(progress.step, before, args.gpt, args.config)
+        corpus = _same_corpus(folder, tokenizer, origin, args, config)
+        batches = make_batches(corpus, gpt, config)
         status.equal |= {"the latest update": progress.step}
-        status.equal |= equal_facts(before[0], config, corpus)
-    ranks.require_shared(root)
+        status.equal |= equal_facts(gpt, config, corpus)
+    ranks.require_shared(args.root)
     if ranks.size > 1:
-        print_line(console, f"{ranks.size} processes: {config.parallel}")
+        print_line(args.console, f"{ranks.size} processes: {config.parallel}")
     return Setup(
         folder=folder,
         config=config,
         corpus=corpus,
         corpus_origin=origin,
         batches=batches,
-        model=checkpoint.model.to(device).train(),
+        model=model.to(args.device).train(),
         bfloat16=computed["bfloat16"],
         compile=computed["compile"],
         state=progress,
@@ -84,22 +71,22 @@ def resumed_training_run(
 
 def _same_corpus(
     folder: TrainingRunFolder,
-    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
     origin: Mapping[str, Any],
-    data: Data,
+    args: TrainingArguments,
     config: TrainConfig,
 ) -> Corpus:
     """The corpus of the training run.
 
     Raises:
-        CheckpointError: it has changed, or `data` is another one.
+        CheckpointError: it has changed, or that of the arguments is another.
     """
-    if isinstance(data.corpus, Corpus):
-        corpus = data.corpus
+    if isinstance(args.corpus, Corpus):
+        corpus = args.corpus
     else:
         own = folder.path / CORPUS if origin["path"] is None else Path(origin["path"])
-        corpus = open_corpus(data.corpus or own)
-    if corpus.tokenizer.to_json() != checkpoint.tokenizer.to_json():
+        corpus = open_corpus(args.corpus or own)
+    if corpus.tokenizer.to_json() != tokenizer.to_json():
         raise CheckpointError(
             f"{corpus.folder} was made with another tokenizer than the model in {folder.root}; "
             "resume with the corpus that the training run was started with"
@@ -109,9 +96,9 @@ def _same_corpus(
             f"{corpus.folder} is not the corpus that the training run in {folder.root} was "
             "started with: its checksum differs"
         )
-    if data.texts is not None:
+    if args.texts is not None:
         source = source_of(
-            data.texts, validation=config.validation, seed=config.seed, utf8_only=data.utf8_only
+            args.texts, validation=config.validation, seed=config.seed, utf8_only=args.utf8_only
         )
         for _ in source:
             pass  # files are described when they have been read
@@ -141,7 +128,7 @@ def recipe_of(folder: str | Path) -> tuple[GPTConfig, TrainConfig]:
 
 
 def _require_described(folder: TrainingRunFolder, config: GPTConfig, expected: GPTConfig) -> None:
-    """Hold a checkpoint's model to what its `state.json` says, which has a checksum.
+    """Compare a checkpoint's model with its `state.json`, which has a checksum.
 
     Weights of earlier versions have no checksum of `config.json`, so a change of it would pass.
 
@@ -151,11 +138,10 @@ def _require_described(folder: TrainingRunFolder, config: GPTConfig, expected: G
     wanted = asdict(expected)
     for name, value in asdict(config).items():
         if wanted[name] != value:
-            assert folder.step is not None
             raise CheckpointError(
-                f"{folder.checkpoint(folder.step) / CONFIG} is damaged: it says {name}={value!r}, "
-                f"and {STATE} beside it {name}={wanted[name]!r}; put that back, or start another "
-                "run"
+                f"{folder.latest_checkpoint / CONFIG} is damaged: it says {name}={value!r}, and "
+                f"{STATE} beside it {name}={wanted[name]!r}; put that back, or start another "
+                "training run"
             )
 
 

@@ -28,12 +28,17 @@ from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainState
 
 
-class Data(NamedTuple):
-    """The text to train on, as `regard.gpt.train` takes it."""
+class TrainingArguments(NamedTuple):
+    """The arguments of `regard.gpt.train`, which describes them."""
 
+    root: Path
     texts: Sequence[str] | Path | None
     corpus: str | Path | Corpus | None
     utf8_only: bool
+    gpt: GPTConfig | None
+    config: TrainConfig | None
+    device: torch.device
+    console: Console
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,17 +93,9 @@ class Setup:
 
 
 @contextmanager
-def new_training_run(
-    root: Path,
-    ranks: Ranks,
-    lock: FolderLock,
-    data: Data,
-    gpt: GPTConfig,
-    config: TrainConfig,
-    device: torch.device,
-    console: Console,
-) -> Iterator[Setup]:
+def new_training_run(args: TrainingArguments, ranks: Ranks, lock: FolderLock) -> Iterator[Setup]:
     """Set up a training run, whose folder goes where the block fails before an update."""
+    root = args.root
     existed, state = root.exists(), TrainState()
     folder: TrainingRunFolder | None = None
     try:
@@ -110,7 +107,7 @@ def new_training_run(
                 status.own["run"] = folder.path.name
         folder = folder or TrainingRunFolder(root, status.all[0]["run"], None)
         ranks.require_shared(root)
-        yield _setup(folder, ranks, data, gpt, config, device, console, state)
+        yield _setup(args, ranks, folder, state)
     except BaseException:
         if ranks.is_main and state.step == 0:
             if folder is not None:
@@ -123,54 +120,51 @@ def new_training_run(
 
 
 def _setup(
-    folder: TrainingRunFolder,
-    ranks: Ranks,
-    data: Data,
-    gpt: GPTConfig,
-    config: TrainConfig,
-    device: torch.device,
-    console: Console,
-    state: TrainState,
+    args: TrainingArguments, ranks: Ranks, folder: TrainingRunFolder, state: TrainState
 ) -> Setup:
-    if data.corpus is None:
+    gpt, config = args.gpt or GPTConfig(), args.config or TrainConfig()
+    if gpt.context < 2 and config.repeats > 0:
+        raise ValueError(
+            f"context is {gpt.context} and repeats {config.repeats}: a window of one token has no "
+            "room for a repeated span; choose a context of at least 2, or repeats=0"
+        )
+    if args.corpus is None:
         with ranks.synchronized(long=True):
             if ranks.is_main:
                 prepare(
                     folder.path / CORPUS,
-                    python_texts() if data.texts is None else data.texts,
+                    python_texts() if args.texts is None else args.texts,
                     tokenizer=config.tokenizer,
                     vocab_size=gpt.vocab_size,
                     validation=config.validation,
                     seed=config.seed,
-                    utf8_only=data.utf8_only,
-                    console=console,
+                    utf8_only=args.utf8_only,
+                    console=args.console,
                 )
     with ranks.synchronized(long=True) as status:
-        if data.corpus is None:
+        if args.corpus is None:
             corpus = open_corpus(folder.path / CORPUS, verify=not ranks.is_main)
         else:
-            corpus = data.corpus if isinstance(data.corpus, Corpus) else open_corpus(data.corpus)
+            corpus = args.corpus if isinstance(args.corpus, Corpus) else open_corpus(args.corpus)
             config = _as_prepared(config, corpus)
         gpt = replace(gpt, vocab_size=corpus.tokenizer.vocab_size)
         batches = make_batches(corpus, gpt, config)
         torch.manual_seed(config.seed)
-        model = GPT(gpt).to(device).train()
-        machine = this_machine(device)
+        model = GPT(gpt).to(args.device).train()
+        machine = this_machine(args.device)
         decisions = {
             "bfloat16": bfloat16(config.precision, machine, dim=gpt.dim),
             "compile": compiling(config.compile, machine),
         }
         status.equal |= equal_facts(gpt, config, corpus)
         status.equal |= {name: decision.on for name, decision in decisions.items()}
-    if ranks.size > 1:
-        print_line(console, f"{ranks.size} processes: {config.parallel}")
+    lines = [f"{ranks.size} processes: {config.parallel}"] if ranks.size > 1 else []
     for name, decision in decisions.items():
-        print_line(console, f"{name}: {'yes' if decision.on else 'no'}, {decision.reason}")
-    print_line(
-        console,
-        f"corpus: {len(corpus.training):,} tokens to train on, {len(corpus.validation):,} held out",
-    )
-    path = None if data.corpus is None else str(corpus.folder.resolve())
+        lines.append(f"{name}: {'yes' if decision.on else 'no'}, {decision.reason}")
+    sizes = f"{len(corpus.training):,} tokens to train on, {len(corpus.validation):,} held out"
+    for line in (*lines, f"corpus: {sizes}"):
+        print_line(args.console, line)
+    path = None if args.corpus is None else str(corpus.folder.resolve())
     return Setup(
         folder=folder,
         config=config,

@@ -19,10 +19,10 @@ from regard.gpt.training.corpus import require_texts
 from regard.gpt.training.loop import Loop
 from regard.gpt.training.metrics import Callback
 from regard.gpt.training.packed_corpus import Corpus
-from regard.gpt.training.ranks import current_ranks
+from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainResult
 from regard.gpt.training.resume import resumed_training_run
-from regard.gpt.training.setup import Data, new_training_run
+from regard.gpt.training.setup import TrainingArguments, new_training_run
 
 
 def train(
@@ -61,7 +61,7 @@ def train(
             are then the corpus's.
         gpt: the model's shape; None is the default shape. A tokenizer that finds fewer tokens in
             the text than its `vocab_size` makes the vocabulary smaller; a character tokenizer's
-            vocabulary is the text's characters, whatever `vocab_size` says.
+            vocabulary is the text's characters, whatever `vocab_size` is.
         config: how to train; None is the default recipe.
         resume: whether to resume from the latest checkpoint in `folder`. Where `gpt` and `config`
             are None they are the training run's; otherwise they may differ in `evaluate_every`,
@@ -95,41 +95,32 @@ def train(
             is written.
     """
     if texts is not None and corpus is not None:
-        raise ValueError("texts and corpus are both given; leave out one of them")
+        raise ValueError("texts and corpus exclude each other; leave out one of them")
     if resume and overwrite:
-        raise ValueError("resume and overwrite are both given; leave out one of them")
+        raise ValueError("resume and overwrite exclude each other; leave out one of them")
     if texts is not None:
         require_texts(texts)
     root, device = Path(folder), torch.device(device)
-    data = Data(texts, corpus, utf8_only)
-    accelerators = [] if device.type == "cpu" else [device]
+    # torch names the generators of other devices than the CPU, whose state is always kept.
+    kind, devices = ("cuda", []) if device.type == "cpu" else (device.type, [device])
     with (
-        current_ranks() as ranks,
+        Ranks() as ranks,
         ranks.report_lost_rank(),
         FolderLock(root / LOCK) as lock,
-        torch.random.fork_rng(devices=accelerators, device_type=_accelerator(device)),
+        torch.random.fork_rng(devices, device_type=kind),
     ):
         console = Console(quiet=True) if not ranks.is_main else console or Console(stderr=True)
+        args = TrainingArguments(root, texts, corpus, utf8_only, gpt, config, device, console)
         if resume:
-            setup = resumed_training_run(root, ranks, lock, data, gpt, config, device, console)
+            setup = resumed_training_run(args, ranks, lock)
             loop = Loop(setup, ranks)
             loop.finish_save()
             print_line(console, f"{root}: going on after update {setup.state.step}")
             return loop.run(console, callbacks)
-        gpt, config = gpt or GPTConfig(), config or TrainConfig()
-        if gpt.context < 2 and config.repeats > 0:
-            raise ValueError(
-                f"context is {gpt.context} and repeats {config.repeats}: a window of one token has "
-                "no room for a repeated span; choose a context of at least 2, or repeats=0"
-            )
         if holds_model(root) and not overwrite:
             raise CheckpointError(
                 f"{root} already holds a model; train into another folder, go on with its training "
                 "run by resume=True, or replace it by overwrite=True"
             )
-        with new_training_run(root, ranks, lock, data, gpt, config, device, console) as setup:
+        with new_training_run(args, ranks, lock) as setup:
             return Loop(setup, ranks).run(console, callbacks)
-
-
-def _accelerator(device: torch.device) -> str:
-    return "cuda" if device.type == "cpu" else device.type
