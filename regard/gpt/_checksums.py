@@ -29,7 +29,7 @@ def checksums(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def require_written(weights: Path, contents: Mapping[str, Any]) -> None:
-    """Hold JSON files to their checksums in the header of the weights.
+    """Compare JSON files with their checksums in the header of the weights.
 
     A file without a checksum in the header is accepted: weights of earlier versions have none.
 

@@ -44,7 +44,7 @@ _GPT2: dict[str, Any] = {
 
 
 def config_of(path: Path) -> GPTConfig:
-    """Read a `config.json`; what GPT-2 of `transformers` does not read is not looked at either.
+    """Read a `config.json`; fields that GPT-2 of `transformers` ignores are ignored here, too.
 
     Raises:
         CheckpointError: it is not GPT-2's, damaged, or has a value that is not supported.
@@ -79,10 +79,10 @@ def config_of(path: Path) -> GPTConfig:
 
 
 def gpt2_config(config: GPTConfig) -> dict[str, Any]:
-    """What `config.json` says of a model.
+    """The content of a model's `config.json`.
 
     Raises:
-        ValueError: GPT-2 has not what the model has.
+        ValueError: GPT-2 lacks an option of the model.
     """
     for name, fixed in _GPT2.items():
         value = getattr(config, name)

@@ -45,7 +45,7 @@ def write(
 
 
 def read(path: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """The tensors in a file; where it has a checksum of them, they are held to it.
+    """The tensors in a file; compared with the file's checksum, if it has one.
 
     Raises:
         CheckpointError: the file is cut short, no file of tensors, or was changed.

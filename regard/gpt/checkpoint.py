@@ -76,8 +76,8 @@ def load(
     """The model and the tokenizer in a folder, of `save` or a GPT-2 of `transformers`.
 
     `save` puts checksums of the weights, `config.json` and `tokenizer.json` into the header of
-    `model.safetensors`, and all three are held to them. Weights that carry no such checksum, such
-    as those of an earlier version, are loaded without.
+    `model.safetensors`, and all three are compared with them. Weights without such a checksum, of
+    an earlier version or another library, are loaded as they are.
 
     Args:
         folder: the folder; None is the model that comes with the package.
@@ -106,7 +106,7 @@ def load(
     tokenizer = load_tokenizer(folder / TOKENIZER)
     _require_one_model(folder, config, tokenizer)
     _require_fit(folder / WEIGHTS, config)
-    with torch.device("meta"):  # no first weights are drawn, to be thrown away
+    with torch.device("meta"):  # so that no initial weights are drawn
         model = GPT(config)
     model.load_state_dict(_load_weights(folder / WEIGHTS, model, device), assign=True)
     return model.eval(), tokenizer
@@ -118,14 +118,14 @@ def holds_model(folder: str | Path) -> bool:
 
 
 def load_training(folder: str | Path | None = None) -> dict[str, Any]:
-    """What `training.json` says about how a model came to be.
+    """The record of a model's training, from `training.json`.
 
     Raises:
         CheckpointError: the folder has no such file, or it is damaged.
     """
     path = (SHIPPED if folder is None else Path(folder)) / TRAINING
     if not path.is_file():
-        raise CheckpointError(f"{path.parent} has no {TRAINING}: nothing is known of its training")
+        raise CheckpointError(f"{path.parent} has no {TRAINING}: its training is unknown")
     return load_json(path)
 
 

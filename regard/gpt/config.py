@@ -127,12 +127,12 @@ class GPTConfig:
 
     @property
     def group_count(self) -> int:
-        """G: the number of key/value heads, whether `groups` is given or not."""
+        """G: the number of key/value heads; `heads` where `groups` is None."""
         return self.heads if self.groups is None else self.groups
 
     @property
     def hidden_dim(self) -> int:
-        """The width inside the MLP, whether `hidden` is given or not.
+        """The width inside the MLP; the default where `hidden` is None.
 
         Two thirds of it with SwiGLU, whose three matrices then are as large as GELU's two.
         """

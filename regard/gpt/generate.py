@@ -8,7 +8,7 @@ Axis letters: B batch, N tokens of a prompt, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, overload
+from typing import Literal, Required, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -24,32 +24,27 @@ Prompts = Tensor | Sequence[Tensor | Sequence[int]]
 Past = Literal["slide", "refuse"]
 
 
+class Options(TypedDict, total=False):
+    """The options of `stream` that `generate` passes on."""
+
+    tokens: Required[int]
+    sampling: Sampling | None
+    past: Past
+
+
+class TextOptions(Options, total=False):
+    """The options of `stream_texts` that `stream_text` and `generate_texts` pass on."""
+
+    stop: Sequence[str]
+
+
+@overload
+def generate(model: GPT, ids: Tensor, **options: Unpack[Options]) -> Tensor: ...
 @overload
 def generate(
-    model: GPT,
-    ids: Tensor,
-    *,
-    tokens: int,
-    sampling: Sampling | None = ...,
-    past: Past = ...,
-) -> Tensor: ...
-@overload
-def generate(
-    model: GPT,
-    ids: Sequence[Tensor | Sequence[int]],
-    *,
-    tokens: int,
-    sampling: Sampling | None = ...,
-    past: Past = ...,
+    model: GPT, ids: Sequence[Tensor | Sequence[int]], **options: Unpack[Options]
 ) -> list[Tensor]: ...
-def generate(
-    model: GPT,
-    ids: Prompts,
-    *,
-    tokens: int,
-    sampling: Sampling | None = None,
-    past: Past = "slide",
-) -> Tensor | list[Tensor]:
+def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | list[Tensor]:
     """Continue one sequence or several.
 
     Each comes out as if it were alone, to the rounding of the logits: shorter prompts are padded on
@@ -83,8 +78,7 @@ def generate(
     >>> [len(out) for out in generate(model, prompts, tokens=5, sampling=greedy)]
     [6, 7]
     """
-    drawn = stream(model, ids, tokens=tokens, sampling=sampling, past=past)
-    new = list(drawn)
+    new = list(stream(model, ids, **options))
     if isinstance(ids, Tensor):
         added = torch.stack(new, dim=-1).to(ids) if new else ids[..., :0]  # (B, tokens)
         return torch.cat([ids, added], dim=-1)
@@ -127,14 +121,7 @@ def stream(
 
 
 def stream_text(
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompt: str,
-    *,
-    tokens: int,
-    sampling: Sampling | None = None,
-    past: Past = "slide",
-    stop: Sequence[str] = (),
+    model: GPT, tokenizer: Tokenizer, prompt: str, **options: Unpack[TextOptions]
 ) -> Iterator[str]:
     """The text that follows a prompt, in pieces, each as soon as its characters are complete.
 
@@ -155,10 +142,7 @@ def stream_text(
     Raises:
         ValueError: as in `generate`; or `prompt` or a stop string is empty.
     """
-    pieces = stream_texts(
-        model, tokenizer, [prompt], tokens=tokens, sampling=sampling, past=past, stop=stop
-    )
-    return (piece for _, piece in pieces)
+    return (piece for _, piece in stream_texts(model, tokenizer, [prompt], **options))
 
 
 def stream_texts(
@@ -192,14 +176,7 @@ def stream_texts(
 
 
 def generate_texts(
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompts: Sequence[str],
-    *,
-    tokens: int,
-    sampling: Sampling | None = None,
-    past: Past = "slide",
-    stop: Sequence[str] = (),
+    model: GPT, tokenizer: Tokenizer, prompts: Sequence[str], **options: Unpack[TextOptions]
 ) -> list[str]:
     """The texts that follow several prompts, without the prompts; arguments as in `stream_text`.
 
@@ -210,9 +187,7 @@ def generate_texts(
     2
     """
     texts = [""] * len(prompts)
-    for row, piece in stream_texts(
-        model, tokenizer, prompts, tokens=tokens, sampling=sampling, past=past, stop=stop
-    ):
+    for row, piece in stream_texts(model, tokenizer, prompts, **options):
         texts[row] += piece
     return texts
 

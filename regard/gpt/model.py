@@ -43,11 +43,10 @@ class Attention(nn.Module):
         self.mask = causal() if size is None else causal() & window(size)
         self.c_attn = Linear(config.dim, sum(self.widths), bias=config.bias)
         self.c_proj = Linear(config.dim, config.dim, bias=config.bias)
-        self.q_norm: nn.RMSNorm | None = None
-        self.k_norm: nn.RMSNorm | None = None
-        if config.qk_norm:
-            self.q_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps)
-            self.k_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps)
+        self.q_norm, self.k_norm = (
+            nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else None
+            for _ in range(2)
+        )
 
     def project(
         self, x: Tensor, rotation: Rotation | None = None

@@ -51,7 +51,7 @@ class Sampling:
         1.0, "above 1: tokens that the text already holds become less likely"
     )
     temperature: float = option(1.0, "below 1 sharper, above 1 flatter, 0 the likeliest token")
-    top_k: int | None = option(None, "draw from exactly so many likeliest tokens")
+    top_k: int | None = option(None, "draw from exactly this number of likeliest tokens")
     top_p: float = option(1.0, "draw from the likeliest tokens that make up this probability")
     min_p: float = option(0.0, "draw from tokens at least this fraction as likely as the likeliest")
     seed: int | None = option(
@@ -131,13 +131,13 @@ class Sampler:
 
 
 def penalised(
-    logits: Float[Tensor, "B V"], held: Bool[Tensor, "B V"], penalty: float
+    logits: Float[Tensor, "B V"], present: Bool[Tensor, "B V"], penalty: float
 ) -> Float[Tensor, "B V"]:
     """Make the tokens that a sequence holds less likely, or more with a penalty below 1."""
     bounds = torch.finfo(logits.dtype)
     penalty = min(max(penalty, bounds.tiny), bounds.max)  # else it would be 0 or infinite there
     moved = torch.where(logits > 0, logits / penalty, logits * penalty)
-    return torch.where(held, moved.clamp(bounds.min, bounds.max), logits)
+    return torch.where(present, moved.clamp(bounds.min, bounds.max), logits)
 
 
 def probabilities(logits: Float[Tensor, "B V"], sampling: Sampling) -> Float[Tensor, "B V"]:

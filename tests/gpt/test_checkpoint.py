@@ -135,7 +135,7 @@ def test_another_model_is_not_written_over(tmp_path):
     assert same(load(tmp_path)[0], make(1))
 
 
-def test_a_model_is_the_same_however_its_files_say_so(tmp_path):
+def test_a_model_is_the_same_however_its_files_are_written(tmp_path):
     save(tmp_path, make(0), TOKENIZER)
     config = json.loads((tmp_path / "config.json").read_text())
     del config["qk_norm"]  # which an earlier version did not know
@@ -301,7 +301,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path, name, tokenizer):
     assert refused > 100  # but for white space, and what the header says of its own checksums
 
 
-def test_a_file_of_words_may_be_written_otherwise_as_long_as_it_says_the_same(tmp_path):
+def test_a_json_file_may_be_formatted_otherwise_with_the_same_content(tmp_path):
     save(tmp_path, make(0), TOKENIZER)
     for name in ("config.json", "tokenizer.json"):
         content = json.loads((tmp_path / name).read_text())
@@ -327,7 +327,7 @@ def test_the_files_of_two_models_do_not_make_one(tmp_path, name):
         load(tmp_path / "a")
 
 
-def test_a_folder_that_is_none_says_so(tmp_path):
+def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="missing does not exist; expected a model's folder"):
         load(tmp_path / "missing")
     (tmp_path / "file").write_text("")
@@ -337,7 +337,7 @@ def test_a_folder_that_is_none_says_so(tmp_path):
         load(tmp_path)
 
 
-def test_a_model_without_a_record_says_so(tmp_path):
+def test_a_model_without_a_record_is_named(tmp_path):
     save(tmp_path, make(0), TOKENIZER)
     with pytest.raises(CheckpointError, match=r"has no training\.json"):
         load_training(tmp_path)

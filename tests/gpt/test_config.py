@@ -36,7 +36,7 @@ from regard.gpt import GPT, GPTConfig, TrainConfig, parameter_counts
         ({"global_every": 2}, r"global_every is 2 without a window"),
     ],
 )
-def test_a_gpt_config_says_which_field_is_wrong(change, message):
+def test_a_gpt_config_names_the_field_that_is_wrong(change, message):
     with pytest.raises(ValueError, match=message):
         GPTConfig(**change)
 
@@ -63,7 +63,7 @@ def test_a_gpt_config_says_which_field_is_wrong(change, message):
         ({"tokenizer": "words"}, r"tokenizer is 'words'; expected bpe or char"),
     ],
 )
-def test_a_train_config_says_which_field_is_wrong(change, message):
+def test_a_train_config_names_the_field_that_is_wrong(change, message):
     with pytest.raises(ValueError, match=message):
         TrainConfig(**change)
 

@@ -50,7 +50,7 @@ def test_docstrings_and_sources_come_from_the_standard_library(tmp_path, monkeyp
     assert python_texts()[-1] == "One.\n\n\nTwo.\n"
 
 
-def test_a_reduced_python_says_so(tmp_path, monkeypatch):
+def test_a_reduced_python_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus.sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(CorpusError, match="this Python has no sources"):
         python_texts("sources")

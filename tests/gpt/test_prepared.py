@@ -160,7 +160,7 @@ def test_encoding_many_is_encoding_each(kind):
         (b"a" * 2500 + b"\xc3", r"not UTF-8 text: byte 0xc3 at offset 2500"),
     ],
 )
-def test_text_that_is_none_leaves_nothing(tmp_path, monkeypatch, content, message):
+def test_a_text_that_is_refused_leaves_nothing(tmp_path, monkeypatch, content, message):
     monkeypatch.setattr(sources, "_BLOCK", 1000)
     (tmp_path / "text.txt").write_bytes(content)
     with pytest.raises(CorpusError, match=message):
@@ -206,7 +206,7 @@ def mixed(folder):
     return folder
 
 
-def test_all_files_that_are_no_text_are_named_at_once(mixed, tmp_path):
+def test_all_files_that_are_not_text_are_named_at_once(mixed, tmp_path):
     with pytest.raises(CorpusError, match="texts holds other files than UTF-8 text") as caught:
         prepare(tmp_path / "c", mixed, console=QUIET)
     message = str(caught.value)
@@ -230,7 +230,7 @@ def test_files_that_are_not_text_are_skipped_with_utf8_only_and_named(mixed, tmp
     assert "passed_over" not in alone.manifest["source"]
 
 
-def test_many_files_that_are_no_text_are_counted(tmp_path):
+def test_many_files_that_are_not_text_are_counted(tmp_path):
     (tmp_path / "texts").mkdir()
     for number in range(31):
         (tmp_path / "texts" / f"{number:02}").write_bytes(b"\xff")
@@ -276,7 +276,7 @@ def test_a_pipe_which_could_be_read_but_once_is_refused(tmp_path):
         prepare(tmp_path / "c", tmp_path / "pipe", console=QUIET)
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path):
+def test_a_byte_order_mark_is_not_text(tmp_path):
     (tmp_path / "text.txt").write_bytes(b"\xef\xbb\xbf" + b"some text\n" * 99)
     corpus = prepare(tmp_path / "c", tmp_path / "text.txt", tokenizer="char", console=QUIET)
     assert corpus.tokenizer.characters == "\n emostx"
@@ -347,7 +347,7 @@ def test_damage_is_refused(tmp_path, damage, message):
         open_corpus(place)
 
 
-def test_progress_is_shown_where_somebody_looks(folder, tmp_path):
+def test_progress_is_shown_on_a_terminal_only(folder, tmp_path):
     console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
     prepare(tmp_path / "c", folder, vocab_size=300, console=console)
     assert "vocabulary" in console.file.getvalue()

@@ -347,7 +347,7 @@ def test_only_the_needed_files_of_a_name_are_fetched(folder, monkeypatch, theirs
     assert not any(pattern.endswith((".bin", ".pt", "*")) for pattern in patterns)
 
 
-def test_without_a_network_it_says_so(monkeypatch, tmp_path):
+def test_without_a_network_the_error_has_the_cure(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     for kind in (GPT, BPETokenizer):
@@ -357,7 +357,7 @@ def test_without_a_network_it_says_so(monkeypatch, tmp_path):
             kind.from_pretrained("owner/model")
 
 
-def test_without_the_library_it_names_it(monkeypatch):
+def test_without_the_library_the_error_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ModuleNotFoundError, match=r"huggingface_hub: pip install .*\[hub\]"):
         GPT.from_pretrained("owner/model")

@@ -99,7 +99,7 @@ def test_a_lone_surrogate_is_refused(bpe):
         BPETokenizer.train(["b", "a\ud800"], vocab_size=260)
 
 
-def test_one_text_is_no_list_of_them():
+def test_one_text_in_place_of_a_list_is_refused():
     with pytest.raises(TypeError, match=r"texts is a str; expected a list of texts, such as"):
         BPETokenizer.train("the cat sat on the mat", vocab_size=260)
 
