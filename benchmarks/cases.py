@@ -66,11 +66,17 @@ class Case:
         """Of the forward: a multiplication and an addition in each of two products."""
         return 4 * self.dim * self.visible
 
-    def tensors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    @property
+    def elements(self) -> int:
+        """Numbers in query and key."""
+        heads = self.heads + (self.groups or self.heads)
+        return self.batch * heads * self.length * self.dim
+
+    def tensors(self, dtype: torch.dtype, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
         """Make query, key and value."""
-        groups = self.heads if self.groups is None else self.groups
+        groups = self.groups or self.heads
         query, key, value = (
-            torch.randn(self.batch, heads, self.length, self.dim, dtype=dtype)
+            torch.randn(self.batch, heads, self.length, self.dim, dtype=dtype, device=device)
             for heads in (self.heads, groups, groups)
         )
         return query, key, value

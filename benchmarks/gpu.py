@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
+from benchmarks.cases import Case
 from benchmarks.report import Report, milliseconds
 from regard.backends import NAMES, choose
 from regard.backends.gpu import hardware
@@ -35,46 +35,12 @@ EAGER_COPIES = 6  # of the weights, in float32: what eager holds at its most
 CHUNKED = 2**33  # weights: more would take the chunked readouts minutes
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A causal self-attention in bfloat16."""
-
-    batch: int
-    heads: int
-    groups: int
-    length: int
-    dim: int
-
-    def __str__(self) -> str:
-        heads = f"{self.heads}" if self.heads == self.groups else f"{self.heads}/{self.groups}"
-        return f"({self.batch}, {heads}, {self.length}, {self.dim})"
-
-    @property
-    def weights(self) -> int:
-        """How many are visible."""
-        return self.batch * self.heads * self.length * (self.length + 1) // 2
-
-    @property
-    def bytes(self) -> int:
-        """Of query and key."""
-        return 2 * self.batch * (self.heads + self.groups) * self.length * self.dim
-
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw query, key and value."""
-
-        def normal(heads: int) -> Tensor:
-            shape = (self.batch, heads, self.length, self.dim)
-            return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-
-        return normal(self.heads), normal(self.groups), normal(self.groups)
-
-
 SHAPES = (
-    Shape(1, 32, 32, 4096, 128),
-    Shape(1, 32, 32, 16384, 128),
-    Shape(1, 32, 8, 32768, 128),
-    Shape(8, 16, 16, 2048, 64),
-    Shape(1, 8, 8, 131072, 128),
+    Case(1, 32, 4096, 128),
+    Case(1, 32, 16384, 128),
+    Case(1, 32, 32768, 128, groups=8),
+    Case(8, 16, 2048, 64),
+    Case(1, 8, 131072, 128),
 )
 
 
@@ -94,7 +60,7 @@ def main() -> None:
     report = Report()
     with torch.no_grad():
         for shape in SHAPES:
-            tensors = shape.tensors()
+            tensors = shape.tensors(torch.bfloat16, "cuda")
             flash = _forwards(report, shape, *tensors)
             _readouts(report, shape, ceilings, flash, tensors)
             torch.cuda.empty_cache()
@@ -128,14 +94,14 @@ def _print_ceilings(ceilings: Ceilings) -> None:
     )
 
 
-def _forwards(report: Report, shape: Shape, query: Tensor, key: Tensor, value: Tensor) -> float:
+def _forwards(report: Report, shape: Case, query: Tensor, key: Tensor, value: Tensor) -> float:
     """Time the forward of every backend; the seconds of torch's flash kernel alone."""
     from benchmarks.gpu_floor import seconds
 
     def flash() -> Tensor:
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             return F.scaled_dot_product_attention(
-                query, key, value, is_causal=True, enable_gqa=shape.heads != shape.groups
+                query, key, value, is_causal=True, enable_gqa=shape.groups is not None
             )
 
     taken = {"torch's flash, called directly": seconds(flash)}
@@ -150,14 +116,14 @@ def _forwards(report: Report, shape: Shape, query: Tensor, key: Tensor, value: T
             taken[f"{choice}"] = seconds(attend)
     report.table(f"forward at {shape}", ("backend", 34), ("ms", 9), ("TFLOP/s", 8))
     for name, time in taken.items():
-        speed = 4 * shape.dim * shape.weights / time / 1e12
+        speed = shape.operations / time / 1e12
         report.row(name, milliseconds(time), f"{speed:.0f}")
     return taken["torch's flash, called directly"]
 
 
 def _readouts(
     report: Report,
-    shape: Shape,
+    shape: Case,
     ceilings: Ceilings,
     flash: float,
     tensors: tuple[Tensor, Tensor, Tensor],
@@ -182,7 +148,7 @@ def _readouts(
         floor = ceilings.floor(shape, READOUTS if name == "all eight" else (name,))
         ratio = report.at_most(f"{name} at {shape}", together / flash, targets.get(name))
         report.row(name, milliseconds(together), ratio, f"{together / floor:.1f}", f"{memory:.0f}")
-    if shape.weights <= CHUNKED:
+    if shape.visible <= CHUNKED:
         taken, memory = _timed(lambda: _chunked(pattern, everything), one)
         row = milliseconds(taken), f"{taken / flash:.1f}", "", f"{memory:.0f}"
         report.row("in chunks, by torch", *row)
@@ -194,7 +160,7 @@ def _readouts(
         report.row("  times all eight", times)
 
 
-def _fits(shape: Shape) -> bool:
+def _fits(shape: Case) -> bool:
     stored = 4 * shape.batch * shape.heads * shape.length**2
     return EAGER_COPIES * stored < torch.cuda.mem_get_info()[0]
 

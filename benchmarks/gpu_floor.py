@@ -11,14 +11,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 
-if TYPE_CHECKING:
-    from benchmarks.gpu import Shape
+from benchmarks.cases import Case
 
 _ELEMENTS, _STEPS = 4096, 4096
 _PROGRAMS = 132 * 16  # of four warps: enough to fill the GPU in whole rounds
@@ -48,10 +46,10 @@ class Ceilings:
     bytes: float
     """Read and written."""
 
-    def floor(self, shape: Shape, names: Iterable[str]) -> float:
-        """Tell the least seconds that readouts together could take."""
+    def floor(self, shape: Case, names: Iterable[str]) -> float:
+        """Compute the least seconds that readouts together could take."""
         names = set(names)
-        weights = shape.weights
+        weights = shape.visible
         if names == {"offsets 64"}:
             weights = 64 * shape.length * shape.batch * shape.heads
         operations = 1 + sum(OPERATIONS[name] for name in names)
@@ -59,7 +57,7 @@ class Ceilings:
             2 * shape.dim * weights / self.products,
             weights / self.exponentials,
             weights * operations / self.operations,
-            shape.bytes / self.bytes,
+            2 * shape.elements / self.bytes,
         )
 
 

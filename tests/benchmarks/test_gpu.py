@@ -10,6 +10,7 @@ from support.triton_device import kernels
 
 import regard
 from benchmarks import gpu, gpu_checks
+from benchmarks.cases import Case
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,9 +28,9 @@ def test_eager_takes_the_same_readouts():
 
 
 def test_the_weights_that_a_shape_counts_are_the_visible_ones():
-    shape = gpu.Shape(batch=2, heads=3, groups=1, length=7, dim=4)
-    assert shape.weights == regard.causal().visible(7, 7, (2, 3)).sum()
-    assert shape.bytes == 2 * (2 * 3 * 7 * 4 + 2 * 1 * 7 * 4)
+    shape = Case(batch=2, heads=3, groups=1, length=7, dim=4)
+    assert shape.visible == regard.causal().visible(7, 7, (2, 3)).sum()
+    assert shape.elements == 2 * 3 * 7 * 4 + 2 * 1 * 7 * 4
 
 
 def test_every_check_passes_and_a_wrong_result_is_reported(monkeypatch):
