@@ -35,7 +35,8 @@ class Source(Protocol):
     """Bytes of text, approximately."""
 
     def notice(self) -> str | None:
-        """A line about skipped files; None where there are none."""
+        """A line about skipped files, if any."""
+        return None
 
     def __iter__(self) -> Iterator[Piece]:
         """The pieces, in order; those of a document follow each other."""
@@ -76,7 +77,7 @@ def source_of(
 
 
 @dataclass
-class Texts:
+class Texts(Source):
     """Texts in memory, split by `split_texts`."""
 
     texts: Sequence[str]
@@ -85,10 +86,6 @@ class Texts:
 
     def __post_init__(self) -> None:
         self.size = sum(map(len, self.texts))
-
-    def notice(self) -> None:
-        """No file was skipped."""
-        return
 
     def __iter__(self) -> Iterator[Piece]:
         """Training first; a piece is a whole text, or a part of one that was split."""
@@ -106,7 +103,7 @@ class Texts:
 
 
 @dataclass
-class Files:
+class Files(Source):
     """Files, read in blocks; each is a document.
 
     A file is cut into sections at line ends, of about 4,000 characters or, where the whole is
@@ -127,7 +124,7 @@ class Files:
         self.section = max(1, min(4000, self.size // 40, int(self.size * share / 4)))
 
     def notice(self) -> str | None:
-        """A line about the skipped files; None where there are none."""
+        """A line about the skipped files, if any."""
         if not self.skipped:
             return None
         count, total = len(self.skipped), len(self.skipped) + len(self.files)

@@ -8,7 +8,6 @@ one after another, with an end token after each document where the tokenizer has
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -32,10 +31,11 @@ from rich.progress import (
 
 from regard._files import replace_file, sync_folder
 from regard.gpt.bpe import BPETokenizer
-from regard.gpt.checkpoint import load_json, load_tokenizer
+from regard.gpt.checkpoint import dump_json, load_json, load_tokenizer
 from regard.gpt.errors import CheckpointError, CorpusError
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
+from regard.gpt.training._console import print_line
 from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training._sources import Piece, Source, source_of
 
@@ -119,7 +119,7 @@ def prepare(
     source = source_of(texts, validation=validation, seed=seed, utf8_only=utf8_only)
     console = console or Console(stderr=True)
     if (notice := source.notice()) is not None:
-        console.print(notice, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, notice)
     kind = tokenizer if isinstance(tokenizer, str) else "given"
     made = folder.with_name(f".{folder.name}.tmp")
     with _write_errors(folder), FolderLock(folder.with_name(f".{folder.name}.lock")) as lock:
@@ -147,7 +147,7 @@ def prepare(
                 "parts": parts,
                 "source": source.describe(),
             }
-            replace_file(made / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+            replace_file(made / MANIFEST, dump_json(manifest))
             made.rename(folder)
             sync_folder(folder.parent)
         except BaseException:
