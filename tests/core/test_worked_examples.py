@@ -2,59 +2,27 @@
 
 import pytest
 import torch
+from support.textbook import CAUSAL_WEIGHTS, CONTEXT, ROUNDED, X, matrices
 
 import regard
-
-# The figures are given to four decimals.
-ROUNDED = {"rtol": 0, "atol": 5.1e-5}
-
-CONTEXT = [
-    [0.2996, 0.8053],
-    [0.3061, 0.8210],
-    [0.3058, 0.8203],
-    [0.2948, 0.7939],
-    [0.2927, 0.7891],
-    [0.2990, 0.8040],
-]
-CAUSAL_WEIGHTS = [
-    [1.0],
-    [0.3986, 0.6014],
-    [0.2526, 0.3791, 0.3683],
-    [0.2265, 0.2839, 0.2794, 0.2103],
-    [0.1952, 0.2363, 0.2331, 0.1820, 0.1534],
-    [0.1557, 0.2092, 0.2048, 0.1419, 0.1089, 0.1794],
-]
 
 
 @pytest.fixture
 def projected():
-    """Query, key and value of six tokens, by three matrices drawn in this order."""
-    x = torch.tensor(
-        [
-            [0.43, 0.15, 0.89],
-            [0.55, 0.87, 0.66],
-            [0.57, 0.85, 0.64],
-            [0.22, 0.58, 0.33],
-            [0.77, 0.25, 0.10],
-            [0.05, 0.80, 0.55],
-        ]
-    )
-    torch.manual_seed(123)
-    return [x @ torch.rand(3, 2) for _ in range(3)]
+    """Query, key and value of the six tokens."""
+    return [X @ matrix for matrix in matrices()]
 
 
 def test_unmasked_context(projected):
-    expected = torch.tensor(CONTEXT)
-    torch.testing.assert_close(regard.attention(*projected), expected, **ROUNDED)
-    torch.testing.assert_close(regard.explain(*projected).context, expected, **ROUNDED)
+    torch.testing.assert_close(regard.attention(*projected), CONTEXT, **ROUNDED)
+    torch.testing.assert_close(regard.explain(*projected).context, CONTEXT, **ROUNDED)
 
 
 def test_causal_weights(projected):
-    expected = torch.tensor([row + [0.0] * (6 - len(row)) for row in CAUSAL_WEIGHTS])
     steps = regard.explain(*projected, mask=regard.causal())
-    torch.testing.assert_close(steps.weights, expected, **ROUNDED)
+    torch.testing.assert_close(steps.weights, CAUSAL_WEIGHTS, **ROUNDED)
     _, pattern = regard.attention_with_pattern(*projected, mask=regard.causal())
-    torch.testing.assert_close(pattern.dense(), expected, **ROUNDED)
+    torch.testing.assert_close(pattern.dense(), CAUSAL_WEIGHTS, **ROUNDED)
 
 
 def test_causal_averages():
