@@ -58,6 +58,13 @@ def align(
     return tensor.expand(*leading[:-1], -1, -1).flatten(0, -3)
 
 
+def _broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    try:
+        return torch.broadcast_shapes(tensor.shape, shape) == shape
+    except RuntimeError:
+        return False
+
+
 def matrix(
     tensor: Tensor | None,
     name: str,
@@ -70,11 +77,7 @@ def matrix(
     if tensor is None:
         return None
     full = (*leading, queries, keys)
-    try:
-        fits = torch.broadcast_shapes(tensor.shape, full) == full
-    except RuntimeError:
-        fits = False
-    if not fits:
+    if not _broadcasts(tensor, full):
         raise ValueError(
             f"{name} has shape {tuple(tensor.shape)}, which does not broadcast to {full}"
         )
@@ -98,11 +101,7 @@ def per_head(numbers: Tensor | None, name: str, leading: tuple[int, ...]) -> Ten
     """Bring one number a head, broadcastable to the leading dimensions, to (b, h)."""
     if numbers is None:
         return None
-    try:
-        fits = torch.broadcast_shapes(numbers.shape, leading) == leading
-    except RuntimeError:
-        fits = False
-    if not fits:
+    if not _broadcasts(numbers, leading):
         raise ValueError(
             f"{name} holds one number a head: its shape {tuple(numbers.shape)} must broadcast to "
             f"the query's leading dimensions {leading}"

@@ -32,7 +32,7 @@ def sync_folder(folder: Path) -> None:
 def as_os_error(path: Path) -> Iterator[None]:
     """Raise `OSError` for a write that the system refuses inside the block.
 
-    safetensors has an error of its own for that, which tells the system's number in its text.
+    safetensors has an error of its own for that, whose text holds the system's number.
     """
     try:
         yield

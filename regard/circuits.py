@@ -168,7 +168,7 @@ def qk(model: nn.Module, layer: int, head: int) -> LowRank:
 
     Raises:
         TypeError: if the model is of another kind, normalises queries or keys inside its attention
-            (there is no such map then), or has quantised or adapted matrices; or for an index that
+            (which leaves no such map), or has quantised or adapted matrices; or for an index that
             is no integer.
         IndexError: if there is no such layer or head.
         ValueError: if the sizes of the matrices do not fit together, or they hold no values.

@@ -21,8 +21,8 @@ from regard.steps import total_bias
 class MaskBlock:
     """Some queries, the keys that they are computed with, and what is added to the scores.
 
-    Rows that see nothing are shown every key: the kernel's arithmetic stays finite, and what comes
-    out is replaced afterwards, which also cuts their gradient off.
+    Fully masked rows see every key instead: the kernel's arithmetic stays finite, and their results
+    are replaced afterwards, which also cuts their gradient off.
     """
 
     rows: slice
@@ -65,7 +65,7 @@ def in_blocks(
     Args:
         problem: whose queries are gone over.
         size: of a block.
-        columns: tells the keys that some queries are computed with.
+        columns: the keys that some queries are computed with.
         attend: computes a block.
     """
     contexts, logsumexps = [], []

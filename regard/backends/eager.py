@@ -19,6 +19,6 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
     kept = {
         name: tensor
         for name, tensor in written_out(problem)
-        if name in {"context", "logsumexp"}  # the L×S steps are let go as soon as they are used
+        if name in {"context", "logsumexp"}  # the L×S steps are freed as soon as they are used
     }
     return kept["context"], kept["logsumexp"]

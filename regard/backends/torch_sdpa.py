@@ -131,7 +131,7 @@ def _scaled_in_part(query: Tensor, scale: float) -> tuple[Tensor, float]:
 
 
 def _columns(problem: Problem, rows: slice) -> slice:
-    """Tell the keys that some queries see; the kernel wants at least one."""
+    """The keys that some queries see; the kernel wants at least one."""
     low, high = problem.rows.span(rows)
     return slice(low, max(high, low + 1))
 

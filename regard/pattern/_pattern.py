@@ -93,12 +93,10 @@ class Pattern(LinearOperator):
 
     def _keep(self, problem: Problem, logsumexp: Tensor | None) -> None:
         self._problem = problem.detached()
-        batch, heads = problem.heads
-        self._logsumexp = (
-            None
-            if logsumexp is None
-            else logsumexp.detach().reshape(batch * heads, problem.queries)
-        )
+        if logsumexp is not None:
+            batch, heads = problem.heads
+            logsumexp = logsumexp.detach().reshape(batch * heads, problem.queries)
+        self._logsumexp = logsumexp
 
     @property
     def problem(self) -> Problem:
@@ -180,18 +178,16 @@ class Pattern(LinearOperator):
             ValueError: for a range that is empty or not within the pattern.
         """
         rows, columns = span("queries", queries, self.shape[-2]), span("keys", keys, self.shape[-1])
-        known = self._logsumexp if keys is None else self._row_logsumexp()
-        return Pattern.of(
-            self._problem.crop(rows, columns), None if known is None else known[:, rows]
-        )
+        if keys is not None:
+            self._row_logsumexp()  # of whole rows, which the part does not know
+        return self._part(self._problem.crop(rows, columns), lambda known: known[:, rows])
 
     def at(self, queries: Int[Tensor, " l"]) -> Pattern:
         """Keep only the queries of an index."""
         if queries.numel() == self._problem.queries and bool((queries.diff() == 1).all()):
             return self
-        known = self._logsumexp
         index = queries.to(self.device)
-        return Pattern.of(self._problem.at(index), None if known is None else known[:, index])
+        return self._part(self._problem.at(index), lambda known: known[:, index])
 
     def to(self, device: str | torch.device) -> Pattern:
         """Move it: query, key, mask and log-sum-exp, with which all its readouts then are there.
@@ -214,19 +210,19 @@ class Pattern(LinearOperator):
         """Move it, by a function that moves a tensor: patterns can share one, see `Mover`."""
         if move(self._problem.query) is self._problem.query:
             return self
-        known = self._logsumexp
-        return Pattern.of(self._problem.to(move), None if known is None else move(known))
+        return self._part(self._problem.to(move), move)
 
     def _pairs(self) -> Tensor:
         """Number batch entries and heads through."""
         leading = self._problem.leading
         return torch.arange(torch.Size(leading).numel()).reshape(leading)
 
+    def _part(self, problem: Problem, pick: Callable[[Tensor], Tensor]) -> Pattern:
+        """Make the pattern of a part, with its log-sum-exps if those of the whole are known."""
+        return Pattern.of(problem, None if self._logsumexp is None else pick(self._logsumexp))
+
     def _sub(self, pairs: Tensor) -> Pattern:
-        known = self._logsumexp
-        return Pattern.of(
-            self._problem.select(pairs), None if known is None else known[pairs.flatten()]
-        )
+        return self._part(self._problem.select(pairs), lambda known: known[pairs.flatten()])
 
     def _weights(self, pairs: Tensor, rows: Any, columns: Any, limit: int | None) -> Tensor:
         self._require_numbers()
@@ -246,13 +242,12 @@ class Pattern(LinearOperator):
         return weights.reshape((*pairs.shape, *row_index.shape, *column_index.shape))
 
     def _read_weights(self, columns: Tensor) -> Tensor:
-        if columns.numel() == 0:
-            return self.read(Weights(columns))[0]
-        span = slice(int(columns.min()), int(columns.max()) + 1)
-        if span == slice(0, self._problem.keys):
-            return self.read(Weights(columns))[0]
-        self._row_logsumexp()
-        return self._read((Weights(columns),), span)[0]
+        if columns.numel() > 0:
+            within = slice(int(columns.min()), int(columns.max()) + 1)
+            if within != slice(0, self._problem.keys):
+                self._row_logsumexp()
+                return self._read((Weights(columns),), within)[0]
+        return self.read(Weights(columns))[0]
 
     # Readouts
 
@@ -281,14 +276,9 @@ class Pattern(LinearOperator):
         self, readouts: tuple[Readout[Any, Any], ...], columns: slice | None
     ) -> tuple[Any, ...]:
         self._require_numbers()
-        sizes = Sizes(
-            self._problem.leading,
-            self._problem.queries,
-            self._problem.keys,
-            self.dtype,
-            self.device,
-        )
-        return take(readouts, self._problem, sizes, self._logsumexp, columns)
+        problem = self._problem
+        sizes = Sizes(problem.leading, problem.queries, problem.keys, self.dtype, self.device)
+        return take(readouts, problem, sizes, self._logsumexp, columns)
 
     def _require_numbers(self) -> None:
         why = abstract_reason(self._problem.query, self._problem.key)

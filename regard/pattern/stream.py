@@ -55,7 +55,7 @@ class WeightBlock:
 
     @staticmethod
     def seen(log_weights: Float[Tensor, "..."]) -> Bool[Tensor, "..."]:
-        """Tell the logarithms of visible weights from those of hidden ones."""
+        """Whether logarithms are those of visible weights."""
         return ~(log_weights <= _HIDDEN / 2)  # NaN is seen
 
 

@@ -94,7 +94,7 @@ def _require_ours(folder: Path, *, overwrite: bool) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Tell whether a file is a recording's, or what a broken-off saving left behind."""
+    """Tell whether a file is a recording's, or what an interrupted saving left."""
     return fnmatch(name, _TENSORS.format("*")) or fnmatch(name, f"*{_INDEX}*")
 
 

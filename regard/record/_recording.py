@@ -281,7 +281,7 @@ class Recording:
         """Move the patterns to another device, with which all readouts then are there.
 
         A recording of a model on a GPU stays there unless `record` offloads it. What is
-        moved are copies: this recording stays as it is until it is freed or let go of.
+        moved are copies: this recording keeps its own until it is freed.
 
         Args:
             device: such as ``"cpu"`` or ``"cuda"``.
@@ -325,7 +325,7 @@ class Recording:
         write(folder, self, overwrite=overwrite)
 
     def free(self) -> None:
-        """Let go of all tensors; the recording can't be used after that."""
+        """Free all tensors; the recording can't be used after that."""
         self._layers = self._labels = None
 
 

@@ -27,11 +27,11 @@ FULL, HALF, DOUBLE = torch.float32, torch.bfloat16, torch.float64
 @pytest.mark.parametrize("mask", [None, torch.bool, torch.float32, torch.bfloat16])
 def test_sdpa_converts_as_torch_does(mask, dtypes, dtype):
     tensors = [t.requires_grad_() for t in inputs(*dtypes)]
-    given = None if mask is None else torch.eye(L, S).to(mask)
+    attn_mask = None if mask is None else torch.eye(L, S).to(mask)
     results = []
     with torch.autocast("cpu", dtype=dtype):
         for call in (regard.scaled_dot_product_attention, F.scaled_dot_product_attention):
-            context = call(*tensors, attn_mask=given)
+            context = call(*tensors, attn_mask=attn_mask)
             results.append((context, *torch.autograd.grad(context.float().sum(), tensors)))
     # A rounding or two of numbers below 4.
     tolerance = 4 * torch.finfo(dtype).eps + 4 * torch.finfo(HALF).eps * (HALF in dtypes)

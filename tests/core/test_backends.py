@@ -55,7 +55,7 @@ def test_torch_sdpa_in_blocks_with_everything_at_once():
 @settings(max_examples=60)
 @given(cases(dtypes=[torch.float32], softcap=False))
 def test_torch_s_public_call_gives_the_same(case):
-    """What other devices get: a kernel of torch's choice, which tells no log-sum-exp."""
+    """What other devices get: a kernel of torch's choice, without log-sum-exp."""
     case.options.pop("sink", None)
     case.others.pop("sink", None)
     with pytest.MonkeyPatch.context() as patch:

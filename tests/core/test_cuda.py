@@ -12,7 +12,7 @@ from regard.backends import choose
 from regard.problem import Scoring, check
 
 pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
 ]
 FUSED = ("flash", "cudnn", "efficient")
@@ -69,12 +69,12 @@ def test_gradients(backend, mask, dtype):
     weight = normal(2, 4, 257, 24, seed=9).cuda()
 
     def gradients(attend, dtype):
-        given = [t.to(dtype).requires_grad_() for t in tensors]
-        context = attend(*given, mask=mask)
-        return torch.autograd.grad((context * weight.to(dtype)).sum(), given)
+        leaves = [t.to(dtype).requires_grad_() for t in tensors]
+        context = attend(*leaves, mask=mask)
+        return torch.autograd.grad((context * weight.to(dtype)).sum(), leaves)
 
-    def ours(*given, mask):
-        return regard.attention(*given, mask=mask, backend=backend)
+    def ours(*leaves, mask):
+        return regard.attention(*leaves, mask=mask, backend=backend)
 
     exact = gradients(lambda *a, mask: regard.explain(*a, mask=mask).context, torch.float64)
     for one, other in zip(gradients(ours, dtype), exact, strict=True):

@@ -65,7 +65,7 @@ def test_the_same_generator_gives_the_same_gradients_everywhere(dtype):
 
     once = gradients(regard.attention)
     assert all(map(torch.equal, once, gradients(regard.attention)))
-    explained = gradients(lambda *given, **options: regard.explain(*given, **options).context)
+    explained = gradients(lambda *tensors, **options: regard.explain(*tensors, **options).context)
     # The same weights fall; another kernel rounds in its own way, here up to sums of 20 terms.
     eps = torch.finfo(dtype).eps
     for one, other in zip(once, explained, strict=True):

@@ -6,7 +6,7 @@ import pytest
 from support.processes import run_script
 
 # In a process of its own: the compiler can't see through the type checks of the test run. Each
-# process works on all options in one dtype, and tells which of them went wrong.
+# process works on all options in one dtype, and prints which of them went wrong.
 SETUP = """
 import json, sys, traceback, warnings
 import torch, regard

@@ -1,7 +1,7 @@
 """FlexAttention, as torch's own reference computes it on a CPU: its arguments are right.
 
-The blocks, the functions of a score, the log-sum-exp and the gradients are those that a GPU is
-given. The kernel that they are compiled into is not: see test_cuda.py.
+The blocks, the functions of a score, the log-sum-exp and the gradients are those of a GPU. The
+kernel that they are compiled into is not: see test_cuda.py.
 """
 
 import pytest
@@ -56,7 +56,7 @@ def masks_in_blocks():
     index = torch.arange(QUERIES)
     # Rows that see nothing, whose start or stop lies far from what the rows beside them see.
     start, stop = torch.tensor([0, 200, KEYS])[index % 3], torch.tensor([0, 210, KEYS])[index % 3]
-    return interval_masks(QUERIES, KEYS) | {"blind": regard.intervals(start, stop)}
+    return interval_masks(QUERIES, KEYS) | {"fully masked rows": regard.intervals(start, stop)}
 
 
 @pytest.mark.parametrize("size", [16, 128])
@@ -104,7 +104,7 @@ def test_blocks_need_no_matrix(length, monkeypatch):
 
 
 MASKS = {
-    "blind rows": regard.causal(offset=-3) & regard.window(11),
+    "fully masked rows": regard.causal(offset=-3) & regard.window(11),
     "padding": regard.causal()
     & regard.padding(torch.stack([torch.arange(37) >= 5, torch.arange(37) < 30])),
     "everything": regard.Mask(),
@@ -130,12 +130,12 @@ def test_gradients_are_those_of_the_definition(name, option):
     weight = normal(2, 4, 29, 5, seed=7, dtype=torch.float64)
 
     def gradients(attend, dtype, **more):
-        given = [t.to(dtype).requires_grad_() for t in tensors]
+        leaves = [t.to(dtype).requires_grad_() for t in tensors]
         if "sink" in options:
             options["sink"] = options["sink"].detach().to(dtype).requires_grad_()
-            given.append(options["sink"])
-        context = attend(*given[:3], mask=mask, **options, **more)
-        return torch.autograd.grad((context * weight).sum(), given)
+            leaves.append(options["sink"])
+        context = attend(*leaves[:3], mask=mask, **options, **more)
+        return torch.autograd.grad((context * weight).sum(), leaves)
 
     exact = gradients(lambda *a, **o: regard.explain(*a, **o).context, torch.float64)
     with flex_on_cpu(traced=True):
@@ -144,7 +144,7 @@ def test_gradients_are_those_of_the_definition(name, option):
         assert one.dtype == torch.float32
         # Sums of some dozens of float32 numbers near 1, and torch's own exp2 for exp.
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
-    if name == "blind rows":
+    if name == "fully masked rows":
         assert not bool(actual[0][:, :, :3].any())
 
 
@@ -167,9 +167,9 @@ def test_each_kind_is_compiled_by_itself():
             for length in (40, 30, 20):  # the second compilation is for any length
                 part = x[..., :length, :]
                 mask = regard.causal() & regard.window(7)
-                given = {"mask": mask, "softcap": cap}
-                context = regard.attention(part, part, part, **given, backend="flex")
-                steps = regard.explain(part, part, part, **given)
+                options = {"mask": mask, "softcap": cap}
+                context = regard.attention(part, part, part, **options, backend="flex")
+                steps = regard.explain(part, part, part, **options)
                 torch.testing.assert_close(context, steps.context)
 
 

@@ -65,11 +65,11 @@ def test_gradients_pass_through_the_widening(backend):
     weight = normal(2, 4, 37, 5, seed=9)
 
     def gradients(attend, dtype):
-        given = [t.to(dtype).requires_grad_() for t in tensors]
-        return torch.autograd.grad((attend(*given) * weight.to(dtype)).sum(), given)
+        leaves = [t.to(dtype).requires_grad_() for t in tensors]
+        return torch.autograd.grad((attend(*leaves) * weight.to(dtype)).sum(), leaves)
 
-    def fused(*given):
-        return regard.attention(*given, mask=regard.causal(), backend=backend)
+    def fused(*leaves):
+        return regard.attention(*leaves, mask=regard.causal(), backend=backend)
 
     with documented_kernels():
         actual = gradients(fused, torch.bfloat16)
@@ -132,7 +132,7 @@ def test_choosing_by_name_is_by_name():
         assert str(choose(regard.problem.check(x, x, x), "flash")) == "flash (FA2, experimental)"
 
 
-def test_a_sink_that_is_no_number_spares_the_rows_that_see_nothing():
+def test_a_sink_of_nan_does_not_reach_fully_masked_rows():
     context, logsumexp = torch.zeros(1, 1, 2, 3), torch.tensor([[[-torch.inf, 1.0]]])
     context, logsumexp = with_sink(torch.tensor([[torch.nan]]), context, logsumexp)
     assert context.isnan().any(-1).tolist() == [[[False, True]]]

@@ -34,7 +34,7 @@ def double_inputs():
 MASKS = {
     "none": None,
     "causal": regard.causal(),
-    "blind rows": regard.causal(offset=-1),
+    "fully masked rows": regard.causal(offset=-1),
     "dense": regard.dense(normal(B, 1, L, S, seed=9) > -0.3),
     "padding": regard.causal() & regard.padding(torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]])),
 }
@@ -45,32 +45,32 @@ EXTRAS = [(), ("bias",), ("alibi",), ("sink",), ("bias", "alibi", "sink")]
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("softcap", [None, 1.5])
 def test_gradients_of_everything_agree_with_differences(softcap, mask, extras):
-    given = {n: t for n, t in double_inputs().items() if n in ("query", "key", "value", *extras)}
+    inputs = {n: t for n, t in double_inputs().items() if n in ("query", "key", "value", *extras)}
 
     def context(*tensors):
-        arguments = dict(zip(given, tensors, strict=True))
+        arguments = dict(zip(inputs, tensors, strict=True))
         return regard.attention(**arguments, mask=MASKS[mask], softcap=softcap)
 
     # Directional differences: one pair of calls an input. The analytic side is the gradient itself.
-    assert torch.autograd.gradcheck(context, tuple(given.values()), fast_mode=True)
+    assert torch.autograd.gradcheck(context, tuple(inputs.values()), fast_mode=True)
 
 
 def test_gradients_of_steps_agree_with_differences():
-    given = double_inputs()
+    inputs = double_inputs()
 
     def steps(query, key, value):
         actual = regard.explain(query, key, value, mask=regard.causal())
         return actual.weights, actual.context, actual.logsumexp
 
-    assert torch.autograd.gradcheck(steps, tuple(given[n] for n in ("query", "key", "value")))
+    assert torch.autograd.gradcheck(steps, tuple(inputs[n] for n in ("query", "key", "value")))
 
 
 def test_a_trained_dense_mask_gets_its_gradient():
-    given = double_inputs()
+    inputs = double_inputs()
     mask = normal(L, S, seed=8).requires_grad_()
 
     def context(mask):
-        tensors = (given[name] for name in ("query", "key", "value"))
+        tensors = (inputs[name] for name in ("query", "key", "value"))
         return regard.attention(*tensors, mask=regard.causal() & regard.dense(mask))
 
     assert torch.autograd.gradcheck(context, (mask,))
@@ -111,15 +111,15 @@ def test_gradients_are_as_exact_as_torch_s_own(name, lengths, dtype, backend):
 
     wanted = gradients(exact, [t.double() for t in tensors], weight)
     weight = weight.to(dtype)
-    for got, own, truth in zip(
+    for actual, own, truth in zip(
         gradients(ours, tensors, weight),
         gradients(torchs_own, tensors, weight),
         wanted,
         strict=True,
     ):
-        assert got.dtype == dtype
-        error, reference = ((g.double() - truth).abs().max() for g in (got, own))
-        # One rounding of the largest gradient, which torch may have been spared by luck.
+        assert actual.dtype == dtype
+        error, reference = ((g.double() - truth).abs().max() for g in (actual, own))
+        # One rounding of the largest gradient, which torch may avoid by luck.
         floor = torch.finfo(dtype).eps * truth.abs().max()
         assert error <= 2 * reference + floor, f"error {error:.3g}, torch's own {reference:.3g}"
 

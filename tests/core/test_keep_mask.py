@@ -84,12 +84,12 @@ def test_a_block_is_a_cut_of_the_whole(counters, monkeypatch):
 def test_far_blocks_need_no_blocks_before_them():
     row, column = 2**31 + 5, 2**33 + 7  # beyond int32 each, the number of four keys too
     kept = block(slice(row, row + 2), slice(column, column + 9), heads=(1, 2))
-    for (h, i, j), got in zip(
+    for (h, i, j), actual in zip(
         itertools.product(range(2), range(2), range(9)), kept.flatten(), strict=True
     ):
         counter = ((column + j) // 4, row + i, h, 0)
         word = oracle.philox(counter, (SEED % 2**32, SEED // 2**32))[(column + j) % 4]
-        assert bool(got) == (word >= 0.4 * 2**32)
+        assert bool(actual) == (word >= 0.4 * 2**32)
 
 
 def test_heads_are_numbered_through():

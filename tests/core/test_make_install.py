@@ -54,7 +54,7 @@ def test_warnings_are_shown_only_where_pip_fails(install, monkeypatch, tmp_path,
     assert ("a warning" in err, "Looking in links" in err) == (fails, fails)
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize(("target", "extras"), [("demo", "cli"), ("lint", "test")])
 def test_a_target_installs_what_it_needs(target, extras, tmp_path):
     command = ["make", "--dry-run", "--always-make", f"VENV={tmp_path / 'venv'}", target]

@@ -242,10 +242,10 @@ def test_masks_that_do_not_fit_the_tensors_are_refused(mask, message):
         regard.attention(*(torch.randn(2, 11, n, 3) for n in (5, 7, 7)), mask=mask)
 
 
-@pytest.mark.parametrize("given", [torch.ones(3, dtype=torch.bool), torch.ones(3)])
-def test_dense_masks_have_no_intervals(given):
+@pytest.mark.parametrize("matrix", [torch.ones(3, dtype=torch.bool), torch.ones(3)])
+def test_dense_masks_have_no_intervals(matrix):
     with pytest.raises(ValueError, match=r"dense and hide make no intervals; call visible\(\)"):
-        (causal() & dense(given)).intervals(3, 3)
+        (causal() & dense(matrix)).intervals(3, 3)
 
 
 @pytest.mark.parametrize("queries", [0, 1, 5])

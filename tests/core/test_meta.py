@@ -38,12 +38,12 @@ CHECKED = {"padding", "documents"}  # masks that look at their numbers
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_on_the_meta_device_there_are_shapes(name, dtype):
-    tensors, given = inputs(dtype, "meta"), OPTIONS[name]("meta")
-    context, pattern = regard.attention_with_pattern(*tensors, **given)
+    tensors, options = inputs(dtype, "meta"), OPTIONS[name]("meta")
+    context, pattern = regard.attention_with_pattern(*tensors, **options)
     assert context.is_meta
     assert (context.shape, context.dtype) == ((B, H, L, DV), dtype)
     assert pattern.shape == (B, H, L, S)
-    steps = regard.explain(*tensors, **given)
+    steps = regard.explain(*tensors, **options)
     assert steps.weights.is_meta
     assert steps.weights.shape == (B, H, L, S)
     assert steps.context.shape == (B, H, L, DV)

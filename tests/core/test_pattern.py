@@ -197,7 +197,7 @@ def test_the_log_sum_exp_is_worked_out_once(block, monkeypatch):
     for module, name in ((reading, "stream"), (reading.native, "read")):
         function = getattr(module, name)
         monkeypatch.setattr(
-            module, name, lambda *given, f=function: passes.append(given[-2]) or f(*given)
+            module, name, lambda *args, f=function: passes.append(args[-2]) or f(*args)
         )
     with way(block):
         whole = pattern()
@@ -211,8 +211,8 @@ def test_the_log_sum_exp_is_worked_out_once(block, monkeypatch):
 def test_a_log_sum_exp_that_is_given_is_used():
     query, key = torch.randn(5, 4), torch.randn(7, 4)
     right = regard.Pattern(query, key)
-    given = regard.Pattern(query, key, logsumexp=right.logsumexp + 1)
-    torch.testing.assert_close(given.dense(), right.dense() / torch.e)
+    shifted = regard.Pattern(query, key, logsumexp=right.logsumexp + 1)
+    torch.testing.assert_close(shifted.dense(), right.dense() / torch.e)
     with pytest.raises(ValueError, match=r"logsumexp has shape \(4,\), but the query .* \(5,\)"):
         regard.Pattern(query, key, logsumexp=torch.zeros(4))
 

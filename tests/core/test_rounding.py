@@ -1,8 +1,7 @@
 """What is promised to the last bit does not rest on how a library's matrix product rounds.
 
-The products are replaced by ones that round by their shapes. What is asked for must not change the
-answer: a row's weights are the same whatever other rows, heads, keys and batch entries are asked
-for with it, and whatever else is read.
+The products are replaced by ones that round by their shapes. A row's weights must be the same
+whatever other rows, heads, keys and batch entries are read with them, and by whatever readouts.
 """
 
 import pytest
@@ -66,7 +65,7 @@ def dtype(request):
 
 
 def afresh(pattern, rows=None, heads=None):
-    """Some rows and heads of a pattern, whose log-sum-exps are worked out anew."""
+    """Some rows and heads of a pattern, whose log-sum-exps are computed anew."""
     problem = pattern.problem
     if heads is not None:
         problem = problem.select(heads)

@@ -22,11 +22,11 @@ def same(query, key, value, **options):
     results = []
     for call in (regard.scaled_dot_product_attention, F.scaled_dot_product_attention):
         tensors = [t.detach().clone().requires_grad_() for t in (query, key, value)]
-        given = dict(options)
+        arguments = dict(options)
         for name in names:
-            given[name] = options[name].detach().clone().requires_grad_()
-        context = call(*tensors, **given)
-        wanted = [*tensors, *(given[name] for name in names)]
+            arguments[name] = options[name].detach().clone().requires_grad_()
+        context = call(*tensors, **arguments)
+        wanted = [*tensors, *(arguments[name] for name in names)]
         gradients = torch.autograd.grad((context * 1.5).sum(), wanted)
         results.append((context, *gradients))
     for ours, torchs in zip(*results, strict=True):
@@ -75,10 +75,10 @@ def test_rows_fully_masked_are_zero(kind):
     )
     query, key, value = normal(2, 5, 4), normal(2, 7, 4, seed=2), normal(2, 7, 3, seed=3)
     for dtype in (torch.float64, torch.float32):
-        given = mask if kind == "bool" else mask.to(dtype)
+        attn_mask = mask if kind == "bool" else mask.to(dtype)
         tensors = [t.to(dtype) for t in (query, key, value)]
-        ours = regard.scaled_dot_product_attention(*tensors, attn_mask=given)
-        torchs = F.scaled_dot_product_attention(*tensors, attn_mask=given)
+        ours = regard.scaled_dot_product_attention(*tensors, attn_mask=attn_mask)
+        torchs = F.scaled_dot_product_attention(*tensors, attn_mask=attn_mask)
         torch.testing.assert_close(ours, torchs)
         assert not bool(ours[:, 2].any())
 

@@ -88,10 +88,10 @@ def lazy(*shape):
 
 USES = {
     "mask": regard.dense,
-    "attn_mask": lambda given: regard.scaled_dot_product_attention(*inputs(), attn_mask=given),
-    "bias": lambda given: regard.attention(*inputs(), bias=given),
-    "query": lambda given: regard.Pattern(given, inputs()[1]),
-    "key": lambda given: regard.explain(inputs()[0], given, inputs()[2]),
+    "attn_mask": lambda tensor: regard.scaled_dot_product_attention(*inputs(), attn_mask=tensor),
+    "bias": lambda tensor: regard.attention(*inputs(), bias=tensor),
+    "query": lambda tensor: regard.Pattern(tensor, inputs()[1]),
+    "key": lambda tensor: regard.explain(inputs()[0], tensor, inputs()[2]),
 }
 
 
@@ -134,8 +134,8 @@ class Plain(torch.Tensor):
 def test_plain_subclasses_are_accepted(kind):
     query, key, value = inputs()
     bias = normal(L, S, seed=3)
-    given = bias.as_subclass(kind) if kind is Plain else kind(bias)
-    context = regard.attention(query, key, value, bias=given)
+    tensor = bias.as_subclass(kind) if kind is Plain else kind(bias)
+    context = regard.attention(query, key, value, bias=tensor)
     assert torch.equal(context, regard.attention(query, key, value, bias=bias))
 
 

@@ -29,8 +29,8 @@ def close(results, wanted):
     for result, exact in zip(results, wanted, strict=True):
         assert_close(result, exact, rtol=0, atol=atol)
 
-def on_meta(given):
-    return given.to("meta") if isinstance(given, torch.Tensor) else given
+def on_meta(value):
+    return value.to("meta") if isinstance(value, torch.Tensor) else value
 
 for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
     if sample.kwargs.get("dropout_p"):
@@ -60,7 +60,7 @@ for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
     wanted = zip(torchs_gradients(*tensors), torchs_gradients(*halves), strict=True)
     close(of_each, map(torch.stack, wanted))
 
-    options = {name: on_meta(given) for name, given in sample.kwargs.items()}
+    options = {name: on_meta(value) for name, value in sample.kwargs.items()}
     shape = regard.scaled_dot_product_attention(*map(on_meta, (*tensors, *others)), **options).shape
     assert shape == context.shape
 

@@ -155,7 +155,7 @@ def everything(tensors, options, around):
     yield "context of the operator", context
     weight = around(normal(*lead, queries, dim_value, dtype=context.dtype, seed=9))
     yield from zip(leaves, torch.autograd.grad(context, list(leaves.values()), weight), strict=True)
-    for named, seen in (("given", pattern), ("unknown", pattern_of(detached, plain))):
+    for named, seen in (("known", pattern), ("unknown", pattern_of(detached, plain))):
         top, *rest = seen.read(*READOUTS)
         yield from ((f"{named} logsumexp, readout {i}", t) for i, t in enumerate((*top, *rest)))
         yield f"{named} logsumexp, columns", seen[..., :, keys // 2 :].contiguous()

@@ -11,7 +11,7 @@ from support.draws import normal
 
 import regard
 
-pytestmark = pytest.mark.skipif(not SETS, reason="there is no native library")
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Of the largest gradient, in roundings of the dtype. In float32 sums of a thousand products round
@@ -141,8 +141,8 @@ def test_sizes_around_those_of_tasks_blocks_and_panels(queries, keys, instructio
         options = {"mask": regard.causal()}
         # Where a row sees one key alone, its score has no gradient; what is left is rounding.
         floor = 16 * torch.finfo(dtype).eps
-        got, wanted = native(arguments, weight, **options), exact(arguments, weight, **options)
-        agree(got, wanted, dtype, floor)
+        actual, wanted = native(arguments, weight, **options), exact(arguments, weight, **options)
+        agree(actual, wanted, dtype, floor)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(0, 7), (5, 0), (0, 0)])
@@ -201,12 +201,12 @@ def test_what_is_hidden_reaches_no_gradient(option, dtype, stray, instructions):
     spoilt = weight.clone()
     spoilt[:, :, fully_masked] = stray
     options = {"mask": mask, **OPTIONS[option]}
-    got, wanted = native(dirty, spoilt, **options), exact(clean, weight, **options)
-    agree(got, wanted, dtype)
-    assert not got["query"][:, :, fully_masked].any()
+    actual, wanted = native(dirty, spoilt, **options), exact(clean, weight, **options)
+    agree(actual, wanted, dtype)
+    assert not actual["query"][:, :, fully_masked].any()
     for name in ("key", "value"):
-        assert not got[name][:, :, :150].any()
-        assert not got[name][:, :, 570:].any()
+        assert not actual[name][:, :, :150].any()
+        assert not actual[name][:, :, 570:].any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -217,16 +217,16 @@ def test_nan_stays_with_those_who_see_it(name, dtype, instructions):
     options = {"mask": regard.causal()}
     wanted = exact(arguments, weight, **options)
     (arguments | {"weight": weight})[name][:, :, 100] = math.nan
-    got = native(arguments, weight, **options)
+    actual = native(arguments, weight, **options)
     if name in {"query", "weight"}:  # it reaches keys that the row sees, and no other row
         untouched = {"key": slice(101, None), "value": slice(101, None)}
         rows = torch.arange(200) != 100
-        assert cases.error(got["query"][:, :, rows], wanted["query"][:, :, rows]) < 0.1
+        assert cases.error(actual["query"][:, :, rows], wanted["query"][:, :, rows]) < 0.1
     else:  # no row before sees it
         untouched = {"query": slice(0, 100)}
-        assert got["query"][:, :, 100:].isnan().any()
+        assert actual["query"][:, :, 100:].isnan().any()
     for other, where in untouched.items():
-        part = {other: got[other][:, :, where]}
+        part = {other: actual[other][:, :, where]}
         agree(part, {other: wanted[other][:, :, where]}, dtype)
 
 

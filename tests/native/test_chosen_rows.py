@@ -8,7 +8,7 @@ from support.patterns import flat, inputs, masks
 import regard
 from regard.pattern.readouts import Distance, Entropy, Mass, Max, TopK
 
-pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 QUERIES = KEYS = 331
 # Alone, neighbours, the ends, every other, more than a task holds, and all but the first.

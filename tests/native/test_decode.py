@@ -12,7 +12,7 @@ from support.draws import normal
 
 import regard
 
-pytestmark = pytest.mark.skipif(not SETS, reason="there is no native library")
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Of the largest value. In float32 every sum rounds some times; in the half precisions the inputs
@@ -142,8 +142,8 @@ def test_strides(how, dtype, instructions):
     if how == "expanded":
         plain = tuple(t[:1].expand(t.shape).clone() for t in plain)
     inputs = (cases.strided(t, how) for t in plain)
-    for got, wanted in zip(native(*inputs), native(*plain), strict=True):
-        assert torch.equal(got, wanted)
+    for actual, wanted in zip(native(*inputs), native(*plain), strict=True):
+        assert torch.equal(actual, wanted)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -156,8 +156,8 @@ def test_neighbours_of_a_row_are_not_read_into_it(dim, dtype, instructions):
         wide[..., 1:-1, 1:-1] = tensor
         return wide[..., 1:-1, 1:-1]
 
-    for got, wanted in zip(native(*map(fenced, plain)), native(*plain), strict=True):
-        assert torch.equal(got, wanted)
+    for actual, wanted in zip(native(*map(fenced, plain)), native(*plain), strict=True):
+        assert torch.equal(actual, wanted)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

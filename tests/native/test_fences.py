@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.cpu_paths import SETS
 
-pytestmark = pytest.mark.skipif(not SETS, reason="there is no native library")
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 
 def fenced(*arguments, instructions=""):

@@ -14,7 +14,7 @@ from support.patterns import inputs, masks
 
 import regard
 
-pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 D, DV, H, G = 16, 7, 4, 2
 SIZES = [1e2, 8e4, 8e6, 2.0**33, 1e20, 1e30]

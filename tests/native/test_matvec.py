@@ -8,7 +8,7 @@ from support.cpu_paths import SETS
 
 from regard.backends import native
 
-pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 # About the lanes of a vector, the rows of a task, which are 64, and those that are read together.
 SIZES = [(1, 1), (5, 1), (3, 67), (16, 16), (17, 131), (64, 63), (127, 129), (331, 65)]

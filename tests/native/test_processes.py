@@ -26,12 +26,12 @@ def test_several_threads_may_call_at_once(threads):
     threads(2)
     wanted = [everything(seed) for seed in range(4)]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        got = list(pool.map(everything, [0, 1, 2, 3] * 8))
-    for number, results in enumerate(got):
+        actual = list(pool.map(everything, [0, 1, 2, 3] * 8))
+    for number, results in enumerate(actual):
         assert all(map(torch.equal, results, wanted[number % 4]))
 
 
-# A pool that has worked does not survive a fork; whoever waits for it, waits for ever.
+# Threads of a pool are gone after a fork: a child that waits for them waits for ever.
 FORKED = """
 import os, sys, warnings
 import torch, regard
@@ -113,7 +113,7 @@ def test_more_keys_than_sixteen_bits_count():
 
 
 def test_explain_shows_which_weights_the_kernel_drops():
-    """With a value of one number a key, the context is the sum of the weights that survive."""
+    """With a value of one number a key, the context is the sum of the kept weights."""
     query, key = normal(2, 4, 67, 8), normal(2, 4, 71, 8, seed=1)
     value = torch.eye(71).expand(2, 4, 71, 71)
     options = {"mask": regard.causal(), "dropout": 0.3}

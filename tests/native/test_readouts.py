@@ -29,7 +29,7 @@ from regard.backends.kernel_spec import Kind
 from regard.pattern import reading
 from regard.pattern.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
 
-pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 # About the lanes of a vector, the rows of a task, the keys of a strip and of a block; single rows
 # and keys; more of one than of the other.
@@ -149,7 +149,7 @@ def test_keys_of_weight_zero_are_named_as_long_as_they_are_visible(instructions)
     assert top.positions[0].tolist() == [0, -1, -1]
 
 
-# What is no number
+# NaN and infinity
 
 
 @pytest.mark.parametrize("stray", [math.nan, math.inf, -math.inf, 3e38])

@@ -1,4 +1,4 @@
-"""Recordings on a GPU that has numbers and no kernels: they stay there, or move as asked."""
+"""Recordings on a GPU that has numbers and no kernels: they stay there, or move on request."""
 
 import pytest
 import torch
@@ -13,9 +13,9 @@ LENGTH, HEADS, DIM = 61, 6, 8  # of a head
 IDS = torch.arange(LENGTH)[None] % 31
 
 
-def recorded(model, *given, **options):
+def recorded(model, *inputs, **options):
     with torch.no_grad(), regard.record(model, **options) as recording:
-        model(*given)
+        model(*inputs)
     return recording
 
 

@@ -47,8 +47,8 @@ def by_definition(weights, names):
 def averaged(scores):
     result = {}
     for name in scores[0]:
-        given = [score[name] for score in scores if score[name] is not None]
-        result[name] = sum(given) / len(given) if given else None
+        values = [score[name] for score in scores if score[name] is not None]
+        result[name] = sum(values) / len(values) if values else None
     return result
 
 
@@ -67,8 +67,8 @@ TEXTS = [list("abcabcdaabcdd"), list("abcdefghijklm")]
 @pytest.mark.parametrize("texts", [TEXTS, TEXTS[:1], None])
 def test_scores_are_those_of_the_definition(causal, texts):
     length = len(TEXTS[0])
-    given = 1.5 * torch.randn(2, 2, B, H, length, D)
-    recording = recorded(given, causal=causal, **({} if texts is None else {"tokens": texts}))
+    inputs = 1.5 * torch.randn(2, 2, B, H, length, D)
+    recording = recorded(inputs, causal=causal, **({} if texts is None else {"tokens": texts}))
     expected = []
     for weights in recording.dense():
         for head in range(H):
@@ -155,9 +155,9 @@ def test_heads_made_by_hand():
 
 
 def test_selected_heads_keep_their_numbers():
-    given = torch.randn(3, 2, B, H, L, D)
-    full = recorded(given, tokens=WORDS).heads()
-    part = recorded(given, tokens=WORDS, layers=[2], heads=[2, 0]).heads()
+    inputs = torch.randn(3, 2, B, H, L, D)
+    full = recorded(inputs, tokens=WORDS).heads()
+    part = recorded(inputs, tokens=WORDS, layers=[2], heads=[2, 0]).heads()
     assert [(h.layer, h.head) for h in part] == [(2, 2), (2, 0)]
     for head in part:
         other = next(h for h in full if (h.layer, h.head) == (head.layer, head.head))

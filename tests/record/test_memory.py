@@ -39,13 +39,13 @@ class Fused(nn.Module):
         return x
 
 
-def kept(model, given, **options):
+def kept(model, inputs, **options):
     """The bytes that a recording keeps of a run, when all else of it is gone."""
     gc.collect()
     gc.freeze()  # what is there now, the model's weights among it, is not looked through
     try:
         with regard.record(model, **options) as recording:
-            model(given)
+            model(inputs)
         gc.collect()
         tensors = [thing for thing in gc.get_objects() if type(thing) is torch.Tensor]
     finally:
@@ -79,8 +79,8 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_only_queries_and_keys_are_stored(name):
-    make, groups, given = MODELS[name]
-    assert kept(make(), given) == 2 * (HEADS + groups) * LENGTH * DIM * 4
+    make, groups, inputs = MODELS[name]
+    assert kept(make(), inputs) == 2 * (HEADS + groups) * LENGTH * DIM * 4
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,12 @@ def test_only_queries_and_keys_are_stored(name):
 )
 def test_of_grouped_heads_only_the_keys_of_selected_heads_are_stored(heads, groups):
     model, count = Fused(2, HEADS, 2, DIM), len(torch.arange(HEADS)[heads].reshape(-1))
-    given = X.view(1, LENGTH, -1)
-    assert kept(model, given, heads=heads) == 2 * (count + groups) * LENGTH * DIM * 4
+    inputs = X.view(1, LENGTH, -1)
+    assert kept(model, inputs, heads=heads) == 2 * (count + groups) * LENGTH * DIM * 4
     with regard.record(model) as whole:
-        model(given)
+        model(inputs)
     with regard.record(model, heads=heads) as some:
-        model(given)
+        model(inputs)
     expected = whole[1].dense()[:, heads].reshape(1, count, LENGTH, LENGTH)
     torch.testing.assert_close(some[1].dense(), expected)
 

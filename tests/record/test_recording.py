@@ -42,7 +42,7 @@ def test_a_name_that_attended_more_than_once():
     model = Model(("only",))
     with regard.record(model) as recording:
         for _ in range(2):
-            model(given=torch.randn(1, 2, B, H, L, D), is_causal=True)
+            model(inputs=torch.randn(1, 2, B, H, L, D), is_causal=True)
     with pytest.raises(KeyError, match="'only' attended 2 times"):
         recording["only"]
     assert recording[0] is not recording[1]
@@ -69,7 +69,7 @@ def test_kinds():
 def test_without_self_attention_the_rest_is_numbered():
     model = Model(("crossattention",))
     with regard.record(model) as recording:
-        model(given=torch.randn(1, 2, B, H, L, D))
+        model(inputs=torch.randn(1, 2, B, H, L, D))
     assert recording.kinds == ("cross",)
     assert recording[0].shape == (B, H, L, L)
 

@@ -1,4 +1,4 @@
-"""Names of the positions: given, or of the ids that a tokenizer knows."""
+"""Names of the positions: strings, or those that a tokenizer has for the ids."""
 
 from types import SimpleNamespace
 

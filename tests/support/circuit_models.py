@@ -58,7 +58,7 @@ MODELS = {
     "llama": llama,
     "mistral": lambda: llama_like("Mistral"),
     "gemma": lambda: llama_like("Gemma"),
-    # Qwen2 has biases and no head_dim of its own: it reads E/H where none is given.
+    # Qwen2 has biases and no head_dim of its own: it reads E/H without one.
     "qwen2": lambda: llama_like("Qwen2", hidden_size=24, head_dim=4),
 }
 

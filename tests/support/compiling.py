@@ -95,7 +95,7 @@ def typed(value, path, fixed, constants, attributes):
 
 
 def report(name, readouts, *, dtype=torch.bfloat16, dim=128, known=True, capability=90, **options):
-    """Compile what takes some readouts, and tell how the kernels came out."""
+    """Compile what takes some readouts, and describe the kernels that result."""
     query = torch.zeros(B, H, L, dim, dtype=dtype)
     options = {"mask": regard.causal()} | options
     problem = regard.Pattern(query, query, **options).problem

@@ -51,7 +51,7 @@ def gpu_problem(
     value = torch.empty(2, groups, keys, dim_value or dim, dtype=dtype, device="cuda")
     problem = check(query, key, value, Scoring(**options))
     problem = replace(problem, dropout=dropout)  # draws no seed
-    if trained is not None:  # after the fact: torch can't follow gradients where there is no GPU
+    if trained is not None:  # after the fact: torch can't follow gradients without a GPU
         named = {"query": problem.query, "bias": problem.rows.bias, "sink": problem.sink}
         named[trained].requires_grad_()
     if is_finite is not None:
@@ -67,7 +67,7 @@ def flex_on_cpu(*, traced=False, checked=False):
     """
     with pytest.MonkeyPatch.context() as patch:
         if not checked:
-            patch.setattr(self_check, "attention_failure", lambda *given: None)
+            patch.setattr(self_check, "attention_failure", lambda *arguments: None)
         patch.setattr(hardware, "elsewhere", lambda problem, backend: None)
         patch.setattr(hardware, "too_old", lambda problem, needed: None)
         patch.setattr(hardware, "why_no_triton", lambda: None)
@@ -93,7 +93,7 @@ def documented_kernels(*, checked=False):
     """
     with pytest.MonkeyPatch.context() as patch:
         if not checked:
-            patch.setattr(self_check, "attention_failure", lambda *given: None)
+            patch.setattr(self_check, "attention_failure", lambda *arguments: None)
         patch.setattr(hardware, "elsewhere", lambda problem, backend: None)
         patch.setattr(hardware, "capability", lambda device: (9, 0))
         patch.setattr(hardware, "cudnn_version", lambda: 91002)

@@ -70,9 +70,9 @@ class FakeGPUTensor(torch.Tensor):
 
 def _computed(func, args, kwargs):
     """Compute with what the tensors hold; refuse what CUDA would."""
-    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    there = [tensor for tensor in given if isinstance(tensor, FakeGPUTensor)]
-    here = [t for t in given if not isinstance(t, FakeGPUTensor) and t.ndim > 0]
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    there = [tensor for tensor in tensors if isinstance(tensor, FakeGPUTensor)]
+    here = [t for t in tensors if not isinstance(t, FakeGPUTensor) and t.ndim > 0]
     if func in _BY_INDEX and isinstance(args[0], FakeGPUTensor):
         here = []  # CUDA takes an index of the CPU
     if there and here and func not in _CROSSING:
@@ -93,7 +93,7 @@ def _computed(func, args, kwargs):
             return leaf
         return known[id(leaf)] if id(leaf) in known else FakeGPUTensor(leaf)
 
-    kwargs = {name: given for name, given in kwargs.items() if name != "pin_memory"}
+    kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
     result = func(*tree_map(held, args), **tree_map(held, kwargs))
     return args[0] if func is _ATEN.copy_.default else tree_map(wrapped, result)
 
@@ -108,11 +108,11 @@ class _Operators(TorchDispatchMode):
 def _mimic_moving(patch, crossed):
     """Have tensors move by where they say they are, which torch's own functions do not ask."""
 
-    def to(tensor, *given, copy=False, non_blocking=False, **named):
-        if given and isinstance(given[0], torch.Tensor):
-            device, dtype = given[0].device, given[0].dtype
+    def to(tensor, *args, copy=False, non_blocking=False, **named):
+        if args and isinstance(args[0], torch.Tensor):
+            device, dtype = args[0].device, args[0].dtype
         else:
-            device, dtype, *_ = torch._C._nn._parse_to(*given, **named)
+            device, dtype, *_ = torch._C._nn._parse_to(*args, **named)
         device = tensor.device if device is None else device
         if device.type == tensor.device.type:
             same = dtype in (None, tensor.dtype) and not copy

@@ -45,7 +45,7 @@ def make_forward_pass(tokens: Sequence[str], layers: Sequence[Sequence[str]]) ->
 
 
 def each_role() -> ForwardPass:
-    """Suniform heads, each with a role of its own, on a text that repeats itself."""
+    """Heads of one role each, on a text that repeats itself."""
     return make_forward_pass(
         ["the", " cat", " sat", " on", " a", " mat", "."] * 3 + [" so"],
         [["previous", "first", "uniform"], ["current", "induction", "duplicate"], ["nearby"] * 3],

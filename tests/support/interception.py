@@ -11,8 +11,21 @@ from torch import nn
 from torch.nn.modules import module as torch_modules
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves
+
+import regard
 
 B, H, L, S, D = 2, 3, 7, 5, 4
+
+
+def recorded(model, *args, **options):
+    """Run a model without and with a recording, which must change no bit of its output."""
+    plain = model(*args, **options)
+    with regard.record(model) as recording:
+        seen = model(*args, **options)
+    for one, other in zip(tree_leaves(plain), tree_leaves(seen), strict=True):
+        assert one is other is None or torch.equal(one, other)
+    return recording
 
 
 def check_nothing_left_behind():

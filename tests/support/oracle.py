@@ -97,7 +97,7 @@ def softmax(scores, extra) -> tuple[list[float], float]:
 
 
 def keep_mask(seed, dropout, shape) -> torch.Tensor:
-    """Tell which weights dropout spares, (B, H, L, S), one at a time."""
+    """Compute which weights dropout keeps, (B, H, L, S), one at a time."""
     kept = torch.zeros(shape, dtype=torch.bool)
     for b, h, i, j in itertools.product(*map(range, shape)):
         counter = (j // 4, i, b * shape[1] + h, 0)

@@ -32,26 +32,26 @@ class Model(nn.Module):
             self.add_module(name, Attend())
         self.names = names
 
-    def forward(self, input_ids=None, *, given=None, **options):
+    def forward(self, input_ids=None, *, inputs=None, **options):
         for place, name in enumerate(self.names):
-            if given is None:
+            if inputs is None:
                 query, key = torch.randn(2, *input_ids.shape[:-1], H, input_ids.shape[-1], D)
             else:
-                query, key = given[place]
+                query, key = inputs[place]
             getattr(self, name)(query, key, **options)
 
 
-def recorded(given, *, causal=True, **options):
-    names = [f"layer{n}" for n in range(len(given))]
+def recorded(inputs, *, causal=True, **options):
+    names = [f"layer{n}" for n in range(len(inputs))]
     model = Model(names)
     with regard.record(model, **options) as recording:
-        model(given=given, is_causal=causal)
+        model(inputs=inputs, is_causal=causal)
     return recording
 
 
 def two_layers(**options):
-    given = torch.randn(2, 2, B, H, L, D)
-    return recorded(given, **options)
+    inputs = torch.randn(2, 2, B, H, L, D)
+    return recorded(inputs, **options)
 
 
 def mixed():
@@ -61,9 +61,9 @@ def mixed():
     model.decoder = Model(("self_attn", "cross_attn"))
     with regard.record(model) as recording:
         model.forward = lambda: (
-            model.encoder(given=torch.randn(2, 2, B, H, 5, D)),
+            model.encoder(inputs=torch.randn(2, 2, B, H, 5, D)),
             model.decoder(
-                given=[
+                inputs=[
                     torch.randn(2, B, H, L, D),
                     (torch.randn(B, H, L, D), torch.randn(B, H, 5, D)),
                 ]

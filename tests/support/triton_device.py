@@ -53,8 +53,8 @@ def _mend_dot(patch):
     )
 
 
-def moved(given):
+def moved(value):
     """The same tensors, alone or in a dict, where the kernels run."""
-    if isinstance(given, dict):
-        return {name: moved(each) for name, each in given.items()}
-    return given.to(DEVICE) if isinstance(given, torch.Tensor) else given
+    if isinstance(value, dict):
+        return {name: moved(each) for name, each in value.items()}
+    return value.to(DEVICE) if isinstance(value, torch.Tensor) else value

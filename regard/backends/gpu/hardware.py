@@ -25,12 +25,12 @@ def name(device: torch.device) -> str:
 
 
 def capability(device: torch.device) -> tuple[int, int]:
-    """Tell the compute capability: (8, 0) for an A100, (9, 0) for an H100 or H200."""
+    """The compute capability: (8, 0) for an A100, (9, 0) for an H100 or H200."""
     return torch.cuda.get_device_capability(device)
 
 
 def cudnn_version() -> int:
-    """Tell the version of cuDNN that torch has loaded, such as 91002 for 9.10.2; 0 for none."""
+    """The version of cuDNN that torch has loaded, such as 91002 for 9.10.2; 0 for none."""
     return torch.backends.cudnn.version() or 0
 
 

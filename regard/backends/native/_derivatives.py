@@ -95,7 +95,7 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass  # there is no derivative to keep anything for
+        pass  # without derivatives, nothing is kept
 
     backward = staticmethod(refuse)
 

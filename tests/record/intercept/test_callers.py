@@ -141,8 +141,8 @@ def test_threads_record_at_once(make):
     for thread in threads:
         thread.join()
     check_nothing_left_behind()
-    for out, given in zip(actual, plain, strict=True):
-        assert torch.equal(out[0], given)
+    for out, expected in zip(actual, plain, strict=True):
+        assert torch.equal(out[0], expected)
         assert out[2] == [layer.name for layer in alone.layers]
     for weights, pattern in zip(actual[0][1], alone, strict=True):
         assert torch.equal(weights, pattern.dense())

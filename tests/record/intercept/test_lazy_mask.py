@@ -115,7 +115,7 @@ class Layer(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("layer", "given", "causal"),
+    ("layer", "is_causal", "causal"),
     [
         (torch.nn.Identity(), None, False),  # a model that is causal always gives a mask
         (torch.nn.Identity(), True, True),
@@ -125,10 +125,10 @@ class Layer(torch.nn.Module):
         (Layer(False), True, True),
     ],
 )
-def test_without_a_mask_only_causal_layers_are_causal(layer, given, causal):
+def test_without_a_mask_only_causal_layers_are_causal(layer, is_causal, causal):
     torch.manual_seed(0)
     query, key = torch.randn(2, B, H, L, D)
-    context, _ = attention_forward(layer, query, key, key, None, is_causal=given)
+    context, _ = attention_forward(layer, query, key, key, None, is_causal=is_causal)
     expected = F.scaled_dot_product_attention(query, key, key, is_causal=causal)
     torch.testing.assert_close(context.transpose(1, 2), expected, rtol=0, atol=1e-6)
 
@@ -171,7 +171,7 @@ def test_a_mask_that_is_trained_has_its_gradient(dtype, form, shape):
         return attention_forward(Layer(False), query, key, value, mask)[0].transpose(1, 2)
 
     near = 1e-5 if dtype == torch.float32 else 1e-13  # sums of some ten terms near 1
-    for got, expected in zip(gradients(ours), gradients(softmaxed), strict=True):
-        torch.testing.assert_close(got, expected, rtol=0, atol=near)
+    for actual, expected in zip(gradients(ours), gradients(softmaxed), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=near)
     with torch.no_grad():
         assert not attention_forward(Layer(False), *parts, learned)[0].requires_grad

@@ -81,9 +81,9 @@ def test_fully_masked_rows(form):
 def test_rows_of_nothing_but_the_lowest_number_are_uniform():
     visible = SHAPES["causal"].clone()
     visible[2] = False
-    given = forms(visible)[2]
-    given[3] = -math.inf  # hides everything in earnest
-    actual = _mask_reduction.reduce_mask(given, (B, H), L, S)
+    mask = forms(visible)[2]
+    mask[3] = -math.inf  # hides everything in earnest
+    actual = _mask_reduction.reduce_mask(mask, (B, H), L, S)
     assert is_interval(actual.mask)
     assert actual.uniform.expand(B, H, L)[0, 0].tolist() == [False, False, True, False, False]
     visible[2], visible[3] = True, False
@@ -94,10 +94,10 @@ def test_softmax_of_rows_of_nothing_but_the_lowest_number_is_uniform():
     query, key = torch.randn(L, 4), torch.randn(S, 4)
     visible = SHAPES["causal"].clone()
     visible[2] = False
-    given = forms(visible)[2]
+    mask = forms(visible)[2]
     with regard.record() as recording:
-        F.scaled_dot_product_attention(query, key, key, attn_mask=given)
-    weights = torch.softmax(query @ key.mT / 2 + given, -1)
+        F.scaled_dot_product_attention(query, key, key, attn_mask=mask)
+    weights = torch.softmax(query @ key.mT / 2 + mask, -1)
     torch.testing.assert_close(weights[2], torch.full((S,), 1 / S))
     torch.testing.assert_close(recording[0].dense(), weights, rtol=0, atol=1e-6)
 
@@ -114,17 +114,19 @@ def test_masks_with_gaps_stay_dense(form):
 
 @pytest.mark.parametrize("number", [1e-30, -1.0, 5.0, LOWEST / 2, math.nan])
 def test_biases_stay_as_they_are(number):
-    given = additive(SHAPES["causal"], -math.inf)
-    given[3, 1] = number
-    mask = reduced(given, (B, H), L, S)
+    bias = additive(SHAPES["causal"], -math.inf)
+    bias[3, 1] = number
+    mask = reduced(bias, (B, H), L, S)
     assert mask.allowed is None
-    assert torch.equal(mask.bias.nan_to_num(7.0), given.nan_to_num(7.0))
+    assert torch.equal(mask.bias.nan_to_num(7.0), bias.nan_to_num(7.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_the_lowest_number_of_the_masks_own_dtype(dtype):
-    given = torch.zeros(L, S, dtype=dtype).masked_fill(~SHAPES["causal"], torch.finfo(dtype).min)
-    mask = reduced(given, (B, H), L, S)
+    lowest = torch.finfo(dtype).min
+    mask = reduced(
+        torch.zeros(L, S, dtype=dtype).masked_fill(~SHAPES["causal"], lowest), (B, H), L, S
+    )
     assert is_interval(mask)
     assert torch.equal(shown(mask), SHAPES["causal"])
 
@@ -213,38 +215,38 @@ def matrices(draw):
     form = draw(st.sampled_from(["bool", "-inf", "lowest", "both", "bias"]))
     if form == "bool":
         return queries, keys, visible
-    given = torch.zeros(shape)
+    bias = torch.zeros(shape)
     if form == "bias":
-        given = torch.randint(-4, 5, shape, generator=generator) / 4
+        bias = torch.randint(-4, 5, shape, generator=generator) / 4
     hidden = torch.full(shape, LOWEST if form == "lowest" else -math.inf)
     if form == "both":
         hidden[torch.rand(shape, generator=generator) < 0.5] = LOWEST
-    return queries, keys, torch.where(visible, given, hidden)
+    return queries, keys, torch.where(visible, bias, hidden)
 
 
 @given(matrices(), st.integers(0, 99))
 def test_any_reduced_mask_has_the_same_weights(case, seed):
-    queries, keys, given = case
+    queries, keys, matrix = case
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(B, H, queries, 4, generator=generator)
     key = torch.randn(B, H, keys, 4, generator=generator)
-    full = given.expand(B, H, queries, keys)
+    full = matrix.expand(B, H, queries, keys)
     added = full
-    if given.dtype == torch.bool:
+    if matrix.dtype == torch.bool:
         added = torch.zeros(full.shape).masked_fill(~full, -math.inf)
     seen = (added > -math.inf).any(-1)
     exact = torch.softmax(query @ key.mT / 2 + added, -1).nan_to_num(0)
     one = torch.eye(keys).expand(B, H, -1, -1)
-    own = F.scaled_dot_product_attention(query, key, one, given)
+    own = F.scaled_dot_product_attention(query, key, one, matrix)
     torch.testing.assert_close(own[seen], exact[seen], rtol=0, atol=1e-6)  # torch agrees
     with regard.record() as recording:
-        F.scaled_dot_product_attention(query, key, key, given)
+        F.scaled_dot_product_attention(query, key, key, matrix)
     weights = recording[0].dense()
-    keys = weights.shape[-1]  # keys behind the last query that none sees are left out
+    keys = weights.shape[-1]  # keys after the last query that none sees are left out
     torch.testing.assert_close(weights[seen], exact[seen][:, :keys], rtol=0, atol=1e-6)
     assert not weights[~seen].any()
     assert not exact[..., keys:].any()
-    mask = reduced(given, (B, H), queries, exact.shape[-1])
+    mask = reduced(matrix, (B, H), queries, exact.shape[-1])
     faint = added == LOWEST  # may count as hidden or as visible
     actual = shown(mask, queries, exact.shape[-1], (B, H))
     assert torch.equal(actual | faint, (added > -math.inf) | faint)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from support.interception import B, Block, D, H, L, close, written_out
+from support.interception import B, Block, D, H, L, close, recorded, written_out
 from torch import nn
 
 import regard
@@ -87,10 +87,7 @@ def test_a_run_with_every_kind_of_call():
     model = Mixed().eval()
     for grad in (False, True):
         with torch.set_grad_enabled(grad):
-            plain = model(x)
-            with regard.record(model) as recording:
-                seen = model(x)
-        assert torch.equal(plain, seen)
+            recording = recorded(model, x)
         assert [layer.name for layer in recording.layers] == [
             "parts.0",
             "parts.1.self_attn",

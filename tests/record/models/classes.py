@@ -19,6 +19,8 @@ from record.models.inputs import (
     H,
 )
 
+import regard
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -56,6 +58,14 @@ def randomize(model):
             else:
                 parameter.add_(torch.randn_like(parameter) / 10)
     return model
+
+
+def record(case, implementation="eager"):
+    """Record a forward pass; give the model, the recording, and which rows are no padding."""
+    model, (arguments, real) = case.build(implementation), case.call()
+    with torch.no_grad(), regard.record(model) as recording:
+        model(**arguments)
+    return model, recording, real
 
 
 def weights_of(case, out):

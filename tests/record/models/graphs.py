@@ -29,9 +29,9 @@ def apart(name):
     arguments, real = case.call()
     with torch.no_grad():
         ours, _ = compiled(case.build("regard"))
-        got, want = ours(**arguments)[0], case.build("eager")(**arguments)[0]
-    rows = next(r for r in real.values() if r.shape == want.shape[:2])
-    return float((got - want)[rows].abs().max())
+        actual, wanted = ours(**arguments)[0], case.build("eager")(**arguments)[0]
+    rows = next(r for r in real.values() if r.shape == wanted.shape[:2])
+    return float((actual - wanted)[rows].abs().max())
 
 
 def lengths():

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 import transformers
-from record.models.classes import CASES
+from record.models.classes import CASES, record
 from record.models.inputs import GROUPED, VISION, H, Numbers
 
 import regard
@@ -49,10 +49,7 @@ def source(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_kinds_have_names_and_counts(name):
     case = CASES[name]
-    arguments, _ = case.call()
-    model = case.build("sdpa")
-    with torch.no_grad(), regard.record(model) as recording:
-        model(**arguments)
+    _, recording, _ = record(case, "sdpa")
     assert recording.kinds == ("self", "cross", "encoder")
     for kind, place in PLACES[name].items():
         names = [layer.name for layer in recording.of_kind(kind)]
@@ -69,10 +66,7 @@ def test_kinds_have_names_and_counts(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_position_bias_is_t5_alone(name, how):
     case = CASES[name]
-    arguments, _ = case.call()
-    model = case.build(how)
-    with torch.no_grad(), regard.record(model) as recording:
-        model(**arguments)
+    _, recording, _ = record(case, how)
     biased = Counter(
         layer.kind for layer in recording.layers if layer.pattern.problem.rows.bias is not None
     )

@@ -73,12 +73,12 @@ def test_generation_is_one_pattern_a_layer(name, how, cache):
 @pytest.mark.parametrize("cache", [None, "static"])
 def test_without_a_model_and_in_inference_mode(cache, mode):
     model = CASES["mistral"].build("sdpa")
-    with mode(), regard.record(model) as given:
+    with mode(), regard.record(model) as expected:
         generate(model, cache)
     with mode(), regard.record() as recording:
         generate(model, cache)
-    assert [layer.name for layer in recording.layers] == [layer.name for layer in given.layers]
-    for ours, theirs in zip(recording, given, strict=True):
+    assert [layer.name for layer in recording.layers] == [layer.name for layer in expected.layers]
+    for ours, theirs in zip(recording, expected, strict=True):
         assert torch.equal(ours.dense(), theirs.dense())
 
 

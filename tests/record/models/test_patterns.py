@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 import transformers
-from record.models.classes import CASES, weights_of
+from record.models.classes import CASES, record, weights_of
 from record.models.inputs import TOKENS, B, G, H, L, labels
 
 import regard
@@ -81,14 +81,14 @@ def test_patterns_are_eager_weights(name, how):
     for layer in recording.layers:
         assert dict(model.named_modules())[layer.name]
         assert layer.pattern.problem.key.shape[1] == case.groups
-    for got, want in zip(result(out), result(expected), strict=True):
+    for actual, wanted in zip(result(out), result(expected), strict=True):
         if how == "sdpa":  # bit for bit
-            assert torch.equal(got, want)
+            assert torch.equal(actual, wanted)
             continue
-        rows = next((r for r in real.values() if r.shape == want.shape[:2]), slice(None))
+        rows = next((r for r in real.values() if r.shape == wanted.shape[:2]), slice(None))
         # Activations near 1, and rounding at 1e-7 a step. Rows of padding see nothing: zeros here,
         # where eager spreads their weight over everything.
-        assert (got - want)[rows].abs().max() < 2e-5
+        assert (actual - wanted)[rows].abs().max() < 2e-5
     if how == "sdpa":  # whose calls are seen without the model, too
         with torch.no_grad(), regard.record() as alone:
             out = model(**arguments)
@@ -108,35 +108,28 @@ def test_for_good(name):
     with torch.no_grad(), regard.record() as recording:
         out = model(**arguments)
     assert worst(recording, name) < NEAR
-    for got, want in zip(result(out), result(expected), strict=True):
-        rows = next((r for r in real.values() if r.shape == want.shape[:2]), slice(None))
-        assert (got - want)[rows].abs().max() < 2e-5
+    for actual, wanted in zip(result(out), result(expected), strict=True):
+        rows = next((r for r in real.values() if r.shape == wanted.shape[:2]), slice(None))
+        assert (actual - wanted)[rows].abs().max() < 2e-5
 
 
 def test_sinks_take_their_share():
-    model, (arguments, real) = CASES["gpt_oss"].build("eager"), CASES["gpt_oss"].call()
-    with torch.no_grad(), regard.record(model) as recording:
-        model(**arguments)
+    _, recording, real = record(CASES["gpt_oss"])
     for pattern in recording:
         sums = pattern.dense().sum(-1).transpose(1, 2)[real["self"]]
         assert 0.01 < sums.min() <= sums.max() < 0.9999
 
 
 def test_softcap_flattens():
-    model, (arguments, _) = CASES["gemma2"].build("eager"), CASES["gemma2"].call()
-    with torch.no_grad(), regard.record(model) as recording:
-        model(**arguments)
+    _, recording, _ = record(CASES["gemma2"])
     assert [pattern.problem.softcap for pattern in recording] == [2.0, 2.0]
 
 
 def test_alibi_in_the_mask(monkeypatch):
     # Eager Falcon adds its ALiBi twice, in the mask and by itself, so that its weights are others:
     # what its SDPA is called with is written out in their place.
-    case = CASES["falcon, alibi"]
-    model, (arguments, real) = case.build("sdpa"), case.call()
-    with torch.no_grad(), regard.record(model) as recording:
-        model(**arguments)
-    weights = []
+    case, weights = CASES["falcon, alibi"], []
+    model, recording, real = record(case, "sdpa")
 
     def written_out(query, key, value, attn_mask, dropout_p, is_causal):
         scores = query @ key.mT / query.shape[-1] ** 0.5 + attn_mask
@@ -145,7 +138,7 @@ def test_alibi_in_the_mask(monkeypatch):
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", written_out)
     with torch.no_grad():
-        model(**arguments)
+        model(**case.call()[0])
     assert len(recording) == len(weights) == 2
     for pattern, expected in zip(recording, weights, strict=True):
         error = (pattern.dense() - expected).abs().amax((1, 3))[real["self"]]
@@ -154,10 +147,7 @@ def test_alibi_in_the_mask(monkeypatch):
 
 def test_windows_are_two_integers_a_row():
     for name in ("mistral", "gemma2", "modernbert", "llama4", "qwen2"):
-        case = CASES[name]
-        model, (arguments, _) = case.build("eager"), case.call()
-        with torch.no_grad(), regard.record(model) as recording:
-            model(**arguments)
+        _, recording, _ = record(CASES[name])
         assert all(pattern.problem.rows.is_interval for pattern in recording)
 
 
@@ -220,11 +210,7 @@ def test_masks_of_other_shapes(name, how, mask):
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "t5", "bart", "clip"])
 def test_saved_and_loaded(name, tmp_path):
-    case = CASES[name]
-    arguments, _ = case.call()
-    model = case.build(case.implementations[0])
-    with torch.no_grad(), regard.record(model) as recording:
-        model(**arguments)
+    _, recording, _ = record(CASES[name], CASES[name].implementations[0])
     recording.save(tmp_path / "kept")
     again = regard.load(tmp_path / "kept")
     for ours, theirs in zip(again.layers, recording.layers, strict=True):

@@ -1,7 +1,7 @@
 """The block mask of row intervals: which blocks of keys each block of queries has to look at.
 
-It is worked out from the two integers a row: O(L) for the smallest start and largest stop of each
-block of queries, and O(blocks²) for the table of blocks. No L×S tensor comes to be, and nothing is
+It is computed from the two integers a row: O(L) for the smallest start and largest stop of each
+block of queries, and O(blocks²) for the table of blocks. No L×S tensor is made, and nothing is
 read back from the device.
 
 Axes: b batch or 1, h query heads or 1, L queries, S keys, m blocks of queries, n blocks of keys.
@@ -26,8 +26,8 @@ def block_mask(rows: Rows, mask_mod: MaskMod) -> BlockMask:
     """Build FlexAttention's block mask.
 
     Args:
-        rows: the mask, worked out.
-        mask_mod: tells within a block that is not wholly visible who sees whom.
+        rows: the mask, resolved.
+        mask_mod: whether a query sees a key, for blocks that are partly visible.
     """
     size = _block_size(rows)
     touched, full = block_tables(rows, size)
@@ -41,7 +41,7 @@ def block_mask(rows: Rows, mask_mod: MaskMod) -> BlockMask:
 
 
 def block_tables(rows: Rows, size: int) -> tuple[Bool[Tensor, "b h m n"], Bool[Tensor, "b h m n"]]:
-    """Tell which blocks some row may see a key of, and which ones every row sees all keys of.
+    """Compute which blocks some row may see a key of, and of which every row sees all keys.
 
     A block between the first start and the last stop of its rows counts as touched, also where it
     lies in a gap between their intervals: that costs time, and changes nothing.

@@ -77,7 +77,7 @@ def _missing_backward(problem: Problem) -> str | None:
 
 
 def _width(problem: Problem) -> int:
-    """Tell the width that all three are widened to, since the kernel wants D = Dv."""
+    """The width that all three are padded to, since the kernel wants D = Dv."""
     return rules.rounded_up(
         max(t.shape[-1] for t in (problem.query, problem.value) if t is not None)
     )

@@ -23,7 +23,7 @@ from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.problem import Problem
 
 # Rows that are multiplied from the left by one program.
-_GIVEN = 16
+_OPERANDS = 16
 
 
 def read_all(
@@ -105,7 +105,7 @@ def _columns(launch: Launch, known: Tensor, spec: KernelSpec | None) -> Tensor:
     rows = 0 if spec is None else spec.size
     shape = (launch.heads, keys) if spec is None else (launch.heads, rows, keys)
     result = known.new_empty(shape)
-    groups = 1 if spec is None else -(-rows // _GIVEN)
+    groups = 1 if spec is None else -(-rows // _OPERANDS)
     if groups:
         read_columns[(launch.heads * launch.key_blocks, groups)](
             **launch.arguments(),
@@ -114,11 +114,11 @@ def _columns(launch: Launch, known: Tensor, spec: KernelSpec | None) -> Tensor:
             block_strides=(*spread_strides(spans[0])[:2], spans.stride(0)),
             query_blocks=launch.query_blocks,
             received=result if spec is None else None,
-            given=None if spec is None else spec.operand,
+            operand=None if spec is None else spec.operand,
             collected=None if spec is None else result,
-            given_rows=rows,
+            operand_rows=rows,
             blocks=launch.key_blocks,
-            GIVEN=_GIVEN,
+            OPERANDS=_OPERANDS,
             BLOCKS=min(1024, power_of_two(launch.query_blocks)),
         )
     return result
@@ -145,7 +145,7 @@ def _diagonals(launch: Launch, spec: KernelSpec, known: Tensor) -> Tensor:
 
 # What a pass of its own computes; all other kinds share the pass over the rows.
 _APART: dict[Kind, Callable[[Launch, KernelSpec, Tensor], Tensor]] = {
-    Kind.LOGSUMEXP: lambda _inputs, _order, known: known,
+    Kind.LOGSUMEXP: lambda _launch, _spec, known: known,
     Kind.WEIGHTS: _slices,
     Kind.OFFSETS: _diagonals,
     Kind.COLLECTED: lambda launch, spec, known: _columns(launch.crowded(), known, spec),

@@ -30,11 +30,11 @@ def read_columns(
     block_strides,
     query_blocks,
     received,  # (N, S), or None
-    given,  # (N, M, L), or None
+    operand,  # (N, M, L), or None
     collected,  # (N, M, S)
-    given_rows,
+    operand_rows,
     blocks,
-    GIVEN: tl.constexpr,
+    OPERANDS: tl.constexpr,
     BLOCKS: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
@@ -44,7 +44,7 @@ def read_columns(
     heads_in_all = tl.num_programs(0) // blocks
     number = tl.program_id(0) % heads_in_all
     block = tl.program_id(0) // heads_in_all
-    some = tl.program_id(1) * GIVEN + tl.arange(0, GIVEN)
+    some = tl.program_id(1) * OPERANDS + tl.arange(0, OPERANDS)
     place = place_of(inputs, number)
     queries, keys = inputs.queries, inputs.keys
 
@@ -74,7 +74,7 @@ def read_columns(
     inner = tl.minimum(inner, until)
 
     sums = tl.zeros((KEYS,), tl.float64)
-    products_sums = tl.zeros((KEYS, GIVEN), tl.float32)
+    products_sums = tl.zeros((KEYS, OPERANDS), tl.float32)
     for phase in tl.static_range(3):
         if phase == 0:
             low_block, high_block = since, inner
@@ -86,15 +86,12 @@ def read_columns(
             row = query_block * QUERIES + tl.arange(0, QUERIES)
             interval = load_interval(inputs, place, row)
             shift = load_logsumexp(inputs, logsumexp, number, row)
-            products = tl.dot(
-                vectors,
-                tl.trans(load_queries(inputs, place, row, WIDTH)),
-                input_precision="ieee",
-            )
+            others = load_queries(inputs, place, row, WIDTH)
             logs = log_weights(
                 inputs,
                 place,
-                products,
+                vectors,
+                others,
                 shift,
                 row,
                 column,
@@ -106,17 +103,17 @@ def read_columns(
             if received is not None:
                 sums += tl.sum(weights, 1).to(tl.float64)
             if collected is not None:
-                at = (number.to(tl.int64) * given_rows + some)[None, :] * queries + row[:, None]
-                inside = (row < queries)[:, None] & (some < given_rows)[None, :]
-                rows = tl.load(given + at, mask=inside, other=0.0)
+                at = (number.to(tl.int64) * operand_rows + some)[None, :] * queries + row[:, None]
+                inside = (row < queries)[:, None] & (some < operand_rows)[None, :]
+                rows = tl.load(operand + at, mask=inside, other=0.0)
                 products_sums += tl.dot(weights, rows, input_precision="ieee")
 
     if received is not None:
         at = number.to(tl.int64) * keys + column
         tl.store(received + at, sums.to(tl.float32), mask=column < keys)
     if collected is not None:
-        at = (number.to(tl.int64) * given_rows + some)[None, :] * keys + column[:, None]
-        inside = (column < keys)[:, None] & (some < given_rows)[None, :]
+        at = (number.to(tl.int64) * operand_rows + some)[None, :] * keys + column[:, None]
+        inside = (column < keys)[:, None] & (some < operand_rows)[None, :]
         tl.store(collected + at, products_sums, mask=inside)
 
 

@@ -56,13 +56,9 @@ def read_diagonals(
         high = tl.minimum(tl.max(tl.where(sees, stop, 0), 0), farthest + 1)
         for tile in range(low, high, KEYS):
             column = tile + tl.arange(0, KEYS)
-            products = tl.dot(
-                vectors,
-                tl.trans(load_keys(inputs, place, column, WIDTH)),
-                input_precision="ieee",
-            )
+            others = load_keys(inputs, place, column, WIDTH)
             logs = log_weights(
-                inputs, place, products, shift, row, column, interval, EDGE=True, KEYS_FIRST=False
+                inputs, place, vectors, others, shift, row, column, interval, EDGE=True
             )
             # A hidden key is no key of weight 0: it is not counted.
             weights = tl.where(logs == -float("inf"), -1.0, tl.exp2(logs))

@@ -53,21 +53,9 @@ def read_logsumexp(
         since, until = range_of(tiles, phase)
         for tile in range(since, until, KEYS):
             column = tile + tl.arange(0, KEYS)
-            products = tl.dot(
-                vectors,
-                tl.trans(load_keys(inputs, place, column, WIDTH)),
-                input_precision="ieee",
-            )
+            others = load_keys(inputs, place, column, WIDTH)
             logs = log_weights(
-                inputs,
-                place,
-                products,
-                nothing,
-                row,
-                column,
-                interval,
-                EDGE=phase != 1,
-                KEYS_FIRST=False,
+                inputs, place, vectors, others, nothing, row, column, interval, EDGE=phase != 1
             )
             above = tl.maximum(largest, tl.max(logs, 1))
             # A row that has seen nothing yet has no maximum to subtract.

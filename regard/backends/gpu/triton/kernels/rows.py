@@ -91,21 +91,9 @@ def read_rows(
                 if received is not None:  # loaded early, used late
                     collecting = received + by_chunk * keys + column
                     collected = tl.load(collecting, mask=column < keys, other=0.0)
-                products = tl.dot(
-                    vectors,
-                    tl.trans(load_keys(inputs, place, column, WIDTH)),
-                    input_precision="ieee",
-                )
+                others = load_keys(inputs, place, column, WIDTH)
                 logs = log_weights(
-                    inputs,
-                    place,
-                    products,
-                    shift,
-                    row,
-                    column,
-                    interval,
-                    EDGE=phase != 1,
-                    KEYS_FIRST=False,
+                    inputs, place, vectors, others, shift, row, column, interval, EDGE=phase != 1
                 )
                 weights = tl.exp2(logs)
 
@@ -226,7 +214,7 @@ def _store_ranked(
 
 @triton.jit
 def _band(row, top_row, queries, image_rows, SLOTS: tl.constexpr):
-    """Tell how much of each query lies in each row of pixels, from the first that the block meets.
+    """Compute the share of each query in each row of pixels, from the first that the block meets.
 
     In units of 1/(L·rows) of the height, query i covers [i·rows, (i+1)·rows) and pixel r covers
     [r·L, (r+1)·L): shares are ratios of integers.

@@ -42,14 +42,9 @@ def read_slices(
 
     interval = load_interval(inputs, place, row)
     shift = load_logsumexp(inputs, logsumexp, number, row)
-    products = tl.dot(
-        load_queries(inputs, place, row, WIDTH),
-        tl.trans(load_keys(inputs, place, column, WIDTH)),
-        input_precision="ieee",
-    )
-    logs = log_weights(
-        inputs, place, products, shift, row, column, interval, EDGE=True, KEYS_FIRST=False
-    )
+    vectors = load_queries(inputs, place, row, WIDTH)
+    others = load_keys(inputs, place, column, WIDTH)
+    logs = log_weights(inputs, place, vectors, others, shift, row, column, interval, EDGE=True)
     result = (number.to(tl.int64) * queries + row)[:, None] * chosen_number + order[None, :]
     inside = (row < queries)[:, None] & wanted[None, :]
     tl.store(weights + result, tl.exp2(logs), mask=inside)

@@ -21,7 +21,7 @@ LOWEST = tl.constexpr(-1e30)
 
 @triton.jit
 def place_of(inputs, number):
-    """Tell the entry of the batch and the head of one of the N."""
+    """Split one of the N numbers into an entry of the batch and a head."""
     return (number // inputs.heads).to(tl.int64), (number % inputs.heads).to(tl.int64)
 
 
@@ -102,19 +102,22 @@ def load_logsumexp(inputs, logsumexp, number, row):
 def log_weights(
     inputs,
     place,
-    products,
+    vectors,
+    others,
     logsumexp,
     row,
     column,
     interval,
     EDGE: tl.constexpr,
-    KEYS_FIRST: tl.constexpr,
+    KEYS_FIRST: tl.constexpr = False,  # noqa: FBT002 - Triton's constants are arguments
 ):
-    """Turn dot products into log₂ of weights; −∞ where a key is hidden.
+    """Multiply queries and keys, and turn the products into log₂ of weights; −∞ for hidden keys.
 
-    EDGE says that intervals may end within the tile, KEYS_FIRST that a row of the tile is a key.
-    With a logsumexp of 0 the results are the masked scores, times log₂e.
+    EDGE says that intervals may end within the tile, KEYS_FIRST that a row of the tile is a key:
+    `vectors` are its rows, `others` its columns. With a logsumexp of 0 the results are the masked
+    scores, times log₂e.
     """
+    products = tl.dot(vectors, tl.trans(others), input_precision="ieee")
     batch, head = place
     logsumexp, row = _spread(logsumexp, KEYS_FIRST), _spread(row, KEYS_FIRST)
     column = _spread(column, not KEYS_FIRST)
