@@ -13,7 +13,15 @@ from regard._interrupt import is_command, quiet_interrupts
 with quiet_interrupts() if is_command() else nullcontext():  # torch takes seconds to import
     from regard.attention import attention, attention_with_pattern
     from regard.errors import Error
-    from regard.intervene import Intervention, InterventionError, intervene
+    from regard.intervene import (
+        Effects,
+        Intervention,
+        InterventionError,
+        Logit,
+        LogProbability,
+        effects,
+        intervene,
+    )
     from regard.mask import Mask, causal, dense, documents, hide, intervals, padding, prefix, window
     from regard.pattern import Pattern
     from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
@@ -23,12 +31,15 @@ with quiet_interrupts() if is_command() else nullcontext():  # torch takes secon
 
 __all__ = [
     "Distance",
+    "Effects",
     "Entropy",
     "Error",
     "Image",
     "Intervention",
     "InterventionError",
     "Layer",
+    "LogProbability",
+    "Logit",
     "Mask",
     "Mass",
     "Max",
@@ -44,6 +55,7 @@ __all__ = [
     "causal",
     "dense",
     "documents",
+    "effects",
     "explain",
     "hide",
     "intervals",

@@ -53,7 +53,7 @@ def score_heads(
                 own = _mean([text[place] for text in measured])
                 role = role_of(own, _mean([text[place] for text in uniform]))
                 scores.append(HeadScores(layer=layer.index, head=head, role=role, **vars(own)))
-            advance()
+            advance(1)
     return Heads(scores)
 
 

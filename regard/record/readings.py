@@ -120,7 +120,7 @@ def read_all(
                 for column, tensor in _tensors(name, result).items():
                     columns.setdefault(column, []).append(tensor)
                     axes[column] = _axes(readout, tensor, layer.pattern.ndim - 2)
-            advance()
+            advance(1)
     return Readings(
         {name: Reading(name, axes[name], tuple(parts), labels) for name, parts in columns.items()}
     )
@@ -162,8 +162,10 @@ def _labels(layer: Layer) -> dict[str, Sequence[int]]:
 
 
 @contextmanager
-def bar(total: int, *, progress: bool | None) -> Iterator[Callable[[], None]]:
-    """Show how many layers are done, on a terminal and where rich is there."""
+def bar(
+    total: int, *, progress: bool | None, title: str = "reading layers"
+) -> Iterator[Callable[[int], None]]:
+    """Show how many of something are done, on a terminal and where rich is there."""
     wanted = sys.stderr.isatty() if progress is None else progress
     try:
         from rich.console import Console
@@ -173,8 +175,8 @@ def bar(total: int, *, progress: bool | None) -> Iterator[Callable[[], None]]:
             raise
         wanted = False
     if not wanted:
-        yield lambda: None
+        yield lambda count: None  # noqa: ARG005 - nothing is shown
         return
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading layers", total=total)
-        yield lambda: bar.advance(task)
+        task = bar.add_task(title, total=total)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,187 @@
+"""The number that effects are measured on.
+
+Axes: B batch, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard._indices import check_whole
+from regard._shapes import Float, Int
+
+
+@dataclass(frozen=True)
+class LogProbability:
+    """Log-probability of a token, in nats.
+
+    Attributes:
+        token: its id.
+        position: the token after which it is expected; negative from the end.
+    """
+
+    token: int
+    position: int = -1
+
+    def __post_init__(self) -> None:
+        _check(self.token, self.position)
+
+    def __str__(self) -> str:
+        return f"log-probability of token {self.token} at position {self.position}"
+
+    def __call__(self, output: Any) -> Float[Tensor, " B"]:
+        """Read it from what a model returned."""
+        logits = _logits_at(output, self.token, self.position)
+        return logits.double().log_softmax(dim=-1)[:, self.token]
+
+
+@dataclass(frozen=True)
+class Logit:
+    """Logit of a token.
+
+    Attributes:
+        token: its id.
+        position: the token after which it is expected; negative from the end.
+    """
+
+    token: int
+    position: int = -1
+
+    def __post_init__(self) -> None:
+        _check(self.token, self.position)
+
+    def __str__(self) -> str:
+        return f"logit of token {self.token} at position {self.position}"
+
+    def __call__(self, output: Any) -> Float[Tensor, " B"]:
+        """Read it from what a model returned."""
+        return _logits_at(output, self.token, self.position)[:, self.token].double()
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """Mean negative log-likelihood of each next token of a text, in nats."""
+
+    ids: Int[Tensor, " T"]
+    present: Tensor | None = None
+    """Which tokens are no padding, ``(T,)``."""
+
+    def __str__(self) -> str:
+        return "loss"
+
+    def __call__(self, output: Any) -> Float[Tensor, " B"]:
+        """Read it from what a model returned."""
+        logits = _logits(output)
+        if logits.shape[1] != len(self.ids):
+            raise ValueError(
+                f"target='loss' needs logits of each of the {len(self.ids)} tokens, but they are "
+                f"{tuple(logits.shape)}; give a function of the output as target"
+            )
+        following = self.ids[1:].to(logits.device)
+        losses = torch.stack(
+            [  # one by one: of a large vocabulary, several in float32 would take gigabytes
+                F.cross_entropy(sequence[:-1].float(), following, reduction="none")
+                for sequence in logits
+            ]
+        )
+        if self.present is not None:
+            both = self.present[1:] & self.present[:-1]
+            losses = losses[:, both.to(logits.device)]
+        return losses.double().mean(dim=-1)
+
+
+Target = LogProbability | Logit | Literal["loss"] | Callable[[Any], Any]
+
+
+def target_of(target: Target, inputs: Mapping[str, Any] | None) -> tuple[str, Callable[[Any], Any]]:
+    """Name a target, and the function that reads it from a model's output.
+
+    Args:
+        target: as `effects` has it.
+        inputs: the model's keyword inputs, with ``input_ids`` if known; None if nothing is known.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: for the loss of a text that is not known, or too short.
+    """
+    if isinstance(target, str):
+        return "loss", _loss(target, inputs)
+    if isinstance(target, (LogProbability, Logit)):
+        return str(target), target
+    if not callable(target):
+        raise TypeError(
+            "target must be a regard.LogProbability, a regard.Logit, 'loss' or a function of the "
+            f"model's output, but is {target!r}"
+        )
+    return getattr(target, "__name__", type(target).__name__), target
+
+
+def numbers(result: Any, count: int) -> Float[Tensor, " B"]:
+    """Check what a target gave: a number for each of so many sequences.
+
+    Raises:
+        TypeError: if it is no tensor or number.
+        ValueError: for another shape.
+    """
+    if not isinstance(result, (Tensor, float, int)):
+        raise TypeError(
+            f"target gave {type(result).__name__}; it must give a tensor with a number for each "
+            "sequence, such as output.logits[:, -1, 7]"
+        )
+    result = torch.as_tensor(result)
+    if result.shape != (count,) and (count > 1 or result.numel() != 1):
+        raise ValueError(
+            f"target gave a tensor of shape {tuple(result.shape)} for {count} sequences; it must "
+            f"give ({count},), a number for each"
+        )
+    return result.reshape(count).double()
+
+
+def _loss(target: str, inputs: Mapping[str, Any] | None) -> Loss:
+    if target != "loss":
+        raise ValueError(f"target must be 'loss', not {target!r}; strings name no other target")
+    ids: Tensor | None = None if inputs is None else inputs.get("input_ids")
+    if ids is None:
+        raise ValueError(
+            "target='loss' needs the ids of the text: give run as token ids, or as a mapping with "
+            "input_ids; else give a function of the output as target"
+        )
+    if ids.shape[-1] < 2:
+        raise ValueError("target='loss' needs at least two tokens, the second of which is foreseen")
+    mask = None if inputs is None else inputs.get("attention_mask")
+    present = mask[0].bool() if isinstance(mask, Tensor) and mask.shape == ids.shape else None
+    return Loss(ids[0], present)
+
+
+def _check(token: int, position: int) -> None:
+    check_whole(token, "token")
+    check_whole(position, "position")
+    if token < 0:
+        raise ValueError(f"token must be an id from 0, but is {token}")
+
+
+def _logits_at(output: Any, token: int, position: int) -> Float[Tensor, "B V"]:
+    logits = _logits(output)
+    tokens, vocabulary = logits.shape[1:]
+    if not -tokens <= position < tokens:
+        raise ValueError(f"target: position is {position}, but the output has {tokens} tokens")
+    if token >= vocabulary:
+        raise ValueError(f"target: token is {token}, but the vocabulary ends at {vocabulary - 1}")
+    return logits[:, position]
+
+
+def _logits(output: Any) -> Float[Tensor, "B T V"]:
+    logits = getattr(output, "logits", output)
+    if not isinstance(logits, Tensor) or logits.ndim != 3:
+        found = f"of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else "missing"
+        raise TypeError(
+            f"target: logits (B, T, V) of {type(output).__name__} are {found}; give a function of "
+            "the output as target"
+        )
+    return logits

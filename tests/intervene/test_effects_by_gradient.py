@@ -1,0 +1,130 @@
+"""Attribution patching: the derivative of a number by each head's context, and its check."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard.gpt import GPT, GPTConfig
+
+LAYERS, HEADS, DIM, VOCAB = 2, 3, 15, 23
+SIZE = DIM // HEADS
+TARGET = regard.Logit(7)
+
+
+@pytest.fixture
+def gpt():
+    torch.manual_seed(0)
+    config = GPTConfig(vocab_size=VOCAB, context=20, layers=LAYERS, heads=HEADS, dim=DIM)
+    model = GPT(config).double().eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model.requires_grad_(requires_grad=False)
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(VOCAB, (11,), generator=torch.Generator().manual_seed(0))
+
+
+def scaled(model, layer, head, factor, ids):
+    """The target where a head's context is multiplied by a factor."""
+
+    def multiply(_, args):
+        context = args[0].clone()
+        context[..., head * SIZE : (head + 1) * SIZE] *= factor
+        return (context,)
+
+    with torch.no_grad(), model.h[layer].attn.c_proj.register_forward_pre_hook(multiply):
+        return float(TARGET(model(ids[None])))
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_it_is_the_derivative_by_a_factor_on_the_context(gpt, ids, trained):
+    gpt.requires_grad_(requires_grad=trained)
+    effects = regard.effects(gpt, ids, TARGET, method="gradient")
+    step = 1e-4
+    for (layer, head), value in zip(effects.places, effects.values.flatten().tolist(), strict=True):
+        above, below = (scaled(gpt, layer, head, 1 + sign * step, ids) for sign in (1, -1))
+        # Ablation takes the factor from 1 to 0.
+        assert value == pytest.approx(-(above - below) / (2 * step), rel=1e-5, abs=1e-7)
+    assert effects.unchanged == pytest.approx(scaled(gpt, 0, 0, 1, ids))
+    assert all(parameter.grad is None for parameter in gpt.parameters())
+    assert "approximate" in repr(effects)
+
+
+@pytest.mark.parametrize("by", ["zero", "mean"])
+def test_where_the_number_is_linear_it_is_the_ablation(by):
+    torch.manual_seed(0)
+    layer = regard.nn.MultiHeadAttention(DIM, HEADS, mask=regard.causal())
+    x = torch.randn(1, 7, DIM)
+
+    def measure(method):
+        return regard.effects(layer, {"x": x}, lambda y: y[:, -1, 4], method=method, by=by).values
+
+    torch.testing.assert_close(measure("gradient"), measure("ablation"), atol=1e-6, rtol=1e-5)
+
+
+def test_layers_and_heads_can_be_chosen(gpt, ids):
+    whole = regard.effects(gpt, ids, TARGET, method="gradient")
+    part = regard.effects(gpt, ids, TARGET, method="gradient", layers=1, heads=[0, 2])
+    torch.testing.assert_close(part.values, whole.values[1:, [0, 2]])
+
+
+def test_what_the_number_does_not_rest_on_has_effect_0(gpt, ids):
+    def run(model):
+        return model(ids), model.h[0].attn(model.wte(ids)[None])
+
+    whole = regard.effects(gpt, run, lambda outputs: outputs[1][:, 0, 0], method="gradient")
+    assert whole.values[0].abs().max() > 0
+    assert (whole.values[1:] == 0).all()
+
+
+def test_torchs_own_layers_have_gradients_too():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(DIM, HEADS, 16, batch_first=True)
+    model, x = (
+        nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(),
+        torch.randn(1, 6, DIM),
+    )
+    effects = regard.effects(model, {"src": x}, lambda y: y[:, 0, 0], method="gradient")
+    assert effects.values.shape == (2, HEADS)
+    assert effects.check(6).rank_correlation > 0.5
+
+
+def test_a_check_ablates_the_largest(gpt, ids):
+    effects = regard.effects(gpt, ids, TARGET, method="gradient")
+    check = effects.check(4)
+    assert check.approximate == tuple(effects.largest(4))
+    true = regard.effects(gpt, ids, TARGET)
+    for one, other in zip(check.approximate, check.true, strict=True):
+        assert (one.place, one.name) == (other.place, other.name)
+        assert other.value == pytest.approx(float(true.values[other.place]), abs=1e-12)
+    approximate = torch.tensor([effect.value for effect in check.approximate])
+    ablated = torch.tensor([effect.value for effect in check.true])
+    ranks = torch.stack([approximate.argsort().argsort(), ablated.argsort().argsort()])
+    # Without ties: 1 − 6 Σ d² / (n (n² − 1)).
+    distance = int((ranks[0] - ranks[1]).square().sum())
+    assert check.rank_correlation == pytest.approx(1 - 6 * distance / (4 * (4**2 - 1)))
+    assert repr(check).endswith(f"rank correlation: {check.rank_correlation:.2f}")
+
+
+def test_equal_values_have_no_order():
+    layer = regard.nn.MultiHeadAttention(DIM, HEADS, mask=regard.causal())
+    x = torch.zeros(1, 5, DIM)
+    effects = regard.effects(layer, {"x": x}, lambda y: y[:, -1, 4], method="gradient")
+    assert math.isnan(effects.check(3).rank_correlation)
+
+
+def test_what_is_no_approximation_needs_no_check(gpt, ids):
+    with pytest.raises(ValueError, match="are those of ablation, not approximate"):
+        regard.effects(gpt, ids, TARGET).check(3)
+    with pytest.raises(ValueError, match="at least 2 to compare an order"):
+        regard.effects(gpt, ids, TARGET, method="gradient").check(1)
+
+
+def test_a_target_without_a_gradient_is_refused(gpt, ids):
+    with pytest.raises(ValueError, match="the target has no gradient"):
+        regard.effects(gpt, ids, lambda logits: logits[0, -1, 7].detach(), method="gradient")

@@ -1,0 +1,127 @@
+"""Effects in models of transformers are those of ablating head by head, one run each."""
+
+from functools import partial
+
+import pytest
+import torch
+from record.models.classes import randomize
+from torch import nn
+
+import regard
+from regard import Intervention
+
+hf = pytest.importorskip("transformers")
+
+SIZES = {
+    "vocab_size": 37,
+    "hidden_size": 24,
+    "intermediate_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
+TOKENS = {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
+MODELS = {
+    "gpt2": (
+        hf.GPT2LMHeadModel,
+        hf.GPT2Config(vocab_size=37, n_embd=24, n_layer=3, n_head=4, n_positions=40, **TOKENS),
+    ),
+    "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(num_key_value_heads=2, **SIZES, **TOKENS)),
+    "gemma2": (
+        hf.Gemma2ForCausalLM,
+        hf.Gemma2Config(num_key_value_heads=2, head_dim=6, sliding_window=5, **SIZES, **TOKENS),
+    ),
+    "bert": (hf.BertForMaskedLM, hf.BertConfig(**SIZES)),
+}
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    torch.manual_seed(0)
+    kind, config = MODELS[request.param]
+    implementation = "eager" if request.param == "gemma2" else "sdpa"
+    return randomize(kind._from_config(config, attn_implementation=implementation)).eval()
+
+
+@pytest.fixture
+def inputs():
+    ids = torch.randint(2, 37, (1, 9), generator=torch.Generator().manual_seed(0))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def one_by_one(model, inputs, target, state):
+    with torch.no_grad(), regard.intervene(model) as change:
+        state(change)
+        return float(target(model(**inputs)))
+
+
+def test_heads(model, inputs):
+    target = regard.LogProbability(5)
+    effects = regard.effects(model, inputs, target)
+    assert effects.values.shape == (3, 4)
+    assert effects.values.abs().max() > 1e-3
+    for (layer, head), value in zip(effects.places, effects.values.flatten().tolist(), strict=True):
+        changed = one_by_one(
+            model, inputs, target, partial(Intervention.ablate, layers=layer, heads=head)
+        )
+        assert value == pytest.approx(changed - effects.unchanged, abs=1e-5)
+
+
+def test_keys(model, inputs):
+    effects = regard.effects(model, inputs, "loss", over="keys", batch_size=3)
+    assert effects.values.shape == (9,)
+    ids = inputs["input_ids"][0]
+
+    def loss(output):
+        return nn.functional.cross_entropy(output.logits[0, :-1], ids[1:])
+
+    for key, value in enumerate(effects.values.tolist()[:-1]):
+        changed = one_by_one(
+            model,
+            inputs,
+            loss,
+            partial(Intervention.knock_out, keys=key, queries=slice(key + 1, None)),
+        )
+        assert value == pytest.approx(changed - effects.unchanged, abs=1e-5)
+
+
+def test_gradients_point_where_ablation_goes(model, inputs):
+    check = regard.effects(model, inputs, regard.Logit(5), method="gradient").check(12)
+    assert check.rank_correlation > 0.4
+
+
+def test_an_encoder_s_decoder():
+    torch.manual_seed(0)
+    config = hf.T5Config(
+        vocab_size=37, d_model=24, d_kv=6, d_ff=32, num_layers=2, num_heads=4, **{
+            **TOKENS, "decoder_start_token_id": 0
+        }
+    )  # fmt: skip
+    model = randomize(hf.T5ForConditionalGeneration(config)).eval()
+    ids = torch.randint(2, 37, (1, 7))
+    inputs = {"input_ids": ids, "decoder_input_ids": ids.flip(1)}
+    target = regard.Logit(5)
+    effects = regard.effects(model, inputs, target)
+    assert effects.values.shape == (2, 4)
+    for (layer, head), value in zip(effects.places, effects.values.flatten().tolist(), strict=True):
+        changed = one_by_one(
+            model, inputs, target, partial(Intervention.ablate, layers=layer, heads=head)
+        )
+        assert value == pytest.approx(changed - effects.unchanged, abs=1e-4)
+
+
+def test_a_generation_is_a_run():
+    torch.manual_seed(0)
+    kind, config = MODELS["llama"]
+    model = randomize(kind._from_config(config, attn_implementation="sdpa")).eval()
+    ids = torch.randint(2, 37, (1, 5))
+
+    def generate(model):
+        return model.generate(
+            ids, max_new_tokens=4, do_sample=False, output_logits=True, return_dict_in_generate=True
+        )
+
+    effects = regard.effects(model, generate, lambda out: out.logits[-1][:, 3], layers=1)
+    with regard.intervene(model) as change:
+        change.ablate(layers=1, heads=2)
+        changed = float(generate(model).logits[-1][0, 3])
+    assert float(effects.values[0, 2]) == pytest.approx(changed - effects.unchanged, abs=1e-5)
