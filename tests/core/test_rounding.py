@@ -8,7 +8,7 @@ import pytest
 import torch
 from record.models.classes import CASES
 from support.cpu_paths import SETS, forced, streamed
-from support.patterns import flat, inputs, masks
+from support.patterns import afresh, flat, inputs, masks
 from support.rounding import RoundedByShape
 
 import regard
@@ -62,14 +62,6 @@ def dtype(request):
     else:
         with streamed(*([2**11] if name.endswith("blocks") else [])):
             yield torch.float64 if name.startswith("float64") else torch.float32
-
-
-def afresh(pattern, rows=None, heads=None):
-    """Some rows and heads of a pattern, whose log-sum-exps are computed anew."""
-    problem = pattern.problem
-    if heads is not None:
-        problem = problem.select(heads)
-    return regard.Pattern.of(problem if rows is None else problem.at(torch.tensor(rows)), None)
 
 
 def of_rows(pattern):

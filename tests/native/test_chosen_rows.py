@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support.cpu_paths import SETS
-from support.patterns import flat, inputs, masks
+from support.patterns import afresh, flat, inputs, masks
 
 import regard
 from regard.pattern.readouts import Distance, Entropy, Mass, Max, TopK
@@ -21,14 +21,6 @@ def rows_of(pattern):
     """Everything that a row has of its own; heads and rows are the first axes."""
     log, (*numbers, top) = pattern.logsumexp, pattern.read(*OF_ROWS)
     return [log, pattern.dense(), *numbers, *flat([top])]
-
-
-def afresh(pattern, rows=None, heads=None):
-    """Some rows and heads of a pattern, whose log-sum-exps are computed anew."""
-    problem = pattern.problem
-    if heads is not None:
-        problem = problem.select(heads)
-    return regard.Pattern.of(problem if rows is None else problem.at(torch.tensor(rows)), None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

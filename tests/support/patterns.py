@@ -35,6 +35,14 @@ def everything(pattern, readouts=READOUTS):
     }
 
 
+def afresh(pattern, rows=None, heads=None):
+    """Some rows and heads of a pattern, whose log-sum-exps are computed anew."""
+    problem = pattern.problem
+    if heads is not None:
+        problem = problem.select(heads)
+    return regard.Pattern.of(problem if rows is None else problem.at(torch.tensor(rows)), None)
+
+
 def defined_readouts(size, marked):
     """One of each kind that is computed by a definition."""
     sums = (Offsets(size), Mass(marked), Image(size, 10 - size))
