@@ -13,16 +13,13 @@ from regard.cli.model import describe, head_steps, read
 from regard.cli.subject import write_report
 from regard.cli.text import read_text
 from regard.explorer import ModelSubject
+from regard.explorer.example import EXAMPLE
 from regard.gpt import CheckpointError, load
 from regard.view.report import all_heads, one_head
 
 __all__ = ["explain"]
 
 _SHIPPED = "the model that comes with regard"
-_EXAMPLE = (
-    "The with statement wraps the execution of a block. The with statement lets common patterns "
-    "be reused. The with statement"
-)
 
 
 def explain(
@@ -75,7 +72,7 @@ def explain(
     with user_errors(CheckpointError, OSError):
         network, tokenizer = load(model, device=place)
     with user_errors(ValueError):  # a character that this tokenizer has no token for
-        whole = tokenizer.encode(_EXAMPLE if content is None else content)
+        whole = tokenizer.encode(EXAMPLE if content is None else content)
     config = network.config
     chunks = [whole[i : i + config.context] for i in range(0, len(whole), config.context)]
     ids = chunks[_number("--chunk", chunk, len(chunks), "the text makes chunks")]

@@ -56,7 +56,7 @@ def subject_of(
         device: where it computes.
 
     Raises:
-        MisuseError: it holds neither, or a text is set for a recording, or there is no such device.
+        MisuseError: it holds neither, a text is set for a recording, or the device does not exist.
     """
     place = device_of(device)
     with user_errors(CheckpointError, RecordError, ExplorerError, OSError):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from regard.explorer._run import Run
     from regard.explorer._work import Lane, Work
 
-__all__ = ["Lines", "Numbers", "describe", "drawn", "lines", "numbers"]
+__all__ = ["Lines", "Numbers", "describe", "lines", "numbers", "token_entry"]
 
 
 class Numbers(Response):
@@ -36,7 +36,7 @@ class Lines(StreamingResponse):
 
 def describe(run: Run) -> Response:
     """Describe a run, as JSON at once: FastAPI goes through a long text token by token first."""
-    return JSONResponse(run.described())
+    return JSONResponse(run.describe())
 
 
 def numbers(tensor: torch.Tensor, *names: str) -> Numbers:
@@ -46,12 +46,12 @@ def numbers(tensor: torch.Tensor, *names: str) -> Numbers:
     return Numbers(data, headers=headers)
 
 
-def drawn(step: dict[str, Any]) -> dict[str, Any]:
+def token_entry(step: dict[str, Any]) -> dict[str, Any]:
     """Describe a token that was drawn, or the run over all of them."""
     if "run" in step:
-        return {"run": step["run"].described()}
+        return {"run": step["run"].describe()}
     piece = step["piece"]
-    return {"token": step["token"], "text": readable(piece), "shown": visible(piece)}
+    return {"token": step["token"], "text": readable(piece), "label": visible(piece)}
 
 
 async def lines(

@@ -28,8 +28,8 @@ def rows(pattern: Pattern, first: int, stop: int) -> Pattern:
     return pattern.crop((first, stop))
 
 
-class Unfinished:
-    """A head whose log-sum-exps are being computed: what is cancelled is continued later."""
+class PendingHead:
+    """A head whose log-sum-exps are being computed; after cancellation the next call continues."""
 
     def __init__(self, pattern: Pattern) -> None:
         self._pattern = pattern
@@ -38,15 +38,11 @@ class Unfinished:
         self._lock = Lock()
 
     def finish(self, cancelled: Event | None) -> Pattern:
-        """Give the head with its log-sum-exps; while one thread works, others wait for it.
-
-        Raises:
-            ReplacedError: the event was set meanwhile.
-        """
+        """Return the head with its log-sum-exps; while one thread computes them, others wait."""
         while not self._lock.acquire(timeout=_PATIENCE):
             require_wanted(cancelled)
         try:
-            for first, stop in _bands(self._pattern, self._next):
+            for first, stop in bands(self._pattern, _BAND, self._next):
                 require_wanted(cancelled)
                 band = rows(self._pattern, first, stop)
                 band.read()
@@ -58,11 +54,7 @@ class Unfinished:
 
 
 def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
-    """Draw a head small, ``(min(size, L), min(size, S))``: what `Pattern.image` gives.
-
-    Raises:
-        ReplacedError: the event was set meanwhile.
-    """
+    """Draw a head small, ``(min(size, L), min(size, S))``: what `Pattern.image` gives."""
     queries, keys = pattern.shape
     height = min(size, queries)
     if queries * keys <= _BAND or height == queries:
@@ -87,15 +79,11 @@ def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
     return (sums * height / queries).to(pattern.dtype)
 
 
-def along(pattern: Pattern, cancelled: Event | None) -> Tensor:
-    """Read entropy, distance, weight on the first key and weight received, ``(4, L)``.
-
-    Raises:
-        ReplacedError: the event was set meanwhile.
-    """
+def readouts_along(pattern: Pattern, cancelled: Event | None) -> Tensor:
+    """Read entropy, distance, weight on the first key and weight received, ``(4, L)``."""
     of_rows: list[Tensor] = []
     received = torch.zeros(pattern.shape[-1], dtype=torch.float64, device=pattern.device)
-    for first, stop in _bands(pattern):
+    for first, stop in bands(pattern, _BAND):
         require_wanted(cancelled)
         *of_band, part = rows(pattern, first, stop).read(Entropy(), Distance(), Mass(0), Received())
         of_rows.append(torch.stack(of_band))
@@ -103,8 +91,8 @@ def along(pattern: Pattern, cancelled: Event | None) -> Tensor:
     return torch.cat([torch.cat(of_rows, dim=-1), received.to(pattern.dtype)[None]])
 
 
-class Until(Readout[None, None]):
-    """Reads nothing, but ends the reading of the others with `ReplacedError` once it is cancelled.
+class CancelCheck(Readout[None, None]):
+    """Reads nothing, but ends a pass with `ReplacedError` once it is cancelled.
 
     Only those that are streamed in blocks are ended midway.
     """
@@ -113,31 +101,32 @@ class Until(Readout[None, None]):
         self._off = cancelled
 
     def begin(self, sizes: Sizes) -> None:  # noqa: ARG002 - Readout's signature
-        """Look before anything is computed."""
+        """Check before anything is computed."""
         require_wanted(self._off)
 
     def add(self, state: None, block: WeightBlock) -> None:  # noqa: ARG002 - Readout's signature
-        """Look between blocks."""
+        """Check between blocks."""
         require_wanted(self._off)
 
     def finish(self, state: None, sizes: Sizes) -> None:
-        """Give nothing."""
+        """Return nothing."""
 
 
-def reader(cancelled: Event | None) -> Read:
-    """Read as `Pattern.read` does, until it is cancelled; see `Until`."""
+def cancellable_reader(cancelled: Event | None) -> Read:
+    """Read as `Pattern.read` does, until it is cancelled; see `CancelCheck`."""
 
     def read(pattern: Pattern, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
         require_wanted(cancelled)
         if not all(readout.has_kernel for readout in readouts):  # it is streamed
-            return pattern.read(*readouts, Until(cancelled))[:-1]
+            return pattern.read(*readouts, CancelCheck(cancelled))[:-1]
         return pattern.read(*readouts)
 
     return read
 
 
-def _bands(pattern: Pattern, first: int = 0) -> Iterator[tuple[int, int]]:
+def bands(pattern: Pattern, weights: int, first: int = 0) -> Iterator[tuple[int, int]]:
+    """Cut a head's rows into ranges of so many weights each."""
     queries, keys = pattern.shape
-    height = max(1, _BAND // max(keys, 1))
+    height = max(1, weights // max(keys, 1))
     for start in range(first, queries, height):
         yield start, min(start + height, queries)

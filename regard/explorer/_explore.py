@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Server(uvicorn.Server):
-    """A server that cancels its computations as soon as a signal ends it, not at last."""
+    """A server that cancels its computations as soon as a signal ends it."""
 
     def __init__(self, config: uvicorn.Config, work: Work) -> None:
         super().__init__(config)
@@ -36,7 +36,7 @@ class _Server(uvicorn.Server):
         await super().serve(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Hear a signal; what it interrupted may hold the locks that ending needs."""
+        """Handle a signal later: what it interrupted may hold the locks that closing needs."""
         self._loop.call_soon_threadsafe(self._work.close)
         super().handle_exit(sig, frame)
 
@@ -67,16 +67,16 @@ class Explorer:
                 f"{host}, port {port}, can't be listened on: {error.strerror}; give another, or "
                 "port 0 for one that is free"
             ) from error
-        self._socket.listen()  # whoever opens the page at once waits, and is not turned away
+        self._socket.listen()  # a page that is opened at once waits, and is not refused
         self.host, self.port = host, self._socket.getsockname()[1]
         self._subject, self._work = subject, Work()
         config = uvicorn.Config(
             application(subject, host, self._work),
-            log_level="error",  # what asks for a websocket is no news to who runs the command
+            log_level="error",  # requests for a websocket are not logged
             access_log=False,
             http=Protocol,
             ws="none",
-            timeout_graceful_shutdown=2,  # a computation that can't be called off is not waited for
+            timeout_graceful_shutdown=2,  # native code can't be cancelled
         )
         self._server = _Server(config, self._work)
         self._thread: threading.Thread | None = None
@@ -99,7 +99,7 @@ class Explorer:
 
     @property
     def computing(self) -> bool:
-        """Whether a thread computes, be it for nobody: native code can't be ended midway."""
+        """Whether a thread computes; native code goes on after its request is cancelled."""
         return self._work.computing
 
     def stop(self) -> None:

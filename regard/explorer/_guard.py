@@ -1,4 +1,4 @@
-"""Who may ask: this machine's own pages, and no other.
+"""Which requests are answered: those of this machine's own pages.
 
 A page of another site can send requests to a server on this machine. It can't choose their Host
 and Origin: a name that was rebound to 127.0.0.1 stays in the Host, and another site in the Origin.

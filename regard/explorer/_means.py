@@ -5,7 +5,7 @@ Axes: L queries, S keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.explorer._bands import rows
-from regard.explorer._windows import averaged
+from regard.explorer._bands import bands, rows
+from regard.explorer._windows import Window, average_window
 from regard.explorer._work import require_wanted
 from regard.pattern import Pattern
 
@@ -27,17 +27,9 @@ class Mean:
 
     patterns: Sequence[Pattern]
 
-    def map(
-        self, queries: tuple[int, int], keys: tuple[int, int], block: int, cancelled: Event
-    ) -> Tensor:
-        """Average a window down to cells: the mean of the heads' windows, see `averaged`.
-
-        Raises:
-            ReplacedError: the event was set meanwhile.
-        """
-        cells = self._mean(
-            lambda pattern: averaged(pattern, queries, keys, block, cancelled), cancelled
-        )
+    def map(self, window: Window, cancelled: Event) -> Tensor:
+        """Average a window down to cells: the mean of the heads' windows, see `average_window`."""
+        cells = self._mean(lambda pattern: average_window(pattern, window, cancelled), cancelled)
         return cells.to(self.patterns[0].dtype)
 
     def row(self, query: int, cancelled: Event | None = None) -> Tensor:
@@ -51,16 +43,14 @@ class Mean:
     def readouts(self, cancelled: Event | None = None) -> Tensor:
         """Entropy, distance, weight on the first key and weight received, ``(4, L)``.
 
-        They are those of the mean pattern. Its entropy is no mean of entropies, so all rows of it
-        are computed.
-
-        Raises:
-            ReplacedError: the event was set meanwhile.
+        They are those of the mean pattern. Its entropy is not the mean of the heads' entropies, so
+        all its rows are computed.
         """
-        length, keys = self.patterns[0].shape
         of_rows = []
-        received = torch.zeros(keys, dtype=torch.float64, device=self.patterns[0].device)
-        for first, stop in _bands(0, length, max(1, _BAND // max(keys, 1))):
+        received = torch.zeros(
+            self.patterns[0].shape[-1], dtype=torch.float64, device=self.patterns[0].device
+        )
+        for first, stop in bands(self.patterns[0], _BAND):
             band = Mean([rows(pattern, first, stop) for pattern in self.patterns])
             distance = band._mean(lambda pattern: pattern.distance(), cancelled)
             low, high = band._span()
@@ -91,8 +81,3 @@ class Mean:
             total = part.double() if total is None else total.add_(part)
         assert total is not None, "a layer has heads"
         return total.div_(len(self.patterns))
-
-
-def _bands(first: int, stop: int, height: int) -> Iterator[tuple[int, int]]:
-    for start in range(first, stop, height):
-        yield start, min(start + height, stop)

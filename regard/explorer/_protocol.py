@@ -1,4 +1,4 @@
-"""Connections that are ended where the rest of a request does not come."""
+"""Connections that are closed where a request is not completed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IDLE = 30.0
 
 
 class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """uvicorn's, which ends connections between requests but waits for half of one for ever."""
+    """uvicorn's, which waits forever for half a request, with a time limit."""
 
     cycle: Any
     _end: asyncio.TimerHandle | None = None

@@ -74,7 +74,7 @@ def report_html(subject: Subject, *, start: str = "") -> str:
         about,
         [
             ReportRun(
-                described=run.described(),
+                description=run.describe(),
                 scores=[run.scores(place) for place in range(len(layers))],
                 layers=layers,
                 values=run.values,

@@ -14,11 +14,12 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from regard.errors import Error
-from regard.explorer._answers import Lines, Numbers, describe, drawn, lines, numbers
+from regard.explorer._answers import Lines, Numbers, describe, lines, numbers, token_entry
 from regard.explorer._errors import ExplorerError
 from regard.explorer._run import MEAN, Run
 from regard.explorer._sentences import NAME, PLACE, RANGE
 from regard.explorer._walk import STRONGEST
+from regard.explorer._windows import Window
 from regard.explorer._work import Lane, ReplacedError, Work
 from regard.explorer.subjects import CHARACTERS, GENERATED, ModelSubject, Subject
 from regard.explorer.training import TrainingHistory
@@ -105,7 +106,7 @@ class Jobs:
         try:
             await asyncio.wait({job, hang_up}, return_when=asyncio.FIRST_COMPLETED)
             if not job.done():
-                raise ReplacedError("replaced")  # nobody reads it
+                raise ReplacedError("replaced")  # the sender has hung up
             return await job
         finally:
             hang_up.cancel()
@@ -148,6 +149,29 @@ async def _jobs(request: Request) -> Jobs:
 
 
 CurrentRun = Annotated[Run, Depends(_run)]
+
+
+async def _place(run: CurrentRun, layer: Place, head: Place) -> tuple[int | str, int | str]:
+    """Layer and head, of which each may be a mean."""
+    if layer == MEAN:
+        if head != MEAN:
+            raise ExplorerError("a mean over layers is one over heads too; ask for head=mean")
+        return MEAN, MEAN
+    _require_head(run, int(layer), None if head == MEAN else int(head))
+    return int(layer), MEAN if head == MEAN else int(head)
+
+
+async def _query(run: CurrentRun, query: Whole) -> int:
+    return _require("query", query, len(run.tokens))
+
+
+async def _key(run: CurrentRun, key: Whole) -> int:
+    return _require("key", key, len(run.tokens))
+
+
+CurrentPlace = Annotated[tuple[int | str, int | str], Depends(_place)]
+CurrentQuery = Annotated[int, Depends(_query)]
+CurrentKey = Annotated[int, Depends(_key)]
 CurrentJobs = Annotated[Jobs, Depends(_jobs)]
 View = Annotated[str | None, Depends(_view)]
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -175,11 +199,11 @@ async def about(subject: CurrentSubject) -> dict[str, Any]:
 @router.get("/training")
 async def training(subject: CurrentSubject) -> dict[str, Any]:
     """Tell how the heads formed while the model was trained."""
-    return _training(subject).described()
+    return _training(subject).describe()
 
 
 @router.get("/training/{step}/thumbnails", response_class=Numbers)
-async def trained(subject: CurrentSubject, step: Update) -> Numbers:
+async def training_thumbnails(subject: CurrentSubject, step: Update) -> Numbers:
     """Small pictures of all heads at a recorded update."""
     try:
         pictures = _training(subject).images(step)
@@ -196,7 +220,7 @@ async def read(subject: CurrentSubject, jobs: CurrentJobs, view: View, text: Tex
 
 
 @router.get("/runs/{name}")
-async def described(run: CurrentRun, jobs: CurrentJobs, view: View) -> Response:
+async def describe_run(run: CurrentRun, jobs: CurrentJobs, view: View) -> Response:
     """Describe an open run."""
     return await jobs.run(view, describe, run, lane=Lane.QUICK)
 
@@ -218,7 +242,7 @@ async def generate(
     steps = require_model(subject).generate(
         run, tokens=options.tokens, temperature=options.temperature, seed=options.seed
     )
-    entries = map(drawn, steps)
+    entries = map(token_entry, steps)
     return Lines(lines(jobs.work, Lane.SHOWN, lambda _: next(entries, None)))
 
 
@@ -247,73 +271,61 @@ async def thumbnails(
 @router.get("/runs/{name}/map", response_class=Numbers)
 async def window(
     run: CurrentRun,
+    place: CurrentPlace,
     jobs: CurrentJobs,
     view: View,
-    layer: Place,
-    head: Place,
     queries: Range,
     keys: Range,
     block: BlockSize,
 ) -> Numbers:
     """A window of a head's pattern or of a mean, averaged down to cells of block × block tokens."""
-    at = _require_heads(run, layer, head)
     rows, columns = (
         _range(name, value, len(run.tokens))
         for name, value in (("queries", queries), ("keys", keys))
     )
     _require_cells(block, rows, columns)
-    lane = _lane(quick=run.has_map(*at, rows, columns, block))
-    cells = await jobs.run(view, run.map, *at, rows, columns, block, lane=lane, cancel=True)
+    part = Window(rows, columns, block)
+    lane = _lane(quick=run.has_map(*place, part))
+    cells = await jobs.run(view, run.map, *place, part, lane=lane, cancel=True)
     return numbers(cells, "X-Rows", "X-Columns")
 
 
 @router.get("/runs/{name}/row", response_class=Numbers)
 async def row(
-    run: CurrentRun, jobs: CurrentJobs, view: View, layer: Place, head: Place, query: Whole
+    run: CurrentRun, place: CurrentPlace, query: CurrentQuery, jobs: CurrentJobs, view: View
 ) -> Numbers:
     """What a query attends to."""
-    at = _require_heads(run, layer, head)
-    _require("query", query, len(run.tokens))
-    lane = _lane(quick=run.has_row(*at))
-    return numbers(await jobs.run(view, run.row, *at, query, lane=lane, cancel=True))
+    lane = _lane(quick=run.has_row(*place))
+    return numbers(await jobs.run(view, run.row, *place, query, lane=lane, cancel=True))
 
 
 @router.get("/runs/{name}/column", response_class=Numbers)
 async def column(
-    run: CurrentRun, jobs: CurrentJobs, view: View, layer: Place, head: Place, key: Whole
+    run: CurrentRun, place: CurrentPlace, key: CurrentKey, jobs: CurrentJobs, view: View
 ) -> Numbers:
     """What attends to a key."""
-    at = _require_heads(run, layer, head)
-    _require("key", key, len(run.tokens))
-    lane = _lane(quick=run.has_column(*at))
-    return numbers(await jobs.run(view, run.column, *at, key, lane=lane, cancel=True))
+    lane = _lane(quick=run.has_column(*place))
+    return numbers(await jobs.run(view, run.column, *place, key, lane=lane, cancel=True))
 
 
 @router.get("/runs/{name}/cell")
 async def cell(
     run: CurrentRun,
+    place: CurrentPlace,
+    query: CurrentQuery,
+    key: CurrentKey,
     jobs: CurrentJobs,
     view: View,
-    layer: Place,
-    head: Place,
-    query: Whole,
-    key: Whole,
 ) -> dict[str, Any]:
     """One weight and its score."""
-    at = _require_heads(run, layer, head)
-    _require("query", query, len(run.tokens))
-    _require("key", key, len(run.tokens))
-    lane = _lane(quick=run.has_row(*at))
-    return await jobs.run(view, run.cell, *at, query, key, lane=lane, cancel=True)
+    lane = _lane(quick=run.has_row(*place))
+    return await jobs.run(view, run.cell, *place, query, key, lane=lane, cancel=True)
 
 
 @router.get("/runs/{name}/readouts", response_class=Numbers)
-async def readouts(
-    run: CurrentRun, jobs: CurrentJobs, view: View, layer: Place, head: Place
-) -> Numbers:
+async def readouts(run: CurrentRun, place: CurrentPlace, jobs: CurrentJobs, view: View) -> Numbers:
     """Entropy, distance, weight on the first token and weight received, along the text."""
-    at = _require_heads(run, layer, head)
-    return numbers(await jobs.run(view, run.readouts, *at, cancel=True))
+    return numbers(await jobs.run(view, run.readouts, *place, cancel=True))
 
 
 @router.get("/runs/{name}/steps")
@@ -323,14 +335,13 @@ async def steps(
     view: View,
     layer: Whole,
     head: Whole,
-    query: Whole,
+    query: CurrentQuery,
     first: Whole = 0,
     count: Page = STRONGEST,
     picked: Picked = None,
 ) -> dict[str, Any]:
     """One query's attention, number by number, for some of its keys."""
     _require_head(run, layer, head)
-    _require("query", query, len(run.tokens))
     if picked is not None:
         _require("key", picked, len(run.tokens))
     steps_of = partial(run.steps, first=first, count=count, picked=picked)
@@ -356,25 +367,16 @@ def require_model(
     return subject
 
 
-def _require(name: str, value: int, count: int) -> None:
+def _require(name: str, value: int, count: int) -> int:
     if value >= count:
         raise MissingError(f"there is no {name} {value}; there are 0 … {count - 1}")
+    return value
 
 
 def _require_head(run: Run, layer: int, head: int | None = None) -> None:
     _require("layer", layer, len(run.layers))
     if head is not None:
         _require("head", head, len(run.layers[layer].heads))
-
-
-def _require_heads(run: Run, layer: str, head: str) -> tuple[int | str, int | str]:
-    """Check numbers that may stand for a mean."""
-    if layer == MEAN:
-        if head != MEAN:
-            raise ExplorerError("a mean over layers is one over heads too; ask for head=mean")
-        return MEAN, MEAN
-    _require_head(run, int(layer), None if head == MEAN else int(head))
-    return int(layer), MEAN if head == MEAN else int(head)
 
 
 def _range(name: str, value: str, size: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""One sequence under one model: everything that the page asks about its patterns.
+"""One run of a model over a text: everything that the page asks about its patterns.
 
 Axes: H heads of a layer, L queries, S keys, D head dimension, Dv of value.
 """
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.explorer._bands import Unfinished, along, reader, rows, thumbnail
+from regard.explorer._bands import PendingHead, cancellable_reader, readouts_along, rows, thumbnail
 from regard.explorer._means import Mean
 from regard.explorer._walk import STRONGEST, walk
-from regard.explorer._windows import Windows, averaged
+from regard.explorer._windows import Window, Windows, average_window
 from regard.pattern import Pattern
 from regard.record import Layer
 from regard.record.head_scores import score_heads
@@ -57,17 +57,17 @@ class Run:
     _layers: dict[int, Pattern] = field(default_factory=dict)
     _heads: dict[tuple[int, int], Pattern] = field(default_factory=dict)
     _windows: Windows = field(default_factory=Windows)
-    _unfinished: dict[tuple[int, int], Unfinished] = field(default_factory=dict)
+    _pending: dict[tuple[int, int], PendingHead] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What the page shows first."""
         following = self.following
         return {
             "id": self.id,
             "title": self.title,
             "text": self.text,
-            "tokens": [{"text": readable(t), "shown": visible(t)} for t in self.tokens],
+            "tokens": [{"text": readable(t), "label": visible(t)} for t in self.tokens],
             "length": len(self.tokens),
             "causal": self.is_causal,
             "layers": [
@@ -77,7 +77,7 @@ class Run:
             "next": None
             if following is None
             else [
-                {"token": token, "text": readable(piece), "shown": visible(piece), "probability": p}
+                {"token": token, "text": readable(piece), "label": visible(piece), "probability": p}
                 | ({} if self.before is None else {"before": self.before[place]})
                 for place, (token, piece, p) in enumerate(following)
             ],
@@ -109,7 +109,7 @@ class Run:
                 known = self._heads[layer, head] = whole[head]
             return known
 
-    # What takes milliseconds
+    # Whether a request takes milliseconds
 
     def has_row(self, layer: int | str, head: int | str) -> bool:
         """Whether a row or a weight is a matter of milliseconds: it needs nothing of other rows."""
@@ -117,61 +117,50 @@ class Run:
 
     def has_column(self, layer: int | str, head: int | str) -> bool:
         """Whether a column is: it needs the log-sum-exps of all rows."""
-        return self.has_row(layer, head) and self._knows(layer, head)
+        return self.has_row(layer, head) and self._has_logsumexps(layer, head)
 
-    def has_map(
-        self,
-        layer: int | str,
-        head: int | str,
-        queries: tuple[int, int],
-        keys: tuple[int, int],
-        block: int,
-    ) -> bool:
+    def has_map(self, layer: int | str, head: int | str, window: Window) -> bool:
         """Whether a window is, see `map`: it is put together from larger ones, or small."""
-        if self._windows.hold((layer, head), len(self.tokens), queries, keys, block):
+        if self._windows.hold((layer, head), len(self.tokens), window):
             return True
-        area = (queries[1] - queries[0]) * (keys[1] - keys[0])
+        area = (window.queries[1] - window.queries[0]) * (window.keys[1] - window.keys[0])
         few = len(self._places(layer, head)) * area <= _WINDOW
-        return few and self._knows(layer, head)
+        return few and self._has_logsumexps(layer, head)
 
-    def _knows(self, layer: int | str, head: int | str) -> bool:
+    def _has_logsumexps(self, layer: int | str, head: int | str) -> bool:
         heads = [self.head(*place) for place in self._places(layer, head)]
         return all(pattern.has_logsumexp for pattern in heads)
 
-    def _known(self, layer: int, head: int, cancelled: Event | None) -> Pattern:
+    def _with_logsumexp(self, layer: int, head: int, cancelled: Event | None) -> Pattern:
         """One head with its log-sum-exps, which are computed but once."""
         pattern = self.head(layer, head)
         if pattern.has_logsumexp:
             return pattern
         with self._lock:
-            unfinished = self._unfinished.setdefault((layer, head), Unfinished(pattern))
+            unfinished = self._pending.setdefault((layer, head), PendingHead(pattern))
         known = unfinished.finish(cancelled)
         with self._lock:
-            self._unfinished.pop((layer, head), None)
+            self._pending.pop((layer, head), None)
             self._heads[layer, head] = known
         return known
 
-    # What is read off them
+    # Answers
 
     def scores(self, layer: int, cancelled: Event | None = None) -> dict[str, Any]:
-        """What each head of a layer does.
-
-        Raises:
-            ReplacedError: the event was set meanwhile.
-        """
+        """What each head of a layer does."""
         return _for_json(
             {
                 "layer": layer,
                 "heads": [
-                    self._scored(layer, place, cancelled)
+                    self._score(layer, place, cancelled)
                     for place in range(len(self.layers[layer].heads))
                 ],
             }
         )
 
-    def _scored(self, layer: int, place: int, cancelled: Event | None) -> dict[str, Any]:
+    def _score(self, layer: int, place: int, cancelled: Event | None) -> dict[str, Any]:
         entry = self.layers[layer]
-        known = self._known(layer, place, cancelled)
+        known = self._with_logsumexp(layer, place, cancelled)
         pattern = Pattern.of(replace(known.problem, leading=(1,)), known.logsumexp)
         part = regard.Layer(
             name=entry.name,
@@ -181,7 +170,9 @@ class Run:
             rows=entry.rows,
             get_pattern=lambda: pattern,
         )
-        (scores,) = score_heads([part], (self.tokens,), progress=False, read=reader(cancelled))
+        (scores,) = score_heads(
+            [part], (self.tokens,), progress=False, read=cancellable_reader(cancelled)
+        )
         return {
             "head": place,
             "role": scores.role,
@@ -190,55 +181,42 @@ class Run:
         }
 
     def thumbnails(self, layer: int, size: int, cancelled: Event | None = None) -> Tensor:
-        """Small pictures of all heads of a layer, ``(H, rows, columns)``.
-
-        Raises:
-            ReplacedError: the event was set meanwhile.
-        """
+        """Small pictures of all heads of a layer, ``(H, rows, columns)``."""
         heads = range(len(self.layers[layer].heads))
         return torch.stack(
-            [thumbnail(self._known(layer, head, cancelled), size, cancelled) for head in heads]
+            [
+                thumbnail(self._with_logsumexp(layer, head, cancelled), size, cancelled)
+                for head in heads
+            ]
         )
 
-    def map(
-        self,
-        layer: int | str,
-        head: int | str,
-        queries: tuple[int, int],
-        keys: tuple[int, int],
-        block: int,
-        cancelled: Event,
-    ) -> Tensor:
-        """Average a window of a head or a mean to cells of block × block, ``(rows, columns)``.
-
-        Raises:
-            ReplacedError: the event was set meanwhile.
-        """
+    def map(self, layer: int | str, head: int | str, window: Window, cancelled: Event) -> Tensor:
+        """Average a window of a head or a mean to cells of block × block, ``(rows, columns)``."""
         if MEAN in {layer, head}:
             average = self.mean(layer, head, cancelled).map
         else:
-            average = partial(averaged, self._known(int(layer), int(head), cancelled))
+            average = partial(
+                average_window, self._with_logsumexp(int(layer), int(head), cancelled)
+            )
         length = len(self.tokens)
-        return self._windows.read((layer, head), length, average, queries, keys, block, cancelled)
+        return self._windows.read((layer, head), length, average, window, cancelled)
 
     def mean(self, layer: int | str, head: int | str, cancelled: Event | None) -> Mean:
         """The mean over the heads of a layer, or of all layers; all its log-sum-exps are known."""
-        return Mean([self._known(*place, cancelled) for place in self._places(layer, head)])
+        return Mean(
+            [self._with_logsumexp(*place, cancelled) for place in self._places(layer, head)]
+        )
 
     def row(
         self, layer: int | str, head: int | str, query: int, cancelled: Event | None = None
     ) -> Tensor:
         """What a query attends to, ``(S,)``."""
-        return self._rows_alone(layer, head, query).row(0, cancelled)
+        return self._single_rows(layer, head, query).row(0, cancelled)
 
     def column(
         self, layer: int | str, head: int | str, key: int, cancelled: Event | None = None
     ) -> Tensor:
-        """What attends to a key, ``(L,)``.
-
-        Raises:
-            ReplacedError: the event was set meanwhile.
-        """
+        """What attends to a key, ``(L,)``."""
         return self.mean(layer, head, cancelled).column(key, cancelled)
 
     def cell(
@@ -250,7 +228,7 @@ class Run:
         cancelled: Event | None = None,
     ) -> dict[str, Any]:
         """One weight and what it comes from."""
-        row = self._rows_alone(layer, head, query)
+        row = self._single_rows(layer, head, query)
         if MEAN in {layer, head}:
             return _for_json(row.cell(0, key, cancelled))
         (pattern,) = row.patterns
@@ -266,22 +244,18 @@ class Run:
             }
         )
 
-    def _rows_alone(self, layer: int | str, head: int | str, query: int) -> Mean:
+    def _single_rows(self, layer: int | str, head: int | str, query: int) -> Mean:
         """One row of each head, which needs no log-sum-exp but its own."""
         heads = [self.head(*place) for place in self._places(layer, head)]
         return Mean([rows(pattern, query, query + 1) for pattern in heads])
 
     def readouts(self, layer: int | str, head: int | str, cancelled: Event | None = None) -> Tensor:
-        """Entropy, distance, weight on the first key and weight received, ``(4, L)``.
-
-        Raises:
-            ReplacedError: the event was set meanwhile.
-        """
+        """Entropy, distance, weight on the first key and weight received, ``(4, L)``."""
         mean = self.mean(layer, head, cancelled)
         return (
             mean.readouts(cancelled)
             if len(mean.patterns) > 1
-            else along(mean.patterns[0], cancelled)
+            else readouts_along(mean.patterns[0], cancelled)
         )
 
     def steps(

@@ -1,11 +1,11 @@
-"""What is wrong with a request, in sentences of our own."""
+"""Errors of a request, as plain sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["NAME", "PLACE", "RANGE", "misread"]
+__all__ = ["NAME", "PLACE", "RANGE", "describe_errors"]
 
 NAME = "^[A-Za-z0-9_-]+$"
 PLACE = "^([0-9]{1,9}|mean)$"
@@ -25,7 +25,7 @@ _WORDS = {
 _SHOWN = 40  # characters of what came
 
 
-def misread(problems: Iterable[Mapping[str, Any]]) -> str:
+def describe_errors(problems: Iterable[Mapping[str, Any]]) -> str:
     """Say what is wrong with the parts of a request that pydantic could not read, and where."""
     return "; ".join(map(_sentence, problems))
 

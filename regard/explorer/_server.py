@@ -1,4 +1,4 @@
-"""The server: one page and what it asks for, on this machine alone."""
+"""The server: the page and its interface, on this machine alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from regard.explorer._change_routes import router as change_router
 from regard.explorer._errors import ExplorerError
 from regard.explorer._guard import Guard
 from regard.explorer._routes import MissingError, router
-from regard.explorer._sentences import misread
+from regard.explorer._sentences import describe_errors
 from regard.explorer._work import BusyError, ReplacedError, Work
 from regard.page.bundle import linked_page
 from regard.record import RecordError
@@ -74,28 +74,28 @@ def application(subject: Subject, host: str = "127.0.0.1", work: Work | None = N
         return HTMLResponse(html)
 
     for kind in _STATUS:
-        app.add_exception_handler(kind, _refused)
-    app.add_exception_handler(RequestValidationError, _misread)
-    app.add_exception_handler(HTTPException, _missed)
-    return Guard(_Limited(app), host)
+        app.add_exception_handler(kind, _refuse_error)
+    app.add_exception_handler(RequestValidationError, _refuse_request)
+    app.add_exception_handler(HTTPException, _refuse_address)
+    return Guard(_BodyLimit(app), host)
 
 
-async def _refused(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the handler's signature
+async def _refuse_error(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the handler's signature
     return JSONResponse({"error": str(error)}, status_code=_STATUS[type(error)])
 
 
-async def _missed(request: Request, error: Exception) -> JSONResponse:
+async def _refuse_address(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException), "it is registered for those"
     sentence = f"{request.method} {request.url.path}: {error.detail}"
     return JSONResponse({"error": sentence}, status_code=error.status_code, headers=error.headers)
 
 
-async def _misread(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the handler's signature
+async def _refuse_request(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the handler's signature
     assert isinstance(error, RequestValidationError), "it is registered for those"
-    return JSONResponse({"error": misread(error.errors())}, status_code=422)
+    return JSONResponse({"error": describe_errors(error.errors())}, status_code=422)
 
 
-class _Limited:
+class _BodyLimit:
     """Refuses bodies that are larger than any text may be, before they are read."""
 
     def __init__(self, app: ASGIApp) -> None:

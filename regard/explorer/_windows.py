@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Event, Lock
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,7 @@ from torch.nn.functional import pad
 from regard.explorer._work import require_wanted
 from regard.pattern import Pattern
 
-if TYPE_CHECKING:
-    Span = tuple[int, int]
+Span = tuple[int, int]
 
 _FINEST = 2048
 """Cells along a side of a whole pattern that is kept, or up to twice as many."""
@@ -31,19 +30,19 @@ _BANDS = 16  # that a large window is computed in, so that it can be cancelled i
 _SMALL = 2**22  # weights of a window that is not worth cutting into bands
 
 
-def averaged(pattern: Pattern, queries: Span, keys: Span, block: int, cancelled: Event) -> Tensor:
-    """Compute a window of a head's pattern, ``(rows, columns)`` cells, in bands from the top.
+class Window(NamedTuple):
+    """What is asked for of a pattern."""
 
-    Args:
-        pattern: of one head, ``(L, S)``.
-        queries: first and stop.
-        keys: the same.
-        block: tokens along a side of a cell.
-        cancelled: set when nobody wants the window any more.
+    queries: Span
+    """First and stop."""
+    keys: Span
+    block: int
+    """Tokens along a side of a cell, a power of two."""
 
-    Raises:
-        ReplacedError: `cancelled` was set meanwhile.
-    """
+
+def average_window(pattern: Pattern, window: Window, cancelled: Event) -> Tensor:
+    """Compute a window of a head's pattern, ``(rows, columns)`` cells, in bands from the top."""
+    queries, keys, block = window
     band = queries[1] - queries[0]
     if band * (keys[1] - keys[0]) > _SMALL:
         band = -(-band // (_BANDS * block)) * block
@@ -66,20 +65,18 @@ class Windows:
         self._wholes: OrderedDict[Hashable, tuple[int, Tensor]] = OrderedDict()
         self._lock = Lock()
 
-    def hold(self, head: Hashable, length: int, queries: Span, keys: Span, block: int) -> bool:
+    def hold(self, head: Hashable, length: int, window: Window) -> bool:
         """Whether a window can be put together from the whole of a head that is kept."""
         with self._lock:
             finest, _ = self._wholes.get(head, (None, None))
-        return finest is not None and _made_of(finest, length, queries, keys, block)
+        return finest is not None and _covered_by(finest, length, window)
 
     def read(
         self,
         head: Hashable,
         length: int,
-        average: Callable[[Span, Span, int, Event], Tensor],
-        queries: Span,
-        keys: Span,
-        block: int,
+        average: Callable[[Window, Event], Tensor],
+        window: Window,
         cancelled: Event,
     ) -> Tensor:
         """Find a window among the wholes that are kept, or compute it.
@@ -87,29 +84,26 @@ class Windows:
         Args:
             head: whose pattern it is.
             length: its queries, and its keys.
-            average: computes a window of it, as `averaged` does; the others are as there.
-            queries: first and stop.
-            keys: the same.
-            block: tokens along a side of a cell, a power of two.
-            cancelled: set when nobody wants the window any more.
-
-        Raises:
-            ReplacedError: `cancelled` was set meanwhile.
+            average: computes a window of it, as `average_window` does.
+            window: what of it.
+            cancelled: set once the window is not needed any more.
         """
+        queries, keys, block = window
         with self._lock:
             finest, sums = self._wholes.get(head, (0, None))
         if sums is None and queries == keys == (0, length):
             finest = _finest(length)
-            sums = average(queries, keys, finest, cancelled)
-            sums *= _areas(queries, keys, finest, sums.device)
+            coarse = window._replace(block=finest)
+            sums = average(coarse, cancelled)
+            sums *= _areas(coarse, sums.device)
             self._keep(head, finest, sums)
-        if sums is None or not _made_of(finest, length, queries, keys, block):
-            return average(queries, keys, block, cancelled)
+        if sums is None or not _covered_by(finest, length, window):
+            return average(window, cancelled)
         down, across = (
             slice(first // finest, -(-stop // finest)) for first, stop in (queries, keys)
         )
-        total = _joined(_joined(sums[down, across], block // finest).T, block // finest).T
-        return total / _areas(queries, keys, block, total.device)
+        total = _join(_join(sums[down, across], block // finest).T, block // finest).T
+        return total / _areas(window, total.device)
 
     def _keep(self, head: Hashable, finest: int, sums: Tensor) -> None:
         with self._lock:
@@ -118,10 +112,10 @@ class Windows:
                 self._wholes.popitem(last=False)
 
 
-def _made_of(finest: int, length: int, queries: Span, keys: Span, block: int) -> bool:
+def _covered_by(finest: int, length: int, window: Window) -> bool:
     """Whether a window's cells are made of whole cells of a size."""
-    ends = (*queries, *keys)
-    return block >= finest and not any(end % finest and end != length for end in ends)
+    ends = (*window.queries, *window.keys)
+    return window.block >= finest and not any(end % finest and end != length for end in ends)
 
 
 def _whole_and_rest(first: int, stop: int, block: int) -> list[Span]:
@@ -139,9 +133,9 @@ def _finest(length: int) -> int:
     return 1 << max(0, (length // _FINEST).bit_length() - 1)
 
 
-def _areas(queries: Span, keys: Span, block: int, device: torch.device) -> Tensor:
+def _areas(window: Window, device: torch.device) -> Tensor:
     """How many weights each cell covers, ``(rows, columns)``."""
-    down, across = (_counts(span, block, device) for span in (queries, keys))
+    down, across = (_counts(s, window.block, device) for s in (window.queries, window.keys))
     return down[:, None] * across
 
 
@@ -151,6 +145,6 @@ def _counts(span: Span, block: int, device: torch.device) -> Tensor:
     return (edges + block).clamp(max=span[1]) - edges
 
 
-def _joined(sums: Tensor, many: int) -> Tensor:
+def _join(sums: Tensor, many: int) -> Tensor:
     """Add up so many rows after one another; the last may be fewer."""
     return pad(sums, (0, 0, 0, -len(sums) % many)).unflatten(0, (-1, many)).sum(1)

@@ -1,4 +1,4 @@
-"""Computing off the event loop, where a newer request takes the place of the one it replaces."""
+"""Computing off the event loop; a newer request of a view replaces the older one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAITING = 64
 
 
 class ReplacedError(Error):
-    """A newer request took this one's place."""
+    """A newer request has replaced this one."""
 
 
 class BusyError(Error):
@@ -32,7 +32,7 @@ class BusyError(Error):
 
 
 def require_wanted(cancelled: Event | None) -> None:
-    """Raise `ReplacedError` once nobody wants the result any more."""
+    """Raise `ReplacedError` once the result is not needed any more."""
     if cancelled is not None and cancelled.is_set():
         raise ReplacedError("replaced")
 
@@ -43,30 +43,29 @@ class Lane(Enum):
     QUICK = 1
     """Milliseconds, such as a row: under the pointer, whatever else is computed."""
     SHOWN = 2
-    """What is looked at and may take long, such as a map."""
+    """What is on the page and may take long, such as a map."""
     ASIDE = 3
-    """What comes after everything else: pictures and scores of all heads."""
+    """Lowest priority: pictures and scores of all heads."""
 
 
 _THREADS = {Lane.QUICK: 2, Lane.SHOWN: 2, Lane.ASIDE: 1}
 _NICE = 10
-"""By how much others go before pictures and scores, where the system tells threads apart."""
+"""Added to the nice value of threads for pictures and scores, where the system has one a thread."""
 
 
 class Work:
     """Threads that compute, and who waits for what.
 
-    The kernels let go of Python while they compute, and use all cores by themselves, but in the
-    quick lane.
+    The kernels release Python's lock while they compute, and use all cores, but in the quick lane.
     """
 
     def __init__(self) -> None:
         self._threads = {
-            lane: ThreadPoolExecutor(count, f"regard {lane.name}", _PREPARED.get(lane))
+            lane: ThreadPoolExecutor(count, f"regard {lane.name}", _INITIALIZERS.get(lane))
             for lane, count in _THREADS.items()
         }
         self._current: dict[str, Event] = {}
-        self._asking: dict[Event, asyncio.Future[None]] = {}  # done once the server ends
+        self._requests: dict[Event, asyncio.Future[None]] = {}  # done once the server ends
         self._waiting: Counter[Lane] = Counter()
         self._computing: set[Event] = set()
         self._closed = False
@@ -79,7 +78,7 @@ class Work:
         Args:
             view: what it is for; an older computation for the same view is cancelled. None: it
                 replaces nothing.
-            compute: does it; it takes an event that is set when its result is wanted no more,
+            compute: does it; it takes an event that is set once its result is not needed,
                 and may then raise `ReplacedError`.
             lane: what it may have to wait for.
 
@@ -98,7 +97,7 @@ class Work:
                 before.set()
             self._current[view] = cancelled
         loop = asyncio.get_running_loop()
-        ending = self._asking[cancelled] = loop.create_future()
+        ending = self._requests[cancelled] = loop.create_future()
         self._waiting[lane] += 1
 
         def begin() -> Result:
@@ -121,7 +120,7 @@ class Work:
         finally:
             answer.cancel()
             self._waiting[lane] -= 1
-            del self._asking[cancelled]
+            del self._requests[cancelled]
             if view is not None and self._current.get(view) is cancelled:
                 del self._current[view]
 
@@ -133,20 +132,20 @@ class Work:
     def close(self) -> None:
         """Cancel everything, and take nothing more; whoever waits is answered at once."""
         self._closed = True
-        for cancelled, ending in list(self._asking.items()):
+        for cancelled, ending in list(self._requests.items()):
             cancelled.set()
             ending.get_loop().call_soon_threadsafe(_finish, ending)
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _by_itself() -> None:
-    """Have this thread compute without others from now on.
+def _use_one_thread() -> None:
+    """Have this thread compute without OpenMP's other threads.
 
     Where the cores are busy, a pool of threads waits for the last of them to get its turn, several
-    times in each computation: for a row that is a hundred times what computing it takes. OpenMP
-    has a number for each thread, but torch sets that of all threads; so OpenMP itself is called, in
-    whichever runtime torch has loaded.
+    times in each computation: for a row that takes a hundred times as long as computing it. torch
+    sets the number for all threads, and OpenMP for one; so the runtime that torch has loaded is
+    called.
     """
     torch.get_num_threads()  # torch sets the number when a thread first needs it, and not again
     set_number = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
@@ -155,13 +154,13 @@ def _by_itself() -> None:
 
 
 def _give_way() -> None:
-    """Have this thread, and those that compute for it, give way to all others from now on."""
+    """Lower the priority of this thread, and of those that compute for it."""
     if sys.platform == "linux":
         here = os.PRIO_PROCESS, get_native_id()
         os.setpriority(*here, os.getpriority(*here) + _NICE)
 
 
-_PREPARED = {Lane.QUICK: _by_itself, Lane.ASIDE: _give_way}
+_INITIALIZERS = {Lane.QUICK: _use_one_thread, Lane.ASIDE: _give_way}
 
 
 def _finish(ending: asyncio.Future[None]) -> None:

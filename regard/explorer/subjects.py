@@ -1,4 +1,4 @@
-"""What is explored: a model, which runs over any text, or a recording, which is what it is.
+"""What the explorer shows: a model, which runs over any text, or a recording.
 
 Axes: H heads, T tokens, E model dimension, D head dimension.
 """
@@ -56,7 +56,7 @@ class ModelSubject:
         text: the text that is open at first.
         ids: its tokens instead, as numbers.
         notes: what to say of them.
-        training: what its heads were while it was trained, if that was recorded.
+        training: the history of its heads, if it was recorded.
     """
 
     def __init__(
@@ -173,12 +173,12 @@ class ModelSubject:
         """Run over the same tokens and one more.
 
         Raises:
-            ExplorerError: there is no such token.
+            ExplorerError: the token is not one of the vocabulary.
         """
         vocabulary = self._model.config.vocab_size
         if not 0 <= token < vocabulary:
             raise ExplorerError(f"token {token} is not one of 0 … {vocabulary - 1}")
-        return self._extended([*self._ids(run), token])
+        return self._open_last([*self._ids(run), token])
 
     def change(self, run: Run, changes: Sequence[Change]) -> Run:
         """Run over the same tokens with some attention changed; its run says what was before.
@@ -209,15 +209,15 @@ class ModelSubject:
             drawn = stream(self._model, torch.tensor(ids), tokens=tokens, sampling=sampling)
         except ValueError as error:
             raise ExplorerError(str(error)) from error
-        return self._generated(ids, drawn)
+        return self._draw(ids, drawn)
 
-    def _generated(self, ids: list[int], drawn: Iterator[Tensor]) -> Iterator[dict[str, Any]]:
+    def _draw(self, ids: list[int], drawn: Iterator[Tensor]) -> Iterator[dict[str, Any]]:
         longer = list(ids)
         for token in drawn:
             longer.append(int(token))
             (piece,) = self._tokenizer.tokens([int(token)])
             yield {"token": int(token), "piece": piece}
-        yield {"run": self._extended(longer)}
+        yield {"run": self._open_last(longer)}
 
     def _ids(self, run: Run) -> list[int]:
         with self._lock:
@@ -226,7 +226,7 @@ class ModelSubject:
             raise ExplorerError("this text is not open any more; open it again")
         return known[1]
 
-    def _extended(self, ids: list[int]) -> Run:
+    def _open_last(self, ids: list[int]) -> Run:
         context = self._model.config.context
         notes = []
         if len(ids) > context:
@@ -244,7 +244,7 @@ class ModelSubject:
         name = sha256(repr((ids, changes) if changes else ids).encode()).hexdigest()[:16]
         with self._lock:
             known = self._runs.get(name)
-        run = self._computed(name, ids, notes, changes, plain) if known is None else known[0]
+        run = self._compute(name, ids, notes, changes, plain) if known is None else known[0]
         with self._lock:
             self._runs[name] = run, ids
             self._runs.move_to_end(name)
@@ -252,7 +252,7 @@ class ModelSubject:
                 del self._runs[old]
         return run
 
-    def _computed(
+    def _compute(
         self,
         name: str,
         ids: list[int],
@@ -313,7 +313,7 @@ class RecordingSubject:
         title: what it is called.
 
     Raises:
-        ExplorerError: if there is nothing in it that a page could show.
+        ExplorerError: if it holds nothing that a page could show.
     """
 
     def __init__(self, recording: Recording, *, title: str) -> None:
@@ -360,7 +360,7 @@ class RecordingSubject:
         """One sequence of it.
 
         Raises:
-            KeyError: there is no such sequence.
+            KeyError: for another sequence.
         """
         return self._runs[name]
 

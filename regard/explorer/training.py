@@ -44,7 +44,7 @@ class TrainingHistory:
         """The updates, in order."""
         return self._history.steps
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Everything but the pictures: scores are ``[update][layer][head][score]``."""
         history = self._history
         return {

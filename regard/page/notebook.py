@@ -30,13 +30,13 @@ _SCHEME = re.compile(r"\s*color-scheme:[^;]*;")  # with one, a frame is not clea
 
 
 def frame(
-    module: str, shown: dict[str, Any], pictures: str, *, still: str, height: int, title: str
+    module: str, content: dict[str, Any], pictures: str, *, still: str, height: int, title: str
 ) -> str:
     """Put a module of the page and its data into a frame over a still picture.
 
     Args:
         module: such as ``notebook/pattern.js``.
-        shown: what it shows, beside the pictures' numbers.
+        content: what it shows, beside the pictures' numbers.
         pictures: those, as `numbers` gives them.
         still: HTML of the picture below.
         height: in pixels.
@@ -50,7 +50,7 @@ def frame(
         f'<meta http-equiv="Content-Security-Policy" content="{policy([style], [code])}">'
         f'<title></title><style>{style}</style></head><body><div id="tools"></div>'
         '<div id="field"></div><button id="theme" hidden></button>'
-        f'<script type="application/json" id="shown">{embedded(shown)}</script>'
+        f'<script type="application/json" id="content">{embedded(content)}</script>'
         f'<script type="text/plain" id="numbers">{pictures}</script>'
         f'<script type="module">{code}</script></body></html>'
     )

@@ -42,7 +42,7 @@ _LINKED = re.compile(
 class ReportRun:
     """What a report holds of a run."""
 
-    described: dict[str, Any]
+    description: dict[str, Any]
     """As the server describes it."""
     scores: list[dict[str, Any]]
     """Of the heads of each layer, as the server sends them."""
@@ -71,7 +71,7 @@ def report_page(about: dict[str, Any], runs: Sequence[ReportRun]) -> str:
     """Write the page and its data, as exactly as `SIZE` allows.
 
     Args:
-        about: what it shows, as the server tells it.
+        about: what it shows, as the server describes it.
         runs: its texts.
     """
     room = SIZE - len(_page(about, [], "").encode())
@@ -84,7 +84,7 @@ def _pack_into(room: int, runs: Sequence[ReportRun]) -> tuple[list[dict[str, Any
     packed, text, _ = _pack(runs, _USUAL, compare=False)
     heads = [head for run in runs for layer in run.layers for head in layer]
     logsumexps = 4 * sum(head.queries for head in heads)
-    # A step half as large takes a bit more for each number, so the first try tells the last.
+    # A step half as large takes a bit more for each number, so the first try predicts the last.
     spare = (room - len(text) - len(embedded(packed)) - logsumexps) * 6.4
     count = 3 * sum(head.query.numel() for head in heads)
     finer = math.floor(4 * spare / max(1, count)) / 4
@@ -118,10 +118,10 @@ def _pack(
                 worst |= head.errors
             layers.append([head.encoded for head in kept])
         note = _error_note(worst, values=run.values is not None)
-        described = {**run.described, "errors": asdict(worst)}
-        described["notes"] = [*run.described["notes"], note]
+        description = {**run.description, "errors": asdict(worst)}
+        description["notes"] = [*run.description["notes"], note]
         encoded.append(
-            {"described": described, "scores": run.scores, "layers": layers, "rows": rows}
+            {"description": description, "scores": run.scores, "layers": layers, "rows": rows}
         )
         errors |= worst
     return encoded, numbers.text(), errors

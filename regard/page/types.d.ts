@@ -17,7 +17,7 @@ interface Run {
   id: string;
   title: string;
   text: string | null;
-  tokens: { text: string; shown: string }[];
+  tokens: { text: string; label: string }[];
   length: number;
   causal: boolean;
   layers: { index: number; name: string; heads: number[] }[];
@@ -30,7 +30,7 @@ interface Run {
 
 interface Candidate {
   token: number;
-  shown: string;
+  label: string;
   probability: number;
 }
 
@@ -72,12 +72,43 @@ interface Floats {
   heads: number;
 }
 
-interface MapQuery {
-  layer: number | string;
-  head: number | string;
-  queries: string;
-  keys: string;
+/** A window of a map, in cells of block × block tokens. */
+interface MapWindow {
+  queries: Span;
+  keys: Span;
   block: number;
+}
+
+/** What api.js asks the server for, and offline/api.js computes; `view`: a newer question ends the older. */
+interface Api {
+  health(): Promise<{ ok: boolean }>;
+  about(): Promise<About>;
+  open(text: string, view: string): Promise<Run>;
+  fetchRun(run: string, view: string): Promise<Run>;
+  append(run: string, token: number, view: string): Promise<Run>;
+  generate(
+    run: string,
+    options: { tokens: number; temperature: number; seed: number | null },
+    each: (line: StreamLine) => void,
+    signal: AbortSignal,
+  ): Promise<void>;
+  heads(run: string, each: (line: StreamLine) => void, view: string): Promise<void>;
+  thumbnails(run: string, layer: number, size: number, view: string): Promise<Floats>;
+  map(run: string, place: Place, window: MapWindow, view: string): Promise<Floats>;
+  row(run: string, place: Place, query: number, view: string): Promise<Floats>;
+  column(run: string, place: Place, key: number, view: string): Promise<Floats>;
+  cell(run: string, place: Place, query: number, key: number, view: string): Promise<Cell>;
+  readouts(run: string, place: Place, view: string): Promise<Floats>;
+  /** Ranks of keys that are written out, and a key. */
+  steps(
+    run: string,
+    place: Place,
+    query: number,
+    keys: { first?: number; count?: number; picked?: number },
+    view: string,
+  ): Promise<Steps>;
+  training(): Promise<TrainingHistory>;
+  trained(step: number): Promise<Floats>;
 }
 
 interface Cell {
@@ -132,28 +163,23 @@ interface StreamLine {
   run?: Run;
   token?: number;
   text?: string;
-  shown?: string;
-}
-
-/** A side of the page: with two texts each has all of this, two heads of one text share the first's text. */
-interface Side extends HeadName {
-  run: Run | null;
-  heads: Map<number, Figures[]>;
-  query: number | null;
-  key: number | null;
-  zoom: Zoom | null;
-  /** The key that a query attends to most, once it is known. */
-  strongest: { question: string | null; key: number | null };
+  label?: string;
 }
 
 /** A side as it is seen, whichever side's text and head it shares. */
-interface Shown extends HeadName {
+interface Source extends HeadName {
   side: SideName;
   run: Run | null;
   heads: Map<number, Figures[]>;
   query: number | null;
   key: number | null;
   zoom: Zoom | null;
+}
+
+/** A side of the page: with two texts each has all of this, two heads of one text share the first's text. */
+interface Side extends Omit<Source, "side"> {
+  /** The key that a query attends to most, once it is known. */
+  strongest: { question: string | null; key: number | null };
 }
 
 interface State {
@@ -213,7 +239,7 @@ interface PageElements {
 }
 
 /** A side that has a text. */
-type Opened = Shown & { run: Run };
+type OpenSource = Source & { run: Run };
 
 /** A canvas context, or an SvgSurface which writes the same calls down. */
 type Surface = CanvasRenderingContext2D;
@@ -231,20 +257,14 @@ interface Layout {
 }
 
 /** A map's weights, for a window in cells of block × block tokens. */
-interface Drawn extends Floats {
-  queries: Span;
-  keys: Span;
-  block: number;
+interface Drawn extends Floats, MapWindow {
   key: string;
   exact: boolean;
   greatest: number;
 }
 
-interface Picture {
+interface Picture extends MapWindow {
   canvas: HTMLCanvasElement;
-  queries: Span;
-  keys: Span;
-  block: number;
 }
 
 /** All that a map's drawing needs; `numbers`: the weights that are written into cells which have the room. */
@@ -277,7 +297,7 @@ interface StepsShown extends Steps {
 }
 
 /** The cell that a side is at. */
-interface Spot extends Shown {
+interface Spot extends Source {
   column: import("./static/map.js").MapColumn;
   query: number;
   chosen: number | null;
@@ -325,7 +345,7 @@ interface PackedHead {
 }
 
 interface PackedRun {
-  described: Run;
+  description: Run;
   scores: StreamLine[];
   layers: PackedHead[][];
   rows: ({ start: number[]; stop: number[] } | null)[];

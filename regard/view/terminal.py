@@ -50,7 +50,7 @@ _DIM = Style(dim=True)
 def as_text(steps: Steps) -> str:
     """The tables of `step_tables` as text, as wide as the terminal.
 
-    Where standard output is no terminal they are 80 columns wide and hold no colours.
+    Where standard output is not a terminal they are 80 columns wide and hold no colours.
     """
     console = Console(highlight=False)
     with console.capture() as capture:
@@ -67,7 +67,7 @@ def step_tables(steps: Steps, tokens: Sequence[str] | None = None) -> Iterator[R
         tokens: of a self-attention, one for each position: they label queries and keys.
 
     Yields:
-        What rich prints; where there is no head, names and shapes alone.
+        What rich prints; without a head, names and shapes alone.
 
     Raises:
         ValueError: if there is not one token for each query and for each key.

@@ -135,7 +135,7 @@ def test_the_page_is_written_and_its_path_printed(regard, model, tmp_path):
     about, run = page_data(file)
     assert about["title"] == str(model)
     assert about["shape"] == "2 layers × 3 heads, context 23"
-    assert run["described"]["text"] == TEXT
+    assert run["description"]["text"] == TEXT
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
@@ -151,7 +151,7 @@ def test_the_page_of_a_later_chunk_holds_that_chunk(regard, letters, tmp_path):
     file = tmp_path / "page.html"
     options = ("--chunk", 1, "--html", file)
     assert regard("explain", text, "--model", letters, *options).status == 0
-    described = page_data(file)[1]["described"]
+    described = page_data(file)[1]["description"]
     assert described["text"] == text[23:]
     assert "this is --chunk 1 of 0 … 1" in described["notes"][0]
 

@@ -35,7 +35,7 @@ def test_a_model_reads_a_text_or_a_file(regard, model, tmp_path):
     assert done.out == f"{file}: {size / 1e6:.2f} MB, opens offline in a browser\n"
     report = content(file)
     assert report["about"]["title"] == model.name
-    assert report["runs"][0]["described"]["text"] == TEXT
+    assert report["runs"][0]["description"]["text"] == TEXT
     before = file.read_bytes()
     assert regard("report", model, "--file", text, "--out", file).status == 0
     assert file.read_bytes() == before
@@ -46,7 +46,7 @@ def test_a_model_reads_a_text_or_a_file(regard, model, tmp_path):
 def test_a_recording_is_shown_as_it_is(regard, kept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert regard("report", kept).out.startswith("report.html: ")
-    tokens = content(tmp_path / "report.html")["runs"][0]["described"]["tokens"]
+    tokens = content(tmp_path / "report.html")["runs"][0]["description"]["tokens"]
     assert [token["text"] for token in tokens] == list("abcde")
 
 

@@ -10,14 +10,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from starlette.testclient import TestClient
+from support.explorer import TRAINED
 from torch import nn
 
 import regard
 from regard.explorer import Explorer
 from regard.explorer._server import application
+from regard.explorer._work import Work
 from regard.explorer.subjects import ModelSubject, RecordingSubject
-from regard.gpt import GPT, BPETokenizer, GPTConfig
+from regard.gpt import GPT, BPETokenizer, GPTConfig, TrainConfig, train
 
 TEXT = "the cat sat on the mat, the dog sat on the cat"
 N, H, G, L, D = 2, 6, 3, 13, 5
@@ -103,6 +106,20 @@ def network():
         for block in model.h:
             block.attn.c_attn.weight.mul_(20)  # untrained heads look everywhere alike
     return model.eval(), tokenizer
+
+
+@pytest.fixture(scope="module")
+def train_folder(tmp_path_factory):
+    """Train a model for six updates; the folder."""
+
+    def make(**options):
+        folder = tmp_path_factory.mktemp("run") / "mine"
+        recipe = TrainConfig(tokenizer="char", steps=6, warmup=1, batch=3, **options)
+        gpt = GPTConfig(context=23, layers=2, heads=3, dim=15)
+        train(folder, texts=[TRAINED], gpt=gpt, config=recipe, console=Console(quiet=True))
+        return folder
+
+    return make
 
 
 @pytest.fixture
@@ -207,6 +224,13 @@ def serve():
     yield start
     for explorer in running:
         explorer.stop()
+
+
+@pytest.fixture
+def work():
+    work = Work()
+    yield work
+    work.close()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.explorer import address
 
+from regard.explorer._windows import Window
 from regard.explorer.subjects import CHARACTERS, GENERATED
 
 TEXT = "the cat sat on the mat, the dog sat on the cat"
@@ -47,7 +48,7 @@ def test_a_run_is_described(client, first, network):
     _, tokenizer = network
     pieces = tokenizer.tokens(tokenizer.encode(TEXT))
     assert "".join(token["text"] for token in first["tokens"]) == TEXT
-    assert [token["shown"] for token in first["tokens"]] == [p.replace(" ", "␣") for p in pieces]
+    assert [token["label"] for token in first["tokens"]] == [p.replace(" ", "␣") for p in pieces]
     assert first["length"] == len(pieces)
     assert set(first) == {
         *("id", "title", "text", "tokens", "length", "causal", "layers", "next", "values", "notes")
@@ -114,7 +115,7 @@ def test_means_have_maps_cells_and_readouts(reader, recorded, floats, place):
     assert torch.equal(numbers, run.readouts(*place).float())
     window = {"queries": "4,12", "keys": "0,8", "block": 2}
     cells = floats(reader.get(address("1", "map", **at, **window)), "X-Rows", "X-Columns")
-    assert torch.equal(cells, run.map(*place, (4, 12), (0, 8), 2, Event()).float())
+    assert torch.equal(cells, run.map(*place, Window((4, 12), (0, 8), 2), Event()).float())
 
 
 @pytest.mark.parametrize("query", [0, 3])

@@ -4,10 +4,12 @@ from math import ceil
 
 import pytest
 import torch
+from support.explorer import Once
 
 import regard
 from regard.explorer import _bands
-from regard.explorer._bands import Unfinished, along, reader, thumbnail
+from regard.explorer._bands import PendingHead, cancellable_reader, readouts_along, thumbnail
+from regard.explorer._windows import Window
 from regard.explorer._work import ReplacedError
 from regard.explorer.subjects import RecordingSubject
 from regard.record.repeats import Repeats
@@ -19,17 +21,6 @@ MASKS = {
     "gaps": regard.dense(torch.rand(L, L, generator=torch.Generator().manual_seed(2)) < 0.7),
     "none": None,
 }
-
-
-class Once:
-    """An event that is set after it was looked at so often."""
-
-    def __init__(self, looks):
-        self.looks = looks
-
-    def is_set(self):
-        self.looks -= 1
-        return self.looks < 0
 
 
 @pytest.fixture(autouse=True)
@@ -59,13 +50,13 @@ def near(actual, expected):
 
 
 def test_log_sum_exps(pattern, bands):
-    near(Unfinished(pattern).finish(None)._logsumexp, pattern.logsumexp[None])
+    near(PendingHead(pattern).finish(None)._logsumexp, pattern.logsumexp[None])
     assert len(bands) == ceil(L / 7)
 
 
 @pytest.mark.parametrize("looks", [0, 1, 5])
 def test_log_sum_exps_that_were_called_off_are_gone_on_with(pattern, bands, looks):
-    unfinished = Unfinished(pattern)
+    unfinished = PendingHead(pattern)
     with pytest.raises(ReplacedError):
         unfinished.finish(Once(looks))
     assert len(bands) == looks
@@ -86,12 +77,12 @@ def test_readouts_along_the_text(pattern):
     expected = torch.stack(
         [pattern.entropy(), pattern.distance(), pattern.mass(0), pattern.received()]
     )
-    near(along(pattern, None), expected)
+    near(readouts_along(pattern, None), expected)
 
 
 @pytest.mark.parametrize("looks", [0, 1, 4])
 @pytest.mark.parametrize(
-    "read", [along, lambda pattern, cancelled: thumbnail(pattern, 13, cancelled)]
+    "read", [readouts_along, lambda pattern, cancelled: thumbnail(pattern, 13, cancelled)]
 )
 def test_they_can_be_called_off(pattern, bands, read, looks):
     cancelled = Once(looks)
@@ -107,11 +98,11 @@ def test_what_is_streamed_can_be_called_off_between_blocks(monkeypatch):
     pattern = regard.Pattern(query, key)
     cancelled = Once(5)
     with pytest.raises(ReplacedError):
-        reader(cancelled)(
+        cancellable_reader(cancelled)(
             pattern, regard.Entropy(), Repeats(torch.zeros(L).long(), following=False)
         )
     assert cancelled.looks == -1
-    entropy, copies = reader(Once(99))(
+    entropy, copies = cancellable_reader(Once(99))(
         pattern, regard.Entropy(), Repeats(torch.arange(L), following=False)
     )
     assert torch.equal(entropy, pattern.entropy())
@@ -173,7 +164,7 @@ def test_what_takes_long_can_be_called_off_anywhere(run, ask):
         assert cancelled.looks == -1
         for head in range(3):
             run._heads.pop((0, head), None)
-            run._unfinished.clear()
+            run._pending.clear()
 
 
 def test_a_saved_recording_is_known_at_once(make_recording, tmp_path, bands):
@@ -181,6 +172,6 @@ def test_a_saved_recording_is_known_at_once(make_recording, tmp_path, bands):
     make_recording([tuple(given)]).save(tmp_path)
     run = RecordingSubject(regard.load(tmp_path), title="x").run("1")
     assert run.has_column(0, 2)
-    assert run.has_map(0, 2, (0, L), (0, L), 1)
+    assert run.has_map(0, 2, Window((0, L), (0, L), 1))
     run.column(0, "mean", 7)
     assert bands == []

@@ -7,6 +7,7 @@ import torch
 from support.fake_gpu import DEVICE, FakeGPUTensor, gpu
 
 from regard.explorer import ModelSubject, report
+from regard.explorer._windows import Window
 from regard.gpt import GPT, CharTokenizer, GPTConfig
 
 TEXT = "the cat sat on the mat, the dog sat on the cat"
@@ -26,10 +27,10 @@ def opened(device):
 def maps(run):
     whole, part = (0, len(run.tokens)), (5, 37)
     return {
-        "window": run.map(1, 2, part, whole, 4, OFF),
-        "whole": run.map(1, 2, whole, whole, 1, OFF),
-        "window of the whole": run.map(1, 2, whole, whole, 8, OFF),
-        "mean": run.map(1, "mean", part, part, 2, OFF),
+        "window": run.map(1, 2, Window(part, whole, 4), OFF),
+        "whole": run.map(1, 2, Window(whole, whole, 1), OFF),
+        "window of the whole": run.map(1, 2, Window(whole, whole, 8), OFF),
+        "mean": run.map(1, "mean", Window(part, part, 2), OFF),
         "thumbnails": run.thumbnails(0, 9),
         "row": run.row(0, 1, 7),
         "column": run.column("mean", "mean", 7),
@@ -40,7 +41,7 @@ def maps(run):
 
 def readings_of(run):
     return {
-        "described": run.described(),
+        "description": run.describe(),
         "scores": run.scores(1),
         "cell": run.cell(1, 0, 9, 4),
         "cell of a mean": run.cell("mean", "mean", 9, 4),
@@ -71,7 +72,7 @@ def test_what_is_told_of_a_run_is_the_same_and_a_row_of_numbers_is_copied_at_a_t
     wanted = readings_of(expected)
     for name in ("cell", "cell of a mean"):
         assert actual[name] == pytest.approx(wanted[name])
-    assert actual["described"] | {"next": None} == wanted["described"] | {"next": None}
+    assert actual["description"] | {"next": None} == wanted["description"] | {"next": None}
     one, other = (steps["keys"] for steps in (actual["steps"], wanted["steps"]))
     assert [key["position"] for key in one] == [key["position"] for key in other]
     for name in ("weight", "score", "key", "value"):

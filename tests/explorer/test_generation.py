@@ -16,7 +16,7 @@ def test_appending_gives_what_the_model_gives_for_the_longer_text(client, first,
     assert longer["length"] == first["length"] + 1
     assert longer["tokens"] == [
         *first["tokens"],
-        {name: token[name] for name in ("text", "shown")},
+        {name: token[name] for name in ("text", "label")},
     ]
     assert longer["id"] != first["id"]
     again = client.post(f"/api/runs/{first['id']}/append", json={"token": token["token"]}).json()
@@ -58,12 +58,12 @@ def test_generation_draws_what_the_model_draws(client, first, network, lines):
     body = {"tokens": 7, "temperature": 0.9, "seed": 5}
     *drawn, last = lines(client.post(f"/api/runs/{first['id']}/generate", json=body))
     assert [line["token"] for line in drawn] == expected
-    assert all(set(line) == {"token", "text", "shown"} for line in drawn)
+    assert all(set(line) == {"token", "text", "label"} for line in drawn)
     run = last["run"]
     assert run["text"] == tokenizer.decode([*ids, *expected][-31:])
     assert client.get(f"/api/runs/{run['id']}").json() == run
     assert run["tokens"][first["length"] :] == [
-        {name: line[name] for name in ("text", "shown")} for line in drawn
+        {name: line[name] for name in ("text", "label")} for line in drawn
     ]
 
 
@@ -80,7 +80,7 @@ def test_a_run_that_outgrows_the_context_keeps_its_end_and_says_so(client, first
     assert len(drawn) == 40
     assert last["run"]["length"] == 31
     assert "the context is full" in last["run"]["notes"][0]
-    assert [t["shown"] for t in last["run"]["tokens"]] == [line["shown"] for line in drawn][-31:]
+    assert [t["label"] for t in last["run"]["tokens"]] == [line["label"] for line in drawn][-31:]
 
 
 @pytest.mark.parametrize(

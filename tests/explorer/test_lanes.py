@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, get_native_id
 
 import pytest
+from support.explorer import in_loop
 
-from regard.explorer._work import WAITING, BusyError, Lane, Work
+from regard.explorer._windows import Window
+from regard.explorer._work import WAITING, BusyError, Lane
 
 LIMIT = 30  # seconds, for what should not take any
 LAYER, HEAD = 1, 4
@@ -40,18 +42,6 @@ LONG = {
 }
 
 
-def run(check):
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, check()).result()
-
-
-@pytest.fixture
-def work():
-    work = Work()
-    yield work
-    work.close()
-
-
 @pytest.fixture
 def explorer(serve, recorded):
     return serve(recorded)
@@ -66,7 +56,7 @@ def ask(explorer, raw):
 def busy(recorded, monkeypatch, ask):
     """Have the server compute all of these, or wait to: all heads but one stand still."""
     run, begun, go = recorded.run("0"), Event(), Event()
-    known = run._known
+    known = run._with_logsumexp
 
     def held(layer, head, cancelled):
         if (layer, head) != (LAYER, HEAD):
@@ -74,7 +64,7 @@ def busy(recorded, monkeypatch, ask):
             assert go.wait(LIMIT)
         return known(layer, head, cancelled)
 
-    monkeypatch.setattr(run, "_known", held)
+    monkeypatch.setattr(run, "_with_logsumexp", held)
     requests = []
     with ThreadPoolExecutor(4) as threads:
 
@@ -111,12 +101,12 @@ def test_what_is_looked_at_does_not_wait_for_pictures(busy, ask):
 
 
 def test_what_would_take_long_is_not_quick(recorded, monkeypatch):
-    run, whole = recorded.run("0"), ((0, 13), (0, 13), 1)
+    run, whole = recorded.run("0"), Window((0, 13), (0, 13), 1)
     assert not run.has_column(0, 0)
-    assert not run.has_map(0, 0, *whole)
+    assert not run.has_map(0, 0, whole)
     run.column(0, 0, 3)
     assert run.has_column(0, 0)
-    assert run.has_map(0, 0, *whole)
+    assert run.has_map(0, 0, whole)
     assert not run.has_column(0, "mean")
     run.column(0, "mean", 3)
     assert run.has_column(0, "mean")
@@ -125,49 +115,45 @@ def test_what_would_take_long_is_not_quick(recorded, monkeypatch):
     assert run.has_row(0, 0)
     assert not run.has_row(0, "mean")  # of six heads
     assert not run.has_column(0, "mean")
-    assert not run.has_map(0, 0, *whole)
-    assert run.has_map(0, 0, (0, 12), (0, 13), 1)
-    run.map(0, 0, *whole, Event())
-    assert run.has_map(0, 0, *whole)  # it is kept
+    assert not run.has_map(0, 0, whole)
+    assert run.has_map(0, 0, Window((0, 12), (0, 13), 1))
+    run.map(0, 0, whole, Event())
+    assert run.has_map(0, 0, whole)  # it is kept
 
 
 @pytest.mark.parametrize("place", [(0, "mean"), ("mean", "mean")])
 def test_the_map_of_a_mean_is_kept(recorded, place):
-    run, whole = recorded.run("0"), ((0, 13), (0, 13), 2)
-    run.map(*place, *whole, Event())
-    assert run.has_map(*place, *whole)
+    run, whole = recorded.run("0"), Window((0, 13), (0, 13), 2)
+    run.map(*place, whole, Event())
+    assert run.has_map(*place, whole)
 
 
-def test_lanes_wait_for_their_own_alone(work):
-    async def check():
-        go = Event()
-        slow = [lane for lane in Lane if lane is not Lane.QUICK]
-        requests = [
-            asyncio.ensure_future(work.run(None, lambda cancelled: go.wait(LIMIT), lane))
-            for lane in slow
-            for _ in range(WAITING)
-        ]
-        await asyncio.sleep(0)
-        for lane in slow:
-            with pytest.raises(BusyError):
-                await work.run(None, lambda cancelled: 1, lane)
-        assert await work.run(None, lambda cancelled: 7, Lane.QUICK) == 7
-        go.set()
-        assert all(await asyncio.gather(*requests))
-
-    run(check)
+@in_loop
+async def test_lanes_wait_for_their_own_alone(work):
+    go = Event()
+    slow = [lane for lane in Lane if lane is not Lane.QUICK]
+    requests = [
+        asyncio.ensure_future(work.run(None, lambda cancelled: go.wait(LIMIT), lane))
+        for lane in slow
+        for _ in range(WAITING)
+    ]
+    await asyncio.sleep(0)
+    for lane in slow:
+        with pytest.raises(BusyError):
+            await work.run(None, lambda cancelled: 1, lane)
+    assert await work.run(None, lambda cancelled: 7, Lane.QUICK) == 7
+    go.set()
+    assert all(await asyncio.gather(*requests))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
-def test_pictures_and_scores_give_way(work):
+@in_loop
+async def test_pictures_and_scores_give_way(work):
     def priority(cancelled):
         return os.getpriority(os.PRIO_PROCESS, get_native_id())
 
-    async def check():
-        quick, shown, aside = [await work.run(None, priority, lane) for lane in Lane]
-        assert quick == shown < aside
-
-    run(check)
+    quick, shown, aside = [await work.run(None, priority, lane) for lane in Lane]
+    assert quick == shown < aside
 
 
 THREADS = """

@@ -33,7 +33,7 @@ def test_a_model_gives_its_own_weights_values_and_context(subject, network):
     ids = tokenizer.encode(run.text)
     logits, patterns, split = projections(model, ids)
     length = len(ids)
-    assert run.described()["length"] == length
+    assert run.describe()["length"] == length
     for layer in range(2):
         query, key, value = split[layer]
         for head in range(3):
@@ -46,13 +46,13 @@ def test_a_model_gives_its_own_weights_values_and_context(subject, network):
                     near(torch.tensor(one["key"]), key[head, one["position"]])
                     near(torch.tensor(one["value"]), value[head, one["position"]])
                 near(torch.tensor(steps["context"]), weights[at] @ value[head].double())
-    following = run.described()["next"]
+    following = run.describe()["next"]
     assert len(following) == 10
     top = logits.softmax(-1).topk(10)
     assert [entry["token"] for entry in following] == top.indices.tolist()
     assert [entry["probability"] for entry in following] == pytest.approx(top.values.tolist())
-    assert run.described()["causal"] is True
-    assert run.described()["values"] is True
+    assert run.describe()["causal"] is True
+    assert run.describe()["values"] is True
 
 
 def test_the_contexts_are_those_that_the_layer_projects(subject, network):
@@ -96,7 +96,7 @@ def test_runs_that_are_made_at_the_same_time_do_not_mix(network):
 
 def test_a_text_beyond_the_context_is_cut_and_it_is_said(subject):
     run = subject.read("cat" * 50)
-    described = run.described()
+    described = run.describe()
     assert described["length"] == 31
     assert "the first 31" in described["notes"][0]
 

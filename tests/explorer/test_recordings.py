@@ -47,7 +47,7 @@ def test_whether_it_is_causal(make_recording, causal):
     query, key = torch.randn(2, 1, 1, 7, D, generator=torch.Generator().manual_seed(4))
     masks = None if causal else [torch.ones(1, 1, 7, 7, dtype=torch.bool)]
     subject = RecordingSubject(make_recording([(query, key)], masks), title="x")
-    assert subject.run("0").described()["causal"] is causal
+    assert subject.run("0").describe()["causal"] is causal
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -56,14 +56,14 @@ def test_it_is_causal_where_all_layers_are(make_recording, first):
     both = torch.ones(1, 1, 7, 7, dtype=torch.bool)
     masks = [None, both] if first else [both, None]
     subject = RecordingSubject(make_recording(given, masks), title="x")
-    assert subject.run("0").described()["causal"] is False
+    assert subject.run("0").describe()["causal"] is False
 
 
 def test_a_head_that_was_kept_is_called_by_its_number(make_recording, padded):
     kept = make_recording(padded.given, [padded.visible] * 2, heads=[1, 4], tokens=padded.names)
     subject = RecordingSubject(kept, title="x")
     run = subject.run("1")
-    assert [layer["heads"] for layer in run.described()["layers"]] == [[1, 4]] * 2
+    assert [layer["heads"] for layer in run.describe()["layers"]] == [[1, 4]] * 2
     for place, head in enumerate([1, 4]):
         near(run.row(1, place, 12), padded.weights[1][1, head, 12])
         near(run.thumbnails(0, L)[place], padded.weights[0][1, head])
@@ -82,7 +82,7 @@ def test_a_saved_recording_shows_the_same(recorded, padded, tmp_path):
     subject = RecordingSubject(load(tmp_path / "kept"), title="kept")
     for n in "01":
         run, before = subject.run(n), recorded.run(n)
-        assert run.described()["tokens"] == before.described()["tokens"]
+        assert run.describe()["tokens"] == before.describe()["tokens"]
         assert torch.equal(run.row(1, 5, 12), before.row(1, 5, 12))
         assert run.steps(0, 2, 7) == before.steps(0, 2, 7)
         assert run.cell(0, 2, 7, 5) == before.cell(0, 2, 7, 5)

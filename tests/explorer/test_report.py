@@ -59,15 +59,15 @@ def test_a_text_of_512_tokens_takes_less_than_2_mb(wide):
     html = report_html(wide)
     assert 1_500_000 < len(html.encode()) < 2_000_000  # as exact as the room allows
     (run,) = data(html)["runs"]
-    assert run["described"]["length"] == 512
-    assert run["described"]["errors"]["weight"] < 5e-4  # three decimals of a weight are true
+    assert run["description"]["length"] == 512
+    assert run["description"]["errors"]["weight"] < 5e-4  # three decimals of a weight are true
 
 
 def test_it_says_how_exact_it_is(subject):
     actual = data(report_html(subject))
     (run,) = actual["runs"]
-    errors = run["described"]["errors"]
-    message = run["described"]["notes"][-1]
+    errors = run["description"]["errors"]
+    message = run["description"]["notes"][-1]
     assert "from queries, keys and values in few bits" in message
     bounds = [float(number) for number in re.findall(r"0\.\d+|\d+e-\d+", message)]
     for number, name in zip(bounds, ("weight", "score", "context"), strict=True):
@@ -78,12 +78,12 @@ def test_it_says_how_exact_it_is(subject):
 
 def test_of_a_recording_all_sequences_are_there_and_no_values(recorded_subject):
     runs = data(report_html(recorded_subject))["runs"]
-    assert [run["described"]["id"] for run in runs] == ["0", "1"]
+    assert [run["description"]["id"] for run in runs] == ["0", "1"]
     head = runs[1]["layers"][0][0]
     assert head["value"] is None
     assert runs[1]["rows"][head["rows"]]["start"][-1] > 0  # it is padded at its left
-    assert "from queries and keys in few bits" in runs[0]["described"]["notes"][-1]
-    assert "context" not in runs[0]["described"]["notes"][-1]
+    assert "from queries and keys in few bits" in runs[0]["description"]["notes"][-1]
+    assert "context" not in runs[0]["description"]["notes"][-1]
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def test_no_token_is_markup():
     assert "<img" not in html
     assert html.count("<!--") == 0
     assert html.count("</script>") == 3
-    shown = data(html)["runs"][0]["described"]["tokens"]
-    assert shown[0]["shown"] == HOSTILE[0].replace(" ", "␣")
+    shown = data(html)["runs"][0]["description"]["tokens"]
+    assert shown[0]["label"] == HOSTILE[0].replace(" ", "␣")
 
 
 X = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(0))

@@ -7,8 +7,9 @@ from threading import Event
 
 import pytest
 import torch
-from support.explorer import near
+from support.explorer import Once, near
 
+from regard.explorer._windows import Window
 from regard.explorer._work import ReplacedError
 from regard.explorer.subjects import RecordingSubject
 
@@ -42,8 +43,8 @@ def run(recorded, request):
 def test_each_sequence_has_its_own_tokens(recorded, padded):
     assert recorded.about()["runs"] == ["0", "1"]
     for n in range(N):
-        described = recorded.run(str(n)).described()
-        assert [token["shown"] for token in described["tokens"]] == padded.names[n]
+        described = recorded.run(str(n)).describe()
+        assert [token["label"] for token in described["tokens"]] == padded.names[n]
         assert described["length"] == L
         assert described["title"] == f"a recording, sequence {n}"
         assert [layer["heads"] for layer in described["layers"]] == [list(range(H))] * 2
@@ -97,27 +98,16 @@ def test_a_mean_is_a_pattern_with_cells_readouts_and_maps(run, padded, place):
     near(distance, (mean * (torch.arange(L)[:, None] - torch.arange(L)).abs()).sum(-1))
     near(first, mean[:, 0])
     near(received, mean.sum(0))
-    near(run.map(*place, (0, L), (0, L), 1, Event()), mean)
-    cells = run.map(*place, (4, 12), (2, 8), 2, Event())
+    near(run.map(*place, Window((0, L), (0, L), 1), Event()), mean)
+    cells = run.map(*place, Window((4, 12), (2, 8), 2), Event())
     near(cells, mean[4:12, 2:8].reshape(4, 2, 3, 2).mean((1, 3)))
-
-
-class Once:
-    """An event that is set after it was looked at so often."""
-
-    def __init__(self, looks):
-        self.looks = looks
-
-    def is_set(self):
-        self.looks -= 1
-        return self.looks < 0
 
 
 @pytest.mark.parametrize("looks", [0, 1, 5, 9])
 def test_a_mean_can_be_called_off_between_heads(recorded, looks):
     run = recorded.run("0")
     for ask in (
-        lambda cancelled: run.map("mean", "mean", (0, L), (0, L), 1, cancelled),
+        lambda cancelled: run.map("mean", "mean", Window((0, L), (0, L), 1), cancelled),
         lambda cancelled: run.readouts("mean", "mean", cancelled),
     ):
         cancelled = Once(looks)
@@ -149,7 +139,7 @@ def test_a_map_is_the_mean_of_each_cell(run, padded, queries, keys, block):
             for band in window.split(block)
         ]
     )
-    near(run.map(1, 4, queries, keys, block, Event()), expected)
+    near(run.map(1, 4, Window(queries, keys, block), Event()), expected)
 
 
 @pytest.mark.parametrize("size", [1, 7, 13, 64])
@@ -255,8 +245,8 @@ def test_steps_of_a_long_row_keep_the_strongest(make_recording, dense):
     assert steps["rest"]["count"] == 54 - 24
     assert steps["rest"]["weight"] == pytest.approx(1 - float(top.values.sum()), abs=1e-5)
     assert steps["hidden"] == 7
-    assert run.described()["tokens"][7] == {"text": "7", "shown": "7"}
-    assert run.described()["causal"] is True
+    assert run.describe()["tokens"][7] == {"text": "7", "label": "7"}
+    assert run.describe()["causal"] is True
 
 
 def test_every_key_of_a_query_can_be_reached(make_recording, dense):

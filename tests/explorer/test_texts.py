@@ -35,7 +35,7 @@ def test_any_text_comes_back_as_it_was(client, text):
     assert answer.headers["content-type"] == "application/json"
     run = answer.json()
     assert run["text"] == text
-    assert all(token["shown"].isprintable() for token in run["tokens"])
+    assert all(token["label"].isprintable() for token in run["tokens"])
 
 
 @pytest.mark.parametrize(

@@ -4,39 +4,27 @@ import json
 
 import pytest
 import torch
-from rich.console import Console
+from support.explorer import TRAINED
 
 from regard.cli.errors import MisuseError
 from regard.cli.subject import subject_of
 from regard.explorer._report import report_html
 from regard.explorer.subjects import ModelSubject
 from regard.explorer.training import training_of
-from regard.gpt import GPTConfig, TrainConfig, history, load, train
-
-TEXT = "the cat sat on the mat. the dog sat on the log. " * 30
-GPT = GPTConfig(context=23, layers=2, heads=3, dim=15)
+from regard.gpt import history, load
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A run of six updates; heads recorded at each second, models kept at each third."""
-    place = tmp_path_factory.mktemp("run") / "mine"
-    recipe = TrainConfig(
-        tokenizer="char",
-        steps=6,
-        warmup=1,
-        batch=3,
-        evaluate_every=3,
-        record_every=2,
-        keep_every=3,
-    )
-    train(place, texts=[TEXT], gpt=GPT, config=recipe, console=Console(quiet=True))
-    return place
+def folder(train_folder):
+    """Heads recorded at each second update of six, models kept at each third."""
+    return train_folder(evaluate_every=3, record_every=2, keep_every=3)
 
 
 @pytest.fixture
 def trained(folder):
-    return ModelSubject(*load(folder), title="mine", text=TEXT[:23], training=training_of(folder))
+    return ModelSubject(
+        *load(folder), title="mine", text=TRAINED[:23], training=training_of(folder)
+    )
 
 
 @pytest.fixture
@@ -85,7 +73,7 @@ def test_a_kept_model_is_opened_beside_the_newest(formed, trained, folder, float
     assert about["training"] == 3
     (name,) = about["runs"]
     model, tokenizer = load(folder / "run/checkpoints/00000003")
-    ids = torch.tensor(tokenizer.encode(TEXT[:23]))
+    ids = torch.tensor(tokenizer.encode(TRAINED[:23]))
     expected = model.with_patterns(ids)[1][1][2, 9]
     path = f"/api/runs/{name}/row?layer=1&head=2&query=9"
     torch.testing.assert_close(floats(formed.get(f"{path}&update=3")), expected, atol=1e-6, rtol=0)
@@ -120,7 +108,7 @@ def test_losses_that_can_not_be_read_are_left_out(folder, damage):
     whole = path.read_bytes()
     try:
         path.write_bytes(damage)
-        assert training_of(folder).described()["losses"] == [None] * 3
+        assert training_of(folder).describe()["losses"] == [None] * 3
     finally:
         path.write_bytes(whole)
 
@@ -134,7 +122,7 @@ def test_a_model_without_a_run_has_none(folder, tmp_path):
 
 def test_a_model_that_lacks_characters_of_the_example_opens(folder):
     about = subject_of(folder, None).about()
-    assert set(about["example"]) <= set(TEXT)
+    assert set(about["example"]) <= set(TRAINED)
     assert len(about["example"]) > 40
 
 

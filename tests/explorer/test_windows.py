@@ -5,10 +5,11 @@ from threading import Event
 
 import pytest
 import torch
+from support.explorer import Once
 
 import regard
 from regard.explorer import _windows
-from regard.explorer._windows import Windows, averaged
+from regard.explorer._windows import Window, Windows, average_window
 from regard.explorer._work import ReplacedError
 
 L, D = 2311, 5  # above 2²² weights, so that it comes in bands; a prime, so that last cells are cut
@@ -44,7 +45,9 @@ def near(actual, expected):
 
 
 def read(windows, head, pattern, *window):
-    return windows.read(head, pattern.shape[-1], partial(averaged, pattern), *window, Event())
+    return windows.read(
+        head, pattern.shape[-1], partial(average_window, pattern), Window(*window), Event()
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,12 +70,12 @@ def test_a_cell_is_the_mean_of_its_weights(
     windows = Windows()
     if kept:
         read(windows, "a head", pattern, (0, L), (0, L), 128)
-        held = windows.hold("a head", L, queries, keys, block)
+        held = windows.hold("a head", L, Window(queries, keys, block))
         assert held == (block >= 16 and queries[0] % 16 == 0)
         if held:
             pattern = regard.Pattern(torch.full((L, D), torch.nan), torch.zeros(L, D))  # not asked
     else:
-        assert not windows.hold("a head", L, queries, keys, block)
+        assert not windows.hold("a head", L, Window(queries, keys, block))
     actual = read(windows, "a head", pattern, queries, keys, block)
     near(actual, cells(weights, queries, keys, block))
 
@@ -85,21 +88,10 @@ def test_another_head_has_another_pattern(pattern, weights):
     torch.testing.assert_close(even, torch.full_like(even, 1 / L))
 
 
-class Once:
-    """An event that is set after it was looked at so often."""
-
-    def __init__(self, looks):
-        self.looks = looks
-
-    def is_set(self):
-        self.looks -= 1
-        return self.looks < 0
-
-
 def test_it_can_be_called_off_between_bands(pattern):
     cancelled = Once(3)
     with pytest.raises(ReplacedError):
-        averaged(pattern, (0, L), (0, L), 64, cancelled)
+        average_window(pattern, Window((0, L), (0, L), 64), cancelled)
     assert cancelled.looks == -1
 
 

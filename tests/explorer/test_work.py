@@ -12,17 +12,12 @@ from time import sleep
 
 import pytest
 import torch
+from support.explorer import in_loop
 
 from regard.explorer._work import WAITING, BusyError, ReplacedError, Work
 from regard.explorer.subjects import RecordingSubject
 
 LIMIT = 30  # seconds, for what should not take any
-
-
-def run(check):
-    """Run it on a thread of its own: on this one a browser's loop may be running."""
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, check()).result()
 
 
 class Held:
@@ -45,119 +40,95 @@ class Held:
         return task
 
 
-@pytest.fixture
-def work():
-    work = Work()
-    yield work
+@in_loop
+async def test_a_newer_one_of_the_same_view_calls_the_older_off(work):
+    older = Held()
+    waiting = await older.begin(work, "a")
+    assert not older.cancelled.is_set()
+    assert await work.run("a", lambda cancelled: cancelled.is_set()) is False
+    assert older.cancelled.is_set()
+    older.go.set()
+    with pytest.raises(ReplacedError):
+        await waiting
+
+
+@in_loop
+async def test_other_views_are_left_alone(work):
+    older = Held()
+    waiting = await older.begin(work, "a")
+    for view in ("b", None):
+        assert await work.run(view, lambda cancelled: 7) == 7
+    assert not older.cancelled.is_set()
+    older.go.set()
+    assert await waiting == "done"
+
+
+@in_loop
+async def test_one_that_was_replaced_while_it_waited_never_begins(work):
+    held = [Held(), Held()]
+    busy = [await one.begin(work, None) for one in held]
+    begun = []
+    older, newer = (
+        asyncio.ensure_future(work.run("a", lambda cancelled, n=n: begun.append(n))) for n in (0, 1)
+    )
+    await asyncio.sleep(0)
+    for one in held:
+        one.go.set()
+    with pytest.raises(ReplacedError):
+        await older
+    await newer
+    await asyncio.gather(*busy)
+    assert begun == [1]
+
+
+@in_loop
+async def test_one_whose_asker_has_gone_is_called_off(work):
+    held = Held()
+    waiting = await held.begin(work, "a")
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert held.cancelled.is_set()
+    held.go.set()
+    assert await work.run("a", lambda cancelled: cancelled.is_set()) is False
+
+
+@in_loop
+async def test_when_too_many_wait_another_is_refused_and_the_older_goes_on(work):
+    held = [Held(), Held()]
+    busy = [await held[0].begin(work, "a"), await held[1].begin(work, None)]
+    busy += [asyncio.ensure_future(work.run(None, lambda cancelled: 1)) for _ in range(WAITING - 2)]
+    await asyncio.sleep(0)
+    for view in (None, "a"):
+        with pytest.raises(BusyError):
+            await work.run(view, lambda cancelled: 1)
+    assert not held[0].cancelled.is_set()  # nothing came in its place
+    for one in held:
+        one.go.set()
+    assert len(await asyncio.gather(*busy)) == WAITING
+    assert await work.run("a", lambda cancelled: 1) == 1
+    assert work._current == {}
+    assert not work._requests
+
+
+@in_loop
+async def test_what_fails_makes_room_again(work):
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            await work.run("a", lambda cancelled: 1 / 0)
+    assert work._current == {}
+    assert not work._requests
+
+
+@in_loop
+async def test_closing_calls_all_off():
+    work, held = Work(), Held()
+    waiting = await held.begin(work, "a")
     work.close()
-
-
-def test_a_newer_one_of_the_same_view_calls_the_older_off(work):
-    async def check():
-        older = Held()
-        waiting = await older.begin(work, "a")
-        assert not older.cancelled.is_set()
-        assert await work.run("a", lambda cancelled: cancelled.is_set()) is False
-        assert older.cancelled.is_set()
-        older.go.set()
-        with pytest.raises(ReplacedError):
-            await waiting
-
-    run(check)
-
-
-def test_other_views_are_left_alone(work):
-    async def check():
-        older = Held()
-        waiting = await older.begin(work, "a")
-        for view in ("b", None):
-            assert await work.run(view, lambda cancelled: 7) == 7
-        assert not older.cancelled.is_set()
-        older.go.set()
-        assert await waiting == "done"
-
-    run(check)
-
-
-def test_one_that_was_replaced_while_it_waited_never_begins(work):
-    async def check():
-        held = [Held(), Held()]
-        busy = [await one.begin(work, None) for one in held]
-        begun = []
-        older, newer = (
-            asyncio.ensure_future(work.run("a", lambda cancelled, n=n: begun.append(n)))
-            for n in (0, 1)
-        )
-        await asyncio.sleep(0)
-        for one in held:
-            one.go.set()
-        with pytest.raises(ReplacedError):
-            await older
-        await newer
-        await asyncio.gather(*busy)
-        assert begun == [1]
-
-    run(check)
-
-
-def test_one_whose_asker_has_gone_is_called_off(work):
-    async def check():
-        held = Held()
-        waiting = await held.begin(work, "a")
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert held.cancelled.is_set()
-        held.go.set()
-        assert await work.run("a", lambda cancelled: cancelled.is_set()) is False
-
-    run(check)
-
-
-def test_when_too_many_wait_another_is_refused_and_the_older_goes_on(work):
-    async def check():
-        held = [Held(), Held()]
-        busy = [await held[0].begin(work, "a"), await held[1].begin(work, None)]
-        busy += [
-            asyncio.ensure_future(work.run(None, lambda cancelled: 1)) for _ in range(WAITING - 2)
-        ]
-        await asyncio.sleep(0)
-        for view in (None, "a"):
-            with pytest.raises(BusyError):
-                await work.run(view, lambda cancelled: 1)
-        assert not held[0].cancelled.is_set()  # nothing came in its place
-        for one in held:
-            one.go.set()
-        assert len(await asyncio.gather(*busy)) == WAITING
-        assert await work.run("a", lambda cancelled: 1) == 1
-        assert work._current == {}
-        assert not work._asking
-
-    run(check)
-
-
-def test_what_fails_makes_room_again(work):
-    async def check():
-        for _ in range(3):
-            with pytest.raises(ZeroDivisionError):
-                await work.run("a", lambda cancelled: 1 / 0)
-        assert work._current == {}
-        assert not work._asking
-
-    run(check)
-
-
-def test_closing_calls_all_off():
-    async def check():
-        work, held = Work(), Held()
-        waiting = await held.begin(work, "a")
-        work.close()
-        assert held.cancelled.is_set()
-        held.go.set()
-        with pytest.raises(ReplacedError):
-            await waiting
-
-    run(check)
+    assert held.cancelled.is_set()
+    held.go.set()
+    with pytest.raises(ReplacedError):
+        await waiting
 
 
 # Through the server
@@ -170,10 +141,10 @@ def slow(recorded, monkeypatch):
     run = recorded.run("0")
     plain = run.map
 
-    def map_held(layer, head, queries, keys, block, cancelled):
-        if queries[0] in held:
-            held[queries[0]](cancelled)
-        return plain(layer, head, queries, keys, block, cancelled)
+    def map_held(layer, head, window, cancelled):
+        if window.queries[0] in held:
+            held[window.queries[0]](cancelled)
+        return plain(layer, head, window, cancelled)
 
     monkeypatch.setattr(run, "map", map_held)
 
@@ -217,7 +188,9 @@ def test_requests_do_not_overtake_each_other(serve, recorded, monkeypatch):
     explorer = serve(recorded)
     run, order = recorded.run("0"), []
     plain = run.map
-    monkeypatch.setattr(run, "map", lambda *given: order.append(given[2][0]) or plain(*given))
+    monkeypatch.setattr(
+        run, "map", lambda *given: order.append(given[2].queries[0]) or plain(*given)
+    )
     with contextlib.ExitStack() as stack:
         sockets = [
             stack.enter_context(socket.create_connection((explorer.host, explorer.port)))
@@ -365,36 +338,31 @@ def test_health_answers_before_a_large_map_does(serve, raw, make_recording, thre
     assert order == ["health", "map"]
 
 
-def test_whoever_waits_is_answered_when_the_server_ends(work):
-    async def check():
-        held = Held()
-        waiting = await held.begin(work, None)
-        assert work.computing
-        work.close()
-        with pytest.raises(ReplacedError, match="ending"):
-            await waiting  # though what is computed does not stop
-        assert held.cancelled.is_set()
-        assert work.computing
-        with pytest.raises(ReplacedError, match="ending"):
-            await work.run(None, lambda cancelled: 1)
-        held.go.set()
-
-    run(check)
+@in_loop
+async def test_whoever_waits_is_answered_when_the_server_ends(work):
+    held = Held()
+    waiting = await held.begin(work, None)
+    assert work.computing
+    work.close()
+    with pytest.raises(ReplacedError, match="ending"):
+        await waiting  # though what is computed does not stop
+    assert held.cancelled.is_set()
+    assert work.computing
+    with pytest.raises(ReplacedError, match="ending"):
+        await work.run(None, lambda cancelled: 1)
+    held.go.set()
 
 
-def test_one_that_has_not_begun_is_answered_too_when_the_server_ends(work):
+@in_loop
+async def test_one_that_has_not_begun_is_answered_too_when_the_server_ends(work):
     """Its future is cancelled then, which must not look as if whoever asked had gone."""
-
-    async def check():
-        held = [Held(), Held()]
-        busy = [await one.begin(work, None) for one in held]
-        waiting = asyncio.ensure_future(work.run(None, lambda cancelled: 1))
-        await asyncio.sleep(0)
-        work.close()
-        for task in [*busy, waiting]:
-            with pytest.raises(ReplacedError, match="ending"):
-                await task
-        for one in held:
-            one.go.set()
-
-    run(check)
+    held = [Held(), Held()]
+    busy = [await one.begin(work, None) for one in held]
+    waiting = asyncio.ensure_future(work.run(None, lambda cancelled: 1))
+    await asyncio.sleep(0)
+    work.close()
+    for task in [*busy, waiting]:
+        with pytest.raises(ReplacedError, match="ending"):
+            await task
+    for one in held:
+        one.go.set()

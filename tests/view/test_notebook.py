@@ -152,7 +152,7 @@ def framed(thing):
     (inside,) = [dict(attrs)["srcdoc"] for tag, attrs in elements(html) if tag == "iframe"]
     scripts = re.findall(r"<script type=\"[^\"]*\" id=\"(\w+)\">(.*?)</script>", inside, re.DOTALL)
     actual = dict(scripts)
-    state = json.loads(actual["shown"])
+    state = json.loads(actual["content"])
     planes = zlib.decompress(b85decode(actual["numbers"].replace(".", "<")))
     many = len(planes) // 2
     codes = torch.tensor([planes[k] + 256 * planes[many + k] for k in range(many)]).double()

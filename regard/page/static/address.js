@@ -21,7 +21,7 @@ const WORDS = [
 const fits = (/** @type {string|null|undefined} */ text) => Array.from(text ?? "").length <= LONGEST;
 
 /** The address of now. */
-export function written() {
+export function currentAddress() {
   const now = get();
   const { first, second } = now.sides;
   const { run } = first;
@@ -64,7 +64,7 @@ export const sizeFor = (/** @type {Run} */ run) =>
   run.layers.length * Math.max(...run.layers.map(({ heads }) => heads.length)) <= 48 ? "names" : "grid";
 
 /** What an address asks for. */
-export function parsed(/** @type {string} */ hash) {
+export function parseAddress(/** @type {string} */ hash) {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   return {
     text: fields.get("t"),
@@ -79,18 +79,15 @@ export function parsed(/** @type {string} */ hash) {
 const whole = (/** @type {string|null|undefined} */ text) => (/^\d{1,9}$/.test(text ?? "") ? Number(text) : null);
 
 /** Applies an address to a run that is open: only what there is. */
-export function apply(/** @type {URLSearchParams} */ fields) {
+export function applyAddress(/** @type {URLSearchParams} */ fields) {
   const now = get();
   const { first, second } = now.sides;
   const { run } = first;
   if (!run || !now.about) return;
   const allowed = (/** @type {any} */ value, /** @type {any[]} */ values, /** @type {string} */ usual) =>
     values.includes(value) ? value : usual;
-  const place = (
-    /** @type {string|null} */ layer,
-    /** @type {string|null} */ head,
-    /** @type {string|null} */ average,
-  ) => {
+  /** @param {string|null} layer @param {string|null} head @param {string|null} average */
+  const place = (layer, head, average) => {
     const at = Math.min(whole(layer) ?? first.layer, run.layers.length - 1);
     return {
       layer: at,
@@ -134,7 +131,7 @@ export function apply(/** @type {URLSearchParams} */ fields) {
 /** Keeps the address as the page is. It takes no part in the history: hovering is no journey. */
 export function startAddress() {
   const write = settled(250, () => {
-    const hash = written();
+    const hash = currentAddress();
     if (hash && hash !== location.hash) history.replaceState(null, "", location.href.split("#")[0] + hash);
   });
   subscribe("run layer head average query key zoom colour fit sort size compare active tab update wide folded", write);

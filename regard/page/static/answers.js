@@ -1,5 +1,5 @@
 /** Waiting for the server: its own sentence is shown where it refuses; a replaced question stays silent. */
-import { Replaced, ServerError } from "./api.js";
+import { Replaced, ServerError } from "./errors.js";
 import { during } from "./pending.js";
 import { set } from "./store.js";
 

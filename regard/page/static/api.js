@@ -1,4 +1,5 @@
-/** Talking to the server: one view asks for one thing at a time, and a newer question ends the older. */
+/** Talking to the server: one view asks for one thing at a time, and a newer question ends the older: `Api` of types.d.ts. */
+import { Replaced, ServerError } from "./errors.js";
 
 const client = Array.from(crypto.getRandomValues(new Uint8Array(9)), (byte) => byte.toString(36)).join("");
 /** @type {Map<string, AbortController>} */
@@ -11,18 +12,6 @@ const kept = new Map();
 const KEPT = 400;
 const KEPT_NUMBERS = 8e6;
 let numbers = 0;
-
-/** The server refused, and why; or it did not answer at all (`offline`). */
-export class ServerError extends Error {
-  constructor(/** @type {string} */ message, { status = 0, offline = false } = {}) {
-    super(message);
-    this.status = status;
-    this.offline = offline;
-  }
-}
-
-/** Nobody waits for the answer any more. */
-export class Replaced extends Error {}
 
 let offlineListener = () => {};
 /** @param {() => void} listener called when the server does not answer */
@@ -92,13 +81,13 @@ async function reading(/** @type {() => Promise<any>} */ read) {
 }
 
 /** @param {string} path @param {RequestOptions} [options] @returns {Promise<any>} */
-export async function json(path, options) {
+async function json(path, options) {
   const answer = await ask(path, options);
   return reading(() => answer.json());
 }
 
 /** @param {string} path @param {RequestOptions} [options] @returns {Promise<Floats>} */
-export async function floats(path, options = {}) {
+async function floats(path, options = {}) {
   const known = kept.get(path);
   if (known) {
     if (options.view) asking.get(options.view)?.abort();
@@ -118,12 +107,11 @@ export async function floats(path, options = {}) {
   return result;
 }
 
-/** Calls `each` with every line of a stream of JSON lines, as it comes. */
-export async function lines(
-  /** @type {string} */ path,
-  /** @type {(line: any) => void} */ each,
-  /** @type {RequestOptions} */ options,
-) {
+/**
+ * Calls `each` with every line of a stream of JSON lines, as it comes.
+ * @param {string} path @param {(line: any) => void} each @param {RequestOptions} options
+ */
+async function lines(path, each, options) {
   const answer = await ask(path, options);
   const reader = /** @type {ReadableStream} */ (answer.body).pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -137,68 +125,43 @@ export async function lines(
   if (rest.trim()) each(JSON.parse(rest));
 }
 
-const of = (/** @type {string} */ run) => `/api/runs/${encodeURIComponent(run)}`;
-const query = (/** @type {Record<string, any>} */ fields) => new URLSearchParams(fields).toString();
+/** @param {string} run @param {string} [what] @param {Record<string, any>} [fields] */
+const of = (run, what = "", fields) =>
+  `/api/runs/${encodeURIComponent(run)}${what && `/${what}`}${fields ? `?${new URLSearchParams(fields)}` : ""}`;
 
+/** @type {Api["health"]} */
 export const health = () => json("/api/health");
+/** @type {Api["about"]} */
 export const about = () => json("/api/about");
-export const open = (/** @type {string} */ text, view = "open") =>
-  json("/api/runs", { method: "POST", body: { text }, view });
-export const fetchRun = (/** @type {string} */ run, view = "open") => json(of(run), { view });
-export const append = (/** @type {string} */ run, /** @type {number} */ token, view = "open") =>
-  json(`${of(run)}/append`, { method: "POST", body: { token }, view });
-export const heads = (/** @type {string} */ run, /** @type {(line: any) => void} */ each, view = "heads") =>
-  lines(`${of(run)}/heads`, each, { view });
-export const thumbnails = (
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number} */ size,
-  view = "thumbnails",
-) => floats(`${of(run)}/thumbnails?${query({ layer, size })}`, { view });
-export const map = (/** @type {string} */ run, /** @type {MapQuery} */ window, /** @type {string} */ view) =>
-  floats(`${of(run)}/map?${query(window)}`, { view });
-export const row = (
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number|string} */ head,
-  /** @type {number} */ at,
-  view = "row",
-) => floats(`${of(run)}/row?${query({ layer, head, query: at })}`, { view });
-export const column = (
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number|string} */ head,
-  /** @type {number} */ at,
-  view = "column",
-) => floats(`${of(run)}/column?${query({ layer, head, key: at })}`, { view });
-export const cell = (
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number|string} */ head,
-  /** @type {number} */ at,
-  /** @type {number} */ key,
-  view = "cell",
-) => json(`${of(run)}/cell?${query({ layer, head, query: at, key })}`, { view });
-export const readouts = (
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number|string} */ head,
-  /** @type {string} */ view,
-) => floats(`${of(run)}/readouts?${query({ layer, head })}`, { view });
+/** @type {Api["open"]} */
+export const open = (text, view) => json("/api/runs", { method: "POST", body: { text }, view });
+/** @type {Api["fetchRun"]} */
+export const fetchRun = (run, view) => json(of(run), { view });
+/** @type {Api["append"]} */
+export const append = (run, token, view) => json(of(run, "append"), { method: "POST", body: { token }, view });
+/** @type {Api["generate"]} */
+export const generate = (run, options, each, signal) =>
+  lines(of(run, "generate"), each, { method: "POST", body: options, signal });
+/** @type {Api["heads"]} */
+export const heads = (run, each, view) => lines(of(run, "heads"), each, { view });
+/** @type {Api["thumbnails"]} */
+export const thumbnails = (run, layer, size, view) => floats(of(run, "thumbnails", { layer, size }), { view });
+/** @type {Api["map"]} */
+export const map = (run, [layer, head], { queries, keys, block }, view) =>
+  floats(of(run, "map", { layer, head, queries: queries.join(), keys: keys.join(), block }), { view });
+/** @type {Api["row"]} */
+export const row = (run, [layer, head], query, view) => floats(of(run, "row", { layer, head, query }), { view });
+/** @type {Api["column"]} */
+export const column = (run, [layer, head], key, view) => floats(of(run, "column", { layer, head, key }), { view });
+/** @type {Api["cell"]} */
+export const cell = (run, [layer, head], query, key, view) =>
+  json(of(run, "cell", { layer, head, query, key }), { view });
+/** @type {Api["readouts"]} */
+export const readouts = (run, [layer, head], view) => floats(of(run, "readouts", { layer, head }), { view });
+/** @type {Api["steps"]} */
+export const steps = (run, [layer, head], query, keys, view) =>
+  json(of(run, "steps", { layer, head, query, ...keys }), { view });
+/** @type {Api["training"]} */
 export const training = () => json("/api/training");
-export const trained = (/** @type {number} */ step) => floats(`/api/training/${step}/thumbnails`, { view: "trained" });
-/** @param {{first?: number, count?: number, picked?: number}} [keys] ranks that are written out, and a key */
-export const steps = (
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number|string} */ head,
-  /** @type {number} */ at,
-  keys = {},
-  view = "steps",
-) => json(`${of(run)}/steps?${query({ layer, head, query: at, ...keys })}`, { view });
-export const generate = (
-  /** @type {string} */ run,
-  /** @type {{tokens: number, temperature: number, seed: number|null}} */ options,
-  /** @type {(line: any) => void} */ each,
-  /** @type {AbortSignal} */ signal,
-) => lines(`${of(run)}/generate`, each, { method: "POST", body: options, signal });
+/** @type {Api["trained"]} */
+export const trained = (step) => floats(`/api/training/${step}/thumbnails`, { view: "trained" });

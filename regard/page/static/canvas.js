@@ -7,6 +7,36 @@
 export const context2d = (/** @type {HTMLCanvasElement} */ canvas) =>
   /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
 
+/**
+ * A rectangle in a colour.
+ * @param {Surface} surface @param {string} colour @param {[x: number, y: number, width: number, height: number]} box
+ */
+export function fill(surface, colour, ...box) {
+  surface.fillStyle = colour;
+  surface.fillRect(...box);
+}
+
+/**
+ * A rectangle's edge in a colour.
+ * @param {Surface} surface @param {string} colour @param {number} lineWidth
+ * @param {[x: number, y: number, width: number, height: number]} box
+ */
+export function outline(surface, colour, lineWidth, ...box) {
+  surface.strokeStyle = colour;
+  surface.lineWidth = lineWidth;
+  surface.strokeRect(...box);
+}
+
+/**
+ * A text in a font and a colour.
+ * @param {Surface} surface @param {string} text @param {number} x @param {number} y
+ * @param {{font: string, colour: string, align?: CanvasTextAlign, baseline?: CanvasTextBaseline}} how
+ */
+export function write(surface, text, x, y, { font, colour, align = "left", baseline = "alphabetic" }) {
+  Object.assign(surface, { font, fillStyle: colour, textAlign: align, textBaseline: baseline });
+  surface.fillText(text, x, y);
+}
+
 export class SvgSurface {
   constructor(/** @type {number} */ width, /** @type {number} */ height) {
     this.width = width;
@@ -29,23 +59,15 @@ export class SvgSurface {
     this.ruler = context2d(document.createElement("canvas"));
   }
 
-  fillRect(
-    /** @type {number} */ x,
-    /** @type {number} */ y,
-    /** @type {number} */ width,
-    /** @type {number} */ height,
-  ) {
+  /** @param {number} x @param {number} y @param {number} width @param {number} height */
+  fillRect(x, y, width, height) {
     this.parts.push(
       `<rect x="${n(x)}" y="${n(y)}" width="${n(width)}" height="${n(height)}" fill="${escaped(this.fillStyle)}"${this.#faint()}/>`,
     );
   }
 
-  strokeRect(
-    /** @type {number} */ x,
-    /** @type {number} */ y,
-    /** @type {number} */ width,
-    /** @type {number} */ height,
-  ) {
+  /** @param {number} x @param {number} y @param {number} width @param {number} height */
+  strokeRect(x, y, width, height) {
     this.parts.push(
       `<rect x="${n(x)}" y="${n(y)}" width="${n(width)}" height="${n(height)}" fill="none" stroke="${escaped(this.strokeStyle)}" stroke-width="${n(this.lineWidth)}"${this.#faint()}/>`,
     );
@@ -179,13 +201,11 @@ const escaped = (/** @type {string} */ text) =>
     .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "")
     .replace(/[<>&"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
 
-/** A canvas sized for the screen's pixels, scaled so that drawings use CSS pixels. */
-export function prepared(
-  /** @type {HTMLCanvasElement} */ canvas,
-  /** @type {number} */ width,
-  /** @type {number} */ height,
-  ratio = window.devicePixelRatio || 1,
-) {
+/**
+ * A canvas sized for the screen's pixels, scaled so that drawings use CSS pixels.
+ * @param {HTMLCanvasElement} canvas @param {number} width @param {number} height
+ */
+export function prepared(canvas, width, height, ratio = window.devicePixelRatio || 1) {
   const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
   if (canvas.width !== w) canvas.width = w;
   if (canvas.height !== h) canvas.height = h;

@@ -87,10 +87,6 @@ export function place(/** @type {Scale} */ scale, /** @type {number} */ value) {
   return Math.max(0, Math.min(1, t));
 }
 
-/** The value at a place 0 … 1 of a scale. */
-export const valueAt = (/** @type {Scale} */ scale, /** @type {number} */ t) =>
-  scale.kind === "log" ? scale.high * 10 ** (DECADES * (t - 1)) : scale.high * t;
-
 /** All colours in a row, as a picture: the scale. */
 export function rampPicture(/** @type {Theme} */ theme) {
   const colours = ramp(theme);
@@ -122,7 +118,7 @@ export function picture({ values, rows, columns, offset = 0 }, scale, theme, hid
     for (let j = 0; j < columns; j++, at++) {
       if (hidden?.(i, j)) continue;
       const value = values[offset + at];
-      const level = 3 * Math.round(255 * place(/** @type {Scale} */ scale, /** @type {number} */ value));
+      const level = 3 * Math.round(255 * place(scale, value));
       pixels[4 * at] = colours[level];
       pixels[4 * at + 1] = colours[level + 1];
       pixels[4 * at + 2] = colours[level + 2];

@@ -1,7 +1,7 @@
 /** A second map beside the first: another head of the same text, or the same head of another text. */
 import { byId } from "./dom.js";
 import { openText } from "./session.js";
-import { runOf, set, setSide, shown, subscribe } from "./store.js";
+import { runOf, set, setSide, sourceOf, subscribe } from "./store.js";
 
 export function startCompare() {
   const choice = byId("compare");
@@ -13,7 +13,7 @@ export function startCompare() {
 }
 
 function begin(/** @type {State["compare"]} */ compare) {
-  const { run, layer, head } = shown("first");
+  const { run, layer, head } = sourceOf("first");
   if (!run) return set({ compare: "off" });
   if (compare === "head") {
     // The next head, so that there is something to see at once.

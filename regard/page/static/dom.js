@@ -23,7 +23,8 @@ export const targetOf = (/** @type {Event} */ event) => /** @type {HTMLElement} 
 /**
  * @template {keyof HTMLElementTagNameMap} N
  * @param {N} tag
- * @param {Record<string, any>} [properties] those with a dash are attributes; `on…` listen
+ * @param {Record<string, any>} [properties] those with a dash are attributes; `on…` listen; `style` and
+ *   `dataset` have properties of their own
  * @param {...(Node|string|null)} children
  */
 export function make(tag, properties = {}, ...children) {
@@ -32,6 +33,7 @@ export function make(tag, properties = {}, ...children) {
     if (value == null) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name.includes("-") || name === "role") element.setAttribute(name, value);
+    else if (name === "style" || name === "dataset") Object.assign(element[name], value);
     else Object.assign(element, { [name]: value });
   }
   for (const child of children) if (child != null) element.append(child);
@@ -62,11 +64,7 @@ export function segments(group, values, chosen, choose) {
         if (!by) return;
         event.preventDefault();
         event.stopPropagation();
-        const next =
-          buttons[
-            (buttons.indexOf(/** @type {HTMLButtonElement} */ (event.currentTarget)) + by + buttons.length) %
-              buttons.length
-          ];
+        const next = cycle(buttons, /** @type {HTMLButtonElement} */ (event.currentTarget), by);
         next.focus();
         next.click();
       },
@@ -82,6 +80,9 @@ export function segments(group, values, chosen, choose) {
   mark(chosen);
   return mark;
 }
+
+/** The entry after one, or so many after it; the first again after the last. @template T @param {T[]} all @param {T} one */
+export const cycle = (all, one, by = 1) => all[(all.indexOf(one) + by + all.length) % all.length];
 
 /**
  * The value of a name, or undefined where there is none: what a pressed key means.
@@ -141,6 +142,14 @@ export function settled(milliseconds, run) {
 export function markStale(element, stale) {
   element.dataset.state = stale ? "stale" : "current";
 }
+
+/** A table with a label, its header and its rows. @param {string} label @param {Node[]} head @param {Node[]} rows */
+export const table = (label, head, rows) =>
+  make("table", { "aria-label": label }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
+
+/** A bar as long as a share of the longest. */
+export const bar = (/** @type {number} */ share) =>
+  make("span", { className: "bar", style: { width: `${100 * Math.max(0, Math.min(1, share))}%` } });
 
 /** A key's name at the start of a row, to be pressed; the row's own click does the rest. */
 export function keyButton(/** @type {string[]} */ labels, /** @type {number} */ key, /** @type {string} */ fact) {

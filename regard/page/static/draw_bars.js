@@ -1,4 +1,5 @@
 /** Small figures as marks: vectors as signed bars, readouts as lines along the text. */
+import { fill } from "./canvas.js";
 
 /**
  * A vector: a bar for each number, up for positive and down for negative.
@@ -9,12 +10,12 @@
 export function paintVector(surface, { values, width, height, most, inks, chosen = null }) {
   const step = width / values.length;
   const zero = height / 2;
-  surface.fillStyle = inks.line;
-  surface.fillRect(0, zero - 0.5, width, 1);
+  fill(surface, inks.line, 0, zero - 0.5, width, 1);
   values.forEach((value, k) => {
     const size = Math.min(1, Math.abs(value) / (most || 1)) * (height / 2 - 1);
-    surface.fillStyle = k === chosen ? inks.accent : value < 0 ? inks.soft : inks.ink;
-    surface.fillRect(
+    fill(
+      surface,
+      k === chosen ? inks.accent : value < 0 ? inks.soft : inks.ink,
       k * step,
       value < 0 ? zero : zero - size,
       Math.max(step - (step > 3 ? 1 : 0), 0.5),
@@ -32,16 +33,15 @@ export function paintVector(surface, { values, width, height, most, inks, chosen
  */
 export function paintAlong(surface, { values, x, y, width, height, most, inks, at }) {
   const length = values.length;
-  surface.fillStyle = inks.line;
-  surface.fillRect(x, y + height - 0.5, width, 1);
+  fill(surface, inks.line, x, y + height - 0.5, width, 1);
   const level = (/** @type {number} */ value) => y + height - (Math.max(0, value) / (most || 1)) * (height - 2);
   const cell = width / length;
   if (cell >= 2) {
-    surface.fillStyle = inks.soft;
     for (let k = 0; k < length; k++) {
       if (!Number.isFinite(values[k])) continue;
-      surface.fillStyle = k === at ? inks.accent : inks.soft;
-      surface.fillRect(
+      fill(
+        surface,
+        k === at ? inks.accent : inks.soft,
         x + k * cell,
         level(values[k]),
         Math.max(cell - (cell > 4 ? 1 : 0), 0.5),
@@ -60,8 +60,7 @@ export function paintAlong(surface, { values, x, y, width, height, most, inks, a
       greatest = Math.max(greatest, values[k]);
       sum += values[k];
     }
-    surface.fillStyle = inks.line;
-    surface.fillRect(x + column, level(greatest), 1, Math.max(1, level(least) - level(greatest)));
+    fill(surface, inks.line, x + column, level(greatest), 1, Math.max(1, level(least) - level(greatest)));
     points.push([x + column + 0.5, level(sum / (stop - first))]);
   }
   surface.strokeStyle = inks.ink;
@@ -70,6 +69,5 @@ export function paintAlong(surface, { values, x, y, width, height, most, inks, a
   points.forEach(([px, py], k) => (k ? surface.lineTo(px, py) : surface.moveTo(px, py)));
   surface.stroke();
   if (at == null) return;
-  surface.fillStyle = inks.accent;
-  surface.fillRect(x + (at + 0.5) * cell - 0.75, y, 1.5, height);
+  fill(surface, inks.accent, x + (at + 0.5) * cell - 0.75, y, 1.5, height);
 }

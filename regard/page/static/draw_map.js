@@ -2,6 +2,7 @@
  * The picture of a pattern with its axes and margins, on a canvas or an SvgSurface. It is given all
  * that it shows and asks for nothing.
  */
+import { fill, outline, write } from "./canvas.js";
 import { fitted, skipped, tickText, ticks } from "./axes.js";
 import { place as placed, rampPicture } from "./colour.js";
 import { end, weight } from "./format.js";
@@ -35,14 +36,11 @@ export function layout(width, height, length, letters = 14) {
   return { left, top, side, right, bottom, bar, width: left + side + right, height: top + side + bottom };
 }
 
-/** Token and cell under a point, or null beside the map. */
-export function hit(
-  /** @type {Layout} */ place,
-  /** @type {Zoom|null} */ zoom,
-  /** @type {number} */ length,
-  /** @type {number} */ x,
-  /** @type {number} */ y,
-) {
+/**
+ * Token and cell under a point, or null beside the map.
+ * @param {Layout} place @param {Zoom|null} zoom @param {number} length @param {number} x @param {number} y
+ */
+export function hit(place, zoom, length, x, y) {
   const now = zoom ?? whole(length);
   const cell = place.side / now.span;
   const [dx, dy] = [x - place.left, y - place.top];
@@ -58,8 +56,7 @@ export function paintMap(/** @type {Surface} */ surface, /** @type {MapDrawing} 
   const { left, top, side } = place;
   const now = data.zoom ?? whole(length);
   const cell = side / now.span;
-  surface.fillStyle = inks.paper;
-  surface.fillRect(0, 0, place.width, place.height);
+  fill(surface, inks.paper, 0, 0, place.width, place.height);
   surface.save();
   surface.beginPath();
   surface.rect(left, top, side, side);
@@ -67,21 +64,14 @@ export function paintMap(/** @type {Surface} */ surface, /** @type {MapDrawing} 
   for (const picture of pictures) paintPicture(surface, picture, place, now, cell);
   if (data.numbers && cell >= NUMBERED) paintNumbers(surface, { ...data, numbers: data.numbers }, now, cell);
   surface.restore();
-  surface.strokeStyle = inks.line;
-  surface.lineWidth = 1;
-  surface.strokeRect(left - 0.5, top - 0.5, side + 1, side + 1);
+  outline(surface, inks.line, 1, left - 0.5, top - 0.5, side + 1, side + 1);
   if (data.margins) paintMargins(surface, { ...data, margins: data.margins }, now, cell);
   paintLabels(surface, data, now, cell);
   paintCross(surface, data, now, cell);
 }
 
-function paintPicture(
-  /** @type {Surface} */ surface,
-  /** @type {Picture} */ { canvas, queries, keys, block },
-  /** @type {Layout} */ { left, top },
-  /** @type {Zoom} */ now,
-  /** @type {number} */ cell,
-) {
+/** @param {Surface} surface @param {Picture} picture @param {Layout} place @param {Zoom} now @param {number} cell */
+function paintPicture(surface, { canvas, queries, keys, block }, { left, top }, now, cell) {
   const y0 = Math.max(queries[0], now.queries);
   const y1 = Math.min(queries[1], now.queries + now.span);
   const x0 = Math.max(keys[0], now.keys);
@@ -101,87 +91,67 @@ function paintPicture(
   );
 }
 
-/** Each weight in its cell, in the ink that is read on its colour. */
-function paintNumbers(
-  /** @type {Surface} */ surface,
-  /** @type {MapDrawing & {numbers: Drawn}} */ { place, inks, numbers, scale, causal },
-  /** @type {Zoom} */ now,
-  /** @type {number} */ cell,
-) {
+/**
+ * Each weight in its cell, in the ink that is read on its colour.
+ * @param {Surface} surface @param {MapDrawing & {numbers: Drawn}} data @param {Zoom} now @param {number} cell
+ */
+function paintNumbers(surface, { place, inks, numbers, scale, causal }, now, cell) {
   const { queries, keys, columns, values } = numbers;
   const pale = inks.theme === "light" ? 0.6 : 0.42; // up to there the page's own ink is read
-  surface.font = `${LABEL}px ${inks.mono}`;
-  surface.textAlign = "center";
-  surface.textBaseline = "middle";
+  const font = `${LABEL}px ${inks.mono}`;
   for (let query = Math.floor(now.queries); query < Math.min(queries[1], now.queries + now.span); query++) {
     for (let key = Math.floor(now.keys); key < Math.min(keys[1], now.keys + now.span); key++) {
       if (causal && key > query) continue;
       const value = values[(query - queries[0]) * columns + (key - keys[0])];
-      surface.fillStyle = placed(scale, value) > pale ? inks.paper : inks.ink;
+      const colour = placed(scale, value) > pale ? inks.paper : inks.ink;
       const at = (/** @type {number} */ first, /** @type {number} */ token) => (token + 0.5 - first) * cell;
-      surface.fillText(weight(value), place.left + at(now.keys, key), place.top + at(now.queries, query));
+      const [x, y] = [place.left + at(now.keys, key), place.top + at(now.queries, query)];
+      write(surface, weight(value), x, y, { font, colour, align: "center", baseline: "middle" });
     }
   }
 }
 
-function paintMargins(
-  /** @type {Surface} */ surface,
-  /** @type {MapDrawing & {margins: NonNullable<MapDrawing["margins"]>}} */ { place, inks, margins, query, key },
-  /** @type {Zoom} */ now,
-  /** @type {number} */ cell,
-) {
+/**
+ * @param {Surface} surface @param {MapDrawing & {margins: NonNullable<MapDrawing["margins"]>}} data @param {Zoom} now
+ * @param {number} cell
+ */
+function paintMargins(surface, { place, inks, margins, query, key }, now, cell) {
   const { left, top, side, bar } = place;
   const highest = Math.max(greatest(margins.entropy), 1e-9);
   const most = Math.max(greatest(margins.received), 1e-9);
   const under = top + side + GAP;
-  surface.fillStyle = inks.line;
-  surface.fillRect(left + side + GAP - 1, top, 1, side);
+  fill(surface, inks.line, left + side + GAP - 1, top, 1, side);
   surface.fillRect(left, under - 1, side, 1);
-  bins(
-    now.queries,
-    now.span,
-    margins.entropy,
-    cell,
-    mean,
-    (/** @type {number} */ k, /** @type {number} */ at, /** @type {number} */ size, /** @type {number} */ value) => {
-      surface.fillStyle = k === query ? inks.accent : inks.soft;
-      surface.fillRect(left + side + GAP, top + at, (value / highest) * bar, size);
-    },
-  );
+  bins(now.queries, now.span, margins.entropy, cell, mean, (k, at, size, value) => {
+    fill(surface, k === query ? inks.accent : inks.soft, left + side + GAP, top + at, (value / highest) * bar, size);
+  });
   // The greatest of a pixel, not the mean: one key that takes much must not vanish among many.
   bins(
     now.keys,
     now.span,
     margins.received,
     cell,
-    (/** @type {number} */ before, /** @type {number} */ value) => Math.max(before, value),
-    (/** @type {number} */ k, /** @type {number} */ at, /** @type {number} */ size, /** @type {number} */ value) => {
-      surface.fillStyle = k === key ? inks.accent : inks.soft;
-      surface.fillRect(left + at, under, size, Math.sqrt(value / most) * bar);
+    (before, value) => Math.max(before, value),
+    (k, at, size, value) => {
+      fill(surface, k === key ? inks.accent : inks.soft, left + at, under, size, Math.sqrt(value / most) * bar);
     },
   );
-  surface.fillStyle = inks.soft;
-  surface.textBaseline = "alphabetic";
-  surface.font = `${LABEL}px ${inks.sans}`;
-  surface.textAlign = "right";
+  const note = { font: `${LABEL}px ${inks.sans}`, colour: inks.soft };
   ["received", `0 … ${end(most > 1e-6 ? round(most) : 0)}`, "root scale"].forEach((line, i) =>
-    surface.fillText(line, left - GAP, under + 9 + 12 * i),
+    write(surface, line, left - GAP, under + 9 + 12 * i, { ...note, align: "right" }),
   );
-  surface.textAlign = "left";
   ["entropy", `0 … ${end(highest > 1e-6 ? round(highest) : 0)}`, unitOf("entropy")].forEach((line, i) =>
-    surface.fillText(line, left + side + GAP, under + 9 + 12 * i),
+    write(surface, line, left + side + GAP, under + 9 + 12 * i, note),
   );
 }
 
-/** Bars of whole tokens, or of whole pixels where a token is thinner. */
-function bins(
-  /** @type {number} */ first,
-  /** @type {number} */ span,
-  /** @type {Float32Array} */ values,
-  /** @type {number} */ cell,
-  /** @type {(before: number, value: number, n: number) => number} */ merge,
-  /** @type {(k: number, at: number, size: number, value: number) => void} */ draw,
-) {
+/**
+ * Bars of whole tokens, or of whole pixels where a token is thinner.
+ * @param {number} first @param {number} span @param {Float32Array} values @param {number} cell
+ * @param {(before: number, value: number, n: number) => number} merge
+ * @param {(k: number, at: number, size: number, value: number) => void} draw
+ */
+function bins(first, span, values, cell, merge, draw) {
   const stop = Math.min(values.length, Math.ceil(first + span));
   if (cell >= 1) {
     for (let k = Math.floor(first); k < stop; k++) {
@@ -210,20 +180,12 @@ function greatest(/** @type {Float32Array} */ values) {
   return most;
 }
 
-function paintLabels(
-  /** @type {Surface} */ surface,
-  /** @type {MapDrawing} */ { place, inks, labels, length, query, key },
-  /** @type {Zoom} */ now,
-  /** @type {number} */ cell,
-) {
+/** @param {Surface} surface @param {MapDrawing} data @param {Zoom} now @param {number} cell */
+function paintLabels(surface, { place, inks, labels, length, query, key }, now, cell) {
   const { left, top, side, bar, bottom } = place;
-  surface.font = `${LABEL}px ${inks.sans}`;
-  surface.fillStyle = inks.soft;
-  surface.textBaseline = "alphabetic";
-  surface.textAlign = "right";
-  surface.fillText("query ↓", left - GAP, top - 7);
-  surface.textAlign = "left";
-  surface.fillText("key →", left, top - 7);
+  const note = { font: `${LABEL}px ${inks.sans}`, colour: inks.soft };
+  write(surface, "query ↓", left - GAP, top - 7, { ...note, align: "right" });
+  write(surface, "key →", left, top - 7, note);
   // A little smaller where that shows every token instead of every second, with a gap between lines.
   const size = Math.max(8.5, Math.min(LABEL, cell - 2));
   surface.font = `${size}px ${inks.mono}`;
@@ -233,7 +195,7 @@ function paintLabels(
   const inside = (/** @type {number} */ at) => at >= 0 && at <= side;
 
   const rows = ticks(now.queries, now.span, side, length, room);
-  const write = (/** @type {number} */ k, /** @type {boolean} */ chosen) => {
+  const row = (/** @type {number} */ k, /** @type {boolean} */ chosen) => {
     const y = middle(now.queries, k);
     if (!inside(y)) return;
     surface.fillStyle = chosen ? inks.accent : inks.soft;
@@ -242,15 +204,15 @@ function paintLabels(
     if (cell < room) surface.fillRect(left - 4, top + y - 0.5, 3, 1);
   };
   for (const k of rows.at) {
-    if (query == null || k === query || Math.abs(k - query) * cell >= room) write(k, k === query);
+    if (query == null || k === query || Math.abs(k - query) * cell >= room) row(k, k === query);
   }
-  if (query != null && !rows.at.includes(query)) write(query, true);
+  if (query != null && !rows.at.includes(query)) row(query, true);
 
   const columns = ticks(now.keys, now.span, side, length, cell >= 10.5 ? room : room + 3);
   // Slanted reads more easily; upright has room for more.
   const turn = cell * columns.step < 15 ? Math.PI / 2 : SLANT;
   const base = top + side + GAP + bar + 8;
-  const slanted = (/** @type {number} */ k, /** @type {boolean} */ chosen) => {
+  const column = (/** @type {number} */ k, /** @type {boolean} */ chosen) => {
     const x = middle(now.keys, k);
     if (!inside(x)) return;
     surface.fillStyle = chosen ? inks.accent : inks.soft;
@@ -267,27 +229,20 @@ function paintLabels(
     surface.restore();
   };
   for (const k of columns.at) {
-    if (key == null || k === key || Math.abs(k - key) * cell >= room) slanted(k, k === key);
+    if (key == null || k === key || Math.abs(k - key) * cell >= room) column(k, k === key);
   }
-  if (key != null && !columns.at.includes(key)) slanted(key, true);
+  if (key != null && !columns.at.includes(key)) column(key, true);
 
   const { step: down } = rows;
   const { step: along } = columns;
   if (down === 1 && along === 1) return;
-  surface.font = `${LABEL}px ${inks.sans}`;
-  surface.fillStyle = inks.soft;
-  surface.textAlign = "left";
-  surface.textBaseline = "alphabetic";
-  const note = down === along ? `labels: ${skipped(down)}` : `labels: ${skipped(down)} ↓, ${skipped(along)} →`;
-  surface.fillText(fitted(surface, note, place.width - 8), 4, place.height - 5);
+  const words = down === along ? `labels: ${skipped(down)}` : `labels: ${skipped(down)} ↓, ${skipped(along)} →`;
+  surface.font = note.font;
+  write(surface, fitted(surface, words, place.width - 8), 4, place.height - 5, note);
 }
 
-function paintCross(
-  /** @type {Surface} */ surface,
-  /** @type {MapDrawing} */ { place, inks, query, key },
-  /** @type {Zoom} */ now,
-  /** @type {number} */ cell,
-) {
+/** @param {Surface} surface @param {MapDrawing} data @param {Zoom} now @param {number} cell */
+function paintCross(surface, { place, inks, query, key }, now, cell) {
   const { left, top, side } = place;
   surface.save();
   surface.beginPath();
@@ -316,22 +271,20 @@ function paintCross(
  * @param {{size: number, picture: Picture|null, zoom: Zoom|null, length: number, inks: Inks}} data
  */
 export function paintOverview(surface, { size, picture, zoom, length, inks }) {
-  surface.fillStyle = inks.paper;
-  surface.fillRect(0, 0, size, size);
+  fill(surface, inks.paper, 0, 0, size, size);
   surface.imageSmoothingEnabled = picture ? picture.canvas.width > size : false;
   if (picture) {
     const seen = length / picture.block; // the last cell may reach beyond the text
     surface.drawImage(picture.canvas, 0, 0, seen, seen, 1, 1, size - 2, size - 2);
   }
-  surface.strokeStyle = inks.line;
-  surface.lineWidth = 1;
-  surface.strokeRect(0.5, 0.5, size - 1, size - 1);
+  outline(surface, inks.line, 1, 0.5, 0.5, size - 1, size - 1);
   if (!zoom) return;
   const unit = (size - 2) / length;
   const grown = Math.max(0, 5 - zoom.span * unit); // it stays visible at 100,000 tokens
-  surface.strokeStyle = inks.accent;
-  surface.lineWidth = 1.5;
-  surface.strokeRect(
+  outline(
+    surface,
+    inks.accent,
+    1.5,
     1 + zoom.keys * unit - grown / 2,
     1 + zoom.queries * unit - grown / 2,
     zoom.span * unit + grown,
@@ -349,23 +302,18 @@ export function paintScale(surface, { x = 0, y = 0, width, scale, inks, value = 
   const height = 10;
   surface.imageSmoothingEnabled = true;
   surface.drawImage(rampPicture(inks.theme), x, y + 7, width, height);
-  surface.strokeStyle = inks.line;
-  surface.lineWidth = 1;
-  surface.strokeRect(x + 0.5, y + 6.5, width - 1, height + 1);
-  surface.font = `${LABEL}px ${inks.sans}`;
-  surface.fillStyle = inks.soft;
-  surface.textBaseline = "alphabetic";
-  surface.textAlign = "left";
+  outline(surface, inks.line, 1, x + 0.5, y + 6.5, width - 1, height + 1);
+  const note = { font: `${LABEL}px ${inks.sans}`, colour: inks.soft };
+  surface.font = note.font;
   const low = scale.kind === "log" ? `≤ ${end(scale.low)}` : "0";
   const high = `${scale.exceeded ? "≥ " : ""}${end(scale.high)}`;
   const between = width - surface.measureText(low).width - surface.measureText(high).width;
-  surface.fillText(low, x, y + 31);
-  surface.textAlign = "right";
-  surface.fillText(high, x + width, y + 31);
+  write(surface, low, x, y + 31, note);
+  write(surface, high, x + width, y + 31, { ...note, align: "right" });
   const caption = `weight, ${scale.kind}`;
-  surface.textAlign = "center";
   const middle = x + surface.measureText(low).width + between / 2;
-  if (surface.measureText(caption).width < between - 12) surface.fillText(caption, middle, y + 31);
+  if (surface.measureText(caption).width < between - 12)
+    write(surface, caption, middle, y + 31, { ...note, align: "center" });
   if (value == null || !Number.isFinite(value)) return;
   const at = x + placed(scale, value) * width;
   surface.fillStyle = inks.accent;

@@ -1,5 +1,6 @@
 /** A head's readouts along the text, one below the other, each with its ends in numbers. */
 import { paintAlong } from "./draw_bars.js";
+import { write } from "./canvas.js";
 import { end, signed, weight } from "./format.js";
 import { READOUTS, readoutOf, unitOf, wordsFor } from "./quantities.js";
 
@@ -30,25 +31,10 @@ export function paintReadouts(surface, { values, range: [first, stop], width, he
       inks,
       at: mark >= first && mark < stop ? mark - first : null,
     });
-    const write = (
-      /** @type {string} */ text,
-      /** @type {number} */ down,
-      /** @type {string} */ font,
-      /** @type {string} */ colour,
-    ) => {
-      surface.font = font;
-      surface.fillStyle = colour;
-      surface.fillText(text, 0, y + down);
-    };
-    surface.textAlign = "left";
-    surface.textBaseline = "alphabetic";
-    write(wordsFor(name), 11, `12px ${inks.sans}`, inks.ink);
-    write(`0 … ${end(Number(most.toPrecision(2)))} ${unitOf(name)}`, 25, `11px ${inks.sans}`, inks.soft);
-    write(
-      `${mark}: ${name === "distance" ? signed(part[mark], 1) : weight(part[mark])}`,
-      39,
-      `11px ${inks.mono}`,
-      inks.accent,
-    );
+    const value = name === "distance" ? signed(part[mark], 1) : weight(part[mark]);
+    const range = `0 … ${end(Number(most.toPrecision(2)))} ${unitOf(name)}`;
+    write(surface, wordsFor(name), 0, y + 11, { font: `12px ${inks.sans}`, colour: inks.ink });
+    write(surface, range, 0, y + 25, { font: `11px ${inks.sans}`, colour: inks.soft });
+    write(surface, `${mark}: ${value}`, 0, y + 39, { font: `11px ${inks.mono}`, colour: inks.accent });
   });
 }

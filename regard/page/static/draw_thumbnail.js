@@ -1,7 +1,7 @@
 /** Heads as small pictures, and the grid of them as one drawing. */
 import { picture, scaleFor } from "./colour.js";
 import { fitted } from "./axes.js";
-import { context2d } from "./canvas.js";
+import { context2d, fill, outline, write } from "./canvas.js";
 
 /**
  * One head's thumbnail. The scale is that of its own picture: a glance compares shapes, not weights.
@@ -32,6 +32,15 @@ export function thumbnail({ values, rows, columns }, head, { theme, causal, kind
 }
 
 /**
+ * What is exported begins with what it shows.
+ * @param {Surface} surface @param {string} text @param {number} x @param {number} y @param {Inks} inks
+ */
+export function heading(surface, text, x, y, inks, width = Infinity) {
+  const font = (surface.font = `bold 13px ${inks.sans}`);
+  write(surface, width < Infinity ? fitted(surface, text, width) : text, x, y, { font, colour: inks.ink });
+}
+
+/**
  * All heads as one drawing: what is exported.
  * @param {Surface} surface
  * @param {{cells: {picture: HTMLCanvasElement|null, name: string, role: string, chosen: boolean}[],
@@ -39,27 +48,17 @@ export function thumbnail({ values, rows, columns }, head, { theme, causal, kind
  */
 export function paintGrid(surface, { cells, across, cell, inks, title }) {
   const { width, height } = gridSize(cells.length, across, cell);
-  surface.fillStyle = inks.paper;
-  surface.fillRect(0, 0, width, height);
-  surface.font = `bold 13px ${inks.sans}`;
-  surface.fillStyle = inks.ink;
-  surface.textAlign = "left";
-  surface.textBaseline = "alphabetic";
-  surface.fillText(fitted(surface, title, width - 24), 12, 22);
+  fill(surface, inks.paper, 0, 0, width, height);
+  heading(surface, title, 12, 22, inks, width - 24);
   cells.forEach(({ picture: image, name, role, chosen }, k) => {
     const x = 12 + (k % across) * (cell + 10);
     const y = 36 + Math.floor(k / across) * (cell + 36);
     surface.imageSmoothingEnabled = false;
     if (image) surface.drawImage(image, x, y, cell, cell);
-    surface.strokeStyle = chosen ? inks.accent : inks.line;
-    surface.lineWidth = chosen ? 2 : 1;
-    surface.strokeRect(x - 0.5, y - 0.5, cell + 1, cell + 1);
-    surface.textAlign = "left";
-    surface.font = `11px ${inks.sans}`;
-    surface.fillStyle = inks.ink;
-    surface.fillText(fitted(surface, role, cell + 6), x, y + cell + 13);
-    surface.fillStyle = inks.soft;
-    surface.fillText(name, x, y + cell + 25);
+    outline(surface, chosen ? inks.accent : inks.line, chosen ? 2 : 1, x - 0.5, y - 0.5, cell + 1, cell + 1);
+    const font = (surface.font = `11px ${inks.sans}`);
+    write(surface, fitted(surface, role, cell + 6), x, y + cell + 13, { font, colour: inks.ink });
+    write(surface, name, x, y + cell + 25, { font, colour: inks.soft });
   });
 }
 

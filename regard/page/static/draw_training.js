@@ -1,4 +1,5 @@
 /** How scores and the loss went over the updates of a training run: a line a head, and one below. */
+import { fill, write } from "./canvas.js";
 import { end } from "./format.js";
 import { unitOf, wordsFor } from "./quantities.js";
 
@@ -28,17 +29,12 @@ export function paintTraining(surface, { steps, lines, name, losses, step, width
   const known = losses.some((loss) => loss != null);
   const split = known ? Math.round((height - FOOT) * (1 - LOSS)) : height - FOOT;
   const x = (/** @type {number} */ at) => acrossOf(steps, at, width);
+  const note = { font: `11px ${inks.sans}`, colour: inks.soft };
   surface.clearRect(0, 0, width, height);
-  surface.fillStyle = inks.line;
-  surface.fillRect(x(step) - 0.5, 0, 1, height - FOOT);
+  fill(surface, inks.line, x(step) - 0.5, 0, 1, height - FOOT);
 
-  const part = (
-    /** @type {number} */ top,
-    /** @type {number} */ bottom,
-    /** @type {Curve[]} */ all,
-    /** @type {string} */ title,
-    /** @type {string} */ unit,
-  ) => {
+  /** @param {number} top @param {number} bottom @param {Curve[]} all @param {string} title @param {string} unit */
+  const part = (top, bottom, all, title, unit) => {
     const most = Math.max(1e-9, ...all.flatMap(({ values }) => values.filter((value) => value != null)));
     const y = (/** @type {number} */ value) => bottom - 3 - (value / most) * (bottom - top - 9);
     for (const { values, chosen } of [...all].sort((a, b) => Number(a.chosen) - Number(b.chosen))) {
@@ -56,13 +52,11 @@ export function paintTraining(surface, { steps, lines, name, losses, step, width
       surface.globalAlpha = 1;
       const now = values[steps.indexOf(step)];
       if (!chosen || now == null) continue;
-      surface.fillStyle = inks.accent;
-      surface.fillRect(x(step) - 2.5, y(now) - 2.5, 5, 5);
+      fill(surface, inks.accent, x(step) - 2.5, y(now) - 2.5, 5, 5);
     }
-    surface.fillStyle = inks.line;
-    surface.fillRect(LEFT, bottom - 1, width - LEFT - RIGHT, 1);
-    write(surface, title, 0, top + 12, `12px ${inks.sans}`, inks.ink);
-    write(surface, `0 … ${end(Number(most.toPrecision(2)))} ${unit}`, 0, top + 26, `11px ${inks.sans}`, inks.soft);
+    fill(surface, inks.line, LEFT, bottom - 1, width - LEFT - RIGHT, 1);
+    write(surface, title, 0, top + 12, { font: `12px ${inks.sans}`, colour: inks.ink });
+    write(surface, `0 … ${end(Number(most.toPrecision(2)))} ${unit}`, 0, top + 26, note);
   };
   part(0, split, lines, wordsFor(name), unitOf(name));
   if (known) part(split + 4, height - FOOT, [{ values: losses, chosen: true }], "loss", "nats");
@@ -70,22 +64,6 @@ export function paintTraining(surface, { steps, lines, name, losses, step, width
     [steps[0], "left"],
     [steps.at(-1), "right"],
   ])) {
-    surface.textAlign = align;
-    write(surface, String(at), x(at), height - 3, `11px ${inks.sans}`, inks.soft);
+    write(surface, String(at), x(at), height - 3, { ...note, align });
   }
-  surface.textAlign = "left";
-}
-
-function write(
-  /** @type {Surface} */ surface,
-  /** @type {string} */ text,
-  /** @type {number} */ x,
-  /** @type {number} */ y,
-  /** @type {string} */ font,
-  /** @type {string} */ colour,
-) {
-  surface.font = font;
-  surface.fillStyle = colour;
-  surface.textBaseline = "alphabetic";
-  surface.fillText(text, x, y);
 }

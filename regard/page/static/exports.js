@@ -1,9 +1,9 @@
 /** What is seen, as files: pictures as PNG and SVG, numbers as CSV. */
 import * as api from "./api.js";
-import { byId, find, targetOf } from "./dom.js";
+import { byId, find, make, targetOf } from "./dom.js";
 import { paintMap, paintScale } from "./draw_map.js";
 import { paintReadouts } from "./draw_readouts.js";
-import { gridSize, paintGrid, thumbnail } from "./draw_thumbnail.js";
+import { gridSize, heading, paintGrid, thumbnail } from "./draw_thumbnail.js";
 import { placeName } from "./format.js";
 import { ordered } from "./heads.js";
 import { columns, scaleNow } from "./map.js";
@@ -11,8 +11,8 @@ import { during } from "./pending.js";
 import { awaitAnswer } from "./answers.js";
 import { wordsFor } from "./quantities.js";
 import { readoutsDrawing } from "./readouts.js";
-import { figuresOf, get, opened, placeOf, runOf, set, shown } from "./store.js";
-import { context2d, SvgSurface } from "./canvas.js";
+import { figuresOf, get, openSourceOf, placeOf, runOf, set, sourceOf } from "./store.js";
+import { SvgSurface, context2d, fill } from "./canvas.js";
 import { UNFINISHED, fileName, save, tables } from "./tables.js";
 import { inks } from "./theme.js";
 import { thumbnailsOf } from "./thumbnails.js";
@@ -43,22 +43,18 @@ export function startExports() {
   });
 }
 
-/** Draws on a canvas or into an SVG, and hands the file over. */
-async function deliver(
-  /** @type {string} */ kind,
-  /** @type {string} */ name,
-  /** @type {number} */ width,
-  /** @type {number} */ height,
-  /** @type {(surface: Surface) => void} */ draw,
-) {
+/**
+ * Draws on a canvas or into an SVG, and hands the file over.
+ * @param {string} kind @param {string} name @param {number} width @param {number} height
+ * @param {(surface: Surface) => void} draw
+ */
+async function deliver(kind, name, width, height, draw) {
   if (kind === "svg") {
     const surface = new SvgSurface(width, height);
     draw(/** @type {any} */ (surface));
     return save(new Blob([surface.toString()], { type: "image/svg+xml" }), `${name}.svg`);
   }
-  const canvas = document.createElement("canvas");
-  canvas.width = width * SHARP;
-  canvas.height = height * SHARP;
+  const canvas = make("canvas", { width: width * SHARP, height: height * SHARP });
   const context = context2d(canvas);
   context.scale(SHARP, SHARP);
   draw(context);
@@ -77,22 +73,17 @@ function exportMap(/** @type {string} */ kind) {
   const width = widths.reduce((sum, one) => sum + one + gap, -gap);
   const height = top + Math.max(...seen.map(({ place }) => place.height)) + 44;
   const look = inks();
-  return deliver(kind, fileName("map", seen[0].opened()), width, height, (/** @type {Surface} */ surface) => {
-    surface.fillStyle = look.paper;
-    surface.fillRect(0, 0, width, height);
+  return deliver(kind, fileName("map", seen[0].openSourceOf()), width, height, (surface) => {
+    fill(surface, look.paper, 0, 0, width, height);
     let x = 0;
     seen.forEach((column, k) => {
-      const source = column.opened();
+      const source = column.openSourceOf();
       surface.save();
       surface.translate(x, top);
       paintMap(surface, column.drawing());
       surface.restore();
       const figures = source.average === "head" && figuresOf(source.layer, source.head, source.heads);
-      surface.font = `bold 13px ${look.sans}`;
-      surface.fillStyle = look.ink;
-      surface.textAlign = "left";
-      surface.textBaseline = "alphabetic";
-      surface.fillText(`${placeName(source.run, source)}${figures ? `: ${figures.role}` : ""}`, x + 8, 20);
+      heading(surface, `${placeName(source.run, source)}${figures ? `: ${figures.role}` : ""}`, x + 8, 20, look);
       x += widths[k] + gap;
     });
     paintScale(surface, {
@@ -106,7 +97,7 @@ function exportMap(/** @type {string} */ kind) {
 }
 
 function exportHeads(/** @type {string} */ kind) {
-  const source = opened(get().compare === "text" ? undefined : "first");
+  const source = openSourceOf(get().compare === "text" ? undefined : "first");
   const { run } = source;
   const { sort } = get();
   const heads = ordered(source);
@@ -114,7 +105,7 @@ function exportHeads(/** @type {string} */ kind) {
   const across = sort === "order" ? widest : Math.min(12, heads.length);
   const cell = 72;
   const { width, height } = gridSize(heads.length, across, cell);
-  const chosen = shown();
+  const chosen = sourceOf();
   const look = { theme: inks().theme, causal: run.causal, exact: run.length <= 64 };
   const pictured = (/** @type {number} */ layer) => thumbnailsOf(source.side, layer)?.run === run.id;
   if (!run.layers.every((_, layer) => pictured(layer))) return set({ problem: UNFINISHED });
@@ -125,36 +116,26 @@ function exportHeads(/** @type {string} */ kind) {
     chosen: chosen.layer === layer && chosen.head === head,
   }));
   const title = sort === "order" ? "Heads" : `Heads by ${wordsFor(sort)}`;
-  return deliver(kind, "regard-heads", width, height, (/** @type {Surface} */ surface) =>
+  return deliver(kind, "regard-heads", width, height, (surface) =>
     paintGrid(surface, { cells, across, cell, inks: inks(), title }),
   );
 }
 
 async function exportReadouts(/** @type {string} */ kind) {
-  const source = opened();
+  const source = openSourceOf();
   const { run } = source;
-  const data = await awaitAnswer(api.readouts(run.id, ...placeOf(source), "readouts-export"));
+  const data = await awaitAnswer(api.readouts(run.id, placeOf(source), "readouts-export"));
   if (!data) return;
   const [width, height, edge] = [960, 320, 16];
   const look = inks();
-  const title = placeName(run, source);
-  return deliver(
-    kind,
-    fileName("readouts", source),
-    width + 2 * edge,
-    height + 2 * edge + 24,
-    (/** @type {Surface} */ surface) => {
-      surface.fillStyle = look.paper;
-      surface.fillRect(0, 0, width + 2 * edge, height + 2 * edge + 24);
-      surface.font = `bold 13px ${look.sans}`;
-      surface.fillStyle = look.ink;
-      surface.fillText(title, edge, edge + 12);
-      surface.save();
-      surface.translate(edge, edge + 24);
-      paintReadouts(surface, readoutsDrawing(run, data.values, width, height));
-      surface.restore();
-    },
-  );
+  return deliver(kind, fileName("readouts", source), width + 2 * edge, height + 2 * edge + 24, (surface) => {
+    fill(surface, look.paper, 0, 0, width + 2 * edge, height + 2 * edge + 24);
+    heading(surface, placeName(run, source), edge, edge + 12, look);
+    surface.save();
+    surface.translate(edge, edge + 24);
+    paintReadouts(surface, readoutsDrawing(run, data.values, width, height));
+    surface.restore();
+  });
 }
 
 const pictures = { map: exportMap, heads: exportHeads, readouts: exportReadouts };

@@ -6,7 +6,7 @@ import { paintThumbnail } from "./draw_thumbnail.js";
 import { meanOf, placeName, signed } from "./format.js";
 import { awaitAnswer } from "./answers.js";
 import { SCORES, unitOf, wordsFor } from "./quantities.js";
-import { figuresOf, placeOf, shown, subscribe } from "./store.js";
+import { figuresOf, placeOf, sourceOf, subscribe } from "./store.js";
 import { themeNow } from "./theme.js";
 import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
 import { requestFor } from "./zoom.js";
@@ -23,7 +23,7 @@ export function startHeadCard() {
     ask();
   });
   onThumbnails((side, layer) => {
-    const now = preview ?? shown();
+    const now = preview ?? sourceOf();
     if (side === textSide(now.side) && layer === now.layer) showHeadCard();
   });
   document.addEventListener("inks", showHeadCard);
@@ -36,27 +36,25 @@ export function previewHead(/** @type {typeof preview} */ head) {
 }
 
 /** Where the text of a side is kept: two heads share the first. */
-const textSide = (/** @type {SideName} */ side) => (shown(side).run === shown("first").run ? "first" : side);
+const textSide = (/** @type {SideName} */ side) => (sourceOf(side).run === sourceOf("first").run ? "first" : side);
 
 /** A mean's picture is asked for as a map is: from the weights, not put together from pictures. */
 async function askMean() {
-  const source = shown();
+  const source = sourceOf();
   const { run } = source;
   if (!run || source.average === "head") return;
-  const [layer, head] = placeOf(source);
-  const name = `${run.id}/${layer}/${head}`;
+  const place = placeOf(source);
+  const name = [run.id, ...place].join("/");
   if (mean.name === name) return;
-  const { queries, keys, block } = requestFor(null, run.length, SIZE);
-  const window = { layer, head, queries: queries.join(), keys: keys.join(), block };
-  const data = await awaitAnswer(api.map(run.id, window, "card"));
+  const data = await awaitAnswer(api.map(run.id, place, requestFor(null, run.length, SIZE), "card"));
   if (!data) return;
   mean = { name, data: { ...data, run: run.id } };
   showHeadCard();
 }
 
 function showHeadCard() {
-  /** @type {Shown} */
-  const source = preview ? { ...shown(preview.side), ...preview, average: "head" } : shown();
+  /** @type {Source} */
+  const source = preview ? { ...sourceOf(preview.side), ...preview, average: "head" } : sourceOf();
   const { run, layer, head, average } = source;
   const card = byId("head-card");
   card.hidden = !run;
@@ -113,7 +111,7 @@ function scores(/** @type {Record<string, any>|null} */ figures, /** @type {Aver
 }
 
 /** The scores of a mean, as far as they are the means of the heads' scores. */
-function meanFigures(/** @type {Opened} */ { run, heads, layer, average }) {
+function meanFigures(/** @type {OpenSource} */ { run, heads, layer, average }) {
   const layers = average === "layer" ? [layer] : run.layers.map((_, at) => at);
   if (!layers.every((at) => heads.has(at))) return null;
   const all = layers.flatMap((at) => heads.get(at) ?? []);

@@ -5,7 +5,7 @@ import { paintThumbnail } from "./draw_thumbnail.js";
 import { pinches } from "./gestures.js";
 import { signed } from "./format.js";
 import { SCORES, unitOf, wordsFor } from "./quantities.js";
-import { chooseHead, figuresOf, get, set, shown, sides, subscribe } from "./store.js";
+import { chooseHead, figuresOf, get, set, sourceOf, sides, subscribe } from "./store.js";
 import { themeNow } from "./theme.js";
 import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
 
@@ -40,7 +40,7 @@ export function startHeads() {
 }
 
 /** Heads in the order they are shown. */
-export function ordered(/** @type {Opened} */ { run, heads }) {
+export function ordered(/** @type {OpenSource} */ { run, heads }) {
   const { sort } = get();
   const all = run.layers.flatMap(({ heads: names }, layer) => names.map((_, head) => ({ layer, head })));
   if (sort === "order") return all;
@@ -105,9 +105,9 @@ class Grid {
     new ResizeObserver(arrange).observe(root);
   }
 
-  /** @returns {Shown} What this grid shows the heads of; with two heads of one text there is one grid. */
+  /** @returns {Source} What this grid shows the heads of; with two heads of one text there is one grid. */
   source() {
-    const source = shown(this.side);
+    const source = sourceOf(this.side);
     return this.side === "second" && get().compare !== "text" ? { ...source, run: null } : source;
   }
 
@@ -193,25 +193,18 @@ class Grid {
     grid.style.setProperty("--cell", `${how.cell}px`);
     grid.style.gridTemplateColumns = `${how.byLayer ? "max-content " : ""}repeat(${how.across}, ${how.small ? `${how.cell}px` : `minmax(${how.cell}px, ${wide ? "132px" : "1fr"})`})`;
     const focused = grid.contains(document.activeElement) ? /** @type {HTMLElement} */ (document.activeElement) : null;
-    grid.replaceChildren(
-      this.#laidOut(
-        /** @type {Run} */ run,
-        /** @type {{layer: number, head: number}[]} */ heads,
-        /** @type {Arrangement} */ how,
-      ),
-    );
+    grid.replaceChildren(this.#laidOut(run, heads, how));
     focused?.focus(); // cells are only put elsewhere
     this.#fill();
     this.#repaint();
     this.#mark();
   }
 
-  /** Numbers at the edges where layers are rows, and the cells. */
-  #laidOut(
-    /** @type {Run} */ run,
-    /** @type {{layer: number, head: number}[]} */ heads,
-    /** @type {Arrangement} */ how,
-  ) {
+  /**
+   * Numbers at the edges where layers are rows, and the cells.
+   * @param {Run} run @param {{layer: number, head: number}[]} heads @param {Arrangement} how
+   */
+  #laidOut(run, heads, how) {
     const fragment = document.createDocumentFragment();
     const edge = (/** @type {string} */ className, /** @type {string} */ textContent, title = "") =>
       make("div", { className, textContent, title, "aria-hidden": "true" }); // each cell is named in full
@@ -243,9 +236,7 @@ class Grid {
     const canvas = make("canvas", { width: 1, height: 1, "aria-hidden": "true" });
     const role = make("b");
     const figure = make("span");
-    const root = make("button", { className: "cell", type: "button" }, canvas, role, figure);
-    root.dataset.layer = String(layer);
-    root.dataset.head = String(head);
+    const root = make("button", { className: "cell", type: "button", dataset: { layer, head } }, canvas, role, figure);
     const cell = { root, canvas, role, figure };
     this.cells.set(name, cell);
     return cell;
@@ -278,8 +269,8 @@ class Grid {
   /** Marks the chosen head, those of a chosen mean, and the head that is compared with it. */
   #mark() {
     const now = get();
-    const active = shown(now.compare === "text" ? this.side : undefined);
-    const beside = now.compare === "head" ? shown(sides().find((side) => side !== active.side)) : null;
+    const active = sourceOf(now.compare === "text" ? this.side : undefined);
+    const beside = now.compare === "head" ? sourceOf(sides().find((side) => side !== active.side)) : null;
     const within = (/** @type {HeadName|null} */ source, /** @type {number} */ layer, /** @type {number} */ head) =>
       source != null &&
       (source.average === "model" || (source.layer === layer && (source.average === "layer" || source.head === head)));

@@ -1,9 +1,9 @@
 /** The keyboard, for all of it, and the dialog that says which keys there are. */
-import { byId, make, targetOf } from "./dom.js";
+import { byId, cycle, make, targetOf } from "./dom.js";
 import { placeName } from "./format.js";
 import { tabs } from "./tab_panel.js";
 import { activeColumn } from "./map.js";
-import { change, chooseHead, clamp, get, keyNow, queryNow, release, runOf, set, shown } from "./store.js";
+import { change, chooseHead, clamp, get, keyNow, queryNow, release, runOf, set, sourceOf } from "./store.js";
 import { showing } from "./zoom.js";
 
 /** @type {[string, string][]} */
@@ -91,17 +91,15 @@ function step(/** @type {number} */ queries, /** @type {number} */ keys) {
 }
 
 function turn(/** @type {number} */ heads, /** @type {number} */ layers) {
-  const { run, layer: before, head: at, average } = shown();
+  const { run, layer: before, head: at, average } = sourceOf();
   if (!run) return;
   const layer = (before + layers + run.layers.length) % run.layers.length;
   const among = run.layers[layer].heads.length;
   if (layers && average === "layer") change({ layer, head: Math.min(at, among - 1) });
   else chooseHead(layer, layers ? Math.min(at, among - 1) : (at + heads + among) % among);
-  set({ spoken: placeName(run, shown()) });
+  set({ spoken: placeName(run, sourceOf()) });
 }
 
-/** @template T @param {T[]} all @param {T} now */
-const next = (all, now) => all[(all.indexOf(now) + 1) % all.length];
 /** @type {Average[]} */
 const AVERAGES = ["head", "layer", "model"];
 const pan = (/** @type {number} */ x, /** @type {number} */ y) => () => activeColumn().panBy(x, y);
@@ -145,8 +143,8 @@ const acts = {
   0: () => activeColumn().zoomTo(null),
   Escape: () => (get().wide ? set({ wide: false }) : release()),
   l: () => set({ colour: get().colour === "log" ? "linear" : "log" }),
-  a: () => change({ average: next(AVERAGES, shown().average) }),
-  t: () => set({ tab: next(tabs(), get().tab), folded: false }),
+  a: () => change({ average: cycle(AVERAGES, sourceOf().average) }),
+  t: () => set({ tab: cycle(tabs(), get().tab), folded: false }),
   h: () => set({ wide: !get().wide }),
   "?": () => byId("keys").showModal(),
 };

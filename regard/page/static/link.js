@@ -1,5 +1,5 @@
 /** The page as it is, as an address: copied, with what it carries. */
-import { LONGEST, written } from "./address.js";
+import { LONGEST, currentAddress } from "./address.js";
 import { byId, targetOf } from "./dom.js";
 import { get, runOf } from "./store.js";
 
@@ -30,7 +30,7 @@ export function startLink() {
   };
   byId("link").onclick = async () => {
     hide();
-    const address = location.href.split("#")[0] + written();
+    const address = location.href.split("#")[0] + currentAddress();
     history.replaceState(null, "", address);
     const copied = await copy(address, field);
     byId("link-note").textContent = copied

@@ -1,5 +1,5 @@
 /** The page of `regard explore`: starts its parts, finds the server, opens what is asked for. */
-import { apply, parsed, sizeFor, startAddress } from "./address.js";
+import { applyAddress, parseAddress, sizeFor, startAddress } from "./address.js";
 import * as api from "./api.js";
 import { startTabPanel } from "./tab_panel.js";
 import { startHeadCard } from "./head_card.js";
@@ -41,7 +41,7 @@ async function begin() {
 async function openAddress() {
   const { about } = get();
   if (!about) return;
-  const address = parsed(location.hash);
+  const address = parseAddress(location.hash);
   let opened = false;
   if (address.text && about.writes) opened = runOf("first")?.text === address.text || (await openText(address.text));
   else if (address.run && about.runs.includes(address.run)) opened = await openRun(address.run);
@@ -63,24 +63,24 @@ async function openAddress() {
   if (address.second && about.writes && runOf("second")?.text !== address.second)
     await openText(address.second, "second");
   if (address.empty || (!opened && (address.text || address.run))) set({ size: sizeFor(run) });
-  else apply(address.fields);
+  else applyAddress(address.fields);
 }
 
 /** The rest of an address whose text was too long for it, once a text of that length is open. */
-function later(/** @type {ReturnType<typeof parsed>} */ { long, fields }) {
+function later(/** @type {ReturnType<typeof parseAddress>} */ { long, fields }) {
   let applied = false;
   subscribe("run", () => {
     const run = runOf("first");
     if (applied || !run) return;
     applied = true;
     set({ size: sizeFor(run) });
-    if (run.length === Number(long)) apply(fields);
+    if (run.length === Number(long)) applyAddress(fields);
   });
 }
 
 /** The first view shows a head that does something, as soon as one is known, unless one was chosen. */
 function welcome() {
-  const done = parsed(location.hash).fields.has("l");
+  const done = parseAddress(location.hash).fields.has("l");
   let chosen = done;
   const since = performance.now();
   subscribe("heads", ({ sides: { first } }) => {

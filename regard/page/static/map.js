@@ -14,12 +14,12 @@ import {
   figuresOf,
   get,
   keyNow,
-  opened,
+  openSourceOf,
   placeOf,
   queryNow,
   runOf,
   set,
-  shown,
+  sourceOf,
   subscribe,
 } from "./store.js";
 import { prepared } from "./canvas.js";
@@ -81,12 +81,12 @@ export class MapColumn {
 
   /** What this column shows. */
   source() {
-    return shown(this.side);
+    return sourceOf(this.side);
   }
 
   /** What it shows, where there is a text for sure. */
-  opened() {
-    return opened(this.side);
+  openSourceOf() {
+    return openSourceOf(this.side);
   }
 
   /** Changes the window, here and where it is linked. */
@@ -108,7 +108,7 @@ export class MapColumn {
     this.layerSelect.onchange = () => {
       const { value } = this.layerSelect;
       if (value === "mean") return change({ average: "model" }, this.side);
-      const { run, head, average } = this.opened();
+      const { run, head, average } = this.openSourceOf();
       const layer = Number(value);
       const still = average === "head" ? "head" : "layer";
       change({ layer, head: clamp(head, run.layers[layer].heads.length), average: still }, this.side);
@@ -211,9 +211,8 @@ export class MapColumn {
   }
 
   async #begin(/** @type {string} */ wanted) {
-    const { run } = this.opened();
-    const [layer, head] = placeOf(this.source());
-    const margins = await awaitAnswer(api.readouts(run.id, layer, head, `readouts-${this.side}`));
+    const { run } = this.openSourceOf();
+    const margins = await awaitAnswer(api.readouts(run.id, placeOf(this.source()), `readouts-${this.side}`));
     if (!margins || wanted !== this.wanted) return;
     const [entropy, received] = ["entropy", "received"].map((name) => readoutOf(name, margins.values));
     this.margins = { of: wanted, entropy, received };
@@ -223,22 +222,23 @@ export class MapColumn {
   /** Asks for the window at the screen's resolution, and once for the whole. */
   async #load() {
     const { run, zoom } = this.source();
-    const [layer, head] = placeOf(this.source());
     if (!run || this.root.hidden || get().wide || get().offline) return;
     const most = Math.min(FINEST, Math.round(this.place.side * (window.devicePixelRatio || 1)));
     const all = isWhole(zoom, run.length);
-    /** @type {{name: "sharp"|"coarse", range: ReturnType<typeof requestFor>}[]} */
+    /** @type {{name: "sharp"|"coarse", range: MapWindow}[]} */
     const jobs = [{ name: "sharp", range: requestFor(zoom, run.length, most) }];
     if (!all && !this.coarse?.key.startsWith(`${this.wanted}/`))
       jobs.push({ name: "coarse", range: requestFor(null, run.length, most) });
-    await Promise.all(jobs.map((job) => this.#fetch(job.name, job.range, { id: run.id, layer, head, all })));
+    await Promise.all(
+      jobs.map((job) => this.#fetch(job.name, job.range, { id: run.id, place: placeOf(this.source()), all })),
+    );
   }
 
   /**
-   * @param {"sharp"|"coarse"} name @param {ReturnType<typeof requestFor>} range
-   * @param {{id: string, layer: Place[0], head: Place[1], all: boolean}} of
+   * @param {"sharp"|"coarse"} name @param {MapWindow} range @param {{id: string, place: Place, all: boolean}} of
    */
-  async #fetch(name, { queries, keys, block }, { id, layer, head, all }) {
+  async #fetch(name, range, { id, place, all }) {
+    const { queries, keys, block } = range;
     const key = `${this.wanted}/${queries}/${keys}/${block}`;
     if (this[name]?.key === key || this.asking[name] === key) return;
     this.asking[name] = key;
@@ -246,14 +246,7 @@ export class MapColumn {
     const timer = setTimeout(() => {
       this.stale.hidden = false;
     }, 350);
-    const window = {
-      layer,
-      head,
-      queries: queries.join(),
-      keys: keys.join(),
-      block,
-    };
-    const data = await awaitAnswer(api.map(id, window, `${name}-${this.side}`));
+    const data = await awaitAnswer(api.map(id, place, range, `${name}-${this.side}`));
     clearTimeout(timer);
     if (this.asking[name] === key) this.asking[name] = "";
     if (!data || wanted !== this.wanted) return;
@@ -296,7 +289,7 @@ export class MapColumn {
 
   /** @returns {MapDrawing} All that the drawing needs; also what is exported. */
   drawing() {
-    const { run, zoom } = this.opened();
+    const { run, zoom } = this.openSourceOf();
     const scale = scaleNow();
     const drawn = [this.coarse === this.sharp ? null : this.coarse, this.sharp];
     const pictures = drawn.filter((data) => data !== null).map((data) => this.pictureOf(data, scale));

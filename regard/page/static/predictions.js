@@ -1,8 +1,8 @@
 /** What the model expects after the last token; a click appends it, a button goes on by itself. */
-import { byId, findAll, make } from "./dom.js";
+import { bar, byId, findAll, make } from "./dom.js";
 import { weight } from "./format.js";
 import { append, generate, stop, writing } from "./session.js";
-import { get, shown, subscribe } from "./store.js";
+import { get, sourceOf, subscribe } from "./store.js";
 
 export function startPredictions() {
   const button = byId("generate");
@@ -23,7 +23,7 @@ export function startPredictions() {
     generate({ tokens: tokens.valueAsNumber, temperature: heat.valueAsNumber }, ghosts);
   };
   subscribe("run compare active about generating", ({ about, generating }) => {
-    const { run } = shown(writing());
+    const { run } = sourceOf(writing());
     byId("predictions-of").textContent = get().compare === "text" ? `of the ${writing()} text` : "";
     byId("predictions-panel").hidden = !run?.next;
     byId("generate-row").hidden = !about?.generates;
@@ -42,10 +42,8 @@ function list(/** @type {Candidate[]} */ next, /** @type {boolean} */ busy) {
     ? findAll(byId("predictions"), "button").indexOf(/** @type {HTMLElement} */ (document.activeElement))
     : -1;
   byId("predictions").replaceChildren(
-    ...next.map(({ token, shown: name, probability }) => {
-      const bar = make("span", { className: "bar" });
-      bar.style.width = `${(100 * probability) / most}%`;
-      return make(
+    ...next.map(({ token, label, probability }) =>
+      make(
         "li",
         {},
         make(
@@ -55,12 +53,12 @@ function list(/** @type {Candidate[]} */ next, /** @type {boolean} */ busy) {
             disabled: busy || !get().about?.writes, // a report only tells
             onclick: () => append(token),
           },
-          make("span", { className: "name" }, get().about?.writes ? unseen("Append ") : null, name),
-          make("span", {}, bar),
+          make("span", { className: "name" }, get().about?.writes ? unseen("Append ") : null, label),
+          make("span", {}, bar(probability / most)),
           make("b", {}, unseen("probability "), weight(probability)),
         ),
-      );
-    }),
+      ),
+    ),
   );
   if (focused >= 0) byId("predictions").querySelectorAll("button")[0]?.focus(); // Enter, Enter, Enter writes on
 }

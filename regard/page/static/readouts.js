@@ -1,11 +1,11 @@
 /** A head's readouts along the text, and the strongest keys of the query. */
 import * as api from "./api.js";
-import { byId, framed, keyButton, make, markStale, rove, settled } from "./dom.js";
+import { bar, byId, framed, keyButton, make, markStale, rove, settled, table } from "./dom.js";
 import { LEFT, paintReadouts } from "./draw_readouts.js";
 import { named, plural, weight } from "./format.js";
 import { awaitAnswer } from "./answers.js";
 import { READOUTS, wordsFor } from "./quantities.js";
-import { change, get, keyNow, opened, placeOf, queryNow, queryRead, set, shown, subscribe } from "./store.js";
+import { change, get, keyNow, openSourceOf, placeOf, queryNow, queryRead, set, sourceOf, subscribe } from "./store.js";
 import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
 
@@ -23,11 +23,11 @@ const canvas = make("canvas", {
   "aria-label": `Readouts along the text: ${READOUTS.map(wordsFor).join(", ")}. Arrows move the query.`,
 });
 const plots = make("div", { className: "plots" }, canvas);
-const table = make("div");
+const keys = make("div");
 
 export function startReadouts() {
-  byId("readouts").append(make("div", { className: "along" }, plots, table));
-  rove(table);
+  byId("readouts").append(make("div", { className: "along" }, plots, keys));
+  rove(keys);
   const draw = framed(paint);
   const ask = settled(60, () => load(draw));
   subscribe("run layer head average compare active query hover tab folded", () => {
@@ -38,7 +38,7 @@ export function startReadouts() {
   document.addEventListener("inks", draw);
   new ResizeObserver(draw).observe(plots);
   const at = (/** @type {PointerEvent} */ event) => {
-    const { run } = shown();
+    const { run } = sourceOf();
     const box = canvas.getBoundingClientRect();
     const x = event.clientX - box.left - LEFT;
     if (!run || x < 0) return null;
@@ -47,7 +47,7 @@ export function startReadouts() {
   };
   canvas.addEventListener("pointermove", (event) => {
     const query = at(event);
-    if (query != null) set({ hover: { query, side: shown().side } });
+    if (query != null) set({ hover: { query, side: sourceOf().side } });
   });
   canvas.addEventListener("pointerleave", () => set({ hover: {} }));
   canvas.addEventListener("click", (event) => {
@@ -60,13 +60,13 @@ export function startReadouts() {
 
 /** @returns {Span} All tokens, or those of the map's window once it is zoomed. */
 function range() {
-  const { run, zoom } = opened();
+  const { run, zoom } = openSourceOf();
   return zoom ? [Math.floor(zoom.queries), Math.min(run.length, Math.ceil(zoom.queries + zoom.span))] : [0, run.length];
 }
 
 /** What the curves are to be of, as a name. */
 function place() {
-  const source = shown();
+  const source = sourceOf();
   return source.run && [source.run.id, ...placeOf(source)].join("/");
 }
 
@@ -74,27 +74,26 @@ function place() {
 function dim() {
   const now = place();
   markStale(plots, values !== null && loaded !== now);
-  markStale(table, row !== null && row.of !== `${now}/${queryRead()}`);
+  markStale(keys, row !== null && row.of !== `${now}/${queryRead()}`);
 }
 
 async function load(/** @type {() => void} */ draw) {
   const now = get();
   const { tab, folded } = now;
-  const source = shown();
+  const source = sourceOf();
   const { run } = source;
   if (!run || tab !== "readouts" || folded || now.offline) return;
   const query = queryRead();
-  const [layer, head] = placeOf(source);
   const key = place();
   if (loaded !== key) {
-    const data = await awaitAnswer(api.readouts(run.id, layer, head, "readouts-panel"));
+    const data = await awaitAnswer(api.readouts(run.id, placeOf(source), "readouts-panel"));
     if (!data) return;
     loaded = key;
     values = data.values;
     dim();
     draw();
   }
-  const data = await awaitAnswer(api.row(run.id, layer, head, query, "row-panel"));
+  const data = await awaitAnswer(api.row(run.id, placeOf(source), query, "row-panel"));
   if (!data) return;
   row = { of: `${key}/${query}`, run, query, weights: data.values };
   dim();
@@ -103,20 +102,18 @@ async function load(/** @type {() => void} */ draw) {
 
 function paint() {
   const { tab, folded } = get();
-  const { run } = shown();
+  const { run } = sourceOf();
   if (!run || tab !== "readouts" || folded || !values || values.length !== READOUTS.length * run.length) return;
   const box = plots.getBoundingClientRect();
   const [width, height] = [box.width, Math.max(150, box.height - 4)];
   paintReadouts(prepared(canvas, width, height), readoutsDrawing(run, values, width, height));
 }
 
-/** All that the drawing needs; also what is exported. */
-export function readoutsDrawing(
-  /** @type {Run} */ run,
-  /** @type {Float32Array} */ along,
-  /** @type {number} */ width,
-  /** @type {number} */ height,
-) {
+/**
+ * All that the drawing needs; also what is exported.
+ * @param {Run} run @param {Float32Array} along @param {number} width @param {number} height
+ */
+export function readoutsDrawing(run, along, width, height) {
   const [query, key] = [queryNow(), keyNow()];
   return { values: along, range: range(), width, height, query, key, inks: inks() };
 }
@@ -125,57 +122,32 @@ export function readoutsDrawing(
 function list(/** @type {NonNullable<typeof row>} */ { run, query, weights }) {
   const order = strongest(weights, TOP);
   const most = weights[order[0]] || 1;
-  let sum = 0;
-  const body = make(
-    "tbody",
-    {},
-    ...order.map((key) => {
-      sum += weights[key];
-      const bar = make("span", { className: "bar" });
-      bar.style.width = `${(100 * weights[key]) / most}%`;
-      const line = make(
-        "tr",
-        { onclick: () => change({ query, key }) },
-        make("td", { className: "start" }, keyButton(run.labels, key, `weight ${weight(weights[key])}`)),
-        make("td", { textContent: away(query - key) }),
-        make("td", { className: "wide" }, bar),
-        make("td", { textContent: weight(weights[key]) }),
-      );
-      line.dataset.key = String(key);
-      return line;
-    }),
+  const rows = order.map((key) =>
+    make(
+      "tr",
+      { onclick: () => change({ query, key }), dataset: { key } },
+      make("td", { className: "start" }, keyButton(run.labels, key, `weight ${weight(weights[key])}`)),
+      make("td", { textContent: away(query - key) }),
+      make("td", { className: "wide" }, bar(weights[key] / most)),
+      make("td", { textContent: weight(weights[key]) }),
+    ),
+  );
+  const sum = order.reduce((total, key) => total + weights[key], 0);
+  const all = plural(run.causal ? query + 1 : run.length, "key");
+  const start = { className: "start", colSpan: 3 };
+  rows.push(
     make(
       "tr",
       { className: "sum" },
-      make("td", {
-        className: "start",
-        textContent: `${order.length} of ${plural(run.causal ? query + 1 : run.length, "key")}`,
-        colSpan: 3,
-      }),
+      make("td", { ...start, textContent: `${order.length} of ${all}` }),
       make("td", { textContent: sum.toFixed(3) }),
     ),
   );
-  table.replaceChildren(
-    make(
-      "table",
-      { "aria-label": `Strongest keys of query ${query}` },
-      make(
-        "thead",
-        {},
-        make(
-          "tr",
-          {},
-          make("th", {
-            className: "start",
-            textContent: `strongest keys of ${named(run.labels, query, 16)}`,
-            colSpan: 3,
-          }),
-          make("th", { textContent: "weight" }),
-        ),
-      ),
-      body,
-    ),
-  );
+  const head = [
+    make("th", { ...start, textContent: `strongest keys of ${named(run.labels, query, 16)}` }),
+    make("th", { textContent: "weight" }),
+  ];
+  keys.replaceChildren(table(`Strongest keys of query ${query}`, head, rows));
 }
 
 const away = (/** @type {number} */ back) => (back < 0 ? `${-back} ahead` : `${back} back`);

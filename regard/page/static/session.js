@@ -1,6 +1,7 @@
 /** Opening texts: from typing, a file, the address, an appended token or generation. */
 import * as api from "./api.js";
 import { documentEvent } from "./dom.js";
+import { Replaced, ServerError } from "./errors.js";
 import { during } from "./pending.js";
 import { awaitAnswer } from "./answers.js";
 import { activeSide, get, runOf, set, setSide } from "./store.js";
@@ -14,7 +15,7 @@ export async function afterMap(/** @type {Run} */ run) {
 
 /** A run as the page uses it. */
 export function prepare(/** @type {Run} */ run) {
-  run.labels = run.tokens.map(({ shown }) => shown);
+  run.labels = run.tokens.map(({ label }) => label);
   // Of the longest label: a place stands before it once tokens are skipped, unless it is all there is.
   const places =
     run.labels.every((label, k) => label === String(k)) || run.length < 30 ? 0 : String(run.length).length + 1;
@@ -50,7 +51,7 @@ async function readHeads(run, side) {
   try {
     await api.heads(
       run.id,
-      (/** @type {StreamLine} */ line) => {
+      (line) => {
         if (runOf(side) !== run) return;
         if (line.error) set({ problem: line.error });
         else if (line.layer != null && line.heads) {
@@ -61,17 +62,21 @@ async function readHeads(run, side) {
       side === "second" ? "heads-second" : "heads",
     );
   } catch (error) {
-    if (error instanceof api.ServerError && !error.offline) set({ problem: error.message });
-    else if (!(error instanceof api.ServerError || error instanceof api.Replaced)) throw error;
+    report(error);
   }
 }
 
-/** Whether an answer could be shown. */
-async function showing(
-  /** @type {string} */ doing,
-  /** @type {Promise<Run>} */ answer,
-  /** @type {{keep?: boolean, side: SideName}} */ how,
-) {
+/** Shows why there is no answer, unless nobody waits for it or the page says it elsewhere. */
+function report(/** @type {unknown} */ error) {
+  if (error instanceof ServerError && !error.offline) set({ problem: error.message });
+  else if (!(error instanceof ServerError || error instanceof Replaced)) throw error;
+}
+
+/**
+ * Whether an answer could be shown.
+ * @param {string} doing @param {Promise<Run>} answer @param {{keep?: boolean, side: SideName}} how
+ */
+async function showing(doing, answer, how) {
   set({ busy: doing });
   const run = await awaitAnswer(answer);
   set({ busy: "" });
@@ -131,10 +136,8 @@ const GROWTH = 4;
  */
 export const generate = (options, each) => during(generated(options, each));
 
-async function generated(
-  /** @type {{tokens: number, temperature: number}} */ { tokens, temperature },
-  /** @type {(drawn: StreamLine[], side: SideName) => void} */ each,
-) {
+/** @param {{tokens: number, temperature: number}} of @param {(drawn: StreamLine[], side: SideName) => void} each */
+async function generated({ tokens, temperature }, each) {
   const side = writing();
   const control = new AbortController();
   drawing = control;
@@ -149,7 +152,7 @@ async function generated(
       await api.generate(
         at.id,
         { tokens: Math.min(GROWTH, left), temperature, seed: null },
-        (/** @type {StreamLine} */ line) => {
+        (line) => {
           if (line.error) set({ problem: line.error });
           else if (line.run) longer = line.run;
           else {
@@ -160,10 +163,9 @@ async function generated(
         control.signal,
       );
     } catch (error) {
-      if (error instanceof api.ServerError && !error.offline) set({ problem: error.message });
-      else if (!(error instanceof api.Replaced || error instanceof api.ServerError)) throw error;
+      report(error);
       // What was drawn before it was stopped stays, like what a person typed.
-      for (const { token } of error instanceof api.Replaced ? drawn : []) {
+      for (const { token } of error instanceof Replaced ? drawn : []) {
         /** @type {Run|null} */
         const grown = await awaitAnswer(api.append((longer ?? at).id, Number(token), viewOf(side)));
         longer = grown ?? longer;

@@ -5,7 +5,7 @@ import { paintOverview, paintScale } from "./draw_map.js";
 import { count, full, named, placeName, signed, weight } from "./format.js";
 import { activeColumn, columns, scaleNow } from "./map.js";
 import { awaitAnswer } from "./answers.js";
-import { get, keyNow, placeOf, queryNow, runOf, set, shown, sides, strongestKey, subscribe } from "./store.js";
+import { get, keyNow, placeOf, queryNow, runOf, set, sourceOf, sides, strongestKey, subscribe } from "./store.js";
 import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
 import { bounded, isWhole, whole } from "./zoom.js";
@@ -48,7 +48,7 @@ export function startSidebar() {
 
 /** @returns {Spot} The cell that a side is at: where no key is chosen, the strongest of its query. */
 function spot(/** @type {SideName} */ side) {
-  const source = shown(side);
+  const source = sourceOf(side);
   const chosen = keyNow(side);
   const [query, key] = [queryNow(side), chosen ?? strongestKey(side)];
   const place = placeOf(source);
@@ -66,9 +66,9 @@ async function askCell() {
   });
 }
 
-async function askOne(/** @type {Spot} */ { side, run, query, key, place: [layer, head], name, cell }) {
+async function askOne(/** @type {Spot} */ { side, run, query, key, place, name, cell }) {
   if (!name || cell || !run || key == null) return;
-  const answer = await awaitAnswer(api.cell(run.id, layer, head, query, key, `cell-${side}`));
+  const answer = await awaitAnswer(api.cell(run.id, place, query, key, `cell-${side}`));
   if (!answer) return;
   if (cells.size > 2000) cells.clear();
   cells.set(name, answer);

@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import { byId, find, findAll, make, markStale, rove, settled } from "./dom.js";
 import { named, placeName, plural, signed, weight } from "./format.js";
 import { awaitAnswer } from "./answers.js";
-import { change, get, keyNow, queryNow, queryRead, shown, subscribe } from "./store.js";
+import { change, get, keyNow, queryNow, queryRead, sourceOf, subscribe } from "./store.js";
 import { keysTable } from "./steps_table.js";
 import { VectorBars, greatest } from "./vector_bars.js";
 
@@ -30,7 +30,7 @@ export function startSteps() {
 
 /** What the steps are to answer, as a name. */
 function question() {
-  const { run, layer, head } = shown();
+  const { run, layer, head } = sourceOf();
   return run && [run.id, layer, head, queryRead()].join("/");
 }
 
@@ -39,7 +39,7 @@ const dim = () => markStale(byId("steps"), data !== null && data.name !== questi
 
 async function load() {
   const { tab, folded, offline } = get();
-  const { run, layer, head, average } = shown();
+  const { run, layer, head, average } = sourceOf();
   if (!run) {
     data = /** @type {any} */ (null);
     byId("steps").replaceChildren();
@@ -50,8 +50,7 @@ async function load() {
   const name = question() ?? "";
   if (data?.name === name) noteMean(average);
   if (data?.name === name || offline) return;
-  /** @type {Steps|null} */
-  const steps = await awaitAnswer(api.steps(run.id, layer, head, query, { count: PAGE }));
+  const steps = await awaitAnswer(api.steps(run.id, [layer, head], query, { count: PAGE }, "steps"));
   if (!steps) return;
   const entries = steps.keys.filter(({ visible }) => visible);
   data = { ...steps, entries, hiddenEntries: [], extra: null, page: PAGE, name, at: query, run, layer, head };
@@ -81,7 +80,7 @@ const context = () => data.context ?? [];
 const known = () => [...data.entries, ...data.hiddenEntries, ...(data.extra ? [data.extra] : [])];
 
 /** The key that is looked at elsewhere, as far as it belongs to this query. */
-const wanted = () => (queryNow() === data.at ? keyNow() : shown().key);
+const wanted = () => (queryNow() === data.at ? keyNow() : sourceOf().key);
 
 /** The key that is looked at elsewhere is the one whose numbers are written out. */
 function follow() {
@@ -89,7 +88,7 @@ function follow() {
   const entry = known().find(({ position }) => position === wanted());
   if (entry) pick(entry);
   mark();
-  if (entry && shown().key === entry.position) reveal();
+  if (entry && sourceOf().key === entry.position) reveal();
 }
 
 /** Brings the row of a chosen key into sight, without moving the page. */
@@ -106,12 +105,11 @@ function reveal() {
 async function fetchPicked() {
   if (!data || get().tab !== "steps" || get().folded || get().offline) return;
   const mine = data;
-  const key = shown().key;
-  if (key == null || key >= data.run.length || data.run !== shown().run) return;
+  const key = sourceOf().key;
+  if (key == null || key >= data.run.length || data.run !== sourceOf().run) return;
   if (known().some(({ position }) => position === key)) return;
   const { run, layer, head, at } = data;
-  /** @type {Steps|null} */
-  const answer = await awaitAnswer(api.steps(run.id, layer, head, at, { count: 1, picked: key }, "steps-key"));
+  const answer = await awaitAnswer(api.steps(run.id, [layer, head], at, { count: 1, picked: key }, "steps-key"));
   if (!answer?.picked || data !== mine) return;
   data.extra = answer.picked;
   table();
@@ -122,8 +120,7 @@ async function fetchPicked() {
 async function page(/** @type {number} */ first) {
   const mine = data;
   const { run, layer, head, at } = data;
-  /** @type {Steps|null} */
-  const more = await awaitAnswer(api.steps(run.id, layer, head, at, { first, count: PAGE }, "steps-page"));
+  const more = await awaitAnswer(api.steps(run.id, [layer, head], at, { first, count: PAGE }, "steps-page"));
   if (!more || data !== mine) return;
   if (first < data.count) {
     data.entries.push(...more.keys);

@@ -1,5 +1,5 @@
 /** The keys of one query as a table: each step of each key, the softmax's sum, what is masked. */
-import { keyButton, make } from "./dom.js";
+import { bar, keyButton, make, table } from "./dom.js";
 import { full, plural, signed, weight } from "./format.js";
 
 /** @type {Record<string, (data: StepsShown) => string[]>} */
@@ -34,11 +34,10 @@ export function keysTable(data, on) {
   );
   const most = Math.max(1e-12, ...data.entries.map((one) => one.weight));
   const row = (/** @type {StepKey} */ one) => keyRow(one, data, { d, most, on });
-  const body = make("tbody", {}, ...data.entries.map(row));
-  if (data.extra) body.append(row(data.extra));
+  const rows = [...data.entries, ...(data.extra ? [data.extra] : [])].map(row);
   const tail = { data, d, spare: columns.length - 2 - (d == null ? 0 : 1), on };
-  body.append(...restRow(tail), ...hiddenRows(tail, row), sumRow(tail));
-  return make("table", { "aria-label": `Steps of query ${data.at}` }, make("thead", {}, make("tr", {}, ...head)), body);
+  rows.push(...restRow(tail), ...hiddenRows(tail, row), sumRow(tail));
+  return table(`Steps of query ${data.at}`, head, rows);
 }
 
 /** @param {StepKey} one @param {StepsShown} data @param {{d: number|null, most: number, on: Handlers}} how */
@@ -48,11 +47,16 @@ function keyRow(one, data, { d, most, on }) {
     make("td", { textContent: value == null ? "–" : signed(value, decimals), title: value == null ? "" : full(value) });
   const masked = (/** @type {number|null} */ value) =>
     one.visible ? figure(value, 3) : make("td", { textContent: "−∞" });
-  const bar = make("span", { className: "bar" });
-  bar.style.width = `${Math.max(0, Math.min(1, one.weight / most)) * 100}%`;
-  const row = make(
+  const pick = () => on.pick(one);
+  return make(
     "tr",
-    { onclick: () => on.choose(one), onpointerenter: () => on.pick(one), onfocusin: () => on.pick(one) },
+    {
+      className: one.visible ? "" : "masked",
+      dataset: { key: one.position },
+      onclick: () => on.choose(one),
+      onpointerenter: pick,
+      onfocusin: pick,
+    },
     make(
       "td",
       { className: "start" },
@@ -61,13 +65,10 @@ function keyRow(one, data, { d, most, on }) {
     figure(one.score, 2),
     ...data.steps.map((name) => (name === "masked" ? masked(one.masked) : figure(one[name], 3))),
     masked(one.masked == null ? null : one.masked - (data.logsumexp ?? 0)),
-    make("td", { className: "wide" }, one.visible ? bar : null),
+    make("td", { className: "wide" }, one.visible ? bar(one.weight / most) : null),
     make("td", { textContent: weight(one.weight), title: full(one.weight) }),
     d == null ? null : figure(one.weight * one.value[d], 3),
   );
-  row.dataset.key = String(one.position);
-  row.classList.toggle("masked", !one.visible);
-  return row;
 }
 
 const product = (/** @type {StepKey} */ one, /** @type {number} */ d) => one.weight * one.value[d];
@@ -97,7 +98,10 @@ function restRow(/** @type {Tail} */ { data, d, spare, on }) {
 }
 
 /** The keys that the mask hides: written out on request, all of them with a weight of 0. */
-function hiddenRows(/** @type {Tail} */ { data, d, spare, on }, /** @type {(one: StepKey) => Node} */ row) {
+function hiddenRows(
+  /** @type {Tail} */ { data, d, spare, on },
+  /** @type {(one: StepKey) => HTMLTableRowElement} */ row,
+) {
   if (!data.hidden) return [];
   const left = data.hidden - data.hiddenEntries.length;
   const shown = data.hiddenEntries.length > 0;

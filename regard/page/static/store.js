@@ -117,15 +117,15 @@ const headHolder = (/** @type {SideName} */ side) => (state.compare === "head" ?
 /** The text that a side holds. */
 export const runOf = (/** @type {SideName} */ side) => state.sides[side].run;
 
-/** @returns {Shown} What a side shows. */
-export function shown(side = activeSide()) {
+/** @returns {Source} What a side shows. */
+export function sourceOf(side = activeSide()) {
   const { run, heads, query, key, zoom } = state.sides[textHolder(side)];
   const { layer, head, average } = state.sides[headHolder(side)];
   return { side, run, heads, layer, head, average, query, key, zoom };
 }
 
-/** @returns {Opened} What a side shows, where it has a text for sure. */
-export const opened = (side = activeSide()) => /** @type {Opened} */ (shown(side));
+/** @returns {OpenSource} What a side shows, where it has a text for sure. */
+export const openSourceOf = (side = activeSide()) => /** @type {OpenSource} */ (sourceOf(side));
 
 /**
  * Changes what a side shows.
@@ -150,13 +150,13 @@ const hovered = (/** @type {SideName} */ side) =>
 
 /** The query that is looked at: under the pointer, or locked, or the last token. */
 export function queryNow(side = activeSide()) {
-  const { run, query } = shown(side);
+  const { run, query } = sourceOf(side);
   return run ? clamp(hovered(side).query ?? query ?? run.length - 1, run.length) : 0;
 }
 
 /** The key that is looked at, or null. */
 export function keyNow(side = activeSide()) {
-  const { run, query, key } = shown(side);
+  const { run, query, key } = sourceOf(side);
   const hover = hovered(side);
   if (!run) return null;
   // A key that was locked beside another query means nothing for the one under the pointer.
@@ -166,7 +166,7 @@ export function keyNow(side = activeSide()) {
 
 /** What a side asks about its query, as a name: which text, which head or mean, which token. */
 export function questionOf(side = activeSide()) {
-  const source = shown(side);
+  const source = sourceOf(side);
   return source.run && [source.run.id, ...placeOf(source), queryNow(side)].join("/");
 }
 
@@ -178,7 +178,7 @@ export function strongestKey(/** @type {SideName} */ side) {
 
 /** The query that panels show which take a while to read: the locked one stays whatever is hovered. */
 export function queryRead(side = activeSide()) {
-  const { run, query } = shown(side);
+  const { run, query } = sourceOf(side);
   return query == null ? queryNow(side) : clamp(query, run?.length ?? 1);
 }
 
@@ -195,9 +195,8 @@ export const release = () => {
 export const clamp = (/** @type {number} */ value, /** @type {number} */ length) =>
   Math.max(0, Math.min(length - 1, value));
 
-/** What one head was found to do, or null as long as that is not known. */
-export const figuresOf = (
-  /** @type {number} */ layer,
-  /** @type {number} */ head,
-  /** @type {Map<number, Figures[]>} */ heads,
-) => heads.get(layer)?.find((figures) => figures.head === head) ?? null;
+/**
+ * What one head was found to do, or null as long as that is not known.
+ * @param {number} layer @param {number} head @param {Map<number, Figures[]>} heads
+ */
+export const figuresOf = (layer, head, heads) => heads.get(layer)?.find((figures) => figures.head === head) ?? null;

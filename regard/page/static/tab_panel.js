@@ -1,7 +1,7 @@
 /** The panel below the map: its tabs, its height, and what it is about. */
-import { byId, lookUp } from "./dom.js";
+import { byId, cycle, lookUp, make } from "./dom.js";
 import { named, placeName } from "./format.js";
-import { activeSide, get, queryRead, set, shown, subscribe } from "./store.js";
+import { activeSide, get, queryRead, set, sourceOf, subscribe } from "./store.js";
 
 /** @type {TabName[]} */
 const TABS = ["steps", "readouts", "training"];
@@ -16,9 +16,7 @@ export function startTabPanel() {
       if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
       event.preventDefault();
       event.stopPropagation();
-      const all = tabs();
-      const by = event.key === "ArrowLeft" ? -1 : 1;
-      const other = all[(all.indexOf(tab) + by + all.length) % all.length];
+      const other = cycle(tabs(), tab, event.key === "ArrowLeft" ? -1 : 1);
       set({ tab: other });
       byId(`tab-${other}`).focus();
     });
@@ -43,7 +41,7 @@ function show(/** @type {State} */ { about, tab, folded }) {
 }
 
 function title() {
-  const source = shown();
+  const source = sourceOf();
   const { run, query: locked } = source;
   if (!run) return byId("tab-panel-title").replaceChildren();
   if (get().tab === "training") {
@@ -51,8 +49,7 @@ function title() {
     const name = placeName(run, { layer, head, average: "head" });
     return byId("tab-panel-title").replaceChildren(`of ${name.toLowerCase().replace(" ·", ",")}, and of all others`);
   }
-  const token = document.createElement("samp");
-  token.textContent = named(run.labels, queryRead(), 40);
+  const token = make("samp", { textContent: named(run.labels, queryRead(), 40) });
   // The steps are those of one head, whatever mean the map shows.
   const place = placeName(run, get().tab === "steps" ? { ...source, average: "head" } : source);
   const side = get().compare === "off" ? "" : `, ${activeSide() === "first" ? "left" : "right"}`;

@@ -1,11 +1,12 @@
 /** Numbers as CSV files: those of what is seen. */
 import * as api from "./api.js";
+import { make } from "./dom.js";
 import { csvRow, short } from "./format.js";
 import { ordered } from "./heads.js";
 import { activeColumn } from "./map.js";
 import { awaitAnswer } from "./answers.js";
 import { READOUTS, SCORES, readoutOf, unitOf } from "./quantities.js";
-import { figuresOf, get, opened, placeOf, queryNow, queryRead, set } from "./store.js";
+import { figuresOf, get, openSourceOf, placeOf, queryNow, queryRead, set } from "./store.js";
 
 const WRITTEN = 256; // keys of a query's steps that the server writes out at a time
 export const UNFINISHED = "That is still being computed; export it once it is there.";
@@ -13,15 +14,12 @@ export const UNFINISHED = "That is still being computed; export it once it is th
 /** Hands a file over. */
 export function save(/** @type {Blob} */ blob, /** @type {string} */ name) {
   const address = URL.createObjectURL(blob);
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = short(name, 120);
-  link.click();
+  make("a", { href: address, download: short(name, 120) }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
 /** A file's name says what it is of; a mean is called so. */
-export const fileName = (/** @type {string} */ what, /** @type {Opened} */ source) => {
+export const fileName = (/** @type {string} */ what, /** @type {OpenSource} */ source) => {
   const [layer, head] = placeOf(source);
   return `regard-${what}-layer${layer}-head${head}`;
 };
@@ -35,7 +33,7 @@ const table = (/** @type {string} */ name, /** @type {string[]} */ header, /** @
   );
 
 /** Layer and head by their own numbers; "mean" for a mean. */
-function names(/** @type {Opened} */ source) {
+function names(/** @type {OpenSource} */ source) {
   const { run, layer, head, average } = source;
   if (average === "model") return ["mean", "mean"];
   return [run.layers[layer].index, average === "layer" ? "mean" : run.layers[layer].heads[head]];
@@ -44,7 +42,7 @@ function names(/** @type {Opened} */ source) {
 /** The cells of the map that are seen: each a weight, or the mean of a square of them. */
 function mapTable() {
   const column = activeColumn();
-  const source = column.opened();
+  const source = column.openSourceOf();
   const { sharp } = column;
   if (!sharp || !column.current()) return set({ problem: UNFINISHED });
   const { queries, keys, block, rows, columns, values } = sharp;
@@ -63,10 +61,10 @@ function mapTable() {
 }
 
 async function rowTable() {
-  const source = opened();
+  const source = openSourceOf();
   const { run } = source;
   const query = queryNow();
-  const data = await awaitAnswer(api.row(run.id, ...placeOf(source), query, "row-export"));
+  const data = await awaitAnswer(api.row(run.id, placeOf(source), query, "row-export"));
   if (!data) return;
   table(
     `${fileName("row", source)}-query${query}`,
@@ -84,17 +82,16 @@ async function rowTable() {
 
 /** All keys of the query, with every step; the hidden ones have no score. */
 async function stepsTable() {
-  /** @type {Opened} */
-  const source = { ...opened(), average: "head" };
+  /** @type {OpenSource} */
+  const source = { ...openSourceOf(), average: "head" };
   const { run, layer, head } = source;
   const query = queryRead();
   /** @type {StepKey[]} */
   const keys = [];
   let steps = ["scaled", "masked"];
   while (keys.length < run.length) {
-    /** @type {Steps|null} */
     const part = await awaitAnswer(
-      api.steps(run.id, layer, head, query, { first: keys.length, count: WRITTEN }, "steps-export"),
+      api.steps(run.id, [layer, head], query, { first: keys.length, count: WRITTEN }, "steps-export"),
     );
     if (!part) return;
     steps = part.steps;
@@ -119,9 +116,9 @@ async function stepsTable() {
 }
 
 async function readoutsTable() {
-  const source = opened();
+  const source = openSourceOf();
   const { run } = source;
-  const data = await awaitAnswer(api.readouts(run.id, ...placeOf(source), "readouts-export"));
+  const data = await awaitAnswer(api.readouts(run.id, placeOf(source), "readouts-export"));
   if (!data) return;
   const columns = READOUTS.map((name) => readoutOf(name, data.values));
   table(
@@ -132,7 +129,7 @@ async function readoutsTable() {
 }
 
 function headsTable() {
-  const source = opened(get().compare === "text" ? undefined : "first");
+  const source = openSourceOf(get().compare === "text" ? undefined : "first");
   const { run } = source;
   const known = (/** @type {{layer: number, head: number}} */ { layer, head }) =>
     figuresOf(layer, head, source.heads)?.run === run.id;

@@ -15,7 +15,7 @@ import {
   questionOf,
   set,
   setSide,
-  shown,
+  sourceOf,
   subscribe,
 } from "./store.js";
 
@@ -32,10 +32,10 @@ export function startText() {
       ["layer", "layer mean", "The mean over the heads of its layer"],
       ["model", "model mean", "The mean over all heads of all layers"],
     ],
-    shown().average,
+    sourceOf().average,
     (average) => change({ average }),
   );
-  subscribe("average compare active", () => mark(shown().average));
+  subscribe("average compare active", () => mark(sourceOf().average));
   new TextView("first", "");
   new TextView("second", "-second");
   subscribe("compare", ({ compare }) => {
@@ -83,7 +83,7 @@ class TextView {
   }
 
   source() {
-    const source = shown(this.headSide);
+    const source = sourceOf(this.headSide);
     return this.side === "second" && get().compare !== "text" ? { ...source, run: null } : source;
   }
 
@@ -249,10 +249,10 @@ class TextView {
     const mine = ++this.requests;
     const of = questionOf(this.headSide);
     const token = queryNow(this.headSide);
-    const [layer, head] = placeOf(source);
+    const place = placeOf(source);
     const [gives, takes] = await Promise.all([
-      awaitAnswer(api.row(run.id, layer, head, token, `row-${this.side}`)),
-      awaitAnswer(api.column(run.id, layer, head, token, `column-${this.side}`)),
+      awaitAnswer(api.row(run.id, place, token, `row-${this.side}`)),
+      awaitAnswer(api.column(run.id, place, token, `column-${this.side}`)),
     ]);
     if (mine !== this.requests || run !== this.run) return;
     // Without an answer nothing is shaded: another token's weights would be taken for this one's.
@@ -315,35 +315,30 @@ function greatestAt(/** @type {Float32Array} */ weights) {
 
 /** A token; of one that is part of a character, its bytes, to stand below that. */
 function tokenOf(/** @type {Run} */ run, /** @type {number} */ k, character = "") {
-  const { text, shown: signs } = run.tokens[k];
+  const { text, label } = run.tokens[k];
   const blank = !text.trim();
   const bytes =
     character &&
-    bytesOf(signs)
+    bytesOf(label)
       ?.map((byte) => byte.toString(16).toUpperCase())
       .join(" ");
   // Where a token breaks the line, the text goes on in the next; its sign shows that it does.
-  const written = bytes || (blank ? signs : text).replaceAll("↵", "↵\n");
+  const written = bytes || (blank ? label : text).replaceAll("↵", "↵\n");
   // A frame is drawn around the word: the space before it can be at the end of another line.
   const word = written.trimStart();
-  const span = make(
+  const name = character ? `token ${k}: ${bytes}, of ${character}` : `token ${k}: ${label}`;
+  return make(
     "span",
-    { className: "token", tabIndex: -1, role: "button" },
+    { className: "token", tabIndex: -1, role: "button", dataset: { at: k }, "aria-label": name },
     written.slice(0, written.length - word.length),
     make("span", { className: "word", textContent: word }),
   );
-  span.dataset.at = String(k);
-  span.setAttribute("aria-label", character ? `token ${k}: ${bytes}, of ${character}` : `token ${k}: ${signs}`);
-  return span;
 }
 
-function style(
-  /** @type {HTMLElement} */ span,
-  /** @type {number} */ give,
-  /** @type {number} */ take,
-  /** @type {boolean} */ isQuery,
-  /** @type {boolean} */ isKey,
-) {
+/**
+ * @param {HTMLElement} span @param {number} give @param {number} take @param {boolean} isQuery @param {boolean} isKey
+ */
+function style(span, give, take, isQuery, isKey) {
   if (!span) return;
   span.classList.toggle("query", isQuery);
   span.classList.toggle("key", isKey);

@@ -1,5 +1,5 @@
 /** Light or dark: as the system has it, unless a person says otherwise. */
-import { byId } from "./dom.js";
+import { byId, cycle, make } from "./dom.js";
 import { get, set, subscribe } from "./store.js";
 
 const system = matchMedia("(prefers-color-scheme: dark)");
@@ -30,12 +30,12 @@ export function startTheme() {
     read = null;
     document.documentElement.dataset.theme = themeNow();
     const [sign, name] = { auto: "◐ Auto", light: "○ Light", dark: "● Dark" }[get().theme].split(" ");
-    button.replaceChildren(sign, Object.assign(document.createElement("span"), { textContent: ` ${name}` }));
+    button.replaceChildren(sign, make("span", { textContent: ` ${name}` }));
     button.setAttribute("aria-label", `Colours: ${get().theme}. Press to change.`);
     document.dispatchEvent(new CustomEvent("inks"));
   };
   button.addEventListener("click", () => {
-    const theme = ORDER[(ORDER.indexOf(get().theme) + 1) % 3];
+    const theme = cycle(ORDER, get().theme);
     try {
       localStorage.setItem("regard-theme", theme);
     } catch {

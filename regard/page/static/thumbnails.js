@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import { during } from "./pending.js";
 import { awaitAnswer } from "./answers.js";
 import { afterMap } from "./session.js";
-import { shown, subscribe } from "./store.js";
+import { sourceOf, subscribe } from "./store.js";
 
 export const SIZE = 64; // pixels of a thumbnail, at most
 
@@ -35,7 +35,7 @@ async function load(/** @type {SideName} */ side, /** @type {Run|null} */ run, /
   mine.run = run;
   await afterMap(run);
   // The chosen head's layer first, then from the top; one at a time, so that the map never waits long.
-  const chosen = shown("first").layer;
+  const chosen = sourceOf("first").layer;
   const order = run.layers
     .map((_, layer) => layer)
     .sort((a, b) => Number(b === chosen) - Number(a === chosen) || a - b);

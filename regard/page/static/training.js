@@ -1,13 +1,13 @@
 /** How heads formed: their pictures and scores at each recorded update of the training run. */
 import * as api from "./api.js";
-import { written } from "./address.js";
+import { currentAddress } from "./address.js";
 import { byId, framed, make, markStale } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { paintTraining, stepAt } from "./draw_training.js";
 import { count, plural, signed } from "./format.js";
 import { awaitAnswer } from "./answers.js";
 import { wordsFor } from "./quantities.js";
-import { chooseHead, get, runOf, set, shown, subscribe } from "./store.js";
+import { chooseHead, get, runOf, set, sourceOf, subscribe } from "./store.js";
 import { prepared } from "./canvas.js";
 import { inks, themeNow } from "./theme.js";
 
@@ -119,7 +119,7 @@ function paint() {
   const step = stepNow();
   const n = recorded.steps.indexOf(step);
   const score = scoreNow();
-  const { layer, head } = shown();
+  const { layer, head } = sourceOf();
   const loss = recorded.losses[n] == null ? "" : ` · loss ${signed(recorded.losses[n], 3)}`;
   const { slider, output, kept, canvas, plot, grid, cells } = parts;
   markStale(grid, pictures.data !== null && pictures.step !== step);
@@ -129,7 +129,7 @@ function paint() {
   const open = api.update === String(step); // this page is already of that model
   kept.hidden = !open && !recorded.kept.includes(step);
   kept.textContent = open ? "Back to the newest model" : "Open this update’s model";
-  kept.href = `${open ? "/" : `?update=${step}`}${written()}`;
+  kept.href = `${open ? "/" : `?update=${step}`}${currentAddress()}`;
   const theme = themeNow();
   for (const cell of cells) {
     const value = recorded.scores[n][cell.layer][cell.head][score.at];

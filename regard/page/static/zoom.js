@@ -38,13 +38,11 @@ export const moved = (
   /** @type {number} */ y,
 ) => zoom && bounded({ ...zoom, queries: zoom.queries + y * zoom.span, keys: zoom.keys + x * zoom.span }, length);
 
-/** The window moved as little as it takes to show a query and a key. */
-export function showing(
-  /** @type {Zoom|null} */ zoom,
-  /** @type {number} */ length,
-  /** @type {number|null} */ query,
-  /** @type {number|null} */ key,
-) {
+/**
+ * The window moved as little as it takes to show a query and a key.
+ * @param {Zoom|null} zoom @param {number} length @param {number|null} query @param {number|null} key
+ */
+export function showing(zoom, length, query, key) {
   if (!zoom || isWhole(zoom, length)) return null;
   const near = (/** @type {number} */ first, /** @type {number|null} */ at) => {
     if (at == null) return first;
@@ -58,8 +56,12 @@ export function showing(
 const blockFor = (/** @type {number} */ span, /** @type {number} */ most) =>
   2 ** Math.max(0, Math.round(Math.log2(span / most)));
 
-/** The window in whole cells, as a request has it: `[first, stop]` of each and `block`. */
-export function requestFor(/** @type {Zoom|null} */ zoom, /** @type {number} */ length, /** @type {number} */ most) {
+/**
+ * The window in whole cells, as a request has it.
+ * @param {Zoom|null} zoom @param {number} length @param {number} most
+ * @returns {MapWindow}
+ */
+export function requestFor(zoom, length, most) {
   const now = zoom ?? whole(length);
   const block = blockFor(now.span, most);
   /** @returns {Span} */

@@ -175,10 +175,10 @@ def test_the_readouts_list_the_strongest_keys(page, run, settled, written):
 
 
 def test_a_click_on_a_next_token_appends_it(page, run, settled):
-    following = run.described()["next"]
+    following = run.describe()["next"]
     buttons = page.locator("#predictions button")
     assert buttons.count() == len(following)
-    name = following[2]["shown"]
+    name = following[2]["label"]
     assert name in buttons.nth(2).text_content()
     length = len(run.tokens)
     buttons.nth(2).click()

@@ -6,6 +6,8 @@ from urllib.parse import parse_qsl
 import pytest
 import torch
 
+from regard.explorer._windows import Window
+
 QUERY, KEY = 9, 4
 SECOND = "another text, and another"
 
@@ -88,7 +90,7 @@ def test_the_numbers_of_a_mean_map_are_exported(show, model, run):
     name, (_, *lines) = exported(page, "map-csv")
     assert name == "regard-map-layer1-headmean.csv"
     cells = torch.tensor([[float(number) for number in line.split(",")] for line in lines])
-    wanted = run.map(1, "mean", (4, 16), (2, 14), 1, Event()).float()
+    wanted = run.map(1, "mean", Window((4, 16), (2, 14), 1), Event()).float()
     torch.testing.assert_close(cells[:, 4].view(12, 12), wanted, rtol=1e-5, atol=1e-7)
     assert cells[0, :4].tolist() == [4, 4, 2, 2]
 

@@ -3,31 +3,18 @@
 import re
 
 import pytest
-from rich.console import Console
+from support.explorer import TRAINED
 
 from regard.explorer.subjects import ModelSubject
 from regard.explorer.training import training_of
-from regard.gpt import GPTConfig, TrainConfig, history, load, train
-
-TEXT = "the cat sat on the mat. the dog sat on the log. " * 30
+from regard.gpt import history, load
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run") / "mine"
-    recipe = TrainConfig(
-        tokenizer="char",
-        steps=6,
-        warmup=1,
-        batch=3,
-        evaluate_every=2,
-        record_every=2,
-        keep_every=4,
-    )
-    gpt = GPTConfig(context=23, layers=2, heads=3, dim=15)
-    train(folder, texts=[TEXT], gpt=gpt, config=recipe, console=Console(quiet=True))
+def trained(train_folder):
+    folder = train_folder(evaluate_every=2, record_every=2, keep_every=4)
     subject = ModelSubject(
-        *load(folder), title="mine", text=TEXT[:23], training=training_of(folder)
+        *load(folder), title="mine", text=TRAINED[:23], training=training_of(folder)
     )
     return subject, history(folder)
 

@@ -3,7 +3,7 @@ import { byId } from "../dom.js";
 import { inflated } from "../offline/bytes.js";
 
 /** @type {any} */
-export const shown = JSON.parse(byId("shown").textContent);
+export const content = JSON.parse(byId("content").textContent);
 
 /**
  * The pictures, one after the other: a weight is two bytes, even steps of its logarithm below the
@@ -13,7 +13,7 @@ export const shown = JSON.parse(byId("shown").textContent);
 export async function weights() {
   const bytes = await inflated(byId("numbers").textContent);
   const many = bytes.length / 2;
-  const { most, decades } = shown;
+  const { most, decades } = content;
   const each = many / most.length;
   return Float32Array.from({ length: many }, (_, k) => {
     const code = bytes[k] + 256 * bytes[many + k];

@@ -3,9 +3,9 @@ import { byId, framed, make } from "../dom.js";
 import { gridSize, paintGrid, thumbnail } from "../draw_thumbnail.js";
 import { prepared } from "../canvas.js";
 import { inks, startTheme } from "../theme.js";
-import { cover, shown, weights } from "./data.js";
+import { content, cover, weights } from "./data.js";
 
-const { size, causal, exact, heads, across, scale, title } = shown;
+const { size, causal, exact, heads, across, scale, title } = content;
 const CELL = 84; // pixels of a thumbnail, at most
 const LEAST = 34;
 

@@ -7,9 +7,9 @@ import { listen } from "../gestures.js";
 import { prepared } from "../canvas.js";
 import { inks, startTheme } from "../theme.js";
 import { bounded, moved, scaled } from "../zoom.js";
-import { cover, shown, weights } from "./data.js";
+import { content, cover, weights } from "./data.js";
 
-const { length, side, causal, heads, scale: kind } = shown;
+const { length, side, causal, heads, scale: kind } = content;
 const block = length / side; // tokens along a side of a cell
 const SCALE = 160; // pixels
 const HINT = "drag moves, double click or Ctrl with the wheel zooms";

@@ -1,24 +1,12 @@
 /**
- * In a report this stands in for ../api.js: the same questions with the same answers, computed here
- * from queries, keys and log-sum-exps. There is no server, so nothing new can be read or written.
+ * In a report this stands in for ../api.js: `Api` of types.d.ts, computed here from queries, keys and
+ * log-sum-exps. Without a server nothing new can be read or written.
  */
-import { averaged, column as columnOf, stepsOf, pictures, readouts as along } from "./attention.js";
-import { row as rowOf, seen, walk, weight } from "./attention.js";
+import { Replaced, ServerError } from "../errors.js";
+import * as attention from "./attention.js";
 import { headOf, report, runOf } from "./data.js";
 
 const BREATH = 12; // milliseconds of computing before the page has its turn
-
-/** Why there is no answer. */
-export class ServerError extends Error {
-  constructor(/** @type {string} */ message, { status = 0, offline = false } = {}) {
-    super(message);
-    this.status = status;
-    this.offline = offline;
-  }
-}
-
-/** Nobody waits for the answer any more. */
-export class Replaced extends Error {}
 
 /** @type {Map<string, symbol>} */
 const asking = new Map();
@@ -45,17 +33,16 @@ async function computed(view, begin) {
   }
 }
 
-/** The heads that are meant: one, all of a layer, or all. */
-async function chosen(
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number|string} */ head,
-) {
+/**
+ * The heads that are meant: one, all of a layer, or all.
+ * @param {string} run @param {Place} place
+ */
+async function chosen(run, [layer, head]) {
   const { layers } = known(run);
-  const at = layer === "mean" ? [...layers.keys()] : [Number(layer)];
+  const at = layer === "mean" ? [...layers.keys()] : [layer];
   return Promise.all(
     at.flatMap((one) =>
-      head === "mean" ? layers[one].map((_, place) => headOf(run, one, place)) : [headOf(run, one, Number(head))],
+      head === "mean" ? layers[one].map((_, place) => headOf(run, one, place)) : [headOf(run, one, head)],
     ),
   );
 }
@@ -72,15 +59,17 @@ const numbers = (/** @type {ArrayLike<number>} */ values) => ({
   columns: 0,
   heads: 0,
 });
-const range = (/** @type {string} */ text) => /** @type {Span} */ (text.split(",").map(Number));
 const refuse = async () => {
   throw new ServerError("A report holds what was written into it; regard explore reads other texts.");
 };
 
 export const onOffline = () => {};
+/** @type {Api["health"]} */
 export const health = async () => ({ ok: true });
+/** @type {Api["about"]} */
 export const about = async () => report.about;
-export const fetchRun = async (/** @type {string} */ run) => structuredClone(known(run).described);
+/** @type {Api["fetchRun"]} */
+export const fetchRun = async (run) => structuredClone(known(run).description);
 export const open = refuse;
 export const append = refuse;
 export const generate = refuse;
@@ -88,73 +77,41 @@ export const training = refuse;
 export const trained = refuse;
 export const update = null;
 
-export async function heads(/** @type {string} */ run, /** @type {(line: any) => void} */ each) {
-  known(run).scores.forEach(each);
-}
+/** @type {Api["heads"]} */
+export const heads = async (run, each) => known(run).scores.forEach(each);
 
-export async function thumbnails(
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number} */ size,
-) {
-  const all = await chosen(run, layer, "mean");
-  return computed("", () => pictures(all, size));
-}
+/** @type {Api["thumbnails"]} */
+export const thumbnails = async (run, layer, size) => {
+  const all = await chosen(run, [layer, "mean"]);
+  return computed("", () => attention.pictures(all, size));
+};
 
-export async function map(
-  /** @type {string} */ run,
-  /** @type {MapQuery} */ { layer, head, queries, keys, block },
-  /** @type {string} */ view,
-) {
-  const all = await chosen(run, layer, head);
-  return computed(view, () => averaged(all, range(queries), range(keys), Number(block)));
-}
+/** @type {Api["map"]} */
+export const map = async (run, place, { queries, keys, block }, view) => {
+  const all = await chosen(run, place);
+  return computed(view, () => attention.averaged(all, queries, keys, block));
+};
 
-export const row = async (
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number|string} */ head,
-  /** @type {number} */ at,
-) => numbers(rowOf(await chosen(run, layer, head), at));
+/** @type {Api["row"]} */
+export const row = async (run, place, query) => numbers(attention.row(await chosen(run, place), query));
 
-export const column = async (
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number|string} */ head,
-  /** @type {number} */ at,
-) => numbers(columnOf(await chosen(run, layer, head), at));
+/** @type {Api["column"]} */
+export const column = async (run, place, key) => numbers(attention.column(await chosen(run, place), key));
 
-export async function cell(
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number|string} */ head,
-  /** @type {number} */ at,
-  /** @type {number} */ key,
-) {
-  const all = await chosen(run, layer, head);
-  const shared = { weight: weight(all, at, key), visible: seen(all, at, key) };
+/** @type {Api["cell"]} */
+export const cell = async (run, place, query, key) => {
+  const all = await chosen(run, place);
+  const shared = { weight: attention.weight(all, query, key), visible: attention.seen(all, query, key) };
   if (all.length > 1) return { ...shared, score: null, logsumexp: null }; // a mean has none
-  const { masked } = stepsOf(all[0], at, key);
-  return { ...shared, score: shared.visible ? masked : null, logsumexp: all[0].logsumexp[at] };
-}
+  const { masked } = attention.stepsOf(all[0], query, key);
+  return { ...shared, score: shared.visible ? masked : null, logsumexp: all[0].logsumexp[query] };
+};
 
-export async function readouts(
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number|string} */ head,
-  /** @type {string} */ view,
-) {
-  const all = await chosen(run, layer, head);
-  return computed(view, () => along(all));
-}
+/** @type {Api["readouts"]} */
+export const readouts = async (run, place, view) => {
+  const all = await chosen(run, place);
+  return computed(view, () => attention.readouts(all));
+};
 
-export async function steps(
-  /** @type {string} */ run,
-  /** @type {number|string} */ layer,
-  /** @type {number|string} */ head,
-  /** @type {number} */ at,
-  /** @type {{first?: number, count?: number, picked?: number}} */ options,
-) {
-  const [one] = await chosen(run, layer, head);
-  return walk(one, at, options);
-}
+/** @type {Api["steps"]} */
+export const steps = async (run, place, query, keys) => attention.walk((await chosen(run, place))[0], query, keys);

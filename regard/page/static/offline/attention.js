@@ -51,13 +51,11 @@ export function weight(heads, /** @type {number} */ query, /** @type {number} */
 export const seen = (/** @type {Head[]} */ heads, /** @type {number} */ query, /** @type {number} */ key) =>
   heads.some((head) => visible(head, query, key));
 
-/** A query's weights on the keys of a range, in `row`. */
-function fill(
-  /** @type {Head[]} */ heads,
-  /** @type {number} */ query,
-  /** @type {Span} */ [first, stop],
-  /** @type {Float64Array} */ row,
-) {
+/**
+ * A query's weights on the keys of a range, in `row`.
+ * @param {Head[]} heads @param {number} query @param {Span} range @param {Float64Array} row
+ */
+function fill(heads, query, [first, stop], row) {
   row.fill(0);
   for (const head of heads) {
     const end = Math.min(stop, head.stop[query]);
@@ -77,13 +75,11 @@ export const row = (/** @type {Head[]} */ heads, /** @type {number} */ query) =>
 export const column = (/** @type {Head[]} */ heads, /** @type {number} */ key) =>
   Float64Array.from({ length: heads[0].length }, (_, query) => weight(heads, query, key));
 
-/** A window averaged down to cells of block × block weights, or of those that lie in the window. */
-export function* averaged(
-  /** @type {Head[]} */ heads,
-  /** @type {Span} */ queries,
-  /** @type {Span} */ keys,
-  /** @type {number} */ block,
-) {
+/**
+ * A window averaged down to cells of block × block weights, or of those that lie in the window.
+ * @param {Head[]} heads @param {Span} queries @param {Span} keys @param {number} block
+ */
+export function* averaged(heads, queries, keys, block) {
   const [rows, columns] = [queries, keys].map(([first, stop]) => Math.ceil((stop - first) / block));
   const values = new Float32Array(rows * columns);
   const sums = new Float64Array(columns);

@@ -21,12 +21,11 @@ function whole(/** @type {Uint8Array} */ bytes, /** @type {number} */ at, /** @t
   });
 }
 
-/** A matrix: its first row is what is added to all others, in steps. */
-function matrix(
-  /** @type {Uint8Array} */ bytes,
-  /** @type {PackedMatrix} */ { at, step, dim },
-  /** @type {number} */ rows,
-) {
+/**
+ * A matrix: its first row is what is added to all others, in steps.
+ * @param {Uint8Array} bytes @param {PackedMatrix} packed @param {number} rows
+ */
+function matrix(bytes, { at, step, dim }, rows) {
   const first = whole(bytes, at, dim);
   return whole(bytes, at + dim, rows * dim).map((number, k) => (number + first[k % dim]) * step);
 }
@@ -40,20 +39,19 @@ export async function headOf(/** @type {string} */ name, /** @type {number} */ l
   const bytes = await planes;
   const key = `${name}/${layer}/${place}`;
   const run = /** @type {PackedRun} */ (runOf(name));
-  const head = read.get(key) ?? opened(bytes, run, run.layers[layer][place]);
+  const head = read.get(key) ?? unpack(bytes, run, run.layers[layer][place]);
   read.set(key, head);
   return head;
 }
 
-export const runOf = (/** @type {string} */ name) => report.runs.find(({ described }) => described.id === name);
+export const runOf = (/** @type {string} */ name) => report.runs.find(({ description }) => description.id === name);
 
-/** @returns {import("./attention.js").Head} */
-function opened(
-  /** @type {Uint8Array} */ bytes,
-  /** @type {PackedRun} */ { described, rows },
-  /** @type {PackedHead} */ head,
-) {
-  const { length } = described;
+/**
+ * @returns {import("./attention.js").Head}
+ * @param {Uint8Array} bytes @param {PackedRun} run @param {PackedHead} head
+ */
+function unpack(bytes, { description, rows }, head) {
+  const { length } = description;
   const count = Array.from({ length }, (_, query) => query);
   return {
     length,
