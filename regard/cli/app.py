@@ -9,6 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from regard.cli.doctor import doctor
+from regard.cli.effects import effects
 from regard.cli.errors import MisuseError
 from regard.cli.explain import explain
 from regard.cli.explore import explore
@@ -31,6 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(explain)
+app.command()(effects)
 app.command()(explore)
 app.command()(report)
 app.command()(prepare)

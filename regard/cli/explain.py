@@ -9,7 +9,7 @@ from rich.text import Text
 
 from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import describe, head_steps, read
+from regard.cli.model import SHIPPED, describe, head_steps, read
 from regard.cli.subject import write_report
 from regard.cli.text import read_text
 from regard.explorer import ModelSubject
@@ -18,8 +18,6 @@ from regard.gpt import CheckpointError, load
 from regard.view.report import all_heads, one_head
 
 __all__ = ["explain"]
-
-_SHIPPED = "the model that comes with regard"
 
 
 def explain(
@@ -79,7 +77,7 @@ def explain(
     query = len(ids) - 1 if query is None else query
     _number("--query", query, len(ids), "this text has tokens")
 
-    notes = [f"{model or _SHIPPED}: {describe(config)}"]
+    notes = [f"{model or SHIPPED}: {describe(config)}"]
     if content is None:
         notes.append("no text given: this is an example")
     if len(chunks) > 1:
@@ -99,7 +97,7 @@ def explain(
         report = one_head(result, start, head_steps(network, ids, layer, head), query)
     if html is not None:
         subject = ModelSubject(
-            network, tokenizer, title=f"{model or _SHIPPED}", ids=ids, notes=notes[1:]
+            network, tokenizer, title=f"{model or SHIPPED}", ids=ids, notes=notes[1:]
         )
         start_view = f"l={start.layer}&h={start.head}&q={query}"
         report_line = write_report(subject, html, option="--html FILE", start=start_view)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from regard.gpt import GPT, GPTConfig, Tokenizer
     from regard.gpt.model import Attention
 
-__all__ = ["describe", "head_steps", "read"]
+__all__ = ["SHIPPED", "describe", "head_steps", "read"]
+
+SHIPPED = "the model that comes with regard"
 
 
 def read(model: GPT, tokenizer: Tokenizer, ids: Sequence[int]) -> ForwardPass:

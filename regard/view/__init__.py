@@ -13,8 +13,10 @@ from typing import Any
 # What shows things of lower rooms, by `regard._display.show`, and the module that has it.
 _RENDERERS = {
     "as_text": "terminal",
+    "effects_html": "notebook",
     "heads_html": "tables",
     "pattern_html": "notebook",
+    "plot_effects": "plot",
     "plot_heads": "plot",
     "plot_pattern": "plot",
     "plot_steps": "plot",

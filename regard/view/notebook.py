@@ -1,4 +1,4 @@
-"""What a notebook shows of a pattern, of steps and of a recording: HTML that needs nothing else.
+"""What a notebook shows of a pattern, steps, effects and a recording: HTML, complete in itself.
 
 Text in the notebook's own colours and a picture as a data URI, always on white paper, so that both
 are legible on a light page and on a dark one. Over the picture of a pattern or a recording lies a
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard.intervene import Effects
 from regard.page.notebook import frame, numbers
 from regard.pattern import Pattern
 from regard.record import Recording
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from regard.view.plot.heads import Thumbnails
 
-__all__ = ["LARGEST", "MOVING", "pattern_html", "recording_html", "steps_html"]
+__all__ = ["LARGEST", "MOVING", "effects_html", "pattern_html", "recording_html", "steps_html"]
 
 LARGEST = 130_000
 """Most characters of a still picture; a larger one is drawn with fewer dots."""
@@ -103,6 +104,18 @@ def recording_html(recording: Recording) -> str:
             yield line(f"… {len(layers) - _LAYERS_LISTED} more: recording.layers")
 
     return whole(parts, recording)
+
+
+def effects_html(effects: Effects) -> str:
+    """Effects: the number that they are of, and each of them in colours."""
+
+    def parts() -> Iterable[str]:
+        yield heading("Effects", f"on the {effects.target}, which is {effects.unchanged:.4g}")
+        if effects.method == "gradient":
+            yield line("approximate, by gradient; check(n) ablates the largest")
+        yield from _picture(effects.plot, effects)
+
+    return whole(parts, effects)
 
 
 def _draw_pattern(pattern: Pattern) -> Figure:

@@ -22,7 +22,16 @@ from regard.view.tokens import readable, visible
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-__all__ = ["TokenStrip", "every_query", "head_table", "next_tokens", "strongest_keys", "walk"]
+__all__ = [
+    "ACCENT",
+    "TokenStrip",
+    "bar",
+    "every_query",
+    "head_table",
+    "next_tokens",
+    "strongest_keys",
+    "walk",
+]
 
 STRIP = 96
 """Most tokens that the strip shows; the rest is counted."""
@@ -31,7 +40,7 @@ QUERIES = 40
 KEYS = 6
 """How many of a query's strongest keys are shown; the rest is summed."""
 
-_ACCENT = "#e5793a"
+ACCENT = "#e5793a"
 _PLAIN = {Role.SPREAD, Role.MIXED, Role.ALONE}
 _LABEL = 14  # terminal cells of a position and its token
 _BAR = 5  # terminal cells of a bar of weight 1
@@ -177,7 +186,7 @@ def walk(steps: Steps, result: ForwardPass, query: int) -> RenderableType:
             format(score, pattern),
             format(logit, pattern),
             f"{weight:.4f}",
-            _bar(weight, 4 * _BAR),
+            bar(weight, 4 * _BAR),
         )
     others = query + 1 - len(scores)
     if others:
@@ -219,7 +228,7 @@ def _keys_of(result: ForwardPass, head: HeadScores, query: int) -> RenderableTyp
     table.add_column(no_wrap=True)
     table.add_column(width=_BAR)
     for weight, key in zip(top.values.tolist(), top.indices.tolist(), strict=True):
-        table.add_row(_name(result, key), f"{weight:.2f}", _bar(weight, _BAR))
+        table.add_row(_name(result, key), f"{weight:.2f}", bar(weight, _BAR))
     others = query + 1 - len(top.values)
     if others:
         rest = max(float(weights.sum() - top.values.sum()), 0)
@@ -237,9 +246,10 @@ def _others(count: int) -> str:
     return f"{count} other{'s' if count > 1 else ''}"
 
 
-def _bar(weight: float, cells: int) -> Text:
+def bar(weight: float, cells: int, style: str = ACCENT) -> Text:
+    """A bar of so many terminal cells for a weight of 1."""
     eighths = round(max(0.0, min(1.0, weight)) * cells * 8)
-    return Text("█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip(), _ACCENT)
+    return Text("█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip(), style)
 
 
 def _windows(length: int, around: int, most: int) -> Iterable[int]:

@@ -89,8 +89,8 @@ def step_tables(steps: Steps, tokens: Sequence[str] | None = None) -> Iterator[R
     yield legend()
 
 
-def label(position: int, token: str, width: int) -> str:
-    """A position and its token, at most so many terminal cells wide."""
+def label(position: int | str, token: str, width: int) -> str:
+    """A position, or a range of them, and its token, at most so many terminal cells wide."""
     return _cut(f"{position} {visible(token)}", width)
 
 

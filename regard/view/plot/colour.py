@@ -25,12 +25,13 @@ __all__ = [
     "ramp",
     "scale_for",
     "shades",
+    "two_sided",
 ]
 
 DECADES = 4
 """The logarithmic scale spans so many powers of ten."""
 
-_HUE = math.radians(42)
+_HUE, _OTHER_HUE = math.radians(42), math.radians(250)
 _LEVELS = 256
 _PLENTY = 0.1  # a weight from which on the scale of single weights goes up to 1
 _FAINTEST = 1e-6  # least upper end of a scale
@@ -40,7 +41,10 @@ _STAIN = "#4f8fc0"  # a NaN is no weight: it has a hue of its own
 @cache
 def ramp() -> tuple[tuple[int, int, int], ...]:
     """All colours, red green blue, from no weight to the most."""
-    return tuple(_srgb(level / (_LEVELS - 1)) for level in range(_LEVELS))
+    places = (level / (_LEVELS - 1) for level in range(_LEVELS))
+    return tuple(
+        _srgb(0.995 - 0.8 * t, 0.004 + 0.155 * math.sin(math.pi * t**0.85) ** 1.1) for t in places
+    )
 
 
 @cache
@@ -50,12 +54,20 @@ def shades() -> Colormap:
     return ListedColormap(colours, name="regard").with_extremes(bad=_STAIN)
 
 
-def _srgb(t: float) -> tuple[int, int, int]:
+@cache
+def two_sided() -> Colormap:
+    """Colours of numbers on both sides of 0: blue, the paper in the middle, orange."""
+    half = [level / (_LEVELS // 2 - 1) for level in range(_LEVELS // 2)]
+    below = [_srgb(0.995 - 0.5 * t, 0.15 * t**0.8, _OTHER_HUE) for t in reversed(half)]
+    above = [_srgb(0.995 - 0.4 * t, 0.17 * t**0.8, _HUE) for t in half]
+    colours = np.array(below + above) / 255
+    return ListedColormap(colours, name="regard two-sided").with_extremes(bad="white")
+
+
+def _srgb(lightness: float, chroma: float, hue: float = _HUE) -> tuple[int, int, int]:
     """A colour of OKLCH in sRGB, with as much chroma as a screen has at that lightness."""
-    lightness = 0.995 - 0.8 * t
-    chroma = 0.004 + 0.155 * math.sin(math.pi * t**0.85) ** 1.1
     while True:
-        a, b = math.cos(_HUE) * max(chroma, 0), math.sin(_HUE) * max(chroma, 0)
+        a, b = math.cos(hue) * max(chroma, 0), math.sin(hue) * max(chroma, 0)
         l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3  # noqa: E741 - of LMS
         m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
         s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3

@@ -1,0 +1,117 @@
+"""`regard effects`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import typer
+from rich.console import Console
+from rich.text import Text
+
+import regard
+from regard.cli.device import Device, device_of
+from regard.cli.errors import MisuseError, user_errors
+from regard.cli.model import SHIPPED, describe, read
+from regard.cli.text import read_text
+from regard.explorer.example import EXAMPLE
+from regard.gpt import CheckpointError, Tokenizer, load
+from regard.view.effects import effects_report
+
+__all__ = ["effects"]
+
+_OVER: dict[str, tuple[Literal["heads", "keys"], ...]] = {
+    "heads": ("heads",),
+    "keys": ("keys",),
+    "both": ("heads", "keys"),
+}
+
+
+def effects(
+    text: Annotated[
+        str | None,
+        typer.Argument(help="Text to continue; - reads standard input; by default an example."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Continue the text of this file.", metavar="FILE")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a model; without it, the one that comes with regard.", metavar="DIR"
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Next token whose probability is watched; by default the likeliest.",
+            metavar="TOKEN",
+        ),
+    ] = None,
+    over: Annotated[
+        str,
+        typer.Option(
+            help="Switch off heads, hide tokens (keys), or first the one and then the other.",
+            metavar="heads|keys|both",
+        ),
+    ] = "both",
+    device: Device = "cpu",
+) -> None:
+    """Show what the prediction of the next token rests on.
+
+    Each head in turn is switched off, and each token hidden from all later ones; what the
+    prediction loses stands beside the weight, so that what is looked at and what is needed can be
+    compared.
+
+    Examples:
+    regard effects "The cat sat on the mat. The cat sat"
+
+    regard effects "The cat sat on the mat. The cat sat" --target " on" --over heads
+    """
+    if over not in _OVER:
+        raise MisuseError(f"--over must be heads, keys or both, but is {over}")
+    place = device_of(device)
+    content = read_text(text, file)
+    with user_errors(CheckpointError, OSError):
+        network, tokenizer = load(model, device=place)
+    with user_errors(ValueError):  # a character that this tokenizer has no token for
+        whole = tokenizer.encode(EXAMPLE if content is None else content)
+        watched = None if target is None else _token(tokenizer, target)
+    ids = whole[-network.config.context :]
+    with user_errors(ValueError):  # of a model whose logits are NaN
+        result = read(network, tokenizer, ids)
+    text_ids = torch.tensor(ids, device=place)
+    if watched is None:
+        with torch.inference_mode():
+            watched = int(network(text_ids)[-1].argmax())
+
+    console = Console(highlight=False)
+    console.print(Text(f"{model or SHIPPED}: {describe(network.config)}", "dim"))
+    if content is None:
+        console.print(Text("no text given: this is an example", "dim"))
+    if len(whole) > len(ids):
+        note = f"the text has {len(whole)} tokens: its last {len(ids)} are the model's context"
+        console.print(Text(note, "dim"))
+    number = regard.LogProbability(watched)
+    measured = [
+        regard.effects(network, text_ids, number, over=what, tokens=tokenizer)
+        for what in _OVER[over]
+    ]
+    (name,) = tokenizer.tokens([watched])
+    for renderable in effects_report(result, name, measured):
+        console.print(renderable)
+
+
+def _token(tokenizer: Tokenizer, target: str) -> int:
+    """The id of a token, by what it is called.
+
+    Raises:
+        MisuseError: if it is several, or none.
+    """
+    ids = tokenizer.encode(target)
+    if len(ids) != 1:
+        pieces = ", ".join(map(repr, tokenizer.tokens(ids))) or "none"
+        raise MisuseError(
+            f"--target {target!r} must be one token, but is {len(ids)}: {pieces}; a word after a "
+            "space begins with that space, such as ' on'"
+        )
+    return ids[0]

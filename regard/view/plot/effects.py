@@ -1,0 +1,97 @@
+"""Effects as a figure: a cell a head, or a bar a block of keys. Lengths are in inches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.colors import Normalize
+
+from regard.intervene import Effects
+from regard.view.plot.colour import two_sided
+from regard.view.plot.labels import drawable, families
+from regard.view.plot.style import FAINT, INK, LINE, Plot, number, on_paper, write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+__all__ = ["plot_effects"]
+
+_LEFT, _TOP, _RIGHT, _BOTTOM = 0.7, 0.75, 0.3, 0.35
+_CELL, _LINE = 0.5, 0.17
+_WRITTEN = 24  # most heads across whose numbers are written
+_KEYS_LEFT, _BARS = 1.5, 3.6
+
+
+def plot_effects(effects: Effects) -> Figure:
+    """Draw effects; `Effects.plot` documents it."""
+    values = effects.values.numpy()
+    most = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
+    norm = Normalize(-most, most)
+    with on_paper():
+        if effects.over == "heads":
+            figure, axes = _heads(effects, values, norm)
+        else:
+            figure, axes = _keys(effects, values, norm)
+        about = "by gradient, approximate" if effects.method == "gradient" else "without it"
+        title = f"effect on the {effects.target}, {about}; as it is: {number(effects.unchanged)}"
+        axes.annotate(
+            title,
+            (0.12 / figure.get_figwidth(), 1),
+            xycoords="figure fraction",
+            xytext=(0, -14),
+            textcoords="offset points",
+            fontsize=8,
+            color=INK,
+            parse_math=False,
+        )
+    return figure
+
+
+def _heads(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> tuple[Figure, Axes]:
+    layers, heads = effects.labels
+    width, height = len(heads) * _CELL, len(layers) * 0.7 * _CELL
+    figure = Plot.sized(max(_LEFT + width + _RIGHT, 5.2), _TOP + height + _BOTTOM)
+    axes = figure.place(_LEFT, _TOP, width, height)
+    axes.imshow(values, cmap=two_sided(), norm=norm, aspect="auto", interpolation="none")
+    axes.set_xticks(range(len(heads)), [str(head) for head in heads])
+    axes.set_yticks(range(len(layers)), [str(layer) for layer in layers])
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, labelsize=8)
+    axes.spines[:].set(visible=True, color=LINE)
+    axes.set_xlabel("head", fontsize=8, color=FAINT)
+    axes.set_ylabel("layer", fontsize=8, color=FAINT)
+    if len(heads) <= _WRITTEN:
+        for (row, column), value in np.ndenumerate(values):
+            if not np.isnan(value):
+                ink = "white" if abs(norm(value) - 0.5) > 0.4 else INK
+                text = number(float(f"{value:.2g}"))
+                write(axes, column, row, text, color=ink, fontsize=7)
+    return figure, axes
+
+
+def _keys(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> tuple[Figure, Axes]:
+    height = len(values) * _LINE
+    figure = Plot.sized(_KEYS_LEFT + _BARS + _RIGHT, _TOP + height + _BOTTOM)
+    axes = figure.place(_KEYS_LEFT, _TOP, _BARS, height)
+    rows = np.arange(len(values))
+    colours = two_sided()(norm(values))
+    axes.barh(rows, values, height=0.8, color=colours, edgecolor=LINE, linewidth=0.4)
+    axes.axvline(0, color=FAINT, linewidth=0.6)
+    axes.set(ylim=(len(values) - 0.5, -0.5), xlim=(1.05 * norm.inverse(0), 1.05 * norm.inverse(1)))
+    axes.set_yticks(rows, [_label(str(name)) for name in effects.labels[0]])
+    axes.tick_params(axis="y", length=0, labelsize=8)
+    axes.tick_params(axis="x", length=2, labelsize=7)
+    axes.spines[:].set(visible=False)
+    for label in axes.get_yticklabels():
+        label.set_parse_math(False)
+        label.set_fontfamily(list(families()))
+    return figure, axes
+
+
+def _label(name: str) -> str:
+    """The keys' numbers, and what they are called as far as it fits."""
+    where, _, tokens = name.partition(" ")
+    return f"{where} {drawable(tokens)}" if tokens else where

@@ -1,0 +1,89 @@
+"""`regard effects`: what a prediction rests on, in the terminal."""
+
+import re
+
+import pytest
+import torch
+
+import regard as library
+from regard.gpt import load
+
+TEXT = "the cat sat on the mat, the dog sat on the cat"
+
+
+def test_heads_and_tokens_stand_beside_their_weights(regard, model):
+    done = regard("effects", TEXT, "--model", model)
+    assert (done.status, done.err) == (0, "")
+    network, tokenizer = load(model)
+    ids = torch.tensor(tokenizer.encode(TEXT))[-network.config.context :]
+    with torch.no_grad():
+        logits, patterns = network.with_patterns(ids)
+    target = int(logits[-1].argmax())
+    heads = library.effects(network, ids, library.LogProbability(target))
+    assert len(re.findall(r"^ [01]\.[012] ", done.out, flags=re.MULTILINE)) == 6
+    for effect in heads.largest(6):
+        layer, head = effect.place
+        row = next(line for line in done.out.splitlines() if line.startswith(f" {layer}.{head} "))
+        assert f"{effect.value:+.2f}".replace("-", "−") in row
+        weight, key = patterns[layer][head, -1].max(dim=-1)
+        assert f"{float(weight):.2f} {int(key)} " in row
+    assert "The tokens that" in done.out
+    assert "A weight says where a head looks" in done.out
+
+
+def test_only_one_of_both_is_measured(regard, model):
+    heads = regard("effects", TEXT, "--model", model, "--over", "heads").out
+    assert "The heads that" in heads
+    assert "The tokens that" not in heads
+    keys = regard("effects", TEXT, "--model", model, "--over", "keys").out
+    assert "The heads that" not in keys
+    assert "Looked at most, the last token itself aside:" in keys
+
+
+def test_a_target_is_one_token_of_the_tokenizer(regard, misused, model, letters):
+    out = regard("effects", TEXT[:9], "--model", letters, "--target", "t").out
+    assert "The heads that t (" in out
+    line = misused("effects", TEXT, "--model", letters, "--target", "th")
+    assert "--target 'th' must be one token, but is 2: 't', 'h'" in line
+    assert "'?' (U+003F)" in misused("effects", TEXT, "--model", letters, "--target", "?")
+
+
+def test_of_a_long_text_the_end_is_taken(regard, letters):
+    out = regard("effects", TEXT, "--model", letters).out
+    assert f"the text has {len(TEXT)} tokens: its last 23 are the model's context" in " ".join(
+        out.split()
+    )
+
+
+def test_long_texts_are_hidden_in_blocks(regard):
+    out = regard("effects", "The with statement. " * 40, "--over", "keys").out
+    assert re.search(r"^\d+–\d+ \S+", out, flags=re.MULTILINE)
+
+
+def test_without_a_text_there_is_an_example(regard):
+    out = regard("effects").out
+    assert "no text given: this is an example" in out
+
+
+def test_a_single_token_has_no_later_one(regard, letters):
+    done = regard("effects", "t", "--model", letters)
+    assert done.status == 0
+    assert "A single token has no later one to be hidden from." in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--over", "values"), "--over must be heads, keys or both, but is values"),
+        (("--unknown",), "No such option: --unknown"),
+        (("more",), "unexpected extra argument"),
+    ],
+)
+def test_misuse_is_refused_in_one_line(misused, model, arguments, message):
+    assert message in misused("effects", TEXT, "--model", model, *arguments)
+
+
+@pytest.mark.parametrize("text", ["😀 👩‍👩‍👧 שלום עالم", "\n\n\t\r\n", " ", "[red]a[/red]"])
+def test_any_text_has_effects(regard, model, text):
+    done = regard("effects", text, "--model", model)
+    assert (done.status, done.err) == (0, "")

@@ -1,0 +1,105 @@
+"""Effects as figures and in notebooks: each number in its place, 0 in the middle of the colours."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.intervene import Effects
+from regard.view.plot.colour import two_sided
+
+
+def effects_over_heads(values, **changed):
+    values = torch.tensor(values, dtype=torch.float64)
+    layers, heads = values.shape
+    given = {
+        "values": values,
+        "unchanged": -0.25,
+        "target": "log-probability of token 7 at position -1",
+        "over": "heads",
+        "method": "ablation",
+        "axes": ("layer", "head"),
+        "labels": (tuple(range(layers)), tuple(range(heads))),
+        "places": tuple((layer, head) for layer in range(layers) for head in range(heads)),
+    }
+    return Effects(**given | changed)
+
+
+def effects_over_keys(values, names):
+    return Effects(
+        values=torch.tensor(values, dtype=torch.float64),
+        unchanged=-0.25,
+        target="loss",
+        over="keys",
+        method="ablation",
+        axes=("keys",),
+        labels=(tuple(names),),
+        places=tuple((key, key + 1) for key in range(len(values))),
+    )
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_each_head_has_its_number_and_a_colour_by_its_sign():
+    effects = effects_over_heads([[-1.5, 0.0, 0.75], [0.031, -0.5, 1.0]])
+    figure = effects.plot()
+    (axes,) = figure.axes
+    assert {"−1.5", "0", "0.75", "0.031", "−0.5", "1"} <= set(texts(axes))
+    (image,) = axes.images
+    assert image.norm(0.0) == 0.5
+    assert (image.norm(-1.5), image.norm(1.5)) == (0, 1)
+    np.testing.assert_array_equal(image.get_array(), effects.values.numpy())
+    figure.savefig(io.BytesIO(), format="svg")
+
+
+def test_the_title_names_the_number_and_says_what_is_approximate():
+    effects = effects_over_heads([[1.0]], method="gradient")
+    title = effects.plot().axes[0].texts[-1].get_text()
+    assert "log-probability of token 7" in title
+    assert "approximate" in title
+    assert "−0.25" in title
+
+
+def test_each_key_has_a_bar_with_its_name():
+    effects = effects_over_keys([0.5, -1.0, 0.0], ["0 The", "1  $cat", "2 \n"])
+    figure = effects.plot()
+    (axes,) = figure.axes
+    assert [bar.get_width() for bar in axes.patches] == [0.5, -1.0, 0.0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0 The", "1 ␣$cat", "2 ↵"]
+    assert axes.get_xlim() == pytest.approx((-1.05, 1.05))
+    figure.savefig(io.BytesIO(), format="png")
+
+
+@pytest.mark.parametrize("values", [[[0.0, 0.0]], [[float("nan"), 1.0]]])
+def test_zeros_and_missing_heads_are_drawn(values):
+    effects_over_heads(values).plot().savefig(io.BytesIO(), format="png")
+
+
+def test_colours_grow_darker_on_both_sides_of_the_paper():
+    colours = two_sided()(np.linspace(0, 1, 256))[:, :3]
+    luminance = colours @ (0.2126, 0.7152, 0.0722)
+    assert luminance[127:129].min() > 0.97
+    assert (np.diff(luminance[:128]) > -0.005).all()
+    assert (np.diff(luminance[128:]) < 0.005).all()
+    assert colours[0, 2] > colours[0, 0]  # blue
+    assert colours[-1, 0] > colours[-1, 2]  # orange
+
+
+def test_a_notebook_shows_the_picture_and_what_it_is_of():
+    html = effects_over_heads([[1.0, -1.0]], method="gradient")._repr_html_()
+    assert "log-probability of token 7" in html
+    assert "approximate, by gradient; check(n) ablates the largest" in html
+    assert 'src="data:image/png;base64,' in html
+    assert "script" not in html
+
+
+def test_effects_of_a_model_are_drawn():
+    torch.manual_seed(0)
+    layer = regard.nn.MultiHeadAttention(6, 2, mask=regard.causal())
+    x = torch.randn(1, 5, 6)
+    effects = regard.effects(layer, {"x": x}, lambda y: y[:, -1, 0].detach(), over="keys")
+    assert len(effects.plot().axes[0].patches) == 5
