@@ -69,12 +69,13 @@ class ModelChanger:
         for change in changes:
             self._met.add(change, site.layer, place)
         _refuse_contradictions(changes, problem)
+        changed = _changed(call, changes, place)
         edits = [
-            ablation(change, problem, site) for change in changes if isinstance(change, Ablate)
+            ablation(change, problem if changed is None else changed, site)
+            for change in changes
+            if isinstance(change, Ablate)
         ]
-        return intercept.Change(
-            problem=_changed(call, changes, place), edit=_together(edits) if edits else None
-        )
+        return intercept.Change(problem=changed, edit=_together(edits) if edits else None)
 
     def require_all_met(self) -> None:
         """Refuse changes that name what no call had.

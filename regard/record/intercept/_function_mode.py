@@ -151,14 +151,19 @@ class FunctionMode(TorchFunctionMode):
             raise _SdpaCalled
 
         try:
-            with torch.set_grad_enabled(self._monitor.takes_part and torch.is_grad_enabled()):
+            with self._gradients():
                 _with_sdpa(stop)(*bound.args, **bound.kwargs)
         except _SdpaCalled:
             return calls[0]
         raise AssertionError("multi_head_attention_forward ends in an SDPA call")
 
     def _read_sdpa(self, *args: Any, **kwargs: Any) -> Call:
-        return sdpa_call(self._monitor.reducer, self._monitor.module, *args, **kwargs)
+        with self._gradients():
+            return sdpa_call(self._monitor.reducer, self._monitor.module, *args, **kwargs)
+
+    def _gradients(self) -> torch.set_grad_enabled:
+        """A graph is needed only of calls that may be computed here."""
+        return torch.set_grad_enabled(self._monitor.takes_part and torch.is_grad_enabled())
 
     def _computed(
         self, call: Call, own: Callable[[], Tensor], backend: str | None = None
