@@ -133,11 +133,11 @@ class FunctionMode(TorchFunctionMode):
         problem = call.attention()
 
         def sdpa(*args: Any, **kwargs: Any) -> Tensor:  # noqa: ARG001 - the call is known
-            return edited(_run(problem), problem.leading, edits)
+            return edited(_run(call, problem), problem.leading, edits)
 
         output, _ = _with_sdpa(sdpa)(*bound.args, **bound.kwargs)
         self._monitor.notify(call)
-        weights = Pattern.of(problem, None).dense(limit=None)  # (B, H, L, S)
+        weights = Pattern.of(problem, None).dense(limit=None).to(output.dtype)  # (B, H, L, S)
         if bound.arguments["average_attn_weights"]:
             weights = weights.mean(dim=-3)
         return output, weights if bound.arguments["query"].ndim == 3 else weights.squeeze(0)
@@ -170,15 +170,17 @@ class FunctionMode(TorchFunctionMode):
     ) -> tuple[Tensor, Problem | None]:
         """Compute a call as interventions change it: its context, and the attention if changed."""
         call, edits = self._monitor.changed(call)
-        context = own() if call.changed is None else _run(call.changed, backend)
+        context = own() if call.changed is None else _run(call, call.changed, backend)
         if edits:
             context = edited(context, tuple(call.query.shape[:-2]), edits)
         self._monitor.notify(call)
         return context, call.changed
 
 
-def _run(problem: Problem, backend: str | None = None) -> Tensor:
-    return problem.restore(run(problem, choose_checked(problem, backend))[0])
+def _run(call: Call, problem: Problem, backend: str | None = None) -> Tensor:
+    """Compute a call by a problem, whose dtype may be wider: that of another run's weights."""
+    context = problem.restore(run(problem, choose_checked(problem, backend))[0])
+    return context.to(call.query.dtype)
 
 
 class _SdpaCalled(Exception):  # noqa: N818 - ends a function early, without an error

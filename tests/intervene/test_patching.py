@@ -1,0 +1,200 @@
+"""The weights of another run in the place of a run's own, against attention written out.
+
+Axes: B batch, H query heads, L positions.
+"""
+
+import pytest
+import torch
+from intervene.test_generation import NEW, PROMPT, from_scratch, prompt
+from intervene.test_transformers import inputs, run
+from record.models.classes import CASES
+from support.changed_attention import ChangedAttention, Edit, edit, masked_softmax
+from support.edits import changed
+from support.gpt_variants import VARIANTS
+from support.interception import Stack
+from support.written_models import in_our_gpt, in_torch, transformers_model
+
+import regard
+from regard.gpt import GPT
+
+OTHERS = {
+    "alone": (),
+    "beside others": (
+        edit("knock_out", layers=1, keys=[2, 3], heads=[0, 3]),
+        edit("steer", layers=1, keys=slice(1, 4), heads=0, by=1.0),
+        edit("ablate", layers=1, heads=5, by="mean"),
+        edit("temper", layers=0, by=0.5),
+        edit("ablate", layers=0, heads=1),
+    ),
+}
+PLACES = {
+    "a head": {"heads": 1},
+    "heads": {"heads": [1, 2, 4]},
+    "a sequence": {"heads": slice(1, 3), "batch": 1},
+}
+RUNS = [
+    (name, how)
+    for name in ("gpt2", "llama", "gemma2", "gpt_oss", "mistral", "t5", "vit")
+    for how in CASES[name].implementations
+]
+
+
+def patch(pattern, weights, **places):
+    return Edit("patch", {"pattern": pattern, **places}, weights)
+
+
+def check(name, how, edits, arguments):
+    expected, gradients = run(transformers_model(CASES[name], ChangedAttention(edits)), arguments)
+    model = CASES[name].build(how)
+    actual, actual_gradients = changed(model, edits, lambda: run(model, arguments))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+    for parameter, gradient in gradients.items():
+        ours = actual_gradients.get(parameter)
+        if ours is None:  # a query of heads that are all replaced
+            assert not gradient.any()
+        else:
+            torch.testing.assert_close(ours, gradient, rtol=0, atol=1e-4)
+
+
+def other_run(name, how, seed=1):
+    """Patterns and weights of a run over other inputs."""
+    attention, arguments = ChangedAttention(), inputs(name, seed)
+    run(transformers_model(CASES[name], attention), arguments)
+    model = CASES[name].build(how)
+    with torch.no_grad(), regard.record(model) as recording:
+        model(**arguments)
+    return recording, attention.weights
+
+
+@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("places", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize(("name", "how"), RUNS)
+def test_patterns_of_another_text(name, how, places, others):
+    if name == "gemma2" and others:
+        others = (*others[:3], *others[4:])
+    recording, weights = other_run(name, how)
+    (pattern,) = (
+        layer.pattern for layer in recording.layers if (layer.kind, layer.index) == ("self", 1)
+    )
+    edits = [patch(pattern, weights["self", 1], layers=1, **places), *others]
+    check(name, how, edits, inputs(name))
+
+
+@pytest.mark.parametrize("kind", ["cross", "encoder"])
+@pytest.mark.parametrize("how", CASES["t5"].implementations)
+def test_patterns_of_other_kinds(how, kind):
+    recording, weights = other_run("t5", how)
+    (pattern,) = (
+        layer.pattern for layer in recording.layers if (layer.kind, layer.index) == (kind, 1)
+    )
+    edits = [patch(pattern, weights[kind, 1], layers=1, kind=kind, heads=[0, 5])]
+    check("t5", how, edits, inputs("t5"))
+
+
+@pytest.mark.parametrize(("name", "how"), [("gpt2", "sdpa"), ("llama", "eager")])
+def test_one_head_and_one_sequence_stand_for_all(name, how):
+    recording, weights = other_run(name, how)
+    pattern, exact = recording[0][:1, 3:4], weights["self", 0][:1, 3:4]
+    edits = [patch(pattern, exact, layers=1)]
+    check(name, how, edits, inputs(name))
+
+
+def test_a_pattern_of_another_layer_two_patterns_and_another_model():
+    recording, weights = other_run("gpt2", "sdpa")
+    llama, llama_weights = other_run("llama", "sdpa")
+    edits = [
+        patch(recording[0], weights["self", 0], layers=1, heads=[0, 2]),
+        patch(llama[1], llama_weights["self", 1], layers=1, heads=[3]),
+    ]
+    check("gpt2", "sdpa", edits, inputs("gpt2"))
+    check("llama", "eager", edits, inputs("llama"))
+
+
+def test_a_pattern_made_by_hand():
+    torch.manual_seed(2)
+    query, key = torch.randn(2, 1, 6, 9, 3).unbind()
+    bias, alibi = torch.randn(6, 9, 9), torch.rand(6)
+    mask = regard.causal() & regard.window(4)
+    pattern = regard.Pattern(query, key, mask=mask, scale=0.3, bias=bias, alibi=alibi)
+    query_number, key_number = torch.arange(9)[:, None], torch.arange(9)
+    distance = (query_number - key_number).abs()
+    scores = query @ key.mT * 0.3 + bias - alibi[:, None, None] * distance
+    hidden = (key_number > query_number) | (distance >= 4)
+    exact = masked_softmax(scores, hidden.expand(scores.shape))
+    edits = [patch(pattern, exact, layers=0, heads=[1, 4])]
+    check("gpt2", "sdpa", edits, inputs("gpt2"))
+
+
+def test_a_changed_pattern_put_into_an_unchanged_run():
+    model = CASES["gpt2"].build("sdpa")
+    edits = [edit("knock_out", layers=1, keys=slice(2, 5), queries=slice(4, None))]
+    edits += [edit("steer", layers=1, keys=1, by=1.0, heads=[1, 2])]
+    attention = ChangedAttention(edits)
+    run(transformers_model(CASES["gpt2"], attention), inputs("gpt2", 1))
+    with regard.record(model) as recording:
+        changed(model, edits, lambda: model(**inputs("gpt2", 1)))
+    places = {"layers": 1, "heads": [1, 4]}
+    stated = [patch(recording[1], attention.weights["self", 1], **places)]
+    stated += [edit("steer", layers=1, keys=3, by=-1.0, heads=[0, 2])]
+    check("gpt2", "sdpa", stated, inputs("gpt2"))
+
+
+def test_all_changes_of_one_layer_state_themselves_in_any_order():
+    recording, weights = other_run("gpt2", "sdpa")
+    edits = [patch(recording[1], weights["self", 1], layers=1, heads=1), *OTHERS["beside others"]]
+    check("gpt2", "sdpa", edits, inputs("gpt2"))
+    check("gpt2", "sdpa", edits[::-1], inputs("gpt2"))
+
+
+def test_our_gpt(monkeypatch):
+    torch.manual_seed(0)
+    model, ids = GPT(VARIANTS["grouped"]).eval(), torch.randint(0, 29, (2, 1, 9))
+    attention = ChangedAttention()
+    with in_our_gpt(model, attention, monkeypatch):
+        model(ids[0])
+    with regard.record(model) as recording:
+        model(ids[0])
+    edits = [patch(recording[2], attention.weights["self", 2], layers=2, heads=[0, 3])]
+    with in_our_gpt(model, ChangedAttention(edits), monkeypatch):
+        expected = model(ids[1])
+    actual = changed(model, edits, lambda: model(ids[1]))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+def test_a_pattern_in_half_precision_and_in_double():
+    model, x = Stack(2), torch.randn(2, 2, 7, 12)
+    attention = ChangedAttention()
+    with in_torch(attention):
+        model(x[0])
+    with regard.record(model) as recording:
+        model(x[0])
+    for dtype, atol in ((torch.float64, 1e-5), (torch.bfloat16, 3e-2)):
+        cast = recording[1].problem.cast(dtype)
+        pattern = regard.Pattern(cast.query, cast.key, mask=regard.causal(), scale=cast.scale)
+        edits = [patch(pattern, attention.weights["self", 1], layers=1, heads=1)]
+        with in_torch(ChangedAttention(edits)):
+            expected = model(x[1])
+        actual = changed(model, edits, lambda: model(x[1]))
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral"])
+def test_over_a_generation_each_call_takes_its_rows(name, cache):
+    case, length = CASES[name], PROMPT + NEW
+    other = {"input_ids": torch.randint(3, 101, (1, length))}
+    attention = ChangedAttention()
+    run(transformers_model(case, attention), other)
+    model = case.build("sdpa")
+    with regard.record(model) as recording:
+        model(**other)
+    edits = [patch(recording[1], attention.weights["self", 1], layers=1, heads=[1, 2, 4])]
+    written = transformers_model(case, ChangedAttention(edits, prompt=PROMPT))
+    expected, logits = from_scratch(written, prompt())
+    options = {"do_sample": False, "max_new_tokens": NEW, "eos_token_id": None}
+    options |= {"return_dict_in_generate": True, "output_logits": True}
+    options |= {} if cache is None else {"cache_implementation": cache}
+    out = changed(model, edits, lambda: model.generate(prompt(), **options))
+    torch.testing.assert_close(torch.stack(out.logits, 1), logits, rtol=0, atol=1e-5)
+    assert torch.equal(out.sequences, expected)
