@@ -104,7 +104,7 @@ class Intervention:
         """
         self._add(
             KnockOut(
-                keys=_numbers("keys", keys),
+                keys=_keys(keys),
                 queries=_numbers("queries", queries),
                 **_places(layers, heads, batch, kind),
             )
@@ -142,7 +142,7 @@ class Intervention:
         """
         self._add(
             Steer(
-                keys=_numbers("keys", keys),
+                keys=_keys(keys),
                 queries=_numbers("queries", queries),
                 by=_finite("by", by),
                 **_places(layers, heads, batch, kind),
@@ -234,6 +234,14 @@ def _numbers(name: str, numbers: Any) -> Selected:
     if checked == () or (isinstance(checked, slice) and _is_empty(checked)):
         raise ValueError(f"{name}={numbers!r} names nothing; leave it out to mean all")
     return checked
+
+
+def _keys(keys: Any) -> Selected:
+    if keys is None:
+        raise TypeError(
+            "keys must be an integer, a slice or integers, but is None; slice(None) is all"
+        )
+    return _numbers("keys", keys)
 
 
 def _is_empty(numbers: slice) -> bool:

@@ -31,9 +31,13 @@ def heads_of(change: Change, problem: Problem) -> Bool[Tensor, "#b #h"]:
     parts = []
     for numbers, size, name in ((change.batch, batch, "batch"), (change.heads, heads, "heads")):
         try:
-            listed = chosen(numbers, size, name)
+            listed = set(chosen(numbers, size, name))
         except IndexError as error:
             raise InterventionError(f"{change!r}: {error}") from error
+        if not listed and numbers is not None:
+            raise InterventionError(
+                f"{change!r}: {name} names none of those that there are, 0 to {size - 1}"
+            )
         part = torch.zeros(size, dtype=torch.bool, device=problem.query.device)
         part[list(listed)] = True
         parts.append(part[:1] if len(listed) == size > 0 else part)
