@@ -31,7 +31,7 @@ EXTRAS = {
     r"\.save\(\"|regard\.load\(": "record",
     r"\.plot\(|\.plot_heads\(": "plot",
     r"regard\.explore\(|regard explore ": "explore",
-    r"^regard (explain|generate|train|doctor|report) ": "cli",
+    r"^regard (explain|effects|generate|train|doctor|report) ": "cli",
 }
 BRINGS = {"transformers": {"record", "gpt"}, "explore": {"cli", "gpt"}, "cli": {"gpt"}}
 LADDER = re.compile(r"\d\d-")

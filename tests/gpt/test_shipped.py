@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import regard
 from regard.gpt import (
     BPETokenizer,
     CheckpointError,
@@ -114,6 +115,41 @@ def test_there_are_induction_heads(repeated):
     scores = weights[..., rows, rows - SPAN + 1].mean(dim=(1, -1))  # (layers, H)
     assert scores.max() > 0.6  # chance: about 1 / 150
     assert scores[0].max() < 0.1  # the first layer cannot know what stood before a token
+
+
+INDUCTION = {1: [0, 1, 2], 2: [0, 3]}
+
+
+@pytest.mark.parametrize(
+    ("row", "heads"),
+    [
+        ("none", {}),
+        ("layer 0, heads 1, 2 (previous token)", {0: [1, 2]}),
+        ("layer 0, heads 0, 3", {0: [0, 3]}),
+        ("layer 2, heads 0, 3", {2: [0, 3]}),
+        ("layer 1, heads 0, 1, 2", {1: [0, 1, 2]}),
+        ("all five induction heads", INDUCTION),
+    ],
+)
+def test_the_second_copy_rests_on_the_heads_of_the_card(model, repeated, row, heads):
+    card = (SHIPPED / "README.md").read_text("utf-8")
+    figure = float(re.search(rf"\| {re.escape(row)} \| (\S+) \|", card)[1])
+    ids, _, _ = repeated
+    with torch.no_grad(), regard.intervene(model) as change:
+        for layer, numbers in heads.items():
+            change.ablate(layers=layer, heads=numbers)
+        loss = F.cross_entropy(model(ids)[:, SPAN:-1].mT, ids[:, SPAN + 1 :]).item()
+    assert loss == pytest.approx(figure, rel=0.05, abs=0.02)  # other processors round differently
+
+
+def test_without_previous_token_heads_induction_heads_do_not_find_the_place(model, repeated):
+    ids, _, _ = repeated
+    with torch.no_grad(), regard.intervene(model) as change, regard.record(model) as recording:
+        change.ablate(layers=0, heads=[1, 2])
+        model(ids)
+    rows = torch.arange(SPAN, 2 * SPAN - 1)
+    weights = recording[2].dense()[:, [0, 3]]
+    assert weights[..., rows, rows - SPAN + 1].mean().item() == pytest.approx(0.04, abs=0.02)
 
 
 def test_there_is_a_previous_token_head(model, tokenizer):
