@@ -41,7 +41,7 @@ class Cut(BaseModel, frozen=True):
     head: Number | None = None
     """None: in all heads of the layer."""
     queries: Span | None = None
-    """None: from all queries."""
+    """None: from all later ones."""
     keys: Span
 
 
@@ -74,6 +74,8 @@ def check_changes(changes: Sequence[Change], run: Run) -> None:
             _require_span("keys", change.keys, len(run.tokens))
             if change.queries is not None:
                 _require_span("queries", change.queries, len(run.tokens))
+            elif change.keys[1] == len(run.tokens):
+                raise ExplorerError("the last token has no later one to be cut from; give queries")
 
 
 @contextmanager
@@ -95,7 +97,7 @@ def _places(cut: Cut) -> dict[str, Any]:
     return {
         "layers": cut.layer,
         "heads": cut.head,
-        "queries": None if cut.queries is None else slice(*cut.queries),
+        "queries": slice(*cut.queries or (cut.keys[1], None)),
         "keys": slice(*cut.keys),
     }
 

@@ -31,7 +31,7 @@ SIZE = 1_990_000
 _FINEST, _USUAL, _COARSEST = -16, -12, -11
 _WEIGHT = 5e-4
 
-_STYLES = ("page.css", "panels.css")
+_STYLES = ("page.css", "panels.css", "changes.css")
 _LINKED = re.compile(
     r'^(?:<link rel="stylesheet".*|<script type="module".*|<!--.*-->)\n',
     re.MULTILINE,

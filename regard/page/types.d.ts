@@ -4,6 +4,13 @@ type SideName = "first" | "second";
 type Average = "head" | "layer" | "model";
 type ColourKind = "log" | "linear";
 type Theme = "light" | "dark";
+/** Keys that are hidden from queries, in a head; null: in all of them, or from all. */
+type Cut = { kind: "cut"; layer: number | null; head: number | null; queries: Span | null; keys: Span };
+/** A change of the model's attention: keys that are cut, or a head whose context is 0. */
+type Change = Cut | { kind: "off"; layer: number; head: number };
+type CutForm = { open: boolean; what: "cell" | "token" | "span"; where: "head" | "layer" | "all"; span: Zone | null };
+/** A rectangle of the map: queries and keys. */
+type Zone = { queries: Span; keys: Span };
 type TabName = "steps" | "readouts" | "training";
 /** First and stop: one past the last. */
 type Span = [number, number];
@@ -32,6 +39,8 @@ interface Candidate {
   token: number;
   label: string;
   probability: number;
+  /** Of a changed run: as it is. */
+  before?: number;
 }
 
 interface About {
@@ -86,6 +95,7 @@ interface Api {
   open(text: string, view: string): Promise<Run>;
   fetchRun(run: string, view: string): Promise<Run>;
   append(run: string, token: number, view: string): Promise<Run>;
+  change(run: string, changes: Change[], view: string): Promise<Run>;
   generate(
     run: string,
     options: { tokens: number; temperature: number; seed: number | null },
@@ -189,7 +199,17 @@ interface State {
   colour: ColourKind;
   sort: "order" | Score;
   size: "names" | "grid";
-  compare: "off" | "head" | "text";
+  compare: "off" | "head" | "text" | "change";
+  /** The first text as the model runs it when nothing is changed. */
+  plain: Run | null;
+  /** As it runs with the changes; null where there are none, or as long as it has not come. */
+  changed: Run | null;
+  changes: Change[];
+  cutForm: CutForm;
+  /** Whether clicks in the grid switch heads off. */
+  switching: boolean;
+  /** Whether the right map is the difference. */
+  difference: boolean;
   active: SideName;
   tab: TabName;
   update: number | null;
@@ -216,6 +236,7 @@ interface Inks {
   accent: string;
   mono: string;
   sans: string;
+  changed: string;
   theme: Theme;
 }
 
@@ -233,6 +254,14 @@ interface PageElements {
   overview: HTMLCanvasElement;
   scale: HTMLCanvasElement;
   fit: HTMLButtonElement;
+  undo: HTMLButtonElement;
+  redo: HTMLButtonElement;
+  beside: HTMLButtonElement;
+  "cut-make": HTMLButtonElement;
+  "cut-query": HTMLInputElement;
+  "cut-query-last": HTMLInputElement;
+  "cut-key": HTMLInputElement;
+  "cut-key-last": HTMLInputElement;
   "zoom-in": HTMLButtonElement;
   "zoom-out": HTMLButtonElement;
   "zoom-whole": HTMLButtonElement;
@@ -278,6 +307,7 @@ interface MapDrawing {
   labels: string[];
   margins: { entropy: Float32Array; received: Float32Array } | null;
   numbers?: Drawn | null;
+  cuts?: (Zone & { draft: boolean })[];
   scale: import("./static/colour.js").Scale;
   query: number | null;
   key: number | null;

@@ -92,7 +92,9 @@ def test_a_token_can_be_cut_from_all_that_follows(change, client, floats, place,
     for layer in range(2):
         for head in range(3):
             at = address(run["id"], "column", layer=layer, head=head, key=4)
-            found += int(not floats(client.get(at)).any())
+            column = floats(client.get(at))
+            assert column[4] > 0  # the token itself sees itself
+            found += int(not column[5:].any())
     assert found == heads
 
 
@@ -131,6 +133,7 @@ def test_a_changed_run_answers_everything_a_run_does(change, client, lines):
         ([{**CUT, "keys": [3]}], "changes.0.cut.keys"),
         ([{**CUT, "layer": None}], "head=2 of all layers is none"),
         ([{"kind": "cut"}], "changes.0.cut.keys is missing"),
+        ([{"kind": "cut", "keys": [23, 24]}], "the last token has no later one"),
         ([{"kind": "other"}], "must have kind off or cut"),
         ([{}], "must have kind off or cut"),
         ([], "must have at least 1 entry"),

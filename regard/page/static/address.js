@@ -1,6 +1,7 @@
 /** The state of the page as its address: shared, it comes back the same. */
 import { get, set, setSide, subscribe } from "./store.js";
 import { bounded } from "./zoom.js";
+import { readChanges, writeChanges } from "./change_list.js";
 import { byId, settled } from "./dom.js";
 
 /** Longest text that an address carries. */
@@ -17,6 +18,9 @@ const WORDS = [
   ["tab", "b", "steps"],
   ["active", "v", "first"],
 ];
+
+/** The changes that an address has, as it writes them. */
+const changesIn = (/** @type {string} */ hash) => new URLSearchParams(hash.replace(/^#/, "")).get("e") ?? "";
 
 const fits = (/** @type {string|null|undefined} */ text) => Array.from(text ?? "").length <= LONGEST;
 
@@ -43,6 +47,8 @@ export function currentAddress() {
   };
   selection("", first);
   for (const [name, letter, usual] of WORDS) if (now[name] !== usual) fields.set(letter, now[name]);
+  if (now.changes.length) fields.set("e", writeChanges(now.changes));
+  if (now.difference) fields.set("d", "1");
   if (now.size !== sizeFor(run)) fields.set("g", now.size);
   if (now.tab === "training" && now.update != null) fields.set("u", String(now.update));
   if (now.wide) fields.set("w", "1");
@@ -104,10 +110,12 @@ export function applyAddress(/** @type {URLSearchParams} */ fields) {
     const zoom = span > 0 && queries >= 0 && keys >= 0 ? bounded({ queries, keys, span }, length) : null;
     return { query: token("q"), key: token("k"), zoom };
   };
+  const changes = now.about.writes ? readChanges(fields.get("e"), run) : [];
+  if (changes.length || now.changes.length) set({ changes });
   /** @type {Record<string, string[]>} */
   const values = {
     colour: ["log", "linear"],
-    compare: ["off", "head", "text"],
+    compare: ["off", "head", "text", ...(changes.length ? ["change"] : [])],
     tab: ["steps", "readouts", ...(now.about.training ? ["training"] : [])],
     active: ["first", "second"],
     sort: [...byId("sort").options].map(({ value }) => value),
@@ -125,14 +133,25 @@ export function applyAddress(/** @type {URLSearchParams} */ fields) {
     wide: fields.get("w") === "1",
     folded: fields.get("f") === "1",
     fit: fields.get("i") === "1",
+    difference: fields.get("d") === "1",
   });
 }
 
-/** Keeps the address as the page is. It takes no part in the history: hovering is no journey. */
+/** Writes the address of now. A change of the model is a step in the history, which Back takes back. */
+export function writeAddress() {
+  const hash = currentAddress();
+  if (!hash || hash === location.hash) return;
+  const address = location.href.split("#")[0] + hash;
+  if (changesIn(hash) === changesIn(location.hash)) history.replaceState(null, "", address);
+  else history.pushState(null, "", address);
+}
+
+/** Keeps the address as the page is. Nothing else takes part in the history: hovering is no journey. */
 export function startAddress() {
-  const write = settled(250, () => {
-    const hash = currentAddress();
-    if (hash && hash !== location.hash) history.replaceState(null, "", location.href.split("#")[0] + hash);
-  });
-  subscribe("run layer head average query key zoom colour fit sort size compare active tab update wide folded", write);
+  const write = settled(250, writeAddress);
+  subscribe("changes", writeAddress);
+  subscribe(
+    "run layer head average query key zoom colour fit sort size compare active tab update wide folded difference",
+    write,
+  );
 }

@@ -139,6 +139,8 @@ export const open = (text, view) => json("/api/runs", { method: "POST", body: { 
 export const fetchRun = (run, view) => json(of(run), { view });
 /** @type {Api["append"]} */
 export const append = (run, token, view) => json(of(run, "append"), { method: "POST", body: { token }, view });
+/** @type {Api["change"]} */
+export const change = (run, changes, view) => json(of(run, "changed"), { method: "POST", body: { changes }, view });
 /** @type {Api["generate"]} */
 export const generate = (run, options, each, signal) =>
   lines(of(run, "generate"), each, { method: "POST", body: options, signal });

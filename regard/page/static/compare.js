@@ -1,18 +1,21 @@
 /** A second map beside the first: another head of the same text, or the same head of another text. */
 import { byId } from "./dom.js";
 import { openText } from "./session.js";
-import { runOf, set, setSide, sourceOf, subscribe } from "./store.js";
+import { get, runOf, set, setSide, sourceOf, subscribe } from "./store.js";
 
 export function startCompare() {
   const choice = byId("compare");
   choice.onchange = () => begin(/** @type {State["compare"]} */ (choice.value));
-  subscribe("compare about", ({ compare, about }) => {
+  subscribe("compare about changes", ({ compare, about, changes }) => {
     choice.value = compare;
     choice.options[2].disabled = !about?.writes;
+    choice.options[3].disabled = !changes.length;
   });
 }
 
-function begin(/** @type {State["compare"]} */ compare) {
+export function begin(/** @type {State["compare"]} */ compare) {
+  // The changed run that is on the right is no second text.
+  if (get().compare === "change") setSide("second", { run: null, heads: new Map() });
   const { run, layer, head } = sourceOf("first");
   if (!run) return set({ compare: "off" });
   if (compare === "head") {

@@ -84,6 +84,20 @@ export function segments(group, values, chosen, choose) {
 /** The entry after one, or so many after it; the first again after the last. @template T @param {T[]} all @param {T} one */
 export const cycle = (all, one, by = 1) => all[(all.indexOf(one) + by + all.length) % all.length];
 
+/** Fills a select anew where its names have changed, and chooses. */
+export function fillSelect(
+  /** @type {HTMLSelectElement} */ select,
+  /** @type {[value: string, text: string, title: string][]} */ names,
+  /** @type {string|number} */ chosen,
+) {
+  const key = names.map(([, text]) => text).join();
+  if (select.dataset.names !== key) {
+    select.dataset.names = key;
+    select.replaceChildren(...names.map(([value, text, title]) => make("option", { value, textContent: text, title })));
+  }
+  select.value = String(chosen);
+}
+
 /**
  * The value of a name, or undefined where there is none: what a pressed key means.
  * @template T

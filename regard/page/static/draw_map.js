@@ -5,6 +5,7 @@
 import { fill, outline, write } from "./canvas.js";
 import { fitted, skipped, tickText, ticks } from "./axes.js";
 import { place as placed, rampPicture } from "./colour.js";
+import { paintCuts } from "./draw_cuts.js";
 import { end, weight } from "./format.js";
 import { unitOf } from "./quantities.js";
 import { whole } from "./zoom.js";
@@ -67,6 +68,7 @@ export function paintMap(/** @type {Surface} */ surface, /** @type {MapDrawing} 
   outline(surface, inks.line, 1, left - 0.5, top - 0.5, side + 1, side + 1);
   if (data.margins) paintMargins(surface, { ...data, margins: data.margins }, now, cell);
   paintLabels(surface, data, now, cell);
+  if (data.cuts?.length) paintCuts(surface, { ...data, cuts: data.cuts }, now, cell);
   paintCross(surface, data, now, cell);
 }
 

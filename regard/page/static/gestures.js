@@ -6,14 +6,17 @@ const STILL = 4; // pixels that a click may move
  * @param {HTMLElement} element
  * @param {{
  *   hover: (x: number, y: number) => void, leave: () => void, click: (x: number, y: number) => void,
+ *   draw?: (x0: number, y0: number, x: number, y: number) => boolean,
  *   pan: (dx: number, dy: number, x: number, y: number) => void, zoom: (factor: number, x: number, y: number) => void,
- * }} on in CSS pixels of the element
+ * }} on in CSS pixels of the element;
+ *   draw: whether a drag from one point to another draws something, in place of moving the map
  */
 export function listen(element, on) {
   /** @type {Map<number, {x: number, y: number}>} */
   const down = new Map();
   let travelled = 0;
   let pinch = 0;
+  let begun = { x: 0, y: 0 };
   const at = (/** @type {MouseEvent} */ event) => {
     const box = element.getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
@@ -27,6 +30,7 @@ export function listen(element, on) {
     if (event.button) return;
     element.setPointerCapture(event.pointerId);
     down.set(event.pointerId, at(event));
+    begun = at(event);
     travelled = down.size > 1 ? STILL + 1 : 0;
     if (down.size === 2) pinch = spread().apart;
   });
@@ -42,7 +46,7 @@ export function listen(element, on) {
       return;
     }
     travelled += Math.hypot(now.x - before.x, now.y - before.y);
-    if (travelled <= STILL) return;
+    if (travelled <= STILL || on.draw?.(begun.x, begun.y, now.x, now.y)) return;
     element.classList.add("panning");
     on.pan(now.x - before.x, now.y - before.y, now.x, now.y);
   });

@@ -1,12 +1,13 @@
 /** One head, larger, with its scores: the one under the pointer, else the chosen one, or the mean. */
 import * as api from "./api.js";
 import { context2d } from "./canvas.js";
-import { byId, make, markStale, settled } from "./dom.js";
+import { byId, find, make, markStale, settled } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { meanOf, placeName, signed } from "./format.js";
 import { awaitAnswer } from "./answers.js";
 import { SCORES, unitOf, wordsFor } from "./quantities.js";
-import { figuresOf, placeOf, sourceOf, subscribe } from "./store.js";
+import { isOff, switchHead } from "./changes.js";
+import { figuresOf, get, placeOf, sourceOf, subscribe } from "./store.js";
 import { themeNow } from "./theme.js";
 import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
 import { requestFor } from "./zoom.js";
@@ -18,7 +19,7 @@ let mean = { name: "", data: null };
 
 export function startHeadCard() {
   const ask = settled(40, askMean);
-  subscribe("run layer head average compare active heads", () => {
+  subscribe("run layer head average compare active heads changes", () => {
     showHeadCard();
     ask();
   });
@@ -59,7 +60,7 @@ function showHeadCard() {
   const card = byId("head-card");
   card.hidden = !run;
   if (!run || !run.layers[layer] || head >= run.layers[layer].heads.length) return;
-  const canvas = card.querySelector("canvas") ?? make("canvas", { role: "img" });
+  const canvas = /** @type {HTMLCanvasElement} */ (find(card, "canvas"));
   const figures = average === "head" ? figuresOf(layer, head, source.heads) : meanFigures({ ...source, run });
   const name = placeName(run, source);
   const look = { theme: themeNow(), causal: run.causal, exact: run.length <= SIZE };
@@ -79,19 +80,22 @@ function showHeadCard() {
     [data, figures].some((one) => one && one.run !== run.id),
   );
   const title = average === "head" && figures ? `${name}: ${figures.role}` : name;
-  card.replaceChildren(
-    canvas,
-    make(
-      "div",
-      {},
-      make("strong", { textContent: title }),
-      make("p", {
-        className: "note",
-        textContent: average === "head" ? (figures?.meaning ?? "") : `the mean of ${meanOf(run, source)}`,
-      }),
-    ),
-    scores(figures, average),
-  );
+  find(card, "strong").textContent = title;
+  find(card, "p").textContent = average === "head" ? (figures?.meaning ?? "") : `the mean of ${meanOf(run, source)}`;
+  showSwitch();
+  find(card, "dl").replaceWith(scores(figures, average));
+}
+
+/** The button that switches the chosen head off, or on again; hidden where nothing can be changed. */
+function showSwitch() {
+  const { layer, head, average } = sourceOf();
+  const button = byId("switch");
+  button.hidden = average !== "head" || !get().about?.writes;
+  const off = isOff(layer, head);
+  button.classList.toggle("on", off);
+  button.textContent = off ? "Switch on again" : "Switch off";
+  button.title = off ? "Its context is 0 now" : "Make its context 0, and see what becomes of the rest";
+  button.onclick = () => switchHead(layer, head);
 }
 
 function scores(/** @type {Record<string, any>|null} */ figures, /** @type {Average} */ average) {

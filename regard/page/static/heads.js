@@ -5,7 +5,8 @@ import { paintThumbnail } from "./draw_thumbnail.js";
 import { pinches } from "./gestures.js";
 import { signed } from "./format.js";
 import { SCORES, unitOf, wordsFor } from "./quantities.js";
-import { chooseHead, figuresOf, get, set, sourceOf, sides, subscribe } from "./store.js";
+import { isOff, switchHead } from "./changes.js";
+import { chooseHead, figuresOf, get, hasTwoRuns, set, sourceOf, sides, sideTitle, subscribe } from "./store.js";
 import { themeNow } from "./theme.js";
 import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
 
@@ -33,9 +34,12 @@ export function startHeads() {
   });
   new Grid("first", byId("grid"));
   new Grid("second", byId("grid-second"));
-  subscribe("compare", ({ compare }) => {
-    byId("grid-second").hidden = compare !== "text";
-    for (const name of ["first", "second"]) byId(`grid-${name}-title`).hidden = compare !== "text";
+  subscribe("compare", () => {
+    byId("grid-second").hidden = !hasTwoRuns();
+    for (const name of /** @type {const} */ (["first", "second"])) {
+      byId(`grid-${name}-title`).hidden = !hasTwoRuns();
+      byId(`grid-${name}-title`).textContent = sideTitle(name);
+    }
   });
 }
 
@@ -90,7 +94,7 @@ class Grid {
     this.#listen();
     const arrange = framed(() => this.#arrange());
     subscribe("run sort size wide compare", arrange);
-    subscribe("run heads", () => {
+    subscribe("run heads changes", () => {
       this.#fill();
       this.#dim();
       if (get().sort !== "order") arrange();
@@ -108,7 +112,7 @@ class Grid {
   /** @returns {Source} What this grid shows the heads of; with two heads of one text there is one grid. */
   source() {
     const source = sourceOf(this.side);
-    return this.side === "second" && get().compare !== "text" ? { ...source, run: null } : source;
+    return this.side === "second" && !hasTwoRuns() ? { ...source, run: null } : source;
   }
 
   #listen() {
@@ -127,8 +131,9 @@ class Grid {
     root.addEventListener("click", (event) => {
       const cell = at(event);
       if (!cell) return;
-      if (get().compare === "text") set({ active: this.side });
+      if (hasTwoRuns()) set({ active: this.side });
       const { layer, head } = headOf(cell);
+      if (get().switching) switchHead(layer, head);
       chooseHead(layer, head);
     });
     root.addEventListener("dblclick", () => set({ wide: false })); // back to the map, with that head
@@ -261,15 +266,18 @@ class Grid {
       const place = `${index}·${names[head]}`;
       figure.textContent = word ? `${place}  ${value}` : place;
       figure.hidden = byLayer; // the grid's edges say it
-      root.title = `${label}${figures ? `: ${figures.role}` : ""}`;
-      root.setAttribute("aria-label", [label, figures?.role, word && `${word} ${value}`].filter(Boolean).join(", "));
+      const off = isOff(layer, head) && run !== get().plain;
+      root.classList.toggle("off", off);
+      root.title = `${label}${figures ? `: ${figures.role}` : ""}${off ? ", switched off" : ""}`;
+      const words = [label, figures?.role, word && `${word} ${value}`, off && "switched off"];
+      root.setAttribute("aria-label", words.filter(Boolean).join(", "));
     }
   }
 
   /** Marks the chosen head, those of a chosen mean, and the head that is compared with it. */
   #mark() {
     const now = get();
-    const active = sourceOf(now.compare === "text" ? this.side : undefined);
+    const active = sourceOf(hasTwoRuns() ? this.side : undefined);
     const beside = now.compare === "head" ? sourceOf(sides().find((side) => side !== active.side)) : null;
     const within = (/** @type {HeadName|null} */ source, /** @type {number} */ layer, /** @type {number} */ head) =>
       source != null &&

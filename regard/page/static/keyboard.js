@@ -2,6 +2,8 @@
 import { byId, cycle, make, targetOf } from "./dom.js";
 import { placeName } from "./format.js";
 import { tabs } from "./tab_panel.js";
+import { switchHead } from "./changes.js";
+import { openCutForm } from "./cut.js";
 import { activeColumn } from "./map.js";
 import { change, chooseHead, clamp, get, keyNow, queryNow, release, runOf, set, sourceOf } from "./store.js";
 import { showing } from "./zoom.js";
@@ -18,6 +20,9 @@ const KEYS = [
   ["Escape", "let go of the query and the key"],
   ["l", "logarithmic or linear colour"],
   ["a", "this head, its layer’s mean, the model’s mean"],
+  ["x", "switch this head off, or on again"],
+  ["c", "cut keys from queries"],
+  ["Ctrl Z", "take a change back; with Shift, make it again"],
   ["t", "steps, readouts, training where it was recorded"],
   ["h", "heads wide, or back to the map"],
   ["Tab", "from control to control; Enter presses"],
@@ -144,6 +149,8 @@ const acts = {
   Escape: () => (get().wide ? set({ wide: false }) : release()),
   l: () => set({ colour: get().colour === "log" ? "linear" : "log" }),
   a: () => change({ average: cycle(AVERAGES, sourceOf().average) }),
+  x: () => sourceOf().average === "head" && switchHead(sourceOf().layer, sourceOf().head),
+  c: () => openCutForm(),
   t: () => set({ tab: cycle(tabs(), get().tab), folded: false }),
   h: () => set({ wide: !get().wide }),
   "?": () => byId("keys").showModal(),

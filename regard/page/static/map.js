@@ -1,11 +1,12 @@
 /** A column of the map panel: which head, its picture, and what the pointer does to it. */
 import * as api from "./api.js";
 import { picture, scaleFor } from "./colour.js";
-import { byId, framed, make, markStale, settled } from "./dom.js";
+import { byId, fillSelect, framed, make, markStale, settled } from "./dom.js";
 import { hit, layout, paintMap } from "./draw_map.js";
 import { count, meanOf, named, placeName } from "./format.js";
 import { listen } from "./gestures.js";
 import { awaitAnswer } from "./answers.js";
+import { cutsOn, drawSpan } from "./cut.js";
 import { readoutOf } from "./quantities.js";
 import {
   activeSide,
@@ -20,6 +21,7 @@ import {
   runOf,
   set,
   sourceOf,
+  sideTitle,
   subscribe,
 } from "./store.js";
 import { prepared } from "./canvas.js";
@@ -48,7 +50,7 @@ export class MapColumn {
     const onRight = side === "second" ? " on the right" : "";
     this.layerSelect = make("select", { "aria-label": `Layer${onRight}` });
     this.headSelect = make("select", { "aria-label": `Head${onRight}` });
-    this.name = make("span", { className: "side-name", textContent: side === "second" ? "right" : "left" });
+    this.name = make("span", { className: "side-name" });
     this.chip = make("span", { className: "chip" });
     this.meaning = make("span", { className: "about" });
     this.stale = make("span", { className: "stale", textContent: "drawing …", hidden: true });
@@ -71,7 +73,7 @@ export class MapColumn {
     this.#ask = settled(12, () => this.#load());
     new ResizeObserver(() => this.#resized()).observe(this.field);
     document.addEventListener("inks", () => this.#recolour());
-    subscribe("hover query key", () => this.redraw());
+    subscribe("hover query key changes cutForm", () => this.redraw());
     subscribe("colour fit", () => this.#recolour());
     subscribe("run layer head average compare wide zoom", () => this.#changed());
     subscribe("heads layer head average compare active run", () => this.#titled());
@@ -140,6 +142,10 @@ export class MapColumn {
         change({ query: at.query, key: at.key }, this.side);
         set({ hover: { ...at, side: this.side } });
       },
+      draw: (x0, y0, x, y) => {
+        const [from, to] = [spot(x0, y0), this.#nearest(x, y)];
+        return Boolean(from && to && drawSpan(from, to));
+      },
       pan: (dx, dy, x, y) => {
         if (this.source().zoom) return this.panBy(-dx / this.place.side, -dy / this.place.side);
         const at = spot(x, y); // the whole can't be moved: then the crosshair goes along
@@ -147,6 +153,14 @@ export class MapColumn {
       },
       zoom: (factor, x, y) => this.zoomBy(factor, inside(x, y)),
     });
+  }
+
+  /** The cell that is nearest to a point, which may be beside the map. */
+  #nearest(/** @type {number} */ x, /** @type {number} */ y) {
+    const { run, zoom } = this.openSourceOf();
+    const { left, top, side } = this.place;
+    const inside = (/** @type {number} */ at) => Math.max(0, Math.min(side - 1e-6, at));
+    return hit(this.place, zoom, run.length, left + inside(x - left), top + inside(y - top));
   }
 
   #titled() {
@@ -158,12 +172,16 @@ export class MapColumn {
     const layers = run.layers.map(({ index, name }, at) => [String(at), String(index), name]);
     /** @type {[value: string, text: string, title: string][]} */
     const heads = run.layers[layer].heads.map((name, at) => [String(at), String(name), ""]);
-    fill(
+    fillSelect(
       this.layerSelect,
       [...layers, ["mean", "all", "the mean over all layers"]],
       average === "model" ? "mean" : layer,
     );
-    fill(this.headSelect, [...heads, ["mean", "mean", "the mean over the heads"]], average === "head" ? head : "mean");
+    fillSelect(
+      this.headSelect,
+      [...heads, ["mean", "mean", "the mean over the heads"]],
+      average === "head" ? head : "mean",
+    );
     this.headSelect.disabled = average === "model";
     const figures = figuresOf(layer, head, source.heads);
     this.chip.hidden = average === "head" && !figures;
@@ -173,6 +191,7 @@ export class MapColumn {
     for (const one of [this.chip, this.meaning])
       markStale(one, average === "head" && figures && figures.run !== run.id);
     this.name.hidden = get().compare === "off";
+    this.name.textContent = sideTitle(this.side);
     this.root.classList.toggle("active", activeSide() === this.side);
   }
 
@@ -305,6 +324,7 @@ export class MapColumn {
       scale,
       labels: run.labels,
       margins: this.margins?.of === this.wanted ? this.margins : null,
+      cuts: cutsOn(this.side),
       query: query < run.length ? query : null,
       key: key != null && key < run.length ? key : null,
     };
@@ -330,19 +350,6 @@ export class MapColumn {
       `Map of ${placeName(run, this.source())}: queries ${seen(queries)}, keys ${seen(keys)}; at ${at}. Arrows move the query and the key.`,
     );
   }
-}
-
-function fill(
-  /** @type {HTMLSelectElement} */ select,
-  /** @type {[value: string, text: string, title: string][]} */ names,
-  /** @type {string|number} */ chosen,
-) {
-  const key = names.map(([, text]) => text).join();
-  if (select.dataset.names !== key) {
-    select.dataset.names = key;
-    select.replaceChildren(...names.map(([value, text, title]) => make("option", { value, textContent: text, title })));
-  }
-  select.value = String(chosen);
 }
 
 /** @type {{first: MapColumn, second: MapColumn}} */

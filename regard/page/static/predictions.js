@@ -1,8 +1,8 @@
 /** What the model expects after the last token; a click appends it, a button goes on by itself. */
 import { bar, byId, findAll, make } from "./dom.js";
-import { weight } from "./format.js";
+import { power, weight } from "./format.js";
 import { append, generate, stop, writing } from "./session.js";
-import { get, sourceOf, subscribe } from "./store.js";
+import { get, runOf, sourceOf, subscribe } from "./store.js";
 
 export function startPredictions() {
   const button = byId("generate");
@@ -22,13 +22,14 @@ export function startPredictions() {
     heat.value = String(between(heat.valueAsNumber, 0, 5, 0.8));
     generate({ tokens: tokens.valueAsNumber, temperature: heat.valueAsNumber }, ghosts);
   };
-  subscribe("run compare active about generating", ({ about, generating }) => {
-    const { run } = sourceOf(writing());
+  subscribe("run changed compare active about generating", ({ about, generating, compare }) => {
+    const run = compare === "text" ? sourceOf(writing()).run : (get().changed ?? runOf("first"));
     byId("predictions-of").textContent = get().compare === "text" ? `of the ${writing()} text` : "";
     byId("predictions-panel").hidden = !run?.next;
     byId("generate-row").hidden = !about?.generates;
     button.textContent = generating ? "Stop" : "Generate";
     if (about?.limits?.generate) tokens.max = String(about.limits.generate);
+    byId("predictions").classList.toggle("two", run?.next?.[0]?.before != null);
     if (run?.next) list(run.next, generating);
   });
 }
@@ -36,13 +37,36 @@ export function startPredictions() {
 /** Words for a voice: what is seen must be part of the name that it says. */
 const unseen = (/** @type {string} */ words) => make("span", { className: "unseen", textContent: words });
 
+/** A probability in few figures, so that two fit beside each other. */
+const brief = (/** @type {number} */ value) => (value >= 0.0095 || value === 0 ? value.toFixed(2) : power(value));
+
+/** A bar of a probability; of a changed run the one before, and below it the one now. */
+function bars(/** @type {number} */ now, /** @type {number|null} */ before) {
+  if (before == null) return [bar(now)];
+  const changed = bar(now);
+  changed.classList.add("changed");
+  return [bar(before), changed];
+}
+
+/** A probability in figures, and as it is before it. */
+function figures(/** @type {number} */ now, /** @type {number|undefined} */ before) {
+  if (before == null) return [unseen("probability "), weight(now)];
+  return [
+    unseen("probability as it is "),
+    brief(before),
+    make("i", { "aria-hidden": "true", textContent: " → " }),
+    unseen(", changed "),
+    make("em", { textContent: brief(now) }),
+  ];
+}
+
 function list(/** @type {Candidate[]} */ next, /** @type {boolean} */ busy) {
-  const most = next[0]?.probability || 1;
+  const most = Math.max(...next.map(({ probability, before = 0 }) => Math.max(probability, before))) || 1;
   const focused = document.activeElement?.closest("#predictions")
     ? findAll(byId("predictions"), "button").indexOf(/** @type {HTMLElement} */ (document.activeElement))
     : -1;
   byId("predictions").replaceChildren(
-    ...next.map(({ token, label, probability }) =>
+    ...next.map(({ token, label, probability, before }) =>
       make(
         "li",
         {},
@@ -54,8 +78,8 @@ function list(/** @type {Candidate[]} */ next, /** @type {boolean} */ busy) {
             onclick: () => append(token),
           },
           make("span", { className: "name" }, get().about?.writes ? unseen("Append ") : null, label),
-          make("span", {}, bar(probability / most)),
-          make("b", {}, unseen("probability "), weight(probability)),
+          make("span", {}, ...bars(probability / most, before == null ? null : before / most)),
+          make("b", {}, ...figures(probability, before)),
         ),
       ),
     ),

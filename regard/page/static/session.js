@@ -31,6 +31,19 @@ export function prepare(/** @type {Run} */ run) {
  */
 export function show(run, { keep = false, side = "first" } = {}) {
   prepare(run);
+  if (side === "first") {
+    set({ plain: run, changed: null });
+    if (!keep && get().changes.length) set({ changes: [] }); // they are of the text before
+    if (get().changes.length && runOf(side)) return; // with them it is run first: see changes.js
+  }
+  place(run, { keep, side });
+}
+
+/**
+ * Puts a run on a side.
+ * @param {Run} run @param {{keep: boolean, side: SideName}} how
+ */
+export function place(run, { keep, side }) {
   setSide(side, { run });
   set({ grown: keep, hover: {}, problem: "" });
   if (!keep) {
@@ -98,9 +111,12 @@ export const openRun = (name, side = "first") => showing("opening …", api.fetc
 /** The side whose text is written on: with two heads of one text there is one. */
 export const writing = () => (get().compare === "text" ? activeSide() : "first");
 
+/** The text of a side, as it is. */
+const textOf = (/** @type {SideName} */ side) => (side === "first" ? get().plain : runOf(side));
+
 export function append(/** @type {number} */ token) {
   const side = writing();
-  return showing("reading on …", api.append(/** @type {Run} */ (runOf(side)).id, token, viewOf(side)), {
+  return showing("reading on …", api.append(/** @type {Run} */ (textOf(side)).id, token, viewOf(side)), {
     keep: true,
     side,
   });
@@ -112,7 +128,7 @@ export const reopen = () => during(reopened());
 async function reopened() {
   if (!runOf("first")) return;
   for (const side of /** @type {const} */ (["first", "second"])) {
-    const run = runOf(side);
+    const run = side === "second" && get().compare === "change" ? null : textOf(side);
     if (!run) continue;
     const again = await api
       .fetchRun(run.id, viewOf(side))
@@ -143,7 +159,7 @@ async function generated({ tokens, temperature }, each) {
   drawing = control;
   set({ busy: "generating …", generating: true });
   for (let left = tokens; left > 0 && !control.signal.aborted; left -= GROWTH) {
-    const at = /** @type {Run} */ (runOf(side));
+    const at = /** @type {Run} */ (textOf(side));
     /** @type {StreamLine[]} */
     const drawn = [];
     /** @type {Run|null} */
@@ -171,7 +187,7 @@ async function generated({ tokens, temperature }, each) {
         longer = grown ?? longer;
       }
     }
-    if (runOf(side) !== at) break; // another text was opened meanwhile
+    if (textOf(side) !== at) break; // another text was opened meanwhile
     if (longer) show(longer, { keep: true, side });
     else break;
   }

@@ -5,7 +5,19 @@ import { paintOverview, paintScale } from "./draw_map.js";
 import { count, full, named, placeName, signed, weight } from "./format.js";
 import { activeColumn, columns, scaleNow } from "./map.js";
 import { awaitAnswer } from "./answers.js";
-import { get, keyNow, placeOf, queryNow, runOf, set, sourceOf, sides, strongestKey, subscribe } from "./store.js";
+import {
+  get,
+  keyNow,
+  placeOf,
+  queryNow,
+  runOf,
+  set,
+  sourceOf,
+  sideTitle,
+  sides,
+  strongestKey,
+  subscribe,
+} from "./store.js";
 import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
 import { bounded, isWhole, whole } from "./zoom.js";
@@ -78,7 +90,7 @@ async function askOne(/** @type {Spot} */ { side, run, query, key, place, name, 
 function spoken(/** @type {Spot} */ at, /** @type {number} */ k, /** @type {Spot[]} */ all) {
   const { run, query, key, cell } = at;
   if (!run) return "";
-  const side = all.length > 1 ? `${["left", "right"][k]}, ${placeName(run, at)}: ` : "";
+  const side = all.length > 1 ? `${sideTitle(at.side)}, ${placeName(run, at)}: ` : "";
   if (key == null) return `${side}query ${named(run.labels, query)}`;
   if (!cell) return "";
   const score = cell.score == null ? "" : `, score ${signed(cell.score)}`;
@@ -114,7 +126,7 @@ function showCell() {
   cross.replaceChildren(...lists, ...(free ? [make("p", { className: "note", textContent: note })] : []));
 }
 
-const sideName = (/** @type {Spot} */ { side }) => (side === "first" ? "left" : "right");
+const sideName = (/** @type {Spot} */ { side }) => sideTitle(side);
 
 /** The query, the key, and what lies between them: on one side, or under two heads of one text. */
 function facts(/** @type {Spot[]} */ spots, heading = "") {
@@ -136,7 +148,7 @@ function facts(/** @type {Spot[]} */ spots, heading = "") {
     const side = spots.length > 1 ? ` ${sideName(at)}` : "";
     add(`${average === "head" ? "weight" : "mean"}${side}`, hidden ? "hidden" : exact == null ? "–" : weight(exact), {
       strong: true,
-      title: hidden ? "the mask hides this key from this query" : exact == null ? "" : full(exact),
+      title: hidden ? "the mask, or a cut, hides this key from this query" : exact == null ? "" : full(exact),
     });
     add(`score${side}`, average === "head" && cell ? signed(cell.score, 3) : "–", {
       title: average === "head" ? "what softmax is taken of" : "a score is one head’s; a mean of weights has none",

@@ -22,6 +22,12 @@ const state = {
   sort: "order",
   size: "names",
   compare: "off",
+  plain: null,
+  changed: null,
+  changes: [],
+  cutForm: { open: false, what: "cell", where: "head", span: null },
+  switching: false,
+  difference: false,
   active: "first",
   tab: "steps",
   update: null,
@@ -108,7 +114,13 @@ export const sides = () => (state.compare === "off" ? ["first"] : ["first", "sec
 /** @returns {SideName} The side used last: the one that keys, the grid, steps and readouts are about. */
 export const activeSide = () => (state.compare !== "off" && state.active === "second" ? "second" : "first");
 
-/** The side that holds the text which a side shows: two heads share one text. */
+/** Whether each side has a run of its own: of two texts, or of one as it is and changed. */
+export const hasTwoRuns = () => state.compare === "text" || state.compare === "change";
+
+/** The side that holds the run which a side shows: two heads share one. */
+const runHolder = (/** @type {SideName} */ side) => (hasTwoRuns() ? side : "first");
+
+/** The side that holds what is chosen in the text which a side shows: two runs of one text share it. */
 const textHolder = (/** @type {SideName} */ side) => (state.compare === "text" ? side : "first");
 
 /** The side that holds the head which a side shows: two texts share one head. */
@@ -119,7 +131,8 @@ export const runOf = (/** @type {SideName} */ side) => state.sides[side].run;
 
 /** @returns {Source} What a side shows. */
 export function sourceOf(side = activeSide()) {
-  const { run, heads, query, key, zoom } = state.sides[textHolder(side)];
+  const { run, heads } = state.sides[runHolder(side)];
+  const { query, key, zoom } = state.sides[textHolder(side)];
   const { layer, head, average } = state.sides[headHolder(side)];
   return { side, run, heads, layer, head, average, query, key, zoom };
 }
@@ -143,6 +156,12 @@ export const placeOf = (/** @type {HeadName} */ { layer, head, average }) =>
   /** @type {Record<Average, Place>} */ ({ head: [layer, head], layer: [layer, "mean"], model: ["mean", "mean"] })[
     average
   ];
+
+/** What a side is called. */
+export function sideTitle(/** @type {SideName} */ side) {
+  if (state.compare === "change") return side === "first" ? "as it is" : "changed";
+  return side === "first" ? "left" : "right";
+}
 
 /** What the pointer is on, if it is on this side. */
 const hovered = (/** @type {SideName} */ side) =>

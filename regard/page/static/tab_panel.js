@@ -1,7 +1,7 @@
 /** The panel below the map: its tabs, its height, and what it is about. */
 import { byId, cycle, lookUp, make } from "./dom.js";
 import { named, placeName } from "./format.js";
-import { activeSide, get, queryRead, set, sourceOf, subscribe } from "./store.js";
+import { activeSide, get, queryRead, set, sourceOf, sideTitle, subscribe } from "./store.js";
 
 /** @type {TabName[]} */
 const TABS = ["steps", "readouts", "training"];
@@ -52,7 +52,7 @@ function title() {
   const token = make("samp", { textContent: named(run.labels, queryRead(), 40) });
   // The steps are those of one head, whatever mean the map shows.
   const place = placeName(run, get().tab === "steps" ? { ...source, average: "head" } : source);
-  const side = get().compare === "off" ? "" : `, ${activeSide() === "first" ? "left" : "right"}`;
+  const side = get().compare === "off" ? "" : `, ${sideTitle(activeSide())}`;
   byId("tab-panel-title").replaceChildren(
     "of query ",
     token,

@@ -1,5 +1,6 @@
 /** A text as it was cut into tokens, and what each attends to, shown right in it. */
 import * as api from "./api.js";
+import { cutKeys } from "./cut.js";
 import { bytesOf, characterAt } from "./characters.js";
 import { byId, findAll, framed, make, markStale, segments, settled, targetOf } from "./dom.js";
 import { plural, sentence, weight } from "./format.js";
@@ -70,7 +71,7 @@ class TextView {
     new ResizeObserver(() => this.run && this.#reveal(queryNow(this.headSide))).observe(this.root);
     subscribe("run compare", () => this.#rebuild());
     const soon = settled(12, () => this.#ask()); // a pointer that only passes asks for nothing
-    subscribe("hover query key layer head average compare active run", () => {
+    subscribe("hover query key layer head average compare active run changes", () => {
       this.repaint();
       soon();
     });
@@ -284,11 +285,13 @@ class TextView {
     for (let k = first; k < stop; k++) {
       if ((gives && gives[k] > 0.01 * mostGives) || (takes && takes[k] > 0.04 * mostTakes)) now.add(k);
     }
-    for (const k of this.painted) if (!now.has(k)) style(spans[k - first], 0, 0, false, false);
+    const cut = cutKeys(this.headSide, query);
+    for (const k of cut) now.add(k);
+    for (const k of this.painted) if (!now.has(k)) style(spans[k - first], 0, 0, false, false, false);
     for (const k of now) {
       const give = gives ? gives[k] / Math.max(mostGives, even) : 0;
       const take = takes && k !== query ? takes[k] / Math.max(mostTakes, even) : 0;
-      style(spans[k - first], give, take, k === query, k === key && key !== query);
+      style(spans[k - first], give, take, k === query, k === key && key !== query, cut.has(k));
     }
     this.painted = now;
     if (this.reached && this.reached !== spans[query - first]) this.reached.tabIndex = -1;
@@ -337,11 +340,13 @@ function tokenOf(/** @type {Run} */ run, /** @type {number} */ k, character = ""
 
 /**
  * @param {HTMLElement} span @param {number} give @param {number} take @param {boolean} isQuery @param {boolean} isKey
+ * @param {boolean} isCut
  */
-function style(span, give, take, isQuery, isKey) {
+function style(span, give, take, isQuery, isKey, isCut) {
   if (!span) return;
   span.classList.toggle("query", isQuery);
   span.classList.toggle("key", isKey);
+  span.classList.toggle("cut", isCut);
   span.setAttribute("aria-pressed", String(isQuery));
   const deep = Math.round(Math.min(1, give) ** 0.8 * 58); // ink stays readable on it
   span.style.backgroundColor = deep > 0 ? `color-mix(in srgb, var(--accent) ${deep}%, transparent)` : "";

@@ -9,6 +9,7 @@ STATES = {
     "readouts of a mean": "#l=1&h=1&q=9&k=3&b=readouts&a=layer",
     "two heads": "#l=1&h=1&q=9&k=3&x=head&o=0,1",
     "two texts": "#l=1&h=1&q=9&k=3&x=text&t2=the+other+text&q2=2&k2=1",
+    "changed": "#l=1&h=1&q=9&k=3&x=change&d=1&e=off.2.1_cut.1.1.9-10.3-5",
 }
 TABS = {"tab-steps", "tab-readouts"}  # Tab comes to the one that is chosen
 NAMED = {
@@ -71,11 +72,11 @@ def test_every_part_is_named_in_order_and_the_pictures_in_words(page):
         if role in NAMED and not name
     ]
     assert nameless == []
-    # Landmarks: one page, its five parts, what is under the crosshair, and the page's own controls.
+    # Landmarks: one page, its parts, what is under the crosshair, and the page's own controls.
     roles = [role for role, _, _ in actual]
     assert roles.count("main") == roles.count("banner") == roles.count("navigation") == 1
     regions = {name for role, name, _ in actual if role == "region"}
-    assert regions == {"Text", "Map", "Heads", "Steps and readouts"}
+    assert regions == {"Changes", "Text", "Map", "Heads", "Steps and readouts"}
     assert ("complementary", "Under the crosshair") in {(role, name) for role, name, _ in actual}
     # Headings go down one level at a time, from one at the top.
     levels = page.locator("h1, h2, h3, h4").evaluate_all(

@@ -73,6 +73,7 @@ export const fetchRun = async (run) => structuredClone(known(run).description);
 export const open = refuse;
 export const append = refuse;
 export const generate = refuse;
+export const change = refuse;
 export const training = refuse;
 export const trained = refuse;
 export const update = null;
