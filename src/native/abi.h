@@ -45,6 +45,15 @@ typedef struct {
   int64_t start_base, start_step, stop_base, stop_step, position;
 } regard_rows;
 
+// Spans of keys whose scores are changed: `count` tables, span n of each query being keys
+// [start, stop), 0 ≤ start ≤ stop ≤ S, each (N, B, H, L) with the last axis contiguous. What they
+// add, (N), is added after softcap and bias; −∞ hides. Spans may overlap.
+typedef struct {
+  const int64_t *start, *stop;
+  const float *added;
+  int64_t count, span, batch, head;
+} regard_spans;
+
 typedef struct {
   int64_t dtype, threads;
   int64_t batch, heads, groups, queries, keys, dim, dim_value;
@@ -54,6 +63,7 @@ typedef struct {
   uint64_t seed;
   regard_tensor query, key, value;
   regard_rows rows;
+  regard_spans spans;
   regard_matrix allowed;  // bytes, 0 where a key is hidden
   regard_matrix bias;     // floats, −∞ where a key is hidden
   regard_numbers alibi;   // slopes

@@ -118,6 +118,7 @@ static void backward_panel(const Backward &w, int64_t group, int64_t index, void
       QueryBlock queries;
       begin(w.p, group * w.query_blocks + number, queries);
       if (w.g.bias.data) clear_bias_gradient(w.g.bias, queries, panel.first, panel.last);
+      if (seen) find_spans(w.p, scratch.spans, queries);
       if (seen) visit(w, panel, panel_number, number, queries, scratch);
     }
     __atomic_store_n(&w.finished[panel_number], number + 1, __ATOMIC_RELEASE);

@@ -30,11 +30,13 @@ struct PanelScratch {
   float *key, *value;                 // (panel_keys, padded(dim or dim_value)): see KeyPanel
   float *key_pairs;                   // likewise
   float *key_gradient, *value_gradient;  // likewise
+  BlockSpan *spans;
 
   static size_t size(const regard_problem &p) {
     const int64_t dim = padded(p.dim), dim_value = padded(p.dim_value);
     const int64_t of_rows = 3 * dim + 2 * dim_value + 5 * GRADIENT_BLOCK;
-    return size_t(of_rows * QUERIES + panel_keys(p) * (3 * dim + 2 * dim_value)) * sizeof(float);
+    return size_t(of_rows * QUERIES + panel_keys(p) * (3 * dim + 2 * dim_value)) * sizeof(float) +
+           span_bytes(p);
   }
   PanelScratch(const regard_problem &p, void *memory) {
     const int64_t dim = padded(p.dim), dim_value = padded(p.dim_value), keys = panel_keys(p);
@@ -52,6 +54,7 @@ struct PanelScratch {
     key_gradient = key_pairs + keys * dim;
     value = key_gradient + keys * dim;
     value_gradient = value + keys * dim_value;
+    spans = (BlockSpan *)(value_gradient + keys * dim_value);
   }
 };
 
@@ -82,8 +85,7 @@ static void find_weights(const QueryRows &rows, const Segment &segment, float fa
 template <class Arithmetic>
 static void differentiate(const regard_problem &p, const regard_gradients &g,
                           const Scoring &scoring, const QueryBlock &queries, const QueryRows &rows,
-                          const Segment &segment, bool common, const PanelScratch &scratch,
-                          floats *alibi) {
+                          const Segment &segment, const PanelScratch &scratch, floats *alibi) {
   float *weights = scratch.weights, *gradients = scratch.score_gradients;
   floats peak[VECTORS] = {};
   ints seen[VECTORS] = {};
@@ -91,8 +93,8 @@ static void differentiate(const regard_problem &p, const regard_gradients &g,
     memcpy(scratch.products, weights, size_t(segment.keys) * QUERIES * sizeof(float));
   if (scoring.adjusted)
     adjust_scores(p, queries, segment, weights, peak, seen);
-  else if (!common)
-    apply_mask(queries, segment, weights, peak);
+  else if (segment.edge)
+    apply_mask(p, scoring, queries, segment, weights, peak);
   find_weights<Arithmetic>(rows, segment, scoring.factor, weights);
   if (p.dropout > 0)
     differentiate_dropout(p, queries, rows, segment, weights, gradients);
@@ -107,8 +109,7 @@ template <class Arithmetic>
 static void backward_segment(const regard_problem &p, const regard_gradients &g,
                              const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
                              const QueryBlock &queries, const QueryRows &rows,
-                             const Segment &segment, bool common, const PanelScratch &scratch,
-                             floats *alibi) {
+                             const Segment &segment, const PanelScratch &scratch, floats *alibi) {
   constexpr int STEP = Arithmetic::STEP;
   const auto steps = [](int64_t count) { return (count + STEP - 1) / STEP; };
   const int32_t key = segment.key - panel.first;
@@ -129,12 +130,12 @@ static void backward_segment(const regard_problem &p, const regard_gradients &g,
                                                     steps(p.dim_value), rows.gradient + first_row,
                                                     scratch.score_gradients + first_row, ignored);
   });
-  differentiate<Arithmetic>(p, g, scoring, queries, rows, segment, common, scratch, alibi);
+  differentiate<Arithmetic>(p, g, scoring, queries, rows, segment, scratch, alibi);
   const auto gradients =
       Arithmetic::pack(segment, scratch.weights, scratch.score_gradients, scratch.packed);
 
   // Where all is visible, NaN may spread; elsewhere what is hidden must not.
-  const bool plain = common && !scoring.adjusted;
+  const bool plain = !segment.edge && !scoring.adjusted;
   const auto sum_rows = plain || rows.finite ? gradient_rows<typename Arithmetic::Products>
                                              : gradient_rows_of_visible<Arithmetic>;
   if (g.value.data)
@@ -169,7 +170,7 @@ static void backward_queries(const regard_problem &p, const regard_gradients &g,
       const int count = split_into_segments(queries, key, end,
                                             common ? KeyRange{key, end} : KeyRange{}, segments);
       for (int n = 0; n < count; n++)
-        backward_segment(p, g, scoring, panel, queries, rows, segments[n], common, scratch, alibi);
+        backward_segment(p, g, scoring, panel, queries, rows, segments[n], scratch, alibi);
     }
   };
   // Keys that are multiplied together stay together.

@@ -64,18 +64,23 @@ struct DecodeScratch {
   float *query;       // (rows, padded(dim))
   float *scores;      // (rows, SPLIT)
   float *weights;     // (rows, SPLIT)
+  float *added;       // (SPLIT): to the scores of a row, by spans
   float *block_rows;  // (DECODE_BLOCK, padded(dim or dim_value))
+  BlockSpan *spans;
 
   static size_t size(const regard_problem &p) {
     const int64_t columns = padded(p.dim) + 2 * SPLIT;
-    return size_t(columns * MAX_ROWS + DECODE_BLOCK * padded(max(p.dim, p.dim_value))) *
-           sizeof(float);
+    return size_t(columns * MAX_ROWS + SPLIT + DECODE_BLOCK * padded(max(p.dim, p.dim_value))) *
+               sizeof(float) +
+           span_bytes(p);
   }
   DecodeScratch(const regard_problem &p, void *memory) {
     query = (float *)memory;
     scores = query + padded(p.dim) * MAX_ROWS;
     weights = scores + SPLIT * MAX_ROWS;
-    block_rows = weights + SPLIT * MAX_ROWS;
+    added = weights + SPLIT * MAX_ROWS;
+    block_rows = added + SPLIT;
+    spans = (BlockSpan *)(block_rows + DECODE_BLOCK * padded(max(p.dim, p.dim_value)));
   }
 };
 
@@ -185,20 +190,27 @@ static void decode_split(const regard_problem &p, const Scoring &scoring, const 
                          float *context) {
   const int32_t key = max(queries.first_key, int32_t(split * SPLIT));
   const int32_t keys = min(queries.stop_key, int32_t(min((split + 1) * SPLIT, p.keys))) - key;
+  if (hidden_by_span(queries, key, key + keys)) {
+    for (int r = 0; r < queries.count; r++) partial[r] = {HIDDEN, 0, 0};
+    memset(context, 0, size_t(queries.count * padded(p.dim_value)) * sizeof(float));
+    return;
+  }
   scores_of<Element>(p, queries, key, keys, scratch);
   for (int r = 0; r < queries.count; r++) {
     const RowSegment segment = {r, key, keys};
     float *scores = scratch.scores + r * SPLIT, *weights = scratch.weights + r * SPLIT;
-    const float peak = scoring.adjusted
-                           ? adjust_row_scores<true>(p, queries, segment, scores, partial[r].sees)
-                           : adjust_row_scores<false>(p, queries, segment, scores, partial[r].sees);
+    const bool touched = load_added_by_spans(p, queries, scoring.unit, segment, scratch.added);
+    const auto adjust = scoring.adjusted ? adjust_row_scores<true> : adjust_row_scores<false>;
+    const float peak =
+        adjust(p, queries, segment, touched ? scratch.added : nullptr, scores, partial[r].sees);
     partial[r].peak = peak;
     partial[r].total = exponentials(scores, keys, scoring.factor, peak, weights);
     if (p.dropout > 0) apply_dropout(p, queries, segment, weights);
   }
   split_context<Element>(p, queries, key, keys, scratch, context);
-  const bool common =
-      !scoring.adjusted && queries.common_start <= key && key + keys <= queries.common_stop;
+  const bool common = !scoring.adjusted && queries.common_start <= key &&
+                      key + keys <= queries.common_stop &&
+                      !touched_by_spans(queries, key, key + keys);
   if (!common && any_nonfinite(context, queries.count * padded(p.dim_value)))
     split_context_of_visible<Element>(p, queries, key, keys, scratch, context);
 }
@@ -269,6 +281,7 @@ static int decode(const regard_problem &p, const regard_tensor &context, float *
         QueryBlock queries;
         begin(p, pair, queries);
         const DecodeScratch scratch(p, memory);
+        find_spans(p, scratch.spans, queries);
         for (int r = 0; r < queries.count; r++)
           widen_rows(Element(), row_of<Element>(p.query, queries, r), 0, 1, p.dim,
                      scoring.query_factor, scratch.query + r * padded(p.dim));

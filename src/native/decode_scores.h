@@ -36,11 +36,30 @@ REGARD_INLINE float number_of(const regard_numbers &numbers, const QueryBlock &q
   return numbers.data[queries.batch * numbers.batch + queries.head[row] * numbers.head];
 }
 
+// What spans add to the scores of a segment, −∞ where they hide; returns false, and writes nothing,
+// where none touches it.
+static bool load_added_by_spans(const regard_problem &p, const QueryBlock &queries, double unit,
+                                const RowSegment &segment, float *added) {
+  const int32_t end = segment.key + segment.keys;
+  bool touched = false;
+  for_each_span(queries, segment.key, end, [&](const BlockSpan &span) {
+    const KeyRange range = span_of(p, queries, span.number, segment.row);
+    if (range.empty() || !range.overlaps(segment.key, end)) return;
+    if (!touched) memset(added, 0, size_t(padded(segment.keys)) * sizeof(float));
+    touched = true;
+    const float by = added_by(p, span, unit);
+    for (int32_t key = max(range.start, segment.key); key < min(range.stop, end); key++)
+      added[key - segment.key] += by;
+  });
+  return touched;
+}
+
 // Makes scores of dot products, hides what the row may not see and finds the peak; `sees` tells
-// whether anything is left.
+// whether anything is left. `of_spans` is what spans add, or null.
 template <bool adjusted>
 static float adjust_row_scores(const regard_problem &p, const QueryBlock &queries,
-                               const RowSegment &segment, float *scores, int32_t &sees) {
+                               const RowSegment &segment, const float *of_spans, float *scores,
+                               int32_t &sees) {
   const float scale = float(p.scale), cap = float(p.softcap);
   const bool dense = p.bias.data || p.allowed.data;
   const ints start = broadcast(queries.start[segment.row]);
@@ -66,6 +85,11 @@ static float adjust_row_scores(const regard_problem &p, const QueryBlock &querie
         const ints after = key - position, before = position - key;
         score -= slope * __builtin_convertvector(after > before ? after : before, floats);
       }
+    }
+    if (of_spans) {
+      const floats added = load(of_spans + k);
+      visible &= added != broadcast(HIDDEN);
+      score += added;
     }
     score = visible ? score : broadcast(HIDDEN);
     store(scores + k, score);

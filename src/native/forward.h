@@ -25,11 +25,13 @@ struct ForwardScratch {
   float *context;      // (dim_value, QUERIES)
   float *packed_rows;  // (FORWARD_BLOCK, dim or dim_value): keys, then values, as floats
   float *kept;         // (FORWARD_BLOCK, QUERIES): scores from before the exponential
+  BlockSpan *spans;
 
   static size_t size(const regard_problem &p) {
     const int64_t columns = padded(p.dim) + padded(p.dim_value) + 2 * FORWARD_BLOCK;
     return size_t(columns * QUERIES + FORWARD_BLOCK * padded(max(p.dim, p.dim_value))) *
-           sizeof(float);
+               sizeof(float) +
+           span_bytes(p);
   }
   ForwardScratch(const regard_problem &p, void *memory) {
     query = (float *)memory;
@@ -37,6 +39,7 @@ struct ForwardScratch {
     context = scores + FORWARD_BLOCK * QUERIES;
     kept = context + padded(p.dim_value) * QUERIES;
     packed_rows = kept + FORWARD_BLOCK * QUERIES;
+    spans = (BlockSpan *)(packed_rows + FORWARD_BLOCK * padded(max(p.dim, p.dim_value)));
   }
 };
 
@@ -55,10 +58,11 @@ struct Softmax {
 };
 
 // Splits a block of keys into segments, each a multiple of STRIP after the block's first key. The
-// keys of `common` are seen by all rows.
+// keys of `common` are seen by all rows, as far as no span hides them.
 static int split_into_segments(const QueryBlock &queries, int32_t first, int32_t last,
                                KeyRange common, Segment *segments) {
-  if (first >= common.start && last <= common.stop) {
+  const bool touched = touched_by_spans(queries, first, last);
+  if (!touched && first >= common.start && last <= common.stop) {
     segments[0] = {first, last - first, 0, queries.vectors, false};
     return 1;
   }
@@ -69,8 +73,9 @@ static int split_into_segments(const QueryBlock &queries, int32_t first, int32_t
     for (int j = 0; j < queries.vectors; j++)
       if (queries.vector_start[j] < end && queries.vector_stop[j] > key)
         low = min(low, j), high = j + 1;
-    if (low >= high) continue;
-    const bool edge = key < common.start || end > common.stop;
+    if (low >= high || (touched && hidden_by_span(queries, key, end))) continue;
+    const bool edge =
+        key < common.start || end > common.stop || (touched && touched_by_spans(queries, key, end));
     Segment *before = count ? &segments[count - 1] : nullptr;
     if (before && before->key + before->keys == key && before->first == low &&
         before->last == high && before->edge == edge)
@@ -170,6 +175,7 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
   Segment segments[MAX_SEGMENTS];
   const KeyRange common = {queries.common_start, queries.common_stop};
   const int count = split_into_segments(queries, first, last, common, segments);
+  if (count == 0) return;
   const auto scores_of = [&](const Segment &segment) {
     return scratch.scores + (segment.key - first) * QUERIES;
   };
@@ -195,7 +201,7 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
     if (scoring.adjusted)
       adjust_scores(p, queries, segment, scores_of(segment), peak, softmax.seen);
     else if (segment.edge)
-      apply_mask(queries, segment, scores_of(segment), peak);
+      apply_mask(p, scoring, queries, segment, scores_of(segment), peak);
   }
   rescale(queries, peak, scoring.factor, p.dim_value, softmax, scratch.context);
 
@@ -290,14 +296,17 @@ template <class Arithmetic>
 static int forward(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
   const ForwardCall call = {p, scoring_of(p), context, logsumexp};
   const int64_t query_blocks = p.batch * p.groups * query_blocks_per_group(p);
-  return for_each_task(
-      int(p.threads), query_blocks, ForwardScratch::size(p), [&](int64_t number, void *memory) {
-        QueryBlock queries, next;  // this thread's next, in all likelihood
-        begin(p, number, queries);
-        next.count = 0;
-        if (number + p.threads < query_blocks) choose_rows(p, number + p.threads, next);
-        forward_queries<Arithmetic>(call, queries, next, ForwardScratch(p, memory));
-      });
+  return for_each_task(int(p.threads), query_blocks, ForwardScratch::size(p),
+                       [&](int64_t number, void *memory) {
+                         QueryBlock queries, next;  // this thread's next, in all likelihood
+                         begin(p, number, queries);
+                         next.count = 0;
+                         if (number + p.threads < query_blocks)
+                           choose_rows(p, number + p.threads, next);
+                         const ForwardScratch scratch(p, memory);
+                         find_spans(p, scratch.spans, queries);
+                         forward_queries<Arithmetic>(call, queries, next, scratch);
+                       });
 }
 
 }  // namespace regard::REGARD_SET

@@ -84,6 +84,7 @@ static int for_each_imprecise(const regard_problem &p, const Scoring &scoring,
         for (int r = 0; r < queries.count; r++) known[r] = logsumexp[row_number(p, queries, r)];
         if (!any_imprecise(known, queries.count)) return;
         const ReadScratch scratch(p, memory);
+        find_spans(p, scratch.spans, queries);
         Arithmetic::load_queries(p.query, queries, p.dim, scoring.query_factor, scratch.query);
         visit(queries, known, scratch);
       });

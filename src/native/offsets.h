@@ -13,9 +13,12 @@ namespace regard::REGARD_SET {
 struct Offsets : Readout {
   static int64_t width(const regard_readout &request) { return request.size + 1; }
 
-  // LANES numbers on either side take the diagonals outside the request.
-  static size_t memory(const regard_problem &, const regard_readout &request) {
-    return size_t(padded(request.size) + 3 * LANES) * sizeof(float);
+  // LANES numbers on either side take the diagonals outside the request; then come ranges of keys.
+  static int64_t diagonals(const regard_readout &request) {
+    return padded(request.size) + 3 * LANES;
+  }
+  static size_t memory(const regard_problem &p, const regard_readout &request) {
+    return size_t(diagonals(request)) * sizeof(float) + size_t(p.spans.count) * sizeof(KeyRange);
   }
   static int64_t sums(const regard_problem &, const regard_readout &request) {
     return 2 * width(request);
@@ -34,11 +37,23 @@ struct Offsets : Readout {
   }
 
   static void count(const ReadoutState &at, const QueryBlock &queries, int r) {
+    KeyRange *hidden = (KeyRange *)(at.kept<float>() + diagonals(at.request));
+    int32_t start = queries.start[r];
+    const int32_t stop = queries.stop[r], ranges = hidden_ranges(at.p, queries, r, hidden);
+    for (int32_t n = 0; n < ranges; n++) {
+      count_keys(at, queries, r, {start, min(stop, hidden[n].start)});
+      start = max(start, hidden[n].stop);
+    }
+    count_keys(at, queries, r, {start, stop});
+  }
+
+  // Counts the keys of a range, none of which a span hides.
+  static void count_keys(const ReadoutState &at, const QueryBlock &queries, int r, KeyRange keys) {
     double *counts = at.sums_of(queries.head[r]) + width(at.request);
     const int64_t n = at.request.size, position = queries.position[r];
-    if (queries.start[r] >= queries.stop[r]) return;
-    const int64_t low = max(int64_t(0), position - queries.stop[r] + 1);
-    const int64_t high = min(n, position - queries.start[r] + 1);
+    if (keys.empty()) return;
+    const int64_t low = max(int64_t(0), position - keys.stop + 1);
+    const int64_t high = min(n, position - keys.start + 1);
     if (low >= high) return;
     if (!at.p.allowed.data && !at.p.bias.data) {
       counts[low] += 1;
@@ -50,6 +65,21 @@ struct Offsets : Readout {
       counts[back] += sees;
       counts[back + 1] -= sees;
     }
+  }
+
+  // The keys that spans hide from a row, in rising order of their starts.
+  static int32_t hidden_ranges(const regard_problem &p, const QueryBlock &queries, int r,
+                               KeyRange *ranges) {
+    int32_t count = 0;
+    for_each_span(queries, queries.start[r], queries.stop[r], [&](const BlockSpan &span) {
+      if (p.spans.added[span.number] != HIDDEN) return;
+      const KeyRange range = span_of(p, queries, span.number, r);
+      if (range.empty()) return;
+      int32_t n = count++;
+      for (; n > 0 && ranges[n - 1].start > range.start; n--) ranges[n] = ranges[n - 1];
+      ranges[n] = range;
+    });
+    return count;
   }
 
   static void weights(const ReadoutState &at, const WeightBlock &block) {

@@ -22,6 +22,23 @@
 
 namespace regard::REGARD_SET {
 
+constexpr float HIDDEN = -INFINITY;  // the logit of a hidden key: its weight is exactly 0
+
+// Keys [start, stop).
+struct KeyRange {
+  int32_t start = 0, stop = 0;
+
+  bool empty() const { return start >= stop; }
+  bool overlaps(int32_t first, int32_t last) const { return start < last && stop > first; }
+};
+
+// A span that touches some row of a block; see regard_spans.
+struct BlockSpan {
+  int32_t number;
+  KeyRange range;            // the smallest range that holds the span of every row
+  KeyRange hidden_from_all;  // keys that it hides from all rows
+};
+
 struct QueryBlock {
   int64_t batch, group;
   int count;    // rows in use
@@ -33,8 +50,11 @@ struct QueryBlock {
   alignas(64) int32_t position[QUERIES];
   // The smallest range of keys that holds all that the rows of a vector see.
   int32_t vector_start[VECTORS], vector_stop[VECTORS];
-  // The same for all rows, and the range that every row sees which is not fully masked.
+  // The same for all rows, and the range that every row sees which is not fully masked, as far as
+  // no span hides its keys.
   int32_t first_key, stop_key, common_start, common_stop;
+  const BlockSpan *spans = nullptr;  // in their order
+  int32_t span_count = 0;
 };
 
 REGARD_INLINE int64_t group_size(const regard_problem &p) { return p.heads / p.groups; }
@@ -44,6 +64,27 @@ REGARD_INLINE int64_t query_blocks_per_group(const regard_problem &p) {
 
 REGARD_INLINE int32_t clamp_key(int64_t key, int64_t keys) {
   return int32_t(max(int64_t(0), min(key, keys)));
+}
+
+REGARD_INLINE KeyRange span_of(const regard_problem &p, const QueryBlock &queries, int64_t number,
+                               int r) {
+  const regard_spans &spans = p.spans;
+  const int64_t at = number * spans.span + queries.batch * spans.batch +
+                     queries.head[r] * spans.head + queries.query[r];
+  return {clamp_key(spans.start[at], p.keys), clamp_key(spans.stop[at], p.keys)};
+}
+
+// Where a row starts to see keys: a row of which spans hide everything is fully masked.
+static int32_t start_after_spans(const regard_problem &p, const QueryBlock &queries, int r) {
+  int32_t start = queries.start[r], before;
+  do {
+    before = start;
+    for (int64_t n = 0; n < p.spans.count; n++) {
+      const KeyRange span = span_of(p, queries, n, r);
+      if (p.spans.added[n] == HIDDEN && span.start <= start) start = max(start, span.stop);
+    }
+  } while (start > before && start < queries.stop[r]);
+  return start;
 }
 
 static void load_bounds(const regard_problem &p, QueryBlock &queries) {
@@ -64,6 +105,8 @@ static void load_bounds(const regard_problem &p, QueryBlock &queries) {
       queries.position[r] = int32_t(rows.position + i);
     }
   }
+  for (int r = 0; r < queries.count && p.spans.count; r++)
+    queries.start[r] = start_after_spans(p, queries, r);
   for (int r = queries.count; r < QUERIES; r++)
     queries.start[r] = queries.stop[r] = queries.position[r] = 0;
 }

@@ -61,8 +61,6 @@ struct Reading {
 
   int64_t sums_per_head_set() const { return plan.heads_per_set * plan.chunks * sums_per_head; }
 
-  static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
   // Calls call(kind, at) for every readout.
   template <class Call>
   void for_each(const RowChunk &rows, char *kept, double *sums, Call call) const {
@@ -129,6 +127,7 @@ static void read_chunk(const Reading &reading, const RowChunk &rows, void *memor
   for (int64_t first = 0; first < rows.count(); first += QUERIES) {
     QueryBlock queries;
     begin(p, rows, first, reading.readouts.first_key, reading.readouts.stop_key, queries);
+    find_spans(p, scratch.spans, queries);
     read_queries<Arithmetic>(reading, rows, queries, scratch, sums);
   }
 }

@@ -69,6 +69,7 @@ REGARD_INLINE void add_to(double *sums, floats x, int64_t count) {
 // Whether a row sees a key.
 REGARD_INLINE bool visible(const regard_problem &p, const QueryBlock &queries, int r, int64_t key) {
   if (key < queries.start[r] || key >= queries.stop[r]) return false;
+  if (hidden_by_span(p, queries, r, int32_t(key))) return false;
   const auto at = [&](const regard_matrix &m) {
     return queries.batch * m.batch + queries.head[r] * m.head + queries.query[r] * m.row +
            key * m.column;

@@ -7,12 +7,12 @@
 
 #include <math.h>
 
-#include "query_block.h"
+#include "spans.h"
 
 namespace regard::REGARD_SET {
 
-constexpr float HIDDEN = -INFINITY;     // the logit of a hidden key: its weight is exactly 0
-constexpr double MIN_SCALE = 0x1p-100;  // so that a logit's dot product stays within float32
+// So that a logit's dot product, and what a span adds in its units, stay within float32.
+constexpr double MIN_SCALE = 0x1p-100, MAX_ADDED = 0x1p100;
 
 // How a problem's logits are made. Without softcap and the like the scores are dot products, and
 // the scale is left to the exponential.
@@ -25,8 +25,10 @@ struct Scoring {
 
 REGARD_INLINE Scoring scoring_of(const regard_problem &p) {
   const double size = fabs(p.scale);
-  const bool adjusted =
+  bool adjusted =
       p.softcap > 0 || p.bias.data || p.allowed.data || p.alibi.data || size < MIN_SCALE;
+  for (int64_t n = 0; n < p.spans.count; n++)
+    adjusted |= p.spans.added[n] != HIDDEN && fabs(p.spans.added[n]) > MAX_ADDED * size;
   const double unit = adjusted ? 1 : size;
   return {adjusted, !adjusted && p.scale < 0 ? -1.0f : 1.0f, float(unit * LOG2_E), unit};
 }
@@ -63,24 +65,19 @@ REGARD_INLINE double level_of(const Shift &shift, int lane, const Scoring &scori
   return power * (scoring.unit / scoring.factor);
 }
 
-// Keys [start, stop).
-struct KeyRange {
-  int32_t start = 0, stop = 0;
-
-  bool empty() const { return start >= stop; }
-};
-
 // Consecutive keys, and the vectors of which some lane may see one of them.
 struct Segment {
   int32_t key, keys;
   int first, last;  // vectors [first, last)
-  bool edge;        // not every row sees every key
+  bool edge;        // not every row sees every key, or spans touch it
 };
 
-// Hides the keys outside each row's interval.
-static void apply_mask(const QueryBlock &queries, const Segment &segment, float *scores,
-                       floats *peak) {
+// Applies spans and hides the keys outside each row's interval.
+static void apply_mask(const regard_problem &p, const Scoring &scoring, const QueryBlock &queries,
+                       const Segment &segment, float *scores, floats *peak) {
   for (int j = segment.first; j < segment.last; j++) {
+    apply_spans(p, queries, scoring.unit, j, segment.key, segment.keys, scores + j * LANES,
+                QUERIES);
     const ints start = load(queries.start + j * LANES), stop = load(queries.stop + j * LANES);
     floats highest = peak[j];
     for (int32_t k = 0; k < segment.keys; k++) {
@@ -95,9 +92,11 @@ static void apply_mask(const QueryBlock &queries, const Segment &segment, float 
 }
 
 // What is added to the scores of LANES rows and up to LANES keys, −∞ where a key is hidden:
-// added[k] holds key k's.
-static void load_added(const regard_problem &p, const QueryBlock &queries, int first_row,
+// added[k] holds key k's. Returns false, and writes nothing, where nothing is added.
+static bool load_added(const regard_problem &p, const QueryBlock &queries, int first_row,
                        int32_t first_key, int keys, floats *added) {
+  const bool touched = touched_by_spans(queries, first_key, first_key + keys);
+  if (!touched && !p.bias.data && !p.allowed.data) return false;
   for (int i = 0; i < LANES; i++) {
     const int r = first_row + i;
     alignas(64) float row[LANES] = {};
@@ -118,6 +117,8 @@ static void load_added(const regard_problem &p, const QueryBlock &queries, int f
     added[i] = load(row);
   }
   transpose(added);
+  apply_spans(p, queries, 1, first_row / LANES, first_key, keys, (float *)added, LANES);
+  return true;
 }
 
 REGARD_INLINE floats numbers_of(const regard_numbers &numbers, const QueryBlock &queries,
@@ -133,7 +134,6 @@ REGARD_INLINE floats numbers_of(const regard_numbers &numbers, const QueryBlock 
 static void adjust_scores(const regard_problem &p, const QueryBlock &queries,
                           const Segment &segment, float *scores, floats *peak, ints *seen) {
   const float scale = float(p.scale), cap = float(p.softcap);
-  const bool dense = p.bias.data || p.allowed.data;
   for (int j = segment.first; j < segment.last; j++) {
     const ints start = load(queries.start + j * LANES), stop = load(queries.stop + j * LANES);
     const ints position = load(queries.position + j * LANES);
@@ -141,14 +141,14 @@ static void adjust_scores(const regard_problem &p, const QueryBlock &queries,
     for (int32_t first = 0; first < segment.keys; first += LANES) {
       const int keys = min(LANES, segment.keys - first);
       floats added[LANES];
-      if (dense) load_added(p, queries, j * LANES, segment.key + first, keys, added);
+      const bool changed = load_added(p, queries, j * LANES, segment.key + first, keys, added);
       for (int k = 0; k < keys; k++) {
         float *at = scores + (first + k) * QUERIES + j * LANES;
         const ints key = broadcast(segment.key + first + k);
         ints visible = (key >= start) & (key < stop);
         floats score = load(at) * scale;
         if (cap > 0) score = tanh(score / cap) * cap;
-        if (dense) {
+        if (changed) {
           visible &= added[k] != broadcast(HIDDEN);
           score += added[k];
         }

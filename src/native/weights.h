@@ -10,23 +10,29 @@ namespace regard::REGARD_SET {
 constexpr int32_t READ_BLOCK = 96;
 static_assert(READ_BLOCK <= FORWARD_BLOCK && READ_BLOCK % LANES == 0);
 
+// Rounds bytes up to whole cache lines.
+REGARD_INLINE size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
 struct ReadScratch {
   float *query;        // (dim, QUERIES)
   float *scores;       // (READ_BLOCK, QUERIES), then weights
   float *columns;      // (READ_BLOCK, LANES)
   float *packed_keys;  // (READ_BLOCK, dim): keys as floats
-  char *readouts;      // their state
+  BlockSpan *spans;
+  char *readouts;  // their state
 
   static size_t size(const regard_problem &p) {
     return size_t(padded(p.dim) * (QUERIES + READ_BLOCK) + READ_BLOCK * (QUERIES + LANES)) *
-           sizeof(float);
+               sizeof(float) +
+           aligned(span_bytes(p));
   }
   ReadScratch(const regard_problem &p, void *memory) {
     query = (float *)memory;
     scores = query + padded(p.dim) * QUERIES;
     columns = scores + READ_BLOCK * QUERIES;
     packed_keys = columns + READ_BLOCK * LANES;
-    readouts = (char *)(packed_keys + READ_BLOCK * padded(p.dim));
+    spans = (BlockSpan *)(packed_keys + READ_BLOCK * padded(p.dim));
+    readouts = (char *)spans + aligned(span_bytes(p));
   }
 };
 
@@ -112,7 +118,8 @@ static void compute_scores(const Scoring &scoring, const ReadScratch &scratch, W
   const int32_t end = block.key + block.keys;
   const KeyRange common = seen_by_all(queries);
   const int count = split_into_segments(queries, block.key, end, common, segments);
-  if (block.key < common.start || end > common.stop)
+  const bool whole = count == 1 && !segments[0].edge && segments[0].keys == block.keys;
+  if (!whole)
     for (int64_t i = 0; i < int64_t(block.keys) * QUERIES; i += LANES)
       store(block.weights + i, broadcast(HIDDEN));
 
@@ -134,14 +141,13 @@ static void compute_scores(const Scoring &scoring, const ReadScratch &scratch, W
     if (scoring.adjusted)
       adjust_scores(p, queries, segment, scores, block.peak, seen);
     else if (segment.edge)
-      apply_mask(queries, segment, scores, block.peak);
+      apply_mask(p, scoring, queries, segment, scores, block.peak);
   }
 }
 
 // Sets the weights of hidden keys to 0, for rows whose weights are NaN.
 static void zero_hidden(const Normalizers &normalizers, WeightBlock &block) {
   const regard_problem &p = block.p;
-  const bool dense = p.bias.data || p.allowed.data;
   for (int j = 0; j < block.queries.vectors; j++) {
     if (!any(normalizers.nonfinite[j])) continue;
     const ints start = load(block.queries.start + j * LANES),
@@ -149,12 +155,12 @@ static void zero_hidden(const Normalizers &normalizers, WeightBlock &block) {
     for (int32_t first = 0; first < block.keys; first += LANES) {
       const int keys = min(LANES, block.keys - first);
       floats added[LANES];
-      if (dense) load_added(p, block.queries, j * LANES, block.key + first, keys, added);
+      const bool changed = load_added(p, block.queries, j * LANES, block.key + first, keys, added);
       for (int k = 0; k < keys; k++) {
         float *at = block.weights + (first + k) * QUERIES + j * LANES;
         const ints key = broadcast(block.key + first + k);
         ints visible = (key >= start) & (key < stop);
-        if (dense) visible &= added[k] != broadcast(HIDDEN);
+        if (changed) visible &= added[k] != broadcast(HIDDEN);
         store(at, visible ? load(at) : floats{});
       }
     }

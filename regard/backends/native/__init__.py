@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends._objections import objection_to_context, objection_to_spans
+from regard.backends._objections import objection_to_context
 from regard.backends.kernel_spec import KernelSpec
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, Arguments
@@ -64,7 +64,7 @@ def objection_to_reading(problem: Problem) -> str | None:
         return f"it takes head dimensions of at most {_WIDEST}"
     if max(problem.queries, problem.keys) > _LONGEST:
         return f"it takes at most {_LONGEST} queries and keys"
-    return objection_to_spans(problem)
+    return None
 
 
 def objection_to(spec: KernelSpec) -> str | None:  # noqa: ARG001 - every reader answers this question

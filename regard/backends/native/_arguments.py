@@ -3,7 +3,7 @@
 The layout of the struct is that of ``regard_problem`` in src/native/abi.h.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
-key, Dv of value; b and h are B or 1, H or 1, l and s likewise.
+key, Dv of value, N spans; b and h are B or 1, H or 1, l and s likewise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from regard.problem import Problem
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 # The numbers of `regard_problem`, all of eight bytes: nine integers, three fractions, integers.
-_PROBLEM = struct.Struct("9q3d39q")
+_PROBLEM = struct.Struct("9q3d46q")
 _NONE = (0, 0, 0, 0, 0)
 # A bound this far off is as good as none, and leaves room to add an index to it.
 _FAR = 2**48
@@ -38,6 +38,10 @@ class Arguments(NamedTuple):
     positions: Int[Tensor, "#b #h L"] | None
     affine: list[int]
     """In place of these three tables: start, its step, stop, its step, position."""
+    span_start: Int[Tensor, "#b #h N L"] | None
+    """The spans of `Rows.spans`, with the batch first, as in every tensor here."""
+    span_stop: Int[Tensor, "#b #h N L"] | None
+    span_added: Float[Tensor, "1 N"] | None
     scale: float
     softcap: float
     """0 for none."""
@@ -52,7 +56,7 @@ class Arguments(NamedTuple):
     @classmethod
     def of(cls, problem: Problem) -> Arguments:
         """Flatten a problem."""
-        bounds = problem.rows.bounds
+        bounds, spans = problem.rows.bounds, problem.rows.spans
         affine = bounds if isinstance(bounds, AffineBounds) else None
         value = problem.key[..., :0] if problem.value is None else problem.value
         own = problem.value is not None and value.shape[1] != problem.key.shape[1]
@@ -64,6 +68,9 @@ class Arguments(NamedTuple):
             stop=bounds.stop if affine is None else None,
             positions=bounds.positions if affine is None else None,
             affine=[] if affine is None else _affine_numbers(affine),
+            span_start=None if spans is None else spans.start.movedim(0, 2),
+            span_stop=None if spans is None else spans.stop.movedim(0, 2),
+            span_added=None if spans is None else spans.added[None],
             scale=problem.scale,
             softcap=problem.softcap or 0.0,
             allowed=problem.rows.allowed,
@@ -88,6 +95,7 @@ class Arguments(NamedTuple):
             *_vectors(self.key, kept),
             *_vectors(self.value, kept),
             *self._rows(kept),
+            *self._spans(kept),
             *_matrix(self.allowed, kept),
             *_matrix(None if self.bias is None else self.bias.float(), kept),
             *_numbers(self.alibi, kept),
@@ -98,12 +106,20 @@ class Arguments(NamedTuple):
     def _rows(self, kept: list[Tensor]) -> tuple[int, ...]:
         if self.start is None or self.stop is None or self.positions is None:
             return (*_NONE, *(max(-_FAR, min(_FAR, number)) for number in self.affine))
-        tables = torch.broadcast_tensors(self.start, self.stop, self.positions)
-        tables = tuple(t.long() for t in tables)
-        if tables[0].stride(-1) != 1 or len({t.stride() for t in tables}) > 1:
-            tables = tuple(t.contiguous() for t in tables)  # they share their strides
+        tables = _tables(self.start, self.stop, self.positions)
         kept.extend(tables)
         return (*(t.data_ptr() for t in tables), *_strides(tables[0], 2), *_NONE)
+
+    def _spans(self, kept: list[Tensor]) -> tuple[int, ...]:
+        """Lay the spans out as ``regard_spans``."""
+        if self.span_start is None or self.span_stop is None or self.span_added is None:
+            return (0,) * 7
+        tables = _tables(self.span_start, self.span_stop)
+        added = self.span_added.float().contiguous()
+        kept.extend((*tables, added))
+        batch, head, span = _strides(tables[0], 3)
+        pointers = (t.data_ptr() for t in (*tables, added))
+        return (*pointers, added.numel(), span, batch, head)
 
 
 class Packed(NamedTuple):
@@ -111,6 +127,14 @@ class Packed(NamedTuple):
 
     numbers: bytes
     kept: list[Tensor]
+
+
+def _tables(*tables: Int[Tensor, "... L"]) -> tuple[Int[Tensor, "... L"], ...]:
+    """Give integers of eight bytes, all with the same strides and the last axis contiguous."""
+    tables = tuple(t.long() for t in torch.broadcast_tensors(*tables))
+    if tables[0].stride(-1) != 1 or len({t.stride() for t in tables}) > 1:
+        tables = tuple(t.contiguous() for t in tables)
+    return tables
 
 
 def _signed(seed: Int[Tensor, "2"] | None) -> int:

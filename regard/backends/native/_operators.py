@@ -25,8 +25,9 @@ from regard.backends.native.library import call
 # The arguments, as in `Arguments`.
 _ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? start, Tensor? stop, Tensor? positions, "
-    "SymInt[] affine, float scale, float softcap, Tensor? allowed, Tensor? bias, Tensor? alibi, "
-    "Tensor? sink, float dropout, Tensor? seed"
+    "SymInt[] affine, Tensor? span_start, Tensor? span_stop, Tensor? span_added, float scale, "
+    "float softcap, Tensor? allowed, Tensor? bias, Tensor? alibi, Tensor? sink, float dropout, "
+    "Tensor? seed"
 )
 _LIBRARY = torch.library.Library("regard", "DEF")
 _LIBRARY.define(f"attention({_ARGUMENTS}) -> (Tensor context, Tensor logsumexp)")

@@ -64,6 +64,7 @@ struct Inputs {
     }
     const auto add = [&](double part) { logit.value += part, logit.size += std::fabs(part); };
     if (sample.bias.numbers) add(sample.bias.at(b, h, i, j));
+    add(sample.added_by_spans(b, h, i, j));
     if (sample.alibi) {
       logit.distance = std::fabs(double(sample.position(b, h, i) - j));
       add(-double(sample.alibi[h]) * logit.distance);

@@ -86,6 +86,39 @@ void random_rows(Random &random, Sample &sample) {
   sample.rows.head = heads > 1 ? s.queries : 0;
 }
 
+// Spans of a few shapes: the same keys for all rows or for those of some queries, any keys for each
+// row. They overlap, and hide whole rows.
+template <class Make>
+void random_spans(Random &random, Sample &sample, Make make) {
+  const Sizes &s = sample.sizes;
+  const int64_t batch = random.pick({1, s.batch}), heads = random.pick({1, s.heads});
+  const int64_t count = random.pick({1, 1, 2, 3, 7}), size = batch * heads * s.queries;
+  sample.span_start = Numbers<int64_t>(count * size);
+  sample.span_stop = Numbers<int64_t>(count * size);
+  sample.span_added = Numbers<float>(count);
+  for (int64_t n = 0; n < count; n++) {
+    sample.span_added[n] = random.chance(0.6) ? -INFINITY : float(make());
+    const int64_t start = random.below(s.keys + 1), stop = random.between(start, s.keys);
+    const bool each = random.chance(0.3), some = random.chance(0.5);
+    const int64_t first = random.below(s.queries + 1), last = random.between(first, s.queries);
+    for (int64_t row = 0; row < size; row++) {
+      const int64_t i = row % s.queries, at = n * size + row;
+      sample.span_start[at] = each ? random.below(s.keys + 1) : start;
+      sample.span_stop[at] = each ? random.between(sample.span_start[at], s.keys) : stop;
+      if (some && (i < first || i >= last)) sample.span_stop[at] = sample.span_start[at];
+    }
+  }
+  sample.spans = {
+      .start = sample.span_start.data(),
+      .stop = sample.span_stop.data(),
+      .added = sample.span_added.data(),
+      .count = count,
+      .span = size,
+      .batch = batch > 1 ? heads * s.queries : 0,
+      .head = heads > 1 ? s.queries : 0,
+  };
+}
+
 template <class Make>
 Numbers<float> numbers_of(int64_t count, Make make) {
   Numbers<float> numbers(count);
@@ -162,6 +195,10 @@ Sample Sample::random(uint64_t seed) {
       .stop = {},
       .positions = {},
       .rows = {},
+      .span_start = {},
+      .span_stop = {},
+      .span_added = {},
+      .spans = {},
       .allowed = {},
       .bias = {},
       .alibi = {},
@@ -175,6 +212,7 @@ Sample Sample::random(uint64_t seed) {
         random, s, [&] { return random.chance(0.1) ? -INFINITY : float(added()); });
   if (random.chance(0.2)) sample.alibi = numbers_of(s.heads, added);
   if (random.chance(0.2)) sample.sink = numbers_of(s.heads, added);
+  if (random.chance(0.4)) random_spans(random, sample, added);
   if (random.chance(0.3)) hide_nonfinite(sample, random, sample);
   return sample;
 }
@@ -199,6 +237,7 @@ regard_problem Sample::problem(int64_t threads) const {
       .key = key.view(),
       .value = value.view(),
       .rows = rows,
+      .spans = spans,
       .allowed = allowed.view(),
       .bias = bias.view(),
       .alibi = numbers(alibi),
@@ -210,9 +249,18 @@ bool Sample::sees(int64_t b, int64_t h, int64_t i, int64_t j) const {
   const int64_t at = b * rows.batch + h * rows.head + i;
   const int64_t first = start ? start[at] : rows.start_base + i * rows.start_step;
   const int64_t last = stop ? stop[at] : rows.stop_base + i * rows.stop_step;
-  if (j < first || j >= last) return false;
+  if (j < first || j >= last || added_by_spans(b, h, i, j) == -INFINITY) return false;
   if (allowed.numbers && !allowed.at(b, h, i, j)) return false;
   return !bias.numbers || bias.at(b, h, i, j) != -INFINITY;
+}
+
+double Sample::added_by_spans(int64_t b, int64_t h, int64_t i, int64_t j) const {
+  double sum = 0;
+  for (int64_t n = 0; n < spans.count; n++) {
+    const int64_t at = n * spans.span + b * spans.batch + h * spans.head + i;
+    if (j >= span_start[at] && j < span_stop[at]) sum += double(span_added[n]);
+  }
+  return sum;
 }
 
 int64_t Sample::position(int64_t b, int64_t h, int64_t i) const {
@@ -230,8 +278,8 @@ std::string Sample::text() const {
           : rows.start_step ? "window"
           : rows.stop_step  ? "causal"
                             : "all")
-      << (allowed.numbers ? " allowed" : "") << (bias.numbers ? " bias" : "")
-      << (alibi ? " alibi" : "") << (sink ? " sink" : "");
+      << (spans.count ? " spans" : "") << (allowed.numbers ? " allowed" : "")
+      << (bias.numbers ? " bias" : "") << (alibi ? " alibi" : "") << (sink ? " sink" : "");
   return out.str();
 }
 

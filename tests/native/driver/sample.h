@@ -26,6 +26,8 @@ struct Sample {
 
   regard_problem problem(int64_t threads) const;
   bool sees(int64_t b, int64_t h, int64_t i, int64_t j) const;
+  // What spans add to a score, −∞ where one hides the key.
+  double added_by_spans(int64_t b, int64_t h, int64_t i, int64_t j) const;
   int64_t position(int64_t b, int64_t h, int64_t i) const;
   int64_t group(int64_t h) const { return h / (sizes.heads / sizes.groups); }
   std::string text() const;
@@ -42,6 +44,10 @@ struct Sample {
   // Rows as tables, (b, h, L), or as a line: see regard_rows.
   Numbers<int64_t> start, stop, positions;
   regard_rows rows;
+  // Spans as tables, (N, b, h, L): see regard_spans.
+  Numbers<int64_t> span_start, span_stop;
+  Numbers<float> span_added;
+  regard_spans spans;
   Matrix<uint8_t> allowed;
   Matrix<float> bias;
   Numbers<float> alibi, sink;  // (H)
