@@ -18,6 +18,7 @@ from benchmarks.overhead import overhead
 from benchmarks.readouts import readouts
 from benchmarks.recording import recording
 from benchmarks.report import Report
+from benchmarks.spans import spans
 from benchmarks.training import backward, forward
 from regard.backends.native.library import why_missing
 
@@ -30,7 +31,7 @@ def main() -> None:
     torch.manual_seed(0)
     describe()
     report = Report()
-    kernels = (forward, backward, decode, readouts, overhead, growth)
+    kernels = (forward, backward, decode, spans, readouts, overhead, growth)
     for measure in (*kernels, recording, exploring, gpt_training, gpt_generation):
         measure(report)
     isolated(report, compared)  # some of those libraries report leaks when they end

@@ -136,7 +136,8 @@ def problem(sizes, dtype, kind):
         "alibi": normal(heads, seed=6).abs(),
         "sink": normal(heads, seed=7),
     }
-    mask = regard.causal() & regard.padding(padding) & regard.dense(seen)
+    spans = regard.hide([0, keys - 1], heads=0) & regard.hide(slice(None, None, 9))
+    mask = regard.causal() & regard.padding(padding) & regard.dense(seen) & spans
     return tensors, {"mask": mask, "dropout": 0.25}
 
 

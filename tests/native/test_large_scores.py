@@ -13,6 +13,7 @@ from support.cpu_paths import SETS
 from support.patterns import inputs, masks
 
 import regard
+from regard.mask.hiding import add_to_scores
 
 pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
@@ -26,7 +27,7 @@ ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 # are 2e-6 each. Those of scores that a softcap or a bias keeps at such sizes come on top.
 EXPONENT = 5
 OPTIONS = ("none", "causal", "window", "padding", "documents", "dense", "bias", "alibi", "softcap")
-OPTIONS += ("sink", "large sink")
+OPTIONS += ("sink", "large sink", "shifted")
 
 
 def option(name, queries, keys, size):
@@ -38,6 +39,9 @@ def option(name, queries, keys, size):
         return {"softcap": 20.0}
     if name == "alibi":
         return {"alibi": size / 2.0 ** torch.arange(8, 8 + H)}
+    if name == "shifted":
+        hidden = regard.causal() & regard.hide(slice(keys // 4, keys // 2), heads=[0, 3])
+        return {"mask": hidden & add_to_scores(size / 8, slice(5, None, 7))}
     if name == "bias":  # beside such scores, a float32 keeps nothing that is much smaller
         generator = torch.Generator().manual_seed(6)
         return {"bias": size * torch.randint(-3, 4, (H, queries, keys), generator=generator) / 8}
@@ -117,6 +121,18 @@ def test_a_single_key_has_all_weight(score, dtype, instructions):
         assert torch.equal(context, value.expand(1, 1, rows, DV))
         assert torch.equal(pattern.dense(), torch.ones(1, 1, rows, 1))
         assert torch.equal(regard.Pattern(query, key).max(), torch.ones(1, 1, rows))
+
+
+@pytest.mark.parametrize("queries", [1, 70])
+def test_spans_that_hide_by_the_lowest_number(queries, instructions):
+    query, key = inputs(queries, 131)
+    lowest = add_to_scores(torch.finfo(torch.float32).min, slice(100, None))
+    context = regard.attention(query, key, key, mask=lowest, backend="native")
+    hidden = regard.attention(query, key, key, mask=regard.hide(slice(100, None)))
+    assert torch.allclose(context, hidden, atol=1e-6)
+    everywhere = add_to_scores(torch.finfo(torch.float32).min, slice(None))
+    weights = regard.Pattern(query, key, mask=everywhere).dense()
+    assert torch.allclose(weights, torch.full_like(weights, 1 / 131))
 
 
 def test_rows_of_a_bias_that_hides_by_the_lowest_number(instructions):
