@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.compared import compared
 from benchmarks.decode import decode
+from benchmarks.effects import effects
 from benchmarks.exploring import exploring
 from benchmarks.gpt_generation import gpt_generation
 from benchmarks.gpt_training import gpt_training
@@ -32,7 +33,7 @@ def main() -> None:
     describe()
     report = Report()
     kernels = (forward, backward, decode, spans, readouts, overhead, growth)
-    for measure in (*kernels, recording, exploring, gpt_training, gpt_generation):
+    for measure in (*kernels, recording, effects, exploring, gpt_training, gpt_generation):
         measure(report)
     isolated(report, compared)  # some of those libraries report leaks when they end
     report.summary()

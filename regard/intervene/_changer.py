@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard._indices import contains
 from regard.intervene._changes import Ablate, Change, KnockOut, Patch, Steer, Temper
-from regard.intervene._contexts import ablation
+from regard.intervene._contexts import ablations
 from regard.intervene._errors import InterventionError
 from regard.intervene._met import Met
 from regard.intervene._patching import with_pattern
@@ -70,11 +70,8 @@ class ModelChanger:
             self._met.add(change, site.layer, place)
         _refuse_contradictions(changes, problem)
         changed = _changed(call, changes, place)
-        edits = [
-            ablation(change, problem if changed is None else changed, site)
-            for change in changes
-            if isinstance(change, Ablate)
-        ]
+        ablated = [change for change in changes if isinstance(change, Ablate)]
+        edits = ablations(ablated, problem if changed is None else changed, site)
         return intercept.Change(problem=changed, edit=_together(edits) if edits else None)
 
     def require_all_met(self) -> None:

@@ -5,7 +5,8 @@ Axes: B batch, H query heads, L queries, Dv dimension of a value; b and h are B 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -19,20 +20,39 @@ from regard.record import Recording
 from regard.record.sites import Site
 
 
+def ablations(
+    changes: Sequence[Ablate], problem: Problem, site: Site
+) -> list[Callable[[Tensor], Tensor]]:
+    """What several changes make of a context ``(B, H, L, Dv)``; one pass writes all zeros.
+
+    Raises:
+        InterventionError: as for `ablation`.
+    """
+    zeros = [heads_of(change, problem) for change in changes if change.by == "zero"]
+    edits = [ablation(change, problem, site) for change in changes if change.by != "zero"]
+    if zeros:
+        edits.append(_zero(reduce(torch.logical_or, zeros)))
+    return edits
+
+
 def ablation(change: Ablate, problem: Problem, site: Site) -> Callable[[Tensor], Tensor]:
     """What replaces the context ``(B, H, L, Dv)`` of a call.
 
     Raises:
         InterventionError: for a recording without the mean contexts of these heads.
     """
-    here = heads_of(change, problem)[..., None, None]
     if change.by == "zero":
-        return lambda context: torch.where(here, 0, context)
+        return _zero(heads_of(change, problem))
+    here = heads_of(change, problem)[..., None, None]
     if change.by == "mean":
         sees = problem.rows.start < problem.rows.stop
         return lambda context: torch.where(here, _mean(context, sees), context)
     mean = _recorded_mean(change, problem, site)
     return lambda context: torch.where(here, mean.to(context), context)
+
+
+def _zero(heads: Bool[Tensor, "#b #h"]) -> Callable[[Tensor], Tensor]:
+    return lambda context: context.masked_fill(heads[..., None, None], 0)
 
 
 def _mean(context: Float[Tensor, "B H L Dv"], sees: Bool[Tensor, "#b #h L"]) -> Tensor:
