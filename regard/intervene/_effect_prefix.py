@@ -40,7 +40,8 @@ class Prefix:
 
     @contextmanager
     def observe(self) -> Iterator[None]:
-        """Keep the outputs of the run that is made inside."""
+        """Keep the outputs of the run that is made inside, on this thread."""
+        self.forget()
         with ExitStack() as stack:
             stack.enter_context(observe_calls(self._count))
             for module in self._model.modules():
@@ -64,15 +65,24 @@ class Prefix:
                     stack.enter_context(_with_forward(output.module, _returning(output, copies)))
             yield
 
+    def forget(self) -> None:
+        """Keep nothing any longer."""
+        self._outputs.clear()
+        self._times.clear()
+        self._callers.clear()
+        self._repeated = False
+
     def _count(self, call: Call) -> None:
         self._callers.append(id(call.modules[-1]) if call.modules else 0)
         self._repeated |= call.repeated
 
     def _kept(self, module: nn.Module) -> Callable[..., Any]:
-        own = module.forward
+        own, thread = module.forward, threading.get_ident()
 
         @wraps(own)
         def forward(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread:
+                return own(*args, **kwargs)
             inside = len(self._outputs)
             value = own(*args, **kwargs)
             self._times[id(module)] += 1

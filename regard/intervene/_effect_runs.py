@@ -100,6 +100,7 @@ class ModelRuns:
         with ExitStack() as stack:
             stack.enter_context(replace_attention(self.model))
             stack.enter_context(change_calls(self._changer))
+            stack.callback(self._prefix.forget)
             yield
 
     def unchanged(self, *, keep: bool = True) -> Unchanged:
@@ -108,6 +109,7 @@ class ModelRuns:
         Args:
             keep: keep what changed runs need not compute again.
         """
+        self._changer.changes.clear()
         with (
             self._prefix.observe() if keep and self.batches else nullcontext(),
             record(self.model, tokens=self._tokens, rows=-1) as recording,

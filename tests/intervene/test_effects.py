@@ -1,6 +1,7 @@
 """Effects are what changing a model one by one, by hand, does to the number."""
 
 import math
+import threading
 
 import pytest
 import torch
@@ -266,6 +267,28 @@ def test_progress_counts_and_can_end_the_work(gpt, ids):
     assert torch.equal(gpt(ids), before)
     assert all("forward" not in vars(module) for module in gpt.modules())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in gpt.modules())
+
+
+def test_other_threads_run_the_model_as_it_is(gpt, ids):
+    expected, before, others = regard.effects(gpt, ids, TARGET), gpt(ids), []
+    own = threading.current_thread()
+
+    def run():
+        with torch.no_grad():
+            others.append(gpt(ids))
+
+    def elsewhere(*_):
+        if threading.current_thread() is own:
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+
+    with gpt.ln_f.register_forward_pre_hook(elsewhere):
+        effects = regard.effects(gpt, ids, TARGET)
+    torch.testing.assert_close(effects.values, expected.values)
+    assert len(others) == 1 + LAYERS
+    for other in others:
+        torch.testing.assert_close(other, before)
 
 
 def test_it_measures_the_model_as_interventions_around_it_made_it(gpt, ids):

@@ -111,6 +111,11 @@ def test_a_check_ablates_the_largest(gpt, ids):
     assert repr(check).endswith(f"rank correlation: {check.rank_correlation:.2f}")
 
 
+def test_a_check_can_be_made_again(gpt, ids):
+    effects = regard.effects(gpt, ids, TARGET, method="gradient", batch_size=1)
+    assert effects.check(3).true == effects.check(6).true[:3]
+
+
 def test_equal_values_have_no_order():
     layer = regard.nn.MultiHeadAttention(DIM, HEADS, mask=regard.causal())
     x = torch.zeros(1, 5, DIM)
