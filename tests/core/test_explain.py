@@ -56,12 +56,14 @@ def test_each_step_follows_from_the_one_before(case):
         torch.testing.assert_close(steps.softcapped, last)
     else:
         assert steps.softcapped is None
-    if "bias" in case.options or "alibi" in case.options:
+    has_bias = "bias" in case.options or "alibi" in case.options
+    if has_bias or steps.biased is not None:
+        assert has_bias or bool((case.shift != 0).any())
         seen = case.visible
         torch.testing.assert_close(steps.biased[seen], (last + case.added())[seen])
         last = steps.biased
     else:
-        assert steps.biased is None
+        assert not bool(torch.as_tensor(case.shift)[case.visible].any())
     masked = last.masked_fill(~case.visible, -torch.inf)
     torch.testing.assert_close(steps.masked, masked, rtol=0, atol=0)
     weights = torch.exp(steps.masked - steps.logsumexp[..., None]).masked_fill(~case.visible, 0)

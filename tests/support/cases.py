@@ -12,6 +12,7 @@ key, Dv of value.
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 
 import regard
+from regard.mask.hiding import add_to_scores
 from support import oracle
 
 HALF = (torch.bfloat16, torch.float16)
@@ -40,6 +42,8 @@ class Case:
     """(B, H, L, S)"""
     positions: torch.Tensor
     """(B, L)"""
+    shift: torch.Tensor | float = 0.0
+    """What the mask adds to scores, (B, H, L, S)."""
 
     @functools.cached_property
     def options(self) -> dict:
@@ -56,12 +60,12 @@ class Case:
 
     @functools.cached_property
     def exact(self) -> oracle.Exact:
-        bias = self.options.get("bias")
+        bias = torch.as_tensor(self.options.get("bias", 0.0)) + self.shift
         return oracle.attend(
             *(t.double() for t in (self.query, self.key, self.value)),
             visible=self.visible,
             positions=self.positions,
-            bias=None if bias is None else bias.expand(self.visible.shape),
+            bias=bias.expand(self.visible.shape),
             **{n: self.options.get(n) for n in ("scale", "softcap", "alibi", "sink")},
         )
 
@@ -123,7 +127,7 @@ class Case:
 
     def added(self) -> torch.Tensor:
         """All that is added to the scaled scores, −∞ where a key is hidden; float64."""
-        total = torch.zeros(self.visible.shape, dtype=torch.float64)
+        total = torch.zeros(self.visible.shape, dtype=torch.float64) + self.shift
         if "bias" in self.options:
             total = total + self.options["bias"]
         if "alibi" in self.options:
@@ -190,6 +194,9 @@ def terms(draw, batch, heads, queries, keys, kinds):
         kept = torch.tensor(keep if per_sequence else keep[0])
         kept = kept.long() if draw(st.booleans()) else kept
         return Term(lambda: regard.padding(kept), lambda b, h, i, p, j: keep[b][j])
+    if kind == "hide":
+        make, _, touches = draw(spans(heads, keys, st.just(-math.inf)))
+        return Term(make, lambda b, h, i, p, j: not touches(h, p, j))
     assert kind == "dense"
     per_head = [(heads, 1, keys), (batch, heads, queries, keys)]
     shape = draw(st.sampled_from([(queries, keys), (1, keys), (queries, 1), *per_head]))
@@ -199,13 +206,61 @@ def terms(draw, batch, heads, queries, keys, kinds):
 
 
 @st.composite
+def spans(draw, heads, keys, numbers):
+    """A mask that adds to scores, the number, and whether it does in head h, position p, key j.
+
+    An index is an integer, a slice or integers; those of positions may lie where no query sits.
+    """
+    key, head = draw(indices(keys, beyond=0)), draw(st.none() | indices(heads, beyond=0))
+    query = draw(st.none() | indices(keys, beyond=3))
+    by = draw(numbers)
+    chosen_keys, chosen_heads = ({*_chosen(i, size)} for i, size in ((key, keys), (head, heads)))
+
+    def at(position):
+        if not isinstance(query, slice):
+            return query is None or position in {q + keys if q < 0 else q for q in _listed(query)}
+        start, stop = (
+            end if end is None or end >= 0 else max(end + keys, 0)
+            for end in (query.start, query.stop)
+        )
+        early, late = start is not None and position < start, stop is not None and position >= stop
+        return not early and not late and (position - (start or 0)) % (query.step or 1) == 0
+
+    def make():
+        return add_to_scores(by, key, query, head)
+
+    return make, by, lambda h, p, j: h in chosen_heads and j in chosen_keys and at(p)
+
+
+def indices(size, beyond):
+    number = st.integers(-size, size - 1 + beyond)
+    ends = st.none() | st.integers(-size - 1, size + 1)
+    return (
+        number
+        | st.builds(slice, ends, ends, st.sampled_from([None, 1, 2, 3]))
+        | st.lists(number, max_size=3)
+    )
+
+
+def _listed(index):
+    return [index] if isinstance(index, int) else index
+
+
+def _chosen(index, size):
+    every = range(size)
+    if index is None or isinstance(index, slice):
+        return every if index is None else every[index]
+    return [every[number] for number in _listed(index)]
+
+
+@st.composite
 def tables(draw, batch, width, entries, *, per_sequence):
     row = st.lists(entries, min_size=width, max_size=width)
     rows = draw(st.lists(row, min_size=batch, max_size=batch))
     return rows if per_sequence else rows[:1] * batch
 
 
-KINDS = ("causal", "window", "prefix", "documents", "padding", "dense")
+KINDS = ("causal", "window", "prefix", "documents", "padding", "dense", "hide")
 generators = st.integers(0, 2**32).map(lambda seed: torch.Generator().manual_seed(seed))
 
 
@@ -235,6 +290,20 @@ def masks(draw, batch, heads, queries, keys, kinds=KINDS):
                     p = first[b] + i
                     visible[b, h, i, j] = all(term.sees(b, h, i, p, j) for term in chosen)
     return make, visible, positions
+
+
+@st.composite
+def shifts(draw, visible, positions):
+    """A mask that adds to scores, to be made, and what it adds, (B, H, L, S)."""
+    _, heads, _, keys = visible.shape
+    quarters = st.integers(-8, 8).map(lambda n: n / 4)
+    chosen = draw(st.lists(spans(heads, keys, quarters), max_size=2))
+    total = torch.zeros(visible.shape, dtype=torch.float64)
+    for _, by, touches in chosen:
+        for b, h, i, j in itertools.product(*map(range, visible.shape)):
+            total[b, h, i, j] += by * touches(h, int(positions[b, i]), j)
+    makers = [make for make, _, _ in chosen]
+    return lambda: functools.reduce(operator.and_, (m() for m in makers), regard.Mask()), total
 
 
 def strided(tensor, how):
@@ -269,7 +338,8 @@ def cases(draw, *, dtypes=DTYPES, kinds=KINDS, softcap=True, lengths=(1, 2, 5, 7
     def quarters(*shape):  # exact in every dtype: torch takes a bias in the query's only
         return torch.randint(-8, 9, shape, generator=source) / 4
 
-    make_mask, visible, positions = draw(masks(batch, heads, queries, keys, kinds))
+    make_hidden, visible, positions = draw(masks(batch, heads, queries, keys, kinds))
+    make_shifts, shift = draw(shifts(visible, positions))
     options = {}
     if draw(st.booleans()):
         options["scale"] = draw(st.sampled_from([-0.5, 0.0, 0.25, 1.0]))
@@ -291,8 +361,9 @@ def cases(draw, *, dtypes=DTYPES, kinds=KINDS, softcap=True, lengths=(1, 2, 5, 7
         query=numbers(batch, heads, queries, dim),
         key=numbers(batch, groups, keys, dim),
         value=numbers(batch, groups, keys, dim_value),
-        make_mask=make_mask,
+        make_mask=lambda: make_hidden() & make_shifts(),
         others=options,
         visible=visible,
         positions=positions,
+        shift=shift,
     )

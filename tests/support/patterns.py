@@ -5,6 +5,7 @@ import math
 import torch
 
 import regard
+from regard.mask.hiding import add_to_scores
 from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
 from support.definitions import distance, entropy, image, largest, of_each_head, offsets, received
 from support.draws import normal
@@ -104,9 +105,17 @@ def masks(queries, keys, entries=slice(None), heads=6):
         "early": {"mask": regard.causal(offset=-20), "sink": normal(heads, seed=5)},
         "dense": {"mask": regard.causal() & regard.dense(dense)},
         "bias": {"bias": bias, "scale": -0.3},
+        "hidden": {"mask": regard.causal() & HIDDEN},
         "alibi": {"alibi": 0.5 ** torch.arange(1, heads + 1), "softcap": 3.0},
     }
 
+
+HIDDEN = (
+    regard.hide(slice(3, 40), queries=slice(20, None, 2), heads=slice(1, 5))
+    & regard.hide(slice(9, -9, 7), heads=0)
+    & add_to_scores(0.7, slice(30, 90), slice(40, 80))
+    & add_to_scores(-1.5, slice(-60, -3), heads=slice(None, None, 2))
+)
 
 NAMES = list(masks(1, 1))
 

@@ -77,5 +77,6 @@ def interval_masks(queries, keys):
         "prefix": regard.prefix(torch.tensor([11, 3])),
         "offsets": regard.causal(offset=torch.tensor([-5, 2])),
         "dense": regard.causal() & regard.dense(normal(queries, keys) > -1),
+        "hidden": regard.causal() & regard.hide(slice(3, 101), slice(50, None, 2), heads=[0, 2]),
         "everything": regard.Mask(),
     }
