@@ -21,7 +21,6 @@ from regard.backends._objections import (
     objection_to_gradients,
     objection_to_length,
     objection_to_sizes,
-    objection_to_spans,
     objection_to_width,
 )
 from regard.backends._results import empty_result, with_sink
@@ -47,7 +46,6 @@ def objection(problem: Problem) -> str | None:
         or objection_to_sizes(problem)
         or objection_to_width(problem, _WIDEST)
         or objection_to_length(problem, _LONGEST)
-        or objection_to_spans(problem)
         or objection_to_dropout(problem)
         or objection_to_context(problem)
         or hardware.why_no_triton()

@@ -17,6 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from regard._shapes import Bool, Int
 from regard.backends.gpu.flex._mods import MaskMod
 from regard.mask.rows import Rows
+from regard.mask.spans import Spans
 
 _BLOCK = 128  # queries and keys of a block, which the kernel's own tiles divide
 _TABLE = 2**22  # entries of the table of blocks, of which there are four, 4 bytes each
@@ -57,21 +58,46 @@ def block_tables(rows: Rows, size: int) -> tuple[Bool[Tensor, "b h m n"], Bool[T
     first = torch.arange(0, rows.keys, size, device=start.device)  # (n,)
     touched = (low[..., None] < first + size) & (high[..., None] > first)
     full = (latest[..., None] <= first) & (earliest[..., None] >= first + size)
-    if not rows.is_interval:  # what is dense may hide any key
+    if rows.spans is not None:
+        some, every = _hidden(rows.spans, first, size, rows.keys)
+        touched, full = touched & ~every, full & ~some
+    if rows.allowed is not None or rows.bias is not None:  # what is dense may hide any key
         full = torch.zeros_like(full)
     return touched, full
+
+
+def _hidden(
+    spans: Spans, first: Int[Tensor, "n"], size: int, keys: int
+) -> tuple[Bool[Tensor, "b h m n"], Bool[Tensor, "b h m n"]]:
+    """Tell in which blocks of keys a span hides some from a row, and in which all from each row."""
+    start, stop = spans.hidden_apart()
+    empty = start >= stop
+    low = _per_block(start.masked_fill(empty, keys), size, keys).amin(-1)
+    high = _per_block(stop.masked_fill(empty, 0), size, 0).amax(-1)
+    latest, earliest = _per_block(start, size, 0).amax(-1), _per_block(stop, size, keys).amin(-1)
+    last = (first + size).clamp(max=keys)
+    some = (low[..., None] < last) & (high[..., None] > first)
+    return some.any(0), ((latest[..., None] <= first) & (earliest[..., None] >= last)).any(0)
 
 
 def _block_size(rows: Rows) -> int:
     """Choose blocks so large that their table stays small, by the sizes alone."""
     size = _BLOCK
-    tables = rows.start.shape[0] * rows.start.shape[1]
+    tables = _shared(rows).numel()
     while tables * -(-rows.queries // size) * -(-rows.keys // size) > _TABLE:
         size *= 2
     return size
 
 
-def _per_block(bound: Int[Tensor, "b h L"], size: int, beyond: int) -> Int[Tensor, "b h m size"]:
+def _shared(rows: Rows) -> torch.Size:
+    """The batch entries and heads that rows differ in."""
+    tables = [rows.start, *([] if rows.spans is None else rows.spans.start)]
+    return torch.broadcast_shapes(*(table.shape[:2] for table in tables))
+
+
+def _per_block(
+    bound: Int[Tensor, "*n b h L"], size: int, beyond: int
+) -> Int[Tensor, "*n b h m size"]:
     """Cut the rows into blocks, the last one filled up."""
     missing = -bound.shape[-1] % size
     return F.pad(bound, (0, missing), value=beyond).unflatten(-1, (-1, size))

@@ -26,12 +26,14 @@ def kind(problem: Problem) -> tuple[object, ...]:
     rows = problem.rows
     tables = (rows.start, rows.allowed, rows.bias, problem.alibi, rows.positions)
     kinds = (None if t is None else (t.dtype, *(size > 1 for size in t.shape)) for t in tables)
-    return (problem.softcap, *kinds)
+    spans = () if rows.spans is None else tuple(rows.spans.start.shape)
+    return (problem.softcap, *kinds, *(size > 1 for size in spans[1:]), *spans[:1])
 
 
 def score_mod(problem: Problem) -> ScoreMod | None:
-    """Softcap, bias and ALiBi of a scaled score, in this order; None where there is none."""
-    steps = [step for step in (_softcap(problem), _bias(problem), _alibi(problem)) if step]
+    """Softcap, bias, ALiBi and spans of a scaled score; None where there is none."""
+    every = (_softcap(problem), _bias(problem), _alibi(problem), _shift(problem))
+    steps = [step for step in every if step]
     if not steps:
         return None
 
@@ -49,6 +51,7 @@ def mask_mod(problem: Problem) -> MaskMod:
     start, stop = (_table(bound.to(torch.int32)) for bound in (rows.start, rows.stop))
     allowed = None if rows.allowed is None else _table(rows.allowed)
     bias = None if rows.bias is None else _table(rows.bias.detach())
+    spans = _spans(problem)
 
     def visible(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         seen = (start(b, h, q) <= k) & (k < stop(b, h, q))
@@ -56,6 +59,9 @@ def mask_mod(problem: Problem) -> MaskMod:
             seen = seen & allowed(b, h, q, k)
         if bias is not None:
             seen = seen & (bias(b, h, q, k) != -torch.inf)
+        for low, high, added in spans:
+            hidden = (low(b, h, q) <= k) & (k < high(b, h, q)) & (added() == -torch.inf)
+            seen = seen & ~hidden
         return seen
 
     return visible
@@ -94,6 +100,32 @@ def _alibi(problem: Problem) -> ScoreMod | None:
         return score - slope(b, h) * (position(b, h, q) - k).abs().to(torch.float32)
 
     return distanced
+
+
+def _shift(problem: Problem) -> ScoreMod | None:
+    """What spans of keys add; mask_mod hides those that are hidden."""
+    spans = _spans(problem)
+    if not spans:
+        return None
+
+    def shifted(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        for low, high, added in spans:
+            inside = (low(b, h, q) <= k) & (k < high(b, h, q)) & (added() > -torch.inf)
+            score = torch.where(inside, score + added(), score)
+        return score
+
+    return shifted
+
+
+def _spans(problem: Problem) -> list[tuple[Look, Look, Look]]:
+    """Start, stop and what is added, of each span."""
+    spans = problem.rows.spans
+    if spans is None:
+        return []
+    start, stop = (table.to(torch.int32).unbind() for table in (spans.start, spans.stop))
+    added = spans.added.float().to(spans.start.device).unbind()
+    tables = zip(start, stop, added, strict=True)
+    return [(_table(low), _table(high), _table(number)) for low, high, number in tables]
 
 
 def _table(tensor: Tensor) -> Look:

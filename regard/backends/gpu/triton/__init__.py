@@ -17,12 +17,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends._objections import (
-    THREE_DTYPES,
-    objection_to_dtype,
-    objection_to_length,
-    objection_to_spans,
-)
+from regard.backends._objections import THREE_DTYPES, objection_to_dtype, objection_to_length
 from regard.backends.gpu.hardware import why_no_triton
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.errors import Error
@@ -47,11 +42,7 @@ def objection_to_reading(problem: Problem) -> str | None:
         return "torch.compile cannot trace kernels that take tensors in a tuple"
     if not 0 < width <= _WIDEST:
         return f"head dimension {width} is not between 1 and {_WIDEST}"
-    return (
-        objection_to_dtype(problem, *THREE_DTYPES)
-        or objection_to_length(problem, _LONGEST)
-        or objection_to_spans(problem)
-    )
+    return objection_to_dtype(problem, *THREE_DTYPES) or objection_to_length(problem, _LONGEST)
 
 
 def objection_to(spec: KernelSpec) -> str | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard._shapes import Int
+from regard.mask.spans import Spans
 from regard.problem import Problem
 
 
@@ -76,11 +77,16 @@ class Inputs(NamedTuple):
     allowed: Tensor | None
     bias: Tensor | None
     alibi: Tensor | None
+    span_start: Tensor | None
+    span_stop: Tensor | None
+    span_added: Tensor | None
     query_strides: tuple[int, ...]
     key_strides: tuple[int, ...]
     interval_strides: tuple[int, ...]
     allowed_strides: tuple[int, ...]
     bias_strides: tuple[int, ...]
+    span_strides: tuple[int, ...]
+    spans: int
     heads: int
     groups: int
     queries: int
@@ -157,6 +163,7 @@ class Launch:
         if bias is not None and bias.dtype == torch.float64:
             bias = bias.float()
         allowed = None if allowed is None else allowed.view(torch.uint8)
+        span_start, span_stop, span_added = _span_tables(problem.rows.spans, query.device)
         return Inputs(
             query=query,
             key=key,
@@ -166,11 +173,16 @@ class Launch:
             allowed=allowed,
             bias=bias,
             alibi=self.per_head(problem.alibi),
+            span_start=span_start,
+            span_stop=span_stop,
+            span_added=span_added,
             query_strides=query.stride()[:3],
             key_strides=key.stride()[:3],
             interval_strides=spread_strides(self.start),
             allowed_strides=spread_strides(allowed),
             bias_strides=spread_strides(bias),
+            span_strides=spread_strides(span_start),
+            spans=0 if span_start is None else len(span_start),
             heads=problem.heads[1],
             groups=problem.key.shape[1],
             queries=problem.queries,
@@ -212,6 +224,13 @@ def spread_strides(tensor: Tensor | None) -> tuple[int, ...]:
         return (0, 0, 0, 0)
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tuple(0 if size == 1 else stride for size, stride in pairs)
+
+
+def _span_tables(spans: Spans | None, device: torch.device) -> tuple[Tensor | None, ...]:
+    if spans is None:
+        return None, None, None
+    start, stop = (t.to(torch.int32).contiguous() for t in (spans.start, spans.stop))
+    return start, stop, spans.added.float().to(device)
 
 
 def _with_dense_rows(tensor: Tensor) -> Tensor:

@@ -122,7 +122,8 @@ def log_weights(
     logsumexp, row = _spread(logsumexp, KEYS_FIRST), _spread(row, KEYS_FIRST)
     column = _spread(column, not KEYS_FIRST)
     softcap, alibi, bias, allowed = inputs.softcap, inputs.alibi, inputs.bias, inputs.allowed
-    if softcap is None and bias is None and alibi is None:
+    spans = inputs.span_start
+    if softcap is None and bias is None and alibi is None and spans is None:
         logs = products * (inputs.scale * LOG2_E) - logsumexp
     else:
         scores = products * inputs.scale
@@ -136,10 +137,15 @@ def log_weights(
             added = _load_entries(bias, inputs.bias_strides, inputs, place, row, column)
             added = added.to(tl.float32)
             scores += tl.where(added == -float("inf"), 0.0, added)
+        if spans is not None:
+            shift = _load_spans(inputs, place, row, column)
+            scores += tl.where(shift == -float("inf"), 0.0, shift)
         logs = scores * LOG2_E - logsumexp
     logs = tl.maximum(logs, LOWEST, propagate_nan=tl.PropagateNan.ALL)
     if bias is not None:
         logs = tl.where(added == -float("inf"), added, logs)
+    if spans is not None:
+        logs = tl.where(shift == -float("inf"), shift, logs)
     if EDGE:
         start, stop = _spread(interval[0], KEYS_FIRST), _spread(interval[1], KEYS_FIRST)
         logs = tl.where((column >= start) & (column < stop), logs, -float("inf"))
@@ -156,6 +162,22 @@ def _spread(numbers, ACROSS: tl.constexpr):
         return numbers[None, :]
     else:  # noqa: RET505 - only the branch that is taken compiles
         return numbers[:, None]
+
+
+@triton.jit
+def _load_spans(inputs, place, row, column):
+    """Sum what spans of keys add to the scores of a tile; −∞ where one hides a key."""
+    batch, head = place
+    strides = inputs.span_strides
+    at = batch * strides[1] + head * strides[2] + row.to(tl.int64) * strides[3]
+    total = tl.zeros_like((row + column).to(tl.float32))
+    for span in range(inputs.spans):
+        own = at + tl.cast(span, tl.int64) * strides[0]
+        start = tl.load(inputs.span_start + own, mask=row < inputs.queries, other=0)
+        stop = tl.load(inputs.span_stop + own, mask=row < inputs.queries, other=0)
+        added = tl.load(inputs.span_added + span)
+        total += tl.where((column >= start) & (column < stop), added, 0.0)
+    return total
 
 
 @triton.jit
