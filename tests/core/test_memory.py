@@ -39,6 +39,12 @@ WORK = {
     pattern.read(TopK(8), Entropy(), Received(), Distance(), Offsets(64), Mass([0]), Image(99, 99))
     pattern.verify(rows=4)
     pattern @ value, value.mT @ pattern, pattern[0, 7:9, :], pattern[1, :, 5], pattern[2].shape""",
+    "hidden spans": """
+    query, key, value = torch.randn(3, 4 * length, 16).unbind()  # of one head, four times the size
+    amid = slice(length, 2 * length)
+    mask = regard.causal() & regard.hide(amid, queries=slice(2 * length, None)) & regard.hide(-9)
+    context, pattern = regard.attention_with_pattern(query, key, value, mask=mask)
+    pattern.read(Entropy(), Received()), pattern[7:9]""",
 }
 
 

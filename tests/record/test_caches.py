@@ -25,6 +25,7 @@ from support.caches import (
 from torch import nn
 
 import regard
+from regard.mask.hiding import add_to_scores
 from regard.record import RecordError
 
 
@@ -57,6 +58,57 @@ def test_grouped_heads(groups):
     (pattern,) = recording.attentions
     close(pattern, exact(query, key.repeat_interleave(6 // groups, 1)))
     assert pattern.problem.key.shape[1] == groups
+
+
+class Own(nn.Module):
+    """A layer of this package's attention, whose mask hides and shifts spans of keys."""
+
+    def forward(self, query, key, mask):
+        return regard.attention(query, key, key, mask=mask)
+
+
+def test_spans_of_each_step_are_put_together():
+    """Those of the first rows are fewer than those of later ones, and in other heads."""
+    layer, (query, key) = Own(), sequence()
+    mask = (
+        regard.causal()
+        & regard.hide(2, queries=[3, 7])
+        & regard.hide([1, 4], queries=slice(PROMPT, None), heads=0)
+        & add_to_scores(0.7, slice(0, 3), queries=slice(4, 8))
+    )
+    with regard.record(layer) as recording:
+        for start, stop in STEPWISE:
+            layer(query[..., start:stop, :], key[..., :stop, :], mask)
+    (pattern,) = recording.attentions
+    visible, added = CAUSAL.repeat(H, 1, 1), torch.zeros(T, T)
+    visible[:, [3, 7], 2] = False
+    visible[0, PROMPT:, [1, 4]] = False
+    added[4:8, :3] = 0.7
+    scores = query.double() @ key.double().mT / 2 + added
+    close(pattern, torch.softmax(scores.masked_fill(~visible, -math.inf), -1))
+
+
+def test_spans_are_counted_from_the_keys_that_a_call_has():
+    layer, (query, key), size = Own(), sequence(), 4
+    with regard.record(layer) as recording:
+        for t in range(T):
+            first = max(0, t + 1 - size)
+            layer(query[..., t : t + 1, :], key[..., first : t + 1, :], regard.hide(slice(1, 2)))
+    (pattern,) = recording.attentions
+    visible = CAUSAL.triu(1 - size)
+    for t in range(1, T):
+        visible[t, max(0, t + 1 - size) + 1] = False
+    close(pattern, exact(query, key, visible=visible))
+
+
+@pytest.mark.parametrize("other", [2, 3])
+def test_calls_that_hide_other_keys_are_other_patterns(other):
+    layer, (query, key) = nn.Module(), sequence()
+    masks = [regard.causal() & regard.hide(n, queries=slice(5, None)) for n in (2, other)]
+    layer.forward = lambda: [regard.attention(query, key, key, mask=mask) for mask in masks]
+    with regard.record(layer) as recording:
+        layer()
+    assert len(recording) == len({2, other})
 
 
 def test_a_padded_prompt():

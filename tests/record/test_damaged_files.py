@@ -150,6 +150,13 @@ ENTRIES = {
     "bias": lambda index, entry: entry.update(bias=entry["query"]),
     "allowed": lambda index, entry: entry.update(allowed=entry["query"]),
     "logsumexp": lambda index, entry: entry.update(logsumexp=entry["key"]),
+    "spans": lambda index, entry: entry.update(spans=3),
+    "spans of other rows": lambda index, entry: entry.update(
+        spans=[entry["key"], entry["key"], [None, None]]
+    ),
+    "spans without numbers": lambda index, entry: entry.update(
+        spans=[entry["query"], entry["query"], []]
+    ),
 }
 
 

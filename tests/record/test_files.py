@@ -31,6 +31,14 @@ def test_a_saved_recording_loads_the_same(tmp_path, run, kept, read):
     equal(recording, regard.load(tmp_path))
 
 
+@pytest.mark.parametrize(("run", "version"), [("documents", 2), ("spans", 3)])
+def test_only_files_with_spans_are_too_new_for_what_reads_no_spans(tmp_path, run, version):
+    saved(tmp_path, RUNS[run])
+    index = json.loads((tmp_path / "recording.json").read_text())
+    assert index["version"] == version
+    assert [("spans" in layer) for layer in index["layers"]] == [run == "spans"]
+
+
 def test_a_generation_with_tokens_loads_the_same(tmp_path):
     query, key = torch.randn(2, B, H, L, D)
     layer = torch.nn.Module()
@@ -143,7 +151,8 @@ def test_a_recording_of_the_former_version_is_read(tmp_path, run):
     former(tmp_path)
     equal(recording, regard.load(tmp_path))
     regard.load(tmp_path).save(tmp_path, overwrite=True)
-    assert json.loads((tmp_path / "recording.json").read_text())["version"] == 2
+    version = json.loads((tmp_path / "recording.json").read_text())["version"]
+    assert version == (3 if run == "spans" else 2)
     equal(recording, regard.load(tmp_path))
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import torch
 
 import regard
+from regard.mask.hiding import add_to_scores
 from support import oracle
 from support.own_readout import SquaredWeights
 
@@ -63,6 +64,7 @@ LEFT = torch.arange(L) >= torch.tensor([[3], [11]])
 NOTHING_OF_ONE = (torch.arange(L) < 13) & torch.tensor([[True], [False]])
 STARTS = (torch.arange(L) * 7) % 17
 CAUSAL = regard.causal()
+SHIFT = 0.7
 
 # Of one rounding: sums are of some ten numbers near 1. A half precision rounds each partial
 # context, and in the backward pass each block's part of a gradient.
@@ -89,6 +91,17 @@ PROBLEMS = {
         options={"scale": 0.7, "softcap": 1.3},
         sink=True,
         alibi=True,
+    ),
+    "hidden spans": Problem(
+        CAUSAL
+        & regard.hide(slice(3, 9), queries=slice(5, None))
+        & regard.hide(slice(7, 19, 2), queries=[11, 14, 20, 22], heads=[0, 3, 5])
+        & regard.hide(slice(None), queries=17),
+        sink=True,
+        alibi=True,
+    ),
+    "shifted spans": Problem(
+        CAUSAL & regard.hide(6) & add_to_scores(SHIFT, slice(2, 12)), torch.float64
     ),
     "a sequence that sees nothing": Problem(regard.padding(NOTHING_OF_ONE), sink=True),
     "NaN that nobody sees": Problem(
@@ -121,6 +134,8 @@ READ = (
     "window ahead",
     "everything at once",
     "at once in float64",
+    "hidden spans",
+    "shifted spans",
     "a sequence that sees nothing",
     "more keys than queries",
 )
@@ -141,7 +156,16 @@ def exact(name):
     visible = mask.visible(query.shape[-2], key.shape[-2], problem.heads)
     visible = visible.reshape(*query.shape[:3], -1)
     numbers = {name: drawn.get(name) for name in ("alibi", "sink")}
+    shift = torch.zeros(visible.shape, dtype=torch.float64)
+    shift[..., 2:12] = SHIFT * (name == "shifted spans")
     actual = oracle.attend(
-        query, key, value, visible=visible, positions=positions, **numbers, **problem.options
+        query,
+        key,
+        value,
+        visible=visible,
+        positions=positions,
+        bias=shift,
+        **numbers,
+        **problem.options,
     )
     return SimpleNamespace(query=query, exact=actual, visible=visible, positions=positions)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import regard
+from regard.mask.hiding import add_to_scores
 from regard.record import _files
 
 B, H, L, S, D = 2, 3, 5, 7, 4
@@ -62,6 +63,12 @@ RUNS = {
     "alibi": lambda: own(alibi=0.5 ** torch.arange(1, 7), mask=regard.causal()),
     "sink": lambda: own(sink=torch.randn(6)),
     "softcap": lambda: own(softcap=2.0),
+    "spans": lambda: own(
+        mask=regard.causal()
+        & regard.hide(slice(1, 3), queries=[5, 6], heads=[0, 4])
+        & regard.hide(5)
+        & add_to_scores(0.1, slice(0, 4))
+    ),
     "everything": lambda: own(
         mask=regard.causal() & regard.padding(PADDING) & regard.dense(GAPS),
         bias=BIAS,
