@@ -12,6 +12,7 @@ import json, sys, traceback, warnings
 import torch, regard
 from torch.export import Dim, export
 from torch.fx.experimental.proxy_tensor import make_fx
+from regard.mask.hiding import add_to_scores
 
 warnings.simplefilter("ignore")  # torch's own, of what it will deprecate
 kind, dtype = sys.argv[1], getattr(torch, sys.argv[2])
@@ -29,12 +30,18 @@ OPTIONS = {
     "top left": {"mask": regard.causal(offset=0)},
     "window": {"mask": regard.causal() & regard.window(3), "scale": -0.3},
     "prefix": {"mask": regard.prefix(2), "softcap": 3.0},
+    "spans": {
+        "mask": regard.causal()
+        & regard.hide(1, queries=slice(2, None, 2), heads=[0, 4])
+        & regard.hide(slice(None), queries=-2)
+        & add_to_scores(0.7, slice(-2, None))
+    },
     "dropout": {"mask": regard.causal(), "dropout": 0.5},
     "numbers": {"alibi": torch.arange(1.0, 1 + H), "sink": torch.ones(H)},
 }
 
 if dtype == torch.float64:  # written out, in many operators that take their time
-    OPTIONS = {name: OPTIONS[name] for name in ("window", "dropout")}
+    OPTIONS = {name: OPTIONS[name] for name in ("window", "spans", "dropout")}
 
 def seeded(call, *tensors):
     torch.manual_seed(7)

@@ -125,7 +125,9 @@ def main():
         "bias": torch.zeros(L, L, dtype=torch.bfloat16),
         "alibi": torch.ones(H),
         "sink": torch.zeros(H),
-        "mask": regard.causal() & regard.dense(torch.ones(L, L, dtype=torch.bool)),
+        "mask": regard.causal()
+        & regard.dense(torch.ones(L, L, dtype=torch.bool))
+        & regard.hide(slice(9, 99), queries=slice(200, None)),
     }
     actual = [
         *report("plain", [LogSumExp()], known=False),
