@@ -215,7 +215,7 @@ class ScoreChange:
                 chosen = chosen | ((index >= first) & (index < stop))
             touched = touched & chosen
         return [
-            (torch.where(touched, first, 0), torch.where(touched, stop, 0))
+            (touched * first, touched * stop)  # no `where`, for which a graph fixes a symbol
             for first, stop in _runs(self.keys, keys, "keys")
         ]
 
@@ -255,9 +255,11 @@ def _runs(indices: tuple[int, ...] | slice | None, size: int, name: str) -> list
             numbers = f"0 … {size - 1}" if size else "none"
             raise IndexError(f"{name} holds {number}, but there are {size} {name}: {numbers}")
     runs: list[tuple[int, int]] = []
-    for number in sorted({number + size if number < 0 else number for number in indices}):
-        adjacent = bool(runs) and runs[-1][1] == number
-        runs[-1:] = [(runs[-1][0], number + 1)] if adjacent else [*runs[-1:], (number, number + 1)]
+    for number in sorted(number + size if number < 0 else number for number in indices):
+        if runs and number <= runs[-1][1]:
+            runs[-1] = runs[-1][0], number + 1
+        else:
+            runs.append((number, number + 1))
     return runs
 
 
@@ -282,9 +284,12 @@ def _holds(
         if stop is not None:
             held = held & (positions < (stop + size if stop < 0 else stop))
         return held
-    numbers = [number + size if number < 0 else number for number in indices]
-    known = torch.tensor([n for n in numbers if n >= 0], dtype=torch.int64, device=positions.device)
-    return torch.isin(positions, known)
+    held = torch.zeros_like(positions, dtype=torch.bool)
+    for number in indices:
+        place = number + size if number < 0 else number
+        if place >= 0:
+            held = held | (positions - place == 0)
+    return held
 
 
 def _text(indices: tuple[int, ...] | slice) -> str:
