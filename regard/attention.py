@@ -53,7 +53,7 @@ def attention(
             (Ainslie et al. 2023, arXiv:2305.13245).
         value: ``(B, G, S, Dv)``.
         mask: which keys each query may see, as made by `causal`, `window`, `documents`,
-            `padding`, `prefix`, `dense` and joined by ``&``; None for all.
+            `padding`, `prefix`, `hide`, `dense` and joined by ``&``; None for all.
         scale: factor on the scores; None is 1/√D.
         softcap: cap·tanh(score/cap) after scaling (Gemma Team 2024, arXiv:2408.00118, section 2).
         bias: added after the softcap, broadcastable to ``(B, H, L, S)``; −inf hides a key.

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -37,10 +38,8 @@ class Spans:
 
     def hidden(self, rows: slice, columns: slice) -> Bool[Tensor, "b h l s"]:
         """Write out which keys of a block are hidden."""
-        hides = self.hides
-        return torch.stack(
-            [inside & hides[i] for i, inside in enumerate(self._blocks(rows, columns))]
-        ).any(0)
+        blocks = zip(self.hides.unbind(), self._blocks(rows, columns), strict=True)
+        return reduce(torch.logical_or, (inside & hides for hides, inside in blocks))
 
     def added_block(
         self, rows: slice, columns: slice, dtype: torch.dtype
