@@ -91,11 +91,6 @@ def objection_to_dropout(problem: Problem) -> str | None:
     return f"dropout={problem.dropout} would not be reproducible; set it to 0"
 
 
-def objection_to_spans(problem: Problem) -> str | None:
-    """Object to spans of keys that are hidden or shifted amid a row's interval."""
-    return None if problem.rows.spans is None else "its mask hides or shifts spans of keys"
-
-
 def objection_to_softcap(problem: Problem) -> str | None:
     """Object to a softcap."""
     if problem.softcap is None:
