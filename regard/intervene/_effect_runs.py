@@ -161,7 +161,7 @@ def _call_of(run: Any) -> tuple[Callable[[nn.Module, int], Any], Mapping[str, An
                 f"run must be token ids (T,) or (1, T), but is {run.dtype} of shape "
                 f"{tuple(run.shape)}; of a batch, give one sequence at a time"
             )
-        return lambda model, copies: model(ids.expand(copies, -1)), {"input_ids": ids}
+        return lambda model, copies: model(ids.repeat(copies, 1)), {"input_ids": ids}
     if isinstance(run, Mapping):
         inputs = dict(run)
         if inputs.get("past_key_values") is not None:
@@ -188,7 +188,7 @@ def _copies(inputs: Mapping[str, Any], copies: int) -> dict[str, Any]:
     def each(value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.ndim or len(value) != 1:
             return value  # such as positions (T,), the same for all
-        return value.expand(copies, *value.shape[1:])
+        return value.repeat(copies, *(1,) * (value.ndim - 1))
 
     return {name: each(value) for name, value in inputs.items()}
 

@@ -89,6 +89,28 @@ def test_gradients_point_where_ablation_goes(model, inputs):
     assert check.rank_correlation > 0.4
 
 
+def test_pictures_have_patches_for_keys():
+    torch.manual_seed(0)
+    sizes = {name: size for name, size in SIZES.items() if name != "vocab_size"}
+    config = hf.ViTConfig(image_size=8, patch_size=4, num_labels=5, **sizes)
+    model = randomize(hf.ViTForImageClassification(config)).eval()
+    inputs = {"pixel_values": torch.randn(1, 3, 8, 8)}
+
+    def target(output):
+        return output.logits[:, 3]
+
+    heads = regard.effects(model, inputs, target)
+    for (layer, head), value in zip(heads.places, heads.values.flatten().tolist(), strict=True):
+        changed = one_by_one(
+            model, inputs, target, partial(Intervention.ablate, layers=layer, heads=head)
+        )
+        assert value == pytest.approx(changed - heads.unchanged, abs=1e-5)
+    keys = regard.effects(model, inputs, target, over="keys", spans=[(1, 3)], heads=[0, 1])
+    where = partial(Intervention.knock_out, keys=[1, 2], queries=slice(3, None), heads=[0, 1])
+    changed = one_by_one(model, inputs, target, where)
+    assert float(keys.values[0]) == pytest.approx(changed - keys.unchanged, abs=1e-5)
+
+
 def test_an_encoder_s_decoder():
     torch.manual_seed(0)
     config = hf.T5Config(
