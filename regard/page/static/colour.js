@@ -2,12 +2,15 @@
  * The colour of a weight: one hue, from the page's ground to near-black (light) or near-white (dark).
  * Lightness rises or falls evenly along it, so it survives greyscale and any colour-blindness.
  *
- * @typedef {{kind: "log"|"linear", low: number, high: number, exceeded?: boolean}} Scale
+ * @typedef {{kind: "log"|"linear", low: number, high: number, exceeded?: boolean, signed?: boolean}} Scale
+ *   signed: from −high to high, with 0 in the middle
  */
 
 import { context2d } from "./canvas.js";
 
 const HUE = 42 * (Math.PI / 180);
+/** The hue of what is less than it was. */
+const COLD = 245 * (Math.PI / 180);
 
 /**
  * Lightness and chroma in OKLCH at a place 0 … 1.
@@ -32,10 +35,27 @@ export function ramp(theme) {
   return ramps[theme];
 }
 
+/** Lightness and chroma of a difference, 0 … 1 of the greatest. @type {typeof RAMPS} */
+const DIFFERENCES = {
+  light: (t) => [0.985 - 0.545 * t, 0.003 + 0.15 * Math.sin((Math.PI / 2) * t ** 0.8)],
+  dark: (t) => [0.215 + 0.565 * t, 0.004 + 0.14 * Math.sin((Math.PI / 2) * t ** 0.8)],
+};
+
+/** 256 colours of a difference, from the least over 0, which is the ground, to the greatest. */
+export function differenceRamp(/** @type {Theme} */ theme) {
+  ramps[`difference, ${theme}`] ??= Uint8ClampedArray.from(
+    Array.from({ length: 256 }, (_, level) => {
+      const t = (2 * level) / 255 - 1;
+      return srgb(...DIFFERENCES[theme](Math.abs(t)), t < 0 ? COLD : HUE);
+    }).flat(),
+  );
+  return ramps[`difference, ${theme}`];
+}
+
 /** A colour of OKLCH in sRGB, with as much chroma as the screen has at that lightness. */
-function srgb(/** @type {number} */ lightness, /** @type {number} */ chroma) {
+function srgb(/** @type {number} */ lightness, /** @type {number} */ chroma, hue = HUE) {
   for (let c = chroma; ; c -= 0.004) {
-    const [a, b] = [Math.cos(HUE) * Math.max(c, 0), Math.sin(HUE) * Math.max(c, 0)];
+    const [a, b] = [Math.cos(hue) * Math.max(c, 0), Math.sin(hue) * Math.max(c, 0)];
     const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
     const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
     const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
@@ -72,6 +92,12 @@ export function scaleFor(kind, most, exact) {
   return { kind, low: kind === "log" ? high * 10 ** -DECADES : 0, high };
 }
 
+/** The scale of a difference, up to a round number above the greatest. @returns {Scale} */
+export function differenceScale(/** @type {ColourKind} */ kind, /** @type {number} */ most) {
+  const high = Math.min(1, ceiling(Math.max(most, FAINTEST)));
+  return { kind, low: kind === "log" ? high * 10 ** -DECADES : 0, high, signed: true };
+}
+
 function ceiling(/** @type {number} */ value) {
   const base = 10 ** Math.floor(Math.log10(value));
   return (
@@ -80,16 +106,21 @@ function ceiling(/** @type {number} */ value) {
   );
 }
 
-/** Where a value lies on a scale, 0 … 1. */
+/** Where a value lies on a scale, 0 … 1. @returns {number} */
 export function place(/** @type {Scale} */ scale, /** @type {number} */ value) {
+  if (scale.signed) return (1 + Math.sign(value) * place({ ...scale, signed: false }, Math.abs(value))) / 2;
   if (!(value > 0)) return 0;
   const t = scale.kind === "log" ? 1 + Math.log10(value / scale.high) / DECADES : value / scale.high;
   return Math.max(0, Math.min(1, t));
 }
 
+/** The colours of a scale, 256 of them. */
+const coloursOf = (/** @type {Scale} */ scale, /** @type {Theme} */ theme) =>
+  scale.signed ? differenceRamp(theme) : ramp(theme);
+
 /** All colours in a row, as a picture: the scale. */
-export function rampPicture(/** @type {Theme} */ theme) {
-  const colours = ramp(theme);
+export function rampPicture(/** @type {Scale} */ scale, /** @type {Theme} */ theme) {
+  const colours = coloursOf(scale, theme);
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [256, 1];
   const context = context2d(canvas);
@@ -113,7 +144,7 @@ export function picture({ values, rows, columns, offset = 0 }, scale, theme, hid
   const context = context2d(canvas);
   const image = context.createImageData(canvas.width, canvas.height);
   const pixels = image.data;
-  const colours = ramp(theme);
+  const colours = coloursOf(scale, theme);
   for (let i = 0, at = 0; i < rows; i++) {
     for (let j = 0; j < columns; j++, at++) {
       if (hidden?.(i, j)) continue;

@@ -6,7 +6,7 @@ import { fill, outline, write } from "./canvas.js";
 import { fitted, skipped, tickText, ticks } from "./axes.js";
 import { place as placed, rampPicture } from "./colour.js";
 import { paintCuts } from "./draw_cuts.js";
-import { end, weight } from "./format.js";
+import { end, signed, weight } from "./format.js";
 import { unitOf } from "./quantities.js";
 import { whole } from "./zoom.js";
 
@@ -38,13 +38,14 @@ export function layout(width, height, length, letters = 14) {
 }
 
 /**
- * Token and cell under a point, or null beside the map.
+ * Token and cell under a point, or null beside the map; there the nearest, if that is asked for.
  * @param {Layout} place @param {Zoom|null} zoom @param {number} length @param {number} x @param {number} y
  */
-export function hit(place, zoom, length, x, y) {
+export function hit(place, zoom, length, x, y, nearest = false) {
   const now = zoom ?? whole(length);
   const cell = place.side / now.span;
-  const [dx, dy] = [x - place.left, y - place.top];
+  const inside = (/** @type {number} */ d) => (nearest ? Math.max(0, Math.min(place.side - 1e-6, d)) : d);
+  const [dx, dy] = [inside(x - place.left), inside(y - place.top)];
   if (dx < 0 || dy < 0 || dx >= place.side || dy >= place.side) return null;
   const at = (/** @type {number} */ first, /** @type {number} */ d) =>
     Math.min(length - 1, Math.floor(first + d / cell));
@@ -105,10 +106,16 @@ function paintNumbers(surface, { place, inks, numbers, scale, causal }, now, cel
     for (let key = Math.floor(now.keys); key < Math.min(keys[1], now.keys + now.span); key++) {
       if (causal && key > query) continue;
       const value = values[(query - queries[0]) * columns + (key - keys[0])];
-      const colour = placed(scale, value) > pale ? inks.paper : inks.ink;
+      const depth = scale.signed ? Math.abs(2 * placed(scale, value) - 1) : placed(scale, value);
+      const colour = depth > pale ? inks.paper : inks.ink;
       const at = (/** @type {number} */ first, /** @type {number} */ token) => (token + 0.5 - first) * cell;
       const [x, y] = [place.left + at(now.keys, key), place.top + at(now.queries, query)];
-      write(surface, weight(value), x, y, { font, colour, align: "center", baseline: "middle" });
+      write(surface, scale.signed ? signed(value, 3) : weight(value), x, y, {
+        font,
+        colour,
+        align: "center",
+        baseline: "middle",
+      });
     }
   }
 }
@@ -303,16 +310,16 @@ export function paintOverview(surface, { size, picture, zoom, length, inks }) {
 export function paintScale(surface, { x = 0, y = 0, width, scale, inks, value = null }) {
   const height = 10;
   surface.imageSmoothingEnabled = true;
-  surface.drawImage(rampPicture(inks.theme), x, y + 7, width, height);
+  surface.drawImage(rampPicture(scale, inks.theme), x, y + 7, width, height);
   outline(surface, inks.line, 1, x + 0.5, y + 6.5, width - 1, height + 1);
   const note = { font: `${LABEL}px ${inks.sans}`, colour: inks.soft };
   surface.font = note.font;
-  const low = scale.kind === "log" ? `≤ ${end(scale.low)}` : "0";
+  const low = scale.signed ? `−${end(scale.high)}` : scale.kind === "log" ? `≤ ${end(scale.low)}` : "0";
   const high = `${scale.exceeded ? "≥ " : ""}${end(scale.high)}`;
   const between = width - surface.measureText(low).width - surface.measureText(high).width;
   write(surface, low, x, y + 31, note);
   write(surface, high, x + width, y + 31, { ...note, align: "right" });
-  const caption = `weight, ${scale.kind}`;
+  const caption = scale.signed ? "0" : `weight, ${scale.kind}`;
   const middle = x + surface.measureText(low).width + between / 2;
   if (surface.measureText(caption).width < between - 12)
     write(surface, caption, middle, y + 31, { ...note, align: "center" });

@@ -6,7 +6,7 @@ import { paintReadouts } from "./draw_readouts.js";
 import { gridSize, heading, paintGrid, thumbnail } from "./draw_thumbnail.js";
 import { placeName } from "./format.js";
 import { ordered } from "./heads.js";
-import { columns, scaleNow } from "./map.js";
+import { columns } from "./map.js";
 import { during } from "./pending.js";
 import { awaitAnswer } from "./answers.js";
 import { wordsFor } from "./quantities.js";
@@ -84,14 +84,10 @@ function exportMap(/** @type {string} */ kind) {
       surface.restore();
       const figures = source.average === "head" && figuresOf(source.layer, source.head, source.heads);
       heading(surface, `${placeName(source.run, source)}${figures ? `: ${figures.role}` : ""}`, x + 8, 20, look);
+      const scale = column.scale();
+      if (k === 0 || scale.signed)
+        paintScale(surface, { x: x + column.place.left, y: height - 40, width: 190, scale, inks: look });
       x += widths[k] + gap;
-    });
-    paintScale(surface, {
-      x: seen[0].place.left,
-      y: height - 40,
-      width: 190,
-      scale: scaleNow(),
-      inks: look,
     });
   });
 }

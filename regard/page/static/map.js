@@ -1,11 +1,12 @@
 /** A column of the map panel: which head, its picture, and what the pointer does to it. */
 import * as api from "./api.js";
-import { picture, scaleFor } from "./colour.js";
+import { differenceScale, picture, scaleFor } from "./colour.js";
 import { byId, fillSelect, framed, make, markStale, settled } from "./dom.js";
 import { hit, layout, paintMap } from "./draw_map.js";
 import { count, meanOf, named, placeName } from "./format.js";
 import { listen } from "./gestures.js";
 import { awaitAnswer } from "./answers.js";
+import { DIFFERENCE, isDifference, differenceChoice, subtract } from "./difference.js";
 import { cutsOn, drawSpan } from "./cut.js";
 import { readoutOf } from "./quantities.js";
 import {
@@ -54,10 +55,12 @@ export class MapColumn {
     this.chip = make("span", { className: "chip" });
     this.meaning = make("span", { className: "about" });
     this.stale = make("span", { className: "stale", textContent: "drawing …", hidden: true });
+    const choice = side === "second" ? differenceChoice() : null;
     this.title = make(
       "div",
       { className: "title" },
       this.name,
+      choice,
       make("label", {}, "Layer ", this.layerSelect),
       make("label", {}, "Head ", this.headSelect),
       this.chip,
@@ -73,7 +76,7 @@ export class MapColumn {
     this.#ask = settled(12, () => this.#load());
     new ResizeObserver(() => this.#resized()).observe(this.field);
     document.addEventListener("inks", () => this.#recolour());
-    subscribe("hover query key changes cutForm", () => this.redraw());
+    subscribe("hover query key changes cutForm difference", () => this.redraw());
     subscribe("colour fit", () => this.#recolour());
     subscribe("run layer head average compare wide zoom", () => this.#changed());
     subscribe("heads layer head average compare active run", () => this.#titled());
@@ -143,7 +146,8 @@ export class MapColumn {
         set({ hover: { ...at, side: this.side } });
       },
       draw: (x0, y0, x, y) => {
-        const [from, to] = [spot(x0, y0), this.#nearest(x, y)];
+        const { run, zoom } = this.source();
+        const [from, to] = [spot(x0, y0), run && hit(this.place, zoom, run.length, x, y, true)];
         return Boolean(from && to && drawSpan(from, to));
       },
       pan: (dx, dy, x, y) => {
@@ -153,14 +157,6 @@ export class MapColumn {
       },
       zoom: (factor, x, y) => this.zoomBy(factor, inside(x, y)),
     });
-  }
-
-  /** The cell that is nearest to a point, which may be beside the map. */
-  #nearest(/** @type {number} */ x, /** @type {number} */ y) {
-    const { run, zoom } = this.openSourceOf();
-    const { left, top, side } = this.place;
-    const inside = (/** @type {number} */ at) => Math.max(0, Math.min(side - 1e-6, at));
-    return hit(this.place, zoom, run.length, left + inside(x - left), top + inside(y - top));
   }
 
   #titled() {
@@ -190,7 +186,7 @@ export class MapColumn {
     this.meaning.title = this.meaning.textContent;
     for (const one of [this.chip, this.meaning])
       markStale(one, average === "head" && figures && figures.run !== run.id);
-    this.name.hidden = get().compare === "off";
+    this.name.hidden = get().compare === "off" || (get().compare === "change" && this.side === "second");
     this.name.textContent = sideTitle(this.side);
     this.root.classList.toggle("active", activeSide() === this.side);
   }
@@ -306,11 +302,26 @@ export class MapColumn {
     return { canvas, queries, keys, block };
   }
 
+  /** What is drawn, of the whole and of the window: weights, or what became of them. */
+  layers() {
+    if (!isDifference(this.side)) return { coarse: this.coarse, sharp: this.sharp };
+    const [coarse, sharp] = [columns.first.coarse, columns.first.sharp];
+    return { coarse: subtract(coarse, this.coarse), sharp: subtract(sharp, this.sharp) };
+  }
+
+  /** The scale of its colours. */
+  scale() {
+    const { coarse, sharp } = this.layers();
+    const most = (get().fit ? sharp : (coarse ?? sharp))?.greatest ?? 0;
+    return isDifference(this.side) ? differenceScale(get().colour, most) : scaleNow();
+  }
+
   /** @returns {MapDrawing} All that the drawing needs; also what is exported. */
   drawing() {
     const { run, zoom } = this.openSourceOf();
-    const scale = scaleNow();
-    const drawn = [this.coarse === this.sharp ? null : this.coarse, this.sharp];
+    const { coarse, sharp } = this.layers();
+    const scale = this.scale();
+    const drawn = [coarse === sharp ? null : coarse, sharp];
     const pictures = drawn.filter((data) => data !== null).map((data) => this.pictureOf(data, scale));
     const [query, key] = [queryNow(this.side), keyNow(this.side)];
     return {
@@ -320,10 +331,10 @@ export class MapColumn {
       length: run.length,
       causal: run.causal,
       pictures,
-      numbers: this.sharp?.exact && this.current() ? this.sharp : null,
+      numbers: sharp?.exact && this.current() ? sharp : null,
       scale,
       labels: run.labels,
-      margins: this.margins?.of === this.wanted ? this.margins : null,
+      margins: this.margins?.of === this.wanted && !scale.signed ? this.margins : null,
       cuts: cutsOn(this.side),
       query: query < run.length ? query : null,
       key: key != null && key < run.length ? key : null,
@@ -345,14 +356,12 @@ export class MapColumn {
       `${count(Math.floor(first))} to ${count(Math.min(run.length, Math.ceil(first + span)) - 1)}`;
     const [query, key] = [queryNow(this.side), keyNow(this.side)];
     const at = `query ${named(run.labels, query)}${key == null ? "" : `, key ${named(run.labels, key)}`}`;
-    this.canvas.setAttribute(
-      "aria-label",
-      `Map of ${placeName(run, this.source())}: queries ${seen(queries)}, keys ${seen(keys)}; at ${at}. Arrows move the query and the key.`,
-    );
+    const what = `${isDifference(this.side) ? DIFFERENCE : "Map"} of ${placeName(run, this.source())}`;
+    this.canvas.ariaLabel = `${what}: queries ${seen(queries)}, keys ${seen(keys)}; at ${at}. Arrows move the query and the key.`;
   }
 }
 
-/** @type {{first: MapColumn, second: MapColumn}} */
+/** @type {Record<SideName, MapColumn>} */
 export const columns = /** @type {any} */ ({});
 
 /**

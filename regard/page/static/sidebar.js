@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import { byId, framed, make, segments, settled } from "./dom.js";
 import { paintOverview, paintScale } from "./draw_map.js";
 import { count, full, named, placeName, signed, weight } from "./format.js";
-import { activeColumn, columns, scaleNow } from "./map.js";
+import { activeColumn, columns } from "./map.js";
 import { awaitAnswer } from "./answers.js";
 import {
   get,
@@ -50,7 +50,7 @@ export function startSidebar() {
     ask();
   });
   subscribe("cell", showCell);
-  subscribe("colour fit strongest zoom cell run compare active hover key query", () => {
+  subscribe("colour fit difference strongest zoom cell run compare active hover key query", () => {
     mark(get().colour);
     draw();
   });
@@ -160,14 +160,19 @@ function facts(/** @type {Spot[]} */ spots, heading = "") {
 function drawSidebar() {
   byId("sidebar").hidden = !runOf("first");
   if (!runOf("first")) return;
-  const scale = scaleNow();
   const column = activeColumn();
+  const scale = column.scale();
   const at = spot(column.side);
-  const value = at.key == null ? null : (at.cell?.weight ?? seen(at));
+  const weights = [at, ...(scale.signed ? [spot("first")] : [])].map((one) => one.cell?.weight ?? seen(one));
+  const [now, before = 0] = weights;
+  const value = at.key == null || now == null || before == null ? null : now - before;
   const width = byId("page").clientWidth <= 1180 ? 130 : 146;
   const canvas = byId("scale");
   paintScale(prepared(canvas, width, 36), { width, scale, inks: inks(), value });
-  canvas.setAttribute("aria-label", `Colour scale, ${scale.kind}, from ${weight(scale.low)} to ${weight(scale.high)}`);
+  canvas.setAttribute(
+    "aria-label",
+    `Colour scale, ${scale.kind}, from ${scale.signed ? signed(-scale.high, 6) : weight(scale.low)} to ${weight(scale.high)}`,
+  );
   const source = column.source();
   if (!source.run) return;
   const all = isWhole(source.zoom, source.run.length);

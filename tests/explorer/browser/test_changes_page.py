@@ -172,3 +172,43 @@ def test_a_recording_says_why_nothing_can_be_changed(show, recorded):
     assert "This is a recording" in page.locator("#changes-none").text_content()
     assert not page.locator("#acts").is_visible()
     assert not page.locator("#switch").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_as_it_is_stands_beside_changed_with_the_difference(
+    show, settled, written, model, plain, scheme
+):
+    page = show(
+        model, "#l=3&h=1&q=9&k=4&e=off.2.1_cut.3.1.9-10.4-5", color_scheme=scheme, width=1600
+    )
+    page.locator("#beside").click()
+    settled(page)
+    assert page.locator(".side-name").first.text_content() == "as it is"
+    assert state(page)["x"] == "change"
+    facts = dict(
+        page.locator("#cross dt").evaluate_all(
+            "(all) => all.map((one) => [one.textContent, one.nextSibling.textContent])"
+        )
+    )
+    assert facts["weight as it is"] == written(plain.cell(3, 1, 9, 4)["weight"])
+    assert facts["weight changed"] == "hidden"
+    page.get_by_role("radio", name="difference").click()
+    settled(page)
+    assert state(page)["d"] == "1"
+    second = page.locator("#map-second canvas")
+    assert second.get_attribute("aria-label").startswith("Difference, changed − as it is")
+    assert "-" not in page.locator("#scale").get_attribute("aria-label")
+    page.locator("#map-second canvas").focus()
+    settled(page)
+    assert "from −" in page.locator("#scale").get_attribute("aria-label")
+    # Both grids: the head is off in the changed one alone.
+    for grid, off in (("#grid", False), ("#grid-second", True)):
+        cell = page.locator(f"{grid} .cell[data-layer='2'][data-head='1']")
+        assert ("off" in cell.get_attribute("class").split()) is off
+    # Without changes there is nothing to compare.
+    page.locator("#chips button").first.click()
+    page.locator("#chips button").first.click()
+    settled(page)
+    assert "x" not in state(page)
+    assert page.locator("#beside").is_disabled()
+    assert page.locator("#map-second").is_hidden()
