@@ -58,9 +58,9 @@ def effects(
 ) -> None:
     """Show what the prediction of the next token rests on.
 
-    Each head in turn is switched off, and each token hidden from all later ones; what the
-    prediction loses stands beside the weight, so that what is looked at and what is needed can be
-    compared.
+    Each head in turn is switched off, and each token hidden from all later ones.
+
+    What the prediction loses stands beside the weight: what is needed beside what is looked at.
 
     Examples:
     regard effects "The cat sat on the mat. The cat sat"

@@ -6,7 +6,9 @@ Axes: H heads, T tokens.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +22,7 @@ from regard.view.terminal import label
 from regard.view.tokens import visible
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from torch import Tensor
 
     from regard._shapes import Float
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["effects_report"]
 
 _ROWS = 8  # of a table; the rest is counted
-_BAR = 14  # terminal cells of the longest bar
+_BAR, _SHORT = 14, 5  # terminal cells of the longest bar, on a wide terminal and on a narrow one
 _LABEL = 16  # terminal cells of a token
 _GAIN = "#4a86c5"  # of a bar that says that the prediction gains
 
@@ -68,49 +70,69 @@ def effects_report(
     yield Text(f"\n{_ABOUT}", "dim")
 
 
-def _heads(effects: Effects, result: ForwardPass, weights: Float[Tensor, "N H T"]) -> Table:
-    table = _table("head", "looks most at")
+@dataclass(frozen=True)
+class _Table:
+    """The largest effects, a row each; on a narrow terminal with a short bar and fewer columns."""
+
+    effects: Effects
+    first: str
+    """The name of the first column."""
+    columns: tuple[str, ...]
+    """Those of the last ones."""
+    rows: Sequence[tuple[str, Effect, tuple[str, ...]]]
+    """The cell of the first column, the effect, and the cells of the last columns."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        count = len(self.columns)
+        boundless = options.update(max_width=sys.maxsize)
+        narrow = [(_SHORT, shown) for shown in range(count, -1, -1)]
+        for bar_cells, shown in [(_BAR, count), *narrow, (0, 0)]:
+            table = self._table(bar_cells, shown)
+            if console.measure(table, options=boundless).maximum <= options.max_width:
+                break
+        yield table
+        if left := count - shown:
+            yield Text(f"… {left} more column{'s' if left > 1 else ''} in a wider terminal", "dim")
+
+    def _table(self, bar_cells: int, shown: int) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column(self.first, no_wrap=True)
+        table.add_column("Δ log p", justify="right", no_wrap=True)
+        table.add_column("", min_width=bar_cells, no_wrap=True)
+        table.add_column("p", justify="right", no_wrap=True)
+        for name in self.columns[:shown]:
+            table.add_column(name, no_wrap=True)
+        most = max((abs(effect.value) for _, effect, _ in self.rows), default=0.0)
+        for name, effect, cells in self.rows:
+            share = abs(effect.value) / most if most else 0.0
+            table.add_row(
+                Text(name),
+                f"{effect.value:+.2f}".replace("-", "−"),
+                bar(share, bar_cells, ACCENT if effect.value < 0 else _GAIN),
+                _probability(self.effects.unchanged + effect.value),
+                *map(Text, cells[:shown]),
+            )
+        return table
+
+
+def _heads(effects: Effects, result: ForwardPass, weights: Float[Tensor, "N H T"]) -> _Table:
+    rows = []
     for effect in effects.largest(_ROWS):
         layer, head = effect.place
         weight, key = weights[layer, head].max(dim=-1)
         looks = f"{float(weight):.2f} {label(int(key), result.tokens[int(key)], _LABEL)}"
-        name = Text(f"{layer}.{head}".rjust(len("head")))
-        table.add_row(name, *_cells(effect, effects), Text(looks))
-    return table
+        rows.append((f"{layer}.{head}".rjust(len("head")), effect, (looks,)))
+    return _Table(effects, "head", ("looks most at",), rows)
 
 
-def _keys(effects: Effects, weights: Float[Tensor, "N H T"]) -> Table:
-    table = _table("token", "largest weight", "mean")
+def _keys(effects: Effects, weights: Float[Tensor, "N H T"]) -> _Table:
+    rows = []
     for effect in effects.largest(_ROWS):
         row = weights[..., slice(*effect.place)].sum(dim=-1)  # (N, H): of a block, all together
         layer, head = divmod(int(row.argmax()), row.shape[1])
-        largest = f"{float(row.max()):.2f} in {layer}.{head}"
-        name = Text(_name(effect.name))
-        table.add_row(name, *_cells(effect, effects), largest, f"{float(row.mean()):.2f}")
-    return table
-
-
-def _table(first: str, *last: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(first, no_wrap=True)
-    table.add_column("Δ log p", justify="right", no_wrap=True)
-    table.add_column("", min_width=_BAR, no_wrap=True)
-    table.add_column("p", justify="right", no_wrap=True)
-    for name in last:
-        table.add_column(name, no_wrap=True)
-    return table
-
-
-def _cells(effect: Effect, effects: Effects) -> tuple[Text, Text, Text]:
-    """The effect, a bar beside the largest one's, and what the probability becomes."""
-    most = abs(effects.largest(1)[0].value)
-    share = abs(effect.value) / most if most else 0.0
-    style = ACCENT if effect.value < 0 else _GAIN
-    return (
-        Text(f"{effect.value:+.2f}".replace("-", "−")),
-        bar(share, _BAR, style),
-        Text(_probability(effects.unchanged + effect.value)),
-    )
+        cells = f"{float(row.max()):.2f} in {layer}.{head}", f"{float(row.mean()):.2f}"
+        rows.append((_name(effect.name), effect, cells))
+    return _Table(effects, "token", ("largest weight", "mean"), rows)
 
 
 def _compared(effects: Effects, weights: Float[Tensor, "N H T"]) -> Text:
@@ -122,10 +144,11 @@ def _compared(effects: Effects, weights: Float[Tensor, "N H T"]) -> Text:
     looked = places[means.index(max(means))]
     needed = min(range(len(effects.places)), key=lambda number: float(effects.values[number]))
     names = dict(zip(effects.places, map(str, effects.labels[0]), strict=True))
-    most = f"Looked at most, the last token itself aside: {_name(names[looked])}"
+    kept = "The last token's own row keeps it, so that its Δ is 0. Of the others"
+    most = f"{kept}, {_name(names[looked])} is looked at most"
     if effects.places[needed] == looked:
-        return Text(f"\n{most}; it is needed most, too.")
-    return Text(f"\n{most}; needed most: {_name(names[effects.places[needed]])}.")
+        return Text(f"\n{most}, and needed most.")
+    return Text(f"\n{most}, {_name(names[effects.places[needed]])} needed most.")
 
 
 def _probability(logarithm: float) -> str:

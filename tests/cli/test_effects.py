@@ -37,7 +37,7 @@ def test_only_one_of_both_is_measured(regard, model):
     assert "The tokens that" not in heads
     keys = regard("effects", TEXT, "--model", model, "--over", "keys").out
     assert "The heads that" not in keys
-    assert "Looked at most, the last token itself aside:" in keys
+    assert "The last token's own row keeps it, so that its Δ is 0." in " ".join(keys.split())
 
 
 def test_a_target_is_one_token_of_the_tokenizer(regard, misused, model, letters):
@@ -53,6 +53,17 @@ def test_of_a_long_text_the_end_is_taken(regard, letters):
     assert f"the text has {len(TEXT)} tokens: its last 23 are the model's context" in " ".join(
         out.split()
     )
+
+
+@pytest.mark.parametrize("width", [120, 80, 60, 44, 32])
+def test_numbers_are_whole_at_any_width(regard, model, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = regard("effects", TEXT, "--model", model).out
+    rows = [line for line in out.splitlines() if re.match(r" [01]\.[012] ", line)]
+    assert len(rows) == 6
+    assert all(re.match(r" \d\.\d +[+−]\d\.\d\d .* (\d\.\d\d|\de-\d\d)", row) for row in rows)
+    assert max(map(len, out.splitlines())) <= width
+    assert ("in a wider terminal" in " ".join(out.split())) == (width < 56)
 
 
 def test_long_texts_are_hidden_in_blocks(regard):
