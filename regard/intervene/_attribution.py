@@ -49,8 +49,7 @@ class Contexts:
         """Keep the context of a call."""
         if not self._sites.has(call):
             return None
-        again = call.repeated and self._latest is not None
-        site = self._latest if again and self._latest is not None else self._sites.of(call)
+        site = self._latest if call.repeated and self._latest else self._sites.of(call)
         self._latest = site
         problem = call.problem()
 
