@@ -79,6 +79,17 @@ def chosen(indices: tuple[int, ...] | slice | None, size: int, name: str) -> tup
     return tuple(from_start(number, size) for number in indices)
 
 
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Runs of consecutive numbers, each its first and one past its last, in order."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and number <= found[-1][1]:
+            found[-1] = found[-1][0], number + 1
+        else:
+            found.append((number, number + 1))
+    return found
+
+
 def contains(indices: tuple[int, ...] | slice | None, number: int) -> bool:
     """Whether a number is meant, where their count is not known and none counts from the end."""
     if isinstance(indices, slice):

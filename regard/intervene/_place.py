@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard._indices import from_start
+from regard._indices import from_start, runs
 from regard._shapes import Bool, Int
 from regard.intervene._changes import Selected
 from regard.problem import Problem
@@ -62,18 +62,9 @@ def key_runs(numbers: Selected, count: int) -> list[tuple[int, int]]:
         start, stop, step = numbers.indices(count)
         if step == 1:
             return [(start, max(start, stop))]
-        listed = list(range(start, stop, step))
-    else:
-        listed = sorted({from_start(number, count) for number in numbers})
-    runs: list[tuple[int, int]] = []
-    for number in listed:
-        if not 0 <= number < count:
-            continue
-        if runs and runs[-1][1] == number:
-            runs[-1] = (runs[-1][0], number + 1)
-        else:
-            runs.append((number, number + 1))
-    return runs
+        return runs(range(start, stop, step))
+    places = (from_start(number, count) for number in numbers)
+    return runs(place for place in places if 0 <= place < count)
 
 
 def _among(

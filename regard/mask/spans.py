@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from regard._contexts import is_concrete
+from regard._indices import chosen, from_start, runs
 from regard._shapes import Bool, Float, Int
 from regard.mask.bounds import AffineBounds, IndexBounds
 
@@ -206,16 +207,13 @@ class ScoreChange:
             IndexError: for a key or a head that does not exist.
         """
         touched = _holds(self.queries, positions, keys)
-        runs = _runs(self.heads, heads, "heads")
-        if runs != [(0, heads)]:
-            index = torch.arange(heads, device=positions.device)[:, None]
-            chosen = torch.zeros_like(index, dtype=torch.bool)
-            for first, stop in runs:
-                chosen = chosen | ((index >= first) & (index < stop))
-            touched = touched & chosen
+        numbers = chosen(self.heads, heads, "heads")
+        some = [head in numbers for head in range(heads)]
+        if not all(some):
+            touched = touched & torch.tensor(some, device=positions.device)[:, None]
         return [
             (touched * first, touched * stop)  # no `where`, for which a graph fixes a symbol
-            for first, stop in _runs(self.keys, keys, "keys")
+            for first, stop in _key_runs(self.keys, keys)
         ]
 
 
@@ -240,32 +238,17 @@ def resolve_changes(
     return trimmed(bounds, Spans(start, stop, numbers))
 
 
-def _runs(indices: tuple[int, ...] | slice | None, size: int, name: str) -> list[tuple[int, int]]:
-    """Runs of adjacent numbers below a size, each its first and one past its last, in order."""
-    if indices is None:
-        return [(0, size)]
-    if isinstance(indices, slice):
-        start, stop = _end(indices.start, 0, size), _end(indices.stop, size, size)
-        if indices.step in (None, 1):
-            return [(start, stop)] if start < stop else []
-        return [(number, number + 1) for number in range(start, stop, indices.step)]
-    for number in indices:
-        if not -size <= number < size:
-            numbers = f"0 … {size - 1}" if size else "none"
-            raise IndexError(f"{name} holds {number}, but there are {size} {name}: {numbers}")
-    runs: list[tuple[int, int]] = []
-    for number in sorted(number + size if number < 0 else number for number in indices):
-        if runs and number <= runs[-1][1]:
-            runs[-1] = runs[-1][0], number + 1
-        else:
-            runs.append((number, number + 1))
-    return runs
+def _key_runs(indices: tuple[int, ...] | slice, keys: int) -> list[tuple[int, int]]:
+    if not isinstance(indices, slice) or indices.step not in (None, 1):
+        return runs(chosen(indices, keys, "keys"))
+    start, stop = _end(indices.start, 0, keys), _end(indices.stop, keys, keys)
+    return [(start, stop)] if start < stop else []
 
 
 def _end(end: int | None, default: int, size: int) -> int:
     if end is None:
         return default
-    return max(end + size, 0) if end < 0 else min(end, size)
+    return max(from_start(end, size), 0) if end < 0 else min(end, size)
 
 
 def _holds(
@@ -276,16 +259,16 @@ def _holds(
         return torch.ones_like(positions, dtype=torch.bool)
     if isinstance(indices, slice):
         start, stop, step = (indices.start, indices.stop, indices.step or 1)
-        first = 0 if start is None else max(start + size, 0) if start < 0 else start
+        first = 0 if start is None else max(from_start(start, size), 0)
         held = (positions - first) % step == 0
         if start is not None:
             held = held & (positions >= first)
         if stop is not None:
-            held = held & (positions < (stop + size if stop < 0 else stop))
+            held = held & (positions < from_start(stop, size))
         return held
     held = torch.zeros_like(positions, dtype=torch.bool)
     for number in indices:
-        place = number + size if number < 0 else number
+        place = from_start(number, size)
         if place >= 0:
             held = held | (positions - place == 0)
     return held

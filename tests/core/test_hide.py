@@ -204,11 +204,11 @@ def test_masks_with_spans_say_so():
         (lambda: add_to_scores(torch.nan, 0), ValueError, "by must be .*, but is nan"),
         (lambda: add_to_scores(torch.inf, 0), ValueError, "by must be .*, but is inf"),
         (lambda: add_to_scores(-1e39, 0), ValueError, "by must be .*, but is -1e[+]39"),
-        (lambda: hide(9).visible(3, 9), IndexError, "keys holds 9, but there are 9 keys: 0 … 8"),
-        (lambda: hide([0, -10]).visible(3, 9), IndexError, "keys holds -10, but there are 9 keys"),
-        (lambda: hide(0).visible(3, 0), IndexError, "keys holds 0, but there are 0 keys: none"),
-        (lambda: hide(0, heads=4).visible(3, 9, (2, 4)), IndexError, "heads holds 4, but there ar"),
-        (lambda: hide(0, heads=1).visible(3, 9), IndexError, "heads holds 1, but there are 1 head"),
+        (lambda: hide(9).visible(3, 9), IndexError, "keys asks for 9, but there are only 0 to 8"),
+        (lambda: hide([0, -10]).visible(3, 9), IndexError, "keys asks for -10, but there ar"),
+        (lambda: hide(0).visible(3, 0), IndexError, "keys asks for 0, but"),
+        (lambda: hide(0, heads=4).visible(3, 9, (2, 4)), IndexError, "heads asks for 4, but the"),
+        (lambda: hide(0, heads=1).visible(3, 9), IndexError, "heads asks for 1, but there are on"),
     ],
 )  # fmt: skip
 def test_what_is_no_index_or_number_is_refused(make, error, message):
