@@ -16,6 +16,7 @@ from regard._tensors import check_tensor
 from regard.mask import causal
 from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.record._errors import RecordError
+from regard.record.intercept._mask_reduction import reduce_mask
 from regard.sdpa import broadcast, causal_bias
 
 if TYPE_CHECKING:
@@ -145,7 +146,9 @@ def sdpa_call(
         mask = lined_up
     elif attn_mask is not None:
         check_tensor(attn_mask, "attn_mask")
-        reduction = reducer.reduce(attn_mask, query.shape[:-2], query.shape[-2], key.shape[-2])
+        trained = attn_mask.requires_grad and torch.is_grad_enabled()  # each has its own graph
+        reduce = reduce_mask if trained else reducer.reduce
+        reduction = reduce(attn_mask, query.shape[:-2], query.shape[-2], key.shape[-2])
         if reduction.uniform is not None:
             query = query.masked_fill(reduction.uniform[..., None], 0)
         mask = reduction.mask if mask is None else mask & replace(reduction.mask, offset=0)

@@ -51,8 +51,6 @@ class MaskReducer:
         """
         if isinstance(mask, LazyMask):
             return reduce_mask(mask, leading, queries, keys)
-        if mask.requires_grad and torch.is_grad_enabled():  # each has a graph of its own
-            return reduce_mask(mask, leading, queries, keys)
         mask = mask.detach()
         if mask.is_inference():  # its changes are not counted
             return self._shared(reduce_mask(mask.clone(), leading, queries, keys))
