@@ -20,7 +20,8 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
     of `transformers` whatever their attention. Calls that no change concerns are computed by the
     model's own kernel; a model of `transformers` whose attention never calls SDPA computes all its
     calls with `regard.attention`, as under `record`. A recording made inside or around the block
-    holds the changed attention. Gradients flow through. Of blocks in each other, the outer one's
+    holds the changed attention. Gradients flow through; a backward pass that computes calls again
+    (checkpoints) belongs inside the block. Of blocks in each other, the outer one's
     changes come first.
 
     Args:

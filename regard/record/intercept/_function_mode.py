@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,6 +26,8 @@ from regard.record.intercept._call import Call, attention_call, sdpa_call
 from regard.record.intercept._change import edited
 from regard.record.intercept._mask_reduction import MaskReducer
 
+_BACKWARD = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+
 
 @runtime_checkable
 class Monitor(Protocol):
@@ -39,6 +42,13 @@ class Monitor(Protocol):
     @property
     def takes_part(self) -> bool:
         """Whether contexts are changed or observed, which calls are computed for here."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether there are interventions."""
+
+    def recomputing(self) -> AbstractContextManager[None]:
+        """A time in which calls are changed and not observed, as they were made before."""
 
     def changed(self, call: Call) -> tuple[Call, list[Callable[[Tensor], Tensor]]]:
         """Let interventions change a call: what it became, and what becomes of its context."""
@@ -71,6 +81,10 @@ class FunctionMode(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             require_eager(None)
             return self._multi_head(*args, **options)
+        if func in _BACKWARD and self._monitor.changes:
+            # Torch leaves this mode for what it calls; checkpoints compute their calls again.
+            with self._monitor.recomputing(), self:
+                return _on_plain_tensors(func)(*args, **options)
         return func(*args, **options)
 
     def _sdpa(self, *args: Any, **kwargs: Any) -> Any:
@@ -189,12 +203,16 @@ class _SdpaCalled(Exception):  # noqa: N818 - ends a function early, without an 
 
 def _with_sdpa(sdpa: Callable[..., Any]) -> Callable[..., Any]:
     """Torch's own code of multi-head attention, calling another SDPA and no mode."""
-    own = F.multi_head_attention_forward
-    names = vars(F) | {
-        "scaled_dot_product_attention": sdpa,
-        "has_torch_function": lambda tensors: False,  # noqa: ARG005 - torch's signature
-    }
-    return FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
+    return _on_plain_tensors(F.multi_head_attention_forward, scaled_dot_product_attention=sdpa)
+
+
+def _on_plain_tensors(own: Any, **replaced: Any) -> Callable[..., Any]:
+    """The code of a function of torch that calls no mode, with some of its names replaced."""
+    plain = dict.fromkeys(("has_torch_function", "has_torch_function_unary"), lambda _: False)
+    names = own.__globals__ | plain | replaced
+    copy = FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
+    copy.__kwdefaults__ = own.__kwdefaults__
+    return copy
 
 
 def require_eager(module: nn.Module | None) -> None:

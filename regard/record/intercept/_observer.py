@@ -143,6 +143,21 @@ class _CallMonitor:
         """Whether contexts are changed or observed, which calls are computed for here."""
         return bool(self.changers or self.context_observers)
 
+    @property
+    def changes(self) -> bool:
+        """Whether there are interventions."""
+        return bool(self.changers)
+
+    @contextmanager
+    def recomputing(self) -> Iterator[None]:
+        """A time in which calls are changed and not observed, as they were made before."""
+        observers = self.observers, self.context_observers
+        self.observers, self.context_observers = [], []
+        try:
+            yield
+        finally:
+            self.observers, self.context_observers = observers
+
     def changed(self, call: Call) -> tuple[Call, list[Callable[[Tensor], Tensor]]]:
         """Let interventions change a call: what it became, and what becomes of its context."""
         call, edits = self._named(call), []
