@@ -6,6 +6,7 @@ Axes: B batch, H query heads, L queries.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 
 from torch import Tensor, nn
@@ -54,7 +55,7 @@ class ModelChanger:
         """
         if not self._sites.has(call):
             return None
-        site = self._latest[0] if call.repeated and self._latest else self._sites.of(call)
+        site, place = self._located(call)
         changes = [
             change
             for change in self.changes
@@ -63,9 +64,6 @@ class ModelChanger:
         if not changes:
             return None
         problem = call.problem()
-        if not (call.repeated and self._latest):
-            self._latest = site, self._progress.place(site, problem)
-        place = self._latest[1]
         for change in changes:
             self._met.add(change, site.layer, place)
         _refuse_contradictions(changes, problem)
@@ -73,6 +71,17 @@ class ModelChanger:
         ablated = [change for change in changes if isinstance(change, Ablate)]
         edits = ablations(ablated, problem if changed is None else changed, site)
         return intercept.Change(problem=changed, edit=_together(edits) if edits else None)
+
+    def _located(self, call: Call) -> tuple[Site, Place]:
+        """Find the site of a call and its place in the text; of a call that nothing changes too.
+
+        Later calls are placed by those before them.
+        """
+        if self._latest is None or not call.repeated:
+            site = self._sites.of(call)
+            own = replace(call, changed=None).problem()  # keys and positions of the model itself
+            self._latest = site, self._progress.place(site, own, call.run)
+        return self._latest
 
     def require_all_met(self) -> None:
         """Refuse changes that name what no call had.

@@ -8,16 +8,18 @@ Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from regard._indices import from_start, runs
-from regard._shapes import Bool, Int
+from regard._shapes import Bool, Float, Int
 from regard.intervene._changes import Selected
 from regard.problem import Problem
 from regard.record.sites import Site
+
+_TEXTS = 8  # that a model may read in turn, each with a cache
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,42 +79,57 @@ def _among(
     return torch.isin(queries, wanted)
 
 
+@dataclass(frozen=True, eq=False)
+class _End:
+    """The end of a text that a site has read."""
+
+    key: Float[Tensor, "B G 1 D"]
+    """The last one, by which the next call of a text with a cache is known."""
+    count: int
+    """Of queries."""
+
+
 class Progress:
-    """How far each site of a model is in its text."""
+    """How far each site of a model is in its texts."""
 
     def __init__(self) -> None:
-        self._seen: dict[Site, int] = {}
-        self._first_keys: dict[Site, Tensor] = {}
+        self._ends: dict[Site, list[_End]] = {}
+        self._sources: dict[Site, _End] = {}
+        self._latest: tuple[int, Place] | None = None
 
-    def place(self, site: Site, problem: Problem) -> Place:
-        """Find the place of the next call of a site."""
+    def place(self, site: Site, problem: Problem, run: int) -> Place:
+        """Find the place of the next call of a site, made in a run of the model."""
         if site.kind == "cross":
-            return self._cross_place(site, problem)
+            return self._cross_place(site, problem, run)
         positions = problem.rows.positions
         past = int(positions[..., :1].amin()) if positions.numel() else 0
-        first_key = self._first_key(site, problem, past)
+        ends = self._ends.setdefault(site, [])
+        before = _last_key(problem, past)
+        known = None if before is None else next((e for e in ends if _equal(e.key, before)), None)
+        # Of a rolling cache the first keys are gone: the call's first is a later one of the text.
+        first_key = 0 if known is None else max(known.count - past, 0)
         queries = positions + first_key
         counts = _counts(queries)
-        self._seen[site] = max(counts)
-        return Place(queries=queries, first_key=first_key, query_counts=counts, key_counts=counts)
+        place = Place(queries=queries, first_key=first_key, query_counts=counts, key_counts=counts)
+        last = _last_key(problem, past + problem.queries)
+        if last is not None:
+            others = [end for end in ends if end is not known]
+            self._ends[site] = [_End(last.clone(), max(counts)), *others][:_TEXTS]
+        if site.kind == "self":
+            self._latest = run, place
+        return place
 
-    def _first_key(self, site: Site, problem: Problem, past: int) -> int:
-        """The number in the text of a call's first key: above 0 where a cache rolls."""
-        key, known = problem.key[..., :1, :].detach(), self._first_keys.get(site)
-        if past == 0 or known is None:
-            self._first_keys[site] = key.clone()
-            return 0
-        if torch.equal(known, key):
-            return 0
-        return max(self._seen[site] - past, 0)
-
-    def _cross_place(self, site: Site, problem: Problem) -> Place:
+    def _cross_place(self, site: Site, problem: Problem, run: int) -> Place:
+        if self._latest is not None:  # the queries are those of the decoder's self-attention
+            latest, place = self._latest
+            if latest == run and place.queries.shape[-1] == problem.queries:
+                return replace(place, first_key=0, key_counts=(problem.keys,))
         # Of a decoder that generates, each call has the next queries, and all keys every time.
-        key, known = problem.key[..., :1, :].detach(), self._first_keys.get(site)
-        goes_on = problem.queries == 1 and known is not None and torch.equal(known, key)
-        seen = self._seen.get(site, 0) if goes_on else 0
-        self._first_keys[site] = key.clone()
-        self._seen[site] = seen + problem.queries
+        last, known = _last_key(problem, problem.keys), self._sources.get(site)
+        goes_on = problem.queries == 1 and known is not None and _equal(known.key, last)
+        seen = known.count if known is not None and goes_on else 0
+        if last is not None:
+            self._sources[site] = _End(last.clone(), seen + problem.queries)
         queries = torch.arange(seen, seen + problem.queries, device=problem.query.device)
         return Place(
             queries=queries[None, None],
@@ -120,6 +137,15 @@ class Progress:
             query_counts=(seen + problem.queries,),
             key_counts=(problem.keys,),
         )
+
+
+def _last_key(problem: Problem, count: int) -> Tensor | None:
+    """The last of a call's first keys, as many as this; None where there is none."""
+    return problem.key[..., count - 1 : count, :] if 0 < count <= problem.keys else None
+
+
+def _equal(one: Tensor, other: Tensor | None) -> bool:
+    return other is not None and one.dtype == other.dtype and torch.equal(one, other)
 
 
 def _counts(queries: Int[Tensor, "b h L"]) -> tuple[int, ...]:

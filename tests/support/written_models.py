@@ -76,7 +76,7 @@ def in_torch(attention, sites=None):
     """Let torch's own layers call `attention`: their n-th call is of the n-th site."""
     own, calls = F.scaled_dot_product_attention, []
 
-    def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
+    def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **_):
         site = ("self", len(calls)) if sites is None else sites[len(calls)]
         calls.append(site)
         hidden = torch.zeros(1, 1, 1, 1, dtype=torch.bool)

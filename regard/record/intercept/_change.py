@@ -38,7 +38,10 @@ def edited(
     context: Tensor, leading: tuple[int, ...], edits: list[Callable[[Tensor], Tensor]]
 ) -> Tensor:
     """Edit a context of these leading dimensions, whatever its shape is."""
-    heads = context.reshape(*flat(leading), -1, context.shape[-1])
+    batch, count = flat(leading)
+    rows = batch * count
+    queries = context.shape[:-1].numel() // rows if rows else context.shape[-2]
+    heads = context.reshape(batch, count, queries, context.shape[-1])
     for edit in edits:
         heads = edit(heads)
     return heads.reshape(context.shape)
