@@ -1,0 +1,22 @@
+"""A world of short stories in which it is known which earlier words decide a word.
+
+`story(seed)` tells one, with its links; `check(text)` reads one, and says what contradicts what.
+"""
+
+from regard.gpt.stories._check import Mistake, Review, check, review
+from regard.gpt.stories._story import Fact, Kind, Link, Story
+from regard.gpt.stories._tell import corpus, stories, story
+
+__all__ = [
+    "Fact",
+    "Kind",
+    "Link",
+    "Mistake",
+    "Review",
+    "Story",
+    "check",
+    "corpus",
+    "review",
+    "stories",
+    "story",
+]

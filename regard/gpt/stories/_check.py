@@ -1,0 +1,146 @@
+"""Read a story as a text alone, and say where it contradicts itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from regard.gpt.stories._lexicon import inflected
+from regard.gpt.stories._patterns import Match, matches, named, sentence_stop, tokens_of
+from regard.gpt.stories._story import Kind, Span
+from regard.gpt.stories._template import Slot
+from regard.gpt.stories._world import KINDS, World
+
+_ARTICLE = re.compile(r"\b([Aa]n?) (hour|[a-z])")
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A word that contradicts what stands before it."""
+
+    span: Span
+    word: str
+    expected: str
+    kind: Kind | None  # None for an article
+
+
+@dataclass(frozen=True)
+class Review:
+    """What a story's reading gave: its mistakes, and the sentences that no passage explains."""
+
+    mistakes: tuple[Mistake, ...]
+    unread: tuple[Span, ...]
+
+
+def check(text: str) -> list[Mistake]:
+    """What a text says against its own facts; empty for every story of the generator.
+
+    Args:
+        text: a story of this world, told by the generator or by a model. Sentences that no passage
+            of the world explains are passed over; `review` names them.
+    """
+    return list(review(text).mistakes)
+
+
+def review(text: str) -> Review:
+    """The mistakes of a text, and where its sentences are none of this world's."""
+    reader = _Reader()
+    tokens = tokens_of(text)
+    texts = [token.text for token in tokens]
+    unread = []
+    i = 0
+    while i < len(tokens):
+        match = max(matches(tokens, i), key=reader.preference, default=None)
+        if match is None:
+            stop = sentence_stop(texts, i)
+            unread.append((tokens[i].span[0], tokens[stop - 1].span[1]))
+            i = stop
+        else:
+            reader.read(match)
+            i = match.stop
+    mistakes = [*reader.mistakes, *_marks(text), *_articles(text)]
+    return Review(tuple(sorted(mistakes, key=lambda m: m.span)), tuple(unread))
+
+
+class _Reader:
+    """The world as a text states it, passage after passage."""
+
+    def __init__(self) -> None:
+        self.mistakes: list[Mistake] = []
+        self._world = World()
+        self._values: dict[str, str] = {}
+        self._scene = 0
+
+    def preference(self, match: Match) -> tuple[int, bool]:
+        """The longest match, and among those one that goes on with the scene."""
+        return match.stop, match.pattern.scene == self._scene
+
+    def read(self, match: Match) -> None:
+        if match.pattern.scene != self._scene:
+            self._values = {}
+        self._scene = match.pattern.scene
+        for slot, word, _ in match.words:  # what is free names those that it speaks of
+            if not slot.form and not _is_decided(slot):
+                self._values[slot.variable] = word
+        for slot, word, span in match.words:
+            if slot.form:
+                self._check_form(slot, word, span)
+            else:
+                self._check_facts(slot, word, span)
+
+    def _check_form(self, slot: Slot, word: str, span: Span) -> None:
+        entity = self._values.get(slot.variable)
+        form = slot.form
+        if entity is None or form is None:
+            return
+        expected = inflected(entity, form, slot.word_class)
+        if expected is not None and expected != word:
+            kind = {"rhyme": Kind.RHYME, "remedy": Kind.CAUSE}.get(form, Kind.PRONOUN)
+            kind = Kind.AGREEMENT if form in {"was", "is", "has"} else kind
+            self.mistakes.append(Mistake(span, word, expected, kind))
+
+    def _check_facts(self, slot: Slot, word: str, span: Span) -> None:
+        for operation in slot.operations:
+            if not named(self._values, operation.about):
+                continue
+            fact = self._world.expected(operation, self._values)
+            if fact is not None and fact.value != word:
+                kind = Kind.ANSWER if operation.sign == "??" else KINDS.get(operation.relation)
+                self.mistakes.append(Mistake(span, word, fact.value, kind))
+            self._world.apply(operation, word, self._values, span)
+        if _is_decided(slot) and not slot.variable.endswith("0"):
+            self._values.setdefault(slot.variable, word)
+
+
+def _is_decided(slot: Slot) -> bool:
+    return any(operation.sign in {"?", "??", ">"} for operation in slot.operations)
+
+
+def _marks(text: str) -> Iterator[Mistake]:
+    """Quotation marks and brackets that are not closed in their paragraph, or never opened."""
+    for paragraph in re.finditer(r"(?:[^\n]|\n(?!\n))+", text):
+        opened: list[re.Match[str]] = []
+        for mark in re.finditer(r'["()]', paragraph.group()):
+            start = paragraph.start() + mark.start()
+            inner = opened[-1].group() if opened else ""
+            if mark.group() == "(" or (mark.group() == '"' and inner == ""):
+                opened.append(mark)
+            elif (mark.group() == '"') == (inner == '"'):
+                opened.pop()
+            else:
+                expected = {"": "", '"': '"', "(": ")"}[inner]
+                yield Mistake((start, start + 1), mark.group(), expected, Kind.QUOTATION)
+                if opened:
+                    opened.pop()
+        for mark in opened:
+            start = paragraph.start() + mark.start()
+            yield Mistake((start, start + 1), mark.group(), "a closing mark", Kind.QUOTATION)
+
+
+def _articles(text: str) -> Iterator[Mistake]:
+    for match in _ARTICLE.finditer(text):
+        article, sound = match.groups()
+        expected = "an" if sound in {*"aeiou", "hour"} else "a"
+        if article.lower() != expected:
+            yield Mistake(match.span(1), article, expected, None)

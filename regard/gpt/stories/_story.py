@@ -1,0 +1,59 @@
+"""What a story is: its text, and for the words that follow from earlier words, from which ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+Span = tuple[int, int]
+
+
+class Kind(Enum):
+    """Why a word follows from earlier words; the value is the reason in a sentence."""
+
+    PRONOUN = "A pronoun agrees with the name that it stands for: Anna shook her head."
+    BINDING = "What was bound together stays together: a red kite is the red kite later on."
+    PLACE = "A person or a thing is where the last move took it."
+    HOLDER = "A thing is with the last person who received it."
+    AGREEMENT = "A verb agrees with its subject, even where another noun stands between them."
+    QUOTATION = "A quotation mark or bracket that was opened is closed."
+    REPETITION = "Words that are repeated are the same words in the same order."
+    RHYME = "The end of a line rhymes with the line that it belongs to."
+    COUNTING = "Numbers, days and ranks follow from those before them."
+    ANSWER = "The answer to a question is what the story said."
+    SPEAKER = "Who was spoken to by name is the one who answers."
+    CAUSE = "A condition has its consequence: who was thirsty gets water."
+
+
+@dataclass(frozen=True)
+class Link:
+    """A word of a story that follows from earlier words of it.
+
+    Spans are `(start, stop)` in characters of the story's text.
+    """
+
+    kind: Kind
+    decided: Span  # the word that follows
+    deciding: tuple[Span, ...]  # the earlier words that it follows from
+    decoys: tuple[Span, ...]  # earlier words that are candidates too, and wrong
+    alternatives: tuple[str, ...]  # for each decoy the word that would stand here if it decided
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What a story states: a relation, what it is about, its value, and the words that state it."""
+
+    relation: str
+    about: tuple[str, ...]
+    value: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Story:
+    """A story with its links, in the order of their decided words, and what holds at its end."""
+
+    text: str
+    links: tuple[Link, ...]
+    facts: tuple[Fact, ...]
+    seed: int

@@ -1,0 +1,105 @@
+"""Make stories: an opening, some scenes, questions at times, an ending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from regard.gpt.stories._draw import Draw
+from regard.gpt.stories._lexicon import CLASSES, gender
+from regard.gpt.stories._story import Fact, Story
+from regard.gpt.stories._teller import Teller
+from regard.gpt.stories.scenes import (
+    ENDINGS,
+    GROUPS,
+    INTRODUCTIONS,
+    OPENINGS,
+    QUESTIONS,
+    SIGHTS,
+    TRANSITIONS,
+    lines,
+)
+
+_LENGTHS = (55, 60, 70, 90, 110, 130, 150, 170)  # words after which no scene begins
+
+
+def story(seed: int) -> Story:
+    """The story of a seed: the same text, to the byte, on every machine.
+
+    Args:
+        seed: a whole number, at least 0.
+    """
+    if seed < 0:
+        raise ValueError(f"seed is {seed}; a whole number that is at least 0 was expected")
+    draw = Draw(seed)
+    teller = Teller(draw, lines())
+    children = _children(draw)
+    teller.tell(draw.one(OPENINGS), _roles(draw, children))
+    length = draw.one(_LENGTHS)
+    transitions: tuple[list[str], ...] = ([], draw.shuffled(TRANSITIONS), draw.shuffled(SIGHTS))
+    for number, group in enumerate(draw.shuffled(GROUPS)):
+        roles = _roles(draw, children)
+        teller.tell("\n\n", roles)
+        rest = draw.one(transitions) if number else []
+        if rest:
+            teller.tell(rest.pop() + " ", roles)
+        for i, beat in enumerate(draw.one(group)):
+            passage = draw.one(beat)
+            glue = "" if i == 0 or not passage or teller.text.endswith(("\n", ' "')) else " "
+            teller.tell(glue + passage, roles)
+        if len(teller.text.split()) >= length:
+            break
+    if draw.chance(0.4):
+        _ask(teller, draw, children)
+    teller.tell("\n\n" + draw.one(ENDINGS), _roles(draw, children))
+    facts = tuple(teller.world.facts.values())
+    return Story(teller.text + "\n", tuple(teller.links), facts, seed)
+
+
+def stories(seed: int, count: int) -> Iterator[Story]:
+    """The stories of the seeds from `seed` to `seed + count - 1`."""
+    for number in range(seed, seed + count):
+        yield story(number)
+
+
+def corpus(seed: int, characters: int) -> list[str]:
+    """Texts of stories, from `seed` on, that have at least so many characters together."""
+    texts: list[str] = []
+    total = 0
+    while total < characters:
+        texts.append(story(seed + len(texts)).text)
+        total += len(texts[-1])
+    return texts
+
+
+def _children(draw: Draw) -> list[str]:
+    """Three children, of whom at least one is a girl and one a boy."""
+    while True:
+        children = draw.shuffled(CLASSES["person"])[:3]
+        if len({gender(child) for child in children}) == 2:
+            return children
+
+
+def _roles(draw: Draw, children: list[str]) -> dict[str, str]:
+    """The children as person, person2 and person3; the first two with different pronouns."""
+    first, second, third = draw.shuffled(children)
+    if gender(first) == gender(second):
+        second, third = third, second
+    return {"person": first, "person2": second, "person3": third}
+
+
+def _ask(teller: Teller, draw: Draw, children: list[str]) -> None:
+    """Ask for one to three facts."""
+    askable = [fact for fact in teller.world.facts.values() if _is_askable(fact)]
+    if not askable:
+        return
+    teller.tell("\n\n" + draw.one(INTRODUCTIONS), _roles(draw, children))
+    for fact in draw.shuffled(askable)[: 1 + draw.below(3)]:
+        about, templates = QUESTIONS[fact.relation]
+        teller.tell("\n" + draw.one(templates), {about: fact.about[0]})
+
+
+def _is_askable(fact: Fact) -> bool:
+    if fact.relation not in QUESTIONS:
+        return False
+    about, _ = QUESTIONS[fact.relation]
+    return fact.about[0] in CLASSES.get(about, [about])

@@ -1,0 +1,189 @@
+"""Tell passages one after the other, keeping the facts and the links between words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from regard.gpt.stories._draw import Draw
+from regard.gpt.stories._lexicon import CLASSES, SUITABLE, inflected, made_up_names
+from regard.gpt.stories._story import Fact, Kind, Link, Span
+from regard.gpt.stories._template import Operation, Slot, choices, parts
+from regard.gpt.stories._world import KINDS, World
+
+_VERB_FORMS = {"was", "is", "has"}
+_CLOSING = {'"': '"', "(": ")"}
+_SENTENCE_START = re.compile(r'(?:[.!?]\s+|\.["\')]\s+|\n|(?:^|[\s(])")$')
+_ARTICLE = re.compile(r"\b[aA] $")
+
+
+class Teller:
+    """A story while it is told."""
+
+    def __init__(self, draw: Draw, lines: list[str]) -> None:
+        self.draw = draw
+        self.text = ""
+        self.links: list[Link] = []
+        self.world = World()
+        self._mentions: dict[tuple[str, str], Span] = {}  # class and word → where it was last named
+        self._used: set[str] = set()
+        self._open: list[tuple[str, int]] = []  # quotation marks and brackets
+        self._marks: dict[str, int] = {}  # opening mark → where it stood last
+        self._drawable = {**CLASSES, "name": made_up_names(), "line": lines}
+
+    def tell(self, template: str, values: dict[str, str]) -> None:
+        """Add a passage; variables without a value get one, which `values` keeps."""
+        start = len(self.text)
+        pieces = choices(template)
+        chosen = "".join(p if isinstance(p, str) else self.draw.one(p) for p in pieces)
+        for part in parts(chosen):
+            if isinstance(part, Slot) and part.variable not in values and _is_free(part):
+                values[part.variable] = self._drawn(part)
+        for part in parts(chosen):
+            if isinstance(part, str):
+                self._write_literal(part)
+            else:
+                self._write_slot(part, values, start)
+
+    def _write_literal(self, text: str) -> None:
+        for character in text:
+            position = len(self.text)
+            self.text += character
+            if self._open and character == _CLOSING[self._open[-1][0]]:
+                self._close(*self._open.pop(), position)
+            elif character in _CLOSING:
+                self._open.append((character, position))
+                self._marks[character] = position
+
+    def _close(self, mark: str, opened: int, position: int) -> None:
+        inside = self.text[opened + 1 : position]
+        if mark == '"' and inside[-1] == ",":
+            return  # the sentence goes on; any of its commas might end the speech
+        other = "(" if mark == '"' else '"'
+        decoys: tuple[Span, ...] = ()
+        if other in self._marks:
+            decoys = ((self._marks[other], self._marks[other] + 1),)
+        wrong = tuple(_CLOSING[other] for _ in decoys)
+        deciding = ((opened, opened + 1),)
+        self.links.append(Link(Kind.QUOTATION, (position, position + 1), deciding, decoys, wrong))
+
+    def _starts_sentence(self) -> bool:
+        return not self.text or _SENTENCE_START.search(self.text[-5:]) is not None
+
+    def _write_slot(self, slot: Slot, values: dict[str, str], start: int) -> None:
+        known = self._decided_by(slot, values)
+        if slot.variable not in values:
+            values[slot.variable] = known.value if known else self._number(slot, values)
+        word = values[slot.variable]
+        if slot.form:
+            self._write_form(slot, word, start)
+            return
+        assert known is None or known.value == word, (slot, known, word)
+        span = self._write_word(word)
+        for operation in slot.operations:
+            self._link_fact(operation, known, slot, span)
+            self.world.apply(operation, word, values, span)
+        self._mentions[slot.word_class, word] = span
+        if slot.variable.endswith("0"):  # takes its value from a fact, each time anew
+            del values[slot.variable]
+
+    def _decided_by(self, slot: Slot, values: Mapping[str, str]) -> Fact | None:
+        for operation in slot.operations:
+            fact = self.world.expected(operation, values)
+            if fact is not None:
+                return fact
+            assert operation.sign not in {"?", "??"}, (slot, values)
+        return None
+
+    def _drawn(self, slot: Slot) -> str:
+        relation = slot.operations[0].relation if slot.operations else ""
+        items = SUITABLE.get((slot.word_class, relation), self._drawable[slot.word_class])
+        free = [word for word in items if word not in self._used] or items
+        word = self.draw.one(free)
+        self._used.add(word)
+        return word
+
+    def _number(self, slot: Slot, values: Mapping[str, str]) -> str:
+        for operation in slot.operations:
+            if operation.sign == "-":
+                key = ("count", *(values.get(name, name) for name in operation.about))
+                there = CLASSES["number"].index(self.world.facts[key].value)
+                return CLASSES["number"][2 + self.draw.below(there - 3)]
+            if operation.sign == "+":
+                return CLASSES["number"][2 + self.draw.below(5)]
+            before = self.world.facts.get((operation.relation, *operation.about))
+            if operation.sign == ">" and before is not None:
+                step = self.draw.one([-2, -1, 1, 2])
+                return CLASSES["number"][CLASSES["number"].index(before.value) + step]
+        return CLASSES["number"][7 + self.draw.below(6)]
+
+    def _write_word(self, word: str) -> Span:
+        if word[0] in "aeiou" and _ARTICLE.search(self.text[-3:]):
+            self.text = self.text[:-1] + "n "
+        start = len(self.text)
+        self.text += word[0].upper() + word[1:] if self._starts_sentence() else word
+        return start, len(self.text)
+
+    def _write_form(self, slot: Slot, entity: str, start: int) -> None:
+        assert slot.form is not None
+        word = inflected(entity, slot.form, slot.word_class)
+        assert word is not None, (slot, entity)
+        span = self._write_word(word)
+        if not slot.is_decided:
+            return
+        kind = {"rhyme": Kind.RHYME, "remedy": Kind.CAUSE}.get(slot.form, Kind.PRONOUN)
+        kind = Kind.AGREEMENT if slot.form in _VERB_FORMS else kind
+        rivals = {}
+        for (word_class, other), place in self._mentions.items():
+            if kind is not Kind.PRONOUN and place[0] < start:
+                continue
+            if not _comparable(kind, slot.word_class, word_class):
+                continue
+            form = inflected(other, slot.form, word_class)
+            if form is not None and form != word:
+                rivals[place] = form
+        if rivals:
+            deciding = (self._mentions[slot.word_class, entity],)
+            wrong = tuple(rivals.values())
+            self.links.append(Link(kind, span, deciding, tuple(rivals), wrong))
+
+    def _link_fact(self, operation: Operation, fact: Fact | None, slot: Slot, span: Span) -> None:
+        if fact is None or operation.sign not in {"?", "??", ">"}:
+            return
+        if operation.relation == "line":
+            self._link_line(fact, span)
+            return
+        kind = Kind.ANSWER if operation.sign == "??" else KINDS[operation.relation]
+        rivals = {
+            place: word
+            for (word_class, word), place in self._mentions.items()
+            if word_class == slot.word_class and word != fact.value
+        }
+        if rivals:
+            wrong = tuple(rivals.values())
+            self.links.append(Link(kind, span, fact.spans, tuple(rivals), wrong))
+
+    def _link_line(self, fact: Fact, span: Span) -> None:
+        words = list(re.finditer(r"[A-Za-z']+", fact.value))
+        (start, _), *_ = fact.spans
+        for word in words:
+            others = [w for w in words if w.group().lower() != word.group().lower()]
+            decoys = tuple((start + w.start(), start + w.end()) for w in others)
+            decided = (span[0] + word.start(), span[0] + word.end())
+            deciding = ((start + word.start(), start + word.end()),)
+            wrong = tuple(w.group() for w in others)
+            self.links.append(Link(Kind.REPETITION, decided, deciding, decoys, wrong))
+
+
+def _is_free(slot: Slot) -> bool:
+    """Whether any word of its class may stand in a slot."""
+    decided = any(operation.sign in {"?", "??", ">"} for operation in slot.operations)
+    return not decided and slot.word_class != "number"
+
+
+def _comparable(kind: Kind, mine: str, other: str) -> bool:
+    if kind is Kind.PRONOUN:
+        return other in {"person", "adult", "animal", "pet"}
+    if kind is Kind.AGREEMENT:
+        return other in {"animal", "animals", "items", "thing", "person"}
+    return mine == other

@@ -1,0 +1,58 @@
+"""What can happen in a story, as data: a scene is a row of beats, a beat a choice of passages."""
+
+from regard.gpt.stories.scenes import _animals, _games, _numbers, _people, _things
+from regard.gpt.stories.scenes._format import Scene
+from regard.gpt.stories.scenes._frame import (
+    ENDINGS,
+    INTRODUCTIONS,
+    OPENINGS,
+    QUESTIONS,
+    TRANSITIONS,
+)
+from regard.gpt.stories.scenes._lines import lines
+from regard.gpt.stories.scenes._sights import SIGHTS
+
+# Of the scenes of a group a story has one at most: two would speak of the same days or feelings.
+GROUPS: tuple[tuple[Scene, ...], ...] = (
+    (_things.PRESENT,),
+    (_things.THERE_AND_BACK,),
+    (_things.TWO_PRESENTS,),
+    (_things.LOST_AND_FOUND,),
+    (_things.CARRYING,),
+    (_things.WALKING_WITH, _games.HIDING),
+    (_things.MATERIALS,),
+    (_people.RAIN,),
+    (_people.MIRROR,),
+    (_people.CONDITIONS, _games.HUT_IN_THE_STORM),
+    (_people.CALLING, _games.AT_THE_WINDOW),
+    (_people.FRIENDS_IN_BRACKETS,),
+    (_people.RACE,),
+    (_people.CLIMBING,),
+    (_animals.CAT_ON_MAT,),
+    (_animals.PETS,),
+    (_animals.CHASE,),
+    (_animals.PARROT,),
+    (_animals.SPELL,),
+    (_animals.CREATURE,),
+    (_numbers.EATING,),
+    (_numbers.COUNTING,),
+    (_numbers.WEEK, _games.CIRCUS),
+    (_numbers.YEAR,),
+    (_numbers.VERSE, _games.RHYMING_WORDS),
+    (_games.THEATRE,),
+    (_games.FANCY_DRESS,),
+    (_games.CUPBOARD,),
+    (_games.REPAIRS,),
+)
+
+__all__ = [
+    "ENDINGS",
+    "GROUPS",
+    "INTRODUCTIONS",
+    "OPENINGS",
+    "QUESTIONS",
+    "SIGHTS",
+    "TRANSITIONS",
+    "Scene",
+    "lines",
+]

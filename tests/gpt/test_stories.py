@@ -1,0 +1,221 @@
+"""The world of stories: the same everywhere, links that hold, a checker that sees what is wrong."""
+
+import ast
+import collections
+import hashlib
+import itertools
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.gpt import stories as world
+from regard.gpt.stories import Kind, check, corpus, review, stories, story
+from regard.gpt.stories._draw import Draw
+from regard.gpt.stories._lexicon import BOYS, CLASSES, GIRLS, MEN, WOMEN, made_up_names
+from regard.gpt.stories._patterns import vocabulary
+
+WORD = re.compile(r"[A-Za-z]+(?:-[a-z]+)*|'[a-z]+")
+TOKEN = re.compile(r"\n+|[A-Za-z]+(?:-[a-z]+)*|'[a-z]+|[^\sA-Za-z]")
+# What stands for itself: the decided word is the deciding one.
+COPIES = {Kind.PLACE, Kind.HOLDER, Kind.REPETITION, Kind.ANSWER, Kind.SPEAKER, Kind.BINDING}
+
+
+@pytest.fixture(scope="module")
+def told():
+    return list(stories(0, 2000))
+
+
+def text_at(one, span):
+    return one.text[slice(*span)]
+
+
+def with_word(one, span, word):
+    return one.text[: span[0]] + word + one.text[span[1] :]
+
+
+@pytest.mark.parametrize(("seed", "digest"), [])
+def test_a_seed_is_a_story_to_the_byte(seed, digest):
+    assert hashlib.sha256(story(seed).text.encode("ascii")).hexdigest()[:16] == digest
+
+
+def test_many_seeds_are_the_same_stories_everywhere(told):
+    texts = "".join(one.text for one in told[:500])
+    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == ""
+
+
+def test_a_story_does_not_depend_on_those_told_before():
+    assert [one.text for one in stories(5, 3)] == [story(seed).text for seed in (5, 6, 7)]
+    assert [one.seed for one in stories(5, 3)] == [5, 6, 7]
+
+
+def test_a_corpus_has_at_least_so_many_characters():
+    texts = corpus(3, 5000)
+    assert sum(map(len, texts)) >= 5000 > sum(map(len, texts[:-1]))
+    assert texts[0] == story(3).text
+
+
+def test_a_seed_below_zero_is_refused():
+    with pytest.raises(ValueError, match="seed is -1"):
+        story(-1)
+
+
+def test_draws_stay_inside_and_reach_everything():
+    draw = Draw(0)
+    assert {draw.one("abc") for _ in range(100)} == set("abc")
+    assert sorted(draw.shuffled(range(7))) == list(range(7))
+    assert 0 < sum(draw.chance(0.5) for _ in range(100)) < 100
+
+
+def test_stories_are_short_and_rich_in_words(told):
+    lengths = [len(one.text.split()) for one in told]
+    assert 60 <= min(lengths)
+    assert max(lengths) <= 300
+    invented = {name.lower() for name in made_up_names()}
+    words = {word.lower() for one in told for word in WORD.findall(one.text)}
+    assert len(words - invented) >= 1500
+
+
+def test_the_cat_sits_on_the_mat(told):
+    assert any("The cat sat on the mat." in one.text for one in told)
+
+
+def test_sentences_begin_with_capitals_and_speech_is_one_sentence(told):
+    for one in told:
+        assert not re.search(r"[.?]\s+[a-z]|^[a-z]| [,.?!]|  |,[.,]|\.\.", one.text), one.text
+        assert not re.search(r"\n\n[a-z]", one.text), one.text
+        for speech in re.findall(r'"([^"]*)"', one.text):
+            assert not re.search(r"[.!?](?!$)", speech), speech
+
+
+def test_spans_are_words_or_marks_and_decided_comes_last(told):
+    for one in told:
+        assert list(one.links) == sorted(one.links, key=lambda link: link.decided)
+        for link in one.links:
+            assert len(link.decoys) == len(link.alternatives)
+            assert link.deciding
+            for span in (link.decided, *link.deciding, *link.decoys):
+                start, stop = span
+                assert stop - start == 1 or WORD.fullmatch(text_at(one, span)), text_at(one, span)
+                assert not one.text[start - 1 : start + 1].isalpha() or start == 0
+                assert not one.text[stop - 1 : stop + 1].isalpha()
+            assert all(stop <= link.decided[0] for _, stop in (*link.deciding, *link.decoys))
+
+
+def test_decoys_are_candidates_that_would_decide_otherwise(told):
+    for link, one in ((link, one) for one in told for link in one.links):
+        assert link.decoys or link.kind is Kind.QUOTATION
+        decided = text_at(one, link.decided).lower()
+        assert decided not in {word.lower() for word in link.alternatives}
+        assert not set(link.decoys) & set(link.deciding)
+
+
+def test_each_kind_is_in_one_of_twenty_stories(told):
+    counts = collections.Counter(kind for one in told for kind in {link.kind for link in one.links})
+    assert {kind: counts[kind] for kind in Kind if counts[kind] < len(told) / 20} == {}
+
+
+def test_decided_words_are_what_the_deciding_words_say(told):
+    names = {**dict.fromkeys(GIRLS + WOMEN, 0), **dict.fromkeys(BOYS + MEN, 1)}
+    pronouns = [{"she", "her", "herself"}, {"he", "him", "his", "himself"}, {"it", "its", "itself"}]
+    closing = {'"': '"', "(": ")"}
+    plural = {"were", "are", "have"}
+    for link, one in ((link, one) for one in told for link in one.links):
+        decided, deciding = text_at(one, link.decided), text_at(one, link.deciding[-1])
+        if link.kind is Kind.PRONOUN:
+            assert decided.lower() in pronouns[names.get(deciding, 2)]
+        if link.kind in COPIES:
+            assert decided.lower() == deciding.lower()
+        if link.kind is Kind.QUOTATION:
+            assert decided == closing[deciding]
+        if link.kind is Kind.AGREEMENT:
+            is_plural = deciding in CLASSES["animals"] + CLASSES["items"]
+            assert (decided in plural) == is_plural
+
+
+def test_facts_are_what_the_text_says_where_they_were_stated(told):
+    for fact, one in ((fact, one) for one in told for fact in one.facts):
+        if fact.relation not in {"count", "step", "line"}:
+            assert text_at(one, fact.spans[-1]).lower() == fact.value.lower()
+
+
+def test_the_checker_reads_every_story_whole_and_finds_nothing_wrong(told):
+    for one in told:
+        assert review(one.text).mistakes == (), one.seed
+        assert review(one.text).unread == (), one.seed
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_the_checker_sees_what_a_decoy_would_say(told, kind):
+    for one in told[:400]:
+        for link in (link for link in one.links if link.kind is kind):
+            for word in link.alternatives:
+                assert check(with_word(one, link.decided, word)), (one.seed, link)
+
+
+def test_the_checker_sees_a_mark_that_is_missing(told):
+    for one in told[:100]:
+        for link in (link for link in one.links if link.kind is Kind.QUOTATION):
+            assert check(with_word(one, link.decided, ""))
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "expected"),
+    [
+        ("The cat sat on the mat. Still the cat remained on the shelf.", None, None),
+        ("Then Anna put on her boots, and Tom put on her shoes.", "her", "his"),
+        ("It was Monday. The next day was Tuesday. The day after that was Friday, and Tom came to "
+         "help.", None, None),
+        ("Tom had a dog called Biscuit, and Anna had a cat called Pepper. Pepper was a very clever "
+         "dog. Biscuit was a rather lazy dog.", "dog", "cat"),
+        ("On the table lay two presents: a red kite and a blue drum. Anna wanted the blue kite. Tom "
+         "liked the red kite better.", "kite", "drum"),
+        ("There were nine apples in a basket. Anna took three of them and shared them with Tom. How "
+         "many apples were left? There were four.", "four", "six"),
+        ("Nobody felt like going home yet. A apple fell.", "A", "an"),
+    ],
+)  # fmt: skip
+def test_the_checker_names_the_word_and_what_it_should_be(text, word, expected):
+    found = [(mistake.word, mistake.expected) for mistake in check(text)]
+    assert found == ([] if word is None else [(word, expected)])
+
+
+def test_sentences_of_another_world_are_unread_and_no_mistakes():
+    result = review("The cat sat on the mat. Stocks fell sharply on Friday. What a day it was!")
+    assert result.mistakes == ()
+    assert len(result.unread) == 1
+
+
+def test_every_word_has_one_class_and_made_up_names_are_no_words():
+    words = [word.lower() for words in CLASSES.values() for word in words]
+    assert [word for word, count in collections.Counter(words).items() if count > 1] == []
+    assert {name.lower() for name in made_up_names()} & (vocabulary() | set(words)) == set()
+
+
+def test_the_word_before_does_not_decide():
+    following = collections.defaultdict(collections.Counter)
+    for one in stories(10_000, 1500):
+        for left, right in itertools.pairwise(TOKEN.findall(one.text)):
+            following[left][right] += 1
+    right, seen = collections.Counter(), collections.Counter()
+    for one in stories(0, 300):
+        tokens = list(TOKEN.finditer(one.text))
+        places = {token.start(): i for i, token in enumerate(tokens)}
+        for link in one.links:
+            before = following[tokens[places[link.decided[0]] - 1].group()]
+            guess = before.most_common(1)[0][0] if before else ""
+            right[link.kind] += guess == text_at(one, link.decided)
+            seen[link.kind] += 1
+    assert {kind for kind in Kind if right[kind] / seen[kind] > 0.3} <= {Kind.QUOTATION}
+    assert right[Kind.QUOTATION] / seen[Kind.QUOTATION] < 0.6
+
+
+def test_the_world_needs_the_standard_library_alone():
+    for path in Path(world.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                package = node.module.split(".")[0]
+                assert node.module.startswith("regard.gpt.stories") or (
+                    package in sys.stdlib_module_names
+                )
