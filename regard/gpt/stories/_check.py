@@ -12,6 +12,7 @@ from regard.gpt.stories._story import Kind, Span
 from regard.gpt.stories._template import Slot
 from regard.gpt.stories._world import KINDS, World
 
+_CLOSING = {'"': '"', "(": ")"}
 _ARTICLE = re.compile(r"\b([Aa]n?) (hour|[a-z])")
 
 
@@ -122,17 +123,15 @@ def _marks(text: str) -> Iterator[Mistake]:
     for paragraph in re.finditer(r"(?:[^\n]|\n(?!\n))+", text):
         opened: list[re.Match[str]] = []
         for mark in re.finditer(r'["()]', paragraph.group()):
-            start = paragraph.start() + mark.start()
-            inner = opened[-1].group() if opened else ""
-            if mark.group() == "(" or (mark.group() == '"' and inner == ""):
-                opened.append(mark)
-            elif (mark.group() == '"') == (inner == '"'):
+            expected = _CLOSING[opened[-1].group()] if opened else ""
+            if mark.group() == expected:
                 opened.pop()
+            elif mark.group() == "(" or (mark.group() == '"' and not opened):
+                opened.append(mark)
             else:
-                expected = {"": "", '"': '"', "(": ")"}[inner]
+                start = paragraph.start() + mark.start()
                 yield Mistake((start, start + 1), mark.group(), expected, Kind.QUOTATION)
-                if opened:
-                    opened.pop()
+                opened.clear()
         for mark in opened:
             start = paragraph.start() + mark.start()
             yield Mistake((start, start + 1), mark.group(), "a closing mark", Kind.QUOTATION)

@@ -97,7 +97,9 @@ class Teller:
 
     def _drawn(self, slot: Slot) -> str:
         relation = slot.operations[0].relation if slot.operations else ""
-        items = SUITABLE.get((slot.word_class, relation), self._drawable[slot.word_class])
+        items = SUITABLE.get(
+            f"{slot.word_class} {relation}".strip(), self._drawable[slot.word_class]
+        )
         free = [word for word in items if word not in self._used] or items
         word = self.draw.one(free)
         self._used.add(word)
@@ -157,9 +159,9 @@ class Teller:
         rivals = {
             place: word
             for (word_class, word), place in self._mentions.items()
-            if word_class == slot.word_class and word != fact.value
+            if word_class == slot.word_class and word != fact.value and place not in fact.spans
         }
-        if rivals:
+        if rivals or kind is Kind.COUNTING:
             wrong = tuple(rivals.values())
             self.links.append(Link(kind, span, fact.spans, tuple(rivals), wrong))
 

@@ -8,6 +8,8 @@ In the kitchen the {animal=sitting one} sat on the {spot=spot animal}.
 {person} [opened the door|came in|turned round]. The {animal=sitting one} sat on the
     {spot=spot animal}.
 The {animal=sitting one} sat on the {spot=spot animal}.
+The {animal=sitting one} sat on the {spot=spot animal}. The {animal} sat on it
+    [all day|all morning].
 
 Then it jumped down and sat on the {spot2=spot animal}.
 After a while it got up, yawned and lay down on the {spot2=spot animal}.
@@ -31,16 +33,16 @@ PETS = scene("""
     Then {person} stroked {pet0?pet person}.
 {pet2} was a very clever {animal2?species pet2}. {pet} was a rather lazy {animal?species pet}.
 
-{pet} wagged {pet.their!} tail. {person} patted it and fastened {person.their!} coat.
+{pet} swished {pet.their!} tail. {person} patted it and fastened {person.their!} coat.
 {pet2} curled {pet2.self!} up in the sun, just like a good {animal2?species pet2}.
 Together they [chased|caught|counted] butterflies until {person} grew tired.
 """)
 
 CHASE = scene("""
-They came to a farm. The {animal} that had been following the {animals} {animal.was!} out of
-    breath.
-They came to a farm. The {animals} that had been following the {animal} {animals.was!} out of
-    breath.
+They came to a little zoo. The {animal} that had been following the {animals} {animal.was!} out
+    of breath.
+They came to a little zoo. The {animals} that had been following the {animal} {animals.was!} out
+    of breath.
 In the meadow the {animals} that lived with the {animal} {animals.was!} making a great noise.
 In the meadow the {animal} that lived with the {animals} {animal.was!} making a great noise.
 At the zoo the {animals} next to the {animal} {animals.was!} half asleep.
@@ -48,10 +50,12 @@ At the zoo the {animal} next to the {animals} {animal.was!} half asleep.
 
 {person} said, "The {animals2} behind the {animal2} {animals2.is!} much louder."
 {person} said, "The {animal2} behind the {animals2} {animal2.is!} much louder."
-{person} knew that the {items} in the {thing} {items.was!} meant for them.
-{person} knew that the {thing} with the {items} {thing.was!} meant for them.
-{person2} said, "Look, the {animals2} beside the {animal2} {animals2.has!} long ears."
-{person2} said, "Look, the {animal2} beside the {animals2} {animal2.has!} long ears."
+On a bench the {items} beside the {thing} {items.was!} forgotten by someone in a hurry.
+On a bench the {thing} beside the {items} {thing.was!} forgotten by someone in a hurry.
+{person2} said, "Look, the {animals2} beside the {animal2} {animals2.has!} a funny way of
+    walking."
+{person2} said, "Look, the {animal2} beside the {animals2} {animal2.has!} a funny way of
+    walking."
 
 Then a gate slammed, and all of them ran away.
 {person2} laughed and threw {person2.their!} cap into the air.

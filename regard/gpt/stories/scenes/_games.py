@@ -5,15 +5,15 @@ from regard.gpt.stories.scenes._format import scene
 THEATRE = scene("""
 They decided to put on a play. {person=part king} was to be the king, {person2=part dragon} was
     to be the dragon, and {person3=part prompter} was to be the prompter.
-{adult} said, "Let us play theatre." The king was given to {person=part king}, the dragon to
-    {person2=part dragon} and the prompter's script to {person3=part prompter}.
+{adult} said, "Let us play theatre." The part of the king went to {person=part king}, that of
+    the dragon to {person2=part dragon} and that of the prompter to {person3=part prompter}.
 
 The audience (an aunt, two uncles and a sleeping poodle) applauded.
 There was a curtain made of bed sheets, and behind it everyone whispered and giggled.
 A cardboard throne wobbled in the middle of the stage.
 
-When the dragon roared, it was the voice of {person0?part dragon}. When the king trembled, it
-    was the turn of {person0?part king}.
+The one who roared like a dragon was {person0?part dragon}, and the one who trembled on the
+    throne was {person0?part king}.
 Afterwards the dragon, {person0?part dragon}, shook hands with the king, {person0?part king}.
 The king forgot every line and was rescued by the prompter, {person0?part prompter}. Still, the
     loudest applause went to the dragon, {person0?part dragon}.
@@ -66,7 +66,7 @@ In the primer there were two pictures that rhymed with animals. One rhymed with
 "Too easy!" said {person2}.
 {person2} stuck out {person2.their!} tongue.
 {person} hopped on one leg for joy.
-{person3} gave {person3.self!} a clap for having known it too.
+{person3} had known it too and was a little cross with {person3.self!}.
 """)
 
 CUPBOARD = scene("""

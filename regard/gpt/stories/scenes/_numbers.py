@@ -3,20 +3,23 @@
 from regard.gpt.stories.scenes._format import scene
 
 EATING = scene("""
-There were {number=count items} {items} [in a basket|on a plate|in the larder]. {person} took
-    {number2-count items} of them and [shared them with {person2}|carried them off].
-{adult} counted the {items}, and there were exactly {number=count items}. But {person} gave away
-    {number2-count items} of them.
-{person} owned {number=count items} {items} and lost {number2-count items} of them on the way to
-    {person2}.
+There were {number=count items} {items} and {number5=count items2} {items2} in the larder.
+    {person} took {number2-count items} of the {items} and
+    [shared them with {person2}|hid them].
+{adult} counted everything, and there were {number5=count items2} {items2} and
+    {number=count items} {items}. But {person} gave {number2-count items} of the {items} away.
+{person} owned {number=count items} {items}, and {person2} owned {number5=count items2}
+    {items2}. On the way {person} lost {number2-count items} {items}.
 
 How many {items} were left? There were {number0?count items}.
-{person2} counted the rest on {person2.their!} fingers. There were {number0?count items}.
-So the number of {items} was now {number0?count items}.
+{person2} counted the {items} on {person2.their!} fingers. There were {number0?count items}.
+So the number of {items} was now {number0?count items}, while the number of {items2} was still
+    {number0?count items2}.
 
 -
-Then {person3} brought {number4+count items} more. Altogether that made {number0?count items}.
-{person3} said, "That is not much." So {person3.they} added {number4+count items} more.
+Then {person3} brought {number4+count items} more {items}. Altogether that made
+    {number0?count items}.
+{person3} said, "That is not much." So {person3.they} added {number4+count items} more {items}.
     Altogether that made {number0?count items}.
 """)
 
@@ -27,18 +30,19 @@ They played hide-and-seek. {person} covered {person.their!} eyes and counted, "
 
 {number=step numbers}, {number2>step numbers}, {number3>step numbers}, {number4>step numbers}."
 
-Then {person.they!} opened {person.their!} eyes. {person2} was nowhere to be seen!
-{person2} had hidden behind the [sofa|curtain|door] and kept {person2.their!} mouth shut.
+How clever that sounded!
+{person2} listened and moved {person2.their!} lips.
 {person2} tried it too, but {person2.they!} soon got muddled.
 """)
 
 WEEK = scene("""
 On {day=next days} {person} planted a [bean|seed|sunflower]. The next day was {day0>next days},
     and nothing could be seen.
-It was {day=next days}. {person} began to [paint the fence|build a boat|write a poem] and worked
-    until dark. The next day was {day0>next days}.
-{person} fell ill on {day=next days}. The next day was {day0>next days}, and the doctor shook
-    her head.
+It was {day=next days}, and not {day2}, as {person2} believed. {person} began to
+    [paint the fence|build a boat|write a poem] and worked until dark. The next day was
+    {day0>next days}.
+{person} had been well on {day2} but fell ill on {day=next days}. The next day was
+    {day0>next days}, and the doctor shook her head.
 
 The day after that was {day0>next days}, and {person2} came to help.
 {person2} visited {person.them!} one day later, on {day0>next days}.
@@ -50,12 +54,12 @@ One day later, on {day0>next days}, all worries were forgotten.
 """)
 
 YEAR = scene("""
-{person} was born in {month=next months}, and {person2} was born one month later, in
-    {month0>next months}.
-The swallows came in {month=next months}. One month later, in {month0>next months}, the cherry
-    trees were in bloom.
-{adult} loved {season=next seasons} best. But {person} preferred the season after it,
-    {season0>next seasons}.
+{person3} was born in {month2}, and {person} was born in {month=next months}. Just one month
+    after {person} came {person2}, in {month0>next months}.
+Every child had a favourite month. That of {person3} was {month2}, that of {person} was
+    {month=next months}, and that of {person2} was the month after it, {month0>next months}.
+{adult} disliked {season2} and loved {season=next seasons} best. But {person} preferred the
+    season after it, {season0>next seasons}.
 
 {person3} had to write that down and chewed {person3.their!} pencil.
 How quickly the year goes by!

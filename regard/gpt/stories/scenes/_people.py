@@ -128,6 +128,6 @@ Suddenly something rustled. {person2} held {person2.their!} breath.
 A [branch|board] creaked, and {person} lost {person.their!} balance.
 
 Luckily nothing worse happened. {person2} waved {person2.their!} hand, and {person} waved back.
-It was only a {animal}! {person2} made fun of {person2.self!} afterwards.
+It had only been the wind! {person2} made fun of {person2.self!} afterwards.
 {person2} told {person3} about it, and {person2.their!} voice trembled a little.
 """)

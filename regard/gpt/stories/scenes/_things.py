@@ -103,7 +103,7 @@ How it had got into the {place0?place thing}, nobody could say. {person} wiped {
 CARRYING = scene("""
 {person} took {person.their!} {thing} into the {place=place thing} and left it there.
 In the morning the {thing} was in the {place=place thing}. That was where {person} kept it.
-The {quality} {thing} of {person} had been in the {place=place thing} for [a week|ages].
+{person} kept a {quality} {thing} in the {place=place thing} and was very fond of it.
 
 After breakfast {person2} needed it and carried it to the {place2=place thing}.
 But it was in the way, and so {person2} moved it to the {place2=place thing}.
