@@ -19,7 +19,7 @@ from regard.gpt.stories.scenes import (
     lines,
 )
 
-_LENGTHS = (55, 60, 70, 90, 110, 130, 150, 170)  # words after which no scene begins
+_LENGTHS = (55, 60, 70, 90, 110, 130, 145, 160)  # words after which no scene begins
 
 
 def story(seed: int) -> Story:
