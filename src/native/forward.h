@@ -74,8 +74,7 @@ static int split_into_segments(const QueryBlock &queries, int32_t first, int32_t
       if (queries.vector_start[j] < end && queries.vector_stop[j] > key)
         low = min(low, j), high = j + 1;
     if (low >= high || (touched && hidden_by_span(queries, key, end))) continue;
-    const bool edge =
-        key < common.start || end > common.stop || (touched && touched_by_spans(queries, key, end));
+    const bool edge = touched || key < common.start || end > common.stop;
     Segment *before = count ? &segments[count - 1] : nullptr;
     if (before && before->key + before->keys == key && before->first == low &&
         before->last == high && before->edge == edge)

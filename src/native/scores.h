@@ -69,7 +69,7 @@ REGARD_INLINE double level_of(const Shift &shift, int lane, const Scoring &scori
 struct Segment {
   int32_t key, keys;
   int first, last;  // vectors [first, last)
-  bool edge;        // not every row sees every key, or spans touch it
+  bool edge;        // not every row sees every key, or spans touch its block
 };
 
 // Applies spans and hides the keys outside each row's interval.
