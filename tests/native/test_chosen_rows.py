@@ -25,7 +25,7 @@ def rows_of(pattern):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
-    "name", ["causal", "window", "padding", "documents", "bias", "alibi", "early"]
+    "name", ["causal", "window", "padding", "documents", "bias", "alibi", "early", "hidden"]
 )
 def test_other_rows_change_no_bit(name, dtype, instructions):
     query, key = (t.to(dtype) for t in inputs(QUERIES, KEYS))
