@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from threading import Event
@@ -11,15 +12,15 @@ import torch
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from regard.explorer._errors import ExplorerError
-from regard.explorer._work import BusyError, ReplacedError
+from regard.explorer._work import BusyError, Lane, ReplacedError, require_wanted
 from regard.record import RecordError
 from regard.view.tokens import readable, visible
 
 if TYPE_CHECKING:
     from regard.explorer._run import Run
-    from regard.explorer._work import Lane, Work
+    from regard.explorer._work import Work
 
-__all__ = ["Lines", "Numbers", "describe", "lines", "numbers", "token_entry"]
+__all__ = ["Lines", "Numbers", "describe", "lines", "numbers", "progress_lines", "token_entry"]
 
 
 class Numbers(Response):
@@ -75,3 +76,43 @@ async def lines(
         if entry is None:
             return
         yield json.dumps(entry).encode() + b"\n"
+
+
+async def progress_lines(
+    work: Work, view: str | None, compute: Callable[[Callable[[int, int], None]], dict[str, Any]]
+) -> AsyncIterator[bytes]:
+    """Send how far a long computation is, a line of JSON each, and at last its result or error.
+
+    Args:
+        work: computes.
+        view: what it is for.
+        compute: does it; it calls what it is given with how much is done, and of how much. Once
+            nobody reads the lines, that raises `ReplacedError`.
+    """
+    loop = asyncio.get_running_loop()
+    reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    def begin(cancelled: Event) -> dict[str, Any]:
+        def progress(done: int, total: int) -> None:
+            require_wanted(cancelled)
+            loop.call_soon_threadsafe(reports.put_nowait, {"done": done, "total": total})
+
+        return compute(progress)
+
+    job = asyncio.ensure_future(work.run(view, begin, Lane.MEASURED))
+    report = asyncio.ensure_future(reports.get())
+    try:
+        while not job.done():
+            await asyncio.wait({job, report}, return_when=asyncio.FIRST_COMPLETED)
+            if report.done():
+                yield json.dumps(report.result()).encode() + b"\n"
+                report = asyncio.ensure_future(reports.get())
+        result = job.result()
+    except ReplacedError:
+        return
+    except (ExplorerError, RecordError, BusyError, ValueError) as error:
+        result = {"error": str(error)}
+    finally:
+        report.cancel()
+        job.cancel()
+    yield json.dumps(result).encode() + b"\n"

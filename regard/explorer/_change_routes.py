@@ -1,10 +1,13 @@
 """What the page asks for to change a model's attention."""
 
+from functools import partial
+
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from regard.explorer._answers import describe
+from regard.explorer._answers import Lines, describe, progress_lines
 from regard.explorer._changes import Changes
+from regard.explorer._effects import Over
 from regard.explorer._routes import (
     REFUSALS,
     CurrentJobs,
@@ -28,3 +31,16 @@ async def change(
     """Run over the same tokens with some attention changed."""
     model = require_model(subject, NO_MODEL)
     return await jobs.run(view, lambda: describe(model.change(run, changes.changes)))
+
+
+@router.get("/runs/{name}/effects", response_class=Lines)
+async def effects(
+    subject: CurrentSubject,
+    run: CurrentRun,
+    jobs: CurrentJobs,
+    view: View,
+    over: Over,
+) -> Lines:
+    """Measure what the likeliest next token rests on: progress line by line, then the effects."""
+    model = require_model(subject, NO_MODEL)
+    return Lines(progress_lines(jobs.work, view, partial(model.effects, run, over)))

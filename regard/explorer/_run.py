@@ -54,6 +54,8 @@ class Run:
     values: tuple[Tensor, ...] | None = None
     """For each layer the values ``(H, S, Dv)``, if they are known."""
     notes: tuple[str, ...] = ()
+    effects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What its next token rests on, by what was switched off, as far as that was measured."""
     _layers: dict[int, Pattern] = field(default_factory=dict)
     _heads: dict[tuple[int, int], Pattern] = field(default_factory=dict)
     _windows: Windows = field(default_factory=Windows)

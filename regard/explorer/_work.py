@@ -46,9 +46,11 @@ class Lane(Enum):
     """What is on the page and may take long, such as a map."""
     ASIDE = 3
     """Lowest priority: pictures and scores of all heads."""
+    MEASURED = 4
+    """Many runs of the model, such as effects: seconds to minutes, beside all the others."""
 
 
-_THREADS = {Lane.QUICK: 2, Lane.SHOWN: 2, Lane.ASIDE: 1}
+_THREADS = {Lane.QUICK: 2, Lane.SHOWN: 2, Lane.ASIDE: 1, Lane.MEASURED: 1}
 _NICE = 10
 """Added to the nice value of threads for pictures and scores, where the system has one a thread."""
 
@@ -160,7 +162,7 @@ def _give_way() -> None:
         os.setpriority(*here, os.getpriority(*here) + _NICE)
 
 
-_INITIALIZERS = {Lane.QUICK: _use_one_thread, Lane.ASIDE: _give_way}
+_INITIALIZERS = {Lane.QUICK: _use_one_thread, Lane.ASIDE: _give_way, Lane.MEASURED: _give_way}
 
 
 def _finish(ending: asyncio.Future[None]) -> None:

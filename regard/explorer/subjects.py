@@ -6,7 +6,7 @@ Axes: H heads, T tokens, E model dimension, D head dimension.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from threading import Lock, get_ident
@@ -17,6 +17,7 @@ from torch import Tensor
 
 import regard
 from regard.explorer._changes import Change, changed, check_changes
+from regard.explorer._effects import Over, measure_effects
 from regard.explorer._errors import ExplorerError
 from regard.explorer._run import Run
 from regard.explorer.example import readable_example
@@ -192,6 +193,11 @@ class ModelSubject:
         check_changes(changes, run)
         distinct = tuple(dict.fromkeys(changes))
         return self._open(self._ids(run), run.notes, changes=distinct, plain=run)
+
+    def effects(self, run: Run, over: Over, progress: Callable[[int, int], None]) -> dict[str, Any]:
+        """Measure what the likeliest next token rests on; see `measure_effects`."""
+        ids = torch.tensor(self._ids(run), device=self._device)
+        return measure_effects(self._model, ids, run, over, progress)
 
     def generate(
         self, run: Run, *, tokens: int, temperature: float, seed: int | None

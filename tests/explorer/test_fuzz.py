@@ -37,7 +37,17 @@ PATHS = [
     ("/api/runs/{name}/generate", "POST"),
     *(
         (f"/api/runs/{{name}}/{what}", "GET")
-        for what in ["heads", "thumbnails", "map", "row", "column", "cell", "readouts", "steps"]
+        for what in [
+            "heads",
+            "thumbnails",
+            "map",
+            "row",
+            "column",
+            "cell",
+            "readouts",
+            "steps",
+            "effects",
+        ]
     ),
 ]
 
