@@ -9,6 +9,15 @@ type Cut = { kind: "cut"; layer: number | null; head: number | null; queries: Sp
 /** A change of the model's attention: keys that are cut, or a head whose context is 0. */
 type Change = Cut | { kind: "off"; layer: number; head: number };
 type CutForm = { open: boolean; what: "cell" | "token" | "span"; where: "head" | "layer" | "all"; span: Zone | null };
+/** The log-probability of a token without each head, `[layer][head]`, or without each span of keys − as it is. */
+interface Measured<Values = number[]> {
+  token: number;
+  unchanged: number;
+  effects: Values;
+  spans: Span[] | null;
+}
+/** What the next token of a run rests on, as far as that was measured. */
+type Effects = { run: string; heads: Measured<number[][]> | null; keys: Measured | null };
 /** A rectangle of the map: queries and keys. */
 type Zone = { queries: Span; keys: Span };
 type TabName = "steps" | "readouts" | "training";
@@ -118,6 +127,7 @@ interface Api {
     view: string,
   ): Promise<Steps>;
   training(): Promise<TrainingHistory>;
+  effects(run: string, over: "heads" | "keys", each: (line: StreamLine) => void, signal: AbortSignal): Promise<void>;
   trained(step: number): Promise<Floats>;
 }
 
@@ -174,6 +184,9 @@ interface StreamLine {
   token?: number;
   text?: string;
   label?: string;
+  done?: number;
+  total?: number;
+  effects?: number[] | number[][];
 }
 
 /** A side as it is seen, whichever side's text and head it shares. */
@@ -208,6 +221,9 @@ interface State {
   cutForm: CutForm;
   /** Whether clicks in the grid switch heads off. */
   switching: boolean;
+  effects: Effects | null;
+  /** How far measuring them is, in words. */
+  measuring: string;
   /** Whether the right map is the difference. */
   difference: boolean;
   active: SideName;

@@ -146,6 +146,8 @@ export const generate = (run, options, each, signal) =>
   lines(of(run, "generate"), each, { method: "POST", body: options, signal });
 /** @type {Api["heads"]} */
 export const heads = (run, each, view) => lines(of(run, "heads"), each, { view });
+/** @type {Api["effects"]} */
+export const effects = (run, over, each, signal) => lines(of(run, "effects", { over }), each, { signal });
 /** @type {Api["thumbnails"]} */
 export const thumbnails = (run, layer, size, view) => floats(of(run, "thumbnails", { layer, size }), { view });
 /** @type {Api["map"]} */

@@ -67,7 +67,7 @@ function scope(/** @type {Run} */ run, /** @type {Cut} */ { layer, head }) {
 }
 
 /** A span of tokens in words: one by what it is, several by their numbers. */
-function spanName(/** @type {Run} */ { labels }, /** @type {Span} */ [first, stop]) {
+export function tokensName(/** @type {Run} */ { labels }, /** @type {Span} */ [first, stop]) {
   if (stop > first + 1) return `${first}–${stop - 1}`;
   return labels[first] === String(first) ? String(first) : `${first} ${isolated(`‘${short(labels[first], 14)}’`)}`;
 }
@@ -75,17 +75,17 @@ function spanName(/** @type {Run} */ { labels }, /** @type {Span} */ [first, sto
 /** A change in a few words: what stands on its chip. */
 export function changeName(/** @type {Run} */ run, /** @type {Change} */ change) {
   if (change.kind === "off") return `head ${headName(run, change.layer, change.head)} off`;
-  const keys = spanName(run, change.keys);
-  const what = change.queries ? `${spanName(run, change.queries)} → ${keys}` : keys;
+  const keys = tokensName(run, change.keys);
+  const what = change.queries ? `${tokensName(run, change.queries)} → ${keys}` : keys;
   return `${what} cut in ${scope(run, change)}`;
 }
 
 /** A cut as a sentence. */
 export function cutSentence(/** @type {Run} */ run, /** @type {Cut} */ cut) {
   const many = cut.queries ? cut.queries[1] - cut.queries[0] > 1 : true;
-  const who = cut.queries ? spanName(run, cut.queries) : "No later token";
+  const who = cut.queries ? tokensName(run, cut.queries) : "No later token";
   const verb = cut.queries ? (many ? "no longer attend to" : "no longer attends to") : "attends to";
-  return `${who} ${verb} ${spanName(run, cut.keys)} in ${scope(run, cut)}.`;
+  return `${who} ${verb} ${tokensName(run, cut.keys)} in ${scope(run, cut)}.`;
 }
 
 /** What changes are made, as the beginning of a sentence: Without head 2·0 … */
@@ -93,7 +93,7 @@ export function under(/** @type {Run} */ run, /** @type {Change[]} */ changes) {
   const heads = changes.flatMap((one) => (one.kind === "off" ? [headName(run, one.layer, one.head)] : []));
   const [first] = changes;
   if (changes.length === 1 && first.kind === "cut")
-    return `With ${spanName(run, first.keys)} cut ${first.layer == null ? "everywhere" : `in ${scope(run, first)}`}`;
+    return `With ${tokensName(run, first.keys)} cut ${first.layer == null ? "everywhere" : `in ${scope(run, first)}`}`;
   if (heads.length !== changes.length || heads.length > 4) return `With these ${changes.length} changes`;
   const last = heads.pop();
   return `Without head${heads.length ? `s ${heads.join(", ")} and` : ""} ${last}`;

@@ -5,6 +5,7 @@ import { paintThumbnail } from "./draw_thumbnail.js";
 import { pinches } from "./gestures.js";
 import { signed } from "./format.js";
 import { SCORES, unitOf, wordsFor } from "./quantities.js";
+import { needOfHead } from "./matters.js";
 import { isOff, switchHead } from "./changes.js";
 import { chooseHead, figuresOf, get, hasTwoRuns, set, sourceOf, sides, sideTitle, subscribe } from "./store.js";
 import { themeNow } from "./theme.js";
@@ -88,13 +89,13 @@ class Grid {
   constructor(side, root) {
     this.side = side;
     this.root = root;
-    /** @type {Map<string, {root: HTMLElement, canvas: HTMLCanvasElement, role: HTMLElement, figure: HTMLElement}>} */
+    /** @type {Map<string, {root: HTMLElement, canvas: HTMLCanvasElement, role: HTMLElement, figure: HTMLElement, need: HTMLElement}>} */
     this.cells = new Map();
     this.arranged = "";
     this.#listen();
     const arrange = framed(() => this.#arrange());
     subscribe("run sort size wide compare", arrange);
-    subscribe("run heads changes", () => {
+    subscribe("run heads changes effects", () => {
       this.#fill();
       this.#dim();
       if (get().sort !== "order") arrange();
@@ -241,8 +242,16 @@ class Grid {
     const canvas = make("canvas", { width: 1, height: 1, "aria-hidden": "true" });
     const role = make("b");
     const figure = make("span");
-    const root = make("button", { className: "cell", type: "button", dataset: { layer, head } }, canvas, role, figure);
-    const cell = { root, canvas, role, figure };
+    const need = make("i", { className: "need", "aria-hidden": "true" });
+    const root = make(
+      "button",
+      { className: "cell", type: "button", dataset: { layer, head } },
+      canvas,
+      need,
+      role,
+      figure,
+    );
+    const cell = { root, canvas, role, figure, need };
     this.cells.set(name, cell);
     return cell;
   }
@@ -253,7 +262,7 @@ class Grid {
     const { sort } = get();
     if (!run) return;
     const byLayer = this.root.classList.contains("byLayer");
-    for (const { root, role, figure } of this.cells.values()) {
+    for (const { root, role, figure, need } of this.cells.values()) {
       const [layer, head] = [Number(root.dataset.layer), Number(root.dataset.head)];
       if (!run.layers[layer] || head >= run.layers[layer].heads.length) continue;
       const figures = figuresOf(layer, head, heads);
@@ -268,8 +277,11 @@ class Grid {
       figure.hidden = byLayer; // the grid's edges say it
       const off = isOff(layer, head) && run !== get().plain;
       root.classList.toggle("off", off);
-      root.title = `${label}${figures ? `: ${figures.role}` : ""}${off ? ", switched off" : ""}`;
-      const words = [label, figures?.role, word && `${word} ${value}`, off && "switched off"];
+      const needed = get().compare === "text" && this.side === "second" ? null : needOfHead(layer, head);
+      need.style.width = `${Math.round(100 * Math.abs(needed?.part ?? 0))}%`;
+      need.classList.toggle("rises", (needed?.part ?? 0) > 0);
+      root.title = `${label}${figures ? `: ${figures.role}` : ""}${off ? ", switched off" : ""}${needed ? `\n${needed.words}` : ""}`;
+      const words = [label, figures?.role, word && `${word} ${value}`, off && "switched off", needed?.words];
       root.setAttribute("aria-label", words.filter(Boolean).join(", "));
     }
   }

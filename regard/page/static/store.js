@@ -28,6 +28,8 @@ const state = {
   cutForm: { open: false, what: "cell", where: "head", span: null },
   switching: false,
   difference: false,
+  effects: null,
+  measuring: "",
   active: "first",
   tab: "steps",
   update: null,

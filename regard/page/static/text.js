@@ -3,6 +3,7 @@ import * as api from "./api.js";
 import { cutKeys } from "./cut.js";
 import { bytesOf, characterAt } from "./characters.js";
 import { byId, findAll, framed, make, markStale, segments, settled, targetOf } from "./dom.js";
+import { paintNeeds } from "./matters.js";
 import { plural, sentence, weight } from "./format.js";
 import { awaitAnswer } from "./answers.js";
 import {
@@ -76,6 +77,7 @@ class TextView {
       soon();
     });
     subscribe("query", () => this.#follow());
+    subscribe("effects", () => this.#markNeeds());
   }
 
   /** The side whose head shades it: two heads share one text, and it shows the one used last. */
@@ -189,8 +191,15 @@ class TextView {
     if (this.stop < run.length)
       fragment.append(make("br"), this.#more(`… ${plural(run.length - this.stop, "token")} more`, this.stop + half));
     this.root.replaceChildren(fragment);
+    this.#markNeeds();
     this.repaint();
     this.#reveal(at);
+  }
+
+  /** Marks what the next token rests on: that is measured of the first text. */
+  #markNeeds() {
+    if (this.side === "first") paintNeeds(this.spans, this.first);
+    this.legend.classList.toggle("measured", Boolean(get().effects?.keys) && this.side === "first");
   }
 
   #more(/** @type {string} */ text, /** @type {number} */ around) {

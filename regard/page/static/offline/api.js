@@ -74,6 +74,7 @@ export const open = refuse;
 export const append = refuse;
 export const generate = refuse;
 export const change = refuse;
+export const effects = refuse;
 export const training = refuse;
 export const trained = refuse;
 export const update = null;

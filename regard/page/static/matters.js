@@ -1,0 +1,130 @@
+/** What the next token rests on: each head switched off in turn, then each token hidden, and what that does to it. */
+import * as api from "./api.js";
+import { during } from "./pending.js";
+import { Replaced, ServerError } from "./errors.js";
+import { byId } from "./dom.js";
+import { headName, tokensName } from "./change_list.js";
+import { isolated, signed, weight } from "./format.js";
+import { get, set, subscribe } from "./store.js";
+
+/** @type {AbortController|null} */
+let measuring = null;
+
+export function startMatters() {
+  byId("matters").onclick = () => {
+    if (measuring) return measuring.abort();
+    if (get().effects) return set({ effects: null });
+    const { plain } = get();
+    if (plain) during(measure(plain));
+  };
+  subscribe("plain", () => {
+    measuring?.abort(); // another text
+    set({ effects: null });
+  });
+  subscribe("effects measuring plain about", show);
+}
+
+async function measure(/** @type {Run} */ run) {
+  const control = new AbortController();
+  measuring = control;
+  /** @type {Effects} */
+  const effects = { run: run.id, heads: null, keys: null };
+  try {
+    for (const over of /** @type {const} */ (["heads", "keys"])) {
+      set({ measuring: `${over === "heads" ? "heads" : "tokens"} …` });
+      await api.effects(
+        run.id,
+        over,
+        (line) => {
+          if (control.signal.aborted) return;
+          if (line.error) set({ problem: line.error });
+          else if (line.total)
+            set({ measuring: `${over === "heads" ? "head" : "token"} ${line.done} of ${line.total}` });
+          else if (line.effects) Object.assign(effects, { [over]: line });
+        },
+        control.signal,
+      );
+      if (control.signal.aborted || get().plain !== run || !effects[over]) break;
+      set({ effects: { ...effects } });
+    }
+  } catch (error) {
+    if (error instanceof ServerError && !error.offline) set({ problem: error.message });
+    else if (!(error instanceof ServerError || error instanceof Replaced)) throw error;
+  }
+  if (measuring === control) measuring = null;
+  set({ measuring: "" });
+}
+
+function show() {
+  const { effects, measuring: doing, plain } = get();
+  byId("matters").textContent = doing ? `Stop (${doing})` : effects ? "Hide what matters" : "What matters here?";
+  byId("matters").setAttribute("aria-pressed", String(Boolean(effects)));
+  byId("page").classList.toggle("measured", Boolean(effects));
+  byId("finding").textContent = effects && plain ? finding(plain, effects) : "";
+}
+
+/** How much of its probability a token has left. */
+const left = (/** @type {{unchanged: number}} */ { unchanged }, /** @type {number} */ effect) =>
+  Math.exp(unchanged + effect);
+
+/** The number that takes the most away, among some; -1 where none does. */
+function mostTaken(/** @type {(number|null)[]} */ values) {
+  const [least] = values.map((value, k) => ({ value: value ?? 0, k })).sort((a, b) => a.value - b.value);
+  return least && least.value < 0 ? least.k : -1;
+}
+
+/** What was found, in a sentence. */
+function finding(/** @type {Run} */ run, /** @type {Effects} */ { heads, keys }) {
+  const first = run.next?.[0];
+  if (!first) return "";
+  const name = isolated(`‘${first.label}’`);
+  const parts = [];
+  if (heads) {
+    const flat = heads.effects.flatMap((row, layer) => row.map((value, head) => ({ layer, head, value })));
+    const at = mostTaken(flat.map(({ value }) => value));
+    const now = weight(Math.exp(heads.unchanged));
+    parts.push(
+      at < 0
+        ? `No single head lowers ${name}, ${now}`
+        : `Without head ${headName(run, flat[at].layer, flat[at].head)} ${name} falls from ${now} to ${weight(left(heads, flat[at].value))}`,
+    );
+  }
+  const at = keys ? mostTaken(keys.effects) : -1;
+  if (keys?.spans && at >= 0) {
+    const [start, stop] = keys.spans[at];
+    const what = `ithout token${stop - start > 1 ? "s" : ""} ${tokensName(run, [start, stop])}`;
+    const to = weight(left(keys, keys.effects[at]));
+    parts.push(parts.length ? `w${what} it falls to ${to}` : `W${what} ${name} falls to ${to}`);
+  }
+  return parts.length ? `${parts.join("; ")}.` : "";
+}
+
+/** What a head takes away by being switched off, as a part of the most that any does, and in words; null before. */
+export function needOfHead(/** @type {number} */ layer, /** @type {number} */ head) {
+  const { effects, plain } = get();
+  const value = effects?.heads?.effects[layer]?.[head];
+  if (!effects?.heads || value == null || !plain?.next) return null;
+  const most = Math.max(...effects.heads.effects.flat().map(Math.abs), 1e-9);
+  return { part: value / most, words: words(plain.next[0], effects.heads, value) };
+}
+
+const words = (
+  /** @type {Candidate} */ { label },
+  /** @type {{unchanged: number}} */ measured,
+  /** @type {number} */ value,
+) =>
+  `without it ${isolated(`‘${label}’`)} ${weight(Math.exp(measured.unchanged))} → ${weight(left(measured, value))} (${signed(value)} nats)`;
+
+/** Marks the tokens that the next one rests on, as deep as what it loses without each. */
+export function paintNeeds(/** @type {HTMLElement[]} */ spans, /** @type {number} */ first) {
+  const { effects, plain } = get();
+  const keys = effects?.keys;
+  const most = Math.max(...(keys?.effects ?? []).map((value) => -value), 1e-9);
+  spans.forEach((span, k) => {
+    const at = keys?.spans?.findIndex(([start, stop]) => first + k >= start && first + k < stop) ?? -1;
+    const value = at < 0 || !keys ? 0 : keys.effects[at];
+    const part = Math.round(100 * Math.min(1, Math.max(0, -value / most)) ** 0.6);
+    span.style.boxShadow = part > 8 ? `inset 0 2.5px color-mix(in srgb, var(--changed) ${part}%, transparent)` : "";
+    span.title = keys && at >= 0 && plain?.next ? words(plain.next[0], keys, value) : "";
+  });
+}
