@@ -31,6 +31,11 @@ SIZE = 1_990_000
 _FINEST, _USUAL, _COARSEST = -16, -12, -11
 _WEIGHT = 5e-4
 
+_STAND_INS = {
+    "api.js": "offline/api.js",
+    **dict.fromkeys(("changes.js", "cut.js", "matters.js"), "offline/unchanged.js"),
+}
+"""Modules in place of those that need the server."""
 _STYLES = ("page.css", "panels.css", "changes.css")
 _LINKED = re.compile(
     r'^(?:<link rel="stylesheet".*|<script type="module".*|<!--.*-->)\n',
@@ -169,7 +174,7 @@ def _decimals(errors: Errors) -> int:
 def _page(about: dict[str, Any], runs: list[dict[str, Any]], numbers: str) -> str:
     style = "".join(static(name) for name in _STYLES)
     # api.js asks the server; in its place stands what answers from the data below.
-    code = script("main.js", instead={"api.js": "offline/api.js"})
+    code = script("main.js", instead=_STAND_INS)
     meta = html.escape(policy([style], [code]))
     head = f'<meta http-equiv="Content-Security-Policy" content="{meta}">\n<style>{style}</style>\n'
     data = embedded({"about": about, "runs": runs})

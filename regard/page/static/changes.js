@@ -108,7 +108,8 @@ function show() {
   const able = Boolean(about?.writes);
   byId("changes").hidden = !runOf("first");
   byId("changes-none").hidden = able;
-  byId("changes-none").textContent = why();
+  byId("changes-none").textContent =
+    "This is a recording: without its model nothing can be changed; open the model in regard explore.";
   for (const name of ["acts", "chips", "changes-tools"]) byId(name).hidden = !able;
   byId("switching").setAttribute("aria-pressed", String(switching));
   byId("page").classList.toggle("switching", switching);
@@ -119,12 +120,6 @@ function show() {
   if (plain) chips(plain, changes);
   byId("effect").textContent = plain && changed && changes.length ? effect(plain, changed, changes) : "";
 }
-
-/** Why nothing can be changed. */
-const why = () =>
-  get().about?.report
-    ? "Heads can be switched off and tokens cut where the model runs: regard explore."
-    : "This is a recording: without its model nothing can be changed; open the model in regard explore.";
 
 function chips(/** @type {Run} */ run, /** @type {Change[]} */ changes) {
   const list = byId("chips");

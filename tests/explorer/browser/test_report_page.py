@@ -75,8 +75,9 @@ def test_all_parts_are_there_and_nothing_that_takes_a_server(opened, settled, mo
     assert settled(page).locator("#readouts tbody tr").count() > 0
     assert page.locator("#predictions button").count() > 0
     assert page.locator("#predictions button:enabled").count() == 0
-    for name in ("#entry", "#edit", "#generate", "#offline", "#problem"):
+    for name in ("#entry", "#edit", "#generate", "#offline", "#problem", "#acts", "#switch"):
         assert not page.locator(name).is_visible()
+    assert "A report holds no model" in page.locator("#changes-none").text_content()
     assert page.title().endswith("regard report")
 
 
