@@ -31,7 +31,7 @@ COPIES = {Kind.PLACE, Kind.HOLDER, Kind.REPETITION, Kind.ANSWER, Kind.SPEAKER, K
 
 
 @pytest.fixture(scope="module")
-def told():
+def sample():
     return list(stories(0, 2000))
 
 
@@ -39,9 +39,9 @@ def text_at(one, span):
     return one.text[slice(*span)]
 
 
-def linked(told):
+def linked(sample):
     """Every link with its story."""
-    return [(one, link) for one in told for link in one.links]
+    return [(one, link) for one in sample for link in one.links]
 
 
 def with_word(one, span, word):
@@ -52,7 +52,7 @@ def with_word(one, span, word):
     ("seed", "digest"),
     [
         (0, "2038ad2cb9987f54"),
-        (1, "55c88b7353beefac"),
+        (1, "f044f11134b1cbf2"),
         (2, "9248dff8efba91dc"),
         (3, "fe1e2f88993b8395"),
     ],
@@ -61,9 +61,9 @@ def test_a_seed_is_a_story_to_the_byte(seed, digest):
     assert hashlib.sha256(story(seed).text.encode("ascii")).hexdigest()[:16] == digest
 
 
-def test_many_seeds_are_the_same_stories_everywhere(told):
-    texts = "".join(one.text for one in told[:500])
-    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "67274e8a29626421"
+def test_many_seeds_are_the_same_stories_everywhere(sample):
+    texts = "".join(one.text for one in sample[:500])
+    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "f8a0da4a8c3421f9"
 
 
 def test_a_story_does_not_depend_on_those_told_before():
@@ -89,29 +89,29 @@ def test_draws_stay_inside_and_reach_everything():
     assert 0 < sum(draw.chance(0.5) for _ in range(100)) < 100
 
 
-def test_stories_are_short_and_rich_in_words(told):
-    lengths = [len(one.text.split()) for one in told]
+def test_stories_are_short_and_rich_in_words(sample):
+    lengths = [len(one.text.split()) for one in sample]
     assert min(lengths) >= 60
     assert max(lengths) <= 300
     invented = {name.lower() for name in made_up_names()}
-    words = {word.lower() for one in told for word in WORD.findall(one.text)}
+    words = {word.lower() for one in sample for word in WORD.findall(one.text)}
     assert len(words - invented) >= 1500
 
 
-def test_the_cat_sits_on_the_mat(told):
-    assert any("The cat sat on the mat." in one.text for one in told)
+def test_the_cat_sits_on_the_mat(sample):
+    assert any("The cat sat on the mat." in one.text for one in sample)
 
 
-def test_sentences_begin_with_capitals_and_speech_is_one_sentence(told):
-    for one in told:
+def test_sentences_begin_with_capitals_and_speech_is_one_sentence(sample):
+    for one in sample:
         assert not re.search(r"[.?]\s+[a-z]|^[a-z]| [,.?!]|  |,[.,]|\.\.", one.text), one.text
         assert not re.search(r"\n\n[a-z]", one.text), one.text
         for speech in re.findall(r'"([^"]*)"', one.text):
             assert not re.search(r"[.!?](?!$)", speech), speech
 
 
-def test_spans_are_words_or_marks_and_decided_comes_last(told):
-    for one in told:
+def test_spans_are_words_or_marks_and_decided_comes_last(sample):
+    for one in sample:
         assert list(one.links) == sorted(one.links, key=lambda link: link.decided)
         for link in one.links:
             assert len(link.decoys) == len(link.alternatives)
@@ -124,25 +124,27 @@ def test_spans_are_words_or_marks_and_decided_comes_last(told):
             assert all(stop <= link.decided[0] for _, stop in (*link.deciding, *link.decoys))
 
 
-def test_decoys_are_candidates_that_would_decide_otherwise(told):
-    for one, link in linked(told):
+def test_decoys_are_candidates_that_would_decide_otherwise(sample):
+    for one, link in linked(sample):
         assert link.decoys or link.kind in {Kind.QUOTATION, Kind.COUNTING}
         decided = text_at(one, link.decided).lower()
         assert decided not in {word.lower() for word in link.alternatives}
         assert not set(link.decoys) & set(link.deciding)
 
 
-def test_each_kind_is_in_one_of_twenty_stories(told):
-    counts = collections.Counter(kind for one in told for kind in {link.kind for link in one.links})
-    assert {kind: counts[kind] for kind in Kind if counts[kind] < len(told) / 20} == {}
+def test_each_kind_is_in_one_of_twenty_stories(sample):
+    counts = collections.Counter(
+        kind for one in sample for kind in {link.kind for link in one.links}
+    )
+    assert {kind: counts[kind] for kind in Kind if counts[kind] < len(sample) / 20} == {}
 
 
-def test_decided_words_are_what_the_deciding_words_say(told):
+def test_decided_words_are_what_the_deciding_words_say(sample):
     names = {**dict.fromkeys(GIRLS + WOMEN, 0), **dict.fromkeys(BOYS + MEN, 1)}
     pronouns = [{"she", "her", "herself"}, {"he", "him", "his", "himself"}, {"it", "its", "itself"}]
     closing = {'"': '"', "(": ")"}
     plural = {"were", "are", "have"}
-    for one, link in linked(told):
+    for one, link in linked(sample):
         decided, deciding = text_at(one, link.decided), text_at(one, link.deciding[-1])
         if link.kind is Kind.PRONOUN:
             assert decided.lower() in pronouns[names.get(deciding, 2)]
@@ -155,8 +157,8 @@ def test_decided_words_are_what_the_deciding_words_say(told):
             assert (decided in plural) == is_plural
 
 
-def test_counted_words_are_the_next_or_the_sum_of_those_before(told):
-    for one, link in linked(told):
+def test_counted_words_are_the_next_or_the_sum_of_those_before(sample):
+    for one, link in linked(sample):
         if link.kind is not Kind.COUNTING:
             continue
         decided, *deciding = (text_at(one, span).lower() for span in (link.decided, *link.deciding))
@@ -171,30 +173,30 @@ def test_counted_words_are_the_next_or_the_sum_of_those_before(told):
             assert decided == nexts.get(deciding[0], deciding[0])  # ranks are copied
 
 
-def test_facts_are_what_the_text_says_where_they_were_stated(told):
-    for one in told:
+def test_facts_are_what_the_text_says_where_they_were_stated(sample):
+    for one in sample:
         for fact in one.facts:
             if fact.relation in {"count", "step", "line"}:
                 continue
             assert text_at(one, fact.spans[-1]).lower() == fact.value.lower()
 
 
-def test_the_checker_reads_every_story_whole_and_finds_nothing_wrong(told):
-    for one in told:
+def test_the_checker_reads_every_story_whole_and_finds_nothing_wrong(sample):
+    for one in sample:
         assert review(one.text).mistakes == (), one.seed
-        assert review(one.text).unread == (), one.seed
+        assert review(one.text).unparsed == (), one.seed
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_the_checker_sees_what_a_decoy_would_say(told, kind):
-    for one in told[:400]:
+def test_the_checker_sees_what_a_decoy_would_say(sample, kind):
+    for one in sample[:400]:
         for link in (link for link in one.links if link.kind is kind):
             for word in link.alternatives:
                 assert check(with_word(one, link.decided, word)), (one.seed, link)
 
 
-def test_the_checker_sees_a_mark_that_is_missing(told):
-    for one in told[:100]:
+def test_the_checker_sees_a_mark_that_is_missing(sample):
+    for one in sample[:100]:
         for link in (link for link in one.links if link.kind is Kind.QUOTATION):
             assert check(with_word(one, link.decided, ""))
 
@@ -209,7 +211,7 @@ WRONG = {
     "Pepper was a very clever dog. Biscuit was a rather lazy dog.": "cat",
     "In the shop window there were a red kite and a blue drum. "
     "Anna wanted the blue kite. Tom liked the red kite better.": "drum",
-    "There were nine apples and ten eggs in the larder. Anna took three of the apples and hid "
+    "There were nine apples and ten eggs in the cupboard. Anna took three of the apples and hid "
     "them. How many apples were left? There were four.": "six",
     "They sang an song.": "a",
     'Tom said, "Here I am.': "a closing mark",
@@ -224,15 +226,15 @@ def test_the_checker_says_what_the_word_should_be(text, expected):
 def test_sentences_of_another_world_are_unread_and_no_mistakes():
     result = review("The cat sat on the mat. Stocks fell sharply on Friday. What a day it was!")
     assert result.mistakes == ()
-    assert len(result.unread) == 1
+    assert len(result.unparsed) == 1
 
 
-def test_any_text_can_be_read(told):
+def test_any_text_can_be_read(sample):
     draw = Draw(1)
-    for one in told[:50]:
+    for one in sample[:50]:
         words = one.text.split(" ")
         for text in (" ".join(draw.shuffled(words)), one.text[: draw.below(len(one.text))]):
-            assert all(start < stop <= len(text) for start, stop in review(text).unread)
+            assert all(start < stop <= len(text) for start, stop in review(text).unparsed)
     for text in ("", '"', '("', ")", "x" * 1000, '"Who' * 50, "\n\n", "Äh — 漢字 12 …"):
         check(text)
 

@@ -4,8 +4,8 @@
 """
 
 from regard.gpt.stories._check import Mistake, Review, check, review
+from regard.gpt.stories._generate import corpus, stories, story
 from regard.gpt.stories._story import Fact, Kind, Link, Story
-from regard.gpt.stories._tell import corpus, stories, story
 
 __all__ = [
     "Fact",

@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from regard.gpt.stories._lexicon import inflected
-from regard.gpt.stories._patterns import Match, matches, named, sentence_stop, tokens_of
-from regard.gpt.stories._story import Kind, Span
+from regard.gpt.stories._lexicon import inflect
+from regard.gpt.stories._patterns import Match, has_values, matches, sentence_stop, tokens_of
+from regard.gpt.stories._story import CLOSING, Kind, Span
 from regard.gpt.stories._template import Slot
-from regard.gpt.stories._world import KINDS, World
+from regard.gpt.stories._world import FORM_KINDS, KINDS, World
 
-_CLOSING = {'"': '"', "(": ")"}
 _ARTICLE = re.compile(r"\b([Aa]n?) (hour|[a-z])")
 
 
@@ -31,7 +30,7 @@ class Review:
     """What a story's reading gave: its mistakes, and the sentences that no passage explains."""
 
     mistakes: tuple[Mistake, ...]
-    unread: tuple[Span, ...]
+    unparsed: tuple[Span, ...]
 
 
 def check(text: str) -> list[Mistake]:
@@ -49,19 +48,19 @@ def review(text: str) -> Review:
     reader = _Reader()
     tokens = tokens_of(text)
     texts = [token.text for token in tokens]
-    unread = []
+    unparsed = []
     i = 0
     while i < len(tokens):
         match = max(matches(tokens, i), key=reader.preference, default=None)
         if match is None:
             stop = sentence_stop(texts, i)
-            unread.append((tokens[i].span[0], tokens[stop - 1].span[1]))
+            unparsed.append((tokens[i].span[0], tokens[stop - 1].span[1]))
             i = stop
         else:
             reader.read(match)
             i = match.stop
     mistakes = [*reader.mistakes, *_marks(text), *_articles(text)]
-    return Review(tuple(sorted(mistakes, key=lambda m: m.span)), tuple(unread))
+    return Review(tuple(sorted(mistakes, key=lambda m: m.span)), tuple(unparsed))
 
 
 class _Reader:
@@ -82,7 +81,7 @@ class _Reader:
             self._values = {}
         self._scene = match.pattern.scene
         for slot, word, _ in match.words:  # what is free names those that it speaks of
-            if not slot.form and not _is_decided(slot):
+            if not slot.form and not slot.takes_fact:
                 self._values[slot.variable] = word
         for slot, word, span in match.words:
             if slot.form:
@@ -95,27 +94,21 @@ class _Reader:
         form = slot.form
         if entity is None or form is None:
             return
-        expected = inflected(entity, form, slot.word_class)
+        expected = inflect(entity, form, slot.word_class)
         if expected is not None and expected != word:
-            kind = {"rhyme": Kind.RHYME, "remedy": Kind.CAUSE}.get(form, Kind.PRONOUN)
-            kind = Kind.AGREEMENT if form in {"was", "is", "has"} else kind
-            self.mistakes.append(Mistake(span, word, expected, kind))
+            self.mistakes.append(Mistake(span, word, expected, FORM_KINDS[form]))
 
     def _check_facts(self, slot: Slot, word: str, span: Span) -> None:
         for operation in slot.operations:
-            if not named(self._values, operation.about):
+            if not has_values(self._values, operation.about):
                 continue
             fact = self._world.expected(operation, self._values)
             if fact is not None and fact.value != word:
                 kind = Kind.ANSWER if operation.sign == "??" else KINDS.get(operation.relation)
                 self.mistakes.append(Mistake(span, word, fact.value, kind))
             self._world.apply(operation, word, self._values, span)
-        if _is_decided(slot) and not slot.variable.endswith("0"):
+        if slot.takes_fact and not slot.variable.endswith("0"):
             self._values.setdefault(slot.variable, word)
-
-
-def _is_decided(slot: Slot) -> bool:
-    return any(operation.sign in {"?", "??", ">"} for operation in slot.operations)
 
 
 def _marks(text: str) -> Iterator[Mistake]:
@@ -123,7 +116,7 @@ def _marks(text: str) -> Iterator[Mistake]:
     for paragraph in re.finditer(r"(?:[^\n]|\n(?!\n))+", text):
         opened: list[re.Match[str]] = []
         for mark in re.finditer(r'["()]', paragraph.group()):
-            expected = _CLOSING[opened[-1].group()] if opened else ""
+            expected = CLOSING[opened[-1].group()] if opened else ""
             if mark.group() == expected:
                 opened.pop()
             elif mark.group() == "(" or (mark.group() == '"' and not opened):

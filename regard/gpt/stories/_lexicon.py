@@ -147,7 +147,7 @@ def gender(word: str) -> int:
     return 1 if word in BOYS or word in MEN else 2
 
 
-def inflected(word: str, form: str, word_class: str) -> str | None:
+def inflect(word: str, form: str, word_class: str) -> str | None:
     """The form of a word that stands for it, agrees with it or rhymes with it; None without one."""
     if form in _PRONOUNS:
         return _PRONOUNS[form][gender(word)]

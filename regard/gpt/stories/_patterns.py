@@ -9,7 +9,7 @@ from functools import cache
 
 from regard.gpt.stories._lexicon import CLASS_OF, WORDS, form_classes
 from regard.gpt.stories._story import Span
-from regard.gpt.stories._template import Slot, expanded, parts
+from regard.gpt.stories._template import Slot, expand, parts
 from regard.gpt.stories.scenes import (
     ENDINGS,
     GROUPS,
@@ -79,7 +79,7 @@ def matches(tokens: list[Token], start: int) -> Iterator[Match]:
     while waiting:
         node, i = waiting.pop()
         for pattern in node.patterns:
-            words = _aligned(pattern, tokens[start:i])
+            words = _align(pattern, tokens[start:i])
             if words is not None:
                 yield Match(pattern, words, i)
         if i == len(tokens):
@@ -95,7 +95,7 @@ def _line_stop(tokens: list[Token], start: int) -> int:
     return next((i for i in range(start, len(tokens)) if tokens[i].text == '"'), len(tokens))
 
 
-def _aligned(pattern: Pattern, tokens: list[Token]) -> tuple[tuple[Slot, str, Span], ...] | None:
+def _align(pattern: Pattern, tokens: list[Token]) -> tuple[tuple[Slot, str, Span], ...] | None:
     """The words at a pattern's slots, or None where a literal word is another one."""
     words = []
     i = 0
@@ -112,8 +112,8 @@ def _aligned(pattern: Pattern, tokens: list[Token]) -> tuple[tuple[Slot, str, Sp
             stop = _line_stop(tokens, i)
             word = " ".join(t.text for t in tokens[i - 1 : stop])
             span, i = (token.span[0], tokens[stop - 1].span[1]), stop
-        is_open = item.form or any(o.sign in {"?", "??", ">"} for o in item.operations)
-        if not is_open and values.setdefault(item.variable, word) != word:
+        is_named = not item.form and not item.takes_fact
+        if is_named and values.setdefault(item.variable, word) != word:
             return None
         words.append((item, word, span))
     return tuple(words)
@@ -155,7 +155,7 @@ def _items(template: str) -> Iterator[str | Slot]:
 @cache
 def vocabulary() -> frozenset[str]:
     """All words that passages consist of, besides those of the lexicon, in small letters."""
-    templates = [one for passage, _ in _passages() for one in expanded(passage)]
+    templates = [one for passage, _ in _passages() for one in expand(passage)]
     items = (item for template in templates for item in _items(template))
     return frozenset(item.lower() for item in items if isinstance(item, str))
 
@@ -164,9 +164,10 @@ def vocabulary() -> frozenset[str]:
 def _tree() -> _Node:
     root = _Node()
     for passage, scene in _passages():
-        for template in expanded(passage):
+        for template in expand(passage):
             items = tuple(_items(template))
-            _add(root, Pattern(items, scene))
+            if items:
+                _add(root, Pattern(items, scene))
             texts = [item if isinstance(item, str) else "" for item in items]
             start = 0
             while start < len(items):
@@ -180,8 +181,6 @@ def _add(root: _Node, pattern: Pattern) -> None:
     nodes = [root]
     for item in pattern.items:
         nodes = [node.following.setdefault(key, _Node()) for node in nodes for key in _keys(item)]
-    if not pattern.items:
-        return
     for node in nodes:
         if pattern not in node.patterns:
             node.patterns.append(pattern)
@@ -195,7 +194,7 @@ def _keys(item: str | Slot) -> list[str]:
     return sorted(form_classes(item.form)) if item.form else [item.word_class]
 
 
-def named(values: Mapping[str, str], names: tuple[str, ...]) -> bool:
+def has_values(values: Mapping[str, str], names: tuple[str, ...]) -> bool:
     """Whether all variables among the names have values; other names stand for themselves."""
     return all(name in values or not _is_variable(name) for name in names)
 

@@ -8,6 +8,9 @@ from enum import Enum
 Span = tuple[int, int]
 
 
+CLOSING = {'"': '"', "(": ")"}  # opening mark → closing mark
+
+
 class Kind(Enum):
     """Why a word follows from earlier words; the value is the reason in a sentence."""
 

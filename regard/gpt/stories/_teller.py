@@ -6,13 +6,11 @@ import re
 from collections.abc import Mapping
 
 from regard.gpt.stories._draw import Draw
-from regard.gpt.stories._lexicon import CLASSES, SUITABLE, inflected, made_up_names
-from regard.gpt.stories._story import Fact, Kind, Link, Span
+from regard.gpt.stories._lexicon import CLASSES, SUITABLE, inflect, made_up_names
+from regard.gpt.stories._story import CLOSING, Fact, Kind, Link, Span
 from regard.gpt.stories._template import Operation, Slot, choices, parts
-from regard.gpt.stories._world import KINDS, World
+from regard.gpt.stories._world import FORM_KINDS, KINDS, World
 
-_VERB_FORMS = {"was", "is", "has"}
-_CLOSING = {'"': '"', "(": ")"}
 _SENTENCE_START = re.compile(r'(?:[.!?]\s+|\.["\')]\s+|\n|(?:^|[\s(])")$')
 _ARTICLE = re.compile(r"\b[aA] $")
 
@@ -38,7 +36,7 @@ class Teller:
         chosen = "".join(p if isinstance(p, str) else self.draw.one(p) for p in pieces)
         for part in parts(chosen):
             if isinstance(part, Slot) and part.variable not in values and _is_free(part):
-                values[part.variable] = self._drawn(part)
+                values[part.variable] = self._draw_word(part)
         for part in parts(chosen):
             if isinstance(part, str):
                 self._write_literal(part)
@@ -49,9 +47,9 @@ class Teller:
         for character in text:
             position = len(self.text)
             self.text += character
-            if self._open and character == _CLOSING[self._open[-1][0]]:
+            if self._open and character == CLOSING[self._open[-1][0]]:
                 self._close(*self._open.pop(), position)
-            elif character in _CLOSING:
+            elif character in CLOSING:
                 self._open.append((character, position))
                 self._marks[character] = position
 
@@ -63,7 +61,7 @@ class Teller:
         decoys: tuple[Span, ...] = ()
         if other in self._marks:
             decoys = ((self._marks[other], self._marks[other] + 1),)
-        wrong = tuple(_CLOSING[other] for _ in decoys)
+        wrong = tuple(CLOSING[other] for _ in decoys)
         deciding = ((opened, opened + 1),)
         self.links.append(Link(Kind.QUOTATION, (position, position + 1), deciding, decoys, wrong))
 
@@ -95,7 +93,7 @@ class Teller:
             assert operation.sign not in {"?", "??"}, (slot, values)
         return None
 
-    def _drawn(self, slot: Slot) -> str:
+    def _draw_word(self, slot: Slot) -> str:
         relation = slot.operations[0].relation if slot.operations else ""
         items = SUITABLE.get(
             f"{slot.word_class} {relation}".strip(), self._drawable[slot.word_class]
@@ -128,20 +126,19 @@ class Teller:
 
     def _write_form(self, slot: Slot, entity: str, start: int) -> None:
         assert slot.form is not None
-        word = inflected(entity, slot.form, slot.word_class)
+        word = inflect(entity, slot.form, slot.word_class)
         assert word is not None, (slot, entity)
         span = self._write_word(word)
-        if not slot.is_decided:
+        if not slot.has_mark:
             return
-        kind = {"rhyme": Kind.RHYME, "remedy": Kind.CAUSE}.get(slot.form, Kind.PRONOUN)
-        kind = Kind.AGREEMENT if slot.form in _VERB_FORMS else kind
+        kind = FORM_KINDS[slot.form]
         rivals = {}
         for (word_class, other), place in self._mentions.items():
             if kind is not Kind.PRONOUN and place[0] < start:
                 continue
             if not _comparable(kind, slot.word_class, word_class):
                 continue
-            form = inflected(other, slot.form, word_class)
+            form = inflect(other, slot.form, word_class)
             if form is not None and form != word:
                 rivals[place] = form
         if rivals:
@@ -150,7 +147,7 @@ class Teller:
             self.links.append(Link(kind, span, deciding, tuple(rivals), wrong))
 
     def _link_fact(self, operation: Operation, fact: Fact | None, slot: Slot, span: Span) -> None:
-        if fact is None or operation.sign not in {"?", "??", ">"}:
+        if fact is None or not slot.takes_fact:
             return
         if operation.relation == "line":
             self._link_line(fact, span)
@@ -166,21 +163,28 @@ class Teller:
             self.links.append(Link(kind, span, fact.spans, tuple(rivals), wrong))
 
     def _link_line(self, fact: Fact, span: Span) -> None:
-        words = list(re.finditer(r"[A-Za-z']+", fact.value))
-        (start, _), *_ = fact.spans
-        for word in words:
-            others = [w for w in words if w.group().lower() != word.group().lower()]
-            decoys = tuple((start + w.start(), start + w.end()) for w in others)
-            decided = (span[0] + word.start(), span[0] + word.end())
-            deciding = ((start + word.start(), start + word.end()),)
-            wrong = tuple(w.group() for w in others)
-            self.links.append(Link(Kind.REPETITION, decided, deciding, decoys, wrong))
+        """Link the words of a repeated line; the other words of all lines are their decoys."""
+        lines = [f.spans[0] for f in self.world.facts.values() if f.relation == "line"]
+        candidates = [place for line in lines for place in self._words_in(line)]
+        for decided, source in zip(
+            self._words_in(span), self._words_in(fact.spans[0]), strict=True
+        ):
+            word = self._text_at(source).lower()
+            decoys = tuple(c for c in candidates if self._text_at(c).lower() != word)
+            wrong = tuple(self._text_at(decoy) for decoy in decoys)
+            self.links.append(Link(Kind.REPETITION, decided, (source,), decoys, wrong))
+
+    def _words_in(self, span: Span) -> list[Span]:
+        matches = re.finditer(r"[A-Za-z']+", self._text_at(span))
+        return [(span[0] + match.start(), span[0] + match.end()) for match in matches]
+
+    def _text_at(self, span: Span) -> str:
+        return self.text[slice(*span)]
 
 
 def _is_free(slot: Slot) -> bool:
     """Whether any word of its class may stand in a slot."""
-    decided = any(operation.sign in {"?", "??", ">"} for operation in slot.operations)
-    return not decided and slot.word_class != "number"
+    return not slot.takes_fact and slot.word_class != "number"
 
 
 def _comparable(kind: Kind, mine: str, other: str) -> bool:

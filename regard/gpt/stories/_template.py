@@ -42,8 +42,13 @@ class Slot:
     word_class: str
     variable: str
     form: str | None
-    is_decided: bool
+    has_mark: bool  # whether the form follows from words before it
     operations: tuple[Operation, ...]
+
+    @property
+    def takes_fact(self) -> bool:
+        """Whether a fact decides the word, rather than the word a fact."""
+        return any(operation.sign in {"?", "??", ">"} for operation in self.operations)
 
 
 Part = str | Slot
@@ -52,21 +57,21 @@ Part = str | Slot
 @cache
 def parts(template: str) -> tuple[Part, ...]:
     """Literal texts and slots of a template without choices."""
-    found: list[Part] = []
+    result: list[Part] = []
     start = 0
     for match in _SLOT.finditer(template):
-        found.append(template[start : match.start()])
+        result.append(template[start : match.start()])
         word_class, number, form, mark, operations = match.groups()
         parsed = tuple(
             Operation(sign, relation, tuple(about.split()))
             for sign, relation, about in _OPERATION.findall(operations)
         )
-        found.append(Slot(word_class, word_class + number, form, mark is not None, parsed))
+        result.append(Slot(word_class, word_class + number, form, mark is not None, parsed))
         start = match.end()
-    found.append(template[start:])
-    literal = "".join(part for part in found if isinstance(part, str))
+    result.append(template[start:])
+    literal = "".join(part for part in result if isinstance(part, str))
     assert not set(literal) & set("{}[]|"), template
-    return tuple(part for part in found if part)
+    return tuple(part for part in result if part)
 
 
 @cache
@@ -76,7 +81,7 @@ def choices(template: str) -> tuple[str | tuple[str, ...], ...]:
     return tuple(tuple(p.split("|")) if i % 2 else p for i, p in enumerate(pieces))
 
 
-def expanded(template: str) -> list[str]:
+def expand(template: str) -> list[str]:
     """All templates without choices that a template stands for."""
     options = [(p,) if isinstance(p, str) else p for p in choices(template)]
     return ["".join(pieces) for pieces in itertools.product(*options)]

@@ -31,6 +31,12 @@ KINDS = {
     "addressed": Kind.SPEAKER,
     "condition": Kind.CAUSE,
 }
+FORM_KINDS = {
+    **dict.fromkeys(("they", "them", "their", "self"), Kind.PRONOUN),
+    **dict.fromkeys(("was", "is", "has"), Kind.AGREEMENT),
+    "rhyme": Kind.RHYME,
+    "remedy": Kind.CAUSE,
+}
 CONSTANT = {
     "colour",
     "coloured",

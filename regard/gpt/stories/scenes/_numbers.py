@@ -3,13 +3,13 @@
 from regard.gpt.stories.scenes._format import scene
 
 EATING = scene("""
-There were {number=count items} {items} and {number5=count items2} {items2} in the larder.
+There were {number=count items} {items} and {number5=count items2} {items2} in the cupboard.
     {person} took {number2-count items} of the {items} and
     [shared them with {person2}|hid them].
 {adult} counted everything, and there were {number5=count items2} {items2} and
     {number=count items} {items}. But {person} gave {number2-count items} of the {items} away.
 {person} owned {number=count items} {items}, and {person2} owned {number5=count items2}
-    {items2}. On the way {person} lost {number2-count items} {items}.
+    {items2}. On the way home {person} lost {number2-count items} {items}.
 
 How many {items} were left? There were {number0?count items}.
 {person2} counted the {items} on {person2.their!} fingers. There were {number0?count items}.

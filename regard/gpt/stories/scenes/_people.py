@@ -22,7 +22,8 @@ At home {person} sat down by the stove, and soon {person.their!} [socks|sleeves|
 MIRROR = scene("""
 {person} looked at {person.self!} in the mirror. {person.their} hair stood up in all directions,
     and {person2} could not help laughing.
-{person2} was still asleep. {person} washed {person.self!} and combed {person.their!} hair.
+{person2} sat yawning on the edge of the bath. {person} washed {person.self!} and combed
+    {person.their!} hair.
 {person} taught {person.self!} to [whistle|juggle|skate] that day, while {person2} watched.
 
 Then {person2} put on {person2.their!} boots, and {person} put on {person.their!} shoes.
