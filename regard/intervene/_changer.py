@@ -38,6 +38,21 @@ class ModelChanger:
         self._progress = Progress()
         self._met = Met()
         self._latest: tuple[Site, Place] | None = None
+        self._ended = False
+
+    def add(self, change: Change) -> None:
+        """Make a change in the calls to come.
+
+        Raises:
+            InterventionError: after the block.
+        """
+        if self._ended:
+            raise InterventionError(f"{change!r}: the block has ended; state changes inside it")
+        self.changes.append(change)
+
+    def end(self) -> None:
+        """Take no further changes."""
+        self._ended = True
 
     def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:
         """Whether the next call of the innermost of these modules may be changed."""

@@ -55,5 +55,6 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
     with ExitStack() as stack:
         stack.enter_context(replace_attention(model))
         stack.enter_context(change_calls(changer))
+        stack.callback(changer.end)
         yield Intervention(changer)
     changer.require_all_met()

@@ -210,7 +210,7 @@ class Intervention:
         self._add(Patch(pattern=pattern, **_places(layers, heads, batch, kind)))
 
     def _add(self, change: Change) -> None:
-        self._changer.changes.append(change)
+        self._changer.add(change)
 
 
 def _places(layers: Any, heads: Any, batch: Any, kind: Any) -> dict[str, Any]:

@@ -108,6 +108,13 @@ def test_no_call_and_no_change(model):
             change.knock_out(keys=0)
 
 
+def test_a_change_stated_after_the_block(model):
+    with regard.intervene(model) as change:
+        pass
+    with pytest.raises(InterventionError, match=r"ablate\(heads=1.*ended; state changes inside it"):
+        change.ablate(heads=1)
+
+
 def test_an_error_inside_hides_no_change_that_was_not_made(model):
     with pytest.raises(ZeroDivisionError), regard.intervene(model) as change:  # noqa: PT012 - the last line alone raises
         change.ablate(layers=9)
