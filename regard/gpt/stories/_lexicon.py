@@ -23,12 +23,12 @@ MEN = ["Grandpa", "Dad"]
 _ANIMALS = {
     **{word: word + "s" for word in _words("""
         cat dog hen duck goat horse cow pig rabbit squirrel hedgehog owl frog bear beaver
-        badger mole otter lamb kitten puppy parrot snail bee toad duckling pony donkey
+        badger mole otter lamb kitten parrot snail bee toad duckling donkey
         turtle swan robin crow seal whale bat bug tiger lion monkey elephant giraffe panda
         zebra
     """)},
     "mouse": "mice", "goose": "geese", "fox": "foxes", "wolf": "wolves", "calf": "calves",
-    "butterfly": "butterflies",
+    "butterfly": "butterflies", "puppy": "puppies", "pony": "ponies",
 }  # fmt: skip
 
 CLASSES: dict[str, list[str]] = {

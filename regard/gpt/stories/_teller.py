@@ -61,25 +61,27 @@ class Teller:
         decoys: tuple[Span, ...] = ()
         if other in self._marks:
             decoys = ((self._marks[other], self._marks[other] + 1),)
-        wrong = tuple(CLOSING[other] for _ in decoys)
+        alternatives = tuple(CLOSING[other] for _ in decoys)
         deciding = ((opened, opened + 1),)
-        self.links.append(Link(Kind.QUOTATION, (position, position + 1), deciding, decoys, wrong))
+        self.links.append(
+            Link(Kind.QUOTATION, (position, position + 1), deciding, decoys, alternatives)
+        )
 
     def _starts_sentence(self) -> bool:
         return not self.text or _SENTENCE_START.search(self.text[-5:]) is not None
 
     def _write_slot(self, slot: Slot, values: dict[str, str], start: int) -> None:
-        known = self._decided_by(slot, values)
+        fact = self._decided_by(slot, values)
         if slot.variable not in values:
-            values[slot.variable] = known.value if known else self._number(slot, values)
+            values[slot.variable] = fact.value if fact else self._number(slot, values)
         word = values[slot.variable]
         if slot.form:
             self._write_form(slot, word, start)
             return
-        assert known is None or known.value == word, (slot, known, word)
+        assert fact is None or fact.value == word, (slot, fact, word)
         span = self._write_word(word)
         for operation in slot.operations:
-            self._link_fact(operation, known, slot, span)
+            self._link_fact(operation, fact, slot, span)
             self.world.apply(operation, word, values, span)
         self._mentions[slot.word_class, word] = span
         if slot.variable.endswith("0"):  # takes its value from a fact, each time anew
@@ -98,8 +100,8 @@ class Teller:
         items = SUITABLE.get(
             f"{slot.word_class} {relation}".strip(), self._drawable[slot.word_class]
         )
-        free = [word for word in items if word not in self._used] or items
-        word = self.draw.one(free)
+        unused = [word for word in items if word not in self._used] or items
+        word = self.draw.one(unused)
         self._used.add(word)
         return word
 
@@ -143,8 +145,8 @@ class Teller:
                 rivals[place] = form
         if rivals:
             deciding = (self._mentions[slot.word_class, entity],)
-            wrong = tuple(rivals.values())
-            self.links.append(Link(kind, span, deciding, tuple(rivals), wrong))
+            alternatives = tuple(rivals.values())
+            self.links.append(Link(kind, span, deciding, tuple(rivals), alternatives))
 
     def _link_fact(self, operation: Operation, fact: Fact | None, slot: Slot, span: Span) -> None:
         if fact is None or not slot.takes_fact:
@@ -159,8 +161,8 @@ class Teller:
             if word_class == slot.word_class and word != fact.value and place not in fact.spans
         }
         if rivals or kind is Kind.COUNTING:
-            wrong = tuple(rivals.values())
-            self.links.append(Link(kind, span, fact.spans, tuple(rivals), wrong))
+            alternatives = tuple(rivals.values())
+            self.links.append(Link(kind, span, fact.spans, tuple(rivals), alternatives))
 
     def _link_line(self, fact: Fact, span: Span) -> None:
         """Link the words of a repeated line; the other words of all lines are their decoys."""
@@ -171,8 +173,8 @@ class Teller:
         ):
             word = self._text_at(source).lower()
             decoys = tuple(c for c in candidates if self._text_at(c).lower() != word)
-            wrong = tuple(self._text_at(decoy) for decoy in decoys)
-            self.links.append(Link(Kind.REPETITION, decided, (source,), decoys, wrong))
+            alternatives = tuple(self._text_at(decoy) for decoy in decoys)
+            self.links.append(Link(Kind.REPETITION, decided, (source,), decoys, alternatives))
 
     def _words_in(self, span: Span) -> list[Span]:
         matches = re.finditer(r"[A-Za-z']+", self._text_at(span))

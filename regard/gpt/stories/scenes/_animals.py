@@ -9,7 +9,7 @@ In the kitchen the {animal=sitting one} sat on the {spot=spot animal}.
     {spot=spot animal}.
 The {animal=sitting one} sat on the {spot=spot animal}.
 The {animal=sitting one} sat on the {spot=spot animal}. The {animal} sat on it
-    [all day|all morning].
+    [like a king|and thought].
 
 Then it jumped down and sat on the {spot2=spot animal}.
 After a while it got up, yawned and lay down on the {spot2=spot animal}.

@@ -126,7 +126,7 @@ CLIMBING = scene("""
 
 {person} shouted, "Come and look." But {person2} had hurt {person2.self!} and had to sit down.
 Suddenly something rustled. {person2} held {person2.their!} breath.
-A [branch|board] creaked, and {person} lost {person.their!} balance.
+Something creaked, and {person} lost {person.their!} balance.
 
 Luckily nothing worse happened. {person2} waved {person2.their!} hand, and {person} waved back.
 It had only been the wind! {person2} made fun of {person2.self!} afterwards.
