@@ -64,7 +64,7 @@ def test_a_seed_is_a_story_to_the_byte(seed, digest):
 
 def test_many_seeds_are_the_same_stories_everywhere(sample):
     texts = "".join(one.text for one in sample[:500])
-    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "1ab309b5689e4412"
+    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "ee53fe0d3ca8dbf7"
 
 
 def test_a_story_does_not_depend_on_those_told_before():

@@ -87,10 +87,10 @@ CLASSES: dict[str, list[str]] = {
     "condition": _words("hungry thirsty tired cold bored ill lonely sad frightened"),
     "remedy": _words("bread water sleep warmth play medicine company music courage"),
     "trouble": _words("""
-        hole leak puncture crack knot stain thorn draught squeak itch blister creak
+        hole leak puncture crack knot stain scratch draught squeak itch blister creak
     """),
     "tool": _words("""
-        needle plug pump glue scissors bleach tweezers putty oil ointment plaster grease
+        thread tar rubber glue patience bleach varnish wool oil ointment plaster grease
     """),
     "rhyme": _words("house tree sail carrot wheel road"),
     "manner": _words("""

@@ -45,7 +45,7 @@ Over the shoulder of {person=holder thing} hung a {quality} {thing}. {person2} h
 {person2~holder thing} tried it [once or twice|for a minute] and returned it to
     {person=holder thing}.
 Next it was the turn of {person3=holder thing}, who [laughed out loud|was very careful with it].
-{person2~holder thing} turned it round and round. It was far too [heavy|delicate|difficult], and
+{person2~holder thing} turned it round and round. It was far too [heavy|delicate|precious], and
     so {person3=holder thing} got it instead.
 
 Now, who was holding the {thing}? Why, {person0?holder thing}, of course!
