@@ -80,12 +80,10 @@ export function changeName(/** @type {Run} */ run, /** @type {Change} */ change)
   return `${what} cut in ${scope(run, change)}`;
 }
 
-/** A cut as a sentence. */
+/** What a cut does, as a sentence. */
 export function cutSentence(/** @type {Run} */ run, /** @type {Cut} */ cut) {
-  const many = cut.queries ? cut.queries[1] - cut.queries[0] > 1 : true;
-  const who = cut.queries ? tokensName(run, cut.queries) : "No later token";
-  const verb = cut.queries ? (many ? "no longer attend to" : "no longer attends to") : "attends to";
-  return `${who} ${verb} ${tokensName(run, cut.keys)} in ${scope(run, cut)}.`;
+  const queries = cut.queries ? tokensName(run, cut.queries) : "all later tokens";
+  return `Hides ${tokensName(run, cut.keys)} from ${queries} in ${scope(run, cut)}.`;
 }
 
 /** What changes are made, as the beginning of a sentence: Without head 2·0 … */

@@ -13,6 +13,8 @@ import { get, runOf, set, setSide, subscribe } from "./store.js";
 const steps = { past: [], next: [] };
 /** The changes that the lists above know of. @type {Change[]} */
 let known = [];
+/** The changes that the changed run is of. @type {Change[]} */
+let made = [];
 
 /** Whether a head is switched off. */
 export const isOff = (/** @type {number} */ layer, /** @type {number} */ head) =>
@@ -84,8 +86,10 @@ async function load() {
   const run = await awaitAnswer(api.change(plain.id, changes, "change"));
   if (plain !== get().plain || changes !== get().changes) return; // it is run anew
   set({ busy: "" });
-  if (run) set({ changed: prepare(run) });
-  else if (!get().offline) arrange();
+  if (run) {
+    made = changes;
+    set({ changed: prepare(run) });
+  } else if (!get().offline) arrange();
 }
 
 /** Puts the run that is looked at on each side. */
@@ -118,7 +122,8 @@ function show() {
   byId("beside").disabled = !changes.length;
   byId("beside").setAttribute("aria-pressed", String(compare === "change"));
   if (plain) chips(plain, changes);
-  byId("effect").textContent = plain && changed && changes.length ? effect(plain, changed, changes) : "";
+  byId("effect").textContent =
+    plain && changed && changes.length && made === changes ? effect(plain, changed, changes) : "";
 }
 
 function chips(/** @type {Run} */ run, /** @type {Change[]} */ changes) {

@@ -38,7 +38,8 @@ export function startPredictions() {
 const unseen = (/** @type {string} */ words) => make("span", { className: "unseen", textContent: words });
 
 /** A probability in few figures, so that two fit beside each other. */
-const brief = (/** @type {number} */ value) => (value >= 0.0095 || value === 0 ? value.toFixed(2) : power(value));
+const brief = (/** @type {number} */ value) =>
+  value >= 0.0095 || value === 0 ? value.toFixed(2) : value >= 0.00095 ? value.toFixed(3) : power(value);
 
 /** A bar of a probability; of a changed run the one before, and below it the one now. */
 function bars(/** @type {number} */ now, /** @type {number|null} */ before) {

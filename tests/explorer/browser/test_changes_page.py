@@ -212,3 +212,35 @@ def test_as_it_is_stands_beside_changed_with_the_difference(
     assert "x" not in state(page)
     assert page.locator("#beside").is_disabled()
     assert page.locator("#map-second").is_hidden()
+
+
+def test_the_form_is_used_by_keys_alone(show, settled, model):
+    page = show(model, "#l=1&h=1&q=9&k=4")
+    page.keyboard.press("c")
+    settled(page)
+    assert page.evaluate("document.activeElement.textContent") == "a link"
+    for key in ("ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    for number in ("8", "10", "2", "3"):
+        page.keyboard.press("Tab")
+        page.keyboard.type(number)
+    settled(page)
+    page.keyboard.press("Enter")
+    settled(page)
+    assert state(page)["e"] == "cut.1.1.8-11.2-4"
+    assert chips(page) == ["8–10 → 2–3 cut in 1·1"]
+    page.keyboard.press("Escape")
+    settled(page)
+    assert page.locator("#cut-form").is_hidden()
+    assert page.evaluate("document.activeElement.id") == "cut"
+
+
+def test_a_finger_draws_a_span_on_a_phone(show, settled, model):
+    options = {"has_touch": True, "is_mobile": True}
+    page = show(model, "#l=1&h=1&q=9&k=4&e=off.2.1", width=390, height=844, **options)
+    page.locator("#cut").click()
+    page.locator("#cut-what [value=span]").click()
+    settled(page)
+    canvas = page.locator("#map-first canvas")
+    assert canvas.evaluate("(one) => getComputedStyle(one).touchAction") == "none"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
