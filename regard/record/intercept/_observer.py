@@ -130,6 +130,7 @@ class _CallMonitor:
         self._installed.enter_context(self._mode)
 
     def stop(self) -> None:
+        self._before = None  # hooks and mode refer to this object, which is freed some time later
         self._fast_path.close()
         self._installed.close()
 
