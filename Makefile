@@ -14,7 +14,7 @@ TEXT := "The with statement is used to wrap the execution of a block. The with s
 allows common patterns to be reused: a block that is used again is a block of the with statement."
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test throttled lint javascript sanitize sanitize-memory sanitize-threads neon bench pictures model clean
+.PHONY: help demo test throttled lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon bench pictures model clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,10 +30,15 @@ test: lint ## lint, check types, run all tests, then the kernels under sanitizer
 throttled: $(TESTS) ## run the browser tests with the browser's processor throttled to a fifth
 	OMP_NUM_THREADS=1 REGARD_BROWSER=required REGARD_BROWSER_SLOWDOWN=5 $(BIN)/python -m pytest tests/explorer/browser
 
-lint: $(TESTS) javascript
+lint: $(TESTS)
+	@$(MAKE) --no-print-directory --jobs=2 lint-native lint-python javascript
+
+lint-python: $(TESTS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lint-native: $(TESTS)
 	$(BIN)/python tools/clang.py
 
 # Whoever has no Node.js checks the rest; where the browser's tests are required, this is too.
