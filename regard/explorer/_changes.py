@@ -15,7 +15,16 @@ from regard.explorer._errors import ExplorerError
 if TYPE_CHECKING:
     from regard.explorer._run import Run
 
-__all__ = ["MOST", "Change", "Changes", "Cut", "SwitchOff", "changed", "check_changes"]
+__all__ = [
+    "MOST",
+    "Change",
+    "Changes",
+    "Cut",
+    "SwitchOff",
+    "changed",
+    "check_changes",
+    "require_range",
+]
 
 MOST = 64
 """Most changes of a run."""
@@ -71,9 +80,9 @@ def check_changes(changes: Sequence[Change], run: Run) -> None:
             if change.head is not None:
                 _require("head", change.head, len(run.layers[change.layer].heads))
         if isinstance(change, Cut):
-            _require_span("keys", change.keys, len(run.tokens))
+            require_range("keys", change.keys, len(run.tokens))
             if change.queries is not None:
-                _require_span("queries", change.queries, len(run.tokens))
+                require_range("queries", change.queries, len(run.tokens))
             elif change.keys[1] == len(run.tokens):
                 raise ExplorerError("the last token has no later one to be cut from; give queries")
 
@@ -107,7 +116,8 @@ def _require(name: str, value: int, count: int) -> None:
         raise ExplorerError(f"{name}={value} is none of 0 … {count - 1}")
 
 
-def _require_span(name: str, span: Span, length: int) -> None:
+def require_range(name: str, span: Span, length: int) -> None:
+    """Refuse a range that is empty or not within a length."""
     first, stop = span
     if not first < stop <= length:
         raise ExplorerError(f"{name}={first},{stop} is no range within 0,{length}")

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from regard.errors import Error
 from regard.explorer._answers import Lines, Numbers, describe, lines, numbers, token_entry
+from regard.explorer._changes import require_range
 from regard.explorer._errors import ExplorerError
 from regard.explorer._run import MEAN, Run
 from regard.explorer._sentences import NAME, PLACE, RANGE
@@ -48,7 +49,7 @@ class MissingError(Error, LookupError):
 
 
 class Refusal(BaseModel):
-    """Why there is no answer, and what to do."""
+    """Why the request failed, and what to do."""
 
     error: str
 
@@ -176,7 +177,7 @@ CurrentJobs = Annotated[Jobs, Depends(_jobs)]
 View = Annotated[str | None, Depends(_view)]
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {
-        "description": "Why there is no answer",
+        "description": "Why the request failed",
         "content": {"application/json": {"schema": Refusal.model_json_schema()}},
     }
     for status in (400, 404, 409, 410, 413, 422, 503)
@@ -381,8 +382,7 @@ def _require_head(run: Run, layer: int, head: int | None = None) -> None:
 
 def _range(name: str, value: str, size: int) -> tuple[int, int]:
     first, stop = map(int, value.split(","))
-    if not first < stop <= size:
-        raise ExplorerError(f"{name}={value} is no range within 0,{size}")
+    require_range(name, (first, stop), size)
     return first, stop
 
 

@@ -31,7 +31,7 @@ _SMALL = 2**22  # weights of a window that is not worth cutting into bands
 
 
 class Window(NamedTuple):
-    """What is asked for of a pattern."""
+    """A rectangle of a pattern, in blocks."""
 
     queries: Span
     """First and stop."""

@@ -70,7 +70,8 @@ class ModelChanger:
         """
         if not self._sites.has(call):
             return None
-        site, place = self._located(call)
+        own = replace(call, changed=None).problem()  # keys and positions of the model itself
+        site, place = self._located(call, own)
         changes = [
             change
             for change in self.changes
@@ -78,7 +79,7 @@ class ModelChanger:
         ]
         if not changes:
             return None
-        problem = call.problem()
+        problem = own if call.changed is None else call.problem()
         for change in changes:
             self._met.add(change, site.layer, place)
         _refuse_contradictions(changes, problem)
@@ -87,14 +88,13 @@ class ModelChanger:
         edits = ablations(ablated, problem if changed is None else changed, site)
         return intercept.Change(problem=changed, edit=_together(edits) if edits else None)
 
-    def _located(self, call: Call) -> tuple[Site, Place]:
+    def _located(self, call: Call, own: Problem) -> tuple[Site, Place]:
         """Find the site of a call and its place in the text; of a call that nothing changes too.
 
         Later calls are placed by those before them.
         """
         if self._latest is None or not call.repeated:
             site = self._sites.of(call)
-            own = replace(call, changed=None).problem()  # keys and positions of the model itself
             self._latest = site, self._progress.place(site, own, call.run)
         return self._latest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from regard.pattern import Pattern
 from regard.record import Recording
@@ -20,6 +21,8 @@ class Change:
     heads: Selected = None
     batch: Selected = None
     kind: Kind = "self"
+    method: ClassVar[str]
+    """The method of `Intervention` that makes it."""
 
     def __repr__(self) -> str:
         stated = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -28,11 +31,6 @@ class Change:
             del stated["kind"]
         arguments = ", ".join(f"{name}={_shown(value)}" for name, value in stated.items())
         return f"{self.method}({arguments})"
-
-    @property
-    def method(self) -> str:
-        """The method of `Intervention` that makes it."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

@@ -48,10 +48,10 @@ class Place:
 
     def spans(self, numbers: Selected, keys: int) -> list[tuple[Tensor, Tensor]]:
         """The runs of keys that are meant, each as start and stop ``(b, 1, 1)`` in the call."""
-        runs = [key_runs(numbers, count) for count in self.key_counts]
-        width = max(len(run) for run in runs)
-        padded = torch.tensor([run + [(0, 0)] * (width - len(run)) for run in runs])
-        ends = (padded.reshape(len(runs), width, 2) - self.first_key).clamp(0, keys)
+        entries = [key_runs(numbers, count) for count in self.key_counts]
+        width = max(len(entry) for entry in entries)
+        padded = torch.tensor([entry + [(0, 0)] * (width - len(entry)) for entry in entries])
+        ends = (padded.reshape(len(entries), width, 2) - self.first_key).clamp(0, keys)
         ends = ends.to(self.queries.device)
         return [(ends[:, n, :1, None], ends[:, n, 1:, None]) for n in range(width)]
 

@@ -16,7 +16,7 @@ _ARTICLE = re.compile(r"\b[aA] $")
 
 
 class Teller:
-    """A story while it is told."""
+    """A story that is being written: its text so far, its links and its world."""
 
     def __init__(self, draw: Draw, lines: list[str]) -> None:
         self.draw = draw

@@ -38,7 +38,7 @@ export function layout(width, height, length, letters = 14) {
 }
 
 /**
- * Token and cell under a point, or null beside the map; there the nearest, if that is asked for.
+ * Token and cell under a point, or null beside the map; there the nearest, if requested.
  * @param {Layout} place @param {Zoom|null} zoom @param {number} length @param {number} x @param {number} y
  */
 export function hit(place, zoom, length, x, y, nearest = false) {
