@@ -7,6 +7,7 @@ the extra `gpt`.
 from regard._extras import install
 
 try:
+    from regard.gpt._link_effects import LinkEffects, link_effects
     from regard.gpt.bpe import BPETokenizer
     from regard.gpt.cache import GPTCache
     from regard.gpt.checkpoint import load, load_training, save
@@ -53,6 +54,7 @@ __all__ = [
     "GPTCache",
     "GPTConfig",
     "History",
+    "LinkEffects",
     "Metrics",
     "ParameterCounts",
     "Sampling",
@@ -66,6 +68,7 @@ __all__ = [
     "generate_texts",
     "history",
     "learning_rate",
+    "link_effects",
     "load",
     "load_training",
     "open_corpus",

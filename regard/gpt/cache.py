@@ -5,6 +5,9 @@ Axis letters: B batch, T tokens.
 
 from __future__ import annotations
 
+from copy import copy
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -76,6 +79,22 @@ class GPTCache:
         positions = torch.arange(length, length + ids.shape[-1], device=ids.device)
         padding = self.layers[0].padding
         return positions if padding is None else (positions - padding[:, None]).clamp(min=0)
+
+    def branch(self, copies: int, capacity: int) -> Self:
+        """Make a cache from which copies of this one's only sequence go on, each its own way.
+
+        This one stays as it is.
+
+        Args:
+            copies: the size of the new batch.
+            capacity: most tokens of each copy, those of this cache included.
+
+        Raises:
+            ValueError: this cache holds several sequences, or `capacity` is below its length.
+        """
+        branch = copy(self)
+        branch.layers = tuple(layer.branch(copies, capacity) for layer in self.layers)
+        return branch
 
     def reset(self, *, padding: Int[Tensor, "B"] | None = None) -> None:
         """Forget everything but keep the memory, for as many sequences with this padding."""

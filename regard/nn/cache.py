@@ -113,6 +113,36 @@ class KVCache:
         self.length = self._stored = 0
         self.padding = padding
 
+    def branch(self, copies: int, capacity: int) -> KVCache:
+        """Make a cache from which copies of this one's only sequence go on, each its own way.
+
+        This one stays as it is.
+
+        Args:
+            copies: the size of the new batch.
+            capacity: most positions of each copy, those of this cache included.
+
+        Raises:
+            ValueError: if this cache holds several sequences, or for a capacity below its length.
+        """
+        if capacity < self.length:
+            raise ValueError(f"capacity is {capacity}; the cache holds {self.length} positions")
+        padding = None if self.padding is None else self.padding.expand(copies)
+        branch = KVCache(capacity, window=self.window, padding=padding)
+        if self._memory is None:
+            return branch
+        if self._memory[0].shape[0] != 1:
+            raise ValueError(
+                f"the cache holds {self._memory[0].shape[0]} sequences; expected one to copy"
+            )
+        branch.length, branch._stored = self.length, self._stored
+        kept = [tensor.narrow(-2, 0, self._stored) for tensor in self._memory]
+        key, value = (branch._empty(tensor.expand(copies, *tensor.shape[1:])) for tensor in kept)
+        for tensor, before in zip((key, value), kept, strict=True):
+            tensor.narrow(-2, 0, self._stored).copy_(before)
+        branch._memory = key, value
+        return branch
+
     def _empty(self, like: Tensor) -> Tensor:
         return like.new_empty((*like.shape[:-2], self._room, like.shape[-1]))
 

@@ -7,12 +7,18 @@ from regard.record._recording import Recording
 from regard.record.heads import Heads, HeadScores
 from regard.record.intercept import use_in_transformers
 from regard.record.layer import Layer
+from regard.record.link_values import LinkValues
+from regard.record.link_weights import LinkWeights
+from regard.record.links import Link
 from regard.record.readings import Reading, Readings
 
 __all__ = [
     "HeadScores",
     "Heads",
     "Layer",
+    "Link",
+    "LinkValues",
+    "LinkWeights",
     "Reading",
     "Readings",
     "RecordError",

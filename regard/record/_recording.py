@@ -5,7 +5,7 @@ Axes: B batch, H query heads, L queries, S keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ from regard.record._errors import RecordError
 from regard.record._rollout import rollout_of
 from regard.record.heads import Heads
 from regard.record.layer import Labels, Layer, Tokens
+from regard.record.link_weights import LinkWeights, weigh_links
+from regard.record.links import Link
 from regard.record.names import KINDS, Kind
 from regard.record.readings import Readings, read_all
 
@@ -216,6 +218,43 @@ class Recording:
         from regard.record.head_scores import score_heads
 
         return score_heads(self.of_kind(), self.tokens, progress=progress)
+
+    def against(self, links: Iterable[Link], *, text: str | None = None) -> LinkWeights:
+        """Compare where heads look with what is known of a text: which words decide which.
+
+        Of each link the row of one query is read: of the position that predicts the decided word's
+        first token, the one before it. Rows are exact, and read a few at a time at any length.
+
+        Args:
+            links: such as those of a `regard.gpt.stories.Story`: anything with a ``kind``, the
+                character spans of the ``decided`` word, the ``deciding`` words and ``decoys``.
+            text: the text that the spans are of, if the tokens spell more, such as a token for the
+                beginning, or to have it checked that they spell it.
+
+        Returns:
+            The weight on deciding words, on decoys and on control words, for each kind of link and
+            each head of self-attention.
+
+        Raises:
+            RecordError: if the tokens are not known, or for several texts, other kinds of attention
+                or rows that were not recorded.
+            TypeError: for what is no link.
+            ValueError: for spans that the tokens do not reach, and for a text that they do not
+                spell.
+
+        Example:
+            >>> import regard, torch
+            >>> from types import SimpleNamespace
+            >>> from regard.nn import MultiHeadAttention
+            >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+            >>> with regard.record(tokens=["Ann", " and", " Ben", ":", " Ann"]) as recording:
+            ...     _ = layer(torch.randn(1, 5, 6))
+            >>> copy = SimpleNamespace(kind="copy", decided=(13, 16), deciding=[(0, 3)], decoys=[])
+            >>> weights = recording.against([copy])
+            >>> torch.equal(weights.deciding.mean[0, 0], recording[0][0, :, 3, 0].double())
+            True
+        """
+        return weigh_links(self.of_kind(), self.tokens, links, text)
 
     def plot_heads(self, kind: Kind | None = None, size: int = 64) -> Figure:
         """Draw all heads: a thumbnail each, layers down, heads across, and what each does.

@@ -96,3 +96,32 @@ def test_a_cache_serves_causal_self_attention():
         MultiHeadAttention(12, 3)(x, cache=KVCache(5))
     with pytest.raises(ValueError, match="cache meets another source"):
         MultiHeadAttention(12, 3, mask=regard.causal())(x, x, cache=KVCache(5))
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("read", [0, 3, 19])
+def test_copies_of_a_sequence_go_on_each_its_own_way(window, read):
+    mask = regard.causal() if window is None else regard.causal() & regard.window(window)
+    layer = MultiHeadAttention(30, 6, groups=3, mask=mask).double().eval()
+    x = torch.randn(1, 23, 30, dtype=torch.float64)
+    ways = torch.cat([x[:, :read].expand(5, -1, -1), torch.randn(5, 2, 30).double()], dim=1)
+    cache = KVCache(23, window=window)
+    with torch.no_grad():
+        for part in x[:, :read].split(3, dim=1) if read else ():
+            layer(part, cache=cache)
+        branch = cache.branch(5, read + 2)
+        parts = [layer(ways[:, [place]], cache=branch) for place in (read, read + 1)]
+        torch.testing.assert_close(torch.cat(parts, dim=1), layer(ways)[:, read:])
+        # The one that they come from goes on as if there had been none.
+        rest = layer(x[:, read:], cache=cache)
+        torch.testing.assert_close(rest, layer(x)[:, read:])
+    assert (cache.length, branch.length) == (23, read + 2)
+
+
+def test_what_has_no_copies_is_refused():
+    cache = KVCache(7)
+    cache.append(*torch.randn(2, 3, 2, 5, 11).unbind())
+    with pytest.raises(ValueError, match="holds 3 sequences; expected one"):
+        cache.branch(2, 7)
+    with pytest.raises(ValueError, match="capacity is 4; the cache holds 5"):
+        cache.branch(2, 4)

@@ -1,0 +1,295 @@
+"""What the words that decide are needed for: each link knocked out, head by head.
+
+Axes: M links, K kinds, N layers, H heads, B copies of a text, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from regard._display import show
+from regard._extras import needing
+from regard._shapes import Float
+from regard.gpt.cache import GPTCache
+from regard.gpt.model import GPT
+from regard.gpt.tokenizer import Tokenizer
+from regard.intervene import intervene
+from regard.record import Link, LinkValues, LinkWeights, record
+from regard.record.links import TokenLink, place_links
+from regard.record.readings import bar
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["LinkEffects", "LinkedText", "link_effects"]
+
+_BYTES = 2**27  # of the keys and values of copies that make a batch
+
+
+class LinkedText(Protocol):
+    """A text with its links, such as a `regard.gpt.stories.Story`.
+
+    Links may have ``alternatives``: the words that the decoys would have led to.
+    """
+
+    @property
+    def text(self) -> str:
+        """The text."""
+
+    @property
+    def links(self) -> Sequence[Link]:
+        """Its links."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinkChange:
+    """A number of each link, and what becomes of it where the deciding words are hidden.
+
+    Attributes:
+        unchanged: the number as it is, ``(M,)``.
+        heads: its change where one head may not look at the deciding words, ``(M, N, H)``.
+        layers: where no head of a layer may, ``(M, N)``.
+        model: where no head may, ``(M,)``.
+    """
+
+    unchanged: LinkValues
+    heads: LinkValues
+    layers: LinkValues
+    model: LinkValues
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinkEffects:
+    """What heads look at, and what is needed of it; `link_effects` makes it.
+
+    Deciding words are hidden from one query alone: the one that predicts the decided word's first
+    token. What an earlier token has taken up of them can still be read from there.
+
+    Attributes:
+        weights: what each head looks at.
+        correct: 1 where the model foresees the decided word's first token, else 0, ``(M,)``.
+        log_probability: of that token, in nats.
+        log_odds: of that token against the first tokens of all alternatives together, in nats; NaN
+            for links without alternatives, or whose alternatives begin likewise.
+    """
+
+    weights: LinkWeights
+    correct: LinkValues
+    log_probability: LinkChange
+    log_odds: LinkChange
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many links there are of each of the K kinds, in their order."""
+        return self.weights.counts
+
+    def frame(self) -> pd.DataFrame:
+        """Lay them out as a pandas data frame, a row a kind and head.
+
+        Raises:
+            ImportError: without pandas, which the extra ``record`` brings.
+        """
+        with needing("record"):
+            frame = self.weights.frame()
+        frame["effect"] = self.log_probability.heads.mean.flatten().numpy()
+        frame["effect_interval"] = self.log_probability.heads.interval.flatten().numpy()
+        frame["odds_effect"] = self.log_odds.heads.mean.flatten().numpy()
+        return frame
+
+    def plot(self, kinds: Sequence[str] | None = None) -> Figure:
+        """Draw a panel for each kind, and in it a dot for each head: looked at × needed.
+
+        Args:
+            kinds: which kinds; all by default.
+
+        Returns:
+            A matplotlib figure, made without pyplot.
+
+        Raises:
+            ValueError: for a kind that no link has.
+            ImportError: without matplotlib, which the extra ``plot`` brings.
+        """
+        figure: Figure = show("plot_link_effects", self, kinds)
+        return figure
+
+    def _repr_html_(self) -> str:
+        html: str = show("link_effects_html", self)
+        return html
+
+    def __repr__(self) -> str:
+        text: str = show("link_effects_text", self)
+        return text
+
+
+def link_effects(
+    model: GPT,
+    tokenizer: Tokenizer,
+    texts: Iterable[LinkedText],
+    *,
+    progress: bool | None = None,
+) -> LinkEffects:
+    """Measure what the words that decide are needed for, beside how much heads look at them.
+
+    Each link is knocked out on its own (Geva et al. 2023, arXiv:2304.14767, section 5): its
+    deciding words are hidden from the query that predicts the decided word, in one head at a time,
+    in each layer and in the whole model. A text is read once; from there each change costs one
+    token.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        texts: the texts with their links.
+        progress: show a bar on the terminal (needs rich); None shows it where there is one.
+
+    Raises:
+        ValueError: for no texts or no links, for a text longer than the model's context or its
+            window, and for links that the tokens can't be matched with.
+        TypeError: for what is no link.
+
+    Example:
+        >>> from regard.gpt import load
+        >>> from regard.gpt.stories import stories
+        >>> effects = link_effects(*load(), stories(0, 2))
+        >>> effects.log_probability.heads.mean.shape == effects.weights.deciding.mean.shape
+        True
+    """
+    texts = list(texts)
+    parts: list[_Part] = []
+    with bar(len(texts), progress=progress, title="measuring links") as advance, torch.no_grad():
+        for number, text in enumerate(texts):
+            if text.links:
+                parts.append(_Reader(model, tokenizer, text, number).measure())
+            advance(1)
+    if not parts:
+        raise ValueError(f"texts must have links, but these {len(texts)} texts have none")
+    weights = LinkWeights.merge([part.weights for part in parts])
+    groups = weights.deciding.groups
+
+    def values(tensors: Iterable[Tensor]) -> LinkValues:
+        return LinkValues(torch.cat(list(tensors)), groups)
+
+    def change(place: int) -> LinkChange:
+        layers, heads = len(weights.layers), len(weights.heads)
+        changes = torch.cat([part.changes[place] for part in parts])
+        by_head, by_layer, whole = changes.split([layers * heads, layers, 1], dim=1)
+        return LinkChange(
+            unchanged=values(part.unchanged[place] for part in parts),
+            heads=LinkValues(by_head.unflatten(1, (layers, heads)), groups),
+            layers=LinkValues(by_layer, groups),
+            model=LinkValues(whole[:, 0], groups),
+        )
+
+    return LinkEffects(
+        weights=weights,
+        correct=values(part.correct for part in parts),
+        log_probability=change(0),
+        log_odds=change(1),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The numbers of one text: log-probabilities and log-odds."""
+
+    weights: LinkWeights
+    correct: Float[Tensor, " M"]
+    unchanged: Float[Tensor, "2 M"]
+    changes: Float[Tensor, "2 M C"]
+
+
+class _Reader:
+    """Measures the links of one text."""
+
+    def __init__(self, model: GPT, tokenizer: Tokenizer, text: LinkedText, number: int) -> None:
+        ids = tokenizer.encode(text.text)
+        config = model.config
+        windows = [config.layer_window(layer) for layer in range(config.layers)]
+        most = min([config.context, *(window for window in windows if window is not None)])
+        if len(ids) > most:
+            raise ValueError(
+                f"texts[{number}] has {len(ids)} tokens, but all layers of the model see at most "
+                f"{most}; leave it out, or cut it"
+            )
+        self._model, self._tokenizer, self._text = model, tokenizer, text
+        device = next(model.parameters()).device
+        self._ids = torch.tensor(ids, device=device)
+        self._pieces = tokenizer.tokens(ids)
+        self._links = place_links(self._pieces, text.links, text.text)
+        self._answers = [self._answer(*pair) for pair in zip(text.links, self._links, strict=True)]
+        # Where the deciding words are hidden: layer and head, None for all of them.
+        heads = [(layer, head) for layer in range(config.layers) for head in range(config.heads)]
+        layers = [(layer, None) for layer in range(config.layers)]
+        self._places: list[tuple[int | None, int | None]] = [*heads, *layers, (None, None)]
+
+    def measure(self) -> _Part:
+        model, ids = self._model, self._ids
+        with record(model, tokens=[self._pieces]) as recording:
+            every = model(ids[None])[0]
+        weights = recording.against(self._text.links, text=self._text.text)
+        rows = every[[link.query for link in self._links]]
+        unchanged = torch.stack(
+            [answer(row[None])[:, 0] for answer, row in zip(self._answers, rows, strict=True)], 1
+        )
+        first = torch.tensor([answer.token for answer in self._answers])
+        changes = torch.zeros(2, len(self._links), len(self._places), dtype=torch.float64)
+        cache = GPTCache(model.config, capacity=len(ids))
+        for number in sorted(range(len(self._links)), key=lambda n: self._links[n].query):
+            link, answer = self._links[number], self._answers[number]
+            if cache.length < link.query:
+                model.next_logits(ids[None, cache.length : link.query], cache)
+            numbers = [answer(logits) for logits in self._logits_without(link, cache)]
+            changes[:, number] = torch.cat(numbers, dim=1)
+        return _Part(
+            weights,
+            (rows.argmax(dim=-1).cpu() == first).double(),
+            unchanged,
+            changes - unchanged[..., None],
+        )
+
+    def _logits_without(self, link: TokenLink, cache: GPTCache) -> Iterator[Float[Tensor, "B V"]]:
+        """The logits after the link's query, where its deciding words are hidden in each place."""
+        model, length = self._model, link.query + 1
+        a_copy = 2 * 4 * model.config.layers * model.config.dim * length
+        size = max(_BYTES // a_copy, 1)
+        for first in range(0, len(self._places), size):
+            places = self._places[first : first + size]
+            branch = cache.branch(len(places), length)
+            with intervene(model) as change:
+                for copy, (layer, head) in enumerate(places):
+                    change.knock_out(
+                        keys=link.keys, queries=link.query, layers=layer, heads=head, batch=copy
+                    )
+                logits = model.next_logits(self._ids[link.query].expand(len(places), 1), branch)
+            yield logits
+
+    def _answer(self, link: Link, place: TokenLink) -> _Answer:
+        """The first token of the decided word, and those of its alternatives."""
+        ids, first = self._ids.tolist(), place.query + 1
+        start, stop = link.decided
+        text, others = self._text.text, set()
+        for word in dict.fromkeys(getattr(link, "alternatives", ())):
+            other = self._tokenizer.encode(text[:start] + word + text[stop:])
+            if other[:first] == ids[:first]:  # the same tokens up to here
+                others.update(other[first : first + 1])
+        return _Answer(ids[first], sorted(others - {ids[first]}))
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Reads how a prediction stands to a decided word."""
+
+    token: int
+    others: list[int]
+
+    def __call__(self, logits: Float[Tensor, "B V"]) -> Float[Tensor, "2 B"]:
+        """The log-probability, and the log-odds against the others; NaN if there are none."""
+        logs = logits.double().log_softmax(dim=-1).cpu()
+        own = logs[:, self.token]
+        odds = own - logs[:, self.others].logsumexp(dim=-1)
+        return torch.stack([own, odds if self.others else torch.full_like(own, torch.nan)])
