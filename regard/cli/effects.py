@@ -11,10 +11,10 @@ from rich.text import Text
 import regard
 from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import SHIPPED, describe, read
+from regard.cli.model import SHIPPED, Fetch, Model, describe, open_model, read
 from regard.cli.text import read_text
 from regard.explorer.example import EXAMPLE
-from regard.gpt import CheckpointError, Tokenizer, load
+from regard.gpt import Tokenizer
 from regard.view.effects import effects_report
 
 __all__ = ["effects"]
@@ -34,12 +34,7 @@ def effects(
     file: Annotated[
         Path | None, typer.Option(help="Continue the text of this file.", metavar="FILE")
     ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of a model; without it, the one that comes with regard.", metavar="DIR"
-        ),
-    ] = None,
+    model: Model = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -55,6 +50,8 @@ def effects(
         ),
     ] = "both",
     device: Device = "cpu",
+    *,
+    fetch: Fetch = False,
 ) -> None:
     """Show what the prediction of the next token rests on.
 
@@ -71,8 +68,7 @@ def effects(
         raise MisuseError(f"--over must be heads, keys or both, but is {over}")
     place = device_of(device)
     content = read_text(text, file)
-    with user_errors(CheckpointError, OSError):
-        network, tokenizer = load(model, device=place)
+    network, tokenizer = open_model(model, fetch=fetch, device=place)
     with user_errors(ValueError):  # a character that this tokenizer has no token for
         whole = tokenizer.encode(EXAMPLE if content is None else content)
         watched = None if target is None else _token(tokenizer, target)

@@ -9,12 +9,19 @@ from rich.text import Text
 
 from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import SHIPPED, describe, head_steps, read
+from regard.cli.model import (
+    SHIPPED,
+    Fetch,
+    Model,
+    describe,
+    head_steps,
+    open_model,
+    read,
+)
 from regard.cli.subject import write_report
 from regard.cli.text import read_text
 from regard.explorer import ModelSubject
 from regard.explorer.example import EXAMPLE
-from regard.gpt import CheckpointError, load
 from regard.view.report import all_heads, one_head
 
 __all__ = ["explain"]
@@ -28,12 +35,7 @@ def explain(
     file: Annotated[
         Path | None, typer.Option(help="Explain the text of this file.", metavar="FILE")
     ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of a model; without it, the one that comes with regard.", metavar="DIR"
-        ),
-    ] = None,
+    model: Model = None,
     layer: Annotated[
         int | None, typer.Option(help="With --head: show one head, step by step; from 0.")
     ] = None,
@@ -49,6 +51,8 @@ def explain(
         typer.Option(help="Also write it as a page, as `regard report` does.", metavar="FILE"),
     ] = None,
     device: Device = "cpu",
+    *,
+    fetch: Fetch = False,
 ) -> None:
     """Show what each token of a text attends to.
 
@@ -67,8 +71,7 @@ def explain(
         raise MisuseError("--layer and --head go together: give both, or neither")
     place = device_of(device)
     content = read_text(text, file)
-    with user_errors(CheckpointError, OSError):
-        network, tokenizer = load(model, device=place)
+    network, tokenizer = open_model(model, fetch=fetch, device=place)
     with user_errors(ValueError):  # a character that this tokenizer has no token for
         whole = tokenizer.encode(EXAMPLE if content is None else content)
     config = network.config

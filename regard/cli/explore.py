@@ -11,14 +11,15 @@ import typer
 
 from regard.cli.device import Device
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.subject import Folder, Model, one_folder, subject_of
+from regard.cli.model import Fetch, Model
+from regard.cli.subject import Shown, one_name, subject_of
 from regard.cli.text import read_text
 
 __all__ = ["explore"]
 
 
 def explore(
-    folder: Folder = None,
+    shown: Shown = None,
     text: Annotated[str | None, typer.Option(help="Text that is open at first.")] = None,
     file: Annotated[
         Path | None, typer.Option(help="File whose text is open at first.", metavar="FILE")
@@ -30,6 +31,7 @@ def explore(
     model: Model = None,
     device: Device = "cpu",
     *,
+    fetch: Fetch = False,
     open_page: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
     ] = True,
@@ -45,7 +47,7 @@ def explore(
         from regard.explorer import Explorer
     except ModuleNotFoundError as missing:
         raise MisuseError(str(missing)) from missing
-    subject = subject_of(one_folder(folder, model), read_text(text, file), device)
+    subject = subject_of(one_name(shown, model), read_text(text, file), fetch=fetch, device=device)
     with user_errors(OSError):
         explorer = Explorer(subject, host=host, port=port)
     gc.freeze()  # searching what is loaded for garbage would pause answers for 0.1 s

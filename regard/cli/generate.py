@@ -9,9 +9,10 @@ import typer
 
 from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, memory_errors, user_errors
+from regard.cli.model import Fetch, Model, open_model
 from regard.cli.options import Overrides, config_options
 from regard.cli.text import read_text
-from regard.gpt import CheckpointError, Sampling, load, stream_texts
+from regard.gpt import Sampling, stream_texts
 
 if TYPE_CHECKING:
     from regard.gpt.generate import Past
@@ -41,14 +42,8 @@ def generate(
             metavar="slide|refuse",
         ),
     ] = "slide",
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of a model, a GPT-2 of transformers included; without it, the one that "
-            "comes with regard.",
-            metavar="DIR",
-        ),
-    ] = None,
+    model: Model = None,
+    fetch: Fetch = False,
     device: Device = "cpu",
     sampling: Overrides[Sampling],
 ) -> None:
@@ -65,8 +60,7 @@ def generate(
             "the text to continue is missing: write it here, or --file FILE, or - for stdin"
         )
     settings, place = sampling.apply(), device_of(device)
-    with user_errors(CheckpointError, OSError):
-        network, tokenizer = load(model, device=place)
+    network, tokenizer = open_model(model, fetch=fetch, device=place)
     with memory_errors("lower --tokens, or give fewer texts"), user_errors(ValueError):
         pieces = stream_texts(
             network,

@@ -1,23 +1,76 @@
-"""A model run over a text, and one head's attention step by step."""
+"""The model that a command runs: found by its name, run over a text, one head step by step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import torch
+import typer
 from torch import Tensor
 
 import regard
+from regard.cli.errors import user_errors
+from regard.gpt import CheckpointError, load
+from regard.gpt.hub import model_folder
 from regard.record.forward_pass import ForwardPass, forward_pass
 
 if TYPE_CHECKING:
     from regard.gpt import GPT, GPTConfig, Tokenizer
     from regard.gpt.model import Attention
 
-__all__ = ["SHIPPED", "describe", "head_steps", "read"]
+__all__ = [
+    "SHIPPED",
+    "Fetch",
+    "Model",
+    "describe",
+    "folder_of",
+    "head_steps",
+    "open_model",
+    "read",
+]
 
 SHIPPED = "the model that comes with regard"
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder of a model, or name of a GPT-2 of the Hugging Face hub, such as "
+        f"openai-community/gpt2; by default {SHIPPED}.",
+        metavar="DIR|NAME",
+    ),
+]
+
+Fetch = Annotated[
+    bool,
+    typer.Option("--fetch", help="Fetch a model of the hub that is not on this machine yet."),
+]
+
+
+def open_model(name: str | None, *, fetch: bool, device: torch.device) -> tuple[GPT, Tokenizer]:
+    """Load the model that ``--model`` names, and its tokenizer.
+
+    Raises:
+        MisuseError: there is none of this name, or it is damaged.
+    """
+    folder = None if name is None else folder_of(name, fetch=fetch)
+    with user_errors(CheckpointError, OSError):
+        return load(folder, device=device)
+
+
+def folder_of(name: str, *, fetch: bool) -> Path:
+    """The folder that ``--model`` names, or that of a model of the hub, which may be fetched.
+
+    Raises:
+        MisuseError: there is none.
+    """
+    with user_errors(CheckpointError, OSError, rewrite=_with_options):
+        return model_folder(name, fetch=fetch, announce=lambda line: typer.echo(line, err=True))
+
+
+def _with_options(message: str) -> str:
+    return message.replace("fetch=True", "--fetch")
 
 
 def read(model: GPT, tokenizer: Tokenizer, ids: Sequence[int]) -> ForwardPass:

@@ -6,14 +6,15 @@ from typing import Annotated
 import typer
 
 from regard.cli.device import Device
-from regard.cli.subject import Folder, Model, one_folder, subject_of, write_report
+from regard.cli.model import Fetch, Model
+from regard.cli.subject import Shown, one_name, subject_of, write_report
 from regard.cli.text import read_text
 
 __all__ = ["report"]
 
 
 def report(
-    folder: Folder = None,
+    shown: Shown = None,
     text: Annotated[str | None, typer.Option(help="Text to look into.")] = None,
     file: Annotated[
         Path | None, typer.Option(help="File with the text to look into.", metavar="FILE")
@@ -23,6 +24,8 @@ def report(
     ] = Path("report.html"),
     model: Model = None,
     device: Device = "cpu",
+    *,
+    fetch: Fetch = False,
 ) -> None:
     """Write the explorer's page as one HTML file that opens offline.
 
@@ -33,5 +36,5 @@ def report(
 
     regard report runs/mine --file notes.txt --out notes.html
     """
-    subject = subject_of(one_folder(folder, model), read_text(text, file), device)
+    subject = subject_of(one_name(shown, model), read_text(text, file), fetch=fetch, device=device)
     typer.echo(write_report(subject, out, option="--out FILE"))

@@ -9,6 +9,7 @@ import typer
 
 from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, user_errors
+from regard.cli.model import SHIPPED, folder_of
 from regard.explorer import ExplorerError, ModelSubject, RecordingSubject, report
 from regard.explorer.training import training_of
 from regard.gpt import CheckpointError, load
@@ -18,56 +19,60 @@ from regard.record import load as load_recording
 if TYPE_CHECKING:
     from regard.explorer.subjects import Subject
 
-__all__ = ["Folder", "Model", "one_folder", "subject_of", "write_report"]
+__all__ = ["Shown", "one_name", "subject_of", "write_report"]
 
-Folder = Annotated[
-    Path | None,
+Shown = Annotated[
+    str | None,
     typer.Argument(
-        help="Folder of a model or a recording; by default the model that comes with regard.",
-        metavar="[MODEL_DIR | RECORDING_DIR]",
+        help="Folder of a recording; or a model, as --model names it.",
+        metavar="[RECORDING_DIR | MODEL]",
     ),
 ]
 
-Model = Annotated[
-    Path | None,
-    typer.Option(help="The same folder, as other commands name it.", metavar="DIR"),
-]
 
-
-def one_folder(folder: Path | None, model: Path | None) -> Path | None:
-    """The folder from the argument or from ``--model``; None where neither is set.
+def one_name(shown: str | None, model: str | None) -> str | None:
+    """The name from the argument or from ``--model``; None where neither is set.
 
     Raises:
         MisuseError: both are set.
     """
-    if folder is not None and model is not None:
-        raise MisuseError(f"the folder is given twice: leave out {folder}, or --model")
-    return folder if model is None else model
+    if shown is not None and model is not None:
+        raise MisuseError(f"the folder is given twice: leave out {shown}, or --model")
+    return shown if model is None else model
 
 
 def subject_of(
-    folder: Path | None, text: str | None, device: str = "cpu"
+    name: str | None, text: str | None, *, fetch: bool, device: str
 ) -> ModelSubject | RecordingSubject:
-    """Open the folder of a model or of a recording; None takes the model that comes with regard.
+    """Open a recording or a model; None takes the model that comes with regard.
 
     Args:
-        folder: the folder.
+        name: the folder of either, or the model's name on the hub.
         text: what the model reads first.
+        fetch: whether a model of the hub may be fetched.
         device: where it computes.
 
     Raises:
-        MisuseError: it holds neither, a text is set for a recording, or the device does not exist.
+        MisuseError: there is neither, a text is set for a recording, or the device does not exist.
     """
     place = device_of(device)
+    folder = None if name is None else folder_of(name, fetch=fetch)
     with user_errors(CheckpointError, RecordError, ExplorerError, OSError):
         if folder is not None and _is_recording(folder):
             if text is not None:
                 raise MisuseError("a recording takes no text; leave out --text and --file")
             return RecordingSubject(load_recording(folder, device=place), title=folder.name)
-        title = "the model that comes with regard" if folder is None else folder.name
         training = None if folder is None else training_of(folder)
         model, tokenizer = load(folder, device=place)
+        title = _title(name, folder)
         return ModelSubject(model, tokenizer, title=title, text=text, training=training)
+
+
+def _title(name: str | None, folder: Path | None) -> str:
+    """A folder goes by its own name, a model of the hub by the one it has there."""
+    if name is None or folder is None:
+        return SHIPPED
+    return folder.name if folder == Path(name) else name
 
 
 def write_report(subject: Subject, path: Path, *, option: str, start: str = "") -> str:

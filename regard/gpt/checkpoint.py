@@ -71,16 +71,24 @@ def save(
 
 
 def load(
-    folder: str | Path | None = None, *, device: torch.device | str = "cpu"
+    folder: str | Path | None = None,
+    *,
+    fetch: bool = False,
+    device: torch.device | str = "cpu",
 ) -> tuple[GPT, Tokenizer]:
     """The model and the tokenizer in a folder, of `save` or a GPT-2 of `transformers`.
+
+    A GPT-2 of the Hugging Face hub goes by its name, such as ``"openai-community/gpt2"``. It is
+    read from the hub's cache on this machine, through `huggingface_hub` (the extra `hub`); the
+    network is used only with `fetch`, and only where the cache lacks it.
 
     `save` puts checksums of the weights, `config.json` and `tokenizer.json` into the header of
     `model.safetensors`, and all three are compared with them. Weights without such a checksum, of
     an earlier version or another library, are loaded as they are.
 
     Args:
-        folder: the folder; None is the model that comes with the package.
+        folder: the folder, or a name on the hub; None is the model that comes with the package.
+        fetch: whether a model of the hub is fetched if the cache lacks it.
         device: the model's.
 
     Returns:
@@ -88,14 +96,17 @@ def load(
         tokenizer.
 
     Raises:
-        CheckpointError: the folder holds no model, or a damaged one; the message says what is
-            missing and what to do.
+        CheckpointError: the folder holds no model, or a damaged one; or there is no such folder,
+            and the cache lacks a GPT-2 of that name, or it can't be fetched. The message says what
+            is missing and what to do.
 
     >>> model, tokenizer = load()
     >>> tokenizer.decode(tokenizer.encode("A statement."))
     'A statement.'
     """
-    folder = SHIPPED if folder is None else Path(folder)
+    from regard.gpt.hub import model_folder  # which reads the configuration as this file does
+
+    folder = SHIPPED if folder is None else model_folder(folder, fetch=fetch)
     if holds_pretrained(folder):
         return _load_pretrained(folder, device)
     _require_files(folder)
@@ -176,11 +187,6 @@ def _require_same(folder: Path, config: GPTConfig, tokenizer: Tokenizer) -> None
 
 
 def _require_files(folder: Path) -> None:
-    if not folder.is_dir():
-        problem = "is a file" if folder.exists() else "does not exist"
-        raise CheckpointError(
-            f"{folder} {problem}; expected a model's folder, such as `regard train` writes"
-        )
     missing = [name for name in (CONFIG, TOKENIZER, WEIGHTS) if not (folder / name).is_file()]
     if missing:
         raise CheckpointError(

@@ -317,8 +317,8 @@ class GPT(nn.Module):
 
         Args:
             path_or_name: a folder; or, where it does not exist, the name of a model on the
-                Hugging Face hub, such as ``"openai-community/gpt2"``. It is fetched through
-                `huggingface_hub` (the extra `hub`), and stays in that library's cache.
+                Hugging Face hub, such as ``"openai-community/gpt2"``. If that library's cache lacks
+                it, it is fetched through `huggingface_hub` (the extra `hub`), and stays there.
 
         Returns:
             The model, in evaluation mode and in float32 whatever precision the file keeps.

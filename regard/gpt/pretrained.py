@@ -15,13 +15,13 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from regard._extras import needing
 from regard._files import replace_files
 from regard.gpt._gpt2_config import config_of, gpt2_config
 from regard.gpt._tensors import count_layers, opened, read_shapes
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.checkpoint import CONFIG, WEIGHTS, dump_json, load_json, require_own_tokenizer
 from regard.gpt.errors import CheckpointError
+from regard.gpt.hub import INDEX, MERGES, VOCABULARY, model_folder
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
@@ -29,7 +29,6 @@ from regard.gpt.tokenizer import Tokenizer
 _Model = TypeVar("_Model", bound="GPT")
 _BPE = TypeVar("_BPE", bound=BPETokenizer)
 
-INDEX = "model.safetensors.index.json"
 _PREFIX = "transformer."
 _UNEMBEDDING = "lm_head.weight"
 _EMBEDDING = "wte.weight"
@@ -37,21 +36,11 @@ _EMBEDDING = "wte.weight"
 _TRANSPOSED = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
 # Old files hold the causal mask and its fill value as buffers.
 _BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_FILES = [
-    CONFIG,
-    WEIGHTS,
-    INDEX,
-    "model-*.safetensors",
-    TOKENIZER,
-    "vocab.json",
-    "merges.txt",
-]
 
 
 def read_model(path_or_name: str | Path, kind: type[_Model]) -> _Model:
     """The model in a folder or on the hub; see `GPT.from_pretrained`."""
-    folder = _find_folder(path_or_name)
+    folder = model_folder(path_or_name, fetch=True, parts=("weights",))
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder} is not a model: it has no {CONFIG}")
     config = config_of(folder / CONFIG)
@@ -88,8 +77,8 @@ def read_model(path_or_name: str | Path, kind: type[_Model]) -> _Model:
 
 def read_tokenizer(path_or_name: str | Path, kind: type[_BPE]) -> _BPE:
     """The tokenizer in a folder or on the hub; see `BPETokenizer.from_pretrained`."""
-    folder = _find_folder(path_or_name)
-    vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
+    folder = model_folder(path_or_name, fetch=True, parts=("tokenizer",))
+    vocabulary, merges = folder / VOCABULARY, folder / MERGES
     try:
         if (folder / TOKENIZER).is_file():
             return kind.load(folder)
@@ -98,7 +87,7 @@ def read_tokenizer(path_or_name: str | Path, kind: type[_BPE]) -> _BPE:
     except ValueError as error:
         raise CheckpointError(f"{folder} has a tokenizer that can't be used: {error}") from None
     raise CheckpointError(
-        f"{folder} has no tokenizer: neither {TOKENIZER}, nor vocab.json and merges.txt"
+        f"{folder} has no tokenizer: neither {TOKENIZER}, nor {VOCABULARY} and {MERGES}"
     )
 
 
@@ -116,29 +105,6 @@ def write_model(model: GPT, folder: str | Path, tokenizer: Tokenizer | None) -> 
     contents[folder / WEIGHTS] = safetensors.torch.save(weights, metadata={"format": "pt"})
     folder.mkdir(parents=True, exist_ok=True)
     replace_files(contents)
-
-
-def _find_folder(path_or_name: str | Path) -> Path:
-    """The folder itself, or that of a name in the hub's cache."""
-    folder = Path(path_or_name)
-    if folder.is_dir():
-        return folder
-    name = str(path_or_name)
-    if folder.exists() or not isinstance(path_or_name, str) or not _NAME.fullmatch(name):
-        problem = "is a file" if folder.exists() else "does not exist"
-        raise CheckpointError(
-            f"{folder} {problem}; expected a folder, or a name such as owner/model"
-        )
-    with needing("hub"):
-        from huggingface_hub import snapshot_download
-    try:
-        return Path(snapshot_download(name, allow_patterns=_FILES))
-    except (OSError, ValueError) as error:  # no network, no such model, no such name
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise CheckpointError(
-            f"there is no folder {name} here, and it could not be fetched from the Hugging Face "
-            f"hub ({reason}); give the folder of a downloaded model, or connect to the network"
-        ) from error
 
 
 def _weight_files(folder: Path) -> dict[Path, set[str] | None]:

@@ -117,11 +117,14 @@ class _Table:
 
 def _heads(effects: Effects, result: ForwardPass, weights: Float[Tensor, "N H T"]) -> _Table:
     rows = []
-    for effect in effects.largest(_ROWS):
+    largest = effects.largest(_ROWS)
+    names = ["{}.{}".format(*effect.place) for effect in largest]
+    width = max(map(len, ["head", *names]))
+    for name, effect in zip(names, largest, strict=True):
         layer, head = effect.place
         weight, key = weights[layer, head].max(dim=-1)
         looks = f"{float(weight):.2f} {label(int(key), result.tokens[int(key)], _LABEL)}"
-        rows.append((f"{layer}.{head}".rjust(len("head")), effect, (looks,)))
+        rows.append((name.rjust(width), effect, (looks,)))
     return _Table(effects, "head", ("looks most at",), rows)
 
 

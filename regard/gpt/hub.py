@@ -1,0 +1,191 @@
+"""A model's folder, by its path or by a name on the Hugging Face hub.
+
+Models of the hub lie in the cache of `huggingface_hub` (the extra `hub`), where other programs find
+them, too. They are fetched into it only for a caller that asks for that, each file whole or not at
+all, and nothing pickled ever is.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Container, Iterable
+from pathlib import Path
+from typing import Literal
+
+from regard._extras import install
+from regard.gpt._gpt2_config import config_of
+from regard.gpt.checkpoint import CONFIG, WEIGHTS, load_json
+from regard.gpt.errors import CheckpointError
+from regard.gpt.tokenizer import FILE as TOKENIZER
+
+Part = Literal["weights", "tokenizer"]
+
+INDEX = "model.safetensors.index.json"
+"""Names the file of each weight, where there are several."""
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
+"""A tokenizer in GPT-2's own two files."""
+_SECONDS = 10.0
+"""How long the hub may take to answer; the library waits as long for a file's size."""
+_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+
+
+def model_folder(
+    path_or_name: str | Path,
+    *,
+    fetch: bool = False,
+    parts: tuple[Part, ...] = ("weights", "tokenizer"),
+    announce: Callable[[str], None] | None = None,
+) -> Path:
+    """The folder of a model.
+
+    Args:
+        path_or_name: a folder; or, where there is none, a name on the hub, such as
+            ``"openai-community/gpt2"``, which is looked up in the hub's cache.
+        fetch: whether a GPT-2 that the cache lacks is fetched. A terminal and a notebook show a bar
+            for each file.
+        parts: what the folder must hold beside `config.json`.
+        announce: called with a line about what is fetched, and its size, before the weights are.
+
+    Raises:
+        CheckpointError: there is neither such a folder nor, in the cache, a whole GPT-2 of that
+            name, or it can't be fetched; the message says what is missing, and what to do.
+    """
+    folder = Path(path_or_name)
+    if folder.is_dir():
+        return folder
+    name = str(path_or_name)
+    if folder.exists() or isinstance(path_or_name, Path) or not _NAME.fullmatch(name):
+        raise _no_model(name, "is a file" if folder.exists() else "does not exist")
+    try:
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.constants import HF_HUB_CACHE
+    except ModuleNotFoundError as missing:
+        raise CheckpointError(
+            f"there is no folder {name} here, and a model of the Hugging Face hub needs the "
+            f"library {missing.name}: {install('hub')}"
+        ) from None
+    try:
+        cached = try_to_load_from_cache(name, CONFIG)
+    except ValueError:  # no repository can have such a name
+        raise _no_model(name, "does not exist") from None
+    lacking = "that model"
+    if isinstance(cached, str):
+        folder = Path(cached).parent
+        config_of(folder / CONFIG)  # weights of another kind are not worth fetching
+        names = _missing(folder, parts)
+        if not names:
+            return folder
+        lacking = f"its {', '.join(names)}"
+    if fetch:
+        return _fetched(name, parts, announce)
+    raise CheckpointError(
+        f"there is no folder {name} here, and the Hugging Face hub's cache {HF_HUB_CACHE} lacks "
+        f"{lacking}: fetch it once with fetch=True, or give the folder of a model"
+    )
+
+
+def _no_model(name: str, problem: str) -> CheckpointError:
+    return CheckpointError(
+        f"{name} {problem}; expected a model's folder, such as `regard train` writes, or the name "
+        "of a GPT-2 on the Hugging Face hub, such as openai-community/gpt2"
+    )
+
+
+def _missing(folder: Path, parts: Container[Part]) -> list[str]:
+    """The files that a folder in the cache lacks, since they were never fetched or only some."""
+    present = {path.name for path in folder.iterdir() if path.is_file()}
+    missing = []
+    if "weights" in parts and WEIGHTS not in present:
+        missing += sorted(_listed(folder) - present) if INDEX in present else [WEIGHTS]
+    if "tokenizer" in parts and TOKENIZER not in present and not {VOCABULARY, MERGES} <= present:
+        missing.append(TOKENIZER)
+    return missing
+
+
+def _listed(folder: Path) -> set[str]:
+    """The files of weights that an index names; what is wrong with it, the reader says."""
+    places = load_json(folder / INDEX).get("weight_map")
+    return {str(file) for file in places.values()} if isinstance(places, dict) else set()
+
+
+def _fetched(name: str, parts: Container[Part], announce: Callable[[str], None] | None) -> Path:
+    """Fetch what is needed into the cache: the configuration first, which says whether to go on.
+
+    One file after another and in this thread, so that Ctrl-C ends the work at once.
+    """
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    try:
+        # First, since this fails at once where there is no network, and a download tries again.
+        listing = HfApi().model_info(name, files_metadata=True, timeout=_SECONDS)
+        sizes = {file.rfilename: file.size or 0 for file in listing.siblings or ()}
+        _require_config(name, sizes)
+        folder = Path(hf_hub_download(name, CONFIG)).parent
+        config_of(folder / CONFIG)
+        wanted = _tokenizer_files(name, sizes) if "tokenizer" in parts else []
+        if "weights" in parts:
+            wanted += _weight_files(name, sizes)
+        if announce is not None:
+            total = sum(sizes[file] for file in wanted)
+            announce(f"fetching {name} ({total / 1e6:,.1f} MB) into {HF_HUB_CACHE}")
+        for file in wanted:
+            hf_hub_download(name, file, revision=folder.name)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"there is no folder {name} here, and it could not be fetched from the Hugging Face "
+            f"hub: {_reason(name, error)}"
+        ) from error
+    return folder
+
+
+def _require_config(name: str, files: Container[str]) -> None:
+    if CONFIG not in files:
+        raise CheckpointError(f"{name} on the Hugging Face hub is no GPT-2: it has no {CONFIG}")
+
+
+def _weight_files(name: str, files: Iterable[str]) -> list[str]:
+    """Those of a repository's files that hold the weights; an index is fetched before them."""
+    if WEIGHTS in files:
+        return [WEIGHTS]
+    if INDEX in files:
+        return [INDEX, *sorted(fnmatch.filter(files, "model-*.safetensors"))]
+    pickled = sorted(fnmatch.filter(files, "pytorch_model*.bin"))
+    cure = (
+        f" but {pickled[0]}, and reading a pickle runs any code in it; if you trust it, convert it "
+        f"once: transformers.GPT2LMHeadModel.from_pretrained({name!r}).save_pretrained(folder)"
+    )
+    raise CheckpointError(
+        f"{name} on the Hugging Face hub has no {WEIGHTS}{cure if pickled else ''}"
+    )
+
+
+def _tokenizer_files(name: str, files: Iterable[str]) -> list[str]:
+    if TOKENIZER in files:
+        return [TOKENIZER]
+    if {VOCABULARY, MERGES} <= set(files):
+        return [VOCABULARY, MERGES]
+    raise CheckpointError(
+        f"{name} on the Hugging Face hub has no tokenizer: neither {TOKENIZER}, nor {VOCABULARY} "
+        f"and {MERGES}"
+    )
+
+
+def _reason(name: str, error: Exception) -> str:
+    """Why nothing was fetched, and what to do."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return "the environment variable HF_HUB_OFFLINE forbids it; unset it"
+    if isinstance(error, errors.GatedRepoError):
+        page = f"https://huggingface.co/{name}"
+        return f"its owner asks for consent; give it on {page}, and log in with hf auth login"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "it has no such model, or a private one; check the name, or log in: hf auth login"
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:  # such as a full disk
+        return reason
+    return f"{reason}; check the connection to the network"
