@@ -31,6 +31,7 @@ def save(
     model: GPT,
     tokenizer: Tokenizer,
     *,
+    dtype: torch.dtype | None = None,
     training: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
@@ -45,6 +46,8 @@ def save(
         folder: the folder; made if it does not exist.
         model: the model.
         tokenizer: its tokenizer.
+        dtype: the precision of the weights in the file, such as ``torch.float16``; by default that
+            of the model. `load` gives what the file holds, exactly, in float32.
         training: the record of its training, written to `training.json`.
         overwrite: whether a model of another shape or with another tokenizer may be replaced.
 
@@ -62,7 +65,8 @@ def save(
         _require_same(folder, model.config, tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
     written = checksums({path.name: data for path, data in contents.items()})
-    contents[folder / WEIGHTS] = dump(model.state_dict(), about=written)
+    weights = {name: weight.to(dtype=dtype) for name, weight in model.state_dict().items()}
+    contents[folder / WEIGHTS] = dump(weights, about=written)
     if training is not None:
         contents[folder / TRAINING] = dump_json(training)
     replace_files(contents)

@@ -66,6 +66,20 @@ def test_half_precision_comes_back_as_float32(tmp_path):
     assert same(loaded, model.float())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_file_of_half_precision_is_loaded_exactly(tmp_path, dtype):
+    model = make(0)
+    save(tmp_path / "m", model, TOKENIZER, dtype=dtype)
+    assert same(model, make(0)), "the model itself stays as it was"
+    kept = safetensors.torch.load_file(tmp_path / "m" / "model.safetensors")
+    assert {weight.dtype for weight in kept.values()} == {dtype}
+    loaded, _ = load(tmp_path / "m")
+    for name, weight in loaded.state_dict().items():
+        assert weight.dtype == torch.float32
+        assert weight.double().equal(kept[name].double()), name
+    assert same(loaded, make(0).to(dtype).float())
+
+
 def test_files_have_the_usual_permissions(tmp_path):
     save(tmp_path / "m", make(0), TOKENIZER)
     (tmp_path / "plain").write_text("")
