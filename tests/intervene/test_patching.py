@@ -3,6 +3,8 @@
 Axes: B batch, H query heads, L positions.
 """
 
+import itertools
+
 import pytest
 import torch
 from intervene.test_generation import NEW, PROMPT, from_scratch, prompt
@@ -32,11 +34,15 @@ PLACES = {
     "heads": {"heads": [1, 2, 4]},
     "a sequence": {"heads": slice(1, 3), "batch": 1},
 }
-RUNS = [
-    (name, how)
-    for name in ("gpt2", "llama", "gemma2", "gpt_oss", "mistral", "t5", "vit")
-    for how in CASES[name].implementations
-]
+
+
+def runs():
+    """Each place, alone and beside others, in each model, and in each implementation of some."""
+    for shift, name in enumerate(("gpt2", "llama", "gemma2", "gpt_oss", "mistral", "t5", "vit")):
+        ways = CASES[name].implementations
+        for number, (places, others) in enumerate(itertools.product(PLACES, OTHERS)):
+            how = ways[(number + number // 2 + shift) % len(ways)]
+            yield pytest.param(name, how, places, others, id=f"{name}-{how}-{places}-{others}")
 
 
 def patch(pattern, weights, **places):
@@ -66,17 +72,16 @@ def other_run(name, how, seed=1):
     return recording, attention.weights
 
 
-@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
-@pytest.mark.parametrize("places", PLACES.values(), ids=PLACES)
-@pytest.mark.parametrize(("name", "how"), RUNS)
+@pytest.mark.parametrize(("name", "how", "places", "others"), [*runs()])
 def test_patterns_of_another_text(name, how, places, others):
+    others = OTHERS[others]
     if name == "gemma2" and others:
         others = (*others[:3], *others[4:])
     recording, weights = other_run(name, how)
     (pattern,) = (
         layer.pattern for layer in recording.layers if (layer.kind, layer.index) == ("self", 1)
     )
-    edits = [patch(pattern, weights["self", 1], layers=1, **places), *others]
+    edits = [patch(pattern, weights["self", 1], layers=1, **PLACES[places]), *others]
     check(name, how, edits, inputs(name))
 
 
