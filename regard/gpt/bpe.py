@@ -141,6 +141,8 @@ class BPETokenizer(Tokenizer):
             inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
             raise ValueError(f"not a tokenizer of the tokenizers library: {error}") from None
+        inner.no_truncation()  # which the file of a finetuned model may hold: text would be lost
+        inner.no_padding()
         return cls(inner)
 
     @classmethod

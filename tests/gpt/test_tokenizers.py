@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -126,6 +127,15 @@ def test_a_tokenizer_is_saved_and_loaded(kind, bpe, tmp_path):
     assert again.encode(text) == tokenizer.encode(text)
     assert again.vocab_size == tokenizer.vocab_size
     json.loads((tmp_path / "new" / "tokenizer.json").read_text("utf-8"))
+
+
+def test_no_text_is_cut_or_filled_up_as_the_file_of_a_finetuned_model_says(bpe):
+    inner = tokenizers.Tokenizer.from_str(bpe.to_json())
+    inner.enable_truncation(3)
+    inner.enable_padding(length=64)
+    assert len(inner.encode(TEXTS[0]).ids) == 64
+    loaded = BPETokenizer.from_json(inner.to_str())
+    assert loaded.encode(TEXTS[0]) == bpe.encode(TEXTS[0])
 
 
 def test_a_tokenizer_of_another_kind_is_refused(bpe, tmp_path):
