@@ -17,7 +17,7 @@ from regard.pattern import Pattern
 from regard.pattern.readout import Sizes
 from regard.pattern.readouts import Distance, Entropy, Mass, Readout, Received
 from regard.pattern.stream import WeightBlock
-from regard.record.head_scores import Read
+from regard.record.tallies import Read
 
 _BAND = 2**26  # weights: some tens of milliseconds
 _PATIENCE = 0.1  # seconds after which a waiting thread checks whether to go on

@@ -179,6 +179,11 @@ class Run:
             "head": place,
             "role": scores.role,
             "meaning": scores.role.meaning,
+            "evidence": scores.evidence,
+            "score": scores.score,
+            "margin": scores.margin,
+            "queries": scores.queries,
+            "undecided": scores.undecided,
             **{name: getattr(scores, name) for name in SCORES},
         }
 

@@ -80,6 +80,12 @@ interface Figures extends Record<Score, number | null> {
   head: number;
   role: string;
   meaning: string;
+  /** What the name rests on: the score, its interval and the number of queries. */
+  evidence: string;
+  score: number | null;
+  margin: number | null;
+  queries: number | null;
+  undecided: string | null;
   run: string;
 }
 

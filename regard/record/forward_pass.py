@@ -14,9 +14,10 @@ from torch import Tensor
 from regard._shapes import Float, Int
 from regard.mask import causal
 from regard.pattern import Pattern
-from regard.record.head_scores import score_pattern
+from regard.record.head_scores import score_heads
 from regard.record.heads import Heads, HeadScores
-from regard.record.roles import PatternScores, role_of
+from regard.record.layer import self_attention
+from regard.record.roles import PatternScores
 
 __all__ = ["ForwardPass", "forward_pass"]
 
@@ -62,12 +63,12 @@ def forward_pass(
 
     Example:
         >>> import regard, torch
-        >>> x = torch.eye(5)[None] * 40  # every token attends to itself
+        >>> x = torch.eye(9)[None] * 40  # every token attends to itself
         >>> pattern = regard.Pattern(x, x, mask=regard.causal())
-        >>> result = forward_pass(torch.arange(5), [pattern], torch.zeros(5, 9), name=lambda ids: [
+        >>> result = forward_pass(torch.arange(9), [pattern], torch.zeros(9, 9), name=lambda ids: [
         ...     "abcdefghi"[i] for i in ids])
-        >>> [str(head.role) for head in result.heads]
-        ['current token']
+        >>> [(str(head.role), head.evidence) for head in result.heads]
+        [('current token', '1.00 ± 0.00 over 8 queries')]
     """
     length = len(ids)
     if ids.ndim != 1 or length == 0 or logits.shape[:-1] != (length,):
@@ -83,19 +84,16 @@ def forward_pass(
     for pattern in patterns:
         if pattern.ndim != 3 or pattern.shape[1:] != (length, length):
             raise ValueError(f"{pattern!r} is not (heads, {length}, {length}): one text's heads")
+    tokens = tuple(name(ids.tolist()))
+    layers = [self_attention(pattern, index) for index, pattern in enumerate(patterns)]
     blank = torch.zeros(1, length, 1, device=ids.device)
-    (uniform,) = score_pattern(Pattern(blank, blank, mask=causal()), ids)
-    heads = [
-        HeadScores(layer=layer, head=head, role=role_of(scores, uniform), **vars(scores))
-        for layer, pattern in enumerate(patterns)
-        for head, scores in enumerate(score_pattern(pattern, ids))
-    ]
+    uniform = self_attention(Pattern(blank, blank, mask=causal()), 0)
     return ForwardPass(
-        tokens=tuple(name(ids.tolist())),
+        tokens=tokens,
         patterns=tuple(patterns),
         predictions=_predictions(logits, name),
-        heads=Heads(heads),
-        uniform=uniform,
+        heads=score_heads(layers, (tokens,), progress=False),
+        uniform=score_heads([uniform], (tokens,), progress=False)[0],
     )
 
 

@@ -1,31 +1,38 @@
-"""Scores of heads, read off their patterns.
+"""The scores and roles of heads, over the texts of a batch.
 
 Axes: B batch, H heads of a layer, T tokens of one text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard._shapes import Bool, Float, Int
+from regard._shapes import Int
 from regard.pattern import Pattern
-from regard.pattern.readouts import Distance, Entropy, Mass, Offsets
 from regard.record._errors import RecordError
+from regard.record.evidence import Means, Score, itself, lead, mean_of, nearness
 from regard.record.heads import Heads, HeadScores
 from regard.record.layer import Layer, Tokens
 from regard.record.readings import bar
-from regard.record.repeats import Controls, Repeats, with_targets
-from regard.record.roles import PatternScores, role_of
+from regard.record.roles import Evidence, PatternScores, Role, role_of
+from regard.record.tallies import Read, Tallier
 
-__all__ = ["Read", "score_heads", "score_pattern", "uniform_pattern"]
+__all__ = ["score_heads"]
 
-Read = Callable[..., tuple[Any, ...]]
-"""Of a pattern and readouts."""
+_SCORES: Mapping[Role, tuple[str, Score]] = {
+    Role.INDUCTION: ("induction", lead),
+    Role.DUPLICATE: ("duplicate_token", lead),
+    Role.PREVIOUS: ("previous_token", lead),
+    Role.CURRENT: ("current_token", lead),
+    Role.FIRST: ("first_token", lead),
+    Role.SPREAD: ("spread", itself),
+    Role.LOCAL: ("distance", nearness),
+}
+"""For each role the name of its tallies, and how they are scored."""
 
 
 def score_heads(
@@ -35,7 +42,9 @@ def score_heads(
     progress: bool | None = None,
     read: Read = Pattern.read,
 ) -> Heads:
-    """Score every head of some layers; `Recording.heads` documents it.
+    """Score every head of some layers and name it; `Recording.heads` documents it.
+
+    All that shows heads by name has the name from here.
 
     Args:
         layers: those.
@@ -47,119 +56,85 @@ def score_heads(
     with bar(len(layers), progress=progress) as advance:
         for layer in layers:
             texts = [_without_padding(text, ids) for text, ids in _texts(layer, names)]
-            measured = [score_pattern(text, ids, read) for text, ids in texts]
-            uniform = [score_pattern(uniform_pattern(text), ids, read) for text, ids in texts]
-            for place, head in enumerate(layer.heads):
-                own = _mean([text[place] for text in measured])
-                role = role_of(own, _mean([text[place] for text in uniform]))
-                scores.append(HeadScores(layer=layer.index, head=head, role=role, **vars(own)))
+            scores += _of_layer(layer, texts, read)
             advance(1)
     return Heads(scores)
 
 
-def score_pattern(
-    pattern: Pattern, ids: Int[Tensor, " T"] | None, read: Read = Pattern.read
-) -> list[PatternScores]:
-    """Score the heads of one text, ``(H, T, T)``.
-
-    Args:
-        pattern: their weights.
-        ids: the tokens, if known.
-        read: takes readouts of a pattern, as `Pattern.read` does.
-    """
-    heads, length, _ = pattern.shape
-    if length < 2:
-        none = None if ids is None else 0
-        return [PatternScores(induction_queries=none, duplicate_token_queries=none)] * heads
-    counted = [] if ids is None else [with_targets(ids, following=one) for one in (False, True)]
-    # The shares are read row by row: not where no query has anything to count.
-    repeats: tuple[Repeats | Controls, ...] = ()
-    if ids is not None and any(one.any() for one in counted):
-        repeats = Repeats(ids, following=False), Repeats(ids, following=True), Controls(ids)
-    first, entropy, distance, offsets, *of_repeats = read(
-        pattern, Mass(0), Entropy(), Distance(), Offsets(2), *repeats
-    )
-    copies = successors = _Repeats(queries=None if ids is None else 0)
-    if of_repeats:
-        *shares, controls = of_repeats
-        copies, successors = map(_Repeats.of, shares, controls, counted)
-    highest = uniform_pattern(pattern).entropy()[:, 1:]
-    choice = highest > 0  # of more than one key
-    spread = torch.where(choice, entropy[:, 1:] / highest, 0).sum(-1) / choice.sum(-1).clamp(min=1)
-    # Offset 0 averages over all T rows; row 0, which counts nowhere, is itself on the first token.
-    current = (offsets[:, 0] * length - first[:, 0]) / (length - 1)
+def _of_layer(
+    layer: Layer, texts: Sequence[tuple[Pattern, Tensor | None]], read: Read
+) -> list[HeadScores]:
+    known = texts[0][1] is not None
+    tokens = _numbered(texts)
+    count = 1 + max((int(ids.max()) for ids in tokens if len(ids)), default=0)
+    tallies = [
+        Tallier(ids, count).of_text(text, read, known=known)
+        for (text, _), ids in zip(texts, tokens, strict=True)
+        if len(ids) > 1
+    ]
+    means = {
+        name: mean_of([one[name] for one in tallies if name in one])
+        for name in (*(name for name, _ in _SCORES.values()), "entropy")
+        if any(name in one for one in tallies)
+    }
+    evidence = {
+        role: means[name].evidence(score)
+        for role, (name, score) in _SCORES.items()
+        if name in means
+    }
     return [
-        PatternScores(
-            previous_token=float(offsets[head, 1]),
-            first_token=float(first[head, 1:].mean()),
-            current_token=max(0.0, float(current[head])),
-            induction=successors.share(head),
-            induction_control=successors.control(head),
-            induction_queries=successors.queries,
-            duplicate_token=copies.share(head),
-            duplicate_token_control=copies.control(head),
-            duplicate_token_queries=copies.queries,
-            spread=float(spread[head]),
-            entropy=float(entropy[head, 1:].mean()),
-            distance=float(distance[head, 1:].mean()),
+        _head(
+            layer.index,
+            head,
+            _pattern_scores(means, place, known=known),
+            {
+                role: found
+                for role, heads in evidence.items()
+                if (found := heads[place]) is not None
+            },
         )
-        for head in range(heads)
+        for place, head in enumerate(layer.heads)
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class _Repeats:
-    """The weight that queries give to earlier copies, or to what followed them."""
-
-    queries: int | None
-    """How many have any such key; None where tokens are not known."""
-    shares: Float[Tensor, " H"] | None = None
-    """Mean over those queries."""
-    controls: Float[Tensor, " H"] | None = None
-    """What the same keys get from other queries."""
-
-    @classmethod
-    def of(
-        cls,
-        shares: Float[Tensor, "H T"],
-        controls: Float[Tensor, " H"],
-        counted: Bool[Tensor, " T"],
-    ) -> _Repeats:
-        queries = int(counted.sum())
-        if not queries:
-            return cls(0)
-        return cls(queries, torch.stack([row[counted].mean() for row in shares]), controls)
-
-    def share(self, head: int) -> float | None:
-        return None if self.shares is None else float(self.shares[head])
-
-    def control(self, head: int) -> float | None:
-        return None if self.controls is None else float(self.controls[head])
-
-
-def uniform_pattern(pattern: Pattern) -> Pattern:
-    """The pattern of heads that spread evenly over the keys that this pattern's may see."""
-    problem = pattern.problem
-    flat = replace(
-        problem,
-        query=torch.zeros_like(problem.query[..., :1]),
-        key=torch.zeros_like(problem.key[..., :1]),
-        rows=replace(
-            problem.rows,
-            bias=_hidden_only(problem.rows.bias),
-            spans=None if problem.rows.spans is None else problem.rows.spans.without_shifts(),
-        ),
-        alibi=None,
-        sink=None,
+def _head(
+    layer: int, head: int, scores: PatternScores, evidence: Mapping[Role, Evidence]
+) -> HeadScores:
+    role, undecided = role_of(evidence)
+    shown = undecided if role is Role.UNDECIDED else role
+    rests_on = None if shown is None else evidence.get(shown)
+    about = {} if rests_on is None else vars(rests_on)
+    if rests_on is None and evidence:
+        about = {"queries": max(one.queries for one in evidence.values())}
+    return HeadScores(
+        layer=layer, head=head, role=role, undecided=undecided, **about, **vars(scores)
     )
-    return Pattern.of(flat, None)
 
 
-def _hidden_only(bias: Tensor | None) -> Tensor | None:
-    """Keep what an additive mask hides, and add nothing elsewhere."""
-    if bias is None:
-        return None
-    return torch.zeros_like(bias).masked_fill(bias <= torch.finfo(bias.dtype).min, -torch.inf)
+def _pattern_scores(means: Mapping[str, Means], head: int, *, known: bool) -> PatternScores:
+    """The means of one head."""
+    values: dict[str, Any] = {}
+    for name, mean in means.items():
+        queries = int(mean.queries[head].sum())
+        if name in ("induction", "duplicate_token"):
+            values[f"{name}_queries"] = queries
+            for control in ("others", "shuffled"):
+                total = float(mean.controls[control][head].sum())
+                values[f"{name}_{control}"] = total if queries else None
+        values[name] = float(mean.share[head].sum()) if queries else None
+    if known:
+        values = {"induction_queries": 0, "duplicate_token_queries": 0} | values
+    return PatternScores(**values)
+
+
+def _numbered(texts: Sequence[tuple[Pattern, Tensor | None]]) -> list[Int[Tensor, " T"]]:
+    """The tokens of each text, or numbers of their own where they are not known."""
+    lengths = [pattern.shape[-1] for pattern, _ in texts]
+    first = [sum(lengths[:place]) for place in range(len(lengths))]
+    return [
+        torch.arange(start, start + length) if ids is None else ids
+        for (_, ids), start, length in zip(texts, first, lengths, strict=True)
+    ]
 
 
 def _extent(pattern: Pattern) -> tuple[int, int]:
@@ -207,15 +182,3 @@ def _without_padding(pattern: Pattern, ids: Tensor | None) -> tuple[Pattern, Ten
     start, stop = _extent(pattern)
     known = None if ids is None else ids[start:stop].to(pattern.device)
     return _cut(pattern, start, stop), known
-
-
-def _mean(texts: list[PatternScores]) -> PatternScores:
-    """Average the scores of a head over the texts that have them; queries add up."""
-
-    def over_texts(name: str) -> Any:
-        values = [value for text in texts if (value := getattr(text, name)) is not None]
-        if not values:
-            return None
-        return sum(values) if name.endswith("_queries") else sum(values) / len(values)
-
-    return PatternScores(**{field.name: over_texts(field.name) for field in fields(PatternScores)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from regard._display import show
 from regard._extras import needing
@@ -33,6 +33,7 @@ _INFORMATIVE = (
     Role.DUPLICATE,
     Role.PREVIOUS,
     Role.LOCAL,
+    Role.UNDECIDED,
     Role.MIXED,
     Role.CURRENT,
     Role.FIRST,
@@ -43,12 +44,44 @@ _INFORMATIVE = (
 
 @dataclass(frozen=True, kw_only=True)
 class HeadScores(PatternScores):
-    """One head of a model: where it is, its scores and what it does."""
+    """One head of a model: where it is, its scores, what it does and how sure that is."""
 
     layer: int
     head: int
     role: Role
     """What the head does: the rule of `roles.role_of`."""
+    score: float | None = None
+    """Of the role, against controls (`roles`); where it is too few to say, of the role that is
+    `undecided`; None for a role that rests on no score."""
+    margin: float | None = None
+    """The interval of 95 % is the score ± this; None where there are too few queries for one."""
+    queries: int | None = None
+    """How many that is measured over; of a role that rests on no score, how many there are."""
+    undecided: Role | None = None
+    """A role that would come first, and of which it is too few to say whether the head has it."""
+
+    @property
+    def evidence(self) -> str:
+        """What the name rests on, in words; empty for a text of one token.
+
+        >>> from regard.record.roles import Role
+        >>> HeadScores(layer=0, head=0, role=Role.FIRST, score=0.6, margin=0.12, queries=9).evidence
+        '0.60 ± 0.12 over 9 queries'
+        """
+        if self.queries is None:
+            return ""
+        words = f"over {self.queries} quer{'y' if self.queries == 1 else 'ies'}"
+        if self.score is None:
+            return words
+        words = f"{self.estimate} {words}"
+        return f"{self.undecided}? {words}" if self.role is Role.UNDECIDED else words
+
+    @property
+    def estimate(self) -> str:
+        """The score with its interval of 95 %, such as ``0.64 ± 0.08``; empty without a score."""
+        if self.score is None:
+            return ""
+        return f"{self.score:.2f}" + ("" if self.margin is None else f" ± {self.margin:.2f}")
 
 
 class Heads(Sequence[HeadScores]):
@@ -112,13 +145,7 @@ class Heads(Sequence[HeadScores]):
         with needing("record"):
             import pandas as pd
 
-        return pd.DataFrame(
-            [
-                {"layer": scores.layer, "head": scores.head, "role": scores.role.value}
-                | {name: value for name, value in asdict(scores).items() if name != "role"}
-                for scores in self._scores
-            ]
-        )
+        return pd.DataFrame([_row(scores) for scores in self._scores])
 
     def _repr_html_(self) -> str:
         html: str = show("heads_html", self)
@@ -137,23 +164,31 @@ def over(queries: int, tokens: int | None = None) -> str:
     """Say how many queries a score on repeats rests on, and whether a head is named after them.
 
     >>> over(0), over(3), over(30, 80)
-    ('of no token', 'over 3 tokens, too few to name a head', 'over 30 tokens of 80')
+    ('of no query', 'over 3 queries, too few to say', 'over 30 queries of 80')
     """
     if queries == 0:
-        return "of no token"
-    text = f"over {queries} token{'s' if queries > 1 else ''}"
+        return "of no query"
+    text = f"over {queries} quer{'ies' if queries > 1 else 'y'}"
     if tokens is not None:
         text += f" of {tokens}"
-    return text if queries >= ENOUGH else f"{text}, too few to name a head"
+    return text if queries >= ENOUGH else f"{text}, too few to say"
 
 
 def _purity(scores: HeadScores) -> float:
     """How much a head does of what it is named for and nothing else."""
-    if scores.spread is None:
-        return 0.0
-    if scores.role is Role.SPREAD:
-        return scores.spread
-    return (1 - scores.spread if scores.role.score is None else scores.share(scores.role)) or 0.0
+    if scores.score is not None:
+        return scores.score
+    return 0.0 if scores.spread is None else 1 - scores.spread
+
+
+def _row(scores: HeadScores) -> dict[str, Any]:
+    """All fields, those of the name first."""
+    values = asdict(scores)
+    first = ("layer", "head", "role", "score", "margin", "queries", "undecided")
+    names = [*first, *(name for name in values if name not in first)]
+    return {
+        name: value.value if isinstance(value := values[name], Role) else value for name in names
+    }
 
 
 def _line(scores: HeadScores) -> str:
@@ -161,4 +196,4 @@ def _line(scores: HeadScores) -> str:
     for name, column in zip(SCORES, _COLUMNS, strict=True):
         value: float | None = getattr(scores, name)
         cells.append(f"{'–' if value is None else f'{value:.2f}':>{max(5, len(column))}}")
-    return " ".join([*cells, scores.role])
+    return " ".join([*cells, f"{scores.role} {scores.evidence}".rstrip()])

@@ -43,6 +43,19 @@ class Layer:
         return self.get_pattern()
 
 
+def self_attention(pattern: Pattern, index: int) -> Layer:
+    """Make the layer of that number, of all heads, from its pattern ``(H, T, T)``."""
+    heads, queries, _ = pattern.shape
+    return Layer(
+        name=f"h.{index}.attn",
+        kind="self",
+        index=index,
+        heads=tuple(range(heads)),
+        rows=range(queries),
+        get_pattern=lambda: pattern,
+    )
+
+
 @dataclass(frozen=True)
 class Labels:
     """Names of the positions."""

@@ -2,7 +2,8 @@
 
 All are readouts: they take a pattern in blocks and need no matrix of its size.
 
-Axes: N heads numbered through, L = S positions of one text; a block has n heads, R rows, C columns.
+Axes: N heads numbered through, L = S positions of one text; a block has n heads, R rows, C columns,
+P of its pairs of a query and a target, E ranges of distance.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard._shapes import Bool, Float, Int
+from regard._shapes import Bool, Float, Int, Shaped
 from regard.pattern.ordered import totals
 from regard.pattern.readouts import Readout, Sizes
 from regard.pattern.stream import WeightBlock
 
-__all__ = ["Control", "Controls", "Repeats", "targets", "with_targets"]
+__all__ = ["Controlled", "ControlledRepeats", "Repeats", "targets", "with_targets"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,40 +51,54 @@ class Repeats(Readout["Tensor", "Tensor"]):
         state[block.heads, block.rows] += totals(block.weights * marked).double()
 
 
-class Control(NamedTuple):
-    """What earlier copies, and what followed them, get whether or not they are such."""
+class Controlled(NamedTuple):
+    """The share of each row on its targets, and what two controls would have it be."""
 
-    copies: Float[Tensor, "*b"]
-    successors: Float[Tensor, "*b"]
+    targets: Float[Tensor, "*b L"]
+    """How many keys of each query are targets and seen."""
+    share: Float[Tensor, "*b L"]
+    """The weight on them: what `Repeats` reads."""
+    shuffled: Float[Tensor, "*b L"]
+    """What they would get with the text in shuffled order."""
+    others: Float[Tensor, "*b S"]
+    """What each key would get from all queries that it is a target of, did they look at it as much
+    as the others do."""
 
 
 class _Sums(NamedTuple):
-    """Of each key: weight, and number, of the queries that see it."""
+    """Of the targets, in float64."""
 
-    weight: Float[Tensor, "N S"]
-    pairs: Float[Tensor, "N S"]
+    targets: Float[Tensor, "N L"]
+    share: Float[Tensor, "N L"]
+    shuffled: Float[Tensor, "N L"]
+    pairs_of_key: Float[Tensor, "N S"]
+    weight_of_key: Float[Tensor, "N S"]
 
-    @classmethod
-    def begin(cls, sizes: Sizes) -> _Sums:
-        return cls(sizes.zeros(sizes.keys), sizes.zeros(sizes.keys))
 
-    def add(self, block: WeightBlock, chosen: Bool[Tensor, "R C"]) -> None:
-        """Take in the pairs of a block that are chosen."""
-        place = block.heads, block.columns
-        self.weight[place] += block.weights.masked_fill(~chosen, 0).sum(dim=-2).double()
-        seen = WeightBlock.seen(block.log_weights[0])  # the heads of a block see the same keys
-        self.pairs[place] += (seen & chosen).sum(dim=-2)
+class _State(NamedTuple):
+    copies: _Sums
+    successors: _Sums
+    pairs_of_key: Float[Tensor, "N S"]
+    """Of all pairs that could be a query and its target, as in `_Sums`."""
+    weight_of_key: Float[Tensor, "N S"]
 
 
 @dataclass(frozen=True, eq=False)
-class Controls(Readout["tuple[_Sums, _Sums, _Sums]", Control]):
-    """What the keys of `Repeats` get from queries that they are no targets of.
+class ControlledRepeats(Readout[_State, tuple[Controlled, Controlled]]):
+    """What `Repeats` reads, of copies and of successors, with two controls beside it.
 
-    A head that always looks at a certain key looks there from that key's successors, too. So the
-    share of a query on its targets is held against this: of each of its targets the mean weight
-    from all other queries of the same head, added up; the mean over the queries that have targets.
-    Both sides leave out the first key and pairs of a query with itself or the key before it. A
-    target that no other query sees counts as what it gets, so that nothing can be made of it.
+    **Other queries.** A head that always looks at a certain key looks there from that key's
+    successors, too. So each target is given the mean weight that it gets from the queries of which
+    it is no target. One that no other query sees is given what it gets, so that nothing can be made
+    of it.
+
+    **Shuffled text.** A head that looks at what is near looks at targets that are near, too. So the
+    keys before a query are shuffled among those about as far from it, that is from 2 to 3 tokens,
+    from 4 to 7, from 8 to 15 and so on, and its weights stay. The mean over all such orders has a
+    closed form, a range of distance after the other: the weight on the range times the targets'
+    share of the keys in it.
+
+    Both leave out what `Repeats` does.
 
     Args:
         ids: the text's token ids, ``(L,)``.
@@ -91,32 +106,98 @@ class Controls(Readout["tuple[_Sums, _Sums, _Sums]", Control]):
 
     ids: Int[Tensor, " L"]
 
-    def begin(self, sizes: Sizes) -> tuple[_Sums, _Sums, _Sums]:
-        """Start from nothing: of copies, of successors, of all pairs that could be such."""
-        return _Sums.begin(sizes), _Sums.begin(sizes), _Sums.begin(sizes)
+    def begin(self, sizes: Sizes) -> _State:
+        """Start from no pairs."""
 
-    def add(self, state: tuple[_Sums, _Sums, _Sums], block: WeightBlock) -> None:
-        """Sum over the block's queries."""
-        copies, successors, both = state
-        copies.add(block, targets(self.ids, block.rows, block.columns, following=False))
-        successors.add(block, targets(self.ids, block.rows, block.columns, following=True))
-        both.add(block, _far(self.ids, block.rows, block.columns))
+        def sums() -> _Sums:
+            return _Sums(
+                targets=sizes.zeros(sizes.queries),
+                share=sizes.zeros(sizes.queries),
+                shuffled=sizes.zeros(sizes.queries),
+                pairs_of_key=sizes.zeros(sizes.keys),
+                weight_of_key=sizes.zeros(sizes.keys),
+            )
 
-    def finish(self, state: tuple[_Sums, _Sums, _Sums], sizes: Sizes) -> Control:
+        return _State(sums(), sums(), sizes.zeros(sizes.keys), sizes.zeros(sizes.keys))
+
+    def add(self, state: _State, block: WeightBlock) -> None:
+        """Sum over the block's pairs."""
+        # A block's heads see the same keys.
+        seen = _far(self.ids, block.rows, block.columns) & WeightBlock.seen(block.log_weights[0])
+        weights = block.weights.masked_fill(~seen, 0)
+        place = block.heads, block.columns
+        state.pairs_of_key[place] += seen.sum(dim=0)
+        state.weight_of_key[place] += weights.sum(dim=-2).double()
+        edges = _edges(block)
+        # What each key of a range gets on average: (n, R, E).
+        each = _in_ranges(weights.cumsum(-1), edges)
+        each = each.double() / _in_ranges(seen.cumsum(-1), edges).clamp_min(1)
+        for sums, following in ((state.copies, False), (state.successors, True)):
+            chosen = seen & _repeated(self.ids, block.rows, block.columns, following=following)
+            _add_targets(sums, block, chosen, each)
+
+    def finish(self, state: _State, sizes: Sizes) -> tuple[Controlled, Controlled]:
         """Compare each key's queries."""
-        copies, successors, both = state
-        return Control(
-            sizes.restore(self._control(copies, both, following=False)),
-            sizes.restore(self._control(successors, both, following=True)),
-        )
 
-    def _control(self, own: _Sums, both: _Sums, *, following: bool) -> Float[Tensor, " N"]:
-        others = both.pairs - own.pairs
-        elsewhere = (both.weight - own.weight) / others.clamp_min(1)
-        at_home = own.weight / own.pairs.clamp_min(1)
-        mean = torch.where(others > 0, elsewhere, at_home)
-        queries = with_targets(self.ids, following=following).sum().clamp_min(1)
-        return (own.pairs * mean).sum(dim=-1) / queries
+        def controlled(sums: _Sums) -> Controlled:
+            others = state.pairs_of_key - sums.pairs_of_key
+            elsewhere = (state.weight_of_key - sums.weight_of_key) / others.clamp_min(1)
+            of_others = torch.where(others > 0, sums.pairs_of_key * elsewhere, sums.weight_of_key)
+            return Controlled(
+                *(
+                    # In float64, in which half precision loses no count.
+                    total.reshape(*sizes.leading, -1)
+                    for total in (sums.targets, sums.share, sums.shuffled, of_others)
+                )
+            )
+
+        return controlled(state.copies), controlled(state.successors)
+
+
+def _add_targets(
+    sums: _Sums,
+    block: WeightBlock,
+    chosen: Bool[Tensor, "R C"],
+    each: Float[Tensor, "n R E"],
+) -> None:
+    row, column = chosen.nonzero(as_tuple=True)
+    if row.numel() == 0:
+        return
+    weight = block.weights[:, row, column].double()  # (n, P)
+    query, key = row + block.rows.start, column + block.columns.start
+    shuffled = each[:, row, _range_of(query - key)]
+    for total, index, values in (
+        (sums.targets, query, torch.ones_like(weight)),
+        (sums.share, query, weight),
+        (sums.shuffled, query, shuffled),
+        (sums.pairs_of_key, key, torch.ones_like(weight)),
+        (sums.weight_of_key, key, weight),
+    ):
+        total[block.heads].scatter_add_(1, index.expand_as(values), values)
+
+
+def _range_of(distance: Int[Tensor, " P"]) -> Int[Tensor, " P"]:
+    """Number the ranges: 0 of distances 2 and 3, 1 of 4 to 7, and so on."""
+    return torch.frexp(distance.double()).exponent.long() - 2
+
+
+def _edges(block: WeightBlock) -> Int[Tensor, "R e"]:
+    """Where each row's ranges of distance meet among the block's columns, the nearest first."""
+    row = torch.arange(block.rows.start, block.rows.stop, device=block.weights.device)
+    count = max(2, int(block.rows.stop).bit_length())
+    nearest = 2 ** torch.arange(1, count + 1, device=row.device)
+    return (row[:, None] - nearest + 1 - block.columns.start).clamp(
+        0, block.columns.stop - block.columns.start
+    )
+
+
+def _in_ranges(
+    cumulative: Shaped[Tensor, "*n R C"], edges: Int[Tensor, "R e"]
+) -> Shaped[Tensor, "*n R E"]:
+    """Sum over each range of distance, from sums over all columns up to each."""
+    padded = torch.nn.functional.pad(cumulative, (1, 0))
+    up_to = padded.gather(-1, edges.expand(*cumulative.shape[:-1], -1))
+    return up_to[..., :-1] - up_to[..., 1:]
 
 
 def with_targets(ids: Int[Tensor, " T"], *, following: bool) -> Bool[Tensor, " T"]:
@@ -142,9 +223,15 @@ def targets(
     >>> targets(ids, slice(3, 4), slice(0, 4), following=True).int()
     tensor([[0, 1, 0, 0]], dtype=torch.int32)
     """
+    return _far(ids, rows, columns) & _repeated(ids, rows, columns, following=following)
+
+
+def _repeated(
+    ids: Int[Tensor, " L"], rows: slice, columns: slice, *, following: bool
+) -> Bool[Tensor, "R C"]:
+    """Pairs of a query and its token, or of a query and what stands right after its token."""
     copy = torch.arange(columns.start, columns.stop, device=ids.device) - int(following)
-    same = ids[rows][:, None] == ids[copy.clamp_min(0)]
-    return same & _far(ids, rows, columns)
+    return ids[rows][:, None] == ids[copy.clamp_min(0)]
 
 
 def _far(ids: Int[Tensor, " L"], rows: slice, columns: slice) -> Bool[Tensor, "R C"]:

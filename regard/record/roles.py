@@ -1,32 +1,59 @@
 """The role of a head on a text: a rule over its scores.
 
 A share of weight says little by itself: on three tokens every head puts much on the first. So each
-share is held against the one of a head that spreads evenly over all it sees. The **lead** is the
-part of what a uniform head leaves: 0 for a head that spreads evenly, 1 for one that puts all its
-weight there.
+share is held against **controls**, what the same keys would get of a head that does something else:
 
-Shares on earlier copies and on what followed them are held against a second one: what the same keys
-get from the other queries of the same head (`repeats.Controls`). A head that looks at one key from
-everywhere is no induction head where that key happens to be a successor. The score is the prefix
-matching of Olsson et al. 2022, arXiv:2209.11895; they take it on long random texts, where such keys
-do not occur, and this makes up for it on short ones.
+- a **uniform head**, which spreads evenly over all that a query sees;
+- the **other queries** of the same head: what the same keys get from queries of which they are not
+  the previous token, the current one, or a target (`repeats.ControlledRepeats`). A head that looks
+  at one key from everywhere is no induction head where that key happens to be a successor;
+- **shuffled text**, for `induction` and `duplicate_token`: what the targets would get, were the
+  keys before each query shuffled among those about as far from it, and the weights as they are. A
+  head that looks at what is near is no induction head where successors are near.
+
+The **lead** is the part of the weight which the strongest control leaves elsewhere that the head
+brings here: 0 for a head that does as the control does, 1 for one that puts all its weight here.
+The first token has no other queries, since all look at the same one, and where a token stands does
+not change when tokens are shuffled: there the other controls decide. Nor is the model run on the
+shuffled text, which a recording could not: so a head that looks a fixed distance back, where all
+repeats of a text are that distance apart, is taken for an induction head.
+
+A lead is an estimate from the queries of one text. Its interval of 95 % is from the variance
+between different tokens, because queries of one token share their targets: cluster-robust, with
+Student's t for as many tokens less one (Cameron and Miller 2015, "A Practitioner's Guide to
+Cluster-Robust Inference", sections II and VI). A head is named where the whole interval is `LEAD`
+or more. The score of `induction` is the prefix matching of Olsson et al. 2022,
+arXiv:2209.11895; they take it on long random texts, where such keys do not occur, and the controls
+make up for it on short ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["ENOUGH", "LEAD", "NEAR", "WIDE", "PatternScores", "Role", "lead", "role_of"]
+__all__ = [
+    "ENOUGH",
+    "LEAD",
+    "NEAR",
+    "VARIED",
+    "WIDE",
+    "Evidence",
+    "PatternScores",
+    "Role",
+    "role_of",
+]
 
-LEAD = 0.25
-"""Least lead that names a head. Above a quarter of its free weight no head does it by accident,
-and at most three relations can reach it at once."""
+LEAD = 0.2
+"""A head is named after a relation of which the lead's whole interval is at least this: it moves a
+fifth of the weight that nothing else explains, and at most four relations can do so at once."""
 
 ENOUGH = 8
-"""Fewest queries after which a head is named for what it does with repeats. Their shares scatter by
-about 0.2 in induction heads, so that the mean of eight is known to 0.07: `LEAD` is three times
-that, and more."""
+"""Fewest queries after which a head is named."""
+
+VARIED = 4
+"""Fewest different tokens among them: the variance between three is hardly known."""
 
 NEAR = 0.5
 """A head is local when it looks back less than this share of a uniform head's distance."""
@@ -46,6 +73,7 @@ class Role(StrEnum):
     LOCAL = "nearby tokens"
     SPREAD = "spread evenly"
     MIXED = "mixed"
+    UNDECIDED = "too few to say"
     ALONE = "no choice"
 
     @property
@@ -71,6 +99,7 @@ _MEANINGS = {
     Role.LOCAL: "it looks at tokens nearby",
     Role.SPREAD: "it spreads over all tokens that it may see",
     Role.MIXED: "it does no single one of these",
+    Role.UNDECIDED: "it may have a role, but its queries are too few or too unlike each other",
     Role.ALONE: "a single token can only attend to itself",
 }
 
@@ -102,11 +131,15 @@ class PatternScores:
     """How far away the weight lies, in tokens."""
     spread: float | None = None
     """Entropy of a row, as a share of the highest that its number of keys allows."""
-    induction_control: float | None = None
-    """What the keys of `induction` get from the other queries; None where there is no share."""
+    induction_others: float | None = None
+    """What the keys of `induction` get from other queries; None where there is no share."""
+    induction_shuffled: float | None = None
+    """What they would get with the text shuffled."""
     induction_queries: int | None = None
     """How many queries `induction` is measured over; None where tokens are not known."""
-    duplicate_token_control: float | None = None
+    duplicate_token_others: float | None = None
+    """As for induction."""
+    duplicate_token_shuffled: float | None = None
     """As for induction."""
     duplicate_token_queries: int | None = None
     """As for induction."""
@@ -117,52 +150,73 @@ class PatternScores:
         return value
 
 
-def lead(share: float | None, uniform: float | None) -> float:
-    """Part of the weight that a uniform head leaves elsewhere and this one brings here; at most 1.
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """How much speaks for one role of a head."""
 
-    >>> round(lead(0.6, 0.2), 3), lead(0.2, 0.2), lead(None, None)
-    (0.5, 0.0, 0.0)
-    """
-    if share is None or uniform is None or uniform >= 1:
-        return 0.0
-    return (share - uniform) / (1 - uniform)
+    score: float
+    """The lead of a relation; of `spread evenly` the spread; of `nearby tokens` the part of a
+    uniform head's distance by which it looks less far."""
+    margin: float | None
+    """The interval of 95 % is the score ± this; None where the queries are fewer than `ENOUGH` or
+    their different tokens fewer than `VARIED`."""
+    queries: int
+    """How many it was measured over."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether the whole interval is a lead of `LEAD`."""
+        return self.margin is not None and self.score - self.margin >= LEAD
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether some of the interval is; of too few queries for one, whether the score is."""
+        return self.score + (self.margin or 0) >= LEAD
 
 
-def role_of(scores: PatternScores, uniform: PatternScores) -> Role:
-    """Name what a head does.
+def role_of(evidence: Mapping[Role, Evidence]) -> tuple[Role, Role | None]:
+    """Name what a head does, and what it may do besides.
 
     In this order, the first that holds:
 
-    1. induction or duplicate token, whichever leads more, if that lead is at least `LEAD`, over a
-       uniform head and over what the same keys get from other queries, and rests on at least
-       `ENOUGH` queries. They come first because they are measured only where the text repeats
+    1. induction or duplicate token, whichever leads more, of those of which the whole interval is a
+       lead of `LEAD` or more. They come first because they are measured only where the text repeats
        itself: such a head attends elsewhere the rest of the time, mostly to the first token.
-    2. previous, current or first token, whichever leads most, by the same threshold.
-    3. spread evenly, if the entropy is at least `WIDE` of the highest possible.
-    4. nearby tokens, if the mean distance is less than `NEAR` of a uniform head's.
-    5. mixed.
+    2. previous, current or first token, likewise.
+    3. too few to say, if all queries are fewer than `ENOUGH`.
+    4. spread evenly, if the entropy is at least `WIDE` of the highest possible.
+    5. nearby tokens, if the mean distance is at most `NEAR` of a uniform head's.
+    6. too few to say, if `LEAD` lies within the interval of one of those five leads, or one without
+       an interval is above it.
+    7. mixed.
+
+    Spread and nearness describe a shape, which every head has more or less of: their score decides,
+    and the interval says how well it is known.
 
     Args:
-        scores: of the head.
-        uniform: of a head that spreads evenly on the same text.
+        evidence: for each role that was measured; empty for a text of one token.
+
+    Returns:
+        The role; and the first relation that comes before it and is left undecided as 6 says, or
+        None.
     """
-    if scores.spread is None or scores.distance is None or uniform.distance is None:
-        return Role.ALONE
-    repeats = {role: _lead_on_repeats(role, scores, uniform) for role in _OF_REPEATS}
-    places = {role: lead(scores.share(role), uniform.share(role)) for role in _OF_PLACES}
-    for leads in (repeats, places):
-        best = max(leads, key=lambda role: leads[role])
-        if leads[best] >= LEAD:
-            return best
-    if scores.spread >= WIDE:
-        return Role.SPREAD
-    return Role.LOCAL if scores.distance < NEAR * uniform.distance else Role.MIXED
+    if not evidence:
+        return Role.ALONE, None
+    undecided = None
+    for group in (_OF_REPEATS, _OF_PLACES):
+        measured = [role for role in group if role in evidence]
+        if leading := [role for role in measured if evidence[role].leads]:
+            return _highest(leading, evidence), undecided
+        if undecided is None and (open_ := [r for r in measured if evidence[r].may_lead]):
+            undecided = _highest(open_, evidence)
+    if max(one.queries for one in evidence.values()) < ENOUGH:
+        return Role.UNDECIDED, undecided
+    if Role.SPREAD in evidence and evidence[Role.SPREAD].score >= WIDE:
+        return Role.SPREAD, undecided
+    if evidence[Role.LOCAL].score >= 1 - NEAR:
+        return Role.LOCAL, undecided
+    return (Role.MIXED if undecided is None else Role.UNDECIDED), undecided
 
 
-def _lead_on_repeats(role: Role, scores: PatternScores, uniform: PatternScores) -> float:
-    if (getattr(scores, f"{role.score}_queries") or 0) < ENOUGH:
-        return 0.0
-    share = scores.share(role)
-    return min(
-        lead(share, uniform.share(role)), lead(share, getattr(scores, f"{role.score}_control"))
-    )
+def _highest(roles: Sequence[Role], evidence: Mapping[Role, Evidence]) -> Role:
+    return max(roles, key=lambda role: evidence[role].score)

@@ -31,6 +31,7 @@ from regard.view.scale import usual
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from regard.record.heads import HeadScores
     from regard.view.plot.heads import Thumbnails
 
 __all__ = ["LARGEST", "MOVING", "effects_html", "pattern_html", "recording_html", "steps_html"]
@@ -225,10 +226,10 @@ def _read_recording(recording: Recording) -> tuple[list[Thumbnails], str]:
 
     layers = recording.of_kind()
     shown = layers[:_LAYERS_DOWN]
-    names: dict[int, tuple[str, ...]] = {}
+    scores: dict[int, tuple[HeadScores, ...]] = {}
     reason = "what they do: recording.plot_heads()"
     if sum(layer.pattern.shape.numel() for layer in shown) <= _SCORED:
-        names, reason = named(recording, shown)
+        scores, reason = named(recording, shown)
     notes = [reason] if reason else []
     drawn, samples = [], set()
     heads = max(len(layer.heads) for layer in shown)
@@ -250,7 +251,7 @@ def _read_recording(recording: Recording) -> tuple[list[Thumbnails], str]:
                 maps=image.reshape(-1, *image.shape[-2:]).cpu().numpy(),
                 exact=image.shape == pattern.shape,
                 keys=pattern.shape[-1],
-                names=names.get(place, ()),
+                names=tuple(str(head.role) for head in scores.get(place, ())),
             )
         )
     notes += sorted(samples)[:2]

@@ -53,7 +53,8 @@ def one_head(
     """
     yield _heading(f"{_tokens(result)}, token {query} marked")
     yield TokenStrip(result.tokens, query)
-    yield _heading(f"Layer {head.layer} head {head.head}: {head.role}; {head.role.meaning}")
+    role = f"{head.role} {head.evidence}".rstrip()
+    yield _heading(f"Layer {head.layer} head {head.head}: {role}; {head.role.meaning}")
     yield every_query(result, head, query)
     yield _heading(f"{_named(result, query)}, step by step")
     yield walk(steps, result, query)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from regard.record.forward_pass import ForwardPass
 from regard.record.heads import HeadScores, over
-from regard.record.roles import PatternScores, Role
+from regard.record.roles import LEAD, PatternScores, Role
 from regard.steps import Steps
 from regard.view.shade import shade
 from regard.view.terminal import figure_format, label
@@ -41,12 +41,18 @@ KEYS = 6
 """How many of a query's strongest keys are shown; the rest is summed."""
 
 ACCENT = "#e5793a"
-_PLAIN = {Role.SPREAD, Role.MIXED, Role.ALONE}
+_PLAIN = {Role.SPREAD, Role.MIXED, Role.UNDECIDED, Role.ALONE}
 _LABEL = 14  # terminal cells of a position and its token
 _BAR = 5  # terminal cells of a bar of weight 1
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SHARES = (Role.PREVIOUS, Role.FIRST, Role.CURRENT, Role.INDUCTION, Role.DUPLICATE)
-_COLUMNS = (*(role.removesuffix(" token") for role in _SHARES), "spread", "distance")
+_COLUMNS = (
+    "score",
+    "queries",
+    *(role.removesuffix(" token") for role in _SHARES),
+    "spread",
+    "distance",
+)
 
 
 @dataclass(frozen=True)
@@ -93,11 +99,12 @@ def next_tokens(result: ForwardPass, query: int) -> Text:
 
 
 def head_table(result: ForwardPass) -> RenderableType:
-    """A line for each head: its role and its scores, in bold the one that names it.
+    """A line for each head: its role, how sure that is, and its shares, in bold the one it rests on.
 
-    A narrow terminal shows as many columns of scores as fit whole; the rest is counted.
+    A narrow terminal shows as many columns as fit whole; the rest is counted.
     """
-    return Group(_HeadTable(result), Text(_explanation(result), "dim"))
+    undecided = [Text(line, "dim") for line in _undecided(result)]
+    return Group(_HeadTable(result), *undecided, Text(_explanation(result), "dim"))
 
 
 @dataclass(frozen=True)
@@ -126,10 +133,11 @@ class _HeadTable:
             table.add_column(name, justify="right")
         for head in self.result.heads:
             role = Text(head.role, "dim" if head.role in _PLAIN else "bold")
-            table.add_row(f"{head.layer}.{head.head}", role, *_cells(head, head.role)[:shown])
+            table.add_row(f"{head.layer}.{head.head}", role, *_cells(head)[:shown])
         if self.result.uniform.spread is not None:
             uniform = (
-                Text(cell.plain, "dim") for cell in _cells(self.result.uniform, None)[:shown]
+                Text(cell.plain, "dim")
+                for cell in (Text(), Text(), *_shares(self.result.uniform, None))[:shown]
             )
             table.add_row("", Text("(a uniform head)", "dim"), *uniform)
         return table
@@ -195,8 +203,14 @@ def walk(steps: Steps, result: ForwardPass, query: int) -> RenderableType:
     return table
 
 
-def _cells(scores: PatternScores, role: Role | None) -> list[Text]:
-    """The columns of scores, in bold the one that a role rests on."""
+def _cells(head: HeadScores) -> list[Text]:
+    """The columns of a head, in bold the share that its role rests on."""
+    queries = "–" if head.queries is None else str(head.queries)
+    role = head.undecided if head.role is Role.UNDECIDED else head.role
+    return [Text(head.estimate or "–"), Text(queries), *_shares(head, role)]
+
+
+def _shares(scores: PatternScores, role: Role | None) -> list[Text]:
     values = [(scores.share(share), 2, share) for share in _SHARES]
     values += [(scores.spread, 2, Role.SPREAD), (scores.distance, 1, Role.LOCAL)]
     return [
@@ -210,14 +224,27 @@ def _explanation(result: ForwardPass) -> str:
     if uniform.spread is None:
         return "A single token can only attend to itself."
     return (
-        "Shares of a query's weight, each a mean over queries: on the previous token, on the "
-        "first, on the current; induction: on what followed earlier copies of the token "
+        "score: how much the head does of what it is called, ± the interval of 95 %, over so many "
+        "queries. For a relation that is the weight it brings there of what the strongest control "
+        "leaves elsewhere: a uniform head, which looks at all tokens alike, its own other queries, "
+        "shuffled text; the name stands where all of the interval is above "
+        f"{LEAD:.1f}. The rest are means over queries. Shares of weight: on the previous token, on "
+        "the first, on the current; induction: on what followed earlier copies of the token "
         f"({over(uniform.induction_queries or 0, len(result.tokens))}), duplicate: on the copies "
         f"({over(uniform.duplicate_token_queries or 0)}). spread: entropy / the highest possible. "
-        "distance: a mean, in tokens. A head is named after what it does clearly more than a "
-        "uniform head, which looks at all tokens alike; after induction or duplicate only if that "
-        "is also clearly more than it looks at the same tokens from other queries."
+        "distance: in tokens."
     )
+
+
+def _undecided(result: ForwardPass) -> Iterable[str]:
+    """Which heads may have a role besides, in a line."""
+    heads: dict[Role, list[str]] = {}
+    for head in result.heads:
+        if head.undecided is not None:
+            heads.setdefault(head.undecided, []).append(f"{head.layer}.{head.head}")
+    if heads:
+        listed = "; ".join(f"{role} of {', '.join(names)}" for role, names in heads.items())
+        yield f"Too few to say: {listed}."
 
 
 def _keys_of(result: ForwardPass, head: HeadScores, query: int) -> RenderableType:

@@ -17,20 +17,25 @@ _UNITS = {"entropy": ", nats", "distance": ", tokens"}
 
 
 def heads_html(heads: Heads) -> str:
-    """A row a head: its role and its scores."""
+    """A row a head: its role, how sure that is, and its scores."""
 
     def parts() -> Iterable[str]:
-        yield heading("Heads", f"{len(heads)}, by layer; shares are means over queries")
+        yield heading(
+            "Heads",
+            f"{len(heads)}, by layer; score ± interval of 95 %; shares are means over queries",
+        )
         rows = [
             (
                 f"{head.layer}·{head.head}",
                 head.role,
+                head.estimate or "–",
+                "–" if head.queries is None else str(head.queries),
                 *(_figure(getattr(head, score)) for score in SCORES),
             )
             for head in heads[:_LISTED]
         ]
         names = (name.replace("_", " ") + _UNITS.get(name, "") for name in SCORES)
-        yield table(("head", "role", *names), rows)
+        yield table(("head", "role", "score", "queries", *names), rows)
         if len(heads) > _LISTED:
             yield line(f"… {len(heads) - _LISTED} more: heads.frame()")
 

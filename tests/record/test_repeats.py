@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard.record.repeats import Controls, Repeats, targets, with_targets
+from regard.record.repeats import ControlledRepeats, Repeats, targets, with_targets
 
 
 def by_definition(weights, ids, *, following):
@@ -36,36 +36,37 @@ def test_shares_are_those_of_the_definition(ids, seed):
     )
 
 
-def control_by_definition(weights, visible, ids, *, following):
-    """What the targets of each query get from queries that they are no target of."""
-    pairs = [(i, j) for i in range(len(ids)) for j in range(1, i - 1)]
-    matched = [(i, j) for i, j in pairs if ids[j - int(following)] == ids[i]]
-    if not matched:
-        return torch.zeros(len(weights), dtype=weights.dtype)
-    total = 0
-    for i, j in matched:
-        seers = [q for q, k in pairs if k == j and visible[q, j]]
-        others = [q for q in seers if (q, j) not in matched]
-        if visible[i, j]:
-            total = total + weights[:, others or [q for q in seers if (q, j) in matched], j].mean(
-                -1
-            )
-    return total / len({i for i, _ in matched})
+def controls_by_definition(weights, visible, ids, *, following):
+    """What `Controlled` holds of one head, pair by pair."""
+    length = len(ids)
+    pairs = {(i, j) for i in range(length) for j in range(1, i - 1) if visible[i, j]}
+    chosen = {(i, j) for i, j in pairs if ids[j - int(following)] == ids[i]}
+    targets, share, shuffled, others = torch.zeros(4, length, dtype=torch.float64)
+    for i, j in chosen:
+        targets[i] += 1
+        share[i] += weights[i, j]
+        alike = [k for q, k in pairs if q == i and (i - k).bit_length() == (i - j).bit_length()]
+        shuffled[i] += weights[i, alike].mean()
+        elsewhere = [q for q, k in pairs - chosen if k == j]
+        others[j] += weights[elsewhere, j].mean() if elsewhere else weights[i, j]
+    return targets, share, shuffled, others
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=17), st.integers(0, 99), st.booleans())
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=23), st.integers(0, 99), st.booleans())
 def test_controls_are_those_of_the_definition(ids, seed, windowed):
     generator = torch.Generator().manual_seed(seed)
-    query, key = torch.randn(2, 3, len(ids), 5, generator=generator, dtype=torch.float64)
-    mask = regard.causal() & regard.window(5) if windowed else regard.causal()
+    query, key = torch.randn(2, 2, len(ids), 5, generator=generator, dtype=torch.float64)
+    mask = regard.causal() & regard.window(7) if windowed else regard.causal()
     pattern = regard.Pattern(query, key, mask=mask)
-    actual = pattern.read(Controls(torch.tensor(ids)))[0]
+    (both,) = pattern.read(ControlledRepeats(torch.tensor(ids)))
     visible = mask.visible(len(ids), len(ids))
-    for following, control in ((False, actual.copies), (True, actual.successors)):
-        expected = control_by_definition(pattern.dense(), visible, ids, following=following)
-        # float64 sums of at most some hundred weights
-        torch.testing.assert_close(control, expected, rtol=0, atol=1e-13)
+    for following, actual in zip((False, True), both, strict=True):
+        for head, weights in enumerate(pattern.dense()):
+            expected = controls_by_definition(weights, visible, ids, following=following)
+            for mine, definition in zip(actual, expected, strict=True):
+                # float64 sums of at most some hundred weights
+                torch.testing.assert_close(mine[head], definition, rtol=0, atol=1e-13)
 
 
 def test_controls_of_many_blocks_add_up():
@@ -77,11 +78,21 @@ def test_controls_of_many_blocks_add_up():
     marked = targets(ids, whole, whole, following=True).double()
     i, j = torch.arange(1699)[:, None], torch.arange(1699)
     others = ((j >= 1) & (j <= i - 2)).double() - marked
-    mean = (pattern.dense().double() * others).sum(-2) / others.sum(-2).clamp_min(1)
-    expected = (marked.sum(-2) * mean).sum(-1) / marked.any(-1).sum()
-    actual = pattern.read(Controls(ids))[0].successors
-    # float32 weights, each within some 1e-7 of the same; their mean is about 0.02
-    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=0)
+    weights = pattern.dense().double()
+    mean = (weights * others).sum(-2) / others.sum(-2).clamp_min(1)
+    actual = pattern.read(ControlledRepeats(ids))[0][1]
+    # float32 weights, each within some 1e-7 of the same; a query's are about 0.02
+    torch.testing.assert_close(actual.others, marked.sum(-2) * mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(actual.share, (weights * marked).sum(-1), rtol=1e-5, atol=1e-6)
+    rows = torch.tensor([2, 850, 1698])
+    expected = torch.zeros(2, len(rows), dtype=torch.float64)
+    for place, row in enumerate(rows.tolist()):
+        for first in (2**n for n in range(1, 11)):
+            keys = torch.arange(max(1, row - 2 * first + 1), max(1, row - first + 1))
+            if len(keys):
+                share = marked[row, keys].mean()
+                expected[:, place] += share * weights[:, row, keys].sum(-1)
+    torch.testing.assert_close(actual.shuffled[:, rows], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("following", [False, True])

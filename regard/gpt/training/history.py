@@ -3,8 +3,8 @@
 ``run/patterns`` holds ``probe.json`` (format, version, the text's token ids, each token's text, the
 names of the scores) and a file for each update recorded, ``00000200.safetensors``: ``scores``
 ``(N, H, K)`` float32, the K scores of each head of N layers, NaN where there is none, and
-``images`` ``(N, H, S, S)`` float16, each pattern averaged down to at most 64 by 64. The names of
-the heads stand in that file's header.
+``images`` ``(N, H, S, S)`` float16, each pattern averaged down to at most 64 by 64. That file's
+header has the names of the heads and, except in those of earlier versions, what they rest on.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from regard.gpt.training.checkpoints import PATTERNS, TrainingRunFolder
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.packed_corpus import Corpus
 from regard.gpt.training.ranks import Ranks
-from regard.pattern import Pattern
-from regard.record import Layer
 from regard.record.head_scores import score_heads
 from regard.record.heads import SCORES, Heads, HeadScores
+from regard.record.layer import self_attention
 from regard.record.roles import Role
 
 _PROBE = "probe.json"
 _FORMAT, _VERSION = "regard patterns", 1
 _SIDE = 64
+_EVIDENCE = ("score", "margin", "queries", "undecided")
 # Names in runs of earlier versions.
 _SCORE_NAMES = {"same_token": "current_token"}
 _ROLE_NAMES = {"same token": Role.DUPLICATE.value, "itself": Role.CURRENT.value}
@@ -58,6 +58,8 @@ class History:
         scores: ``(M, N, H, K)``, of each of N layers; NaN where there is none.
         roles: for each update, layer and head, what the head does, in a word.
         images: ``(M, N, H, S, S)``, each pattern averaged down.
+        evidence: for each update, head by head, what its name rests on: the fields of
+            `regard.record.HeadScores` that say so; of none in runs of earlier versions.
     """
 
     steps: tuple[int, ...]
@@ -67,6 +69,7 @@ class History:
     scores: Float[Tensor, "M N H K"]
     roles: tuple[tuple[tuple[str, ...], ...], ...]
     images: Float[Tensor, "M N H S S"]
+    evidence: tuple[tuple[dict[str, Any], ...], ...] = ()
 
     def score(self, name: str) -> Float[Tensor, "M N H"]:
         """One score of every head over the updates, such as ``"induction"``.
@@ -90,6 +93,7 @@ class History:
             )
         update = self.steps.index(step)
         rows = []
+        evidence = iter(self.evidence[update] if self.evidence else ())
         for layer, names in enumerate(self.roles[update]):
             for head, name in enumerate(names):
                 values = self.scores[update, layer, head].tolist()
@@ -97,7 +101,10 @@ class History:
                     key: None if isnan(value) else value
                     for key, value in zip(self.score_names, values, strict=True)
                 }
-                rows.append(HeadScores(layer=layer, head=head, role=Role(name), **scores))
+                about = dict(next(evidence, {}))
+                if about.get("undecided") is not None:
+                    about["undecided"] = Role(about["undecided"])
+                rows.append(HeadScores(layer=layer, head=head, role=Role(name), **about, **scores))
         return Heads(rows)
 
 
@@ -123,6 +130,7 @@ def history(folder: str | Path) -> History:
     try:
         recordings = [_tensors.read(path) for path in files]
         names = [_roles(path) for path in files]
+        evidence = [_evidence(path) for path in files]
         return History(
             steps=tuple(int(path.stem) for path in files),
             ids=tuple(probe["ids"]),
@@ -130,6 +138,7 @@ def history(folder: str | Path) -> History:
             score_names=tuple(_SCORE_NAMES.get(name, name) for name in probe["scores"]),
             scores=torch.stack([recorded["scores"] for recorded in recordings]),
             roles=tuple(names),
+            evidence=tuple(evidence),
             images=torch.stack([recorded["images"] for recorded in recordings]).float(),
         )
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -150,6 +159,7 @@ class HistoryWriter:
         self, run: TrainingRunFolder, ids: Tensor, tokenizer: Tokenizer, step: int
     ) -> None:
         self._ids = ids
+        self._tokens = tuple(tokenizer.tokens(ids.tolist()))
         self._place = run.path / PATTERNS
         self._place.mkdir(exist_ok=True)
         for path in self._place.glob("*.safetensors"):
@@ -159,7 +169,7 @@ class HistoryWriter:
             "format": _FORMAT,
             "version": _VERSION,
             "ids": ids.tolist(),
-            "tokens": tokenizer.tokens(ids.tolist()),
+            "tokens": self._tokens,
             "scores": SCORES,
         }
         replace_file(self._place / _PROBE, (json.dumps(probe) + "\n").encode())
@@ -168,9 +178,8 @@ class HistoryWriter:
         """Record an update."""
         with evaluating(model):
             _, patterns = model.with_patterns(self._ids)
-            layers = [_layer(index, pattern) for index, pattern in enumerate(patterns)]
-            text = (tuple(map(str, self._ids.tolist())),)
-            heads = list(score_heads(layers, text, progress=False))
+            layers = [self_attention(pattern, index) for index, pattern in enumerate(patterns)]
+            heads = score_heads(layers, (self._tokens,), progress=False)
             side = min(_SIDE, len(self._ids))
             images = torch.stack([pattern.image(side, side) for pattern in patterns])
         count = len(patterns)
@@ -178,13 +187,14 @@ class HistoryWriter:
         each = len(heads) // count
         names = [head.role for head in heads]
         roles = [names[start : start + each] for start in range(0, len(names), each)]
+        evidence = [{name: getattr(head, name) for name in _EVIDENCE} for head in heads]
         path = self._place / f"{step:08}.safetensors"
         made = path.with_name(f".{path.name}.tmp")
         try:
             _tensors.write(
                 made,
                 {"scores": scores.view(count, each, -1), "images": images.half()},
-                about={"roles": json.dumps(roles)},
+                about={"roles": json.dumps(roles), "evidence": json.dumps(evidence)},
             )
             made.replace(path)
         finally:
@@ -219,18 +229,6 @@ def _forward(ids: Tensor, _step: int, model: GPT) -> None:
         model(ids)
 
 
-def _layer(index: int, pattern: Pattern) -> Layer:
-    heads, queries, _ = pattern.shape
-    return Layer(
-        name=f"h.{index}.attn",
-        kind="self",
-        index=index,
-        heads=tuple(range(heads)),
-        rows=range(queries),
-        get_pattern=lambda: pattern,
-    )
-
-
 def _number(head: HeadScores, name: str) -> float:
     value: float | None = getattr(head, name)
     return nan if value is None else value
@@ -239,3 +237,8 @@ def _number(head: HeadScores, name: str) -> float:
 def _roles(path: Path) -> tuple[tuple[str, ...], ...]:
     roles = json.loads(_tensors.about(path)["roles"])
     return tuple(tuple(_ROLE_NAMES.get(name, name) for name in layer) for layer in roles)
+
+
+def _evidence(path: Path) -> tuple[dict[str, Any], ...]:
+    """Of each head in order; none in files of earlier versions."""
+    return tuple(json.loads(_tensors.about(path).get("evidence", "[]")))

@@ -81,9 +81,14 @@ function showHeadCard() {
   );
   const title = average === "head" && figures ? `${name}: ${figures.role}` : name;
   find(card, "strong").textContent = title;
-  find(card, "p").textContent = average === "head" ? (figures?.meaning ?? "") : `the mean of ${meanOf(run, source)}`;
+  find(card, "p").textContent = average === "head" ? aboutRole(figures) : `the mean of ${meanOf(run, source)}`;
   showSwitch();
   find(card, "dl").replaceWith(scores(figures, average));
+}
+
+/** What a head's role means, and what it rests on. */
+function aboutRole(/** @type {Record<string, any>|null} */ figures) {
+  return figures ? [figures.meaning, figures.evidence].filter(Boolean).join("; ") : "";
 }
 
 /** The button that switches the chosen head off, or on again; hidden where nothing can be changed. */

@@ -184,6 +184,7 @@ export class MapColumn {
     this.chip.textContent = average === "head" ? (figures?.role ?? "") : "mean";
     this.meaning.textContent = average === "head" ? (figures?.meaning ?? "") : `the mean of ${meanOf(run, source)}`;
     this.meaning.title = this.meaning.textContent;
+    this.chip.title = (average === "head" && figures?.evidence) || "";
     for (const one of [this.chip, this.meaning])
       markStale(one, average === "head" && figures && figures.run !== run.id);
     this.name.hidden = get().compare === "off" || (get().compare === "change" && this.side === "second");

@@ -136,7 +136,7 @@ function headsTable() {
   if (!ordered(source).every(known)) return set({ problem: UNFINISHED });
   table(
     "regard-heads",
-    ["layer", "head", "layer_name", "role", "meaning", ...SCORES],
+    ["layer", "head", "layer_name", "role", "score", "margin", "queries", "meaning", ...SCORES],
     ordered(source).map(({ layer, head }) => {
       const figures = figuresOf(layer, head, source.heads);
       return [
@@ -144,6 +144,9 @@ function headsTable() {
         run.layers[layer].heads[head],
         run.layers[layer].name,
         figures?.role ?? "",
+        figures?.score ?? null,
+        figures?.margin ?? null,
+        figures?.queries ?? null,
         figures?.meaning ?? "",
         ...SCORES.map((name) => figures?.[name] ?? null),
       ];

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from regard.pattern import Pattern
 from regard.record import RecordError, Recording
 from regard.record.head_scores import score_heads
-from regard.record.heads import over
+from regard.record.heads import HeadScores, over
 from regard.record.layer import Layer
 from regard.record.names import Kind
 from regard.record.roles import Role
@@ -44,7 +44,7 @@ __all__ = ["Thumbnails", "draw_thumbnails", "named", "of_first", "plot_heads"]
 
 _WIDE = 11.0  # what the thumbnails may take across before they become smaller
 _LARGEST, _SMALLEST = 0.95, 0.46
-_PLAIN = {Role.SPREAD.value, Role.MIXED.value, Role.ALONE.value}
+_PLAIN = {Role.SPREAD.value, Role.MIXED.value, Role.UNDECIDED.value, Role.ALONE.value}
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class Thumbnails:
     keys: int
     names: tuple[str, ...] = ()
     """What each head does; none where they could not be scored."""
+    estimates: tuple[str, ...] = ()
+    """How much it does so, with an interval; empty where a role rests on no score."""
 
 
 def plot_heads(recording: Recording, kind: Kind | None = None, size: int = 64) -> Figure:
@@ -68,14 +70,16 @@ def plot_heads(recording: Recording, kind: Kind | None = None, size: int = 64) -
     layers = recording.of_kind(kind)
     if not layers:
         raise ValueError("no layer was recorded, so there is nothing to draw")
-    names, reason = named(recording, layers)
-    drawn = [_thumbnails(layer, size, names.get(place, ())) for place, layer in enumerate(layers)]
+    scores, reason = named(recording, layers)
+    drawn = [_thumbnails(layer, size, scores.get(place, ())) for place, layer in enumerate(layers)]
     with on_paper():
-        return draw_thumbnails(drawn, _note(layers, reason))
+        return draw_thumbnails(drawn, _note(layers, reason, scored=bool(scores)))
 
 
-def named(recording: Recording, layers: Sequence[Layer]) -> tuple[dict[int, tuple[str, ...]], str]:
-    """What the heads of each layer do, by the layer's place; and what to know of these names."""
+def named(
+    recording: Recording, layers: Sequence[Layer]
+) -> tuple[dict[int, tuple[HeadScores, ...]], str]:
+    """What the heads of each layer do, by the layer's place; and what to know of their names."""
     if layers[0].kind == "cross":
         return {}, "cross-attention is not scored"
     try:
@@ -85,13 +89,12 @@ def named(recording: Recording, layers: Sequence[Layer]) -> tuple[dict[int, tupl
     except RecordError as error:
         return {}, f"not scored: {error}"
     scores = iter(heads)
-    names = {
-        place: tuple(str(next(scores).role) for _ in layer.heads)
-        for place, layer in enumerate(layers)
+    by_place = {
+        place: tuple(next(scores) for _ in layer.heads) for place, layer in enumerate(layers)
     }
     if heads.repeats is None:
-        return names, "induction not scored: the tokens were not recorded"
-    return names, f"induction {over(heads.repeats[0])}"
+        return by_place, "induction not scored: the tokens were not recorded"
+    return by_place, f"induction {over(heads.repeats[0])}"
 
 
 def of_first(pattern: Pattern) -> Pattern:
@@ -101,15 +104,23 @@ def of_first(pattern: Pattern) -> Pattern:
     return pattern
 
 
-def _thumbnails(layer: Layer, size: int, names: tuple[str, ...]) -> Thumbnails:
+def _thumbnails(layer: Layer, size: int, scores: tuple[HeadScores, ...]) -> Thumbnails:
     pattern = of_first(layer.pattern)
     image = pattern.image(size, size)
     maps = image.reshape(-1, *image.shape[-2:]).cpu().numpy()
     exact = image.shape[-2:] == pattern.shape[-2:]
-    return Thumbnails(layer.index, layer.heads, maps, exact, pattern.shape[-1], names)
+    return Thumbnails(
+        layer=layer.index,
+        heads=layer.heads,
+        maps=maps,
+        exact=exact,
+        keys=pattern.shape[-1],
+        names=tuple(str(head.role) for head in scores),
+        estimates=tuple(head.estimate for head in scores),
+    )
 
 
-def _note(layers: Sequence[Layer], reason: str) -> str:
+def _note(layers: Sequence[Layer], reason: str, *, scored: bool) -> str:
     shapes = list(dict.fromkeys(tuple(layer.pattern.shape[-2:]) for layer in layers))
     sizes = ", ".join(f"{rows} queries × {keys} keys" for rows, keys in shapes[:3])
     parts = [sizes + (" …" if len(shapes) > 3 else "")]
@@ -117,6 +128,8 @@ def _note(layers: Sequence[Layer], reason: str) -> str:
     if batch > 1:
         parts.append(f"pictures of sequence 0 of {batch}, names over all")
     parts.append(f"each head on a {_scales(keys for _, keys in shapes)} scale of its own")
+    if scored:
+        parts.append("under a name its score ± the interval of 95 %")
     return "; ".join([*parts, reason] if reason else parts)
 
 
@@ -133,7 +146,7 @@ def draw_thumbnails(layers: Sequence[Thumbnails], note: str) -> Figure:
     side = crisp(min(_LARGEST, max(_SMALLEST, _WIDE / len(columns))), max(pixels, 1))
     small = side < 0.8
     named_ = any(layer.names for layer in layers)
-    gap, under = 0.1, (0.1 if not named_ else 0.3 if small else 0.24)
+    gap, under = 0.1, (0.1 if not named_ else 0.3 if small else 0.36)
     left, top = 0.64, 0.44
     width = max(left + len(columns) * (side + gap) + 0.1, 3.2)
     lines = _wrapped(note, width - left)
@@ -153,6 +166,10 @@ def draw_thumbnails(layers: Sequence[Thumbnails], note: str) -> Figure:
             _draw_thumbnail(axes, layer, place, (x, y), side)
             if layer.names:
                 _write_name(axes, layer.names[place], (x, y + side), small=small)
+            if layer.estimates and not small:
+                estimate = layer.estimates[place]
+                at = (x, y + side + 0.17)
+                write(axes, *at, estimate, "left", va="top", color=FAINT, fontsize=6)
     axes.set(xlim=(0, width), ylim=(height, 0))
     for number, line in enumerate(lines):
         y = height - bottom + 0.14 + 0.13 * number
