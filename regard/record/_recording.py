@@ -214,7 +214,36 @@ class Recording:
         return read_all(self.of_kind(kind), readouts, progress=progress)
 
     def heads(self, *, progress: bool | None = None) -> Heads:
-        """Score each head and name its role; `regard.record.HeadScores` describes the scores."""
+        """Score each head and name its role, by control.
+
+        A head is named after a relation, such as ``induction``, by the share of its weight that it
+        brings to certain keys, compared with what these would get of a uniform head, what they get
+        from the head's other queries, and what they would get with the text in shuffled order; the
+        docs page "Look inside your own model" defines each. With a name come its ``score`` against
+        the strongest control, the ``margin`` of its interval of 95 % (cluster-robust over the
+        tokens: Cameron and Miller 2015, sections II and VI) and the number of ``queries``. Where
+        these are too few to say, the role is said to be that.
+
+        All is exact and the same at every call, in memory O(L) beside the pattern.
+        `regard.record.HeadScores` describes the scores; those on repeats need tokens.
+
+        Args:
+            progress: show a bar; by default on a terminal.
+
+        Raises:
+            RecordError: if only some rows were recorded, or tokens do not fit the sequences.
+
+        Example:
+            >>> import regard, torch
+            >>> tokens = [*"abcdefghij", *"abcdefghij"]
+            >>> follows = torch.eye(20).roll(9, 0) * 50  # what came after the token's copy
+            >>> keys = torch.eye(20)[None, None]
+            >>> with regard.record(tokens=tokens) as recording:
+            ...     _ = regard.attention(follows[None, None], keys, keys, mask=regard.causal())
+            >>> (head,) = recording.heads()
+            >>> print(head.role, head.evidence)
+            induction 1.00 ± 0.00 over 10 queries
+        """
         from regard.record.head_scores import score_heads
 
         return score_heads(self.of_kind(), self.tokens, progress=progress)

@@ -46,13 +46,8 @@ _LABEL = 14  # terminal cells of a position and its token
 _BAR = 5  # terminal cells of a bar of weight 1
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SHARES = (Role.PREVIOUS, Role.FIRST, Role.CURRENT, Role.INDUCTION, Role.DUPLICATE)
-_COLUMNS = (
-    "score",
-    "queries",
-    *(role.removesuffix(" token") for role in _SHARES),
-    "spread",
-    "distance",
-)
+_NAMES = (role.removesuffix(" token") for role in _SHARES)
+_COLUMNS = ("score", "queries", *_NAMES, "spread", "distance")
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ def next_tokens(result: ForwardPass, query: int) -> Text:
 
 
 def head_table(result: ForwardPass) -> RenderableType:
-    """A line for each head: its role, how sure that is, and its shares, in bold the one it rests on.
+    """A line for each head: its role, how sure that is, its shares; in bold the one it rests on.
 
     A narrow terminal shows as many columns as fit whole; the rest is counted.
     """
@@ -225,9 +220,9 @@ def _explanation(result: ForwardPass) -> str:
         return "A single token can only attend to itself."
     return (
         "score: how much the head does of what it is called, ± the interval of 95 %, over so many "
-        "queries. For a relation that is the weight it brings there of what the strongest control "
-        "leaves elsewhere: a uniform head, which looks at all tokens alike, its own other queries, "
-        "shuffled text; the name stands where all of the interval is above "
+        "queries. For a relation to certain tokens it is the weight brought there of what the "
+        "strongest control leaves elsewhere: a uniform head, which looks at all tokens alike, the "
+        "head's other queries, shuffled text. The name stands where the whole interval is above "
         f"{LEAD:.1f}. The rest are means over queries. Shares of weight: on the previous token, on "
         "the first, on the current; induction: on what followed earlier copies of the token "
         f"({over(uniform.induction_queries or 0, len(result.tokens))}), duplicate: on the copies "

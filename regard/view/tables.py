@@ -20,10 +20,8 @@ def heads_html(heads: Heads) -> str:
     """A row a head: its role, how sure that is, and its scores."""
 
     def parts() -> Iterable[str]:
-        yield heading(
-            "Heads",
-            f"{len(heads)}, by layer; score ± interval of 95 %; shares are means over queries",
-        )
+        about = "score ± interval of 95 %; shares are means over queries"
+        yield heading("Heads", f"{len(heads)}, by layer; {about}")
         rows = [
             (
                 f"{head.layer}·{head.head}",

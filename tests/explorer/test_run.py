@@ -174,7 +174,7 @@ def test_tokens_that_do_not_repeat_are_not_looked_for(make_recording, monkeypatc
     """As those of a recording without names: it would take minutes at 100,000 positions."""
     query, key = torch.randn(2, 1, 2, 19, D, generator=torch.Generator().manual_seed(9))
     run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
-    monkeypatch.setattr(import_module("regard.record.head_scores"), "Repeats", None)
+    monkeypatch.setattr(import_module("regard.record.tallies"), "ControlledRepeats", None)
     assert [one["induction"] for one in run.scores(0)["heads"]] == [None, None]
 
 

@@ -199,33 +199,36 @@ def shipped():
     return load()
 
 
-def test_the_shipped_model_attends_to_the_previous_token_on_english(shipped):
+def test_the_shipped_model_has_heads_that_attend_to_the_previous_token(shipped):
     model, tokenizer = shipped
     ids = torch.tensor([tokenizer.encode(ENGLISH)])
     with torch.no_grad(), regard.record(model, tokens=tokenizer) as recording:
         model(ids)
-    assert len(recording) == 4
     assert len(recording.tokens[0]) == ids.shape[-1]
     heads = recording.heads()
-    head = next(h for h in heads if (h.layer, h.head) == (0, 2))
-    assert head.role == "previous token"
-    assert head.previous_token > 0.9
-    assert head.previous_token == max(h.previous_token for h in heads)
+    best = max(heads, key=lambda head: head.previous_token)
+    assert best.role == "previous token"
+    assert best.previous_token > 0.8
+    assert best.score > 0.8
+    assert best.queries == ids.shape[-1] - 1
 
 
 def test_the_shipped_model_has_induction_heads(shipped):
     model, _ = shipped
-    run = torch.randperm(model.config.vocab_size)[:60]
-    ids = torch.cat([run, run])[None]
+    line = torch.randperm(model.config.vocab_size)[:60]
+    ids = torch.cat([line, line])[None]
     with torch.no_grad(), regard.record(model, tokens=[str(i) for i in ids[0].tolist()]) as seen:
         model(ids)
     heads = seen.heads()
-    actual = {(h.layer, h.head) for h in heads if h.induction > 0.5}
-    assert {(2, 0), (2, 3)} <= actual <= {(1, 1), (1, 2), (2, 0), (2, 3)}
-    assert {(h.layer, h.head) for h in heads if h.role == "induction"} >= actual
-    assert max(h.induction for h in heads if h.layer in {0, 3}) < 0.1
+    named = [head for head in heads if head.role == "induction"]
+    assert named
+    assert {head.queries for head in named} == {60}
+    assert all(head.role == "induction" for head in heads if head.induction > 0.5)
+    assert all(head.induction - head.induction_others > 0.2 for head in named)
+    assert min(head.induction for head in heads) < 0.1
     induction = seen.read(Repeats(ids[0], following=True), Repeats(ids[0], following=False))
     assert induction["successors"].axes == ("layer", "batch", "head", "query")
     # the second copy's queries, the last of the first copy before them
-    second = induction["successors"].values[2, 0, 0, 61:].mean()
-    assert float(second) > 0.6
+    best = max(named, key=lambda head: head.induction)
+    second = induction["successors"].values[best.layer, 0, best.head, 61:].mean()
+    assert float(second) > 0.5

@@ -174,8 +174,8 @@ def test_a_figure_of_heads_counts_the_tokens_behind_their_roles():
         return " ".join(texts(recording.plot_heads()))
 
     assert "induction not scored: the tokens were not recorded" in note()
-    assert "induction over 3 tokens, too few to name a head" in note(tokens=list("xabcabc"))
-    assert "induction of no token" in note(tokens=list("abcdefg"))
+    assert "induction over 3 queries, too few to say" in note(tokens=list("xabcabc"))
+    assert "induction of no query" in note(tokens=list("abcdefg"))
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
@@ -265,6 +265,7 @@ def test_a_recording_is_a_grid_of_named_thumbnails(recording):
     written = texts(figure)
     for scores in recording.heads():
         assert scores.role in written
+        assert scores.score is None or scores.estimate in written
     assert any("sequence 0 of 2" in text for text in written)
 
 

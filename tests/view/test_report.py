@@ -31,25 +31,27 @@ def steps_of(length, seed=0):
 
 
 def test_each_head_has_a_line_with_its_role_and_scores(result):
-    lines = printed(head_table(result)).splitlines()
+    lines = printed(head_table(result), width=100).splitlines()
     rows = [line.split() for line in lines[1:10]]
     assert lines[0].split() == [
-        "head", "role", "previous", "first", "current", "induction", "duplicate", "spread",
-        "distance",
+        "head", "role", "score", "queries", "previous", "first", "current", "induction",
+        "duplicate", "spread", "distance",
     ]  # fmt: skip
     first = result.heads[0]
-    assert rows[0][:4] == ["0.0", "previous", "token", f"{first.previous_token:.2f}"]
+    estimate = [f"{first.score:.2f}", "±", f"{first.margin:.2f}", "21"]
+    assert rows[0][:8] == ["0.0", "previous", "token", *estimate, f"{first.previous_token:.2f}"]
     assert [row[0] for row in rows] == [f"{head.layer}.{head.head}" for head in result.heads]
     assert "(a uniform head)" in lines[10]
     words = " ".join(" ".join(lines[11:]).split())
-    assert "what followed earlier copies of the token (over 14 tokens of 22)" in words
-    assert "duplicate: on the copies (over 13 tokens)" in words
+    assert "what followed earlier copies of the token (over 14 queries of 22)" in words
+    assert "duplicate: on the copies (over 13 queries)" in words
 
 
-@pytest.mark.parametrize(("width", "shown"), [(20, 0), (40, 2), (60, 4), (80, 7)])
+@pytest.mark.parametrize(("width", "shown"), [(20, 0), (40, 1), (60, 4), (80, 6), (100, 9)])
 def test_a_narrow_terminal_drops_scores_with_a_note(result, width, shown):
     lines = printed(head_table(result), width=width).splitlines()
-    names = ["previous", "first", "current", "induction", "duplicate", "spread", "distance"]
+    shares = ["previous", "first", "current", "induction", "duplicate", "spread", "distance"]
+    names = ["score", "queries", *shares]
     assert lines[0].split() == ["head", "role", *names[:shown]]
     assert [line[:4].strip() for line in lines[1:10]] == [
         f"{head.layer}.{head.head}" for head in result.heads
@@ -59,17 +61,17 @@ def test_a_narrow_terminal_drops_scores_with_a_note(result, width, shown):
         whole = str(head.role)
         cut = width == 20 and len(whole) > 15  # cells left beside the head
         assert role.startswith(whole[:14] + "…" if cut else whole)
-    note = f"… {7 - shown} more columns in a wider terminal"
-    assert (note in " ".join(" ".join(lines[11:]).split())) == (shown < 7)
+    note = f"… {9 - shown} more columns in a wider terminal"
+    assert (note in " ".join(" ".join(lines[11:]).split())) == (shown < 9)
     assert max(map(cell_len, lines)) <= width
 
 
 def test_without_repeats_their_scores_are_dashes_with_a_note():
-    text = printed(head_table(make_forward_pass(list("abcdef"), [["first"]])))
+    text = printed(head_table(make_forward_pass(list("abcdef"), [["first"]])), width=100)
     assert text.splitlines()[1].split()[-4:-2] == ["–", "–"]
     words = " ".join(text.split())
     assert (
-        "what followed earlier copies of the token (of no token), duplicate: on the copies (of"
+        "what followed earlier copies of the token (of no query), duplicate: on the copies (of"
         in words
     )
 
@@ -78,8 +80,8 @@ def test_too_few_repeats_are_counted_and_called_too_few():
     result = make_forward_pass([*"abcdefg", *"abc"], [["induction"]])
     assert result.heads[0].role.value != "induction"
     words = " ".join(printed(head_table(result)).split())
-    assert "(over 3 tokens of 10, too few to name a head)" in words
-    assert "duplicate: on the copies (over 2 tokens, too few to name a head)" in words
+    assert "(over 3 queries of 10, too few to say)" in words
+    assert "duplicate: on the copies (over 2 queries, too few to say)" in words
 
 
 def test_the_report_on_all_heads(result):

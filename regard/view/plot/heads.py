@@ -60,7 +60,7 @@ class Thumbnails:
     names: tuple[str, ...] = ()
     """What each head does; none where they could not be scored."""
     estimates: tuple[str, ...] = ()
-    """How much it does so, with an interval; empty where a role rests on no score."""
+    """How much it does so, with an interval, or what it may do; empty where neither is known."""
 
 
 def plot_heads(recording: Recording, kind: Kind | None = None, size: int = 64) -> Figure:
@@ -116,8 +116,13 @@ def _thumbnails(layer: Layer, size: int, scores: tuple[HeadScores, ...]) -> Thum
         exact=exact,
         keys=pattern.shape[-1],
         names=tuple(str(head.role) for head in scores),
-        estimates=tuple(head.estimate for head in scores),
+        estimates=tuple(map(_estimate, scores)),
     )
+
+
+def _estimate(head: HeadScores) -> str:
+    undecided = head.role is Role.UNDECIDED and head.undecided is not None
+    return f"{head.undecided}?" if undecided else head.estimate
 
 
 def _note(layers: Sequence[Layer], reason: str, *, scored: bool) -> str:

@@ -1,0 +1,52 @@
+"""The heads of one text have the same names wherever they are shown."""
+
+import json
+import re
+
+import matplotlib as mpl
+import torch
+
+import regard
+from regard.cli.app import run as command
+from regard.explorer import ModelSubject
+from regard.explorer._report import report_html
+from regard.gpt import load
+
+TEXT = (
+    "The with statement is used to wrap the execution of a block. The with statement "
+    "allows common patterns to be reused: a block that is used again is a block of the with "
+    "statement."
+)
+
+
+def test_command_figure_page_report_and_notebook_name_heads_alike(capfd, monkeypatch):
+    model, tokenizer = load()
+    ids = tokenizer.encode(TEXT)
+    with torch.no_grad(), regard.record(model, tokens=tokenizer) as recording:
+        model(torch.tensor([ids]))
+    heads = recording.heads(progress=False)
+    assert len({head.role for head in heads}) > 2
+
+    monkeypatch.setenv("COLUMNS", "120")
+    assert command(["explain", TEXT]) == 0
+    lines = [" ".join(line.split()) for line in capfd.readouterr().out.splitlines()]
+    written = [
+        mpl_text.get_text()
+        for mpl_text in recording.plot_heads(size=8).findobj(mpl.text.Text)
+        if mpl_text.get_text()
+    ]
+    html = heads._repr_html_()
+    for head in heads:
+        estimate = f"{head.estimate or '–'} {head.queries}"
+        row = f"{head.layer}.{head.head} {head.role} {estimate}"
+        assert any(line.startswith(row) for line in lines)
+        assert re.search(rf"{head.layer}·{head.head}\W.*?{head.role}", html)
+
+    expected = [(head.role.value, head.evidence, head.undecided) for head in heads]
+    subject = ModelSubject(model, tokenizer, title="shipped", ids=ids)
+    page = subject.run(subject.about()["runs"][0])
+    layers = [page.scores(layer) for layer in range(len(page.layers))]
+    (packed,) = json.loads(re.search(r'id="report">(.*)</script>', report_html(subject))[1])["runs"]
+    for answers in (layers, packed["scores"]):
+        shown = [one for layer in answers for one in layer["heads"]]
+        assert [(one["role"], one["evidence"], one["undecided"]) for one in shown] == expected
