@@ -56,7 +56,7 @@ class Means:
         if self.controls:
             controls = torch.stack(list(self.controls.values()))  # (controls, H, K)
             highest = controls.sum(-1).nan_to_num().argmax(0)
-            strongest = controls[highest, torch.arange(len(share))]
+            strongest = controls[highest, torch.arange(len(share), device=share.device)]
         control = strongest.sum(-1)
         value, by_share, by_control = score(share, control)
         residual = by_share[:, None] * (self.share - share[:, None] * self.weight)

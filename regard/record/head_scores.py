@@ -132,8 +132,8 @@ def _numbered(texts: Sequence[tuple[Pattern, Tensor | None]]) -> list[Int[Tensor
     lengths = [pattern.shape[-1] for pattern, _ in texts]
     first = [sum(lengths[:place]) for place in range(len(lengths))]
     return [
-        torch.arange(start, start + length) if ids is None else ids
-        for (_, ids), start, length in zip(texts, first, lengths, strict=True)
+        torch.arange(start, start + length, device=pattern.device) if ids is None else ids
+        for (pattern, ids), start, length in zip(texts, first, lengths, strict=True)
     ]
 
 

@@ -113,8 +113,8 @@ class Tallier:
         )
 
     def _by_token(self, values: Float[Tensor, "H T"], ids: Tensor) -> Float[Tensor, "H K"]:
-        values = values.cpu().double()
-        place = ids.cpu().expand(values.shape)
+        values = values.double()
+        place = ids.expand(values.shape)
         return values.new_zeros(len(values), self._count).scatter_add_(1, place, values)
 
 

@@ -30,11 +30,10 @@ def test_command_figure_page_report_and_notebook_name_heads_alike(capfd, monkeyp
     monkeypatch.setenv("COLUMNS", "120")
     assert command(["explain", TEXT]) == 0
     lines = [" ".join(line.split()) for line in capfd.readouterr().out.splitlines()]
-    written = [
-        mpl_text.get_text()
-        for mpl_text in recording.plot_heads(size=8).findobj(mpl.text.Text)
-        if mpl_text.get_text()
-    ]
+    figure = recording.plot_heads(size=8)
+    written = [text.get_text() for text in figure.findobj(mpl.text.Text)]
+    names = [head.role.value for head in heads]
+    assert [text for text in written if text in names] == names
     html = heads._repr_html_()
     for head in heads:
         estimate = f"{head.estimate or '–'} {head.queries}"
