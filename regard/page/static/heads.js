@@ -280,7 +280,8 @@ class Grid {
       const needed = get().compare === "text" && this.side === "second" ? null : needOfHead(layer, head);
       need.style.width = `${Math.round(100 * Math.abs(needed?.part ?? 0))}%`;
       need.classList.toggle("rises", (needed?.part ?? 0) > 0);
-      root.title = `${label}${figures ? `: ${figures.role} ${figures.evidence}`.trimEnd() : ""}${off ? ", switched off" : ""}${needed ? `\n${needed.words}` : ""}`;
+      const first = `${label}${figures ? `: ${figures.role}` : ""}${off ? ", switched off" : ""}`;
+      root.title = [first, figures?.evidence, needed?.words].filter(Boolean).join("\n");
       const words = [label, figures?.role, word && `${word} ${value}`, off && "switched off", needed?.words];
       root.setAttribute("aria-label", words.filter(Boolean).join(", "));
     }

@@ -93,7 +93,8 @@ def test_the_grid_fills_with_all_heads_and_their_names(page, run):
     layers = len(run.layers)
     heads = len(run.layers[0].heads)
     assert page.locator("#grid .cell").count() == layers * heads
-    names = [entry["role"] for layer in range(layers) for entry in run.scores(layer)["heads"]]
+    scores = [entry for layer in range(layers) for entry in run.scores(layer)["heads"]]
+    names = [f"{entry['role']}\n{entry['evidence']}" for entry in scores]
     titles = page.locator("#grid .cell").evaluate_all("(all) => all.map((one) => one.title)")
     assert [title.split(": ")[1] for title in titles] == names
     drawn = page.locator("#grid .cell canvas").evaluate_all(

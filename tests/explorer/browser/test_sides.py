@@ -140,7 +140,8 @@ def test_each_of_two_texts_has_its_own_tokens_heads_and_place(show, settled, mod
     most = int(other.row(1, 1, 5).argmax())
     assert tokens.nth(most).evaluate("(one) => one.style.backgroundColor") != ""
     # Its own heads, named by what they do on it.
-    names = [one["role"] for layer in range(4) for one in other.scores(layer)["heads"]]
+    scores = [one for layer in range(4) for one in other.scores(layer)["heads"]]
+    names = [f"{one['role']}\n{one['evidence']}" for one in scores]
     cells = page.locator("#grid-second .cell")
     titles = cells.evaluate_all("(all) => all.map((one) => one.title.split(': ')[1])")
     assert titles == names
