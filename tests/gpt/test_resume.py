@@ -17,7 +17,18 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from support.small_runs import RECIPE, TEXT, TINY, go, losses, resume, same, same_history, weights
+from support.small_runs import (
+    RECIPE,
+    TEXT,
+    TINY,
+    go,
+    interrupt,
+    losses,
+    resume,
+    same,
+    same_history,
+    weights,
+)
 
 from regard.gpt import SaveError, load, load_training
 
@@ -34,6 +45,15 @@ def test_a_resumed_run_is_the_run_that_never_stopped(whole, cut):
     assert resume(cut).record["step"] == 9  # nothing is left to do
     assert losses(cut) == losses(whole)
     assert (cut / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_run_with_muon_resumes_to_the_last_bit(tmp_path):
+    recipe = replace(RECIPE, optimizer="muon")
+    go(tmp_path / "whole", config=recipe)
+    interrupt(tmp_path / "cut", 5, config=recipe)
+    resume(tmp_path / "cut")
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
 
 
 PROGRAM = """

@@ -28,10 +28,10 @@ from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.training.checkpoints import OPTIMIZER, SHARDS, TrainingRunFolder
+from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.optimizer import state_kinds
 from regard.gpt.training.parallel import SingleProcess, shard_like
 from regard.gpt.training.ranks import Ranks
-
-_KINDS = ("exp_avg", "exp_avg_sq")
 
 
 def save_checkpoint(
@@ -107,13 +107,14 @@ def _write_shards(
 
 
 def read_optimizer(
-    folder: Path, model: GPT, checksums: Mapping[str, str], ranks: Ranks
+    folder: Path, model: GPT, config: TrainConfig, checksums: Mapping[str, str], ranks: Ranks
 ) -> dict[str, Tensor]:
     """The optimizer's state at a checkpoint, sharded as the model is.
 
     Args:
         folder: the checkpoint's.
         model: the model, as the ranks are going to train it.
+        config: the recipe, which names the optimizer.
         checksums: of the files, where several ranks wrote them.
         ranks: the ranks.
 
@@ -121,21 +122,24 @@ def read_optimizer(
         CheckpointError: a file is missing or damaged; the message names it.
     """
     if (folder / SHARDS).is_dir():
-        return _read_shards(folder / SHARDS, model, checksums, ranks)
+        return _read_shards(folder / SHARDS, model, config, checksums, ranks)
     try:
         saved = read(folder / OPTIMIZER)
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is damaged: it has no {OPTIMIZER}") from None
     state = {}
     for name, parameter in model.named_parameters():
-        state[f"step.{name}"] = _tensor(saved, f"step.{name}").to(parameter.device)
-        for kind in _KINDS:
-            state[f"{kind}.{name}"] = shard_like(parameter, _tensor(saved, f"{kind}.{name}"))
+        for kind in state_kinds(name, parameter, config):
+            value = _tensor(saved, f"{kind}.{name}")
+            if kind == "step":
+                state[f"{kind}.{name}"] = value.to(parameter.device)
+            else:
+                state[f"{kind}.{name}"] = shard_like(parameter, value)
     return state
 
 
 def _read_shards(
-    folder: Path, model: GPT, checksums: Mapping[str, str], ranks: Ranks
+    folder: Path, model: GPT, config: TrainConfig, checksums: Mapping[str, str], ranks: Ranks
 ) -> dict[str, Tensor]:
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
@@ -150,9 +154,12 @@ def _read_shards(
             raise CheckpointError(f"{folder} is damaged: missing or unexpected files {names}")
     state: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        state[f"step.{name}"] = torch.zeros((), device=parameter.device)
-        for kind in _KINDS:
-            state[f"{kind}.{name}"] = torch.empty_like(parameter, requires_grad=False)
+        for kind in state_kinds(name, parameter, config):
+            state[f"{kind}.{name}"] = (
+                torch.zeros((), device=parameter.device)
+                if kind == "step"
+                else torch.empty_like(parameter, requires_grad=False)
+            )
     reader = HuggingFaceStorageReader(str(folder))
     with warnings.catch_warnings():
         warnings.filterwarnings(

@@ -9,7 +9,7 @@
     DIR/run/corpus/                                the text in tokens, unless it lies elsewhere
     DIR/run/patterns/00000200.safetensors          what the heads did, where that is recorded
     DIR/run/checkpoints/00000200/                  a model's folder, and beside its four files:
-        optimizer.safetensors                      AdamW's state, or
+        optimizer.safetensors                      the optimizer's state, or
         optimizer/                                 the same, in a file a rank (`_optimizer_shards`)
         state.json                                 the update's number, the recipe, the corpus
 

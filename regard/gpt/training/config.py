@@ -51,7 +51,10 @@ class TrainConfig:
         "updates over which the learning rate rises linearly; none: a tenth of steps, but 100 at "
         "most",
     )
-    weight_decay: float = option(0.1, "AdamW's decay, on weights of two dimensions only")
+    optimizer: Literal["adamw", "muon"] = option(
+        "adamw", "adamw; or muon for the matrices of the blocks, with adamw for the rest"
+    )
+    weight_decay: float = option(0.1, "decay of weights of two dimensions, and of no others")
     beta1: float = option(0.9, "AdamW's decay of the gradient's running mean")
     beta2: float = option(0.95, "AdamW's decay of the squared gradient's running mean")
     clip: float = option(1.0, "largest norm of the gradient; longer ones are scaled down to it")
@@ -91,6 +94,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require_choice(self, "tokenizer", "bpe", "char")
         require_choice(self, "schedule", "cosine", "wsd")
+        require_choice(self, "optimizer", "adamw", "muon")
         require_choice(self, "precision", "auto", "float32", "bfloat16")
         require_choice(self, "compile", "auto", "on", "off")
         require_choice(self, "parallel", "ddp", "fsdp")
@@ -112,6 +116,14 @@ class TrainConfig:
         require_number(self, "validation", above=0.0, below=1.0)
         if type(self.probe) is not str:
             raise ValueError(f"TrainConfig.probe is {self.probe!r}; expected a text")
+        self._require_fit()
+
+    def _require_fit(self) -> None:
+        if self.optimizer == "muon" and self.parallel == "fsdp":
+            raise ValueError(
+                "TrainConfig.optimizer is 'muon' and parallel is 'fsdp', which shards the matrices "
+                "that muon needs whole; choose parallel='ddp' or optimizer='adamw'"
+            )
         if self.warmup > self.steps:
             raise ValueError(
                 f"TrainConfig.warmup is {self.warmup} of steps={self.steps} updates; "

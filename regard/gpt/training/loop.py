@@ -29,7 +29,12 @@ from regard.gpt.training.divergence import diverged, divergence_advice
 from regard.gpt.training.evaluate import mean_loss
 from regard.gpt.training.history import heads_recorder
 from regard.gpt.training.metrics import Callback, Metrics, MetricsFile, Timer
-from regard.gpt.training.optimizer import make_optimizer, optimizer_state, restore_optimizer
+from regard.gpt.training.optimizer import (
+    Optimizers,
+    make_optimizer,
+    optimizer_state,
+    restore_optimizer,
+)
 from regard.gpt.training.parallel import SingleProcess, parallelize
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainResult, bits_per_byte, training_record
@@ -66,13 +71,13 @@ class Loop:
         if setup.compile:
             forward = cast("torch.nn.Module", torch.compile(forward))
 
-        # Optimizer: AdamW; its learning rate is set at every update.
+        # Optimizer: its learning rate is set at every update.
         optimizer = make_optimizer(self.model, config)
         if setup.shards is not None:
             with ranks.synchronized():
                 path = self.folder.checkpoint(self.state.step)
-                state = read_optimizer(path, self.model, setup.shards, ranks)
-                restore_optimizer(self.model, optimizer, state)
+                state = read_optimizer(path, self.model, config, setup.shards, ranks)
+                restore_optimizer(self.model, optimizer, config, state)
         self.train_step = TrainStep(
             parallel=self.parallel,
             ranks=ranks,
@@ -283,7 +288,7 @@ class TrainStep:
 
     parallel: SingleProcess
     ranks: Ranks
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizers
     config: TrainConfig
     bfloat16: bool
     end: int | None

@@ -1,46 +1,111 @@
-"""AdamW, and its state by the names of the model's parameters."""
+"""AdamW, or Muon with it, and their state by the names of the model's parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.optim import AdamW, Muon
 
 from regard.gpt.model import GPT
 from regard.gpt.training.config import TrainConfig
 
+_ADAMW = ("step", "exp_avg", "exp_avg_sq")
+_MUON = ("momentum_buffer",)
 
-def make_optimizer(model: GPT, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW that decays weights of two dimensions, and neither biases nor norms."""
-    parameters = list(model.parameters())
-    return torch.optim.AdamW(
+
+class Optimizers:
+    """Optimizers that share the parameters of a model and step together."""
+
+    def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
+        self._optimizers = optimizers
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of all."""
+        return [group for one in self._optimizers for group in one.param_groups]
+
+    def step(self) -> None:
+        """Update every parameter."""
+        for one in self._optimizers:
+            one.step()
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for one in self._optimizers:
+            one.zero_grad()
+
+    def state(self, parameter: Tensor) -> dict[str, Tensor]:
+        """The state of a parameter, by kind; empty before the first update."""
+        return next((one.state[parameter] for one in self._of(parameter)), {})
+
+    def restore(self, parameter: Tensor, state: dict[str, Tensor]) -> None:
+        """Set the state of a parameter."""
+        for one in self._of(parameter):
+            one.state[parameter] = state
+
+    def _of(self, parameter: Tensor) -> Iterator[torch.optim.Optimizer]:
+        for one in self._optimizers:
+            if any(p is parameter for p in chain(*(g["params"] for g in one.param_groups))):
+                yield one
+
+
+def make_optimizer(model: GPT, config: TrainConfig) -> Optimizers:
+    """AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the rest.
+
+    Matrices and embeddings decay, biases and norms do not. Muon moves a matrix by the orthogonal
+    matrix nearest to its momentum (Jordan et al., "Muon", 2024), scaled so that an entry moves by
+    about as much as under AdamW and one learning rate suits both (Liu et al. 2025,
+    arXiv:2502.16982, section 2.2).
+    """
+    named = dict(model.named_parameters())
+    matrices = [p for name, p in named.items() if _is_orthogonalized(name, p, config)]
+    rest = [p for name, p in named.items() if not _is_orthogonalized(name, p, config)]
+    adamw = AdamW(
         [
-            {
-                "params": [p for p in parameters if p.ndim >= 2],
-                "weight_decay": config.weight_decay,
-            },
-            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+            {"params": [p for p in rest if p.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
         ],
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         fused=True,
     )
+    if not matrices:
+        return Optimizers(adamw)
+    muon = Muon(
+        matrices,
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    return Optimizers(adamw, muon)
 
 
-def optimizer_state(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def state_kinds(name: str, parameter: Tensor, config: TrainConfig) -> tuple[str, ...]:
+    """What the optimizer keeps for a parameter: all of its shape, but for the number of steps."""
+    return _MUON if _is_orthogonalized(name, parameter, config) else _ADAMW
+
+
+def optimizer_state(model: GPT, optimizer: Optimizers) -> dict[str, Tensor]:
     """The optimizer's state of each parameter, as ``kind.name``."""
-    assert all(parameter in optimizer.state for parameter in model.parameters())
+    states = {name: optimizer.state(p) for name, p in model.named_parameters()}
+    assert all(states.values())
     return {
-        f"{kind}.{name}": value
-        for name, parameter in model.named_parameters()
-        for kind, value in optimizer.state[parameter].items()
+        f"{kind}.{name}": value for name, state in states.items() for kind, value in state.items()
     }
 
 
 def restore_optimizer(
-    model: GPT, optimizer: torch.optim.Optimizer, state: dict[str, Tensor]
+    model: GPT, optimizer: Optimizers, config: TrainConfig, state: dict[str, Tensor]
 ) -> None:
     """Set the state that `optimizer_state` returned."""
     for name, parameter in model.named_parameters():
-        optimizer.state[parameter] = {
-            kind: state[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")
-        }
+        kinds = state_kinds(name, parameter, config)
+        optimizer.restore(parameter, {kind: state[f"{kind}.{name}"] for kind in kinds})
+
+
+def _is_orthogonalized(name: str, parameter: Tensor, config: TrainConfig) -> bool:
+    return config.optimizer == "muon" and parameter.ndim == 2 and name.startswith("h.")
