@@ -1,4 +1,4 @@
-"""Decoding tokens one at a time: complete characters, up to a stop string."""
+"""Decoding tokens one at a time: complete characters, up to the text's end or a stop string."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ class Detokenizer:
     """The text of one sequence, returned as soon as it is final.
 
     The bytes of an incomplete character and the beginning of a possible stop string are held back.
+    A token that ends a document ends the text.
 
     Args:
         tokenizer: of the tokens.
@@ -31,6 +32,8 @@ class Detokenizer:
         """Add a token; the text that is final now."""
         if self.stopped:
             return ""
+        if token == self._tokenizer.end:
+            return self.end()
         self._ids.append(token)
         text = self._tokenizer.decode(self._ids)
         whole = len(text.rstrip(_UNKNOWN))  # the rest may still become a character

@@ -129,7 +129,8 @@ def stream_text(
         model: the model.
         tokenizer: its tokenizer.
         prompt: the text to continue, at least one token of it.
-        tokens: how many tokens to draw at most.
+        tokens: how many tokens to draw at most; the text ends before, where the model draws the
+            token that ends a document.
         sampling: as in `generate`.
         past: as in `generate`.
         stop: as soon as one of these strings is complete, the text ends before it; of several that

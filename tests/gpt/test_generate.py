@@ -321,6 +321,17 @@ def test_a_text_ends_before_the_first_stop_string(says, stop, expected):
     assert all(pieces)
 
 
+def test_a_text_ends_with_the_token_that_ends_a_document(monkeypatch):
+    tokenizer = BPETokenizer.train(["x"], vocab_size=257, end=True)
+    model = GPT(GPTConfig(vocab_size=257, context=9, layers=1, heads=1, dim=4))
+    ids = [*tokenizer.encode("ab"), tokenizer.end, *tokenizer.encode("ba")]
+    wanted = iter(ids)
+    monkeypatch.setattr(Sampler, "draw", lambda self, logits: torch.tensor([next(wanted)]))
+    pieces = stream_text(model, tokenizer, "a", tokens=len(ids), stop=["xx", "bx"])
+    assert "".join(pieces) == "ab"
+    assert len(list(wanted)) == 2  # what would follow is not drawn
+
+
 def test_text_that_may_become_a_stop_string_is_held_back(says):
     tokenizer = CharTokenizer("abc")
     model = says(tokenizer, "cabacabc")
@@ -338,7 +349,9 @@ def by_characters(text, stop):
 
 
 class Pieces:
-    """A tokenizer whose tokens are these bytes."""
+    """A tokenizer whose tokens are these bytes; none of them ends a document."""
+
+    end = None
 
     def __init__(self, data):
         self.data = data
