@@ -41,7 +41,7 @@ def test_a_recording_on_a_gpu_equals_one_on_a_cpu(window):
         torch.testing.assert_close(one.dense().cpu(), other.dense(), rtol=1e-3, atol=1e-5)
     moved = there.to("cpu")
     torch.testing.assert_close(moved[1].dense(), there[1].dense().cpu(), rtol=1e-3, atol=1e-5)
-    assert [head.name for head in there.heads()] == [head.name for head in here.heads()]
+    assert [head.role for head in there.heads()] == [head.role for head in here.heads()]
 
 
 def test_a_recording_takes_the_memory_of_its_queries_and_keys():

@@ -5,7 +5,7 @@ import pytest
 from regard.record import HeadScores
 from regard.record.roles import ENOUGH, LEAD, NEAR, WIDE, Evidence, Role, role_of
 
-RELATIONS = {Role.INDUCTION, Role.DUPLICATE, Role.PREVIOUS, Role.CURRENT, Role.FIRST}
+RELATIONS = (Role.INDUCTION, Role.DUPLICATE, Role.PREVIOUS, Role.CURRENT, Role.FIRST)
 
 
 def evidence(score, margin=0.0, queries=29):
@@ -80,6 +80,6 @@ def test_every_role_has_a_meaning_of_its_own():
 
 def test_a_role_that_rests_on_a_share_is_called_as_the_score_is():
     scores = {field.name for field in fields(HeadScores)}
-    assert {role for role in Role if role.score is not None} == RELATIONS
+    assert {role for role in Role if role.score is not None} == set(RELATIONS)
     assert {role.value.replace(" ", "_") for role in RELATIONS} <= scores
-    assert not {role.value.replace(" ", "_") for role in set(Role) - RELATIONS} & scores
+    assert not {role.value.replace(" ", "_") for role in set(Role) - set(RELATIONS)} & scores
