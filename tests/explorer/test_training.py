@@ -121,7 +121,7 @@ def test_a_model_without_a_run_has_none(folder, tmp_path):
 
 
 def test_a_model_that_lacks_characters_of_the_example_opens(folder):
-    about = subject_of(folder, None).about()
+    about = subject_of(str(folder), None, fetch=False, device="cpu").about()
     assert set(about["example"]) <= set(TRAINED)
     assert len(about["example"]) > 40
 
@@ -132,7 +132,7 @@ def test_damaged_recordings_are_told_in_a_line(folder):
     try:
         path.write_bytes(whole[:50])
         with pytest.raises(MisuseError, match=r"patterns is damaged: .*00000004"):
-            subject_of(folder, None)
+            subject_of(str(folder), None, fetch=False, device="cpu")
     finally:
         path.write_bytes(whole)
-    assert subject_of(folder, None).training.steps == (2, 4, 6)
+    assert subject_of(str(folder), None, fetch=False, device="cpu").training.steps == (2, 4, 6)

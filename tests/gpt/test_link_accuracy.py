@@ -5,8 +5,8 @@ from itertools import pairwise
 import torch
 
 from regard.gpt import BPETokenizer, CharTokenizer
-from regard.gpt.stories import Kind, accuracy, bigram, likeliest, stories
-from regard.gpt.stories._accuracy import Accuracy
+from regard.gpt.link_accuracy import LinkAccuracy, bigram, likeliest, link_accuracy
+from regard.gpt.stories import Kind, stories
 
 SOME = list(stories(0, 19))  # more than a batch
 TEXTS = [story.text for story in SOME]
@@ -20,10 +20,10 @@ def shifted(ids):
 
 
 def test_a_perfect_predictor_is_right_everywhere_and_a_wrong_one_nowhere():
-    perfect = accuracy(shifted, TOKENIZER, SOME, context=10_000)
-    assert perfect == {kind: Accuracy(count, count) for kind, count in LINKS.items()}
-    wrong = accuracy(lambda ids: shifted(ids) + 1, TOKENIZER, SOME, context=10_000)
-    assert wrong == {kind: Accuracy(0, count) for kind, count in LINKS.items()}
+    perfect = link_accuracy(shifted, TOKENIZER, SOME, context=10_000)
+    assert perfect == {kind: LinkAccuracy(count, count) for kind, count in LINKS.items()}
+    wrong = link_accuracy(lambda ids: shifted(ids) + 1, TOKENIZER, SOME, context=10_000)
+    assert wrong == {kind: LinkAccuracy(0, count) for kind, count in LINKS.items()}
 
 
 def test_a_word_counts_only_if_each_of_its_tokens_is_predicted():
@@ -38,7 +38,7 @@ def test_a_word_counts_only_if_each_of_its_tokens_is_predicted():
             return out
 
         right = sum(
-            one.right for one in accuracy(predict, tokenizer, [story], context=9999).values()
+            one.right for one in link_accuracy(predict, tokenizer, [story], context=9999).values()
         )
         assert right == len(story.links) - 1
 
@@ -47,9 +47,9 @@ def test_words_beyond_the_context_are_left_out():
     story = SOME[0]
     tokenizer = CharTokenizer(story.text)
     context = story.links[2].decided[1]  # one past the last character of the third
-    counts = accuracy(shifted, tokenizer, [story], context=context)
+    counts = link_accuracy(shifted, tokenizer, [story], context=context)
     assert sum(one.count for one in counts.values()) == 3
-    counts = accuracy(shifted, tokenizer, [story], context=context - 1)
+    counts = link_accuracy(shifted, tokenizer, [story], context=context - 1)
     assert sum(one.count for one in counts.values()) == 2
 
 
@@ -69,5 +69,5 @@ def test_the_likeliest_token_of_a_model():
 
 
 def test_without_links_there_is_no_share():
-    none = accuracy(shifted, TOKENIZER, [], context=512)
+    none = link_accuracy(shifted, TOKENIZER, [], context=512)
     assert all(one.count == 0 and one.share != one.share for one in none.values())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.gpt.model import GPT
-from regard.gpt.stories._story import Kind, Link, Story
+from regard.gpt.stories import Kind, Link, Story
 from regard.gpt.tokenizer import Tokenizer
 
 Predict = Callable[[Tensor], Tensor]
@@ -23,7 +23,7 @@ _BATCH = 16
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class LinkAccuracy:
     """Of how many decided words how many were predicted."""
 
     right: int
@@ -65,9 +65,9 @@ def bigram(ids: Tensor, vocab_size: int) -> Predict:
     return lambda ids: following[ids]
 
 
-def accuracy(
+def link_accuracy(
     predict: Predict, tokenizer: Tokenizer, stories: Iterable[Story], *, context: int
-) -> dict[Kind, Accuracy]:
+) -> dict[Kind, LinkAccuracy]:
     """How many decided words are predicted from the text before them, by kind of link.
 
     A word of several tokens is predicted if each of them is, given those before.
@@ -81,7 +81,7 @@ def accuracy(
     >>> from regard.gpt import load
     >>> from regard.gpt.stories import Kind, stories
     >>> model, tokenizer = load()
-    >>> shares = accuracy(likeliest(model), tokenizer, stories(0, 3), context=512)
+    >>> shares = link_accuracy(likeliest(model), tokenizer, stories(0, 3), context=512)
     >>> shares[Kind.QUOTATION].count
     4
     """
@@ -97,7 +97,7 @@ def accuracy(
             for link, places in _places(story.links, tokenizer.tokens(tokens)):
                 count[link.kind] += 1
                 right[link.kind] += all(row_hits[place - 1] for place in places)
-    return {kind: Accuracy(right[kind], count[kind]) for kind in Kind}
+    return {kind: LinkAccuracy(right[kind], count[kind]) for kind in Kind}
 
 
 def _places(links: Sequence[Link], tokens: Sequence[str]) -> Iterable[tuple[Link, range]]:
