@@ -11,7 +11,7 @@ import typer
 from torch import Tensor
 
 import regard
-from regard.cli.errors import user_errors
+from regard.cli.errors import MisuseError, user_errors
 from regard.gpt import CheckpointError, load
 from regard.gpt.hub import model_folder
 from regard.record.forward_pass import ForwardPass, forward_pass
@@ -54,17 +54,23 @@ def open_model(name: str | None, *, fetch: bool, device: torch.device) -> tuple[
     Raises:
         MisuseError: there is none of this name, or it is damaged.
     """
-    folder = None if name is None else folder_of(name, fetch=fetch)
+    folder = folder_of(name, fetch=fetch)
     with user_errors(CheckpointError, OSError):
         return load(folder, device=device)
 
 
-def folder_of(name: str, *, fetch: bool) -> Path:
+def folder_of(name: str | None, *, fetch: bool) -> Path | None:
     """The folder that ``--model`` names, or that of a model of the hub, which may be fetched.
 
+    None where no name is set: the model that comes with regard.
+
     Raises:
-        MisuseError: there is none.
+        MisuseError: there is none of this name, or none is set and one is to be fetched.
     """
+    if name is None:
+        if fetch:
+            raise MisuseError("--fetch needs the name of a model: add --model NAME")
+        return None
     with user_errors(CheckpointError, OSError, rewrite=_with_options):
         return model_folder(name, fetch=fetch, announce=lambda line: typer.echo(line, err=True))
 

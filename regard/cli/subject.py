@@ -56,7 +56,7 @@ def subject_of(
         MisuseError: there is neither, a text is set for a recording, or the device does not exist.
     """
     place = device_of(device)
-    folder = None if name is None else folder_of(name, fetch=fetch)
+    folder = folder_of(name, fetch=fetch)
     with user_errors(CheckpointError, RecordError, ExplorerError, OSError):
         if folder is not None and _is_recording(folder):
             if text is not None:

@@ -150,7 +150,7 @@ def link_effects(
     Raises:
         ValueError: for no texts or no links, for a text longer than the model's context or its
             window, and for links that the tokens can't be matched with.
-        TypeError: for what is no link.
+        TypeError: for an object that is not a link.
 
     Example:
         >>> from regard.gpt import load

@@ -144,7 +144,7 @@ def _fetched(name: str, parts: Container[Part], announce: Callable[[str], None] 
 
 def _require_config(name: str, files: Container[str]) -> None:
     if CONFIG not in files:
-        raise CheckpointError(f"{name} on the Hugging Face hub is no GPT-2: it has no {CONFIG}")
+        raise CheckpointError(f"{name} on the Hugging Face hub is not a GPT-2: it lacks {CONFIG}")
 
 
 def _weight_files(name: str, files: Iterable[str]) -> list[str]:

@@ -16,6 +16,8 @@ from regard.gpt.model import GPT
 from regard.gpt.stories import Kind, Link, Story
 from regard.gpt.tokenizer import Tokenizer
 
+__all__ = ["LinkAccuracy", "Predict", "bigram", "likeliest", "link_accuracy"]
+
 Predict = Callable[[Tensor], Tensor]
 """From ``(B, T)`` token ids the most likely next token of every position, ``(B, T)``."""
 

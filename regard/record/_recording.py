@@ -216,16 +216,10 @@ class Recording:
     def heads(self, *, progress: bool | None = None) -> Heads:
         """Score each head and name its role, by control.
 
-        A head is named after a relation, such as ``induction``, by the share of its weight that it
-        brings to certain keys, compared with what these would get of a uniform head, what they get
-        from the head's other queries, and what they would get with the text in shuffled order; the
-        docs page "Look inside your own model" defines each. With a name come its ``score`` against
-        the strongest control, the ``margin`` of its interval of 95 % (cluster-robust over the
-        tokens: Cameron and Miller 2015, sections II and VI) and the number of ``queries``. Where
-        these are too few to say, the role is said to be that.
-
-        All is exact and the same at every call, in memory O(L) beside the pattern.
-        `regard.record.HeadScores` describes the scores; those on repeats need tokens.
+        A head is named after a relation, such as ``induction``, where it brings more weight to
+        certain keys than each control does: a uniform head, its own other queries, the text in
+        shuffled order. `regard.record.roles` defines them, and `HeadScores` the numbers beside a
+        name. Exact and the same at every call, in memory O(L); scores on repeats need tokens.
 
         Args:
             progress: show a bar; by default on a terminal.
@@ -251,14 +245,12 @@ class Recording:
     def against(self, links: Iterable[Link], *, text: str | None = None) -> LinkWeights:
         """Compare where heads look with what is known of a text: which words decide which.
 
-        Of each link the row of one query is read: of the position that predicts the decided word's
-        first token, the one before it. Rows are exact, and read a few at a time at any length.
+        Of each link one row is read: of the query that predicts the decided word's first token.
 
         Args:
             links: such as those of a `regard.gpt.stories.Story`: anything with a ``kind``, the
                 character spans of the ``decided`` word, the ``deciding`` words and ``decoys``.
-            text: the text that the spans are of, if the tokens spell more, such as a token for the
-                beginning, or to have it checked that they spell it.
+            text: the text that the spans are of, if the tokens spell more; or to check them.
 
         Returns:
             The weight on deciding words, on decoys and on control words, for each kind of link and
@@ -267,9 +259,8 @@ class Recording:
         Raises:
             RecordError: if the tokens are not known, or for several texts, other kinds of attention
                 or rows that were not recorded.
-            TypeError: for what is no link.
-            ValueError: for spans that the tokens do not reach, and for a text that they do not
-                spell.
+            TypeError: for an object that is not a link.
+            ValueError: for spans that the tokens do not reach, or a text that they do not spell.
 
         Example:
             >>> import regard, torch

@@ -136,7 +136,7 @@ def weigh_links(
     """Read the weights on the words of links; `Recording.against` documents it."""
     if tokens is None:
         raise RecordError(
-            "links are token_links by what the tokens spell, which is not known; record with "
+            "links are placed by what the tokens spell, which is not known; record with "
             "record(model, tokens=tokenizer), or give the strings"
         )
     for layer in layers:

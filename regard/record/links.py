@@ -78,7 +78,7 @@ def place_links(
             beginning, or if they are to be checked.
 
     Raises:
-        TypeError: for what is no link.
+        TypeError: for an object that is not a link.
         ValueError: for tokens that do not spell the text, and for spans that they do not reach.
 
     >>> from types import SimpleNamespace
@@ -138,7 +138,7 @@ class _Words:
         )
 
     def _before(self, decided: int, spans: Iterable[Span]) -> Iterator[Span]:
-        """Words as tokens, each once, without what is no token before the decided word."""
+        """Words as tokens, each once, without those that begin no earlier than the decided word."""
         for start, stop in dict.fromkeys(self.tokens(*span) for span in spans):
             if start < decided:
                 yield start, min(stop, decided)

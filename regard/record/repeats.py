@@ -89,8 +89,7 @@ class ControlledRepeats(Readout[_State, tuple[Controlled, Controlled]]):
 
     **Other queries.** A head that always looks at a certain key looks there from that key's
     successors, too. So each target is given the mean weight that it gets from the queries of which
-    it is no target. One that no other query sees is given what it gets, so that nothing can be made
-    of it.
+    it is not a target. One that no other query sees is given what it gets, which proves nothing.
 
     **Shuffled text.** A head that looks at what is near looks at targets that are near, too. So the
     keys before a query are shuffled among those about as far from it, that is from 2 to 3 tokens,

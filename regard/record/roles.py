@@ -6,10 +6,10 @@ share is held against **controls**, what the same keys would get of a head that 
 - a **uniform head**, which spreads evenly over all that a query sees;
 - the **other queries** of the same head: what the same keys get from queries of which they are not
   the previous token, the current one, or a target (`repeats.ControlledRepeats`). A head that looks
-  at one key from everywhere is no induction head where that key happens to be a successor;
+  at one key from everywhere is not an induction head where that key happens to be a successor;
 - **shuffled text**, for `induction` and `duplicate_token`: what the targets would get, were the
   keys before each query shuffled among those about as far from it, and the weights as they are. A
-  head that looks at what is near is no induction head where successors are near.
+  head that looks at what is near is not an induction head where successors are near.
 
 The **lead** is the part of the weight which the strongest control leaves elsewhere that the head
 brings here: 0 for a head that does as the control does, 1 for one that puts all its weight here.

@@ -52,6 +52,11 @@ def test_a_name_that_the_cache_lacks_is_refused_with_the_cure(misused, command):
     assert "lacks that model: fetch it once with --fetch, or" in line
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_can_be_fetched_without_a_name(misused, command):
+    assert "--fetch needs the name of a model" in misused(*COMMANDS[command], "--fetch")
+
+
 def test_each_command_reads_the_cache(regard, gpt2, cache, monkeypatch):
     hub.put(cache, NAME, gpt2)
     title = f"{NAME}: 12 layers × 12 heads, context 1024"

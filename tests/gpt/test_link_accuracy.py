@@ -30,11 +30,11 @@ def test_a_word_counts_only_if_each_of_its_tokens_is_predicted():
     story = SOME[0]
     link = story.links[-1]
     tokenizer = CharTokenizer(story.text)
-    for spared in range(*link.decided):
+    for place in range(*link.decided):
 
-        def predict(ids, spared=spared):
+        def predict(ids, place=place):
             out = shifted(ids)
-            out[0, spared - 1] += 1  # the prediction of one character
+            out[0, place - 1] += 1  # the prediction of one character
             return out
 
         right = sum(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ class Optimizers:
 
     def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
         self._optimizers = optimizers
+        self._of = {p: one for one in optimizers for g in one.param_groups for p in g["params"]}
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -40,17 +39,11 @@ class Optimizers:
 
     def state(self, parameter: Tensor) -> dict[str, Tensor]:
         """The state of a parameter, by kind; empty before the first update."""
-        return next((one.state[parameter] for one in self._of(parameter)), {})
+        return self._of[parameter].state[parameter]
 
     def restore(self, parameter: Tensor, state: dict[str, Tensor]) -> None:
         """Set the state of a parameter."""
-        for one in self._of(parameter):
-            one.state[parameter] = state
-
-    def _of(self, parameter: Tensor) -> Iterator[torch.optim.Optimizer]:
-        for one in self._optimizers:
-            if any(p is parameter for p in chain(*(g["params"] for g in one.param_groups))):
-                yield one
+        self._of[parameter].state[parameter] = state
 
 
 def make_optimizer(model: GPT, config: TrainConfig) -> Optimizers:
