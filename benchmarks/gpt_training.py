@@ -163,9 +163,8 @@ def ours(setting: Setting, device: torch.device, *, compiled: bool) -> Step:
 
     def step(ids: Tensor, targets: Tensor) -> float:
         nowhere = torch.zeros(len(ids), dtype=torch.int64).numpy()
-        batch = Batch(
-            ids=ids, targets=targets, counted=targets.numel(), starts=nowhere, passes=nowhere
-        )
+        weights = torch.ones(targets.shape)
+        batch = Batch(ids=ids, targets=targets, weights=weights, starts=nowhere, passes=nowhere)
         return train_step(next(done), batch)[0]
 
     return step

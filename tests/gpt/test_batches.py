@@ -12,13 +12,14 @@ from regard.gpt.training._permutation import mix, permuted
 from regard.gpt.training.batches import IGNORED, Batches
 
 
-def make(tokens, *, context=16, vocab_size=1000, **recipe):
+def make(tokens, *, context=16, vocab_size=1000, end=None, **recipe):
     recipe = {"batch": 3, "steps": 1000, "warmup": 0, "ramp": 0.0, "repeats": 0.0} | recipe
     return Batches(
         tokens=np.asarray(tokens),
         context=context,
         vocab_size=vocab_size,
         config=TrainConfig(**recipe),
+        end=end,
     )
 
 
@@ -75,19 +76,35 @@ def test_windows_are_pieces_of_the_text_and_targets_the_next_tokens():
     assert batch.ids[:, 0].tolist() == (batch.starts + 17).tolist()
     assert batch.ids.diff(dim=-1).eq(1).all()
     assert batch.targets.equal(batch.ids + 1)
-    assert batch.counted == 20 * 16
+    assert batch.weights.equal(torch.ones(20, 16))
 
 
-@pytest.mark.parametrize("repeats", [0.0, 0.3])
-def test_a_row_of_a_batch_does_not_depend_on_the_part(repeats):
-    batches = make(np.arange(1000) % 251, batch=5, accumulate=2, repeats=repeats)
-    whole = batches.batch(13)
-    assert len(whole.ids) == batches.rows(13) == 10
-    for part in (slice(0, 3), slice(3, 10), slice(4, 5)):
-        some = batches.batch(13, part)
-        assert some.ids.equal(whole.ids[part])
-        assert some.targets.equal(whole.targets[part])
-        assert some.counted == whole.counted == int((whole.targets != IGNORED).sum())
+@pytest.mark.parametrize(("accumulate", "ranks"), [(1, 1), (2, 1), (2, 3), (5, 7)])
+def test_the_passes_of_all_ranks_hold_each_row_once_and_their_weights_sum_to_1(accumulate, ranks):
+    batch = make(np.arange(1000) % 251, batch=2, accumulate=accumulate, repeats=0.3).batch(13)
+    shares = [batch.split(accumulate, rank=rank, ranks=ranks) for rank in range(ranks)]
+    assert len({len(passes) for passes in shares}) == 1  # ranks wait for each other at every pass
+    parts = [part for passes in shares for part in passes]
+    ids, targets, weights = (torch.cat(each) for each in zip(*parts, strict=True))
+    counts = targets.ne(IGNORED).any(dim=-1)
+    assert ids[counts].equal(batch.ids)
+    assert targets[counts].equal(batch.targets)
+    assert weights[targets == IGNORED].eq(0).all()
+    torch.testing.assert_close(weights.sum(), torch.tensor(1.0))
+
+
+def test_a_focus_is_on_rare_tokens_that_stand_in_the_same_document_before():
+    end, common = 0, 1
+    texts = [[5, common, 6, common, 5, 7, end], [5, 8, common, 8, 8, end], [6, 9, 6, end]]
+    text = np.concatenate([*texts, np.arange(2000) % 983 + 17, np.full(50, common)])
+    batches = make(text, context=len(text) - 1, batch=1, steps=10, focus=0.5, end=end)
+    batch = batches.batch(4)
+    assert batch.starts.tolist() == [0]
+    again = batch.weights[0].eq(1).nonzero().flatten() + 1  # a target is the token after
+    assert again[again < 17].tolist() == [4, 10, 11, 15]
+    assert again[again >= 17].tolist() == list(range(17 + 983, 17 + 2000))
+    assert batch.weights.unique().tolist() == pytest.approx([0.1, 1])
+    assert batches.batch(5).weights.eq(1).all()
 
 
 def test_growing_windows_begin_a_new_pass_and_lose_no_row():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,13 +17,15 @@ from torch import Tensor
 from regard.gpt.errors import CorpusError
 from regard.gpt.training._permutation import mix, permuted
 from regard.gpt.training.config import TrainConfig
-from regard.gpt.training.schedule import context_length
+from regard.gpt.training.schedule import context_length, is_focused
 from regard.mask import Mask, documents
 
 IGNORED = -100
 """The target of a position without loss; `cross_entropy`'s default `ignore_index`."""
 
 _ONE = 1 << 20  # a share of rows is a whole number of 1/_ONE
+_RARE = 3e-3  # of all tokens of the text, at most: the share of a rare token
+_UNFOCUSED = 0.1  # weight in the loss of a target outside of what `TrainConfig.focus` is for
 _ORDER, _SHIFT, _RUNS = range(3)  # keys of random numbers, by use
 
 
@@ -42,19 +45,19 @@ class Batch:
     Attributes:
         ids: ``(R, T)`` int64.
         targets: ``(R, T)`` int64; the next token of each position, or `IGNORED`.
-        counted: targets that are not ignored, over all rows of the update.
+        weights: ``(R, T)`` float32; what each target counts in the loss, 0 where it is ignored.
         starts: ``(R,)`` where in the text each row begins; -1 for a random span.
         passes: ``(R,)`` how many times the text had been read before; 0 for a random span.
     """
 
     ids: Tensor
     targets: Tensor
-    counted: int
+    weights: Tensor
     starts: NDArray[np.int64]
     passes: NDArray[np.int64]
 
-    def split(self, accumulate: int, *, rank: int, ranks: int) -> list[tuple[Tensor, Tensor]]:
-        """Ids and targets of each of a rank's forward passes.
+    def split(self, accumulate: int, *, rank: int, ranks: int) -> list[tuple[Tensor, ...]]:
+        """Ids, targets and weights of each of a rank's forward passes; all weights sum to 1.
 
         Every rank makes as many, since ranks wait for each other. A pass has the rows that it has
         in a single process, so several ranks need fewer passes. A rank without rows for its last
@@ -68,14 +71,14 @@ class Batch:
         rows = len(self.ids)
         each = rows // accumulate
         own = slice(rank * rows // ranks, (rank + 1) * rows // ranks)  # differ by a row at most
-        ids, targets = self.ids[own], self.targets[own]
+        parts = (self.ids[own], self.targets[own], self.weights[own] / self.weights.sum())
         passes = (
-            [] if len(ids) == 0 else list(zip(ids.split(each), targets.split(each), strict=True))
+            list(zip(*(part.split(each) for part in parts), strict=True)) if len(parts[0]) else []
         )
         idle = self.ids.new_zeros(1, self.ids.shape[1])
         most = -(-rows // ranks)
         missing = -(-most // each) - len(passes)
-        return passes + [(idle, torch.full_like(idle, IGNORED))] * missing
+        return passes + [(idle, torch.full_like(idle, IGNORED), idle.float())] * missing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,11 +95,17 @@ class Batches:
     2022). The first copy can't be predicted, so its targets are ignored. A span's length is random,
     an eighth to a half of the row, so that the copy is recognised by content and not by distance.
 
+    In the first share `config.focus` of the updates a target counts a tenth in the loss, unless it
+    is rare in the text and stands in the same document of the row before, as names do. Such a token
+    is predicted by attending to that place, and its gradient, at first small, is else lost among
+    those of the many tokens that can't be predicted.
+
     Args:
         tokens: ``(N,)`` ids of the text, in memory or memory-mapped.
         context: T of a full window.
         vocab_size: V; random tokens are below it.
         config: the recipe.
+        end: the token that ends a document; None: the text is one document.
 
     Raises:
         CorpusError: the text has fewer than `context + 1` tokens.
@@ -106,6 +115,7 @@ class Batches:
     context: int
     vocab_size: int
     config: TrainConfig
+    end: int | None = None
 
     def __post_init__(self) -> None:
         require_window(len(self.tokens), self.context)
@@ -115,12 +125,11 @@ class Batches:
         length = context_length(step, self.context, self.config)
         return self.config.batch * self.config.accumulate * (self.context // length)
 
-    def batch(self, step: int, part: slice = slice(None)) -> Batch:
+    def batch(self, step: int) -> Batch:
         """The batch of an update.
 
         Args:
             step: the update's number, from 0.
-            part: which of its rows; a row does not depend on the part.
         """
         length, first = self._phase(step)
         rows = self.rows(step)
@@ -130,24 +139,34 @@ class Batches:
         is_run = (number + 1) * share // _ONE > runs_before
         starts, passes = self._places(number - runs_before, length)
         starts[is_run], passes[is_run] = -1, 0
-        copies, copy_targets, ignored = self._runs(step, int(is_run.sum()), length)
+        copies, copy_targets = self._runs(step, int(is_run.sum()), length)
 
-        text_rows = np.flatnonzero(~is_run[part])
-        run_rows = np.flatnonzero(is_run[part])
-        tokens = torch.empty(len(is_run[part]), length + 1, dtype=torch.int64)  # (R, T + 1)
-        spans = starts[part][text_rows, None] + np.arange(length + 1)
-        tokens[text_rows] = torch.from_numpy(self.tokens[spans].astype(np.int64))
-        ids, targets = tokens[:, :-1], tokens[:, 1:].clone()
-        if len(run_rows):
-            mine = (np.cumsum(is_run) - 1)[part][run_rows]
-            tokens[run_rows], targets[run_rows] = copies[mine], copy_targets[mine]
+        tokens = torch.empty(rows, length + 1, dtype=torch.int64)  # (R, T + 1)
+        spans = starts[~is_run, None] + np.arange(length + 1)
+        tokens[~is_run] = torch.from_numpy(self.tokens[spans].astype(np.int64))
+        tokens[is_run] = copies
+        targets = tokens[:, 1:].clone()
+        targets[is_run] = copy_targets
         return Batch(
-            ids=ids,
+            ids=tokens[:, :-1],
             targets=targets,
-            counted=rows * length - ignored,
-            starts=starts[part],
-            passes=passes[part],
+            weights=self._weights(step, tokens) * (targets != IGNORED),
+            starts=starts,
+            passes=passes,
         )
+
+    def _weights(self, step: int, tokens: Tensor) -> Tensor:
+        """What each target counts in the loss, ``(R, T)``, as if none were ignored."""
+        if not is_focused(step, self.config):
+            return torch.ones(tokens[:, 1:].shape)
+        returning = _returning(tokens, self.end)[:, 1:] & self._rare[tokens[:, 1:]]
+        return torch.where(returning, 1.0, _UNFOCUSED)
+
+    @cached_property
+    def _rare(self) -> Tensor:
+        """Which tokens are rare in the text, ``(V,)`` bool."""
+        counts = np.bincount(self.tokens, minlength=self.vocab_size)
+        return torch.from_numpy(counts < _RARE * len(self.tokens))
 
     def _phase(self, step: int) -> tuple[int, int]:
         """The length of an update's windows, and the first update that has it."""
@@ -172,11 +191,11 @@ class Batches:
             starts[here] = shift + length * permuted(place[here], windows, mix(*key, _ORDER))
         return starts, passes
 
-    def _runs(self, step: int, count: int, length: int) -> tuple[Tensor, Tensor, int]:
-        """All random spans of an update: tokens, targets, and how many of those are ignored."""
+    def _runs(self, step: int, count: int, length: int) -> tuple[Tensor, Tensor]:
+        """All random spans of an update: tokens and targets."""
         if count == 0:
             empty = torch.empty(0, length + 1, dtype=torch.int64)
-            return empty, empty[:, 1:], 0
+            return empty, empty[:, 1:]
         generator = torch.Generator().manual_seed(mix(self.config.seed, step, _RUNS))
         least, most = max(1, length // 8), max(1, length // 2)
         sizes = torch.randint(least, most + 1, (count, 1), generator=generator)
@@ -185,12 +204,24 @@ class Batches:
         rows = spans.gather(1, position % sizes)  # (count, T + 1)
         # The first copy, and the first token of the second, can't be predicted.
         targets = rows[:, 1:].masked_fill(position[:-1] < sizes, IGNORED)
-        return rows, targets, int(sizes.sum())
+        return rows, targets
+
+
+def _returning(tokens: Tensor, end: int | None) -> Tensor:
+    """Which tokens ``(R, N)`` stand in the same document of their row before."""
+    documents_before = torch.zeros_like(tokens) if end is None else _documents(tokens, end)
+    pairs, order = (documents_before * (tokens.max() + 1) + tokens).sort(dim=-1, stable=True)
+    again = torch.zeros_like(pairs, dtype=torch.bool)
+    again[:, 1:] = pairs[:, 1:] == pairs[:, :-1]
+    return torch.empty_like(again).scatter_(-1, order, again)
+
+
+def _documents(ids: Tensor, end: int) -> Tensor:
+    """The number of each token's document in its row; an end token belongs to what it ends."""
+    ends = ids == end
+    return ends.cumsum(-1) - ends.long()
 
 
 def document_mask(ids: Tensor, end: int | None) -> Mask | None:
     """Keep the documents of each row apart; an end token belongs to the document that it ends."""
-    if end is None:
-        return None
-    ends = ids == end
-    return documents(ends.cumsum(-1) - ends.long())
+    return None if end is None else documents(_documents(ids, end))

@@ -64,6 +64,11 @@ class TrainConfig:
     ramp: float = option(
         0.45, "share of the updates over which windows double thrice, from an eighth of the context"
     )
+    focus: float = option(
+        0.0,
+        "share of the updates, the first, in which a token counts a tenth in the loss unless it is "
+        "rare in the text and stands in the same document before (heads that copy)",
+    )
     document_mask: bool = option(
         default=False, text="keep attention within a document, where a window holds more than one"
     )
@@ -109,7 +114,7 @@ class TrainConfig:
         for name in ("learning_rate", "clip"):
             require_number(self, name, above=0.0)
         require_number(self, "weight_decay", least=0.0)
-        for name in ("final", "ramp", "decay"):
+        for name in ("final", "ramp", "decay", "focus"):
             require_number(self, name, least=0.0, most=1.0)
         for name in ("beta1", "beta2", "repeats"):
             require_number(self, name, least=0.0, below=1.0)

@@ -24,7 +24,7 @@ from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.packed_corpus import Corpus, open_corpus
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainState
-from regard.gpt.training.schedule import context_length, learning_rate
+from regard.gpt.training.schedule import context_length, is_focused, learning_rate
 from regard.gpt.training.setup import Setup, TrainingArguments, equal_facts, make_batches
 
 _FREE = {"evaluate_every", "keep_every", "parallel"}
@@ -155,7 +155,7 @@ def _require_same_recipe(
 
     `evaluate_every`, `keep_every` and `parallel` may change; so may `steps`, as long as the updates
     that were made would have been the same: with the schedule ``wsd``, before the learning rate
-    falls and after the ramp has ended.
+    falls and after the ramp has ended, and without a focus.
 
     Args:
         step: updates made.
@@ -206,4 +206,9 @@ def _require_steps(step: int, context: int, before: TrainConfig, now: TrainConfi
             raise CheckpointError(
                 f"{what}: by ramp={before.ramp} the windows of update {number + 1}, which was "
                 "made, would have been others; a training run with ramp=0 can be made longer"
+            )
+        if is_focused(number, before) != is_focused(number, now):
+            raise CheckpointError(
+                f"{what}: by focus={before.focus} the loss of update {number + 1}, which was made, "
+                "would have been another; a training run with focus=0 can be made longer"
             )

@@ -1,4 +1,4 @@
-"""The schedules of the learning rate and of the context length."""
+"""The schedules of the learning rate, of the context length and of the focus."""
 
 from __future__ import annotations
 
@@ -63,3 +63,14 @@ def context_length(step: int, context: int, config: TrainConfig) -> int:
     ramp = config.ramp * config.steps
     doublings = 3 if step >= ramp else int(3 * step / ramp)
     return max(min(2, context), context >> (3 - doublings))
+
+
+def is_focused(step: int, config: TrainConfig) -> bool:
+    """Whether an update belongs to the first share `config.focus` of all.
+
+    >>> from regard.gpt import TrainConfig
+    >>> recipe = TrainConfig(steps=20, warmup=0, focus=0.1)
+    >>> [is_focused(step, recipe) for step in (0, 1, 2)]
+    [True, True, False]
+    """
+    return step < config.focus * config.steps

@@ -182,7 +182,11 @@ def _setup(
 def make_batches(corpus: Corpus, gpt: GPTConfig, config: TrainConfig) -> Batches:
     """The batches of a training run."""
     return Batches(
-        tokens=corpus.training, context=gpt.context, vocab_size=gpt.vocab_size, config=config
+        tokens=corpus.training,
+        context=gpt.context,
+        vocab_size=gpt.vocab_size,
+        config=config,
+        end=corpus.tokenizer.end,
     )
 
 
