@@ -66,6 +66,9 @@ def test_a_run_can_be_made_longer_before_its_learning_rate_falls(tmp_path):
     interrupt(tmp_path / "n", 8, config=config)
     with pytest.raises(CheckpointError, match="the learning rate of update 7, which was made"):
         resume(tmp_path / "n", config=longer)
+    interrupt(tmp_path / "f", 4, config=replace(config, focus=0.2))
+    with pytest.raises(CheckpointError, match=r"by focus=0\.2 the loss of update 3"):
+        resume(tmp_path / "f", config=replace(config, focus=0.2, steps=20))
     interrupt(tmp_path / "o", 4, config=replace(config, ramp=0.5))
     with pytest.raises(CheckpointError, match=r"by ramp=0\.5 the windows of update 4"):
         resume(tmp_path / "o", config=replace(config, ramp=0.5, steps=20))

@@ -12,6 +12,7 @@ from regard.gpt._fields import (
     require_flag,
     require_number,
 )
+from regard.gpt.config import INITIAL_STD
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
@@ -64,6 +65,11 @@ class TrainConfig:
     ramp: float = option(
         0.45, "share of the updates over which windows double thrice, from an eighth of the context"
     )
+    embedding_std: float = option(
+        INITIAL_STD,
+        "standard deviation of the first token embeddings; with 1/sqrt(dim), rows of about length "
+        "1, tokens stay apart and heads that copy form sooner",
+    )
     focus: float = option(
         0.0,
         "share of the updates, the first, in which a token counts a tenth in the loss unless it is "
@@ -111,7 +117,7 @@ class TrainConfig:
         for name in ("warmup", "keep_every", "record_every"):
             require_count(self, name, least=0)
         require_count(self, "seed", least=0, most=2**63 - 1)  # the range of torch's generators
-        for name in ("learning_rate", "clip"):
+        for name in ("learning_rate", "clip", "embedding_std"):
             require_number(self, name, above=0.0)
         require_number(self, "weight_decay", least=0.0)
         for name in ("final", "ramp", "decay", "focus"):
