@@ -12,9 +12,6 @@ from typing import Literal, Self
 
 from regard.gpt._fields import option, require_choice, require_count, require_flag, require_number
 
-INITIAL_STD = 0.02
-"""Standard deviation of a GPT's first weights, as in GPT-2."""
-
 GPT2Size = Literal["small", "medium", "large", "xl"]
 
 # Layers, heads, dim: "Language Models are Unsupervised Multitask Learners" (Radford et al., 2019),

@@ -22,7 +22,7 @@ from regard import Mask, Pattern, attention, attention_with_pattern, causal, win
 from regard._shapes import Float, Int
 from regard.gpt._linear import Embedding, Linear, linear
 from regard.gpt.cache import GPTCache
-from regard.gpt.config import INITIAL_STD, GPTConfig
+from regard.gpt.config import GPTConfig
 from regard.gpt.tokenizer import Tokenizer
 from regard.nn import KVCache, Rotation
 
@@ -210,9 +210,9 @@ class GPT(nn.Module):
             elif name == "wpe.weight":
                 nn.init.normal_(parameter, std=0.01)
             elif name.endswith("c_proj.weight"):
-                nn.init.normal_(parameter, std=INITIAL_STD / sqrt(2 * self.config.layers))
+                nn.init.normal_(parameter, std=0.02 / sqrt(2 * self.config.layers))
             else:
-                nn.init.normal_(parameter, std=INITIAL_STD)
+                nn.init.normal_(parameter, std=0.02)
 
     def forward(
         self,

@@ -59,7 +59,6 @@ def test_a_gpt_config_names_the_field_that_is_wrong(change, message):
         ({"final": 1.5}, r"TrainConfig\.final is 1\.5; expected a number >= 0\.0 and <= 1\.0"),
         ({"repeats": 1.0}, r"TrainConfig\.repeats is 1\.0"),
         ({"focus": -0.1}, r"TrainConfig\.focus is -0\.1; expected a number >= 0\.0 and <= 1\.0"),
-        ({"embedding_std": 0.0}, r"TrainConfig\.embedding_std is 0\.0; expected a number > 0\.0"),
         ({"validation": 0.0}, r"TrainConfig\.validation is 0\.0"),
         ({"seed": 2**63}, r"TrainConfig\.seed is \d+; expected a whole number >= 0 and <= \d+"),
         ({"tokenizer": "words"}, r"tokenizer is 'words'; expected bpe or char"),

@@ -26,6 +26,7 @@ IGNORED = -100
 _ONE = 1 << 20  # a share of rows is a whole number of 1/_ONE
 _RARE = 3e-3  # of all tokens of the text, at most: the share of a rare token
 _UNFOCUSED = 0.1  # weight in the loss of a target outside of what `TrainConfig.focus` is for
+_COUNTED = 1 << 20  # tokens that are counted at once: a copy of all may not fit into memory
 _ORDER, _SHIFT, _RUNS = range(3)  # keys of random numbers, by use
 
 
@@ -56,7 +57,9 @@ class Batch:
     starts: NDArray[np.int64]
     passes: NDArray[np.int64]
 
-    def split(self, accumulate: int, *, rank: int, ranks: int) -> list[tuple[Tensor, ...]]:
+    def split(
+        self, accumulate: int, *, rank: int, ranks: int
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Ids, targets and weights of each of a rank's forward passes; all weights sum to 1.
 
         Every rank makes as many, since ranks wait for each other. A pass has the rows that it has
@@ -71,10 +74,9 @@ class Batch:
         rows = len(self.ids)
         each = rows // accumulate
         own = slice(rank * rows // ranks, (rank + 1) * rows // ranks)  # differ by a row at most
-        parts = (self.ids[own], self.targets[own], self.weights[own] / self.weights.sum())
-        passes = (
-            list(zip(*(part.split(each) for part in parts), strict=True)) if len(parts[0]) else []
-        )
+        ids, targets = self.ids[own].split(each), self.targets[own].split(each)
+        weights = (self.weights[own] / self.weights.sum()).split(each)
+        passes = list(zip(ids, targets, weights, strict=True)) if len(self.ids[own]) else []
         idle = self.ids.new_zeros(1, self.ids.shape[1])
         most = -(-rows // ranks)
         missing = -(-most // each) - len(passes)
@@ -165,7 +167,10 @@ class Batches:
     @cached_property
     def _rare(self) -> Tensor:
         """Which tokens are rare in the text, ``(V,)`` bool."""
-        counts = np.bincount(self.tokens, minlength=self.vocab_size)
+        counts = np.zeros(self.vocab_size, dtype=np.int64)
+        for start in range(0, len(self.tokens), _COUNTED):
+            part = self.tokens[start : start + _COUNTED]
+            counts += np.bincount(part, minlength=self.vocab_size)
         return torch.from_numpy(counts < _RARE * len(self.tokens))
 
     def _phase(self, step: int) -> tuple[int, int]:

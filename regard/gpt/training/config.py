@@ -12,7 +12,6 @@ from regard.gpt._fields import (
     require_flag,
     require_number,
 )
-from regard.gpt.config import INITIAL_STD
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
@@ -65,15 +64,10 @@ class TrainConfig:
     ramp: float = option(
         0.45, "share of the updates over which windows double thrice, from an eighth of the context"
     )
-    embedding_std: float = option(
-        INITIAL_STD,
-        "standard deviation of the first token embeddings; with 1/sqrt(dim), rows of about length "
-        "1, tokens stay apart and heads that copy form sooner",
-    )
     focus: float = option(
         0.0,
         "share of the updates, the first, in which a token counts a tenth in the loss unless it is "
-        "rare in the text and stands in the same document before (heads that copy)",
+        "rare in the text and stands in the same document before",
     )
     document_mask: bool = option(
         default=False, text="keep attention within a document, where a window holds more than one"
@@ -117,7 +111,7 @@ class TrainConfig:
         for name in ("warmup", "keep_every", "record_every"):
             require_count(self, name, least=0)
         require_count(self, "seed", least=0, most=2**63 - 1)  # the range of torch's generators
-        for name in ("learning_rate", "clip", "embedding_std"):
+        for name in ("learning_rate", "clip"):
             require_number(self, name, above=0.0)
         require_number(self, "weight_decay", least=0.0)
         for name in ("final", "ramp", "decay", "focus"):

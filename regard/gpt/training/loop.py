@@ -318,9 +318,9 @@ class TrainStep:
         _seed(mix(self.config.seed, step, *rank), self._device)
         passes = batch.split(self.config.accumulate, rank=self.ranks.rank, ranks=self.ranks.size)
         losses = []
-        for number, part in enumerate(passes, 1):
+        for number, (ids, targets, weights) in enumerate(passes, 1):
             with self.parallel.gradient_sync(enabled=number == len(passes)):
-                losses.append(self._backward(*part))
+                losses.append(self._backward(ids, targets, weights))
         clipped = torch.nn.utils.clip_grad_norm_(self._parameters, self.config.clip)
         norm = self.parallel.full_norm(clipped)
         total = self.ranks.sum(sum(losses, losses[0].new_zeros(())))
@@ -336,9 +336,9 @@ class TrainStep:
         self.optimizer.zero_grad()
         return loss, size
 
-    def _backward(self, *batch: Tensor) -> Tensor:
-        """Add the gradient of a pass, given as ids, targets and weights; its share of the loss."""
-        ids, targets, weights = (_to(part, self._device) for part in batch)  # (R, T) each
+    def _backward(self, ids: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Add the gradient of a pass; its share of the loss."""
+        ids, targets, weights = (_to(part, self._device) for part in (ids, targets, weights))
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self.bfloat16):
             logits = self.forward(ids, mask=document_mask(ids, self.end))  # (R, T, V)
         losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from regard._files import require_writable
-from regard.gpt.config import INITIAL_STD, GPTConfig
+from regard.gpt.config import GPTConfig
 from regard.gpt.model import GPT
 from regard.gpt.training._console import print_line
 from regard.gpt.training._folder_lock import FolderLock
@@ -151,8 +151,6 @@ def _setup(
         batches = make_batches(corpus, gpt, config)
         torch.manual_seed(config.seed)
         model = GPT(gpt).to(args.device).train()
-        with torch.no_grad():
-            model.wte.weight.mul_(config.embedding_std / INITIAL_STD)
         machine = this_machine(args.device)
         decisions = {
             "bfloat16": bfloat16(config.precision, machine, dim=gpt.dim),
