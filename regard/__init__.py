@@ -24,7 +24,17 @@ with quiet_interrupts() if is_command() else nullcontext():  # torch takes secon
     )
     from regard.mask import Mask, causal, dense, documents, hide, intervals, padding, prefix, window
     from regard.pattern import Pattern
-    from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+    from regard.pattern.readouts import (
+        Distance,
+        Entropy,
+        Image,
+        Mass,
+        Max,
+        MaxScore,
+        Offsets,
+        Received,
+        TopK,
+    )
     from regard.record import Layer, LinkWeights, Recording, load, record, use_in_transformers
     from regard.sdpa import scaled_dot_product_attention
     from regard.steps import Step, Steps, explain
@@ -44,6 +54,7 @@ __all__ = [
     "Mask",
     "Mass",
     "Max",
+    "MaxScore",
     "Offsets",
     "Pattern",
     "Received",

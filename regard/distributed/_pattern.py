@@ -141,7 +141,7 @@ class ShardedPattern(Readable):
         gatherings, failure = [], None
         try:
             gatherings = [gathering(readout, sizes, plan) for readout in readouts]
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, IndexError) as error:
             failure = error
         facts = {"the call": "read", "readouts": [repr(readout) for readout in readouts]}
         agree(plan.ring, facts, failure=failure)
@@ -162,7 +162,8 @@ def _sizes(plan: Plan) -> Sizes:
     """Sizes of the whole pattern."""
     problem = plan.problem
     lengths = plan.queries.length, plan.keys.length
-    return Sizes(problem.leading, *lengths, problem.exact_dtype, problem.query.device)
+    device = problem.query.device
+    return Sizes(problem.leading, *lengths, problem.exact_dtype, device, problem.group)
 
 
 def _gathered(

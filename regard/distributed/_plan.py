@@ -76,7 +76,8 @@ class Plan:
                     rows=cut,
                     sink=None,  # it is no key: it is taken in once, after all tiles
                 )
-                yield Tile(queries.local, queries.positions, keys.local, keys.positions, problem)
+                places = (queries.local, queries.positions, keys.local, keys.positions)
+                yield Tile(*places, problem, self.queries.length)
 
 
 def make_plan(

@@ -1,8 +1,8 @@
 """Merging readouts of tiles into those of the whole pattern.
 
 A readout's class defines what to read of a tile and how results are merged. Where they are gathered
-depends on its axes: along queries on the rank that holds them, along keys in sums that travel with
-the keys, anything else in sums over all ranks.
+depends on its axes: along queries on the rank that holds them; along keys in sums or maxima that
+travel with the keys; anything else in sums or maxima over all ranks.
 """
 
 from __future__ import annotations
@@ -69,12 +69,15 @@ class Gathering:
 
 
 class _AlongKeys(Gathering):
-    """Sums for keys, which travel with them."""
+    """Sums or maxima for keys, which travel with them."""
 
     def __init__(self, readout: Readout[Any, Any], sizes: Sizes, plan: Plan) -> None:
         own = replace(sizes, keys=plan.keys.size(plan.ring.rank))
         super().__init__(readout, own, plan)
-        self._sums = KeySums(plan.ring, lambda rank: sizes.heads * plan.keys.size(rank))
+        per_key = readout.begin(replace(sizes, keys=1)).numel()
+        self._sums = KeySums(
+            plan.ring, lambda rank: per_key * plan.keys.size(rank), readout.reduction
+        )
 
     def pass_on(self, owner: int) -> None:
         self._sums.add(owner, self.state.reshape(-1))
@@ -83,15 +86,15 @@ class _AlongKeys(Gathering):
         self.state = self.readout.begin(replace(self.sizes, keys=following))
 
     def finish(self) -> Any:
-        self.state = self._sums.wait().reshape(self.sizes.heads, self.sizes.keys)
+        self.state = self._sums.wait().reshape(self.readout.begin(self.sizes).shape)
         return super().finish()
 
 
 class _OverAll(Gathering):
-    """Sums that every rank has its part of."""
+    """Sums or maxima that every rank has its part of."""
 
     def finish(self) -> Any:
-        for sums in self.state if isinstance(self.state, tuple) else (self.state,):
-            if isinstance(sums, torch.Tensor):
-                self.plan.ring.sum(sums)
+        for part in self.state if isinstance(self.state, tuple) else (self.state,):
+            if isinstance(part, torch.Tensor):
+                self.plan.ring.reduce(part, self.readout.reduction)
         return super().finish()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -71,10 +72,11 @@ class Ring:
             dist.all_gather(gathered, numbers, group=self._group)
         return [one.cpu() for one in gathered]
 
-    def sum(self, tensor: Tensor) -> None:
-        """Add a tensor up over the ranks, in place."""
+    def reduce(self, tensor: Tensor, how: Literal["sum", "max"]) -> None:
+        """Reduce a tensor over the ranks, in place."""
+        operation = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}[how]
         with self.report_lost_rank():
-            dist.all_reduce(tensor, group=self._group)
+            dist.all_reduce(tensor, operation, group=self._group)
 
     @property
     def _device(self) -> torch.device:
@@ -154,9 +156,13 @@ class KeySums:
     Args:
         ring: the ranks.
         size: of each rank, how many numbers are summed up for it.
+        how: or of which the largest is kept.
     """
 
-    def __init__(self, ring: Ring, size: Callable[[int], int]) -> None:
+    def __init__(
+        self, ring: Ring, size: Callable[[int], int], how: Literal["sum", "max"] = "sum"
+    ) -> None:
+        self._combine = torch.maximum if how == "max" else torch.add
         self._ring = ring
         self._size = size
         self._transfer: Transfer | None = None
@@ -165,7 +171,8 @@ class KeySums:
     def add(self, owner: int, part: Tensor) -> None:
         """Add this rank's part for the keys of another, and send the sum on."""
         if self._transfer is not None:
-            part = self._transfer.wait().add_(part)
+            received = self._transfer.wait()
+            part = self._combine(received, part)
         if self._ring.size == 1:
             self._sums = part
         else:

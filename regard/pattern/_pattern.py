@@ -277,7 +277,8 @@ class Pattern(LinearOperator):
     ) -> tuple[Any, ...]:
         self._require_numbers()
         problem = self._problem
-        sizes = Sizes(problem.leading, problem.queries, problem.keys, self.dtype, self.device)
+        lengths = problem.queries, problem.keys
+        sizes = Sizes(problem.leading, *lengths, self.dtype, self.device, problem.group)
         return take(readouts, problem, sizes, self._logsumexp, columns)
 
     def _require_numbers(self) -> None:

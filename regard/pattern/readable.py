@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from regard.pattern.readouts import (
     Image,
     Mass,
     Max,
+    MaxScore,
     Offsets,
     Readout,
     Received,
@@ -45,13 +46,23 @@ class Readable(ABC):
         """Find the k strongest keys of each query: weights and positions ``(..., L, k)``."""
         return self.read(TopK(k))[0]
 
-    def received(self) -> Float[Tensor, "*b S"]:
-        """Sum what each key receives over the queries."""
-        return self._tensor(Received())
+    def received(
+        self,
+        reduce: Literal["sum", "mean", "max"] = "sum",
+        *,
+        queries: int | slice | Sequence[int] | None = None,
+        grouped: bool = False,
+    ) -> Float[Tensor, "*b S"]:
+        """Sum what each key receives over the queries; see `readouts.Received`."""
+        return self._tensor(Received(reduce, queries, grouped))
 
     def max(self) -> Float[Tensor, "*b L"]:
         """Find the largest weight of each row."""
         return self._tensor(Max())
+
+    def max_score(self) -> Float[Tensor, "*b L"]:
+        """Find the largest scaled score of each row; see `readouts.MaxScore`."""
+        return self._tensor(MaxScore())
 
     def entropy(self) -> Float[Tensor, "*b L"]:
         """Compute the entropy of each row, in nats."""

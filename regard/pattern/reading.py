@@ -5,7 +5,8 @@ The kernels are those in C++ on a CPU and those in Triton on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +38,10 @@ def take(
         logsumexp: of each row, heads numbered through; None to compute it in the same pass.
         columns: the keys to stay within, for which the log-sum-exp must be given.
     """
+    restricted = {i: readout.restricted(sizes.queries) for i, readout in enumerate(readouts)}
+    apart = {i: part for i, part in restricted.items() if part is not None}
+    if apart:
+        return _take_apart(readouts, apart, problem, sizes, logsumexp, columns)
     reader, specs = _kernel_specs(readouts, problem, sizes)
     from_kernel = iter(
         reader.read(problem, list(specs.values()), logsumexp, columns) if specs else ()
@@ -46,6 +51,29 @@ def take(
     return tuple(
         readout.from_kernel(next(from_kernel), sizes) if i in specs else next(streamed)
         for i, readout in enumerate(readouts)
+    )
+
+
+def _take_apart(
+    readouts: Sequence[Readout[Any, Any]],
+    apart: Mapping[int, tuple[Readout[Any, Any], Tensor]],
+    problem: Problem,
+    sizes: Sizes,
+    logsumexp: Tensor | None,
+    columns: slice | None,
+) -> tuple[Any, ...]:
+    """Take those that leave queries out of the others alone, and the rest together."""
+    rest = [readout for i, readout in enumerate(readouts) if i not in apart]
+    together = iter(take(rest, problem, sizes, logsumexp, columns) if rest else ())
+
+    def of_queries(readout: Readout[Any, Any], index: Tensor) -> Any:
+        index = index.to(sizes.device)
+        known = None if logsumexp is None else logsumexp[:, index]
+        fewer = replace(sizes, queries=index.numel())
+        return take([readout], problem.at(index), fewer, known, columns)[0]
+
+    return tuple(
+        of_queries(*apart[i]) if i in apart else next(together) for i in range(len(readouts))
     )
 
 

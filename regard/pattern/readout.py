@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from regard._shapes import Int
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.stream import WeightBlock
 from regard.problem import Problem
@@ -31,6 +32,8 @@ class Sizes:
     keys: int
     dtype: torch.dtype
     device: torch.device
+    group: int | None = None
+    """How many heads after one another share a key head; None if they were picked one by one."""
 
     @property
     def heads(self) -> int:
@@ -49,7 +52,20 @@ class Sizes:
     def restore(self, result: Tensor) -> Tensor:
         """Give ``(N, ...)`` its leading dimensions back; fractions come in the pattern's dtype."""
         dtype = self.dtype if result.is_floating_point() else result.dtype
-        return result.to(dtype).reshape(*self.leading, *result.shape[1:])
+        return result.to(dtype).reshape((*self.leading, *result.shape[1:]))
+
+    def grouped(self) -> Sizes:
+        """Of a result with one entry for each key head.
+
+        Raises:
+            ValueError: if heads were picked, or there is no axis of them.
+        """
+        if self.group is None:
+            raise ValueError(
+                "grouped=True needs all heads that share a key, but this pattern is of picked "
+                "heads; read the whole pattern, then index the result"
+            )
+        return replace(self, leading=(*self.leading[:-1], self.leading[-1] // self.group))
 
 
 class Tile(NamedTuple):
@@ -67,6 +83,8 @@ class Tile(NamedTuple):
     keys: slice
     """Their positions."""
     problem: Problem
+    length: int
+    """Queries of the whole sequence."""
 
 
 class Readout(ABC, Generic[State, Result]):
@@ -76,10 +94,13 @@ class Readout(ABC, Generic[State, Result]):
     set in float64, the rest follows from `axes`.
     """
 
-    axes: ClassVar[tuple[str, ...]] = ()
-    """Names of the result's axes, those of batch and head left out."""
     kind: ClassVar[Kind | None] = None
     """Which of the kernels' reductions it is; None: it is streamed."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the result's axes, those of batch and head left out."""
+        return ()
 
     @property
     def title(self) -> str:
@@ -97,6 +118,10 @@ class Readout(ABC, Generic[State, Result]):
     def finish(self, state: State, sizes: Sizes) -> Result:
         """Turn what was accumulated into the result."""
         return cast("Result", sizes.restore(cast("Tensor", state)))
+
+    def restricted(self, queries: int) -> tuple[Readout[Any, Any], Int[Tensor, "l"]] | None:  # noqa: ARG002 - for those that leave some out
+        """Say what to read of which queries instead, with the same result; None reads of all."""
+        return None
 
     # By kernels
 
@@ -125,10 +150,16 @@ class Readout(ABC, Generic[State, Result]):
     def merge(self, state: State, tile: Tile, results: tuple[Any, ...]) -> None:
         """Take in the results of what `of_tile` names; a class without it is read in one process.
 
-        By `axes`, a state lies with the queries of a rank, or is one tensor ``(N, S)`` of sums that
-        travels with the keys, or, with neither among them, holds sums over all ranks.
+        By `axes`, a state lies with the queries of a rank, or is one tensor ``(N, ..., S)`` that
+        travels with the keys, or, with neither among them, is reduced over all ranks; the latter
+        two by `reduction`.
         """
         raise NotImplementedError
+
+    @property
+    def reduction(self) -> Literal["sum", "max"]:
+        """How the states of several ranks become one, where `axes` names no queries."""
+        return "sum"
 
     @property
     def is_mergeable(self) -> bool:
@@ -144,3 +175,13 @@ def check_readout(readout: object) -> None:
     """
     if not isinstance(readout, Readout):
         raise TypeError(f"{readout!r} is not a readout; regard.pattern.readouts has them")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Check that an argument is one of some words.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, but is {value!r}")

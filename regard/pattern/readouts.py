@@ -21,8 +21,10 @@ from regard._shapes import Float, Int
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.mask.rows import Rows
 from regard.pattern.image import Image
+from regard.pattern.max_score import MaxScore
 from regard.pattern.ordered import add_rows, totals
 from regard.pattern.readout import Readout, Sizes, Tile
+from regard.pattern.received import Received
 from regard.pattern.stream import WeightBlock
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "Image",
     "Mass",
     "Max",
+    "MaxScore",
     "Offsets",
     "Readout",
     "Received",
@@ -126,23 +129,6 @@ class Max(Readout["Tensor", "Tensor"]):
         """Take the larger."""
         rows = state[:, tile.local_queries]
         rows.copy_(torch.maximum(rows, results[0]))
-
-
-@dataclass(frozen=True)
-class Received(Readout["Tensor", "Tensor"]):
-    """What each key receives, summed over the queries: ``(..., S)``."""
-
-    axes = ("key",)
-    kind = Kind.RECEIVED
-
-    def add(self, state: Tensor, block: WeightBlock) -> None:
-        """Sum the block's columns."""
-        received = state[block.heads, block.columns]
-        received.copy_(add_rows(received, block.weights))
-
-    def merge(self, state: Tensor, tile: Tile, results: tuple[Any, ...]) -> None:
-        """Add what other queries give."""
-        state[:, tile.local_keys] += results[0]
 
 
 @dataclass(frozen=True)

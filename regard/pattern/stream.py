@@ -8,8 +8,9 @@ Axes: heads are numbered through, n of them in a block; R rows and C columns of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -52,6 +53,8 @@ class WeightBlock:
     """Where each query sits among the keys; m is n, or 1 where the heads agree."""
     has_nan: bool
     """Whether some row is NaN, as far as it sees."""
+    scaled: Callable[[], Float[Tensor, "n R C"]]
+    """Computes scale · q·k, of hidden keys as well: before softcap, bias and mask."""
 
     @staticmethod
     def seen(log_weights: Float[Tensor, "..."]) -> Bool[Tensor, "..."]:
@@ -135,6 +138,7 @@ def _block(
         logsumexp=logsumexp,
         positions=part.rows.positions[:, 0, rows],
         has_nan=has_nan,
+        scaled=partial(_scaled, part, rows, columns),
     )
 
 
@@ -150,13 +154,13 @@ def _cut(block: WeightBlock, within: slice) -> WeightBlock | None:
         columns=slice(low, high),
         weights=block.weights[..., at],
         log_weights=block.log_weights[..., at],
+        scaled=lambda: block.scaled()[..., at],
     )
 
 
 def _scores(part: Problem, rows: slice, columns: slice) -> Float[Tensor, "n R C"]:
     """Everything up to the softmax, −∞ for hidden keys."""
-    key = part.key[:, 0, columns]
-    scores = dot_products(part.query[:, 0, rows] * part.scale, key)
+    scores = _scaled(part, rows, columns)
     if part.softcap is not None:
         scores.div_(part.softcap).tanh_().mul_(part.softcap)
     bias = total_bias(part, rows, columns)
@@ -164,6 +168,10 @@ def _scores(part: Problem, rows: slice, columns: slice) -> Float[Tensor, "n R C"
         scores += bias[:, 0]
     _hide(scores, part, rows, columns, -torch.inf)
     return scores
+
+
+def _scaled(part: Problem, rows: slice, columns: slice) -> Float[Tensor, "n R C"]:
+    return dot_products(part.query[:, 0, rows] * part.scale, part.key[:, 0, columns])
 
 
 def _norms(

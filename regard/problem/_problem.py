@@ -57,6 +57,13 @@ class Problem:
         return self.query.shape[0], self.query.shape[1]
 
     @property
+    def group(self) -> int | None:
+        """How many query heads share a key head; None where heads were picked by `select`."""
+        if not self.leading or self.leading[-1] != self.heads[1]:
+            return None
+        return self.heads[1] // max(self.key.shape[1], 1)
+
+    @property
     def queries(self) -> int:
         """L."""
         return self.query.shape[-2]

@@ -4,14 +4,23 @@ import functools
 
 import pytest
 import torch
-from support.definitions import distance, entropy, largest, of_each_head, offsets, received
-from support.ring import MARKED, PROBLEMS, READ, ROUNDING, exact
+from support.definitions import (
+    distance,
+    entropy,
+    largest,
+    max_score,
+    of_each_head,
+    offsets,
+    received,
+    received_by,
+)
+from support.ring import MARKED, PROBLEMS, READ, ROUNDING, SOME, exact
 
 # Readouts are summed up in float64; what is off is a weight, by the rounding of its score, times
 # the length of a row at most, or a distance in it.
 FACTOR = 32
 
-OF_ONE_AXIS = ("Max", "Entropy", "Distance", "Mass", "Received", "SquaredWeights")
+OF_ALL = ("Offsets", "Image", "MaxScore of heads")
 
 
 @functools.cache
@@ -19,13 +28,20 @@ def defined(name):
     """Every readout but the strongest keys, by its definition."""
     problem = exact(name)
     weights = problem.exact.weights
+    every = range(weights.shape[-2])
+    some = every[SOME]
     rows, columns = (shares(n, size) for n, size in zip((7, 11), weights.shape[-2:], strict=True))
     return {
         "Max": of_each_head(largest, problem),
+        "MaxScore": max_score(problem),
+        "MaxScore of heads": max_score(problem).amax(-1),
         "Entropy": of_each_head(entropy, problem),
         "Distance": of_each_head(distance, problem),
         "Mass": weights[..., list(MARKED)].sum(-1),
         "Received": of_each_head(received, problem),
+        "Received of some": received_by(problem, "sum", some, 1),
+        "mean Received": received_by(problem, "mean", some, 1),
+        "most Received": received_by(problem, "max", every, 1),
         "Offsets": of_each_head(offsets, problem, 9, per_head=[problem.visible]),
         "Image": rows @ weights @ columns.mT,
         "SquaredWeights": weights.square().sum(-1),
@@ -43,10 +59,10 @@ def shares(pixels, tokens):
 @pytest.mark.parametrize("name", READ)
 def test_every_readout_is_its_definition(world, name):
     for readout, result in defined(name).items():
-        if readout in OF_ONE_AXIS:  # of rows or of keys: each rank has its own
-            actual = world.whole(f"readouts {name}", readout, -1)
-        else:
+        if readout in OF_ALL:
             actual = world.common(f"readouts {name}", readout)
+        else:  # of rows or of keys: each rank has its own
+            actual = world.whole(f"readouts {name}", readout, -1)
         tolerance = FACTOR * ROUNDING[PROBLEMS[name].dtype]
         torch.testing.assert_close(
             actual.double(),

@@ -47,10 +47,7 @@ def read(problem):
     pattern = distributed.ShardedPattern(
         query, key, mask=problem.mask, **numbers, **problem.options
     )
-    results = pattern.read(*READOUTS)
-    actual = {
-        type(readout).__name__: result for readout, result in zip(READOUTS, results, strict=True)
-    }
+    actual = dict(zip(READOUTS, pattern.read(*READOUTS.values()), strict=True))
     top = actual.pop("TopK")
     return {**actual, "top weights": top.weights, "top positions": top.positions}
 

@@ -3,7 +3,9 @@
 Axes: B batch, H query heads, L queries, S keys.
 """
 
+import itertools
 import math
+import operator
 from fractions import Fraction
 
 import torch
@@ -84,3 +86,44 @@ def of_each_head(function, case, *options, per_head=()):
         ],
         dtype=torch.float64,
     )
+
+
+def max_score(case):
+    """The largest scale · q·k over the keys that are seen, −∞ where none is: (B, H, L)."""
+    batch, heads, queries, keys = case.visible.shape
+    scale = case.options.get("scale", case.query.shape[-1] ** -0.5)
+    group = heads // case.key.shape[1]
+    query, key = case.query.tolist(), case.key.tolist()
+    return torch.tensor(
+        [
+            [
+                [
+                    max(
+                        (
+                            scale * math.fsum(map(operator.mul, row, key[b][h // group][j]))
+                            for j in range(keys)
+                            if case.visible[b, h, i, j]
+                        ),
+                        default=-math.inf,
+                    )
+                    for i, row in enumerate(query[b][h])
+                ]
+                for h in range(heads)
+            ]
+            for b in range(batch)
+        ],
+        dtype=torch.float64,
+    ).reshape(batch, heads, queries)
+
+
+def received_by(case, reduce, queries, group):
+    """What each key receives of some queries, reduced over these and a group of heads."""
+    exact, visible = case.exact.weights, case.visible
+    batch, heads, _, keys = exact.shape
+    result = torch.zeros(batch, heads // group, keys, dtype=torch.float64)
+    for b, g, j in itertools.product(range(batch), range(heads // group), range(keys)):
+        places = itertools.product(range(g * group, (g + 1) * group), queries)
+        weights = [float(exact[b, h, i, j]) for h, i in places if visible[b, h, i, j]]
+        total = {"sum": math.fsum(weights), "max": max(weights, default=0.0)}
+        result[b, g, j] = total.get(reduce, total["sum"] / max(len(weights), 1))
+    return result

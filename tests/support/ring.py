@@ -115,17 +115,23 @@ PROBLEMS = {
 }
 
 MARKED = (0, 5, 20)
-READOUTS = (
-    regard.TopK(4),
-    regard.Max(),
-    regard.Entropy(),
-    regard.Distance(),
-    regard.Mass(MARKED),
-    regard.Received(),
-    regard.Offsets(9),
-    regard.Image(7, 11),
-    SquaredWeights(),
-)
+SOME = slice(5, -1)  # queries
+READOUTS = {
+    "TopK": regard.TopK(4),
+    "Max": regard.Max(),
+    "MaxScore": regard.MaxScore(),
+    "MaxScore of heads": regard.MaxScore("head"),
+    "Entropy": regard.Entropy(),
+    "Distance": regard.Distance(),
+    "Mass": regard.Mass(MARKED),
+    "Received": regard.Received(),
+    "Received of some": regard.Received(queries=SOME),
+    "mean Received": regard.Received("mean", SOME),
+    "most Received": regard.Received("max"),
+    "Offsets": regard.Offsets(9),
+    "Image": regard.Image(7, 11),
+    "SquaredWeights": SquaredWeights(),
+}
 # In which every readout has its keys, and nothing is drowned in rounding.
 READ = (
     "everything seen",
@@ -168,4 +174,11 @@ def exact(name):
         **numbers,
         **problem.options,
     )
-    return SimpleNamespace(query=query, exact=actual, visible=visible, positions=positions)
+    return SimpleNamespace(
+        query=query,
+        key=key,
+        options=problem.options,
+        exact=actual,
+        visible=visible,
+        positions=positions,
+    )

@@ -1,0 +1,154 @@
+"""What each key receives of the queries: added up, averaged, or at most.
+
+Axes: N heads numbered through, G key/value heads, L queries, S keys; a block has n heads, R rows,
+C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from regard._indices import check_indices, chosen
+from regard._shapes import Int
+from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.pattern.ordered import add_rows
+from regard.pattern.readout import Readout, Sizes, Tile, check_choice
+from regard.pattern.stream import WeightBlock
+
+__all__ = ["Received"]
+
+
+@dataclass(frozen=True)
+class Received(Readout["Tensor", "Tensor"]):
+    """What each key receives of the queries: ``(..., S)``.
+
+    Scores by which caches of keys are made smaller: the sum is that of H2O (Zhang et al. 2023,
+    arXiv:2306.14048, section 4), over the last w queries that of SnapKV (Li et al. 2024,
+    arXiv:2404.14469, section 4), the maximum that of KVzip (Kim et al. 2025, arXiv:2505.23416,
+    section 3).
+
+    Args:
+        reduce: ``"sum"`` over the queries; ``"mean"`` over those that see the key; ``"max"``. 0 for
+            a key that no query sees.
+        queries: an index, a slice or indices; None is all of them.
+        grouped: reduce over the query heads that share a key head as well: ``(..., G, S)``.
+
+    Example:
+        >>> import regard, torch
+        >>> x = torch.zeros(3, 1)
+        >>> pattern = regard.Pattern(x, x, mask=regard.causal())
+        >>> pattern.received()
+        tensor([1.8333, 0.8333, 0.3333])
+        >>> pattern.received("mean")
+        tensor([0.6111, 0.4167, 0.3333])
+        >>> pattern.received("max", queries=slice(-2, None))
+        tensor([0.5000, 0.5000, 0.3333])
+    """
+
+    axes = ("key",)
+
+    reduce: Literal["sum", "mean", "max"] = "sum"
+    queries: int | slice | Sequence[int] | None = None
+    grouped: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("reduce", self.reduce, ("sum", "mean", "max"))
+        object.__setattr__(self, "queries", check_indices("queries", self.queries))
+
+    @property
+    def reduction(self) -> Literal["sum", "max"]:
+        """Sums for the sum and for the mean."""
+        return "max" if self.reduce == "max" else "sum"
+
+    def begin(self, sizes: Sizes) -> Tensor:
+        """Start with nothing; beside the sums of a mean is how many weights they are of."""
+        self._result_sizes(sizes)
+        return sizes.zeros(*(2,) * (self.reduce == "mean"), sizes.keys)
+
+    def add(self, state: Tensor, block: WeightBlock) -> None:
+        """Reduce the block's columns."""
+        received = state[block.heads, ..., block.columns]
+        if self.reduce == "max":
+            received.copy_(torch.maximum(received, block.weights.amax(dim=1)))
+            return
+        sums = received[:, 0] if self.reduce == "mean" else received
+        sums.copy_(add_rows(sums, block.weights))
+        if self.reduce == "mean":
+            received[:, 1] += WeightBlock.seen(block.log_weights).sum(dim=1)
+
+    def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
+        """Reduce over the heads of a group, and divide a mean by its count."""
+        result = self._result_sizes(sizes)
+        if self.grouped:
+            state = state.unflatten(0, (result.heads, -1))
+            state = state.amax(dim=1) if self.reduce == "max" else state.sum(dim=1)
+        if self.reduce == "mean":
+            state = state[:, 0] / state[:, 1].clamp_min(1)
+        return result.restore(state)
+
+    def restricted(self, queries: int) -> tuple[Received, Int[Tensor, "l"]] | None:
+        """Read of the chosen queries alone."""
+        if self.queries is None:
+            return None
+        return replace(self, queries=None), self._index(queries)
+
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
+        """Sums are a kernel's."""
+        if self.reduce != "sum":
+            return None
+        return KernelSpec(kind=Kind.RECEIVED, shape=(sizes.keys,))
+
+    def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:
+        """Restore, or add up a group's."""
+        (received,) = tensors
+        return self.finish(received.double() if self.grouped else received, sizes)
+
+    def of_tile(self, state: Tensor, tile: Tile) -> tuple[Readout[Any, Any], ...]:  # noqa: ARG002 - Readout's signature
+        """Read of the tile's queries, those that are chosen; of a mean the count as well."""
+        queries: tuple[int, ...] | None = None
+        if self.queries is not None:
+            places = self._index(tile.length) - tile.queries.start
+            inside = (places >= 0) & (places < tile.problem.queries)
+            queries = tuple(places[inside].tolist())
+        if self.reduce == "mean":
+            return Received(queries=queries), _Seen(queries)
+        return (Received(self.reduce, queries),)
+
+    def merge(self, state: Tensor, tile: Tile, results: tuple[Any, ...]) -> None:
+        """Add what other queries give, or take the larger."""
+        received = state[..., tile.local_keys]
+        if self.reduce == "max":
+            received.copy_(torch.maximum(received, results[0]))
+        elif self.reduce == "mean":
+            received += torch.stack(results, dim=1)
+        else:
+            received += results[0]
+
+    def _index(self, queries: int) -> Int[Tensor, "l"]:
+        index = check_indices("queries", self.queries)
+        return torch.tensor(sorted({*chosen(index, queries, "queries")}), dtype=torch.int64)
+
+    def _result_sizes(self, sizes: Sizes) -> Sizes:
+        return sizes.grouped() if self.grouped else sizes
+
+
+@dataclass(frozen=True)
+class _Seen(Readout["Tensor", "Tensor"]):
+    """How many of some queries see each key: ``(..., S)``."""
+
+    axes = ("key",)
+
+    queries: tuple[int, ...] | None
+
+    def add(self, state: Tensor, block: WeightBlock) -> None:
+        state[block.heads, block.columns] += WeightBlock.seen(block.log_weights).sum(dim=1)
+
+    def restricted(self, queries: int) -> tuple[_Seen, Int[Tensor, "l"]] | None:  # noqa: ARG002 - Readout's signature
+        if self.queries is None:
+            return None
+        return _Seen(None), torch.tensor(self.queries, dtype=torch.int64)

@@ -1,0 +1,85 @@
+"""The readouts of the page of definitions, each against its definition on the oracle's weights."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.cases import cases
+from support.cpu_paths import way
+from support.definitions import max_score, received_by
+from support.draws import normal
+from support.patterns import flat
+
+import regard
+from regard.pattern.readouts import MaxScore, Received
+
+# By the kernels where they know it, or streamed with so many scores in a block.
+BLOCKS = st.sampled_from([None, 10, 300])
+
+
+QUERIES = (None, slice(-2, None), slice(1, None, 2), [0], [], [-1, 0, -1])
+
+
+@settings(max_examples=15)
+@given(cases(), BLOCKS, st.sampled_from(QUERIES), st.booleans())
+def test_every_readout_is_its_definition(case, block, queries, grouped):
+    every = torch.arange(case.query.shape[-2])
+    some = every if queries is None else every[queries].unique()
+    group = case.query.shape[1] // case.key.shape[1] if grouped else 1
+    scores = max_score(case)
+    expected = {
+        MaxScore(): scores,
+        MaxScore("head"): scores.amax(-1),
+        Received(): received_by(case, "sum", every.tolist(), 1),
+        **{
+            Received(reduce, tuple(some.tolist()), grouped): received_by(
+                case, reduce, some.tolist(), group
+            )
+            for reduce in ("sum", "mean", "max")
+        },
+    }
+    with way(block):
+        results = regard.Pattern(case.query, case.key, **case.options).read(*expected)
+    # A weight is off by the rounding of its score, relative to its size; sums multiply that.
+    tolerance = 8 * case.rounding * max(case.visible.shape[-2:])
+    for (readout, wanted), result in zip(expected.items(), results, strict=True):
+        torch.testing.assert_close(
+            result.double(), wanted, rtol=0, atol=tolerance, msg=lambda m, r=readout: f"{r}: {m}"
+        )
+
+
+@pytest.mark.parametrize("queries", QUERIES, ids=str)
+def test_queries_are_chosen_by_an_index(queries):
+    pattern = regard.Pattern(*torch.randn(2, 3, 7, 5))
+    weights = pattern.dense()
+    index = slice(None) if queries is None else queries
+    chosen = weights[:, torch.arange(7)[index].unique()]
+    torch.testing.assert_close(pattern.received(queries=queries), chosen.sum(1))
+
+
+def test_heads_that_were_picked_have_no_groups():
+    pattern = regard.Pattern(torch.randn(2, 6, 5, 7), torch.randn(2, 3, 11, 7))
+    assert pattern.received(grouped=True).shape == (2, 3, 11)
+    with pytest.raises(ValueError, match="read the whole pattern"):
+        pattern[0].received(grouped=True)
+
+
+def test_words_that_are_no_choice_are_refused():
+    with pytest.raises(ValueError, match="each must be one of 'query', 'head', but is 'row'"):
+        MaxScore("row")
+    with pytest.raises(ValueError, match="reduce must be one of 'sum', 'mean', 'max'"):
+        Received("median")
+
+
+READOUTS = (MaxScore(), MaxScore("head"), Received("mean"), Received("max", slice(3, 40), True))
+
+
+@pytest.mark.parametrize("block", [None, 2**11])
+def test_batch_entries_and_other_readouts_change_no_bit(block):
+    query, key = normal(3, 6, 31, 7), normal(3, 2, 41, 7, seed=1)
+    with way(block):
+        pattern = regard.Pattern(query, key, mask=regard.causal())
+        together = flat(pattern.read(*READOUTS))
+        for readout, result in zip(READOUTS, together, strict=True):
+            alone = regard.Pattern(query[1:2], key[1:2], mask=regard.causal())
+            assert torch.equal(alone.read(readout)[0], result[1:2]), readout
