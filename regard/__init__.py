@@ -25,14 +25,17 @@ with quiet_interrupts() if is_command() else nullcontext():  # torch takes secon
     from regard.mask import Mask, causal, dense, documents, hide, intervals, padding, prefix, window
     from regard.pattern import Pattern
     from regard.pattern.readouts import (
+        Blocks,
         Distance,
         Entropy,
         Image,
+        Lag,
         Mass,
         Max,
         MaxScore,
         Offsets,
         Received,
+        Spans,
         TopK,
     )
     from regard.record import Layer, LinkWeights, Recording, load, record, use_in_transformers
@@ -40,6 +43,7 @@ with quiet_interrupts() if is_command() else nullcontext():  # torch takes secon
     from regard.steps import Step, Steps, explain
 
 __all__ = [
+    "Blocks",
     "Distance",
     "Effects",
     "Entropy",
@@ -47,6 +51,7 @@ __all__ = [
     "Image",
     "Intervention",
     "InterventionError",
+    "Lag",
     "Layer",
     "LinkWeights",
     "LogProbability",
@@ -59,6 +64,7 @@ __all__ = [
     "Pattern",
     "Received",
     "Recording",
+    "Spans",
     "Step",
     "Steps",
     "TopK",

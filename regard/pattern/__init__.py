@@ -2,28 +2,36 @@
 
 from regard.pattern._pattern import Pattern
 from regard.pattern.readouts import (
+    Blocks,
     Distance,
     Entropy,
     Image,
+    Lag,
+    LagWeights,
     Mass,
     Max,
     MaxScore,
     Offsets,
     Received,
+    Spans,
     Top,
     TopK,
 )
 
 __all__ = [
+    "Blocks",
     "Distance",
     "Entropy",
     "Image",
+    "Lag",
+    "LagWeights",
     "Mass",
     "Max",
     "MaxScore",
     "Offsets",
     "Pattern",
     "Received",
+    "Spans",
     "Top",
     "TopK",
 ]

@@ -75,7 +75,7 @@ class Image(Readout[_Picture, "Tensor"]):
 
     def of_tile(self, state: _Picture, tile: Tile) -> tuple[Readout[Any, Any], ...]:
         """Draw the tile into the picture of the whole: pixels need not end where tiles do."""
-        return (_DrawnInto(self, state, tile),)
+        return (DrawnInto(self, state, tile),)
 
     def merge(self, state: _Picture, tile: Tile, results: tuple[Any, ...]) -> None:
         """Add nothing: the tile is drawn already."""
@@ -85,23 +85,26 @@ class Image(Readout[_Picture, "Tensor"]):
 
 
 @dataclass(frozen=True, eq=False)
-class _DrawnInto(Readout[_Picture, None]):
+class DrawnInto(Readout[Any, None]):
     """A tile, added to the picture of the whole."""
 
-    image: Image
-    picture: _Picture
+    image: Readout[Any, Any]
+    picture: Any
+    """Its state."""
     tile: Tile
 
-    def begin(self, sizes: Sizes) -> _Picture:  # noqa: ARG002 - Readout's signature
+    def begin(self, sizes: Sizes) -> Any:  # noqa: ARG002 - Readout's signature
+        """Start from the picture as it is."""
         return self.picture
 
-    def add(self, state: _Picture, block: WeightBlock) -> None:
+    def add(self, state: Any, block: WeightBlock) -> None:
+        """Draw a block in its place in the whole."""
         rows = _moved(block.rows, self.tile.queries.start)
         columns = _moved(block.columns, self.tile.keys.start)
         self.image.add(state, replace(block, rows=rows, columns=columns))
 
-    def finish(self, state: _Picture, sizes: Sizes) -> None:
-        pass
+    def finish(self, state: Any, sizes: Sizes) -> None:
+        """Leave it to the whole."""
 
 
 def _moved(span: slice, by: int) -> slice:

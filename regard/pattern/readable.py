@@ -11,17 +11,21 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from regard._shapes import Float
+from regard._shapes import Float, Int
 from regard.pattern.readouts import (
+    Blocks,
     Distance,
     Entropy,
     Image,
+    Lag,
+    LagWeights,
     Mass,
     Max,
     MaxScore,
     Offsets,
     Readout,
     Received,
+    Spans,
     Top,
     TopK,
 )
@@ -79,6 +83,21 @@ class Readable(ABC):
     def mass(self, keys: int | slice | Sequence[int] | Tensor) -> Float[Tensor, "*b L"]:
         """Compute the share of each row on a set of keys: an index, slice, indices or booleans."""
         return self._tensor(Mass(keys))
+
+    def spans(self, labels: Sequence[int] | Int[Tensor, "S"]) -> Float[Tensor, "*b L n"]:
+        """Compute the share of each row on each of many spans; see `readouts.Spans`."""
+        return self._tensor(Spans(labels))
+
+    def lag(self, d: int) -> LagWeights:
+        """Find the weight of each row exactly d tokens back; see `readouts.Lag`."""
+        result: LagWeights = self.read(Lag(d))[0]
+        return result
+
+    def blocks(
+        self, rows: int, columns: int, reduce: Literal["mean", "sum", "max"] = "mean"
+    ) -> Float[Tensor, "*b r c"]:
+        """Reduce each block of so many rows and columns to a number; see `readouts.Blocks`."""
+        return self._tensor(Blocks(rows, columns, reduce))
 
     def image(
         self,

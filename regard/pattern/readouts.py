@@ -20,17 +20,23 @@ from torch import Tensor
 from regard._shapes import Float, Int
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.mask.rows import Rows
+from regard.pattern.blocks import Blocks
 from regard.pattern.image import Image
+from regard.pattern.lag import Lag, LagWeights
 from regard.pattern.max_score import MaxScore
 from regard.pattern.ordered import add_rows, totals
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.received import Received
+from regard.pattern.spans import Spans
 from regard.pattern.stream import WeightBlock
 
 __all__ = [
+    "Blocks",
     "Distance",
     "Entropy",
     "Image",
+    "Lag",
+    "LagWeights",
     "Mass",
     "Max",
     "MaxScore",
@@ -38,6 +44,7 @@ __all__ = [
     "Readout",
     "Received",
     "Sizes",
+    "Spans",
     "Tile",
     "Top",
     "TopK",

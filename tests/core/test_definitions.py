@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import cases
 from support.cpu_paths import way
-from support.definitions import max_score, received_by
+from support.definitions import blocks, lag, max_score, received_by, spans
 from support.draws import normal
 from support.patterns import flat
 
 import regard
-from regard.pattern.readouts import MaxScore, Received
+from regard.pattern.readouts import Blocks, Lag, MaxScore, Received, Spans
 
 # By the kernels where they know it, or streamed with so many scores in a block.
 BLOCKS = st.sampled_from([None, 10, 300])
@@ -26,7 +26,7 @@ def test_every_readout_is_its_definition(case, block, queries, grouped):
     every = torch.arange(case.query.shape[-2])
     some = every if queries is None else every[queries].unique()
     group = case.query.shape[1] // case.key.shape[1] if grouped else 1
-    scores = max_score(case)
+    scores, labels = max_score(case), [(j * 5) % 4 - 1 for j in range(case.key.shape[-2])]
     expected = {
         MaxScore(): scores,
         MaxScore("head"): scores.amax(-1),
@@ -37,15 +37,33 @@ def test_every_readout_is_its_definition(case, block, queries, grouped):
             )
             for reduce in ("sum", "mean", "max")
         },
+        Spans(labels, 4): spans(case, labels, 4),
+        **{Blocks(3, 2, reduce): blocks(case, 3, 2, reduce) for reduce in ("sum", "mean", "max")},
+        **lags(case, every),
     }
     with way(block):
         results = regard.Pattern(case.query, case.key, **case.options).read(*expected)
     # A weight is off by the rounding of its score, relative to its size; sums multiply that.
     tolerance = 8 * case.rounding * max(case.visible.shape[-2:])
     for (readout, wanted), result in zip(expected.items(), results, strict=True):
-        torch.testing.assert_close(
-            result.double(), wanted, rtol=0, atol=tolerance, msg=lambda m, r=readout: f"{r}: {m}"
-        )
+        for one, exact in zip(flat([result]), flat([wanted]), strict=True):
+            torch.testing.assert_close(
+                one.double(), exact, rtol=0, atol=tolerance, msg=lambda m, r=readout: f"{r}: {m}"
+            )
+
+
+def lags(case, every):
+    """Readouts of one token back, and of a cache of which every second position is left."""
+    keys = case.key.shape[-2]
+    plain = [[*range(keys)]] * len(case.query)
+    positions = 2 * torch.arange(keys) + 1
+    queries = 2 * every + keys
+    evicted = [positions.tolist()] * len(case.query), [queries.tolist()] * len(case.query)
+    return {
+        Lag(1): lag(case, 1, plain, case.positions.tolist()),
+        Lag(4, positions, queries): lag(case, 4, *evicted),
+        Lag(3, positions, queries): lag(case, 3, *evicted),
+    }
 
 
 @pytest.mark.parametrize("queries", QUERIES, ids=str)
@@ -69,9 +87,32 @@ def test_words_that_are_no_choice_are_refused():
         MaxScore("row")
     with pytest.raises(ValueError, match="reduce must be one of 'sum', 'mean', 'max'"):
         Received("median")
+    with pytest.raises(ValueError, match="reduce must be one of 'mean', 'sum', 'max'"):
+        Blocks(2, 2, "median")
 
 
-READOUTS = (MaxScore(), MaxScore("head"), Received("mean"), Received("max", slice(3, 40), True))
+def test_sizes_that_do_not_fit_are_refused():
+    pattern = regard.Pattern(torch.randn(5, 7), torch.randn(11, 7))
+    with pytest.raises(ValueError, match="one for each of 11 keys, but are 3"):
+        pattern.spans([0, 1, 2])
+    with pytest.raises(ValueError, match="labels go up to 2, but n=2"):
+        Spans([0, 2], 2)
+    with pytest.raises(ValueError, match="labels must be a vector"):
+        Spans([[0], [2]])
+    with pytest.raises(ValueError, match="give both or neither"):
+        Lag(1, torch.arange(11))
+    with pytest.raises(ValueError, match=r"key_positions has shape \(5,\), which does not fit"):
+        pattern.read(Lag(1, torch.arange(5), torch.arange(5)))
+    with pytest.raises(ValueError, match="query_positions are 4 for 5 queries"):
+        pattern.read(Lag(1, torch.arange(11), torch.arange(4)))
+    with pytest.raises(ValueError, match="at least one row and column, but rows=0, columns=3"):
+        pattern.blocks(0, 3)
+
+
+READOUTS = (
+    *(MaxScore(), MaxScore("head"), Received("mean"), Received("max", slice(3, 40), True)),
+    *(Spans([j % 5 - 1 for j in range(41)]), Lag(3), Blocks(5, 7), Blocks(5, 7, "max")),
+)
 
 
 @pytest.mark.parametrize("block", [None, 2**11])
@@ -79,7 +120,8 @@ def test_batch_entries_and_other_readouts_change_no_bit(block):
     query, key = normal(3, 6, 31, 7), normal(3, 2, 41, 7, seed=1)
     with way(block):
         pattern = regard.Pattern(query, key, mask=regard.causal())
-        together = flat(pattern.read(*READOUTS))
+        together = pattern.read(*READOUTS)
         for readout, result in zip(READOUTS, together, strict=True):
             alone = regard.Pattern(query[1:2], key[1:2], mask=regard.causal())
-            assert torch.equal(alone.read(readout)[0], result[1:2]), readout
+            for one, other in zip(flat(alone.read(readout)), flat([result]), strict=True):
+                assert torch.equal(one, other[1:2]), readout

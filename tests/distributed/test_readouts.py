@@ -5,22 +5,25 @@ import functools
 import pytest
 import torch
 from support.definitions import (
+    blocks,
     distance,
     entropy,
+    lag,
     largest,
     max_score,
     of_each_head,
     offsets,
     received,
     received_by,
+    spans,
 )
-from support.ring import MARKED, PROBLEMS, READ, ROUNDING, SOME, exact
+from support.ring import MARKED, PROBLEMS, READ, ROUNDING, SOME, evicted, exact, labels
 
 # Readouts are summed up in float64; what is off is a weight, by the rounding of its score, times
 # the length of a row at most, or a distance in it.
 FACTOR = 32
 
-OF_ALL = ("Offsets", "Image", "MaxScore of heads")
+OF_ALL = ("Offsets", "Image", "MaxScore of heads", "Blocks", "most of Blocks")
 
 
 @functools.cache
@@ -31,7 +34,20 @@ def defined(name):
     every = range(weights.shape[-2])
     some = every[SOME]
     rows, columns = (shares(n, size) for n, size in zip((7, 11), weights.shape[-2:], strict=True))
+    keys, evicted_keys = weights.shape[-1], [[t.tolist()] * 2 for t in evicted(weights.shape[-1])]
+    places = [[*range(keys)]] * len(weights), problem.positions.tolist()
+    lags = (
+        lag(problem, 2, *places),
+        lag(problem, 3, *evicted_keys),
+    )
     return {
+        "Lag": lags[0][0],
+        "log Lag": lags[0][1],
+        "Lag of evicted": lags[1][0],
+        "log Lag of evicted": lags[1][1],
+        "Spans": spans(problem, labels(keys), 4),
+        "Blocks": blocks(problem, 3, 5, "sum"),
+        "most of Blocks": blocks(problem, 5, 3, "max"),
         "Max": of_each_head(largest, problem),
         "MaxScore": max_score(problem),
         "MaxScore of heads": max_score(problem).amax(-1),
@@ -62,7 +78,7 @@ def test_every_readout_is_its_definition(world, name):
         if readout in OF_ALL:
             actual = world.common(f"readouts {name}", readout)
         else:  # of rows or of keys: each rank has its own
-            actual = world.whole(f"readouts {name}", readout, -1)
+            actual = world.whole(f"readouts {name}", readout, -2 if readout == "Spans" else -1)
         tolerance = FACTOR * ROUNDING[PROBLEMS[name].dtype]
         torch.testing.assert_close(
             actual.double(),

@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from support.ring import CAUSAL, PROBLEMS, READ, READOUTS
+from support.ring import CAUSAL, PROBLEMS, READ, readouts
 
 import regard
 from regard import distributed
@@ -47,8 +47,12 @@ def read(problem):
     pattern = distributed.ShardedPattern(
         query, key, mask=problem.mask, **numbers, **problem.options
     )
-    actual = dict(zip(READOUTS, pattern.read(*READOUTS.values()), strict=True))
+    wanted = readouts(pattern.shape[-1])
+    actual = dict(zip(wanted, pattern.read(*wanted.values()), strict=True))
     top = actual.pop("TopK")
+    lags = {name: actual.pop(name) for name in ("Lag", "Lag of evicted")}
+    logs = {f"log {name}": lag.log_weights for name, lag in lags.items()}
+    actual |= {name: lag.weights for name, lag in lags.items()} | logs
     return {**actual, "top weights": top.weights, "top positions": top.positions}
 
 

@@ -127,3 +127,36 @@ def received_by(case, reduce, queries, group):
         total = {"sum": math.fsum(weights), "max": max(weights, default=0.0)}
         result[b, g, j] = total.get(reduce, total["sum"] / max(len(weights), 1))
     return result
+
+
+def spans(case, labels, n):
+    """The weight of each row on the keys of each label: (B, H, L, n)."""
+    exact = case.exact.weights
+    columns = [[j for j, label in enumerate(labels) if label == span] for span in range(n)]
+    return torch.stack([exact[..., keys].sum(-1) for keys in columns], -1)
+
+
+def lag(case, d, key_positions, query_positions):
+    """The weight on the key whose position is d before the query's, and its logarithm."""
+    exact, visible = case.exact.weights, case.visible
+    batch, heads, queries, _ = exact.shape
+    weights = torch.zeros(batch, heads, queries, dtype=torch.float64)
+    logs = weights - math.inf
+    for b, h, i, j in itertools.product(*map(range, exact.shape)):
+        place = query_positions[b][i] - key_positions[b][j]
+        if place == d and visible[b, h, i, j]:
+            weights[b, h, i] = exact[b, h, i, j]
+            logs[b, h, i] = exact[b, h, i, j].log()
+    return weights, logs
+
+
+def blocks(case, rows, columns, reduce):
+    """Each block of so many rows and columns of the weights, reduced."""
+    exact = case.exact.weights
+    reduced = {"mean": lambda x: x.mean((-2, -1)), "sum": lambda x: x.sum((-2, -1))}
+    pick = reduced.get(reduce, lambda x: x.amax((-2, -1)))
+    cells = [
+        torch.stack([pick(cell) for cell in band.split(columns, -1)], -1)
+        for band in exact.split(rows, -2)
+    ]
+    return torch.stack(cells, -2)

@@ -116,22 +116,43 @@ PROBLEMS = {
 
 MARKED = (0, 5, 20)
 SOME = slice(5, -1)  # queries
-READOUTS = {
-    "TopK": regard.TopK(4),
-    "Max": regard.Max(),
-    "MaxScore": regard.MaxScore(),
-    "MaxScore of heads": regard.MaxScore("head"),
-    "Entropy": regard.Entropy(),
-    "Distance": regard.Distance(),
-    "Mass": regard.Mass(MARKED),
-    "Received": regard.Received(),
-    "Received of some": regard.Received(queries=SOME),
-    "mean Received": regard.Received("mean", SOME),
-    "most Received": regard.Received("max"),
-    "Offsets": regard.Offsets(9),
-    "Image": regard.Image(7, 11),
-    "SquaredWeights": SquaredWeights(),
-}
+
+
+def labels(keys):
+    """The span of each key, none for some."""
+    return [j * 5 % 7 - 3 for j in range(keys)]
+
+
+def evicted(keys):
+    """Positions of keys of which every second one is left, and of the queries after them."""
+    return 2 * torch.arange(keys), 2 * torch.arange(L) + 1
+
+
+def readouts(keys):
+    """What is read of a pattern of so many keys."""
+    return {
+        "TopK": regard.TopK(4),
+        "Max": regard.Max(),
+        "MaxScore": regard.MaxScore(),
+        "MaxScore of heads": regard.MaxScore("head"),
+        "Entropy": regard.Entropy(),
+        "Distance": regard.Distance(),
+        "Mass": regard.Mass(MARKED),
+        "Received": regard.Received(),
+        "Received of some": regard.Received(queries=SOME),
+        "mean Received": regard.Received("mean", SOME),
+        "most Received": regard.Received("max"),
+        "Spans": regard.Spans(labels(keys), 4),
+        "Lag": regard.Lag(2),
+        "Lag of evicted": regard.Lag(3, *evicted(keys)),
+        "Blocks": regard.Blocks(3, 5, "sum"),
+        "most of Blocks": regard.Blocks(5, 3, "max"),
+        "Offsets": regard.Offsets(9),
+        "Image": regard.Image(7, 11),
+        "SquaredWeights": SquaredWeights(),
+    }
+
+
 # In which every readout has its keys, and nothing is drowned in rounding.
 READ = (
     "everything seen",

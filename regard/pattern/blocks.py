@@ -1,0 +1,120 @@
+"""The pattern in square or oblong blocks, each reduced to a number.
+
+Axes: N heads numbered through, L queries, S keys; a block of weights has n heads, R rows, C
+columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard._indices import is_whole
+from regard._shapes import Float
+from regard.pattern.image import DrawnInto
+from regard.pattern.readout import Readout, Sizes, Tile, check_choice
+from regard.pattern.stream import WeightBlock
+
+__all__ = ["Blocks"]
+
+
+class _Grid(NamedTuple):
+    """Reduced blocks, and the size of the pattern that they are of."""
+
+    cells: Float[Tensor, "N rows columns"]
+    queries: int
+    keys: int
+
+
+@dataclass(frozen=True)
+class Blocks(Readout[_Grid, "Tensor"]):
+    """Blocks of so many rows and columns, reduced: ``(..., ⌈L/rows⌉, ⌈S/columns⌉)``.
+
+    What says which blocks of a sparse attention may be left out: the sum is what a block holds of
+    its rows' weights, the maximum is what SeerAttention learns to foresee (Gao et al. 2024,
+    arXiv:2410.13276, section 3). Blocks start at query 0 and key 0; the last ones may be smaller.
+    `Image` takes a number of pixels instead, and cuts tokens.
+
+    Args:
+        rows: queries of a block.
+        columns: keys of a block.
+        reduce: ``"mean"`` over all weights of a block, hidden ones counted as 0; ``"sum"``;
+            ``"max"``.
+
+    Example:
+        >>> import regard, torch
+        >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
+        >>> pattern.blocks(2, 2, "sum")
+        tensor([[2.0000, 0.0000],
+                [0.6667, 0.3333]])
+    """
+
+    axes = ("row", "column")
+
+    rows: int
+    columns: int
+    reduce: Literal["mean", "sum", "max"] = "mean"
+
+    def __post_init__(self) -> None:
+        if not all(is_whole(side) and side >= 1 for side in (self.rows, self.columns)):
+            raise ValueError(
+                f"a block needs at least one row and column, but rows={self.rows}, "
+                f"columns={self.columns}"
+            )
+        check_choice("reduce", self.reduce, ("mean", "sum", "max"))
+
+    @property
+    def reduction(self) -> Literal["sum", "max"]:
+        """Sums for the sum and for the mean."""
+        return "max" if self.reduce == "max" else "sum"
+
+    def begin(self, sizes: Sizes) -> _Grid:
+        """Start from a grid of nothing."""
+        shape = -(-sizes.queries // self.rows), -(-sizes.keys // self.columns)
+        return _Grid(sizes.zeros(*shape), sizes.queries, sizes.keys)
+
+    def add(self, state: _Grid, block: WeightBlock) -> None:
+        """Reduce the columns of each row, then the rows."""
+        across = slice(block.columns.start // self.columns, -(-block.columns.stop // self.columns))
+        if self.reduce == "max":
+            down = slice(block.rows.start // self.rows, -(-block.rows.stop // self.rows))
+            cells = state.cells[block.heads, down, across]
+            cells.copy_(torch.maximum(cells, self._largest(block)))
+            return
+        device = state.cells.device
+        column = torch.arange(block.columns.start, block.columns.stop, device=device)
+        row = torch.arange(block.rows.start, block.rows.stop, device=device)
+        weights = block.weights.permute(2, 1, 0).double()  # (C, R, n)
+        by_column = weights.new_zeros(across.stop - across.start, *weights.shape[1:])
+        by_column.index_add_(0, column // self.columns - across.start, weights)
+        cells = state.cells[block.heads, :, across].permute(1, 2, 0)  # rows first
+        cells.index_add_(0, row // self.rows, by_column.transpose(0, 1))
+
+    def finish(self, state: _Grid, sizes: Sizes) -> Tensor:
+        """Divide a mean by the size of each block."""
+        cells, queries, keys = state
+        if self.reduce != "mean":
+            return sizes.restore(cells)
+        height, width = (
+            (torch.arange(0, length, side, device=cells.device) - length).neg().clamp(max=side)
+            for length, side in ((queries, self.rows), (keys, self.columns))
+        )
+        return sizes.restore(cells / (height[:, None] * width))
+
+    def of_tile(self, state: _Grid, tile: Tile) -> tuple[Readout[Any, Any], ...]:
+        """Draw the tile into the grid of the whole: blocks need not end where tiles do."""
+        return (DrawnInto(self, state, tile),)
+
+    def merge(self, state: _Grid, tile: Tile, results: tuple[Any, ...]) -> None:
+        """Add nothing: the tile is drawn already."""
+
+    def _largest(self, block: WeightBlock) -> Float[Tensor, "n rows columns"]:
+        ends = []
+        for span, side in ((block.columns, self.columns), (block.rows, self.rows)):
+            ends += [span.start % side, -span.stop % side]
+        whole = pad(block.weights, ends)  # weights are no less than 0
+        return whole.unflatten(2, (-1, self.columns)).unflatten(1, (-1, self.rows)).amax((2, 4))

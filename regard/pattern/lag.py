@@ -1,0 +1,138 @@
+"""The weight of each row on the key that lies exactly so many tokens back.
+
+Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, C columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard._indices import check_whole
+from regard._shapes import Float, Int
+from regard._tensors import check_integers
+from regard.pattern.readout import Readout, Sizes, Tile
+from regard.pattern.stream import WeightBlock
+
+__all__ = ["Lag", "LagWeights"]
+
+
+class LagWeights(NamedTuple):
+    """The weight of each query on one key."""
+
+    weights: Float[Tensor, "*b L"]
+    log_weights: Float[Tensor, "*b L"]
+    """Natural logarithms; −∞ where the key is not there or not seen."""
+
+
+class _State(NamedTuple):
+    result: LagWeights
+    keys: Int[Tensor, "N S"] | None
+    queries: Int[Tensor, "N L"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Lag(Readout[_State, LagWeights]):
+    """Weight of each query on the key exactly d tokens before it, and its logarithm: ``(..., L)``.
+
+    `Offsets` averages these over the queries. At d = 1 it is how much of a previous-token head
+    there is at each token (Elhage et al. 2021, "A Mathematical Framework for Transformer
+    Circuits"). Weights too small for a float32 still differ in their logarithms.
+
+    Args:
+        d: how many tokens back; 0 is the query itself, negative ones lie ahead.
+        key_positions: of each key in its text, ``(S,)`` or as many as there are batch entries and
+            heads, ``(..., S)``, each position once, where keys were evicted from a cache; None is
+            0 … S−1.
+        query_positions: of each query, ``(L,)`` or ``(..., L)``, to be given with them.
+
+    Raises:
+        TypeError: for anything but integers.
+        ValueError: for positions of one kind without the other, or of a shape that does not fit.
+
+    Example:
+        >>> import regard, torch
+        >>> pattern = regard.Pattern(torch.zeros(3, 2), torch.zeros(3, 2), mask=regard.causal())
+        >>> pattern.lag(1).weights
+        tensor([0.0000, 0.5000, 0.3333])
+    """
+
+    axes = ("query",)
+
+    d: int
+    key_positions: Int[Tensor, "*b S"] | None = None
+    query_positions: Int[Tensor, "*b L"] | None = None
+
+    def __post_init__(self) -> None:
+        check_whole(self.d, "d")
+        names = "key_positions", "query_positions"
+        pair = self.key_positions, self.query_positions
+        for name, positions in zip(names, pair, strict=True):
+            if positions is not None:
+                check_integers(positions, name)
+        if sum(positions is None for positions in pair) == 1:
+            raise ValueError(f"{' and '.join(names)} go together: give both or neither")
+
+    def begin(self, sizes: Sizes) -> _State:
+        """Start where no key is seen."""
+        result = LagWeights(
+            sizes.zeros(sizes.queries, dtype=sizes.dtype),
+            sizes.zeros(sizes.queries, dtype=sizes.dtype).fill_(-torch.inf),
+        )
+        keys = _of_heads(self.key_positions, "key_positions", sizes, sizes.keys)
+        # Over several ranks there are more of them than this rank has queries: `of_tile` cuts them.
+        length = 0 if self.query_positions is None else self.query_positions.shape[-1]
+        queries = _of_heads(self.query_positions, "query_positions", sizes, length)
+        return _State(result, keys, queries)
+
+    def add(self, state: _State, block: WeightBlock) -> None:
+        """Pick the key of each row."""
+        device = block.weights.device
+        columns = torch.arange(block.columns.start, block.columns.stop, device=device)
+        keys, queries = columns, block.positions
+        if state.keys is not None and state.queries is not None:
+            lengths = state.queries.shape[-1], state.result.weights.shape[-1]
+            if lengths[0] != lengths[1]:
+                raise ValueError(f"query_positions are {lengths[0]} for {lengths[1]} queries")
+            keys = state.keys[block.heads, None, block.columns]
+            queries = state.queries[block.heads, block.rows]
+        there = (keys == queries[..., None] - self.d) & WeightBlock.seen(block.log_weights)
+        weights, logs = state.result
+        own = block.heads, block.rows
+        weights[own] = torch.where(there, block.weights, 0).sum(dim=-1)
+        logs[own] = torch.where(there, block.log_weights, -torch.inf).amax(dim=-1)
+
+    def finish(self, state: _State, sizes: Sizes) -> LagWeights:
+        """Restore both."""
+        return LagWeights(*map(sizes.restore, state.result))
+
+    def of_tile(self, state: _State, tile: Tile) -> tuple[Readout[Any, Any], ...]:
+        """Cut the positions to the tile's keys and queries."""
+        if state.keys is None or state.queries is None:
+            return (self,)
+        return (Lag(self.d, state.keys[:, tile.keys], state.queries[:, tile.queries]),)
+
+    def merge(self, state: _State, tile: Tile, results: tuple[Any, ...]) -> None:
+        """Take the one of the tiles that has the key."""
+        weights, logs = (part[:, tile.local_queries] for part in state.result)
+        weights += results[0].weights
+        logs.copy_(torch.maximum(logs, results[0].log_weights))
+
+
+def _of_heads(
+    positions: Tensor | None, name: str, sizes: Sizes, length: int
+) -> Int[Tensor, "N l"] | None:
+    """Spread positions over batch entries and heads."""
+    if positions is None:
+        return None
+    shape = (*sizes.leading, length)
+    try:
+        return positions.to(sizes.device).expand(shape).reshape(sizes.heads, -1)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{name} has shape {tuple(positions.shape)}, which does not fit {shape}: one position "
+            "each"
+        ) from error

@@ -1,0 +1,95 @@
+"""The weight of each row on many spans of keys at once.
+
+Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Int
+from regard._tensors import check_integers
+from regard.pattern.readout import Readout, Sizes, Tile
+from regard.pattern.stream import WeightBlock
+
+__all__ = ["Spans"]
+
+
+@dataclass(frozen=True, eq=False)
+class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
+    """Share of each row that lies on each of n spans: ``(..., L, n)``.
+
+    What `Mass` gives for one set of keys, for many in one pass: the passages of a prompt, images,
+    turns. The keys of a span need not be neighbours.
+
+    Args:
+        labels: ``(S,)``, the number of the span that each key belongs to, 0 … n−1; a negative one
+            for a key of none.
+        n: how many spans there are; None is one more than the largest label.
+
+    Raises:
+        TypeError: for labels that are not integers.
+        ValueError: for labels that are not a vector, or not below n.
+
+    Example:
+        >>> import regard, torch
+        >>> pattern = regard.Pattern(torch.zeros(1, 2), torch.zeros(5, 2))
+        >>> pattern.spans([0, 0, 1, -1, 1])
+        tensor([[0.4000, 0.4000]])
+    """
+
+    axes = ("query", "span")
+
+    labels: Sequence[int] | Int[Tensor, "S"]
+    n: int | None = None
+
+    def __post_init__(self) -> None:
+        labels = torch.as_tensor(self.labels)
+        labels = labels.detach() if labels.numel() else labels.long()
+        check_integers(labels, "labels")
+        if labels.ndim != 1:
+            raise ValueError(
+                f"labels must be a vector, one for each key, but have shape {tuple(labels.shape)}"
+            )
+        largest = int(labels.max()) if labels.numel() else -1
+        n = largest + 1 if self.n is None else self.n
+        if not 0 <= largest + 1 <= max(n, 0):
+            raise ValueError(f"labels go up to {largest}, but n={n}; n must be above them")
+        object.__setattr__(self, "labels", labels.long())
+        object.__setattr__(self, "n", n)
+
+    def begin(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
+        """Start with no weight; keys of no span share a column that is dropped at the end."""
+        labels = torch.as_tensor(self.labels, device=sizes.device)
+        if labels.numel() != sizes.keys:
+            raise ValueError(
+                f"labels must be one for each of {sizes.keys} keys, but are {labels.numel()}"
+            )
+        n = self.n or 0
+        column = torch.where(labels < 0, n, labels)
+        return sizes.zeros(sizes.queries, n + 1), column
+
+    def add(self, state: tuple[Tensor, Tensor], block: WeightBlock) -> None:
+        """Sum the keys of each span, one after the other."""
+        sums, column = state
+        weights = block.weights.permute(2, 1, 0).double()  # (C, R, n)
+        of_spans = weights.new_zeros(sums.shape[-1], *weights.shape[1:])
+        of_spans.index_add_(0, column[block.columns], weights)
+        sums[block.heads, block.rows] = of_spans.permute(2, 1, 0)
+
+    def finish(self, state: tuple[Tensor, Tensor], sizes: Sizes) -> Tensor:
+        """Leave out what lies on no span."""
+        return sizes.restore(state[0][..., :-1])
+
+    def of_tile(self, state: tuple[Tensor, Tensor], tile: Tile) -> tuple[Readout[Any, Any], ...]:  # noqa: ARG002 - Readout's signature
+        """Cut the labels to the tile's keys."""
+        return (Spans(torch.as_tensor(self.labels)[tile.keys], self.n),)
+
+    def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
+        """Add the shares of other keys."""
+        state[0][:, tile.local_queries, :-1] += results[0]
