@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from regard.explorer._work import require_wanted
-from regard.pattern import Pattern
+from regard.pattern import MeanPattern, Pattern
 from regard.pattern.readout import Sizes
 from regard.pattern.readouts import Distance, Entropy, Mass, Readout, Received
 from regard.pattern.stream import WeightBlock
 from regard.record.tallies import Read
 
 _BAND = 2**26  # weights: some tens of milliseconds
+MEAN_BAND = 2**22  # weights of each head of a mean
 _PATIENCE = 0.1  # seconds after which a waiting thread checks whether to go on
 
 
@@ -79,13 +80,16 @@ def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
     return (sums * height / queries).to(pattern.dtype)
 
 
-def readouts_along(pattern: Pattern, cancelled: Event | None) -> Tensor:
+def readouts_along(
+    pattern: Pattern | MeanPattern, cancelled: Event | None, band: int = _BAND
+) -> Tensor:
     """Read entropy, distance, weight on the first key and weight received, ``(4, L)``."""
     of_rows: list[Tensor] = []
     received = torch.zeros(pattern.shape[-1], dtype=torch.float64, device=pattern.device)
-    for first, stop in bands(pattern, _BAND):
+    for first, stop in bands(pattern, band):
         require_wanted(cancelled)
-        *of_band, part = rows(pattern, first, stop).read(Entropy(), Distance(), Mass(0), Received())
+        part_of_rows = pattern.crop((first, stop))
+        *of_band, part = part_of_rows.read(Entropy(), Distance(), Mass(0), Received())
         of_rows.append(torch.stack(of_band))
         received += part
     return torch.cat([torch.cat(of_rows, dim=-1), received.to(pattern.dtype)[None]])
@@ -124,7 +128,9 @@ def cancellable_reader(cancelled: Event | None) -> Read:
     return read
 
 
-def bands(pattern: Pattern, weights: int, first: int = 0) -> Iterator[tuple[int, int]]:
+def bands(
+    pattern: Pattern | MeanPattern, weights: int, first: int = 0
+) -> Iterator[tuple[int, int]]:
     """Cut a head's rows into ranges of so many weights each."""
     queries, keys = pattern.shape
     height = max(1, weights // max(keys, 1))

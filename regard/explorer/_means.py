@@ -1,44 +1,42 @@
-"""The mean pattern of several heads: exact, from their weights, in bands that can be cancelled.
+"""The mean pattern of several heads, read so that it can be cancelled between them.
 
 Axes: L queries, S keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Event
-from typing import Any
+from typing import Any, overload
 
-import torch
 from torch import Tensor
 
-from regard.explorer._bands import bands, rows
+from regard.explorer._bands import MEAN_BAND, readouts_along
 from regard.explorer._windows import Window, average_window
 from regard.explorer._work import require_wanted
-from regard.pattern import Pattern
-
-_BAND = 2**22  # weights of a head that are held at a time
+from regard.pattern import MeanPattern, Pattern
 
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of patterns ``(L, S)``: a pattern itself, whose rows sum to 1."""
+    """The mean of patterns ``(L, S)``."""
 
     patterns: Sequence[Pattern]
 
     def map(self, window: Window, cancelled: Event) -> Tensor:
-        """Average a window down to cells: the mean of the heads' windows, see `average_window`."""
-        cells = self._mean(lambda pattern: average_window(pattern, window, cancelled), cancelled)
-        return cells.to(self.patterns[0].dtype)
+        """Average a window down to cells, see `average_window`."""
+        return average_window(self._until(cancelled), window, cancelled)
 
     def row(self, query: int, cancelled: Event | None = None) -> Tensor:
         """What a query attends to, ``(S,)``."""
-        return self._mean(lambda pattern: pattern[query], cancelled)
+        weights: Tensor = self._until(cancelled)[query]
+        return weights
 
     def column(self, key: int, cancelled: Event | None = None) -> Tensor:
         """What attends to a key, ``(L,)``."""
-        return self._mean(lambda pattern: pattern[:, key], cancelled)
+        weights: Tensor = self._until(cancelled)[:, key]
+        return weights
 
     def readouts(self, cancelled: Event | None = None) -> Tensor:
         """Entropy, distance, weight on the first key and weight received, ``(4, L)``.
@@ -46,38 +44,36 @@ class Mean:
         They are those of the mean pattern. Its entropy is not the mean of the heads' entropies, so
         all its rows are computed.
         """
-        of_rows = []
-        received = torch.zeros(
-            self.patterns[0].shape[-1], dtype=torch.float64, device=self.patterns[0].device
-        )
-        for first, stop in bands(self.patterns[0], _BAND):
-            band = Mean([rows(pattern, first, stop) for pattern in self.patterns])
-            distance = band._mean(lambda pattern: pattern.distance(), cancelled)
-            low, high = band._span()
-            weights = band._mean(lambda pattern, k=slice(low, high): pattern[:, k], cancelled)
-            received[low:high] += weights.sum(0)
-            first_key = weights[:, 0] if low == 0 and high > 0 else torch.zeros_like(distance)
-            entropy = -torch.special.xlogy(weights, weights).sum(-1)
-            of_rows.append(torch.stack([entropy, distance, first_key]))
-        return torch.cat([torch.cat(of_rows, dim=-1), received[None]])
-
-    def _span(self) -> tuple[int, int]:
-        """The smallest range of keys that holds all that any of the heads sees."""
-        spans = [pattern.visible_keys() for pattern in self.patterns]
-        seen = [span for span in spans if span.start < span.stop] or [slice(0, 0)]
-        return min(span.start for span in seen), max(span.stop for span in seen)
+        return readouts_along(self._until(cancelled), cancelled, MEAN_BAND)
 
     def cell(self, query: int, key: int, cancelled: Event | None = None) -> dict[str, Any]:
         """One weight; a mean of softmaxes has no score of its own."""
-        visible = any(pattern.sees(query, key) for pattern in self.patterns)
-        weight = self._mean(lambda pattern: pattern[query, key], cancelled)
-        return {"weight": float(weight), "score": None, "logsumexp": None, "visible": visible}
+        mean = self._until(cancelled)
+        weight, visible = float(mean[query, key]), mean.sees(query, key)
+        return {"weight": weight, "score": None, "logsumexp": None, "visible": visible}
 
-    def _mean(self, take: Any, cancelled: Event | None) -> Tensor:
-        total = None
-        for pattern in self.patterns:
-            require_wanted(cancelled)
-            part = take(pattern)
-            total = part.double() if total is None else total.add_(part)
-        assert total is not None, "a layer has heads"
-        return total.div_(len(self.patterns))
+    def _until(self, cancelled: Event | None) -> MeanPattern:
+        return MeanPattern(_UntilCancelled(self.patterns, cancelled))
+
+
+class _UntilCancelled(Sequence[Pattern]):
+    """Patterns that are gone through no further once it is cancelled."""
+
+    def __init__(self, patterns: Sequence[Pattern], cancelled: Event | None) -> None:
+        self._patterns = patterns
+        self._cancelled = cancelled
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    @overload
+    def __getitem__(self, index: int) -> Pattern: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Pattern]: ...
+    def __getitem__(self, index: int | slice) -> Pattern | Sequence[Pattern]:
+        return self._patterns[index]
+
+    def __iter__(self) -> Iterator[Pattern]:
+        for pattern in self._patterns:
+            require_wanted(self._cancelled)
+            yield pattern

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.explorer._work import require_wanted
-from regard.pattern import Pattern
+from regard.pattern import MeanPattern, Pattern
 
 Span = tuple[int, int]
 
@@ -40,7 +40,7 @@ class Window(NamedTuple):
     """Tokens along a side of a cell, a power of two."""
 
 
-def average_window(pattern: Pattern, window: Window, cancelled: Event) -> Tensor:
+def average_window(pattern: Pattern | MeanPattern, window: Window, cancelled: Event) -> Tensor:
     """Compute a window of a head's pattern, ``(rows, columns)`` cells, in bands from the top."""
     queries, keys, block = window
     band = queries[1] - queries[0]

@@ -1,6 +1,7 @@
 """The weight matrix of attention, lazy, and its readouts."""
 
 from regard.pattern._pattern import Pattern
+from regard.pattern.mean import MeanPattern
 from regard.pattern.readouts import (
     Blocks,
     Distance,
@@ -28,6 +29,7 @@ __all__ = [
     "Mass",
     "Max",
     "MaxScore",
+    "MeanPattern",
     "Offsets",
     "Pattern",
     "Received",

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._shapes import Float
+from regard._shapes import Float, Int
 from regard.backends import choose_checked, run
+from regard.pattern.index import Index
 from regard.pattern.internal_readouts import Collected
 from regard.pattern.readable import Readable
 from regard.problem import Problem
@@ -26,6 +27,32 @@ class LinearOperator(Readable):
     @abstractmethod
     def problem(self) -> Problem:
         """The attention whose weights these are, its tensors laid out as ``(B, H, L, D)``."""
+
+    @abstractmethod
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
+        """Take a part: lazy if only batch and heads are picked, else exact weights."""
+
+    @abstractmethod
+    def dense(self, *, limit: int | None = ...) -> Float[Tensor, "*b L S"]:
+        """Write all weights down, unless they take more bytes than the limit."""
+
+    @abstractmethod
+    def crop(
+        self, queries: tuple[int, int] | None = None, keys: tuple[int, int] | None = None
+    ) -> LinearOperator:
+        """Keep a range of queries and a range of keys."""
+
+    @abstractmethod
+    def at(self, queries: Int[Tensor, " l"]) -> LinearOperator:
+        """Keep only the queries of an index."""
+
+    @abstractmethod
+    def sees(self, query: int, key: int) -> bool:
+        """Whether any of the heads lets a query see a key."""
+
+    @abstractmethod
+    def visible_keys(self) -> slice:
+        """The smallest range of keys that holds all that any query sees."""
 
     @property
     def shape(self) -> torch.Size:

@@ -23,6 +23,7 @@ from regard.errors import Error
 from regard.pattern._operator import LinearOperator
 from regard.pattern.index import Index, span, spelled_out
 from regard.pattern.internal_readouts import LogSumExp, Weights
+from regard.pattern.mean import MeanPattern
 from regard.pattern.reading import take
 from regard.pattern.readout import Readout, Sizes, check_readout
 from regard.problem import Problem, Scoring, ScoringOptions, check
@@ -164,6 +165,25 @@ class Pattern(LinearOperator):
     def visible_keys(self) -> slice:
         """The smallest range of keys that holds all that any query sees; empty if none sees any."""
         return slice(*self._problem.rows.span(slice(0, self._problem.queries)))
+
+    def mean(self) -> MeanPattern:
+        """Average the weights over heads: the mean pattern ``(B, L, S)``, with every readout.
+
+        The readouts of a mean are not the mean of the heads' readouts: its entropy tells whether
+        the heads look at the same keys as well.
+
+        Raises:
+            ValueError: if there is no axis of heads.
+
+        Example:
+            >>> import regard, torch
+            >>> pattern = regard.Pattern(*torch.randn(2, 3, 4, 7, 5), mask=regard.causal())
+            >>> pattern.mean().entropy().shape
+            torch.Size([3, 7])
+        """
+        if self.ndim < 3:
+            raise ValueError(f"{self!r} has no axis of heads to average over")
+        return MeanPattern([self[..., head, :, :] for head in range(self.shape[-3])])
 
     def crop(
         self, queries: tuple[int, int] | None = None, keys: tuple[int, int] | None = None

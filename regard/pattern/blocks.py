@@ -72,6 +72,11 @@ class Blocks(Readout[_Grid, "Tensor"]):
         """Sums for the sum and for the mean."""
         return "max" if self.reduce == "max" else "sum"
 
+    @property
+    def is_linear(self) -> bool:
+        """Sums and means are."""
+        return self.reduce != "max"
+
     def begin(self, sizes: Sizes) -> _Grid:
         """Start from a grid of nothing."""
         shape = -(-sizes.queries // self.rows), -(-sizes.keys // self.columns)
@@ -111,6 +116,11 @@ class Blocks(Readout[_Grid, "Tensor"]):
 
     def merge(self, state: _Grid, tile: Tile, results: tuple[Any, ...]) -> None:
         """Add nothing: the tile is drawn already."""
+
+    @property
+    def depends_on_length(self) -> bool:
+        """The grid grows with the pattern."""
+        return True
 
     def _largest(self, block: WeightBlock) -> Float[Tensor, "n rows columns"]:
         ends = []

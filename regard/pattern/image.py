@@ -44,6 +44,11 @@ class Image(Readout[_Picture, "Tensor"]):
         if self.rows < 1 or self.columns < 1:
             raise ValueError(f"an image needs a size, but rows={self.rows}, columns={self.columns}")
 
+    @property
+    def is_linear(self) -> bool:
+        """Means of weights are."""
+        return True
+
     def begin(self, sizes: Sizes) -> _Picture:
         """Start from a picture of nothing."""
         return _Picture(sizes.zeros(*self._shape(sizes)), sizes.queries, sizes.keys)

@@ -121,6 +121,11 @@ class Lag(Readout[_State, LagWeights]):
         weights += results[0].weights
         logs.copy_(torch.maximum(logs, results[0].log_weights))
 
+    @property
+    def depends_on_length(self) -> bool:
+        """Positions are those of all queries and keys."""
+        return self.key_positions is not None
+
 
 def _of_heads(
     positions: Tensor | None, name: str, sizes: Sizes, length: int

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.backends import native
 from regard.backends.gpu import triton
-from regard.backends.kernel_spec import KernelSpec
+from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.readout import Readout, Sizes
 from regard.pattern.stream import stream
 from regard.problem import Problem
@@ -43,9 +43,11 @@ def take(
     if apart:
         return _take_apart(readouts, apart, problem, sizes, logsumexp, columns)
     reader, specs = _kernel_specs(readouts, problem, sizes)
-    from_kernel = iter(
-        reader.read(problem, list(specs.values()), logsumexp, columns) if specs else ()
-    )
+    computed = reader.read(problem, list(specs.values()), logsumexp, columns) if specs else []
+    from_kernel = iter(computed)
+    if logsumexp is None:  # the same bits whether it was known before or not
+        of_kinds = zip(specs.values(), computed, strict=True)
+        logsumexp = next((t[0] for spec, t in of_kinds if spec.kind is Kind.LOGSUMEXP), None)
     rest = [readout for i, readout in enumerate(readouts) if i not in specs]
     streamed = iter(_streamed(rest, problem, sizes, logsumexp, columns) if rest else ())
     return tuple(

@@ -83,8 +83,8 @@ class Tile(NamedTuple):
     keys: slice
     """Their positions."""
     problem: Problem
-    length: int
-    """Queries of the whole sequence."""
+    length: int | None = None
+    """Queries of the whole sequence; None while it still grows."""
 
 
 class Readout(ABC, Generic[State, Result]):
@@ -106,6 +106,11 @@ class Readout(ABC, Generic[State, Result]):
     def title(self) -> str:
         """Its name among the readings of a recording."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the result is linear in the weights: of their mean, it is the mean of results."""
+        return False
 
     def begin(self, sizes: Sizes) -> State:
         """Make what is accumulated into; what no block touches keeps these values."""

@@ -291,6 +291,11 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
 
     keys: int | slice | Sequence[int] | Tensor
 
+    @property
+    def is_linear(self) -> bool:
+        """Sums of weights are."""
+        return True
+
     def begin(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
         """Mark the keys."""
         return sizes.zeros(sizes.queries), self._marked(sizes)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard._indices import check_indices, chosen
+from regard._indices import check_indices, chosen, has_negative
 from regard._shapes import Int
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.ordered import add_rows
@@ -65,6 +65,11 @@ class Received(Readout["Tensor", "Tensor"]):
         """Sums for the sum and for the mean."""
         return "max" if self.reduce == "max" else "sum"
 
+    @property
+    def is_linear(self) -> bool:
+        """Sums are; of a mean, the count may differ."""
+        return self.reduce == "sum" and not self.grouped
+
     def begin(self, sizes: Sizes) -> Tensor:
         """Start with nothing; beside the sums of a mean is how many weights they are of."""
         self._result_sizes(sizes)
@@ -112,7 +117,8 @@ class Received(Readout["Tensor", "Tensor"]):
         """Read of the tile's queries, those that are chosen; of a mean the count as well."""
         queries: tuple[int, ...] | None = None
         if self.queries is not None:
-            places = self._index(tile.length) - tile.queries.start
+            length = tile.queries.stop if tile.length is None else tile.length
+            places = self._index(length) - tile.queries.start
             inside = (places >= 0) & (places < tile.problem.queries)
             queries = tuple(places[inside].tolist())
         if self.reduce == "mean":
@@ -128,6 +134,12 @@ class Received(Readout["Tensor", "Tensor"]):
             received += torch.stack(results, dim=1)
         else:
             received += results[0]
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Queries that are counted from the end do, or one by one."""
+        index = check_indices("queries", self.queries)
+        return not isinstance(index, slice | None) or has_negative(index)
 
     def _index(self, queries: int) -> Int[Tensor, "l"]:
         index = check_indices("queries", self.queries)

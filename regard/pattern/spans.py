@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard._shapes import Int
 from regard._tensors import check_integers
@@ -29,7 +30,7 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
 
     Args:
         labels: ``(S,)``, the number of the span that each key belongs to, 0 … n−1; a negative one
-            for a key of none.
+            for a key of none, as are keys after the last label, such as those of generated tokens.
         n: how many spans there are; None is one more than the largest label.
 
     Raises:
@@ -63,13 +64,19 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         object.__setattr__(self, "labels", labels.long())
         object.__setattr__(self, "n", n)
 
+    @property
+    def is_linear(self) -> bool:
+        """Sums of weights are."""
+        return True
+
     def begin(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
         """Start with no weight; keys of no span share a column that is dropped at the end."""
         labels = torch.as_tensor(self.labels, device=sizes.device)
-        if labels.numel() != sizes.keys:
+        if labels.numel() > sizes.keys:
             raise ValueError(
-                f"labels must be one for each of {sizes.keys} keys, but are {labels.numel()}"
+                f"labels are {labels.numel()}, but there are only {sizes.keys} keys; give one each"
             )
+        labels = pad(labels, (0, sizes.keys - labels.numel()), value=-1)
         n = self.n or 0
         column = torch.where(labels < 0, n, labels)
         return sizes.zeros(sizes.queries, n + 1), column
@@ -86,9 +93,10 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         """Leave out what lies on no span."""
         return sizes.restore(state[0][..., :-1])
 
-    def of_tile(self, state: tuple[Tensor, Tensor], tile: Tile) -> tuple[Readout[Any, Any], ...]:  # noqa: ARG002 - Readout's signature
+    def of_tile(self, state: tuple[Tensor, Tensor], tile: Tile) -> tuple[Readout[Any, Any], ...]:
         """Cut the labels to the tile's keys."""
-        return (Spans(torch.as_tensor(self.labels)[tile.keys], self.n),)
+        _, column = state
+        return (Spans(torch.where(column < state[0].shape[-1] - 1, column, -1)[tile.keys], self.n),)
 
     def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
         """Add the shares of other keys."""

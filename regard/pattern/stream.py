@@ -28,9 +28,9 @@ _TIMES_ON_CUDA = 16
 
 # Stands for −∞ among the logarithms of hidden weights: its exponential is 0, and its product with
 # that 0 is 0, where −∞ would give NaN.
-_HIDDEN = -1e30
+HIDDEN = -1e30
 # Stands for it among the logarithms of visible weights, which an infinity in a key may bring about.
-_LOWEST = -1e29
+LOWEST = -1e29
 
 # Beyond this size a log-sum-exp is too coarse to make weights of scores. There a row's peak
 # is subtracted first, and the logarithm of its sum of exponentials then.
@@ -59,7 +59,7 @@ class WeightBlock:
     @staticmethod
     def seen(log_weights: Float[Tensor, "..."]) -> Bool[Tensor, "..."]:
         """Whether logarithms are those of visible weights."""
-        return ~(log_weights <= _HIDDEN / 2)  # NaN is seen
+        return ~(log_weights <= HIDDEN / 2)  # NaN is seen
 
 
 def stream(
@@ -128,7 +128,7 @@ def _block(
     has_nan = bool(log.isnan().any())
     if has_nan:  # a visible NaN fills its row, but only as far as it sees
         weights.masked_fill_(~part.rows.visible(rows, columns)[:, 0].expand(weights.shape), 0)
-    _hide(log_weights.clamp_(min=_LOWEST), part, rows, columns, _HIDDEN)
+    _hide(log_weights.clamp_(min=LOWEST), part, rows, columns, HIDDEN)
     return WeightBlock(
         heads=slice(int(chosen[0]), int(chosen[-1]) + 1),
         rows=rows,

@@ -1,0 +1,208 @@
+"""The mean of several heads' weights: a pattern itself, whose rows sum to 1, and as lazy.
+
+Axes: N batch entries numbered through, L queries, S keys; a block has R rows, C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Float
+from regard.errors import Error
+from regard.pattern._operator import LinearOperator
+from regard.pattern.index import Index
+from regard.pattern.readable import Readable
+from regard.pattern.readout import Readout, Sizes, check_readout
+from regard.pattern.stream import HIDDEN, LOWEST, WeightBlock
+
+__all__ = ["MeanPattern"]
+
+_BLOCK = 2**20  # weights of a head that are held at a time
+_LIMIT = 2**30  # bytes that `dense` may take, by default
+
+
+class MeanPattern(Readable):
+    """The mean of patterns of one shape, ``(..., L, S)``, none of them stored.
+
+    Made by `Pattern.mean`, of the heads of a layer; or of patterns of several layers. A readout
+    that is linear in the weights is the mean of the heads' own, by their kernels; any other is
+    taken of the averaged weights, block by block. There is no score and no log-sum-exp: a mean of
+    softmaxes is not the softmax of anything that was computed.
+
+    Args:
+        patterns: at least one, all of the same shape, dtype and device. They are gone through once
+            for each pass.
+
+    Raises:
+        ValueError: for no patterns, or of different shapes, dtypes or devices.
+
+    Example:
+        >>> import regard, torch
+        >>> query, key = torch.randn(2, 4, 7, 5).unbind()
+        >>> mean = regard.Pattern(query, key, mask=regard.causal()).mean()
+        >>> mean.shape
+        torch.Size([7, 7])
+        >>> torch.testing.assert_close(mean[3].sum(), torch.tensor(1.0))
+    """
+
+    def __init__(self, patterns: Sequence[LinearOperator]) -> None:
+        kinds = {(tuple(one.shape), one.dtype, one.device) for one in patterns}
+        if len(kinds) != 1:
+            listed = ", ".join(sorted(map(repr, patterns))) or "none"
+            raise ValueError(
+                f"a mean needs patterns of one shape, dtype and device, but got {listed}"
+            )
+        self.patterns = patterns
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(..., L, S)``."""
+        return self.patterns[0].shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype that weights come in."""
+        return self.patterns[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where results come to lie."""
+        return self.patterns[0].device
+
+    def __repr__(self) -> str:
+        return f"MeanPattern({len(self.patterns)} of {self.patterns[0]!r})"
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
+        """Take a part, as of a `Pattern`: a mean if only batch entries are picked, else weights."""
+        parts = (pattern[index] for pattern in self.patterns)
+        first = next(parts)
+        if not isinstance(first, torch.Tensor):
+            return MeanPattern([first, *parts])
+        return self._mean(lambda pattern: pattern[index])
+
+    def __matmul__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Average x with the weights of each row, as `Pattern` does."""
+        return self._mean(lambda pattern: pattern @ x)
+
+    def dense(self, *, limit: int | None = _LIMIT) -> Float[Tensor, "*b L S"]:
+        """Write all weights down, unless they take more bytes than the limit."""
+        return self._mean(lambda pattern: pattern.dense(limit=limit))
+
+    def crop(
+        self, queries: tuple[int, int] | None = None, keys: tuple[int, int] | None = None
+    ) -> MeanPattern:
+        """Keep a range of queries and of keys; the weights stay those of whole rows."""
+        return MeanPattern([pattern.crop(queries, keys) for pattern in self.patterns])
+
+    def sees(self, query: int, key: int) -> bool:
+        """Whether any of the heads lets a query see a key."""
+        return any(pattern.sees(query, key) for pattern in self.patterns)
+
+    def visible_keys(self) -> slice:
+        """The smallest range of keys that holds all that any of the heads sees."""
+        spans = [pattern.visible_keys() for pattern in self.patterns]
+        seen = [span for span in spans if span.start < span.stop] or [slice(0, 0)]
+        return slice(min(span.start for span in seen), max(span.stop for span in seen))
+
+    def read(self, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
+        """Take several readouts of the mean.
+
+        Raises:
+            Error: for a readout of scores, which a mean has none of.
+            ValueError: for one that is grouped by key heads.
+        """
+        for readout in readouts:
+            check_readout(readout)
+        linear = [readout for readout in readouts if readout.is_linear]
+        others = [readout for readout in readouts if not readout.is_linear]
+        means, streamed = iter(self._means(linear)), iter(self._streamed(others))
+        return tuple(next(means if readout.is_linear else streamed) for readout in readouts)
+
+    def _mean(self, take: Callable[[LinearOperator], Tensor]) -> Tensor:
+        (mean,) = self._means_of(lambda pattern: (take(pattern),))
+        return mean
+
+    def _means(self, readouts: Sequence[Readout[Any, Any]]) -> list[Tensor]:
+        if not readouts:
+            return []
+        return self._means_of(lambda pattern: pattern.read(*readouts))
+
+    def _means_of(self, take: Callable[[LinearOperator], Sequence[Tensor]]) -> list[Tensor]:
+        totals: list[Tensor] = []
+        for pattern in self.patterns:
+            parts = take(pattern)
+            if not totals:
+                totals = [torch.zeros_like(part, dtype=torch.float64) for part in parts]
+            for total, part in zip(totals, parts, strict=True):
+                total.add_(part)
+        return [(total / len(self.patterns)).to(self.dtype) for total in totals]
+
+    def _streamed(self, readouts: Sequence[Readout[Any, Any]]) -> Iterator[Any]:
+        queries = self.shape[-2]
+        apart = {i: readout.restricted(queries) for i, readout in enumerate(readouts)}
+        together = [readout for i, readout in enumerate(readouts) if apart[i] is None]
+        *leading, _, keys = self.shape
+        sizes = Sizes(tuple(leading), queries, keys, self.dtype, self.device)
+        states = [readout.begin(sizes) for readout in together]
+        for block in self._blocks() if together else ():
+            for readout, state in zip(together, states, strict=True):
+                readout.add(state, block)
+        results = (r.finish(state, sizes) for r, state in zip(together, states, strict=True))
+        for part in apart.values():
+            if part is None:
+                yield next(results)
+            else:
+                readout, index = part
+                fewer = MeanPattern([pattern.at(index) for pattern in self.patterns])
+                yield fewer.read(readout)[0]
+
+    def _blocks(self) -> Iterator[WeightBlock]:
+        """Average the weights a few rows at a time."""
+        *leading, queries, keys = self.shape
+        height = max(1, _BLOCK // max(1, torch.Size(leading).numel() * keys))
+        for top in range(0, queries, height):
+            rows = slice(top, min(top + height, queries))
+            block = self._block(rows, self.crop((rows.start, rows.stop)).visible_keys())
+            if block is not None:
+                yield block
+
+    def _block(self, rows: slice, columns: slice) -> WeightBlock | None:
+        if columns.start >= columns.stop or 0 in self.shape:
+            return None
+        part = self.crop((rows.start, rows.stop), (columns.start, columns.stop))
+        height, width = part.shape[-2:]
+        weights = part.dense(limit=None).reshape(-1, height, width)
+        seen = torch.zeros_like(weights, dtype=torch.bool)
+        for pattern in part.patterns:
+            visible = pattern.problem.rows.visible(slice(0, height), slice(0, width))
+            seen |= visible.expand(*pattern.problem.heads, -1, -1).reshape_as(seen)
+        log_weights = weights.log().clamp_(min=LOWEST).masked_fill_(~seen, HIDDEN)
+        own = part.patterns[0].problem.rows
+        positions = own.spread(own.positions).reshape(-1, height) + columns.start
+        return WeightBlock(
+            heads=slice(0, len(weights)),
+            rows=rows,
+            columns=columns,
+            weights=weights,
+            log_weights=log_weights,
+            logsumexp=torch.full_like(weights[..., 0], torch.nan),
+            positions=positions,
+            has_nan=bool(weights.isnan().any()),
+            scaled=_refuse_scores,
+        )
+
+
+def _refuse_scores() -> Tensor:
+    raise Error(
+        "a mean of several heads' weights has no scores of its own; read those of the heads, "
+        "pattern.read(MaxScore())"
+    )
