@@ -85,6 +85,11 @@ class Image(Readout[_Picture, "Tensor"]):
     def merge(self, state: _Picture, tile: Tile, results: tuple[Any, ...]) -> None:
         """Add nothing: the tile is drawn already."""
 
+    @property
+    def depends_on_length(self) -> bool:
+        """A pixel covers a share of all queries and keys."""
+        return True
+
     def _shape(self, sizes: Sizes) -> tuple[int, int]:
         return min(self.rows, sizes.queries), min(self.columns, sizes.keys)
 

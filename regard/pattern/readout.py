@@ -171,6 +171,16 @@ class Readout(ABC, Generic[State, Result]):
         """Whether its class says how to merge the results of tiles."""
         return type(self).merge is not Readout.merge
 
+    # While a model runs
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether what it reads of a row depends on how many queries or keys there are in all.
+
+        Those are not known while a pattern still grows.
+        """
+        return False
+
 
 def check_readout(readout: object) -> None:
     """Check that an argument is a readout.

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard._shapes import Float, Int
 from regard.backends.kernel_spec import KernelSpec, Kind
-from regard.mask.rows import Rows
+from regard.pattern._offset_counts import queries_that_see
 from regard.pattern.blocks import Blocks
 from regard.pattern.image import Image
 from regard.pattern.lag import Lag, LagWeights
@@ -253,30 +253,9 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
         """Weigh means by how many of the tile's queries they are over."""
         weight, count = state
-        queries = _queries_that_see(tile.problem.rows, self.n)
+        queries = queries_that_see(tile.problem.rows, self.n)
         weight += results[0] * queries
         count += queries
-
-
-def _queries_that_see(rows: Rows, n: int) -> Float[Tensor, "N n"]:
-    """Count the queries that see the key 0 … n−1 positions before them.
-
-    An interval of keys is one of offsets: each query counts from the nearest to the furthest.
-    """
-    position = rows.spread(rows.positions).flatten(0, 1)
-    ranges = [(rows.start, rows.stop, 1.0)]
-    if rows.spans is not None:
-        ranges += [(*hidden, -1.0) for hidden in zip(*rows.spans.hidden_apart(), strict=True)]
-    change = position.new_zeros(len(position), n + 1, dtype=torch.float64)
-    for first, last, count in ranges:
-        start, stop = (rows.spread(t).flatten(0, 1) for t in (first, last))
-        nearest = (position - stop + 1).clamp(min=0)
-        furthest = (position - start).clamp(max=n - 1)
-        seen = (start < stop) & (nearest <= furthest)
-        step = torch.full_like(position, count, dtype=torch.float64)
-        change.scatter_add_(1, torch.where(seen, nearest, n), step)
-        change.scatter_add_(1, torch.where(seen, furthest + 1, n), -step)
-    return change.cumsum(dim=1)[:, :n]
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,6 +300,15 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
         """Add the shares of other keys."""
         state[0][:, tile.local_queries] += results[0]
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Keys counted from the end do, and a mark for each key."""
+        if isinstance(self.keys, slice):
+            ends = (self.keys.start, self.keys.stop, self.keys.step)
+            return any(end is not None and end < 0 for end in ends)
+        index = torch.as_tensor(self.keys)
+        return index.dtype == torch.bool or bool((index < 0).any())
 
     def _marked(self, sizes: Sizes) -> Tensor:
         marked = torch.zeros(sizes.keys, dtype=sizes.dtype, device=sizes.device)

@@ -10,12 +10,14 @@ from regard.record.layer import Layer
 from regard.record.link_values import LinkValues
 from regard.record.link_weights import LinkWeights
 from regard.record.links import Link
-from regard.record.readings import Reading, Readings
+from regard.record.readings import LayerReadings, Reading, Readings
+from regard.record.run import Run
 
 __all__ = [
     "HeadScores",
     "Heads",
     "Layer",
+    "LayerReadings",
     "Link",
     "LinkValues",
     "LinkWeights",
@@ -23,6 +25,7 @@ __all__ = [
     "Readings",
     "RecordError",
     "Recording",
+    "Run",
     "load",
     "record",
     "use_in_transformers",

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from itertools import count
+from typing import Any, overload
 
 from torch import nn
 
+from regard._indices import Indices
+from regard.pattern.readout import Readout
 from regard.record._errors import RecordError
-from regard.record._recorder import Recorder
+from regard.record._pattern_builder import PatternBuilder
+from regard.record._recorder import Recorder, layers_of
 from regard.record._recording import Recording
-from regard.record._selection import selection_of
+from regard.record._selection import Selection, selection_of
+from regard.record._site_readings import Reduction, SiteReadings, check_reading, readings_of
 from regard.record._tokens import Labeller
 from regard.record.intercept import (
     observe_calls,
@@ -19,19 +25,52 @@ from regard.record.intercept import (
     replace_attention,
     require_eager,
 )
+from regard.record.run import Run
 
 
-@contextmanager
+@overload
 def record(
     model: nn.Module | None = None,
     *,
     tokens: Any = None,
-    layers: int | slice | Sequence[int] | None = None,
-    heads: int | slice | Sequence[int] | None = None,
-    rows: int | slice | Sequence[int] | None = None,
+    layers: Indices | None = None,
+    heads: Indices | None = None,
+    rows: Indices | None = None,
     mean_contexts: bool = False,
     offload: str | None = None,
-) -> Iterator[Recording]:
+    read: None = None,
+    every: None = None,
+    reduce: None = None,
+) -> AbstractContextManager[Recording]: ...
+
+
+@overload
+def record(
+    model: nn.Module | None = None,
+    *,
+    tokens: Any = None,
+    layers: Indices | None = None,
+    heads: Indices | None = None,
+    rows: Indices | None = None,
+    read: Sequence[Readout[Any, Any]],
+    every: int | None = None,
+    reduce: Reduction | None = None,
+) -> AbstractContextManager[Run]: ...
+
+
+def record(
+    model: nn.Module | None = None,
+    *,
+    tokens: Any = None,
+    layers: Indices | None = None,
+    heads: Indices | None = None,
+    rows: Indices | None = None,
+    mean_contexts: bool = False,
+    offload: str | None = None,
+    read: Sequence[Readout[Any, Any]] | None = None,
+    every: int | None = None,
+    reduce: Reduction | None = None,
+) -> AbstractContextManager[Any]:
     """Record the attention of whatever runs inside the ``with`` block, on this thread.
 
     The model's own kernels compute its own results; queries and keys are kept, from which weights
@@ -44,6 +83,10 @@ def record(
     Over ``generate`` with a key/value cache each layer has one pattern that grows: the prompt's
     rows first, then a row a step.
 
+    With ``read``, readouts are taken at each call, and its queries and keys are let go: sums over
+    queries add up over the steps of a generation, rows append. The results are those of reading a
+    recording of the same afterwards, to the last bit on a CPU.
+
     Args:
         model: record the calls of this model alone, and name the layers by their paths in it.
         tokens: what the positions are called: strings, one list or one a sequence of the batch, or
@@ -55,14 +98,20 @@ def record(
         mean_contexts: keep each head's mean context as well, which `regard.intervene` can put in a
             context's place; torch's own layers then run without their fused operators.
         offload: "cpu" copies what is kept to main memory.
+        read: the readouts to take at each call, in place of keeping queries and keys.
+        every: with ``read``, take them of one call in so many of each layer, from its first on.
+        reduce: with ``read``, "sum", "mean" or "max" over the calls of a layer that do not go on
+            from each other, such as the steps of a diffusion; by default all are kept.
 
-    Yields:
-        The `Recording`, which grows while the block runs.
+    Returns:
+        A context manager of the `Recording`, which grows while the block runs; with ``read`` of the
+        `Run`, whose ``readings`` are labelled by layer, batch, head and position.
 
     Raises:
         RecordError: if nothing was seen, if the model runs under torch.compile, or if a call can't
             be represented exactly.
-        TypeError: for arguments of another kind.
+        TypeError: for arguments of another kind, and for readouts that can't be taken of a pattern
+            which grows: `Image`, keys counted from the end, and classes without ``merge``.
         ValueError: for numbers that mean nothing, and for tokens that do not fit the positions.
 
     Example:
@@ -80,11 +129,59 @@ def record(
             f"model must be a torch.nn.Module or None, but is {type(model).__name__}; of a "
             "pipeline, give the module inside, such as pipeline.model or pipeline.unet"
         )
+    check_reading(read, every, reduce, mean_contexts=mean_contexts, offload=offload)
     require_eager(model)
-    recorder = Recorder(model, selection_of(layers, heads, rows, offload))
+    selection = selection_of(layers, heads, rows, every, offload)
     labeller = Labeller(model, tokens)
+    if read is None:
+        return _recording(model, selection, labeller, mean_contexts=mean_contexts)
+    return _reading(model, selection, labeller, tuple(read), reduce)
 
-    recording = Recording(recorder.layers, labeller.labels)
+
+@contextmanager
+def _recording(
+    model: nn.Module | None, selection: Selection, labeller: Labeller, *, mean_contexts: bool
+) -> Iterator[Recording]:
+    recorder = Recorder(model, selection, partial(PatternBuilder, selection=selection))
+    recording = Recording(partial(layers_of, recorder), labeller.labels)
+    with _observed(recorder, model, labeller, recording.finish, mean_contexts=mean_contexts):
+        yield recording
+    labeller.check(
+        lambda: (
+            (own.name, own.pattern.shape[:-2], own.pattern.shape[-1]) for own in recording.of_kind()
+        )
+    )
+
+
+@contextmanager
+def _reading(
+    model: nn.Module | None,
+    selection: Selection,
+    labeller: Labeller,
+    readouts: tuple[Readout[Any, Any], ...],
+    reduce: Reduction | None,
+) -> Iterator[Run]:
+    recorder: Recorder[SiteReadings] = Recorder(
+        model,
+        selection,
+        partial(SiteReadings, selection=selection, readouts=readouts, reduce=reduce, order=count()),
+    )
+    run = Run(readouts, partial(readings_of, recorder), labeller.labels, reduce)
+    with _observed(recorder, model, labeller, run.finish, mean_contexts=False):
+        yield run
+    labeller.check(lambda: ((own.name, own.leading, own.keys) for own in run.of_kind()))
+
+
+@contextmanager
+def _observed(
+    recorder: Recorder[Any],
+    model: nn.Module | None,
+    labeller: Labeller,
+    finish: Callable[[], None],
+    *,
+    mean_contexts: bool,
+) -> Iterator[None]:
+    """Let a recorder see the calls inside the block, and fix its results at the end."""
     try:
         with ExitStack() as stack:
             stack.enter_context(labeller.observe_ids())
@@ -93,12 +190,11 @@ def record(
             if mean_contexts:
                 stack.enter_context(observe_contexts(recorder.observe_context))
             stack.enter_context(observe_calls(recorder))
-            yield recording
+            yield
     finally:
-        recording.finish()
+        finish()
     if recorder.calls == 0:
         raise RecordError(_nothing_seen(model))
-    labeller.check(recording)
 
 
 def _nothing_seen(model: nn.Module | None) -> str:

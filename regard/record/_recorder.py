@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, runtime_checkable
+
 import torch
 from torch import Tensor, nn
 
@@ -11,25 +15,55 @@ from regard.record._pattern_builder import PatternBuilder
 from regard.record._selection import Selection
 from regard.record.intercept import Call
 from regard.record.layer import Layer
+from regard.record.names import Kind
 from regard.record.sites import Site, Sites
 
 
-class Recorder:
-    """Records calls: each adds to the pattern of the layer that made it.
+@runtime_checkable
+class Builder(Protocol):
+    """Takes in calls of one layer."""
+
+    def extend(self, problem: Problem, number: int) -> bool:
+        """Take in another call, unless another builder has to; ``number`` calls came before."""
+
+
+B = TypeVar("B", bound=Builder)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a builder's calls are made."""
+
+    name: str
+    kind: Kind
+    index: int
+
+
+class Recorder(Generic[B]):
+    """Records calls: each goes to the builder of the layer that made it.
 
     Args:
         model: calls of other models are left out; None records all.
         selection: the part of the calls that is kept.
+        begin: makes the builder of a call that no builder of its layer takes, given how many calls
+            of the layer came before.
     """
 
-    def __init__(self, model: nn.Module | None, selection: Selection) -> None:
+    def __init__(
+        self,
+        model: nn.Module | None,
+        selection: Selection,
+        begin: Callable[[Problem, Kind, int], B],
+    ) -> None:
         self.calls = 0
         self._selection = selection
+        self._begin = begin
         self._sites = Sites(model)
-        self._builders: dict[Site, list[PatternBuilder]] = {}
-        """Of the sites that are kept."""
+        self._builders: dict[Site, B] = {}
+        """The last of each site that is kept."""
+        self._counts: dict[Site, int] = {}
         self._others: set[Site] = set()
-        self._order: list[tuple[Site, PatternBuilder]] = []
+        self._order: list[tuple[Site, B]] = []
         self._contexts: dict[Site, _ContextSum] = {}
         self._context: Tensor | None = None
 
@@ -50,38 +84,46 @@ class Recorder:
             self._others.add(site)  # a layer's number may change, what is kept does not
         if site in self._others:
             return
-        builders = self._builders.setdefault(site, [])
         problem = call.problem()
         if context is not None:
             self._contexts.setdefault(site, _ContextSum()).add(context, problem)
-        if builders:
-            if builders[-1].extend(problem):
-                return
-            builders[-1].refuse(problem)
-        builder = PatternBuilder(problem, self._selection, site.kind)
-        builders.append(builder)
+        number = self._counts[site] = self._counts.get(site, -1) + 1
+        if site in self._builders and self._builders[site].extend(problem, number):
+            return
+        builder = self._builders[site] = self._begin(problem, site.kind, number)
         self._order.append((site, builder))
 
-    def layers(self) -> list[Layer]:
-        """The layers recorded so far, in the order of their first calls."""
+    def builders(self) -> list[tuple[Place, B]]:
+        """The builders and their places, in the order of their first calls."""
         self._sites.number()
-        return [
-            Layer(
-                name=self._sites.names.path(site.modules[-1] if site.modules else None),
-                kind=site.kind,
-                index=site.layer,
-                heads=builder.heads,
-                rows=builder.rows,
-                mean_context=self._mean_context(site, builder),
-                get_pattern=builder.pattern,
-            )
-            for site, builder in self._order
-        ]
+        return [(self._place(site), builder) for site, builder in self._order]
 
-    def _mean_context(self, site: Site, builder: PatternBuilder) -> Tensor | None:
-        if site not in self._contexts:
-            return None
-        return self._contexts[site].mean()[list(builder.heads)]
+    def mean_contexts(self) -> list[Float[Tensor, "H Dv"] | None]:
+        """Of each builder's place, the mean context of all its heads, if contexts were observed."""
+        sums = [self._contexts.get(site) for site, _ in self._order]
+        return [None if total is None else total.mean() for total in sums]
+
+    def _place(self, site: Site) -> Place:
+        name = self._sites.names.path(site.modules[-1] if site.modules else None)
+        return Place(name, site.kind, site.layer)
+
+
+def layers_of(recorder: Recorder[PatternBuilder]) -> list[Layer]:
+    """The layers recorded so far, in the order of their first calls."""
+    pairs = zip(recorder.builders(), recorder.mean_contexts(), strict=True)
+    return [
+        Layer(
+            name=place.name,
+            kind=place.kind,
+            index=place.index,
+            heads=builder.heads,
+            rows=builder.rows,
+            mean_context=None if context is None else context[list(builder.heads)],
+            get_pattern=builder.pattern,
+            get_calls=builder.calls,
+        )
+        for (place, builder), context in pairs
+    ]
 
 
 class _ContextSum:

@@ -24,7 +24,7 @@ from regard.record.heads import Heads
 from regard.record.layer import Labels, Layer, Tokens
 from regard.record.link_weights import LinkWeights, weigh_links
 from regard.record.links import Link
-from regard.record.names import KINDS, Kind
+from regard.record.names import Kind, choose_kind, kinds_of
 from regard.record.readings import Readings, read_all
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ class Recording:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of attention there are, of ``self``, ``cross`` and ``encoder``."""
-        present = {layer.kind for layer in self.layers}
-        return tuple(kind for kind in KINDS if kind in present)
+        return kinds_of(layer.kind for layer in self.layers)
 
     def of_kind(self, kind: Kind | None = None) -> tuple[Layer, ...]:
         """The layers of a kind; None is self-attention, or what there is if there is none.
@@ -86,12 +85,8 @@ class Recording:
         Raises:
             ValueError: for a kind that was not recorded.
         """
-        layers, kinds = self.layers, self.kinds
-        if kind is None:
-            kind = kinds[0] if kinds else "self"
-        elif kind not in kinds:
-            raise ValueError(f"kind={kind!r} was not recorded; there is {_listed(kinds)}")
-        return tuple(layer for layer in layers if layer.kind == kind)
+        chosen = choose_kind(kind, self.kinds)
+        return tuple(layer for layer in self.layers if layer.kind == chosen)
 
     def patterns(self, kind: Kind | None = None) -> tuple[Pattern, ...]:
         """The patterns of a kind of attention, or all of them in the order of their calls."""
@@ -164,7 +159,7 @@ class Recording:
             return "Recording(freed)"
         counts = [(kind, len(self.of_kind(kind))) for kind in self.kinds]
         if len(counts) == 1:
-            return f"Recording({_plural(counts[0][1], 'layer')})"
+            return f"Recording({counts[0][1]} layer{'' if counts[0][1] == 1 else 's'})"
         return "Recording(" + ", ".join(f"{count} × {kind}" for kind, count in counts) + ")"
 
     def _repr_html_(self) -> str:
@@ -193,6 +188,8 @@ class Recording:
         self, *readouts: Readout[Any, Any], kind: Kind | None = None, progress: bool | None = None
     ) -> Readings:
         """Take readouts of every layer and head, one pass over each layer.
+
+        A generation is read step by step, as ``record(model, read=[...])`` reads it.
 
         Args:
             readouts: what to take, from `regard.pattern.readouts`.
@@ -391,12 +388,10 @@ class Recording:
 def _moved(layer: Layer, move: Mover) -> Layer:
     before = layer.pattern
     pattern = before.moved(move)
-    return layer if pattern is before else replace(layer, get_pattern=lambda: pattern)
+    if pattern is before:
+        return layer
+    return replace(layer, get_pattern=lambda: pattern, get_calls=None)
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
-
-
-def _plural(count: int, thing: str) -> str:
-    return f"{count} {thing}" + ("" if count == 1 else "s")

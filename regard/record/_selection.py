@@ -1,4 +1,4 @@
-"""The part of a run that is kept: which layers, heads and rows, and where.
+"""The part of a run that is kept: which layers, heads, rows and calls, and where.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._indices import check_indices, chosen, contains, from_start, has_negative
+from regard._indices import check_indices, check_whole, chosen, contains, from_start, has_negative
 from regard.problem import Problem
 
 
@@ -22,6 +22,8 @@ class Selection:
     layers: tuple[int, ...] | slice | None = None
     heads: tuple[int, ...] | slice | None = None
     rows: tuple[int, ...] | slice | None = None
+    every: int = 1
+    """Of the calls of a layer, one in so many is kept, from the first on."""
     offload: bool = False
 
     def has_layer(self, layer: int) -> bool:
@@ -36,12 +38,19 @@ class Selection:
         """
         return chosen(self.heads, heads, "heads")
 
-    def row_numbers(self, first: int, rows: int) -> list[int]:
+    def row_numbers(self, first: int, rows: int, call: int) -> list[int]:
         """Numbers of the rows that are kept of a call, with ``first`` rows before it.
 
         Those given by a number from 0 are counted over all calls, those by a negative one from the
         end of each.
+
+        Args:
+            first: how many rows the pattern had before.
+            rows: how many the call has.
+            call: how many calls the layer made before.
         """
+        if call % self.every:
+            return []
         everything = range(first, first + rows)
         if self.rows is None:
             return list(everything)
@@ -63,19 +72,24 @@ class Selection:
         return tensor if own else tensor.clone(memory_format=torch.contiguous_format)
 
 
-def selection_of(layers: Any, heads: Any, rows: Any, offload: str | None) -> Selection:
+def selection_of(layers: Any, heads: Any, rows: Any, every: Any, offload: Any) -> Selection:
     """Check the arguments of `record`.
 
     Raises:
         TypeError: for anything but an integer, a slice or integers.
         ValueError: for a negative layer or step, or a place other than "cpu".
     """
+    if every is not None:
+        check_whole(every, "every")
+        if every < 1:
+            raise ValueError(f"every must be at least 1, but is {every}")
     if offload not in (None, "cpu"):
         raise ValueError(f"offload may be 'cpu' or None, but is {offload!r}")
     selection = Selection(
         layers=check_indices("layers", layers),
         heads=check_indices("heads", heads),
         rows=check_indices("rows", rows),
+        every=1 if every is None else every,
         offload=offload == "cpu",
     )
     if has_negative(selection.layers):

@@ -5,7 +5,7 @@ Axes: B batch, L positions of self-attention, S positions of the source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.record._recording import Recording
 from regard.record.layer import Labels, Tokens
 
 
@@ -64,18 +63,24 @@ class Labeller:
         names = {place: _named(self._tokenizer, ids) for place, ids in self._ids.items()}
         return Labels(names.get("target"), names.get("source"))
 
-    def check(self, recording: Recording) -> None:
-        """Raise `ValueError` if the strings do not fit the positions recorded."""
+    def check(self, layers: Callable[[], Iterable[tuple[str, tuple[int, ...], int]]]) -> None:
+        """Check that strings fit the positions.
+
+        Args:
+            layers: gives the name of each layer, its leading dimensions and its number of keys.
+
+        Raises:
+            ValueError: if they do not.
+        """
         if self._strings is None:
             return
-        for layer in recording.of_kind():
-            keys = layer.pattern.shape[-1]
-            batch = layer.pattern.shape[0] if layer.pattern.ndim > 3 else 1
-            lengths = sorted({len(names) for names in self._strings})
-            if lengths != [keys] or len(self._strings) not in (1, batch):
+        for name, leading, keys in layers():
+            batch = leading[0] if len(leading) > 1 else 1
+            own = sorted({len(names) for names in self._strings})
+            if own != [keys] or len(self._strings) not in (1, batch):
                 raise ValueError(
-                    f"tokens names {len(self._strings)} sequence(s) of {lengths} positions, but "
-                    f"{layer.name or 'the model'} attended over {batch} of {keys}; give one string "
+                    f"tokens names {len(self._strings)} sequence(s) of {own} positions, but "
+                    f"{name or 'the model'} attended over {batch} of {keys}; give one string "
                     "a position, special tokens and padding included"
                 )
 

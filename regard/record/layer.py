@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -12,6 +13,14 @@ from regard.pattern import Pattern
 from regard.record.names import Kind
 
 Tokens = tuple[tuple[str, ...], ...]
+
+
+class CallPattern(NamedTuple):
+    """The rows of one call, and only the keys that it had."""
+
+    pattern: Pattern
+    shift: int
+    """How many of the layer's keys come before them."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -32,6 +41,8 @@ class Layer:
     """Of each head, over the rows that see a key; with ``record(..., mean_contexts=True)``."""
     get_pattern: Callable[[], Pattern]
     """Makes the pattern, if its tensors are still there."""
+    get_calls: Callable[[], Sequence[CallPattern]] | None = None
+    """Makes those of the calls that it is built of; None where they are not known apart."""
 
     @property
     def pattern(self) -> Pattern:
@@ -41,6 +52,17 @@ class Layer:
             RecordError: if the tensors it stands on were changed or freed.
         """
         return self.get_pattern()
+
+    @property
+    def calls(self) -> Sequence[CallPattern]:
+        """The pattern call by call, such as the steps of a generation.
+
+        Raises:
+            RecordError: as for `pattern`.
+        """
+        if self.get_calls is None:
+            return (CallPattern(self.pattern, 0),)
+        return self.get_calls()
 
 
 def self_attention(pattern: Pattern, index: int) -> Layer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from torch import nn
@@ -12,6 +12,27 @@ KINDS: tuple[Kind, ...] = ("self", "cross", "encoder")
 
 # Words for the attention of a decoder to an encoder's output.
 _CROSS = ("cross", "encoder_attn", "encdec", "enc_dec")
+
+
+def kinds_of(kinds: Iterable[Kind]) -> tuple[Kind, ...]:
+    """The kinds that there are, in their order."""
+    present = set(kinds)
+    return tuple(kind for kind in KINDS if kind in present)
+
+
+def choose_kind(kind: Kind | None, kinds: Sequence[Kind]) -> Kind:
+    """Choose a kind; None is self-attention, or what there is if there is none.
+
+    Raises:
+        ValueError: for a kind that was not recorded.
+    """
+    if kind is None:
+        return kinds[0] if kinds else "self"
+    if kind not in kinds:
+        raise ValueError(
+            f"kind={kind!r} was not recorded; there is {', '.join(map(repr, kinds)) or 'none'}"
+        )
+    return kind
 
 
 class Names:

@@ -18,7 +18,9 @@ from torch import Tensor
 from regard._display import show
 from regard._extras import needing
 from regard.pattern.readout import Readout, check_readout
+from regard.record._accumulator import Accumulator, missing_for_calls
 from regard.record.layer import Layer
+from regard.record.names import Kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,22 +107,77 @@ class Readings(Mapping[str, Reading]):
         return "Readings(" + ", ".join(map(repr, self.values())) + ")"
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LayerReadings:
+    """What was read of one layer."""
+
+    name: str = ""
+    """Path of the module that attends."""
+    kind: Kind = "self"
+    """``self``, ``cross`` or ``encoder``."""
+    index: int = 0
+    """Its number among the model's layers of this kind."""
+    call: int = 0
+    """How many calls the layer made before."""
+    heads: Sequence[int]
+    """Numbers of the query heads."""
+    rows: Sequence[int]
+    """Numbers of the queries."""
+    leading: tuple[int, ...]
+    """The leading dimensions of each result, batch and heads."""
+    keys: int
+    results: tuple[Any, ...]
+    """One for each readout."""
+
+
 def read_all(
     layers: Sequence[Layer], readouts: Sequence[Readout[Any, Any]], *, progress: bool | None
 ) -> Readings:
     """Take the readouts of each layer; `Recording.read` documents it."""
-    names = _names(readouts)
-    labels = tuple(_labels(layer) for layer in layers)
-    columns: dict[str, list[Tensor]] = {}
-    axes: dict[str, tuple[str, ...]] = {}
+    for readout in readouts:
+        check_readout(readout)
+    found = []
     with bar(len(layers), progress=progress) as advance:
         for layer in layers:
-            results = layer.pattern.read(*readouts)
-            for name, readout, result in zip(names, readouts, results, strict=True):
-                for column, tensor in _tensors(name, result).items():
-                    columns.setdefault(column, []).append(tensor)
-                    axes[column] = _axes(readout, tensor, layer.pattern.ndim - 2)
+            found.append(_read(layer, readouts))
             advance(1)
+    return labelled(readouts, found)
+
+
+def _read(layer: Layer, readouts: Sequence[Readout[Any, Any]]) -> LayerReadings:
+    """Read a layer call by call, as it is while a model runs, or where that can't be, at once."""
+    calls = layer.calls
+    apart = {i for i, r in enumerate(readouts) if len(calls) > 1 and missing_for_calls(r) is None}
+    accumulator = Accumulator([readouts[i] for i in sorted(apart)])
+    for pattern, shift in calls if apart else ():
+        accumulator.add(pattern, shift)
+    rest = [readout for i, readout in enumerate(readouts) if i not in apart]
+    of_calls = iter(accumulator.results() if apart else ())
+    at_once = iter(layer.pattern.read(*rest) if rest else ())
+    *leading, _, keys = layer.pattern.shape
+    return LayerReadings(
+        name=layer.name,
+        kind=layer.kind,
+        index=layer.index,
+        heads=layer.heads,
+        rows=layer.rows,
+        leading=tuple(leading),
+        keys=keys,
+        results=tuple(next(of_calls if i in apart else at_once) for i in range(len(readouts))),
+    )
+
+
+def labelled(readouts: Sequence[Readout[Any, Any]], layers: Sequence[LayerReadings]) -> Readings:
+    """Put together what was read of each layer, and name its axes."""
+    names = _names(readouts)
+    columns: dict[str, list[Tensor]] = {}
+    axes: dict[str, tuple[str, ...]] = {}
+    for layer in layers:
+        for name, readout, result in zip(names, readouts, layer.results, strict=True):
+            for column, tensor in _tensors(name, result).items():
+                columns.setdefault(column, []).append(tensor)
+                axes[column] = _axes(readout, tensor, len(layer.leading))
+    labels = tuple(_labels(layer) for layer in layers)
     return Readings(
         {name: Reading(name, axes[name], tuple(parts), labels) for name, parts in columns.items()}
     )
@@ -130,7 +187,6 @@ def _names(readouts: Sequence[Readout[Any, Any]]) -> list[str]:
     """Name readouts by their titles; the second of a title gets a number."""
     names: list[str] = []
     for readout in readouts:
-        check_readout(readout)
         name = readout.title
         count = sum(re.fullmatch(rf"{name}(_\d+)?", other) is not None for other in names)
         names.append(f"{name}_{count + 1}" if count else name)
@@ -157,7 +213,7 @@ def _axes(readout: Readout[Any, Any], tensor: Tensor, leading: int) -> tuple[str
     return ("layer", *first, *(readout.axes if len(readout.axes) == rest else numbered))
 
 
-def _labels(layer: Layer) -> dict[str, Sequence[int]]:
+def _labels(layer: LayerReadings) -> dict[str, Sequence[int]]:
     return {"layer": [layer.index], "head": layer.heads, "query": layer.rows}
 
 

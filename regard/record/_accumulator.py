@@ -1,0 +1,206 @@
+"""Readouts of a pattern that comes call by call: rows append, sums over queries add up.
+
+A call is a tile of the whole pattern: its own queries against the keys that it had. Tiles are
+merged as they are where a sequence lies on several ranks; but a call has whole rows, so that what
+is read of a row is final.
+
+Axes: N heads numbered through, L queries, S keys.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.pattern import Pattern
+from regard.pattern.readout import Readout, Sizes, Tile
+
+# Rows of so many calls are put together at a time, since a tensor for each of a long generation's
+# steps would take more memory than the numbers in it.
+_TOGETHER = 64
+
+
+def missing_for_calls(readout: Readout[Any, Any]) -> str | None:
+    """Say why a readout can't be taken call by call; None if it can."""
+    if readout.depends_on_length:
+        return "depends on how long the text becomes, which is not known before the end"
+    if not readout.is_mergeable:
+        return f"has no {type(readout).__name__}.merge, which makes one result of two calls'"
+    return None
+
+
+class Accumulator:
+    """Takes readouts of one pattern, call by call.
+
+    Args:
+        readouts: those for which `missing_for_calls` gives None.
+    """
+
+    def __init__(self, readouts: Sequence[Readout[Any, Any]]) -> None:
+        self._parts = [_Rows(r) if "query" in r.axes else _Sums(r) for r in readouts]
+        self._sizes: Sizes | None = None
+
+    def add(self, pattern: Pattern, shift: int) -> None:
+        """Read a call.
+
+        Args:
+            pattern: its rows, over the keys that it had.
+            shift: how many of the whole pattern's keys come before these.
+        """
+        # Sums that were made in inference mode could not be added to outside of it.
+        with torch.inference_mode(mode=False), torch.no_grad():
+            self._add(pattern, shift)
+
+    def results(self) -> tuple[Any, ...]:
+        """Give what was read so far, with the axes of the whole pattern."""
+        sizes = self._sizes
+        assert sizes is not None, "a call was read"
+        return tuple(part.finish(sizes) for part in self._parts)
+
+    def _add(self, pattern: Pattern, shift: int) -> None:
+        problem, before = pattern.problem, self._sizes
+        first = 0 if before is None else before.queries
+        queries = slice(first, first + problem.queries)
+        keys = slice(shift, shift + problem.keys)
+        known = 0 if before is None else before.keys
+        leading = problem.leading if before is None else before.leading
+        lengths = queries.stop, max(known, keys.stop)
+        sizes = self._sizes = Sizes(leading, *lengths, pattern.dtype, pattern.device)
+        tile = Tile(slice(0, problem.queries), queries, keys, keys, problem)
+        requests = [part.of_tile(tile, sizes) for part in self._parts]
+        results = iter(pattern.read(*(readout for some in requests for readout in some)))
+        for part, some in zip(self._parts, requests, strict=True):
+            part.take(tile, sizes, tuple(islice(results, len(some))))
+
+
+class _Part(ABC):
+    """One readout."""
+
+    def __init__(self, readout: Readout[Any, Any]) -> None:
+        self.readout = readout
+
+    @abstractmethod
+    def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:
+        """Say what to read of a call."""
+
+    @abstractmethod
+    def take(self, tile: Tile, sizes: Sizes, results: tuple[Any, ...]) -> None:
+        """Take in what was read."""
+
+    @abstractmethod
+    def finish(self, sizes: Sizes) -> Any:
+        """Give the result."""
+
+
+class _Sums(_Part):
+    """A readout that sums over queries, or takes their largest: one state for all calls."""
+
+    def __init__(self, readout: Readout[Any, Any]) -> None:
+        super().__init__(readout)
+        self._state: Any = None
+        self._keys = -1
+
+    def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:
+        if self._state is None or ("key" in self.readout.axes and sizes.keys > self._keys):
+            longer = self.readout.begin(sizes)
+            if self._state is not None:
+                for old, new in zip(tensors_in(self._state), tensors_in(longer), strict=True):
+                    new[tuple(slice(size) for size in old.shape)] = old
+            self._state, self._keys = longer, sizes.keys
+        return self.readout.of_tile(self._state, tile)
+
+    def take(self, tile: Tile, sizes: Sizes, results: tuple[Any, ...]) -> None:
+        self.readout.merge(self._state, tile, _numbered_through(results, sizes))
+
+    def finish(self, sizes: Sizes) -> Any:
+        return self.readout.finish(mapped(torch.clone, self._state), sizes)
+
+
+class _Rows(_Part):
+    """A readout of each row: rows of a call come after those of the calls before."""
+
+    def __init__(self, readout: Readout[Any, Any]) -> None:
+        super().__init__(readout)
+        self._state: Any = None
+        """Of a call without the first keys, whose results are to be shifted."""
+        self._results: list[Any] = []
+
+    def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:
+        if tile.keys.start == 0:
+            self._state = None
+            return (self.readout,)
+        self._state = self.readout.begin(_rows_of(sizes, tile.problem.queries))
+        return self.readout.of_tile(self._state, tile)
+
+    def take(self, tile: Tile, sizes: Sizes, results: tuple[Any, ...]) -> None:
+        if self._state is None:
+            (result,) = results
+        else:
+            self.readout.merge(self._state, tile, _numbered_through(results, sizes))
+            result = self.readout.finish(self._state, _rows_of(sizes, tile.problem.queries))
+            self._state = None
+        self._results.append(result)
+        if len(self._results) == _TOGETHER:
+            self._results = [self._joined(sizes)]
+
+    def finish(self, sizes: Sizes) -> Any:
+        return self._joined(sizes)
+
+    def _joined(self, sizes: Sizes) -> Any:
+        """Put results below one another; those of fewer keys may have fewer ranks."""
+        if len(self._results) == 1:
+            return self._results[0]
+        axis = len(sizes.leading) + self.readout.axes.index("query")
+        widened = [self._widened(result, axis, sizes) for result in self._results]
+        return mapped(lambda *parts: torch.cat(parts, dim=axis), *widened)
+
+    def _widened(self, result: Any, axis: int, sizes: Sizes) -> Any:
+        """Fill a result up to the width that it has over all keys."""
+        tensors = tensors_in(result)
+        own = _rows_of(sizes, tensors[0].shape[axis])
+        if not {"rank", "key"} & set(self.readout.axes):
+            return result
+        whole = self.readout.finish(self.readout.begin(own), own)
+        for part, longer in zip(tensors, tensors_in(whole), strict=True):
+            longer[tuple(slice(size) for size in part.shape)] = part
+        return whole
+
+
+def _rows_of(sizes: Sizes, queries: int) -> Sizes:
+    return replace(sizes, queries=queries)
+
+
+def tensors_in(result: Any) -> list[Tensor]:
+    """The tensors of a result or state: itself, or those of a tuple."""
+    parts = result if isinstance(result, tuple) else (result,)
+    return [part for part in parts if isinstance(part, torch.Tensor)]
+
+
+def mapped(change: Callable[..., Tensor], result: Any, *others: Any) -> Any:
+    """Change each tensor of a result or state, given those in its place in others."""
+    if isinstance(result, torch.Tensor):
+        return change(result, *others)
+    if not isinstance(result, tuple):
+        return result
+    parts = [
+        change(*parts) if isinstance(parts[0], torch.Tensor) else parts[0]
+        for parts in zip(result, *others, strict=True)
+    ]
+    make: Callable[[list[Any]], Any] = getattr(type(result), "_make", tuple)
+    return make(parts)
+
+
+def _numbered_through(results: tuple[Any, ...], sizes: Sizes) -> tuple[Any, ...]:
+    """Number the heads of results through, as `merge` takes them."""
+    leading = len(sizes.leading)
+
+    def flat(tensor: Tensor) -> Tensor:
+        return tensor.flatten(0, leading - 1) if leading else tensor[None]
+
+    return tuple(mapped(flat, result) for result in results)

@@ -1,0 +1,169 @@
+"""Which calls of a layer belong together: those of a pattern, which grows as a model generates.
+
+The first call has the prompt's rows. A later one has a row for each new token, and keys of which
+all but the newest were there before: all of them, or the last few of a rolling cache, perhaps
+followed by room of a cache of fixed size. So a call continues a pattern if its keys are the
+pattern's last ones; they are compared.
+
+Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Float
+from regard.mask.bounds import AffineBounds
+from regard.problem import Problem
+from regard.record._errors import RecordError
+from regard.record._selection import Selection, select_heads
+from regard.record.names import Kind
+
+
+class LayerBuilder(ABC):
+    """Takes in the calls of one pattern, and tells those that do not belong to it.
+
+    Args:
+        problem: of the first call.
+        kind: what the layer attends to.
+        number: how many calls of the layer came before.
+        selection: the part of its calls that is kept.
+    """
+
+    def __init__(self, problem: Problem, kind: Kind, number: int, *, selection: Selection) -> None:
+        self.heads = selection.head_numbers(problem.heads[1])
+        self._selection = selection
+        self._kind = kind
+        self._rows: list[int] = []
+        self._queries = 0
+        self._traits = _traits(problem)
+        problem = select_heads(problem, self.heads)
+        self._keys = problem.keys if kind == "cross" else _filled(problem)
+        self._begin(problem.key[..., : self._keys, :])
+        self._add(problem, number, shift=0, width=self._keys)
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Numbers of the queries that are kept."""
+        everything = range(self._queries)
+        return everything if len(self._rows) == self._queries else tuple(self._rows)
+
+    def extend(self, problem: Problem, number: int) -> bool:
+        """Take in another call, if it continues this pattern.
+
+        Raises:
+            RecordError: if it goes on from a cache, but not from the one recorded.
+        """
+        if self._continues(problem, number):
+            return True
+        self._refuse_other_caches(problem)
+        return False
+
+    @abstractmethod
+    def _begin(self, key: Float[Tensor, "B G S D"]) -> None:
+        """Take in the first keys."""
+
+    @abstractmethod
+    def _append(self, key: Float[Tensor, "B G s D"]) -> None:
+        """Take in further keys."""
+
+    @abstractmethod
+    def _ends_with(self, key: Float[Tensor, "B G s D"]) -> bool:
+        """Tell whether keys are the last ones of this pattern."""
+
+    @abstractmethod
+    def _take(self, problem: Problem, shift: int, width: int) -> None:
+        """Take in the rows of a call that are kept.
+
+        Args:
+            problem: the call, with these rows alone.
+            shift: how many of the pattern's keys come before those that the call had.
+            width: how many keys the call had, without room that is not filled yet.
+        """
+
+    def _continues(self, problem: Problem, number: int) -> bool:
+        if _traits(problem) != self._traits or max(self.heads, default=0) >= problem.heads[1]:
+            return False
+        problem = select_heads(problem, self.heads)
+        past = _past(problem)
+        if self._kind != "cross" and self._comes_after(problem, past):
+            width = past + problem.queries
+            self._grow(problem.key[..., past:width, :])
+            self._add(problem, number, shift=self._keys - width, width=width)
+            return True
+        if problem.queries == 1 and problem.keys == self._keys and self._ends_with(problem.key):
+            self._add(
+                problem, number, shift=0, width=self._keys
+            )  # cross-attention, whose keys stay
+            return True
+        return False
+
+    def _refuse_other_caches(self, problem: Problem) -> None:
+        past = _past(problem)
+        goes_on = past > 0 and (problem.queries == 1 or past == self._keys)
+        if goes_on and self._kind != "cross":
+            raise RecordError(
+                f"a call has {past} keys from a cache, but they are not the {self._keys} recorded "
+                "before it: the cache was reordered (beam search), cropped (assisted generation) "
+                "or made outside the recording; record with num_beams=1, and from the prompt on"
+            )
+
+    def _comes_after(self, problem: Problem, past: int) -> bool:
+        width = past + problem.queries
+        return (
+            0 < past <= self._keys
+            and width <= problem.keys
+            and _last_seen(problem) <= width
+            and self._ends_with(problem.key[..., :past, :])
+        )
+
+    def _grow(self, key: Float[Tensor, "B G s D"]) -> None:
+        self._append(key)
+        self._keys += key.shape[-2]
+
+    def _add(self, problem: Problem, number: int, *, shift: int, width: int) -> None:
+        numbers = self._selection.row_numbers(self._queries, problem.queries, number)
+        first, self._queries = self._queries, self._queries + problem.queries
+        if len(numbers) < problem.queries:
+            index = torch.tensor(numbers, dtype=torch.int64, device=problem.query.device)
+            problem = problem.at(index - first)
+        self._take(problem, shift, width)
+        self._rows += numbers
+
+
+def _traits(problem: Problem) -> tuple[object, ...]:
+    """What all calls of a pattern have in common."""
+    query = problem.query
+    return problem.scale, problem.softcap, query.dtype, query.shape[0], query.shape[-1]
+
+
+def _past(problem: Problem) -> int:
+    """How many keys come before the first query's own.
+
+    Affine bounds give it without reading anything back from a GPU.
+    """
+    bounds = problem.rows.bounds
+    if isinstance(bounds, AffineBounds):
+        return bounds.position if problem.queries else 0
+    first = problem.rows.positions[..., :1]
+    return int(first.amin()) if first.numel() else 0
+
+
+def _last_seen(problem: Problem) -> int:
+    """One past the last key that any query may see."""
+    bounds = problem.rows.bounds
+    if isinstance(bounds, AffineBounds):
+        return bounds.last_stop
+    stop = problem.rows.stop
+    return int(stop.amax()) if stop.numel() else 0
+
+
+def _filled(problem: Problem) -> int:
+    """How many keys a call has, without the room of a cache that is not filled yet."""
+    width = _past(problem) + problem.queries
+    room = problem.queries < problem.keys and _last_seen(problem) <= width
+    return width if room and 0 < width < problem.keys else problem.keys

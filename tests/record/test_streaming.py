@@ -1,0 +1,267 @@
+"""Readouts taken at each call: those of reading a full recording afterwards, to the last bit."""
+
+import pytest
+import torch
+from support.caches import CAUSAL, PROMPT, STEPWISE, Attend, B, D, H, T, chunks, grown, sequence
+from torch import nn
+
+import regard
+from regard.record import RecordError
+
+READOUTS = [
+    regard.Received(),
+    regard.Entropy(),
+    regard.TopK(4),
+    regard.Max(),
+    regard.Distance(),
+    regard.Offsets(3),
+    regard.Mass(slice(0, 2)),
+]
+
+
+class Layers(nn.Module):
+    """Layers that are handed query, key and options."""
+
+    def __init__(self, count=2):
+        super().__init__()
+        self.layers = nn.ModuleList(Attend() for _ in range(count))
+
+    def forward(self, query, key, **options):
+        for shift, layer in enumerate(self.layers):
+            layer(query + shift, key, **options)
+
+
+def both(run_model, **options):
+    """The same run recorded and read afterwards, and read while it runs."""
+    model = Layers()
+    with regard.record(model, **options) as recording:
+        run_model(model)
+    with regard.record(model, read=READOUTS, **options) as run:
+        run_model(model)
+    return recording, run
+
+
+def assert_same(run, recording, kind=None):
+    expected, actual = recording.read(*READOUTS, kind=kind), run.readings_of(kind)
+    assert list(actual) == list(expected)
+    for name, reading in expected.items():
+        assert actual[name].axes == reading.axes
+        assert len(actual[name].parts) == len(reading.parts)
+        for one, other in zip(actual[name].parts, reading.parts, strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other), name
+        for one, other in zip(actual[name].labels, reading.labels, strict=True):
+            assert {k: list(v) for k, v in one.items()} == {k: list(v) for k, v in other.items()}
+
+
+def assert_close_to_pattern(run, recording):
+    """The sums of a whole pattern, in another order: float32 sums of T weights up to 1."""
+    for name in ("received", "entropy", "max", "distance"):
+        for part, pattern in zip(run.readings[name].parts, recording, strict=True):
+            torch.testing.assert_close(part, getattr(pattern, name)(), rtol=0, atol=T * 1e-6)
+    for part, pattern in zip(run.readings["offsets"].parts, recording, strict=True):
+        torch.testing.assert_close(part, pattern.offsets(3), rtol=0, atol=T * 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_a_single_call_gives_what_its_pattern_gives(dtype):
+    query, key = (x.to(dtype) for x in sequence(131))
+    recording, run = both(lambda model: model(query, key, is_causal=True))
+    assert_same(run, recording)
+    for layer, pattern in enumerate(recording):
+        for readout, name in ((regard.Received(), "received"), (regard.Offsets(3), "offsets")):
+            assert torch.equal(run.readings[name].values[layer], pattern.read(readout)[0])
+
+
+GAPS = CAUSAL.clone()
+GAPS[PROMPT + 1, 2] = GAPS[3, 3] = GAPS[-1, -2] = False
+PADDED = torch.ones(B, 1, 1, T, dtype=torch.bool)
+PADDED[0, ..., :2] = False
+
+
+@pytest.mark.parametrize(
+    ("parts", "mask"),
+    [
+        (STEPWISE, CAUSAL),
+        (chunks(1, *[1] * (T - 1)), CAUSAL),
+        (chunks(3, 1, 3, 1, 1), CAUSAL),
+        (STEPWISE, GAPS),
+        (STEPWISE, PADDED & CAUSAL),
+        (STEPWISE, torch.zeros(H, T, T).masked_fill(~GAPS, -torch.inf)),
+    ],
+    ids=["steps", "from one token", "chunks", "gaps", "padded", "bias"],
+)
+def test_a_generation(parts, mask):
+    query, key = sequence()
+    recording, run = both(lambda model: grown(model, query, key, parts, mask))
+    assert_same(run, recording)
+    assert_close_to_pattern(run, recording)
+    top, expected = run.readings["top_positions"].values, recording[0].topk(4).positions
+    assert torch.equal(top[0], expected)
+
+
+def static(model, query, key):
+    cache = torch.full((B, H, T + 7, D), 9.0)
+    for start, stop in STEPWISE:
+        cache[..., start:stop, :] = key[..., start:stop, :]
+        visible = torch.arange(T + 7) <= torch.arange(start, stop)[:, None]
+        model(query[..., start:stop, :], cache, attn_mask=visible)
+
+
+def rolling(model, query, key, size=3):
+    visible = CAUSAL[:PROMPT, :PROMPT].triu(1 - size)
+    model(query[..., :PROMPT, :], key[..., :PROMPT, :], attn_mask=visible)
+    for t in range(PROMPT, T):
+        model(query[..., t : t + 1, :], key[..., t + 1 - size : t + 1, :])
+
+
+@pytest.mark.parametrize("cache", [static, rolling])
+@pytest.mark.parametrize("options", [{}, {"heads": [2, 0], "layers": 1, "rows": [-1, 2]}], ids=str)
+def test_caches_of_fixed_size(cache, options):
+    query, key = sequence()
+    recording, run = both(lambda model: cache(model, query, key), **options)
+    assert_same(run, recording)
+    assert_close_to_pattern(run, recording)
+    expected = recording[0].topk(4).positions.sort().values
+    assert torch.equal(run.readings["top_positions"].values[0].sort().values, expected)
+
+
+def test_a_long_generation_puts_its_rows_together_in_order():
+    layer, (query, key) = Attend(), sequence(80)
+    mask = torch.ones(80, 80, dtype=torch.bool).tril()
+    with regard.record(layer) as recording, regard.record(layer, read=[regard.TopK(9)]) as run:
+        grown(layer, query, key, chunks(3, *[1] * 77), mask)
+    for name, expected in zip(("weights", "positions"), recording[0].topk(9), strict=True):
+        assert torch.equal(run.readings[f"top_{name}"].values[0], expected)
+
+
+class Cross(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cross_attn = Attend()
+
+    def forward(self, *args):
+        return self.cross_attn(*args)
+
+
+def test_cross_attention_to_a_source_that_stays():
+    model, (query, source) = Cross(), sequence()
+    runs = []
+    for read in ({}, {"read": READOUTS}):
+        with regard.record(model, **read) as run:
+            for t in range(4):
+                model(query[..., t : t + 1, :], source.clone())
+        runs.append(run)
+    assert runs[1].kinds == ("cross",)
+    assert_same(runs[1], runs[0], "cross")
+    with pytest.raises(ValueError, match="'encoder' was not recorded; there is 'cross'"):
+        runs[1].readings_of("encoder")
+
+
+def test_inference_mode_and_readings_between_calls():
+    model, (query, key) = Layers(), sequence()
+    with regard.record(model, read=READOUTS) as run:
+        with torch.inference_mode():
+            model(query[..., :PROMPT, :], key[..., :PROMPT, :], is_causal=True)
+        early = run.readings["received"].values
+        before = early.clone()
+        with torch.no_grad():
+            model(query[..., PROMPT : PROMPT + 1, :], key[..., : PROMPT + 1, :])
+    assert torch.equal(early, before)
+    assert early.shape[-1] == PROMPT
+    # Weights of a row sum to 1, so that what all keys receive is the number of rows.
+    total = run.readings["received"].values.sum(-1)
+    torch.testing.assert_close(total, torch.full_like(total, PROMPT + 1))
+
+
+def test_the_model_computes_the_same():
+    model, (query, key) = Attend(), sequence()
+    with regard.record(model, read=READOUTS):
+        actual = model(query, key, is_causal=True)
+    assert torch.equal(actual, model(query, key, is_causal=True))
+
+
+# What can't be read
+
+
+@pytest.mark.parametrize(
+    ("readout", "why"),
+    [
+        (regard.Image(8, 8), r"Image\(rows=8, columns=8\).*how long the text becomes"),
+        (regard.Mass(-1), r"Mass\(keys=-1\).*how long"),
+        (regard.Mass([True, False]), "Mass.*how long"),
+        (regard.Mass(slice(-3, None)), "Mass.*how long"),
+    ],
+    ids=str,
+)
+def test_readouts_that_depend_on_the_length_are_refused_by_name(readout, why):
+    with pytest.raises(TypeError, match=why), regard.record(read=[regard.Max(), readout]):
+        pass
+
+
+def test_a_readout_without_merge_is_refused_by_name_and_read_at_once_afterwards():
+    class Largest(regard.Max):
+        kind = None
+        merge = regard.pattern.readouts.Readout.merge
+
+    with pytest.raises(TypeError, match=r"Largest\.merge"), regard.record(read=[Largest()]):
+        pass
+    model, (query, key) = Layers(), sequence()
+    with regard.record(model) as recording:
+        grown(model, query, key, STEPWISE)
+    readings = recording.read(Largest(), regard.Image(4, 4), regard.Received(), regard.Mass(-1))
+    # The kernel's rounding against torch's own, of weights up to 1.
+    torch.testing.assert_close(readings["largest"].values[0], recording[0].max(), rtol=0, atol=1e-6)
+    assert torch.equal(readings["image"].values[0], recording[0].image(4, 4))
+    assert torch.equal(readings["mass"].values[1], recording[1].mass(-1))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "why"),
+    [
+        ({"read": regard.Max()}, TypeError, r"read must be a list.*Max\(\)"),
+        ({"read": []}, TypeError, "read must be a list"),
+        ({"read": [regard.Max]}, TypeError, "is not a readout"),
+        ({"every": 2}, ValueError, r"every=2.*record\(model, read="),
+        ({"reduce": "mean"}, ValueError, r"reduce='mean'.*record\(model, read="),
+        ({"read": [regard.Max()], "every": 0}, ValueError, "every must be at least 1, but is 0"),
+        ({"read": [regard.Max()], "every": 1.5}, TypeError, "every must be a whole number"),
+        ({"read": [regard.Max()], "reduce": "median"}, ValueError, "'sum', 'mean', 'max' or None"),
+        ({"read": [regard.Max()], "offload": "cpu"}, ValueError, "offload='cpu'.*leave them out"),
+        ({"read": [regard.Max()], "mean_contexts": True}, ValueError, "mean_contexts=True"),
+    ],
+    ids=str,
+)
+def test_arguments_that_mean_nothing_are_refused(options, error, why):
+    with pytest.raises(error, match=why), regard.record(**options):
+        pass
+
+
+def reordered(key):
+    return torch.cat([key[..., :-1, :].flip(0), key[..., -1:, :]], dim=-2)
+
+
+def cropped(key):
+    return torch.cat([key[..., : T - 3, :], key[..., -1:, :]], dim=-2)
+
+
+@pytest.mark.parametrize("change", [reordered, cropped])
+def test_a_cache_that_is_not_the_one_read_is_refused(change):
+    layer, (query, key) = Attend(), sequence(T + 1)
+
+    def generate():
+        grown(layer, query[..., :T, :], key[..., :T, :], STEPWISE)
+        layer(query[..., -1:, :], change(key))
+
+    with pytest.raises(RecordError, match="not the 9"), regard.record(layer, read=READOUTS):
+        generate()
+
+
+def test_tokens_name_the_positions_and_must_fit_them():
+    layer, (query, key) = Attend(), sequence(3)
+    with regard.record(layer, tokens=[*"abc"], read=[regard.Max()]) as run:
+        layer(query, key)
+    assert run.tokens == (("a", "b", "c"),)
+    two = regard.record(layer, tokens=[*"ab"], read=[regard.Max()])
+    with pytest.raises(ValueError, match=r"of \[2\] positions, but .* of 3"), two:
+        layer(query, key)
