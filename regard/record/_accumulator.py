@@ -40,22 +40,30 @@ class Accumulator:
 
     Args:
         readouts: those for which `missing_for_calls` gives None.
+        keys: how many there are in all, or 0 where that is not known.
     """
 
-    def __init__(self, readouts: Sequence[Readout[Any, Any]]) -> None:
+    def __init__(self, readouts: Sequence[Readout[Any, Any]], keys: int = 0) -> None:
+        self._keys = keys
         self._parts = [_Rows(r) if "query" in r.axes else _Sums(r) for r in readouts]
         self._sizes: Sizes | None = None
 
-    def add(self, pattern: Pattern, shift: int) -> None:
+    def add(
+        self, pattern: Pattern, shift: int, others: Sequence[Readout[Any, Any]] = ()
+    ) -> tuple[Any, ...]:
         """Read a call.
 
         Args:
             pattern: its rows, over the keys that it had.
             shift: how many of the whole pattern's keys come before these.
+            others: what else to read of it in the same pass.
+
+        Returns:
+            The results of the others, which are of this call alone.
         """
         # Sums that were made in inference mode could not be added to outside of it.
         with torch.inference_mode(mode=False), torch.no_grad():
-            self._add(pattern, shift)
+            return self._add(pattern, shift, others)
 
     def results(self) -> tuple[Any, ...]:
         """Give what was read so far, with the axes of the whole pattern."""
@@ -63,20 +71,24 @@ class Accumulator:
         assert sizes is not None, "a call was read"
         return tuple(part.finish(sizes) for part in self._parts)
 
-    def _add(self, pattern: Pattern, shift: int) -> None:
+    def _add(
+        self, pattern: Pattern, shift: int, others: Sequence[Readout[Any, Any]]
+    ) -> tuple[Any, ...]:
         problem, before = pattern.problem, self._sizes
         first = 0 if before is None else before.queries
         queries = slice(first, first + problem.queries)
         keys = slice(shift, shift + problem.keys)
-        known = 0 if before is None else before.keys
+        known = self._keys if before is None else before.keys
         leading = problem.leading if before is None else before.leading
         lengths = queries.stop, max(known, keys.stop)
-        sizes = self._sizes = Sizes(leading, *lengths, pattern.dtype, pattern.device)
+        sizes = Sizes(leading, *lengths, pattern.dtype, pattern.device, problem.group)
+        self._sizes = sizes
         tile = Tile(slice(0, problem.queries), queries, keys, keys, problem)
         requests = [part.of_tile(tile, sizes) for part in self._parts]
-        results = iter(pattern.read(*(readout for some in requests for readout in some)))
+        results = iter(pattern.read(*(one for some in requests for one in some), *others))
         for part, some in zip(self._parts, requests, strict=True):
             part.take(tile, sizes, tuple(islice(results, len(some))))
+        return tuple(results)
 
 
 class _Part(ABC):
@@ -132,11 +144,12 @@ class _Rows(_Part):
         self._results: list[Any] = []
 
     def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:
-        if tile.keys.start == 0:
-            self._state = None
-            return (self.readout,)
-        self._state = self.readout.begin(_rows_of(sizes, tile.problem.queries))
-        return self.readout.of_tile(self._state, tile)
+        state = self.readout.begin(_rows_of(sizes, tile.problem.queries))
+        requests = self.readout.of_tile(state, tile)
+        if tile.keys.start == 0:  # its own result is that of the whole pattern's rows
+            return requests[:1]
+        self._state = state
+        return requests
 
     def take(self, tile: Tile, sizes: Sizes, results: tuple[Any, ...]) -> None:
         if self._state is None:

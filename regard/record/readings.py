@@ -146,15 +146,19 @@ def read_all(
 
 def _read(layer: Layer, readouts: Sequence[Readout[Any, Any]]) -> LayerReadings:
     """Read a layer call by call, as it is while a model runs, or where that can't be, at once."""
-    calls = layer.calls
-    apart = {i for i, r in enumerate(readouts) if len(calls) > 1 and missing_for_calls(r) is None}
-    accumulator = Accumulator([readouts[i] for i in sorted(apart)])
-    for pattern, shift in calls if apart else ():
-        accumulator.add(pattern, shift)
-    rest = [readout for i, readout in enumerate(readouts) if i not in apart]
-    of_calls = iter(accumulator.results() if apart else ())
-    at_once = iter(layer.pattern.read(*rest) if rest else ())
     *leading, _, keys = layer.pattern.shape
+    apart = [missing_for_calls(readout) is None for readout in readouts]
+    by_call = [readout for readout, own in zip(readouts, apart, strict=True) if own]
+    whole = [readout for readout, own in zip(readouts, apart, strict=True) if not own]
+    calls = layer.calls
+    accumulator = Accumulator(by_call, keys)
+    if len(calls) == 1:
+        at_once = iter(accumulator.add(*calls[0], whole))
+    else:
+        for call in calls if by_call else ():
+            accumulator.add(*call)
+        at_once = iter(layer.pattern.read(*whole) if whole else ())
+    of_calls = iter(accumulator.results() if by_call else ())
     return LayerReadings(
         name=layer.name,
         kind=layer.kind,
@@ -163,7 +167,7 @@ def _read(layer: Layer, readouts: Sequence[Readout[Any, Any]]) -> LayerReadings:
         rows=layer.rows,
         leading=tuple(leading),
         keys=keys,
-        results=tuple(next(of_calls if i in apart else at_once) for i in range(len(readouts))),
+        results=tuple(next(of_calls if own else at_once) for own in apart),
     )
 
 
@@ -176,7 +180,7 @@ def labelled(readouts: Sequence[Readout[Any, Any]], layers: Sequence[LayerReadin
         for name, readout, result in zip(names, readouts, layer.results, strict=True):
             for column, tensor in _tensors(name, result).items():
                 columns.setdefault(column, []).append(tensor)
-                axes[column] = _axes(readout, tensor, len(layer.leading))
+                axes[column] = _axes(readout, tensor, layer.leading)
     labels = tuple(_labels(layer) for layer in layers)
     return Readings(
         {name: Reading(name, axes[name], tuple(parts), labels) for name, parts in columns.items()}
@@ -206,11 +210,14 @@ def _tensors(name: str, result: Any) -> dict[str, Tensor]:
     )
 
 
-def _axes(readout: Readout[Any, Any], tensor: Tensor, leading: int) -> tuple[str, ...]:
-    first = ("batch", "head") if leading == 2 else tuple(f"axis_{i}" for i in range(leading))
-    rest = tensor.ndim - leading
-    numbered = tuple(f"axis_{leading + i}" for i in range(rest))
-    return ("layer", *first, *(readout.axes if len(readout.axes) == rest else numbered))
+def _axes(readout: Readout[Any, Any], tensor: Tensor, leading: tuple[int, ...]) -> tuple[str, ...]:
+    count = len(leading)
+    own = tuple(f"axis_{i}" for i in range(count))
+    if count == 2:  # a readout may be over the query heads that share a key head
+        own = ("batch", "head" if tensor.shape[1] == leading[1] else "key_head")
+    rest = tensor.ndim - count
+    numbered = tuple(f"axis_{count + i}" for i in range(rest))
+    return ("layer", *own, *(readout.axes if len(readout.axes) == rest else numbered))
 
 
 def _labels(layer: LayerReadings) -> dict[str, Sequence[int]]:

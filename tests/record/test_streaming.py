@@ -16,6 +16,12 @@ READOUTS = [
     regard.Distance(),
     regard.Offsets(3),
     regard.Mass(slice(0, 2)),
+    regard.Received("mean", queries=slice(1, None, 2)),
+    regard.Received("max", grouped=True),
+    regard.MaxScore(),
+    regard.MaxScore("head"),
+    regard.Lag(1),
+    regard.Spans([1], n=2),
 ]
 
 
@@ -188,6 +194,8 @@ def test_the_model_computes_the_same():
     ("readout", "why"),
     [
         (regard.Image(8, 8), r"Image\(rows=8, columns=8\).*how long the text becomes"),
+        (regard.Blocks(2, 2), r"Blocks\(rows=2, columns=2.*how long"),
+        (regard.Received(queries=slice(-8, None)), r"Received\(.*-8.*how long"),
         (regard.Mass(-1), r"Mass\(keys=-1\).*how long"),
         (regard.Mass([True, False]), "Mass.*how long"),
         (regard.Mass(slice(-3, None)), "Mass.*how long"),

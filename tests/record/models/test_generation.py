@@ -50,6 +50,28 @@ def full(case, ids):
     return out.attentions, keep.bool()
 
 
+READOUTS = [regard.Received(), regard.Entropy(), regard.MaxScore(), regard.TopK(4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "cache"),
+    [("llama", None), ("llama", "static"), ("mistral", None), ("mistral", "static")],
+)
+def test_reading_while_it_generates_is_reading_the_recording(name, cache):
+    """With windows of a few tokens for mistral, and padding before a prompt."""
+    model = CASES[name].build("sdpa")
+    with regard.record(model) as recording, regard.record(model, read=READOUTS) as run:
+        generate(model, cache)
+    for reading, expected in zip(
+        run.readings.values(), recording.read(*READOUTS).values(), strict=True
+    ):
+        assert reading.values.shape == expected.values.shape
+        assert torch.equal(reading.values, expected.values), reading
+    torch.testing.assert_close(
+        run.readings["received"].values[0], recording[0].received(), rtol=0, atol=1e-5
+    )
+
+
 @pytest.mark.parametrize(("name", "how", "cache"), RUNS)
 def test_generation_is_one_pattern_a_layer(name, how, cache):
     case = CASES[name]

@@ -1,0 +1,162 @@
+"""Calls that are read apart, one in so many, or as one; and what a reading keeps in memory."""
+
+import gc
+from contextlib import ExitStack
+
+import pytest
+import torch
+from support.caches import PROMPT, STEPWISE, Attend, B, D, H, T, grown, sequence
+from torch import nn
+
+import regard
+from regard.gpt import GPT, GPTCache, GPTConfig
+from regard.record import RecordError
+
+READ = [regard.Received(), regard.Entropy()]
+
+
+class Denoiser(nn.Module):
+    """Two layers that are called again and again, as a diffusion does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Attend() for _ in range(2))
+
+    def forward(self, x):
+        for shift, layer in enumerate(self.layers):
+            layer(x + shift, x)
+
+
+STEPS = torch.randn(7, B, H, T, D, generator=torch.Generator().manual_seed(3))
+
+
+def each_step(number):
+    """The patterns of both layers at one step."""
+    x = STEPS[number]
+    return [regard.Pattern(x + shift, x) for shift in range(2)]
+
+
+def denoise(**options):
+    model = Denoiser()
+    with regard.record(model, read=READ, **options) as run:
+        for x in STEPS:
+            model(x)
+    return run
+
+
+@pytest.mark.parametrize("every", [None, 3])
+def test_calls_are_apart_by_number(every):
+    run = denoise(every=every)
+    assert list(run.calls) == list(range(0, 7, every or 1))
+    for number, readings in run.calls.items():
+        assert [labels["layer"] for labels in readings["entropy"].labels] == [[0], [1]]
+        for layer, pattern in enumerate(each_step(number)):
+            assert torch.equal(readings["received"].values[layer], pattern.received())
+            assert torch.equal(readings["entropy"].values[layer], pattern.entropy())
+    assert len(run.readings["entropy"].parts) == 2 * len(run.calls)
+    assert repr(run) == "Run(2 layers: received, entropy)"
+
+
+@pytest.mark.parametrize("every", [None, 2])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_calls_are_reduced_to_one(reduce, every):
+    run = denoise(reduce=reduce, every=every)
+    numbers = range(0, 7, every or 1)
+    reduction = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}[reduce]
+    for layer in range(2):
+        each = torch.stack([each_step(number)[layer].entropy().double() for number in numbers])
+        # Rounded once more, from float64: half a unit in the last place of numbers below 2⁴.
+        actual = run.readings["entropy"].values[layer].double()
+        torch.testing.assert_close(actual, reduction(each, dim=0), rtol=0, atol=2**-20)
+    with pytest.raises(RecordError, match=f"reduced to one by reduce='{reduce}'"):
+        _ = run.calls
+
+
+def test_what_has_no_mean_is_refused_by_name():
+    x = STEPS[0]
+    layer, tops = Attend(), regard.record(read=[regard.TopK(2)], reduce="mean")
+    with pytest.raises(TypeError, match=r"can't reduce TopK\(k=2\)"), tops:
+        layer(x, x)
+
+    def two_lengths():
+        layer(x, x)
+        layer(x[..., 1:, :], x[..., 1:, :])
+
+    with (
+        pytest.raises(RecordError, match=r"reduce='max' needs calls of one shape.*\(2, 3, 9\)"),
+        regard.record(layer, read=READ, reduce="max"),
+    ):
+        two_lengths()
+
+
+def test_every_so_many_steps_of_a_generation():
+    layer, (query, key) = Attend(), sequence()
+    with regard.record(layer) as recording, regard.record(layer, read=READ, every=3) as run:
+        grown(layer, query, key, STEPWISE)
+    rows = [*range(PROMPT), PROMPT + 2]  # the prompt is call 0
+    (only,) = run.layers
+    assert list(only.rows) == rows
+    assert torch.equal(run.readings["entropy"].values[0], recording[0].entropy()[..., rows])
+    expected = recording[0].dense()[..., rows, :].double().sum(-2)
+    # Sums of six weights up to 1, in float32.
+    torch.testing.assert_close(
+        run.readings["received"].values[0].double(), expected[..., : PROMPT + 3], rtol=0, atol=1e-6
+    )
+
+
+def test_generations_one_after_the_other_are_apart():
+    layer, runs = Attend(), [sequence(), sequence()]
+    with regard.record(layer) as recording, regard.record(layer, read=READ) as run:
+        for query, key in runs:
+            grown(layer, query, key, STEPWISE)
+    assert list(run.calls) == [0, len(STEPWISE)]
+    expected = recording.read(*READ)
+    for place, readings in enumerate(run.calls.values()):
+        for name, reading in readings.items():
+            assert torch.equal(reading.parts[0], expected[name].parts[place])
+
+
+# Memory
+
+LENGTH, HEADS, DIM = 61, 6, 8
+
+
+def alive():
+    """The bytes of all tensors that there are, each storage counted once."""
+    gc.collect()
+    tensors = [thing for thing in gc.get_objects() if type(thing) is torch.Tensor]
+    held = (tensor.untyped_storage() for tensor in tensors)
+    return sum({storage.data_ptr(): storage.nbytes() for storage in held}.values())
+
+
+def generated(layers, read):
+    """The bytes alive at the end of each step of a generation, and what the run gave."""
+    size = {"context": LENGTH, "layers": layers, "heads": HEADS, "dim": HEADS * DIM}
+    model = GPT(GPTConfig(vocab_size=31, **size))
+    cache, ids = GPTCache(model.config), torch.arange(LENGTH)[None] % 31
+    steps = (ids[:, :50], ids[:, 50:51], ids[:, 51:52], ids[:, 52:53])
+    bytes_alive = []
+    gc.collect()
+    gc.freeze()  # what is there now, the model's weights among it, is not looked through
+    try:
+        with torch.no_grad(), ExitStack() as stack:
+            run = stack.enter_context(regard.record(model, read=READ)) if read else None
+            for step in steps:
+                model(step, cache=cache)
+                bytes_alive.append(alive())
+    finally:
+        gc.unfreeze()
+    return bytes_alive, run
+
+
+def test_memory_above_the_plain_run_grows_with_layers_by_their_results_alone():
+    above = {}
+    for layers in (2, 5):
+        plain, _ = generated(layers, read=False)
+        read, run = generated(layers, read=True)
+        above[layers] = [one - other for one, other in zip(read, plain, strict=True)]
+        results = [part for reading in run.readings.values() for part in reading.parts]
+        assert sum(part.untyped_storage().nbytes() for part in results) == layers * HEADS * 53 * 8
+    for keys, few, many in zip((50, 51, 52, 53), above[2], above[5], strict=True):
+        # While it runs, sums are float64; entropies are float32, one for each of as many queries.
+        assert many - few == 3 * HEADS * keys * (8 + 4)
