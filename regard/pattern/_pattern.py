@@ -21,6 +21,7 @@ from regard._display import show
 from regard._shapes import Float, Int
 from regard.errors import Error
 from regard.pattern._operator import LinearOperator
+from regard.pattern.divergence import Divergence, divergence
 from regard.pattern.index import Index, span, spelled_out
 from regard.pattern.internal_readouts import LogSumExp, Weights
 from regard.pattern.mean import MeanPattern
@@ -169,11 +170,8 @@ class Pattern(LinearOperator):
     def mean(self) -> MeanPattern:
         """Average the weights over heads: the mean pattern ``(B, L, S)``, with every readout.
 
-        The readouts of a mean are not the mean of the heads' readouts: its entropy tells whether
-        the heads look at the same keys as well.
-
-        Raises:
-            ValueError: if there is no axis of heads.
+        Its entropy is not the mean of the heads' entropies: it is larger where they look at
+        different keys. `ValueError` if there is no axis of heads.
 
         Example:
             >>> import regard, torch
@@ -184,6 +182,41 @@ class Pattern(LinearOperator):
         if self.ndim < 3:
             raise ValueError(f"{self!r} has no axis of heads to average over")
         return MeanPattern([self[..., head, :, :] for head in range(self.shape[-3])])
+
+    def divergence(
+        self, other: Pattern, kind: Divergence = "js", *, keys: Int[Tensor, "*k s"] | None = None
+    ) -> Float[Tensor, "*b L"]:
+        """Measure how far each row is from the other pattern's: ``(B, H, L)``.
+
+        ``"kl"`` is the relative entropy Σ p·ln(p/q) of this pattern's weights p to the other's, in
+        nats, infinite where a key has none of q (Kullback and Leibler 1951); ``"js"`` that of
+        either to their mean, averaged, at most ln 2 (Lin 1991, section IV); ``"tv"`` total
+        variation Σ|p − q|/2. A sink counts as one more key. Memory is that of a few rows.
+
+        Args:
+            other: of the same heads and queries, such as one of quantised keys.
+            kind: which of the three.
+            keys: which of this pattern's keys the other's are, ``(s,)`` or ``(..., s)`` by batch
+                entry and head, where some were evicted; those that the other lacks have weight 0
+                there. None: the same keys.
+
+        Raises:
+            ValueError: for patterns or keys that do not fit together.
+            TypeError: for keys that are not integers.
+
+        Example:
+            >>> import regard, torch
+            >>> query, key = torch.randn(2, 5, 7, 3).unbind()
+            >>> kept = torch.tensor([0, 4, 5, 6])
+            >>> pattern, evicted = regard.Pattern(query, key), regard.Pattern(query, key[:, kept])
+            >>> lost = 1 - pattern.mass(kept)
+            >>> far = pattern.divergence(evicted, "tv", keys=kept)
+            >>> torch.testing.assert_close(far, lost)
+        """
+        if not isinstance(other, Pattern):
+            raise TypeError(f"other must be a regard.Pattern, but is {type(other).__name__}")
+        one, two = ((p.problem, p._row_logsumexp()) for p in (self, other))  # noqa: SLF001 - its own class
+        return divergence(one, two, kind, keys)
 
     def crop(
         self, queries: tuple[int, int] | None = None, keys: tuple[int, int] | None = None

@@ -104,3 +104,18 @@ class Collected(Readout["Tensor", "Tensor"]):
             size=size,
             operand=self.rows.to(sizes.dtype).contiguous(),
         )
+
+
+@dataclass(frozen=True)
+class LogWeights(Readout["Tensor", "Tensor"]):
+    """Natural logarithms of the weights, −∞ for hidden keys: ``(..., L, S)``."""
+
+    def begin(self, sizes: Sizes) -> Tensor:
+        """Start from hidden keys."""
+        return sizes.zeros(sizes.queries, sizes.keys, dtype=sizes.dtype).fill_(-torch.inf)
+
+    def add(self, state: Tensor, block: WeightBlock) -> None:
+        """Copy the block."""
+        seen = WeightBlock.seen(block.log_weights)
+        logs = torch.where(seen, block.log_weights, -torch.inf)
+        state[block.heads, block.rows, block.columns] = logs

@@ -1,5 +1,7 @@
 """The readouts of the page of definitions, each against its definition on the oracle's weights."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -171,3 +173,94 @@ def test_batch_entries_and_other_readouts_change_no_bit(block):
             alone = regard.Pattern(query[1:2], key[1:2], mask=regard.causal())
             for one, other in zip(flat(alone.read(readout)), flat([result]), strict=True):
                 assert torch.equal(one, other[1:2]), readout
+
+
+# Two patterns, and products
+
+
+def by_definition(p, q, kind):
+    """Divergences of two rows of weights, by Python's own floats."""
+
+    def relative_entropy(one, other):
+        pairs = [(a, b) for a, b in zip(one, other, strict=True) if a > 0]
+        return math.fsum(a * math.log(a / b) if b else math.inf for a, b in pairs)
+
+    if kind == "tv":
+        return math.fsum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2
+    if kind == "kl":
+        return relative_entropy(p, q)
+    middle = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
+    return (relative_entropy(p, middle) + relative_entropy(q, middle)) / 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("at_once", [2**20, 100])
+@pytest.mark.parametrize("kind", ["kl", "js", "tv"])
+def test_divergences_are_their_definitions(kind, at_once, dtype, monkeypatch):
+    monkeypatch.setattr("regard.pattern.divergence._AT_ONCE", at_once)
+    query, key, noise = (
+        normal(2, 6, 13, 7),
+        normal(2, 3, 17, 7, seed=1),
+        normal(2, 3, 17, 7, seed=2),
+    )
+    options = {"mask": regard.causal() & regard.hide(5), "sink": normal(6, seed=3)}
+    one = regard.Pattern(query.to(dtype), key.to(dtype), **options)
+    other = regard.Pattern(query.to(dtype), (key + 0.3 * noise).to(dtype), **options)
+    exact = [
+        torch.cat((weights, 1 - weights.sum(-1, keepdim=True)), -1).flatten(0, 2).tolist()
+        for weights in (
+            regard.Pattern(p.problem.query.double(), p.problem.key.double(), **options).dense()
+            for p in (one, other)
+        )
+    ]
+    expected = [by_definition(p, q, kind) for p, q in zip(*exact, strict=True)]
+    result = one.divergence(other, kind)
+    assert result.shape == (2, 6, 13)
+    expected = torch.tensor(expected, dtype=torch.float64).reshape(2, 6, 13)
+    tolerance = 32 * torch.finfo(dtype).eps  # logarithms are of scores up to some 10
+    torch.testing.assert_close(result.double(), expected, rtol=0, atol=tolerance)
+    assert float(one.divergence(one, kind).max()) < 1e-15
+
+
+def test_a_cache_whose_heads_keep_different_keys_is_compared():
+    query, key = normal(2, 3, 5, 7).double(), normal(2, 3, 17, 7, seed=1).double()
+    kept = torch.stack([torch.randperm(17)[:11].sort().values for _ in range(6)]).reshape(2, 3, 11)
+    pattern = regard.Pattern(query, key)
+    evicted = regard.Pattern(query, key.gather(2, kept[..., None].expand(-1, -1, -1, 7)))
+    weights = pattern.dense()
+    left = torch.zeros_like(weights).scatter(
+        -1, kept[:, :, None].expand(-1, -1, 5, -1), evicted.dense()
+    )
+    expected = (weights - left).abs().sum(-1) / 2
+    torch.testing.assert_close(pattern.divergence(evicted, "tv", keys=kept), expected)
+    assert bool(pattern.divergence(evicted, "kl", keys=kept).isinf().all())
+    for wrong in (None, kept[..., :4], kept + 9, torch.zeros_like(kept)):
+        with pytest.raises(ValueError, match="keys"):
+            pattern.divergence(evicted, keys=wrong)
+    with pytest.raises(ValueError, match="they must be the same"):
+        pattern.divergence(evicted[0], keys=kept)
+    with pytest.raises(TypeError, match="other must be a"):
+        pattern.divergence(weights)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(41, 53), (53, 41), (5, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_singular_values_are_those_of_the_matrix(queries, keys, dtype):
+    size = torch.tensor([0.0, 1.0, 30.0])[
+        :, None, None
+    ]  # of rank one; smooth; nearly a permutation
+    query, key = size * normal(2, 3, queries, 7), normal(2, 3, keys, 7, seed=1)
+    pattern = regard.Pattern(query.to(dtype), key.to(dtype))
+    expected = torch.linalg.svdvals(pattern.dense().double())[..., :4]
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-11
+    result = pattern.singular_values(4)
+    error = (result.double() - expected).abs() / expected[..., :1]
+    assert result.dtype == dtype
+    assert float(error.max()) < tolerance
+
+
+def test_singular_values_of_nothing_or_too_few_are_refused_or_none():
+    pattern = regard.Pattern(torch.randn(2, 5, 3), torch.randn(2, 7, 3))
+    assert pattern.singular_values(9).shape == (2, 5)
+    with pytest.raises(ValueError, match="k must be at least 1, but is 0"):
+        pattern.singular_values(0)

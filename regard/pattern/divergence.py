@@ -1,0 +1,122 @@
+"""How far the rows of two patterns are apart: what quantising, or evicting keys, did to them.
+
+Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S keys; a part has n
+heads, R rows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Float, Int
+from regard._tensors import check_integers
+from regard.pattern.internal_readouts import LogWeights
+from regard.pattern.ordered import totals
+from regard.pattern.reading import take
+from regard.pattern.readout import Sizes, check_choice
+from regard.problem import Problem
+
+Divergence = Literal["kl", "js", "tv"]
+
+_AT_ONCE = 2**20  # weights of either pattern that are held at a time
+
+Rows = tuple[Problem, Float[Tensor, "N L"]]
+"""A problem and the log-sum-exps of its rows."""
+
+
+def divergence(
+    one: Rows, other: Rows, kind: Divergence, keys: Int[Tensor, "*k s"] | None
+) -> Float[Tensor, "*b L"]:
+    """Compare two patterns row by row; `Pattern.divergence` documents it."""
+    check_choice("kind", kind, ("kl", "js", "tv"))
+    problem = one[0]
+    places = _checked(problem, other[0], keys)
+    batch, heads = problem.heads
+    result = torch.zeros(
+        batch * heads, problem.queries, dtype=torch.float64, device=problem.query.device
+    )
+    together = max(1, _AT_ONCE // max(1, problem.queries * problem.keys))
+    for chosen in torch.arange(batch * heads).split(together):
+        height = max(1, _AT_ONCE // max(1, chosen.numel() * problem.keys))
+        for top in range(0, problem.queries, height):
+            rows = slice(top, min(top + height, problem.queries))
+            p, q = (_log_weights(*each, chosen, rows) for each in (one, other))
+            if places is not None:
+                index = places[chosen.to(places.device)][:, None].expand(-1, len(p[0]), -1)
+                wide = q.new_full((*p.shape[:-1], p.shape[-1]), -torch.inf)
+                wide[..., -1] = q[..., -1]
+                q = wide.scatter_(-1, index.expand(*q.shape[:-1], -1), q[..., :-1])
+            result[chosen.to(result.device), rows] = _apart(p, q, kind)
+    return problem.restore(result.reshape(batch, heads, -1)).to(problem.exact_dtype)
+
+
+def _apart(p: Float[Tensor, "n R S"], q: Float[Tensor, "n R S"], kind: Divergence) -> Tensor:
+    """Compare distributions given by their logarithms."""
+    if kind == "tv":
+        return totals((p.exp() - q.exp()).abs()) / 2
+    if kind == "kl":
+        return _relative_entropy(p, q)
+    middle = torch.logaddexp(p, q) - torch.log(torch.tensor(2.0, dtype=p.dtype))
+    return (_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2
+
+
+def _relative_entropy(p: Float[Tensor, "n R S"], q: Float[Tensor, "n R S"]) -> Tensor:
+    weights = p.exp()
+    terms = torch.where(weights == 0, 0, weights * (p - q))
+    return totals(terms).clamp_min(0)  # equal rows differ by rounding
+
+
+def _log_weights(
+    problem: Problem, logsumexp: Float[Tensor, "N L"], chosen: Int[Tensor, "n"], rows: slice
+) -> Float[Tensor, "n R _"]:
+    """Find the logarithms of some heads' rows in float64, the sink's as those of a last key."""
+    part = problem.select(chosen).crop(rows, slice(0, problem.keys))
+    known = logsumexp[chosen.to(logsumexp.device), rows]
+    sizes = Sizes((chosen.numel(),), part.queries, part.keys, part.exact_dtype, known.device)
+    (logs,) = take((LogWeights(),), part, sizes, known, None)
+    sink = torch.full_like(logs[..., :1], -torch.inf, dtype=torch.float64)
+    if part.sink is not None:
+        share = part.sink.double() - known.double()
+        sink = torch.where(known == -torch.inf, -torch.inf, share)[..., None]
+    return torch.cat((logs.double(), sink), dim=-1)
+
+
+def _checked(problem: Problem, other: Problem, keys: Tensor | None) -> Int[Tensor, "N s"] | None:
+    """Check that patterns fit, and spread the places of the other's keys over the heads."""
+    if problem.leading != other.leading or problem.queries != other.queries:
+        raise ValueError(
+            f"the patterns have {(*problem.leading, problem.queries)} rows and "
+            f"{(*other.leading, other.queries)}; they must be the same"
+        )
+    if problem.query.device != other.query.device:
+        raise ValueError(
+            f"the patterns are on {problem.query.device} and {other.query.device}; move one: "
+            "other.to(pattern.device)"
+        )
+    if keys is None:
+        if problem.keys != other.keys:
+            raise ValueError(
+                f"the patterns have {problem.keys} and {other.keys} keys; say with keys=... which "
+                "of this pattern's keys the other's are"
+            )
+        return None
+    check_integers(keys, "keys")
+    try:
+        spread = keys.to(problem.query.device).expand(*problem.leading, other.keys)
+    except RuntimeError:
+        spread = None
+    if spread is None or not _distinct(spread, problem.keys):
+        raise ValueError(
+            f"keys, of shape {tuple(keys.shape)}, must name a different one of {problem.keys} keys "
+            f"for each of the other pattern's {other.keys}"
+        )
+    return spread.reshape(-1, other.keys).long()
+
+
+def _distinct(keys: Tensor, count: int) -> bool:
+    if keys.numel() and not (int(keys.min()) >= 0 and int(keys.max()) < count):
+        return False
+    return bool((keys.sort(dim=-1).values.diff(dim=-1) > 0).all())
