@@ -20,6 +20,7 @@ from benchmarks.readouts import readouts
 from benchmarks.recording import recording
 from benchmarks.report import Report
 from benchmarks.spans import spans
+from benchmarks.streaming import streaming
 from benchmarks.training import backward, forward
 from regard.backends.native.library import why_missing
 
@@ -33,7 +34,15 @@ def main() -> None:
     describe()
     report = Report()
     kernels = (forward, backward, decode, spans, readouts, overhead, growth)
-    for measure in (*kernels, recording, effects, exploring, gpt_training, gpt_generation):
+    for measure in (
+        *kernels,
+        recording,
+        streaming,
+        effects,
+        exploring,
+        gpt_training,
+        gpt_generation,
+    ):
         measure(report)
     isolated(report, compared)  # some of those libraries report leaks when they end
     report.summary()

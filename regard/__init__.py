@@ -38,7 +38,7 @@ with quiet_interrupts() if is_command() else nullcontext():  # torch takes secon
         Spans,
         TopK,
     )
-    from regard.record import Layer, LinkWeights, Recording, load, record, use_in_transformers
+    from regard.record import Layer, LinkWeights, Recording, Run, load, record, use_in_transformers
     from regard.sdpa import scaled_dot_product_attention
     from regard.steps import Step, Steps, explain
 
@@ -64,6 +64,7 @@ __all__ = [
     "Pattern",
     "Received",
     "Recording",
+    "Run",
     "Spans",
     "Step",
     "Steps",

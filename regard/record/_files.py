@@ -32,7 +32,7 @@ from regard.pattern import Pattern
 from regard.problem import Problem, Scoring, check
 from regard.record._errors import RecordError
 from regard.record._recording import Recording
-from regard.record.layer import Labels, Layer
+from regard.record.layer import CallPattern, Labels, Layer
 from regard.record.names import KINDS
 
 _INDEX, _TENSORS = "recording.json", "recording-{}.safetensors"
@@ -219,6 +219,10 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
         "bias": tensors.add(problem.rows.bias),
         "logsumexp": tensors.add(pattern.logsumexp.reshape(batch * heads, problem.queries)),
     }
+    calls = layer.calls
+    if len(calls) > 1:
+        of_calls = ((call.pattern.problem, call.shift) for call in calls)
+        entry["calls"] = [[call.queries, call.keys, shift] for call, shift in of_calls]
     if spans is not None:
         numbers = [None if number == -math.inf else number for number in spans.added.tolist()]
         entry["spans"] = [tensors.add(spans.start), tensors.add(spans.stop), numbers]
@@ -268,7 +272,28 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
         heads=tuple(_whole(head) for head in entry["heads"]),
         rows=rows,
         get_pattern=lambda: pattern,
+        get_calls=_calls(entry, pattern),
     )
+
+
+def _calls(entry: Mapping[str, Any], pattern: Pattern) -> Callable[[], list[CallPattern]] | None:
+    """Restore which rows and keys each call had, which files of single calls do not have."""
+    if "calls" not in entry:
+        return None
+    first, ranges = 0, []
+    for queries, keys, shift in entry["calls"]:
+        rows = slice(first, first + _whole(queries))
+        columns = slice(_whole(shift), _whole(shift) + _whole(keys))
+        if not (first <= rows.stop and 0 <= columns.start <= columns.stop <= pattern.problem.keys):
+            raise ValueError(f"a call of queries {rows} and keys {columns}")
+        ranges.append((rows, columns))
+        first = rows.stop
+    if first != pattern.problem.queries:
+        raise ValueError(f"calls of {first} queries, but there are {pattern.problem.queries}")
+    return lambda: [
+        CallPattern(Pattern.of(pattern.problem.crop(rows, columns), None), columns.start)
+        for rows, columns in ranges
+    ]
 
 
 def _bounds(

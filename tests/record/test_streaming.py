@@ -273,3 +273,14 @@ def test_tokens_name_the_positions_and_must_fit_them():
     two = regard.record(layer, tokens=[*"ab"], read=[regard.Max()])
     with pytest.raises(ValueError, match=r"of \[2\] positions, but .* of 3"), two:
         layer(query, key)
+
+
+@pytest.mark.parametrize("cache", [static, rolling])
+def test_a_saved_recording_is_read_call_by_call_as_well(cache, tmp_path):
+    model, (query, key) = Layers(), sequence()
+    with regard.record(model) as recording:
+        cache(model, query, key)
+    recording.save(tmp_path / "run")
+    expected, actual = (one.read(*READOUTS) for one in (recording, regard.load(tmp_path / "run")))
+    for name, reading in expected.items():
+        assert torch.equal(actual[name].values, reading.values), name
