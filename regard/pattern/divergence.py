@@ -23,8 +23,8 @@ Divergence = Literal["kl", "js", "tv"]
 
 _AT_ONCE = 2**20  # weights of either pattern that are held at a time
 
-Rows = tuple[Problem, Float[Tensor, "N L"]]
-"""A problem and the log-sum-exps of its rows."""
+Rows = tuple[Problem, Tensor]
+"""A problem and the log-sum-exps of its rows, ``(N, L)``."""
 
 
 def divergence(
