@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -62,7 +63,8 @@ class Accumulator:
             The results of the others, which are of this call alone.
         """
         # Sums that were made in inference mode could not be added to outside of it.
-        with torch.inference_mode(mode=False), torch.no_grad():
+        inferring = torch.is_inference_mode_enabled()
+        with torch.inference_mode(mode=False) if inferring else nullcontext(), torch.no_grad():
             return self._add(pattern, shift, others)
 
     def results(self) -> tuple[Any, ...]:

@@ -156,3 +156,15 @@ def test_the_mimicked_device_refuses_what_cuda_refuses():
         assert crossed == []
         assert type(there.cpu()) is torch.Tensor
         assert crossed == [(3,)]
+
+
+def test_readings_while_it_runs_stay_on_the_device(model):
+    readouts = [regard.TopK(3), regard.Entropy(), regard.Received()]
+    with gpu() as crossed:
+        model, cache, ids = model.to(DEVICE), GPTCache(model.config), IDS.to(DEVICE)
+        with torch.no_grad(), regard.record(model, read=readouts) as run:
+            for part in (ids[:, :50], ids[:, 50:51]):
+                model(part, cache=cache)
+        assert isinstance(run.readings["received"].values, FakeGPUTensor)
+        assert run.readings["entropy"].values.device == DEVICE
+        assert crossed == []
