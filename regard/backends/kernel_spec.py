@@ -22,6 +22,10 @@ class Kind(IntEnum):
     COLLECTED = 8
     OFFSETS = 9
     IMAGE = 10
+    MAX_SCORE = 11
+    LAG = 12
+    SPANS = 13
+    MAX_RECEIVED = 14
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from regard._indices import is_whole
 from regard._shapes import Float
+from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.image import DrawnInto
 from regard.pattern.readout import Readout, Sizes, Tile, check_choice
 from regard.pattern.stream import WeightBlock
@@ -109,6 +110,18 @@ class Blocks(Readout[_Grid, "Tensor"]):
             for length, side in ((queries, self.rows), (keys, self.columns))
         )
         return sizes.restore(cells / (height[:, None] * width))
+
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
+        """Blocks that are all of one size are the pixels of an image."""
+        if self.reduce == "max" or sizes.queries % self.rows or sizes.keys % self.columns:
+            return None
+        rows, columns = sizes.queries // self.rows, sizes.keys // self.columns
+        return KernelSpec(kind=Kind.IMAGE, shape=(rows, columns), size=rows, columns=columns)
+
+    def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:
+        """Turn means into sums where these are wanted."""
+        (means,) = tensors
+        return sizes.restore(means * (self.rows * self.columns) if self.reduce == "sum" else means)
 
     def of_tile(self, state: _Grid, tile: Tile) -> tuple[Readout[Any, Any], ...]:
         """Draw the tile into the grid of the whole: blocks need not end where tiles do."""

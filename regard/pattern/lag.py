@@ -14,6 +14,7 @@ from torch import Tensor
 from regard._indices import check_whole
 from regard._shapes import Float, Int
 from regard._tensors import check_integers
+from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.stream import WeightBlock
 
@@ -94,9 +95,7 @@ class Lag(Readout[_State, LagWeights]):
         columns = torch.arange(block.columns.start, block.columns.stop, device=device)
         keys, queries = columns, block.positions
         if state.keys is not None and state.queries is not None:
-            lengths = state.queries.shape[-1], state.result.weights.shape[-1]
-            if lengths[0] != lengths[1]:
-                raise ValueError(f"query_positions are {lengths[0]} for {lengths[1]} queries")
+            _check_length(state.queries, state.result.weights.shape[-1])
             keys = state.keys[block.heads, None, block.columns]
             queries = state.queries[block.heads, block.rows]
         there = (keys == queries[..., None] - self.d) & WeightBlock.seen(block.log_weights)
@@ -108,6 +107,24 @@ class Lag(Readout[_State, LagWeights]):
     def finish(self, state: _State, sizes: Sizes) -> LagWeights:
         """Restore both."""
         return LagWeights(*map(sizes.restore, state.result))
+
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
+        """Pick the key of each row."""
+        shape = sizes.queries, 2
+        _, keys, queries = self.begin(sizes)
+        if keys is None or queries is None:
+            return KernelSpec(kind=Kind.LAG, shape=shape, size=self.d)
+        _check_length(queries, sizes.queries)
+        rising, order = keys.sort(dim=-1)
+        wanted = queries - self.d
+        place = torch.searchsorted(rising, wanted).clamp(max=sizes.keys - 1)
+        there = rising.gather(-1, place) == wanted
+        picked = torch.where(there, order.gather(-1, place), -1)
+        return KernelSpec(kind=Kind.LAG, shape=shape, operand=picked.contiguous())
+
+    def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> LagWeights:
+        """Restore both."""
+        return LagWeights(*map(sizes.restore, tensors[0].unbind(dim=-1)))
 
     def of_tile(self, state: _State, tile: Tile) -> tuple[Readout[Any, Any], ...]:
         """Cut the positions to the tile's keys and queries."""
@@ -127,6 +144,13 @@ class Lag(Readout[_State, LagWeights]):
         return self.key_positions is not None
 
 
+def _check_length(query_positions: Tensor, queries: int) -> None:
+    if query_positions.shape[-1] != queries:
+        raise ValueError(
+            f"query_positions are {query_positions.shape[-1]} for {queries} queries; give one each"
+        )
+
+
 def _of_heads(
     positions: Tensor | None, name: str, sizes: Sizes, length: int
 ) -> Int[Tensor, "N l"] | None:
@@ -135,7 +159,7 @@ def _of_heads(
         return None
     shape = (*sizes.leading, length)
     try:
-        return positions.to(sizes.device).expand(shape).reshape(sizes.heads, -1)
+        return positions.long().to(sizes.device).expand(shape).reshape(sizes.heads, -1)
     except RuntimeError as error:
         raise ValueError(
             f"{name} has shape {tuple(positions.shape)}, which does not fit {shape}: one position "

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.readout import Readout, Sizes, Tile, check_choice
 from regard.pattern.stream import WeightBlock
 
@@ -64,6 +65,15 @@ class MaxScore(Readout["Tensor", "Tensor"]):
         else:
             of_heads = state[block.heads]
             of_heads.copy_(torch.maximum(of_heads, largest.amax(dim=-1)))
+
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
+        """Find the largest of each row."""
+        return KernelSpec(kind=Kind.MAX_SCORE, shape=(sizes.queries,))
+
+    def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:
+        """Restore, or find the largest of each head."""
+        (rows,) = tensors
+        return sizes.restore(rows if self.each == "query" else rows.amax(dim=-1))
 
     def merge(self, state: Tensor, tile: Tile, results: tuple[Any, ...]) -> None:
         """Take the larger."""

@@ -88,7 +88,7 @@ def _kernel_specs(
         return reader, {}
     specs = ((i, readout.kernel_spec(sizes)) for i, readout in enumerate(readouts))
     known = {i: spec for i, spec in specs if spec is not None}
-    return reader, {i: spec for i, spec in known.items() if not reader.objection_to(spec)}
+    return reader, {i: spec for i, spec in known.items() if not reader.objection_to(spec, problem)}
 
 
 def _streamed(

@@ -103,13 +103,14 @@ class Received(Readout["Tensor", "Tensor"]):
         return replace(self, queries=None), self._index(queries)
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
-        """Sums are a kernel's."""
-        if self.reduce != "sum":
+        """Sums and maxima are a kernel's."""
+        if self.reduce == "mean":
             return None
-        return KernelSpec(kind=Kind.RECEIVED, shape=(sizes.keys,))
+        kind = Kind.RECEIVED if self.reduce == "sum" else Kind.MAX_RECEIVED
+        return KernelSpec(kind=kind, shape=(sizes.keys,))
 
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:
-        """Restore, or add up a group's."""
+        """Restore, or reduce over a group."""
         (received,) = tensors
         return self.finish(received.double() if self.grouped else received, sizes)
 

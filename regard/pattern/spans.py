@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from regard._shapes import Int
 from regard._tensors import check_integers
+from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.stream import WeightBlock
 
@@ -57,9 +58,9 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
             raise ValueError(
                 f"labels must be a vector, one for each key, but have shape {tuple(labels.shape)}"
             )
-        largest = int(labels.max()) if labels.numel() else -1
+        largest = max(int(labels.max()), -1) if labels.numel() else -1
         n = largest + 1 if self.n is None else self.n
-        if not 0 <= largest + 1 <= max(n, 0):
+        if n <= largest:
             raise ValueError(f"labels go up to {largest}, but n={n}; n must be above them")
         object.__setattr__(self, "labels", labels.long())
         object.__setattr__(self, "n", n)
@@ -71,15 +72,8 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
 
     def begin(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
         """Start with no weight; keys of no span share a column that is dropped at the end."""
-        labels = torch.as_tensor(self.labels, device=sizes.device)
-        if labels.numel() > sizes.keys:
-            raise ValueError(
-                f"labels are {labels.numel()}, but there are only {sizes.keys} keys; give one each"
-            )
-        labels = pad(labels, (0, sizes.keys - labels.numel()), value=-1)
-        n = self.n or 0
-        column = torch.where(labels < 0, n, labels)
-        return sizes.zeros(sizes.queries, n + 1), column
+        labels, n = self._padded(sizes), self.n or 0
+        return sizes.zeros(sizes.queries, n + 1), torch.where(labels < 0, n, labels)
 
     def add(self, state: tuple[Tensor, Tensor], block: WeightBlock) -> None:
         """Sum the keys of each span, one after the other."""
@@ -93,6 +87,11 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         """Leave out what lies on no span."""
         return sizes.restore(state[0][..., :-1])
 
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
+        """Sum the keys of each span."""
+        labels, n = self._padded(sizes), self.n or 0
+        return KernelSpec(kind=Kind.SPANS, shape=(sizes.queries, n), size=n, operand=labels)
+
     def of_tile(self, state: tuple[Tensor, Tensor], tile: Tile) -> tuple[Readout[Any, Any], ...]:
         """Cut the labels to the tile's keys."""
         _, column = state
@@ -101,3 +100,11 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
         """Add the shares of other keys."""
         state[0][:, tile.local_queries, :-1] += results[0]
+
+    def _padded(self, sizes: Sizes) -> Int[Tensor, "S"]:
+        labels = torch.as_tensor(self.labels, device=sizes.device)
+        if labels.numel() > sizes.keys:
+            raise ValueError(
+                f"labels are {labels.numel()}, but there are only {sizes.keys} keys; give one each"
+            )
+        return pad(labels, (0, sizes.keys - labels.numel()), value=-1)

@@ -10,8 +10,8 @@
 extern "C" {
 #endif
 
-// Raised whenever a struct or a signature below changes.
-#define REGARD_ABI 3
+// Raised whenever a struct, a signature or the list of readouts below changes.
+#define REGARD_ABI 4
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -103,6 +103,11 @@ enum {
   REGARD_COLLECTED,  // (M, S) [size: M; operand: floats (B, H, M, L)]
   REGARD_OFFSETS,    // (n) [size: n]
   REGARD_IMAGE,      // (rows, columns), no more than (L, S) [size: rows; columns]
+  REGARD_MAX_SCORE,  // (L), of problems that add nothing to scaled scores and cap none
+  REGARD_LAG,        // (L, 2), weight and logarithm [size: keys back; or operand: int64 (B, H, L),
+                     // the key of each query, −1 for none]
+  REGARD_SPANS,      // (L, n) [size: n; operand: int64 (S), the span of each key, −1 for none]
+  REGARD_MAX_RECEIVED,  // (S)
 };
 
 typedef struct {

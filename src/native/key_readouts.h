@@ -64,6 +64,40 @@ struct Received : Readout {
   }
 };
 
+// The largest weight that a key receives.
+struct MaxReceived : Readout {
+  static int64_t sums(const regard_problem &p, const regard_readout &) { return padded(p.keys); }
+
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
+    for_each_head(block.queries, [&](int64_t head, int first, int last) {
+      double *most = at.sums_of(head) + block.key;
+      for (int32_t k = 0; k < block.keys; k++) {
+        floats high = {}, total = {};  // the total is NaN where a weight is
+        for (int j = first / LANES; j * LANES < last; j++) {
+          const ints row = lane_numbers() + j * LANES;
+          const floats weight = load(block.weights + k * QUERIES + j * LANES);
+          const floats own = ((row >= first) & (row < last)) ? weight : floats{};
+          high = max(high, own);
+          total += own;
+        }
+        for (int i = 0; i < LANES; i++) take_larger(most[k], isnan(total[i]) ? NAN : high[i]);
+      }
+    });
+  }
+
+  static void finish(const regard_problem &p, const regard_readout &request, int64_t head,
+                     const Sums &sums) {
+    for (int64_t c = 1; c < sums.plan.chunks; c++)
+      for (int64_t k = 0; k < p.keys; k++) take_larger(sums.data[k], sums.data[c * sums.step + k]);
+    for (int64_t k = 0; k < p.keys; k++) request.result[head * p.keys + k] = float(sums.data[k]);
+  }
+
+  // A NaN stays.
+  REGARD_INLINE void take_larger(double &most, double x) {
+    if (x > most || isnan(x)) most = x;
+  }
+};
+
 // rows @ pattern: a product whose factor, the weights, has to be transposed first.
 struct Collected : Readout {
   struct Memory {

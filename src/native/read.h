@@ -30,6 +30,10 @@ REGARD_INLINE void with_kind(int64_t kind, Call call) {
     case REGARD_COLLECTED: return call(Collected());
     case REGARD_OFFSETS: return call(Offsets());
     case REGARD_IMAGE: return call(Image());
+    case REGARD_MAX_SCORE: return call(MaxScore());
+    case REGARD_LAG: return call(Lag());
+    case REGARD_SPANS: return call(Spans());
+    case REGARD_MAX_RECEIVED: return call(MaxReceived());
   }
 }
 

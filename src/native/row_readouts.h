@@ -58,6 +58,55 @@ struct Max : Readout {
   }
 };
 
+// The largest score.
+struct MaxScore : Max {
+  static void end(const ReadoutState &at, const QueryBlock &queries,
+                  const Normalizers &normalizers) {
+    const float unit = float(scoring_of(at.p).unit);
+    RowReadout::write(at, queries, [&](int r) {
+      return isnan(normalizers.logsumexp[r]) ? NAN : at.kept<float>()[r] * unit;
+    });
+  }
+};
+
+// The weight of one key of each row, and its logarithm.
+struct Lag : Readout {
+  static constexpr bool of_weights = false;
+
+  struct Row {
+    int64_t key;
+    float score;
+  };
+
+  static size_t memory(const regard_problem &, const regard_readout &) {
+    return QUERIES * sizeof(Row);
+  }
+  static void begin(const ReadoutState &at, const QueryBlock &queries) {
+    const int64_t *keys = (const int64_t *)at.request.operand;
+    for (int r = 0; r < queries.count; r++)
+      at.kept<Row>()[r] = {
+          keys ? keys[row_number(at.p, queries, r)] : queries.position[r] - at.request.size,
+          HIDDEN};
+  }
+  static void scores(const ReadoutState &at, const WeightBlock &block) {
+    for (int r = 0; r < block.queries.count; r++) {
+      Row &row = at.kept<Row>()[r];
+      const int64_t k = row.key - block.key;
+      if (k >= 0 && k < block.keys) row.score = block.weights[k * QUERIES + r];
+    }
+  }
+  static void end(const ReadoutState &at, const QueryBlock &queries,
+                  const Normalizers &normalizers) {
+    for (int r = 0; r < queries.count; r++) {
+      const float score = at.kept<Row>()[r].score;
+      const float power = (score - normalizers.peak[r]) * normalizers.factor - normalizers.log[r];
+      float *result = at.request.result + 2 * row_number(at.p, queries, r);
+      result[0] = score == HIDDEN ? 0.0f : exp2f(power);
+      result[1] = score == HIDDEN ? HIDDEN : float(power * LN_2);
+    }
+  }
+};
+
 // −Σ w·ln w.
 struct Entropy : RowReadout {
   static constexpr bool of_entropy = true;
@@ -115,6 +164,31 @@ struct Mass : RowReadout {
   }
   static void end(const ReadoutState &at, const QueryBlock &queries, const Normalizers &) {
     write(at, queries, [&](int r) { return float(at.kept<double>()[r]); });
+  }
+};
+
+// Σ of the weights of each span's keys.
+struct Spans : Readout {
+  static size_t memory(const regard_problem &, const regard_readout &request) {
+    return size_t(request.size) * QUERIES * sizeof(double);
+  }
+  static void begin(const ReadoutState &at, const QueryBlock &) {
+    memset(at.memory, 0, memory(at.p, at.request));
+  }
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
+    const int64_t *spans = (const int64_t *)at.request.operand + block.key;
+    for (int32_t k = 0; k < block.keys; k++) {
+      if (spans[k] < 0) continue;
+      double *sums = at.kept<double>() + spans[k] * QUERIES;
+      for (int j = 0; j < block.queries.vectors; j++)
+        add_to(sums + j * LANES, load(block.weights + k * QUERIES + j * LANES));
+    }
+  }
+  static void end(const ReadoutState &at, const QueryBlock &queries, const Normalizers &) {
+    for (int r = 0; r < queries.count; r++)
+      for (int64_t span = 0; span < at.request.size; span++)
+        at.request.result[row_number(at.p, queries, r) * at.request.size + span] =
+            float(at.kept<double>()[span * QUERIES + r]);
   }
 };
 

@@ -163,6 +163,39 @@ def test_sizes_that_do_not_fit_are_refused():
         pattern.blocks(0, 3)
 
 
+@pytest.mark.parametrize("lengths", [(1, 1), (67, 131), (130, 96)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernels_of_each_instruction_set_are_exact(instructions, lengths, dtype):
+    query, key = (
+        normal(2, h, n, 19, seed=n).to(dtype) for h, n in zip((6, 2), lengths, strict=True)
+    )
+    queries, keys = lengths
+    places = 2 * torch.arange(keys), torch.arange(queries) + keys
+    readouts = (
+        *(MaxScore(), MaxScore("head"), Received("max"), Received("max", slice(3, None), True)),
+        *(Spans([j * 5 % 7 - 2 for j in range(keys)], 5), Lag(1), Lag(-3), Lag(7, *places)),
+        *(Blocks(queries, keys, "sum"), Blocks(1, 2 - keys % 2)),
+    )
+    for mask in (regard.Mask(), regard.causal() & regard.hide(slice(3, 40), heads=[0, 3])):
+        results = regard.Pattern(query, key, mask=mask).read(*readouts)
+        exact = regard.Pattern(query.double(), key.double(), mask=mask).read(*readouts)
+        for one, other in zip(flat(results), flat(exact), strict=True):
+            # Scores below 10 are off by some 1e-6, and weights by as much of their size.
+            torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=2e-5)
+
+
+def test_a_weight_that_is_nan_is_read_as_such(instructions):
+    x = normal(11, 7)
+    x[3], mask = math.nan, regard.causal() & regard.window(3)
+    readouts = (MaxScore(), Received("max"), Lag(1), Spans([0, 0, 1, 1, 1]))
+    results = flat(regard.Pattern(x, x, mask=mask).read(*readouts))
+    exact = flat(regard.Pattern(x.double(), x.double(), mask=mask).read(*readouts))
+    for one, other in zip(results, exact, strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+        assert bool(one.isnan().any())
+        assert not bool(one.isnan().all())
+
+
 @pytest.mark.parametrize("block", [None, 2**8])
 def test_batch_entries_and_other_readouts_change_no_bit(block):
     query, key = normal(3, 6, 13, 7), normal(3, 2, 17, 7, seed=1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard.backends._objections import objection_to_context
-from regard.backends.kernel_spec import KernelSpec
+from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend
@@ -37,6 +37,7 @@ __all__ = [
 
 _WIDEST = 256  # head dimension; the scratch memory of a task grows with it
 _LONGEST = 2**31 - 1  # queries or keys
+_MOST_SPANS = 2**12  # whose sums for a few rows a thread keeps
 
 
 def objection(problem: Problem) -> str | None:
@@ -67,8 +68,13 @@ def objection_to_reading(problem: Problem) -> str | None:
     return None
 
 
-def objection_to(spec: KernelSpec) -> str | None:  # noqa: ARG001 - every reader answers this question
-    """None: `read` computes every readout of a problem that it serves."""
+def objection_to(spec: KernelSpec, problem: Problem) -> str | None:
+    """Say why `read` does not take a readout of a problem that it serves, or None."""
+    if spec.kind is Kind.MAX_SCORE:
+        changed = problem.softcap is not None or problem.alibi is not None or problem.rows.adds
+        return "scaled scores are not kept where they are capped or added to" if changed else None
+    if spec.kind is Kind.SPANS and spec.size > _MOST_SPANS:
+        return f"{spec.size} spans are above {_MOST_SPANS}"
     return None
 
 
