@@ -18,7 +18,7 @@ from regard.intervene._effect_prefix import Prefix
 from regard.intervene._effect_targets import Target, numbers, target_of
 from regard.intervene._intervention import Intervention
 from regard.record import Recording, record
-from regard.record.intercept import change_calls, replace_attention, require_eager
+from regard.record.intercept import change_calls, replace_attention, uncompiled
 from regard.record.layer import Layer
 
 _TOKENS = 8192  # of a batch: more of them are no faster
@@ -83,7 +83,7 @@ class ModelRuns:
     def __init__(self, model: nn.Module, run: Any, target: Target, tokens: Any = None) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, but is {type(model).__name__}")
-        require_eager(model)
+        model = uncompiled(model)
         self.model = model
         self._call, inputs = _call_of(run)
         self.batches = inputs is not None

@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.intervene._changer import ModelChanger
 from regard.intervene._intervention import Intervention
-from regard.record.intercept import change_calls, replace_attention, require_eager
+from regard.record.intercept import change_calls, replace_attention, uncompiled
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
             f"model must be a torch.nn.Module, but is {type(model).__name__}; of a pipeline, give "
             "the module inside, such as pipeline.model"
         )
-    require_eager(model)
+    model = uncompiled(model)
     changer = ModelChanger(model)
     with ExitStack() as stack:
         stack.enter_context(replace_attention(model))

@@ -23,7 +23,7 @@ from regard.record.intercept import (
     observe_calls,
     observe_contexts,
     replace_attention,
-    require_eager,
+    uncompiled,
 )
 from regard.record.run import Run
 
@@ -130,7 +130,7 @@ def record(
             "pipeline, give the module inside, such as pipeline.model or pipeline.unet"
         )
     check_reading(read, every, reduce, mean_contexts=mean_contexts, offload=offload)
-    require_eager(model)
+    model = None if model is None else uncompiled(model)
     selection = selection_of(layers, heads, rows, every, offload)
     labeller = Labeller(model, tokens)
     if read is None:

@@ -50,7 +50,8 @@ class Names:
         """Add the paths below a module that was called."""
         if id(root) not in self._paths:
             self._roots.append(root)  # held, so that its id stays its own
-            paths = self._paths[id(root)] = {id(m): path for path, m in root.named_modules()}
+            paths = {id(m): _without_compiled(path) for path, m in root.named_modules()}
+            self._paths[id(root)] = paths
             ends = (path.rpartition(".") for path in paths.values())
             self._with_decoder[id(root)] = {
                 above for above, _, name in ends if _is(name, "decoder")
@@ -85,6 +86,11 @@ class Names:
                 if _is(part, "encoder") and above in self._with_decoder[id_of_root]:
                     return True
         return False
+
+
+def _without_compiled(path: str) -> str:
+    """Leave out the name that ``torch.compile`` gives the module inside a compiled one."""
+    return ".".join(part for part in path.split(".") if part != "_orig_mod")
 
 
 def _is(name: str, part: str) -> bool:

@@ -237,17 +237,6 @@ def test_what_is_no_module(value):
             pass
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_models(model):
-    with pytest.raises(RecordError, match=r"runs under torch.compile.*call the model"):  # noqa: SIM117
-        with regard.intervene(torch.compile(model)):
-            pass
-    inner = Stack()
-    inner.h[0].compile()
-    with pytest.raises(RecordError, match=r"runs under torch.compile"):
-        run(inner, lambda change: change.ablate())
-
-
 def test_models_without_numbers():
     with torch.device("meta"):
         model, x = Stack(), torch.randn(B, L, 12)

@@ -4,6 +4,7 @@ Weights lie in [0, 1], and float32 with head dimensions below 10 keeps their err
 """
 
 import math
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +37,14 @@ def check_nothing_left_behind():
     assert _get_current_function_mode_stack() == []
     assert _get_current_dispatch_mode_stack() == []
     assert torch._C._is_torch_function_enabled()
+    flex, dynamo = (
+        sys.modules.get(name)
+        for name in ("torch.nn.attention.flex_attention", "torch._dynamo.eval_frame")
+    )
+    if flex is not None:
+        assert flex.flex_attention.__code__.co_filename == flex.__file__
+        assert "__signature__" not in vars(flex.flex_attention)
+    assert dynamo is None or dynamo._stance.stance == "default"
 
 
 def written_out(query, key, *, mask=None, scale=None, is_causal=False, groups=False):

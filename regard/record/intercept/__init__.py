@@ -2,7 +2,7 @@
 
 from regard.record.intercept._call import Call
 from regard.record.intercept._change import Change, Changer
-from regard.record.intercept._function_mode import require_eager
+from regard.record.intercept._eager import uncompiled
 from regard.record.intercept._observer import (
     change_calls,
     is_observed,
@@ -20,6 +20,6 @@ __all__ = [
     "observe_calls",
     "observe_contexts",
     "replace_attention",
-    "require_eager",
+    "uncompiled",
     "use_in_transformers",
 ]

@@ -8,53 +8,25 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from types import FunctionType
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from regard.attention import attention, attention_with_pattern
-from regard.backends import choose_checked, run
 from regard.pattern import Pattern
-from regard.problem import Problem
-from regard.record._errors import RecordError
 from regard.record.intercept._call import Call, attention_call, sdpa_call
 from regard.record.intercept._change import edited
-from regard.record.intercept._mask_reduction import MaskReducer
+from regard.record.intercept._compute import computed, gradients, run_call
+from regard.record.intercept._eager import require_no_graph
+
+if TYPE_CHECKING:
+    from regard.record.intercept._compute import Monitor
 
 _BACKWARD = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
-
-
-@runtime_checkable
-class Monitor(Protocol):
-    """Where the mode brings the calls that it sees."""
-
-    reducer: MaskReducer
-
-    @property
-    def module(self) -> nn.Module | None:
-        """The innermost module being called."""
-
-    @property
-    def takes_part(self) -> bool:
-        """Whether contexts are changed or observed, which calls are computed for here."""
-
-    @property
-    def changes(self) -> bool:
-        """Whether there are interventions."""
-
-    def recomputing(self) -> AbstractContextManager[None]:
-        """A time in which calls are changed and not observed, as they were made before."""
-
-    def changed(self, call: Call) -> tuple[Call, list[Callable[[Tensor], Tensor]]]:
-        """Let interventions change a call: what it became, and what becomes of its context."""
-
-    def notify(self, call: Call) -> None:
-        """Hand a call to all observers."""
 
 
 class FunctionMode(TorchFunctionMode):
@@ -72,14 +44,15 @@ class FunctionMode(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         options = kwargs or {}
+        self._monitor.notice_imports()
         if func is F.scaled_dot_product_attention:
-            require_eager(None)
+            require_no_graph()
             return self._sdpa(*args, **options)
         if func in (attention, attention_with_pattern):
-            require_eager(None)
+            require_no_graph()
             return self._attention(func, *args, **options)
         if func is F.multi_head_attention_forward:
-            require_eager(None)
+            require_no_graph()
             return self._multi_head(*args, **options)
         if func in _BACKWARD and self._monitor.changes:
             # Torch leaves this mode for what it calls; checkpoints compute their calls again.
@@ -96,7 +69,7 @@ class FunctionMode(TorchFunctionMode):
             self._monitor.notify(self._read_sdpa(*args, **kwargs))
             return result
         query = args[0] if args else kwargs["query"]
-        context, _ = self._computed(self._read_sdpa(*args, **kwargs), own)
+        context, _ = computed(self._monitor, self._read_sdpa(*args, **kwargs), own)
         shape = (*query.shape[:-1], context.shape[-1])  # grouped heads may lie among the queries
         return context.reshape(shape) if context.numel() == math.prod(shape) else context
 
@@ -108,7 +81,7 @@ class FunctionMode(TorchFunctionMode):
             return result
         backend = options.get("backend")
         if func is attention:
-            return self._computed(call, lambda: attention(*args, **options), backend)[0]
+            return computed(self._monitor, call, lambda: attention(*args, **options), backend)[0]
         patterns: list[Pattern] = []
 
         def own() -> Tensor:
@@ -116,7 +89,7 @@ class FunctionMode(TorchFunctionMode):
             patterns.append(pattern)
             return context
 
-        context, changed = self._computed(call, own, backend)
+        context, changed = computed(self._monitor, call, own, backend)
         return context, patterns[0] if changed is None else Pattern.of(changed, None)
 
     def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
@@ -147,7 +120,7 @@ class FunctionMode(TorchFunctionMode):
         problem = call.attention()
 
         def sdpa(*args: Any, **kwargs: Any) -> Tensor:  # noqa: ARG001 - the call is known
-            return edited(_run(call, problem), problem.leading, edits)
+            return edited(run_call(call, problem), problem.leading, edits)
 
         output, _ = _with_sdpa(sdpa)(*bound.args, **bound.kwargs)
         self._monitor.notify(call)
@@ -165,36 +138,15 @@ class FunctionMode(TorchFunctionMode):
             raise _SdpaCalled
 
         try:
-            with self._gradients():
+            with gradients(self._monitor):
                 _with_sdpa(stop)(*bound.args, **bound.kwargs)
         except _SdpaCalled:
             return calls[0]
         raise AssertionError("multi_head_attention_forward ends in an SDPA call")
 
     def _read_sdpa(self, *args: Any, **kwargs: Any) -> Call:
-        with self._gradients():
+        with gradients(self._monitor):
             return sdpa_call(self._monitor.reducer, self._monitor.module, *args, **kwargs)
-
-    def _gradients(self) -> torch.set_grad_enabled:
-        """A graph is needed only of calls that may be computed here."""
-        return torch.set_grad_enabled(self._monitor.takes_part and torch.is_grad_enabled())
-
-    def _computed(
-        self, call: Call, own: Callable[[], Tensor], backend: str | None = None
-    ) -> tuple[Tensor, Problem | None]:
-        """Compute a call as interventions change it: its context, and the attention if changed."""
-        call, edits = self._monitor.changed(call)
-        context = own() if call.changed is None else _run(call, call.changed, backend)
-        if edits:
-            context = edited(context, tuple(call.query.shape[:-2]), edits)
-        self._monitor.notify(call)
-        return context, call.changed
-
-
-def _run(call: Call, problem: Problem, backend: str | None = None) -> Tensor:
-    """Compute a call by a problem, whose dtype may be wider: that of another run's weights."""
-    context = problem.restore(run(problem, choose_checked(problem, backend))[0])
-    return context.to(call.query.dtype)
 
 
 class _SdpaCalled(Exception):  # noqa: N818 - ends a function early, without an error
@@ -213,19 +165,3 @@ def _on_plain_tensors(own: Any, **replaced: Any) -> Callable[..., Any]:
     copy = FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
     copy.__kwdefaults__ = own.__kwdefaults__
     return copy
-
-
-def require_eager(module: nn.Module | None) -> None:
-    """Refuse a compiled module, whose calls can't be seen.
-
-    Raises:
-        RecordError: if the module, or what runs now, is compiled.
-    """
-    compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None)
-    if compiled or torch.compiler.is_compiling():
-        model = getattr(module, "_orig_mod", module)
-        raise RecordError(
-            f"{'the model' if model is None else type(model).__name__} runs under torch.compile, "
-            "whose graph hides its calls; recording needs eager mode: call the model "
-            "as it was before, compiled._orig_mod, or make it without model.compile()"
-        )

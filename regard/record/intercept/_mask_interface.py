@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.mask import Mask, causal, dense, intervals, padding
+from regard.mask import Mask, causal, dense, padding
 from regard.record.intercept._lazy_mask import lazy_mask
-from regard.record.intercept._mask_reduction import reduce_mask
+from regard.record.intercept._mask_reduction import reduce_function
 from regard.record.intercept._supported import require_mask_interface
 
 if TYPE_CHECKING:
     from regard.record.intercept._lazy_mask import LazyMask
-
-_ENTRIES = 2**22  # of the mask that are evaluated at a time
 
 
 def mask_interface(
@@ -95,7 +93,13 @@ def mask_interface(
         if compiling:
             mask = replace(dense(evaluate(q_length=q_length, q_offset=first)), offset=offset)
         else:
-            mask = _evaluated(evaluate, (batch_size, q_length, kv_length), int(first), int(offset))
+            mask = reduce_function(
+                lambda start, count: evaluate(q_length=count, q_offset=int(first) + start),
+                (batch_size, 1),
+                q_length,
+                kv_length,
+            )
+            mask = replace(mask, offset=int(offset))
     if keep is not None:
         mask = mask & (dense(keep[:, None, None, :]) if compiling else _padding(keep))
     return mask if compiling else lazy_mask(mask, (batch_size, 1, q_length, kv_length), device)
@@ -115,30 +119,3 @@ def _padding(keep: Tensor) -> Mask:
         return padding(keep)
     except ValueError:  # padding between tokens
         return dense(keep[:, None, None, :])
-
-
-def _evaluated(
-    evaluate: Callable[..., Tensor], sizes: tuple[int, int, int], first: int, offset: int
-) -> Mask:
-    """Evaluate a mask some rows at a time, and keep where rows start and stop.
-
-    If a row has gaps, the whole matrix is kept.
-
-    Args:
-        evaluate: makes ``q_length`` rows from position ``q_offset`` on.
-        sizes: B, L and S.
-        first: position of the first query.
-        offset: index of that position among the keys.
-    """
-    batch, queries, keys = sizes
-    height = max(1, _ENTRIES // max(1, batch * keys))
-    bounds = []
-    for start in range(0, queries, height):
-        count = min(height, queries - start)
-        rows = evaluate(q_length=count, q_offset=first + start)
-        reduction = reduce_mask(rows, (batch, 1), count, keys).mask
-        if reduction.allowed is not None:
-            return replace(dense(evaluate(q_length=queries, q_offset=first)), offset=offset)
-        bounds.append(reduction.intervals(count, keys, (batch, 1)))
-    start_stop = (torch.cat(part, dim=-1).to(rows.device) for part in zip(*bounds, strict=True))
-    return intervals(*start_stop, offset=offset)

@@ -5,6 +5,7 @@ Axes: B batch, H query heads, L queries, S keys; b, h, l and s are 1 or those.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,6 +16,7 @@ from regard._tensors import version
 from regard.mask import Mask, dense, intervals
 from regard.record.intercept._lazy_mask import LazyMask
 
+_ENTRIES = 2**22  # of a mask that are evaluated at a time
 _CACHED = 4  # masks that a model's layers use in turn
 
 
@@ -104,6 +106,36 @@ def reduce_mask(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int)
     trained = torch.is_grad_enabled() and mask.requires_grad
     adds = trained or bool((full.masked_fill(~visible, 0) != 0).any())
     return ReducedMask(_intervals(visible, mask if adds else None, queries, keys), uniform)
+
+
+def reduce_function(
+    evaluate: Callable[[int, int], Bool[Tensor, "#b #h l S"]],
+    leading: tuple[int, ...],
+    queries: int,
+    keys: int,
+) -> Mask:
+    """Evaluate a mask some rows at a time, and keep where rows start and stop.
+
+    If a row has gaps, the whole matrix is kept.
+
+    Args:
+        evaluate: makes the rows from a first one on, so many.
+        leading: leading dimensions of the weights that it is for.
+        queries: L.
+        keys: S.
+    """
+    height = max(1, _ENTRIES // max(1, leading[0] * keys))
+    bounds = []
+    for first in range(0, queries, height):
+        rows = evaluate(first, min(height, queries - first))
+        start, stop, contiguous = _runs(rows)
+        if not contiguous:
+            return dense(evaluate(0, queries))
+        bounds.append((start, stop))
+    if not bounds:
+        return Mask()
+    start, stop = (torch.cat(part, dim=-1) for part in zip(*bounds, strict=True))
+    return intervals(start, stop, offset=_offset(stop))
 
 
 def _intervals(

@@ -1,7 +1,8 @@
 """Observing and changing the attention calls that are made on this thread.
 
-A torch function mode sees the calls; hooks that torch runs around every module name the caller.
-Both are installed only while there are observers or interventions.
+A torch function mode sees torch's calls, and replaced functions those of other libraries; hooks
+that torch runs around every module name the caller. All are installed only while there are
+observers or interventions, and compiled code runs eagerly as long.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 
-from regard.record.intercept._function_mode import FunctionMode, require_eager
+from regard.record.intercept._eager import EagerCode, require_no_graph
+from regard.record.intercept._function_mode import FunctionMode
+from regard.record.intercept._functions import FunctionCalls
 from regard.record.intercept._fused import FusedLayers, may_fuse
+from regard.record.intercept._library_calls import READERS, LibraryCalls
 from regard.record.intercept._mask_reduction import MaskReducer
 
 if TYPE_CHECKING:
@@ -71,8 +75,10 @@ def _monitor() -> Iterator[_CallMonitor]:
     """This thread's monitor, which runs as long as anyone needs it."""
     monitor: _CallMonitor | None = getattr(_this_thread, "monitor", None)
     if monitor is None:
-        monitor = _this_thread.monitor = _CallMonitor()
+        require_no_graph()
+        monitor = _CallMonitor()
         monitor.start()
+        _this_thread.monitor = monitor
     monitor.users += 1
     try:
         yield monitor
@@ -113,11 +119,15 @@ class _CallMonitor:
         self._seen = 0
         self._before: Call | None = None
         self._mode = FunctionMode(self)
+        self._eager = EagerCode()
+        self._functions = FunctionCalls(READERS, LibraryCalls(self, self._mode, self._eager))
         self._installed = ExitStack()
         self._fast_path = ExitStack()
         self._fast_module: nn.Module | None = None
 
     def start(self) -> None:
+        self._eager.force()
+        self._installed.callback(self._eager.release)
         entering = torch_modules.register_module_forward_pre_hook(self._enter)
         self._installed.callback(entering.remove)
         leaving = torch_modules.register_module_forward_hook(
@@ -127,6 +137,8 @@ class _CallMonitor:
         # remove() leaves this entry, for which torch takes the hook to be there still.
         entries = torch_modules._global_forward_hooks_with_kwargs  # noqa: SLF001 - nothing public clears it
         self._installed.callback(entries.pop, leaving.id, None)
+        self._functions.start()
+        self._installed.callback(self._functions.stop)
         self._installed.enter_context(self._mode)
 
     def stop(self) -> None:
@@ -171,6 +183,11 @@ class _CallMonitor:
         edits += [partial(_observed, observer, call) for observer in self.context_observers]
         return call, edits
 
+    def notice_imports(self) -> None:
+        """See functions of libraries and the compiler, where they were imported since."""
+        self._functions.notice_imports()
+        self._eager.force()
+
     def notify(self, call: Call) -> None:
         """Hand a call to all observers."""
         if not self.takes_part:
@@ -200,7 +217,8 @@ class _CallMonitor:
     def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - torch's signature
         if threading.get_ident() != self._thread:
             return
-        require_eager(module)
+        self.notice_imports()
+        self._eager.announce(module)
         frame = _calling_frame()
         while self._modules and not _is_called_from(frame, self._modules[-1].frame):
             self._pop()  # an interrupt ended it, and torch ran no hook

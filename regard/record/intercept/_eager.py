@@ -1,0 +1,130 @@
+"""Compiled code, run eagerly for the time of a block: the graph that torch makes hides its calls.
+
+The compiler's stance holds for the whole process, so blocks on several threads share one change of
+it: the first to begin makes it, the last to end takes it back.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+from regard.record._errors import RecordError
+
+_lock = threading.RLock()
+_blocks: list[EagerCode] = []
+_stance = ExitStack()
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module inside what ``torch.compile`` made of it."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def require_no_graph() -> None:
+    """Refuse to go on inside code that is being compiled, or will be as it is called.
+
+    Raises:
+        RecordError: if it is.
+    """
+    compiles = torch._C._dynamo.eval_frame.get_eval_frame_callback() not in {None, False}  # noqa: SLF001 - nothing public says it
+    if compiles or torch.compiler.is_compiling():
+        raise RecordError(
+            "attention calls can't be seen inside what torch.compile or torch.export makes a graph "
+            "of; put the with block around the call of the compiled function, and leave the "
+            "compiler's stance as it is"
+        )
+
+
+class EagerCode:
+    """One block's part in running compiled code eagerly."""
+
+    def __init__(self) -> None:
+        self._forced = False
+        self._announced = False
+
+    def force(self) -> None:
+        """Have compiled code run eagerly from now on, once the compiler is loaded.
+
+        Raises:
+            RecordError: inside code that is compiled.
+        """
+        if self._forced or not hasattr(sys.modules.get("torch._dynamo"), "set_stance"):
+            return  # loading the compiler takes seconds, and without it nothing is compiled
+        require_no_graph()
+        with _lock:
+            if not _blocks:
+                _force_eager()
+            _blocks.append(self)
+        self._forced = True
+
+    def release(self) -> None:
+        """Take this block's part back."""
+        if not self._forced:
+            return
+        with _lock:
+            _blocks.remove(self)
+            if not _blocks:
+                _stance.close()
+        self._forced = False
+
+    def announce(self, module: nn.Module) -> None:
+        """Say once that a compiled module runs eagerly.
+
+        Warns:
+            RuntimeWarning: at the first compiled module of the block.
+
+        Raises:
+            RecordError: if it does not, since the stance was changed inside the block.
+        """
+        if not (hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None)):
+            return
+        self.force()
+        if torch._dynamo.eval_frame._stance.stance != "force_eager":  # noqa: SLF001 - nothing public says it
+            raise RecordError(
+                f"{type(uncompiled(module)).__name__} runs under torch.compile, whose graph hides "
+                "its calls, since torch.compiler.set_stance was called inside the block; call it "
+                "outside"
+            )
+        if not self._announced:
+            self._announced = True
+            warnings.warn(
+                f"{type(uncompiled(module)).__name__} is compiled; inside the block it runs "
+                "eagerly, so that its attention calls are seen",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """A time in which this thread compiles as it did before the block.
+
+        Raises:
+            RecordError: if a block on another thread needs eager code at the same time.
+        """
+        if not self._forced:
+            yield
+            return
+        with _lock:
+            if len(_blocks) > 1:
+                raise RecordError(
+                    "flex_attention with gradients compiles its score_mod, which a block on "
+                    "another thread does not allow meanwhile; let one thread at a time record or "
+                    "intervene, or call the model under torch.no_grad()"
+                )
+            _stance.close()
+            try:
+                yield
+            finally:
+                _force_eager()
+
+
+def _force_eager() -> None:
+    _stance.enter_context(torch.compiler.set_stance("force_eager"))

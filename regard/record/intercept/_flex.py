@@ -1,0 +1,241 @@
+"""Reading calls of ``torch.nn.attention.flex_attention.flex_attention``.
+
+Its mask_mod is evaluated for all queries and keys, and reduced to two integers a row where rows
+are contiguous. Its score_mod may be any function (Dong et al. 2024, arXiv:2412.05496); what can be
+recorded is ``cap·tanh(a·score/cap) + bias``. The numbers a and cap and the bias are read off, and
+the function is then compared with them at every score of the call.
+
+Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension; b, h are 1 or
+those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Bool, Float
+from regard.mask import Mask
+from regard.problem import Scoring
+from regard.record._errors import RecordError
+from regard.record.intercept._call import Call
+from regard.record.intercept._library_call import LibraryCall
+from regard.record.intercept._mask_reduction import reduce_function, reduce_mask
+from regard.sdpa import broadcast
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+_ENTRIES = 2**22  # of the scores that are compared at a time
+_LARGE = 1e30  # a score beyond every softcap
+_ROUNDING = 2.0**-20  # relative to the terms: a score_mod may compute in float32
+
+
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable[..., Tensor] | None = None,
+    block_mask: BlockMask | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+    return_lse: bool = False,  # noqa: ARG001, FBT001, FBT002
+    kernel_options: dict[str, Any] | None = None,  # noqa: ARG001 - of the kernel's launch
+    *,
+    return_aux: Any = None,  # noqa: ARG001
+) -> LibraryCall:
+    """Read a call with tensors ``(B, H, L, D)`` and ``(B, G, S, D)``.
+
+    Raises:
+        RecordError: for a score_mod of another form, and for a block_mask whose blocks are not
+            those of its mask_mod.
+    """
+    query, key, value = broadcast(query, key, value, grouped=enable_gqa)
+    mask = Mask() if block_mask is None else _mask(block_mask, query, key)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    softcap = None
+    if score_mod is not None:
+        found = _Scores(score_mod, query, key, scale, mask).read()
+        scale, softcap = scale * found.factor, found.softcap
+        offset = found.mask.offset if mask.offset is None else mask.offset
+        mask = mask & replace(found.mask, offset=offset)
+    return LibraryCall(
+        call=Call(
+            query=query,
+            key=key,
+            value=value,
+            scoring=Scoring(mask=mask, scale=scale, softcap=softcap),
+        ),
+        to_heads=lambda context: context,
+        from_heads=lambda context: context,
+        returns_more="return_lse and return_aux",
+    )
+
+
+def _mask(block_mask: BlockMask, query: Tensor, key: Tensor) -> Mask:
+    """Evaluate a mask_mod, and compare it with the blocks, which compiled kernels go by."""
+    queries, keys = query.shape[-2], key.shape[-2]
+    batch, heads = block_mask.kv_num_blocks.shape[:2]
+    height, width = block_mask.BLOCK_SIZE
+    mask_mod = _over_places(block_mask.mask_mod, ())
+    partial = _blocks(block_mask.kv_num_blocks, block_mask.kv_indices)
+    full = _blocks(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+
+    def evaluate(first: int, count: int) -> Bool[Tensor, "b h l S"]:
+        b, h, q, k = (
+            torch.arange(size, device=query.device) for size in (batch, heads, count, keys)
+        )
+        visible = mask_mod(b, h, q + first, k)
+        block = (..., (q + first)[:, None] // height, k // width)
+        whole = torch.zeros_like(visible) if full is None else full[block]
+        assert partial is not None, "a block mask has these"
+        if bool((visible & ~partial[block] & ~whole).any() or (whole & ~visible).any()):
+            raise RecordError(
+                "block_mask of flex_attention has blocks that are not those of its mask_mod, so "
+                "that its kernels compute different attention; make it by create_block_mask"
+            )
+        return visible
+
+    return reduce_function(evaluate, (batch, heads), queries, keys)
+
+
+def _blocks(counts: Tensor | None, indices: Tensor | None) -> Bool[Tensor, "b h m n"] | None:
+    """Which of n blocks of keys are listed for each of m blocks of queries."""
+    if counts is None or indices is None:
+        return None
+    columns = indices.shape[-1]
+    listed = torch.arange(columns, device=indices.device) < counts[..., None]
+    index = torch.where(listed, indices, columns).long()  # one column more, for the rest
+    table = torch.zeros((*index.shape[:-1], columns + 1), dtype=torch.bool, device=indices.device)
+    return table.scatter(-1, index, value=True)[..., :-1]
+
+
+def _over_places(mod: Callable[..., Tensor], before: tuple[int, ...]) -> Callable[..., Tensor]:
+    """A function of one batch entry, head, query and key, for all of them, as torch calls it."""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+    from torch.nn.attention.flex_attention import _vmap_for_bhqkv
+
+    each = _vmap_for_bhqkv(mod, prefix=before)
+
+    def call(*arguments: Tensor) -> Tensor:
+        with TransformGetItemToIndex():
+            result: Tensor = each(*arguments)
+        return result
+
+    return call
+
+
+@dataclass(frozen=True, eq=False)
+class _Form:
+    """``cap·tanh(a·score/cap) + bias``."""
+
+    factor: float = 1.0
+    softcap: float | None = None
+    mask: Mask = Mask()  # noqa: RUF009 - it can't be changed
+    """The bias."""
+
+
+class _Scores:
+    """The scores of a call before and after its score_mod.
+
+    Args:
+        score_mod: takes a score, and the numbers of batch entry, head, query and key.
+        query: ``(B, H, L, D)``.
+        key: ``(B, G, S, D)``.
+        scale: factor on the scores.
+        mask: where it hides a key, anything may come out.
+    """
+
+    def __init__(
+        self, score_mod: Callable[..., Tensor], query: Tensor, key: Tensor, scale: float, mask: Mask
+    ) -> None:
+        batch, heads, queries, _ = query.shape
+        self._mod = _over_places(score_mod, (0,))
+        self._query = query
+        self._key = key.repeat_interleave(heads // max(key.shape[1], 1), dim=1)
+        self._scale = scale
+        self._rows = mask.resolve((batch, heads), queries, key.shape[2], query.device)
+
+    def read(self) -> _Form:
+        """Find the form of the function.
+
+        Raises:
+            RecordError: if it has another one.
+        """
+        batch, heads, queries, _ = self._query.shape
+        keys = self._key.shape[2]
+        height = max(1, _ENTRIES // max(1, batch * heads * keys))
+        pieces: list[Tensor] = []
+        form: _Form | None = None
+        for first in range(0, queries, height):
+            rows = slice(first, min(first + height, queries))
+            visible = self._rows.visible(rows, slice(0, keys))
+            bias = torch.where(visible, self._modified(rows, 0.0), 0.0)
+            with torch.no_grad():
+                form = form or self._found(rows, visible & bias.isfinite())
+                self._compare(rows, visible, bias, form or _Form())
+            pieces.append(bias)
+        if not pieces:
+            return _Form()
+        bias = torch.cat(pieces, dim=-2).to(torch.promote_types(self._query.dtype, torch.float32))
+        for axis in (0, 1):  # one for all entries and heads, where all are the same
+            if torch.equal(bias, bias.narrow(axis, 0, 1).expand_as(bias)):
+                bias = bias.narrow(axis, 0, 1)
+        reduced = reduce_mask(bias, (batch, heads), queries, keys)
+        return replace(form or _Form(), mask=reduced.mask)
+
+    def _modified(self, rows: slice, scores: float | Tensor) -> Float[Tensor, "B H l S"]:
+        batch, heads, _, _ = self._query.shape
+        sizes = (batch, heads, rows.stop - rows.start, self._key.shape[2])
+        device = self._query.device
+        scores = torch.as_tensor(scores, dtype=torch.float64, device=device).expand(sizes)
+        b, h, q, k = (torch.arange(size, device=device) for size in sizes)
+        try:
+            return self._mod(scores, b, h, q + rows.start, k).double()
+        except RuntimeError as error:
+            raise RecordError(
+                f"score_mod of flex_attention can't be evaluated in float64: {error}"
+            ) from error
+
+    def _found(self, rows: slice, finite: Bool[Tensor, "B H l S"]) -> _Form | None:
+        """The factor and the softcap at one place where the bias is finite; None without one."""
+        if not bool(finite.any()):
+            return None
+        place = tuple(finite.nonzero()[0].tolist())
+        slope, limit = (
+            float(self._modified(rows, at)[place] - self._modified(rows, -at)[place]) / 2
+            for at in (1.0, _LARGE)
+        )
+        if limit > _LARGE * _ROUNDING:
+            return _Form(_rounded(limit / _LARGE))
+        if not 0 < slope < limit:
+            return _Form()
+        return _Form(_rounded(math.atanh(slope / limit) * limit), _rounded(limit))
+
+    def _compare(self, rows: slice, visible: Tensor, bias: Tensor, form: _Form) -> None:
+        """Compare the function with a form at all scores of some rows."""
+        scores = self._query[:, :, rows].double() @ self._key.double().mT * self._scale
+        expected = form.factor * scores
+        if form.softcap is not None:
+            expected = form.softcap * torch.tanh(expected / form.softcap)
+        bound = _ROUNDING * (expected.abs() + bias.abs())
+        expected = expected + bias
+        actual = self._modified(rows, scores)
+        same = (actual == expected) | ((actual - expected).abs() <= bound)
+        if not bool((same & (actual < math.inf) | ~visible).all()):
+            raise RecordError(
+                "score_mod of flex_attention is not of the form cap·tanh(a·score/cap) + bias, with "
+                "numbers a and cap and a bias that no score enters, so its weights can't be "
+                "recorded; put what hides keys into block_mask, and other changes of scores into "
+                "query or key"
+            )
+
+
+def _rounded(number: float) -> float:
+    """Drop the last digits, which the subtraction of two large numbers left uncertain."""
+    return float(f"{number:.9g}")

@@ -1,0 +1,149 @@
+"""Functions of libraries, replaced for the time of a block however a model holds them.
+
+After ``from flash_attn import flash_attn_func`` a model has the function itself, as closures,
+attributes and compiled functions have. So no name is changed: the function gets other code, which
+all of its holders call from then on, and its own code back after the last block of all threads. On
+a thread without a block the replacement calls the function's own code.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+from regard.record._errors import RecordError
+
+Handler = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""Takes the path of a function that was called, its own code, and the arguments."""
+
+_PATH = "the path of the function"
+# Code that finds its names in any module; a lambda, since type checks at run time wrap functions.
+_CALL: CodeType = (
+    lambda *args, **kwargs: __import__(
+        "regard.record.intercept._functions", fromlist=("called",)
+    ).called("the path of the function", args, kwargs)
+).__code__
+
+_this_thread = threading.local()
+_lock = threading.RLock()
+_blocks: list[FunctionCalls] = []
+_replaced: dict[str, _Replaced] = {}
+"""By path, also after the last block: another thread may be about to call one."""
+_active: list[_Replaced] = []
+
+
+@dataclass(frozen=True, eq=False)
+class _Replaced:
+    function: FunctionType
+    code: CodeType
+    own: FunctionType
+    """Does what the function did."""
+    names_signature: bool
+    """Whether the function was given an attribute from which `inspect` takes its signature."""
+
+    def restore(self) -> None:
+        self.function.__code__ = self.code
+        if self.names_signature:
+            del self.function.__signature__  # type: ignore[attr-defined]
+
+
+class FunctionCalls:
+    """The calls that one thread makes of some functions, from `start` to `stop`.
+
+    Args:
+        paths: of the functions, such as ``"flash_attn.flash_attn_func"``.
+        handler: is called in their place, on this thread.
+    """
+
+    def __init__(self, paths: Iterable[str], handler: Handler) -> None:
+        self._pending: dict[str, list[str]] = {}
+        """Names of functions, by modules."""
+        for path in paths:
+            module, _, name = path.rpartition(".")
+            self._pending.setdefault(module, []).append(name)
+        self._handler = handler
+
+    def start(self) -> None:
+        """Replace the functions of all modules that are loaded."""
+        with _lock:
+            _blocks.append(self)
+        _this_thread.handler = self._handler
+        self._replace_loaded()
+
+    def stop(self) -> None:
+        """Give the functions back; of several threads the last one does."""
+        del _this_thread.handler
+        with _lock:
+            _blocks.remove(self)
+            if not _blocks:
+                while _active:
+                    _active.pop().restore()
+
+    def notice_imports(self) -> None:
+        """Replace the functions of modules that were loaded since.
+
+        Raises:
+            RecordError: if one of them runs already, so that its call is missed.
+        """
+        for code, path in self._replace_loaded():
+            frame = inspect.currentframe()
+            while frame is not None and frame.f_code is not code:
+                frame = frame.f_back
+            if frame is not None:
+                raise RecordError(
+                    f"{path} was imported inside the block and called before it could be seen; "
+                    "import it before the block"
+                )
+
+    def _replace_loaded(self) -> list[tuple[CodeType, str]]:
+        """Replace what can be by now; returns the code that the functions had, and their paths."""
+        new = []
+        for module in [module for module in self._pending if module in sys.modules]:
+            functions = vars(sys.modules[module])
+            names = [n for n in self._pending[module] if isinstance(functions.get(n), FunctionType)]
+            for name in names:
+                self._pending[module].remove(name)
+                new.append((_replace(f"{module}.{name}", functions[name]), f"{module}.{name}"))
+            if not self._pending[module]:
+                del self._pending[module]
+        return new
+
+
+def called(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Take a call of a replaced function."""
+    own = _replaced[path].own
+    handler: Handler | None = getattr(_this_thread, "handler", None)
+    return own(*args, **kwargs) if handler is None else handler(path, own, args, kwargs)
+
+
+def _replace(path: str, function: FunctionType) -> CodeType:
+    """Give a function code that leads to `called`; returns its own."""
+    with _lock:
+        for replaced in _active:
+            if replaced.function is function:
+                return replaced.code
+        code, attributes = function.__code__, vars(function)
+        own = FunctionType(
+            code,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        own.__kwdefaults__ = function.__kwdefaults__
+        names_signature = not {"__signature__", "__wrapped__"} & attributes.keys()
+        if names_signature:
+            function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        replaced = _replaced[path] = _Replaced(function, code, own, names_signature)
+        _active.append(replaced)
+        function.__code__ = _CALL.replace(
+            co_consts=tuple(path if c == _PATH else c for c in _CALL.co_consts),
+            co_name=code.co_name,
+            co_freevars=code.co_freevars,  # as many as the function has cells
+        )
+        return code

@@ -1,0 +1,104 @@
+"""Sequences of several lengths, one after another along one axis: which keys their queries see.
+
+Axes: n sequences, L queries and S keys of all of them, H query heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Float, Int
+from regard.mask import Mask, causal, documents, intervals, window
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """How far a query sees to either side of its position; −1 is without end."""
+
+    left: int = -1
+    right: int = -1
+
+    def mask(self, length: int, *, offset: int | Tensor | None = None) -> Mask:
+        """The same for one sequence.
+
+        Args:
+            length: at least the number of queries and of keys together.
+            offset: position of query 0 among the keys, as for `causal`.
+        """
+        if self.left < 0 and self.right < 0:
+            return Mask(offset=offset)
+        if self.left < 0 and self.right == 0:
+            return causal(offset=offset)
+        left, right = (length if end < 0 else min(end, length) for end in (self.left, self.right))
+        return window(left + 1, ahead=right, offset=offset)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sequences:
+    """Where the queries and keys of each sequence start and stop."""
+
+    query_start: Int[Tensor, "n"]
+    query_stop: Int[Tensor, "n"]
+    key_start: Int[Tensor, "n"]
+    key_stop: Int[Tensor, "n"]
+
+    def mask(self, queries: int, keys: int, band: Band, *, at_end: bool) -> Mask:
+        """Let each query see the keys of its sequence, within a band.
+
+        Args:
+            queries: L.
+            keys: S.
+            band: how far it sees.
+            at_end: whether the last query of a sequence sits at its last key; else the first at
+                the first.
+        """
+        if self.are_documents(queries, keys):
+            ids = self._sequence_of(queries)
+            return documents(ids, offset=0) & band.mask(queries + keys, offset=0)
+        own = self._sequence_of(queries)
+        start, stop = self.key_start[own], self.key_stop[own]
+        position = self.positions(queries, at_end=at_end)
+        if band.left >= 0:
+            start = torch.maximum(start, position - band.left)
+        if band.right >= 0:
+            stop = torch.minimum(stop, position + band.right + 1)
+        outside = torch.arange(queries, device=own.device) >= self.query_stop[own]
+        stop = torch.maximum(start, stop.masked_fill(outside, 0))
+        return intervals(start, stop)
+
+    def are_documents(self, queries: int, keys: int) -> bool:
+        """Whether queries and keys lie at the same places, without gaps."""
+        start, stop = self.query_start, self.query_stop
+        return (
+            queries == keys
+            and len(start) > 0
+            and torch.equal(start, self.key_start)
+            and torch.equal(stop, self.key_stop)
+            and torch.equal(start[1:], stop[:-1])
+            and (int(start[0]), int(stop[-1])) == (0, queries)
+        )
+
+    def positions(self, queries: int, *, at_end: bool) -> Int[Tensor, "L"]:
+        """The place of each query among all keys."""
+        own = self._sequence_of(queries)
+        shift = self.key_start - self.query_start
+        if at_end:
+            shift = self.key_stop - self.query_stop
+        return torch.arange(queries, device=own.device) + shift[own]
+
+    def alibi(
+        self, slopes: Float[Tensor, "#n H"], queries: int, keys: int
+    ) -> Float[Tensor, "H L S"]:
+        """Write −slope·|distance| out, of queries whose last one sits at the last key."""
+        position = self.positions(queries, at_end=True)
+        distance = (position[:, None] - torch.arange(keys, device=position.device)).abs()
+        each = slopes.expand(len(self.query_start), -1)[self._sequence_of(queries)]  # (L, H)
+        return -each.T[..., None] * distance
+
+    def _sequence_of(self, queries: int) -> Int[Tensor, "L"]:
+        """The sequence of each query: of those that start before it, the last one."""
+        places = torch.arange(queries, device=self.query_start.device)
+        return torch.searchsorted(self.query_start.contiguous(), places, right=True) - 1
