@@ -16,8 +16,9 @@ from regard.record.intercept import change_calls, replace_attention, uncompiled
 def intervene(model: nn.Module) -> Iterator[Intervention]:
     """Change the attention of a model for the time of the ``with`` block, on this thread.
 
-    What `record` sees can be changed: calls of SDPA, torch's own layers, `regard.attention`, models
-    of `transformers` whatever their attention. Calls that no change concerns are computed by the
+    What `record` sees can be changed: calls of SDPA, torch's own layers, `regard.attention`,
+    flex_attention, flash_attn and xformers, models of `transformers` whatever their attention. A
+    compiled model runs eagerly inside the block. Calls that no change concerns are computed by the
     model's own kernel; a model of `transformers` whose attention never calls SDPA computes all its
     calls with `regard.attention`, as under `record`. A recording made inside or around the block
     holds the changed attention. Gradients flow through; a backward pass that computes calls again

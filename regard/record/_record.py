@@ -75,10 +75,12 @@ def record(
 
     The model's own kernels compute its own results; queries and keys are kept, from which weights
     follow. Seen are calls of ``torch.nn.functional.scaled_dot_product_attention``, of torch's own
-    transformer layers and of `regard.attention`. A model of `transformers` whose attention never
-    calls SDPA ("eager", "flex_attention", a flash kernel) has to be given: for the time of the
-    recording it computes with `regard.attention`, whose results are the same up to rounding. A
-    class whose attention is its own, and can't be replaced, is refused.
+    transformer layers, of `regard.attention`, of ``flex_attention``, ``flash_attn_func`` and its
+    kin, and of xformers' ``memory_efficient_attention``. A compiled model runs eagerly inside the
+    block. A model of `transformers` whose attention is "eager" has to be given: for the time of the
+    recording it computes with `regard.attention`, whose results are the same up to rounding, as do
+    those of "flex_attention" and flash kernels where they are given. A class whose attention is its
+    own, and can't be replaced, is refused.
 
     Over ``generate`` with a key/value cache each layer has one pattern that grows: the prompt's
     rows first, then a row a step.
@@ -107,9 +109,12 @@ def record(
         A context manager of the `Recording`, which grows while the block runs; with ``read`` of the
         `Run`, whose ``readings`` are labelled by layer, batch, head and position.
 
+    Warns:
+        RuntimeWarning: once, that a compiled model runs eagerly.
+
     Raises:
-        RecordError: if nothing was seen, if the model runs under torch.compile, or if a call can't
-            be represented exactly.
+        RecordError: if nothing was seen, inside a compiled function, or if a call can't be
+            represented exactly.
         TypeError: for arguments of another kind, and for readouts that can't be taken of a pattern
             which grows: `Image`, keys counted from the end, and classes without ``merge``.
         ValueError: for numbers that mean nothing, and for tokens that do not fit the positions.
@@ -200,12 +205,12 @@ def _observed(
 def _nothing_seen(model: nn.Module | None) -> str:
     if model is None:
         return (
-            "no attention call was seen; a model of transformers with 'eager', 'flex_attention' or "
-            "flash attention must be given: record(model); others must call "
-            "torch.nn.functional.scaled_dot_product_attention in eager mode, on this thread"
+            "no attention call was seen; a model of transformers with 'eager' attention must be "
+            "given: record(model); others must call "
+            "torch.nn.functional.scaled_dot_product_attention, on this thread"
         )
     return (
         f"no attention call of {type(model).__name__} was seen; call the model inside the with "
-        "block, on this thread, in eager mode; attention that it writes out by itself can't be "
+        "block, on this thread; attention that it writes out by itself can't be "
         "seen: let it call torch.nn.functional.scaled_dot_product_attention or regard.attention"
     )
