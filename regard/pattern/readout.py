@@ -146,7 +146,7 @@ class Readout(ABC, Generic[State, Result]):
         (result,) = tensors
         return cast("Result", sizes.restore(result))
 
-    # Over several ranks
+    # Over several ranks, or several calls of a model
 
     def of_tile(self, state: State, tile: Tile) -> tuple[Readout[Any, Any], ...]:  # noqa: ARG002 - for those that depend on it
         """Say what to read of a tile, in which rows and columns count from the tile's first."""

@@ -90,8 +90,9 @@ class Run:
     def calls(self) -> Mapping[int, Readings]:
         """The readouts by the number of the call, where a layer is called again and again.
 
-        Calls of a layer count from 0, all of them; those that go on from each other with a cache
-        have one entry, that of the first. So ``run.calls[3]["entropy"]`` is that of the fourth
+        They are of the model's own kind of attention, as `readings`. Calls of a layer count from 0,
+        all of them; those that go on from each other with a cache have one entry, that of the
+        first. So ``run.calls[3]["entropy"]`` is that of the fourth
         step of a diffusion.
 
         Raises:
