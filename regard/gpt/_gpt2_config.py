@@ -18,6 +18,7 @@ _FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("dim", "n_embd", 768),
     ("hidden", "n_inner", None),
     ("norm_eps", "layer_norm_epsilon", 1e-5),
+    ("initial_std", "initializer_range", 0.02),
 )
 _DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 _DROPPED = 0.1  # by each of them where the file leaves it out

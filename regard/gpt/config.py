@@ -55,6 +55,11 @@ class GPTConfig:
     dropout: float = option(
         0.0, "share of embeddings, attention weights and block outputs that training drops"
     )
+    initial_std: float = option(
+        0.02,
+        "standard deviation of the first weights; positions have half of it, matrices that write "
+        "to the residual stream less",
+    )
     bias: bool = option(default=True, text="biases in the linear layers and the layer norms")
     positions: Literal["learned", "rotary"] = option(
         "learned", "learned: a vector a position, as in GPT-2; rotary: rotate queries and keys"
@@ -88,7 +93,7 @@ class GPTConfig:
             if getattr(self, name) is not None:
                 require_count(self, name, least=1)
         require_number(self, "dropout", least=0.0, below=1.0)
-        for name in ("rotary_base", "norm_eps"):
+        for name in ("initial_std", "rotary_base", "norm_eps"):
             require_number(self, name, above=0.0)
         for name in ("bias", "qk_norm"):
             require_flag(self, name)

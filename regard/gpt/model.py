@@ -198,21 +198,22 @@ class GPT(nn.Module):
     def reset_parameters(self) -> None:
         """Draw new weights as GPT-2 does, from torch's global generator.
 
-        Normal with standard deviation 0.02 (positions: 0.01), biases 0, norms 1. The two matrices
-        of a block that write to the residual stream start smaller by the square root of their
-        number, 2 x layers, so that the stream's variance does not grow with depth.
+        Normal with standard deviation `config.initial_std` (positions: half of it), biases 0, norms
+        1. The two matrices of a block that write to the residual stream start smaller by the square
+        root of their number, 2 x layers, so that the stream's variance does not grow with depth.
         """
+        std = self.config.initial_std
         for name, parameter in self.named_parameters():
             if parameter.is_meta:
                 continue
             if parameter.ndim < 2:
                 nn.init.constant_(parameter, float(name.endswith("weight")))
             elif name == "wpe.weight":
-                nn.init.normal_(parameter, std=0.01)
+                nn.init.normal_(parameter, std=std / 2)
             elif name.endswith("c_proj.weight"):
-                nn.init.normal_(parameter, std=0.02 / sqrt(2 * self.config.layers))
+                nn.init.normal_(parameter, std=std / sqrt(2 * self.config.layers))
             else:
-                nn.init.normal_(parameter, std=0.02)
+                nn.init.normal_(parameter, std=std)
 
     def forward(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -67,15 +68,18 @@ def test_later_tokens_never_touch_earlier_logits(model, ids):
         assert not after[:, position].equal(before[:, position])
 
 
-def test_first_weights_are_drawn_as_in_gpt2():
+@pytest.mark.parametrize("std", [0.02, 0.07])
+def test_first_weights_are_drawn_as_in_gpt2(std):
     torch.manual_seed(3)
-    model = GPT(GPTConfig(vocab_size=503, context=211, layers=7, heads=3, dim=111))
+    shape = GPTConfig(vocab_size=503, context=211, layers=7, heads=3, dim=111)
+    assert shape.initial_std == 0.02
+    model = GPT(replace(shape, initial_std=std))
     for name, parameter in model.named_parameters():
         if parameter.ndim < 2:
             assert parameter.eq(float("ln_" in name and name.endswith("weight"))).all(), name
             continue
-        expected = 0.02 / math.sqrt(14) if name.endswith("c_proj.weight") else 0.02
-        expected = 0.01 if name.startswith("wpe") else expected
+        expected = std / math.sqrt(14) if name.endswith("c_proj.weight") else std
+        expected = std / 2 if name.startswith("wpe") else expected
         # The estimate of a standard deviation from n draws is off by 1 / sqrt(2 n): 0.6 % here.
         assert parameter.std().item() == pytest.approx(expected, rel=0.04), name
         assert abs(parameter.mean().item()) < expected * 0.05, name

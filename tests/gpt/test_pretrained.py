@@ -130,13 +130,18 @@ def test_transformers_reads_our_files(theirs, folder, ids, tokenizer, tmp_path):
 
 def test_one_of_ours_is_read_by_them(ids, tmp_path):
     torch.manual_seed(2)
-    ours = GPT(GPTConfig(vocab_size=V, context=31, layers=2, heads=3, dim=12, dropout=0.2)).eval()
+    ours = GPT(
+        GPTConfig(
+            vocab_size=V, context=31, layers=2, heads=3, dim=12, dropout=0.2, initial_std=0.03
+        )
+    ).eval()
     ours.save_pretrained(tmp_path)
     theirs = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
     torch.testing.assert_close(ours(ids), logits_of(theirs, ids), rtol=1e-4, atol=1e-5)
     assert theirs.config.attn_pdrop == 0.2
+    assert theirs.config.initializer_range == 0.03
     again = GPT.from_pretrained(tmp_path)
-    assert again.config.dropout == 0.2
+    assert again.config == ours.config
     assert again(ids).equal(ours(ids))
 
 

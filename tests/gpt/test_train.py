@@ -7,6 +7,7 @@ import json
 import math
 import re
 import signal
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -103,14 +104,31 @@ def test_the_learning_rate_at_the_edges(steps, warmup):
     assert min(rates) >= 0.1
 
 
-def test_only_matrices_decay():
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_only_matrices_decay(optimizer):
     model = GPT(GPTConfig(vocab_size=7, context=5, layers=1, heads=1, dim=4))
-    decaying, free = make_optimizer(model, TrainConfig(weight_decay=0.3)).param_groups
-    assert decaying["weight_decay"] == 0.3
-    assert free["weight_decay"] == 0.0
-    assert {p.ndim for p in decaying["params"]} == {2}
-    assert {p.ndim for p in free["params"]} == {1}
-    assert len(decaying["params"]) + len(free["params"]) == len(list(model.parameters()))
+    groups = make_optimizer(model, TrainConfig(optimizer=optimizer, weight_decay=0.3)).param_groups
+    decay = {p: group["weight_decay"] for group in groups for p in group["params"]}
+    assert decay == {p: 0.3 if p.ndim == 2 else 0.0 for p in model.parameters()}
+    assert sum(len(group["params"]) for group in groups) == len(decay)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_embeddings_learn_at_a_rate_of_their_own(tmp_path, optimizer):
+    config = brief(steps=1, warmup=0, weight_decay=0.0, optimizer=optimizer, learning_rate=0.01)
+    before, slow, fast = (
+        run(tmp_path / name, config=replace(config, **changes)).model.state_dict()
+        for name, changes in (
+            ("before", {"learning_rate": 1e-12}),
+            ("slow", {"embedding_rate": 0.25}),
+            ("fast", {}),
+        )
+    )
+    for name, weight in before.items():
+        if name in {"wte.weight", "wpe.weight"}:  # AdamW's first step is the learning rate
+            assert (slow[name] - weight).abs().max() == pytest.approx(0.0025, rel=1e-3)
+        else:
+            assert torch.equal(slow[name], fast[name])
 
 
 def test_muon_moves_the_matrices_of_the_blocks_by_orthogonal_steps():

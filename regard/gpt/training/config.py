@@ -40,6 +40,9 @@ class TrainConfig:
     )
     accumulate: int = option(1, "passes whose gradients are added up for one update")
     learning_rate: float = option(3e-3, "highest learning rate, reached after the warm-up")
+    embedding_rate: float = option(
+        1.0, "learning rate of the embeddings, as a share of all others'"
+    )
     schedule: Literal["cosine", "wsd"] = option(
         "cosine",
         "how the learning rate falls: half a cosine; wsd: it stays, then falls in a straight line",
@@ -111,7 +114,7 @@ class TrainConfig:
         for name in ("warmup", "keep_every", "record_every"):
             require_count(self, name, least=0)
         require_count(self, "seed", least=0, most=2**63 - 1)  # the range of torch's generators
-        for name in ("learning_rate", "clip"):
+        for name in ("learning_rate", "embedding_rate", "clip"):
             require_number(self, name, above=0.0)
         require_number(self, "weight_decay", least=0.0)
         for name in ("final", "ramp", "decay", "focus"):

@@ -331,7 +331,7 @@ class TrainStep:
                 raise diverged(name, value, step + 1, batch)
         rate = learning_rate(step, self.config)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss, size

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.optim import AdamW, Muon
 
 from regard.gpt.model import GPT
@@ -53,33 +54,31 @@ def make_optimizer(model: GPT, config: TrainConfig) -> Optimizers:
     matrix nearest to its momentum (Jordan et al., "Muon", 2024), scaled so that an entry moves by
     about as much as under AdamW and one learning rate suits both (Liu et al. 2025,
     arXiv:2502.16982, section 2.2).
+
+    A group's `share` is what its learning rate is of the schedule's.
     """
-    named = dict(model.named_parameters())
-    matrices = [p for name, p in named.items() if _is_orthogonalized(name, p, config)]
-    rest = [p for name, p in named.items() if not _is_orthogonalized(name, p, config)]
-    adamw = AdamW(
-        [
-            {"params": [p for p in rest if p.ndim >= 2], "weight_decay": config.weight_decay},
-            {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
-        ],
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        fused=True,
-    )
-    if not matrices:
-        return Optimizers(adamw)
-    muon = Muon(
-        matrices,
-        lr=config.learning_rate,
-        weight_decay=config.weight_decay,
-        adjust_lr_fn="match_rms_adamw",
-    )
-    return Optimizers(adamw, muon)
+    embeddings, matrices, vectors = _by_kind(model)
+    decay = config.weight_decay
+    groups = [
+        {"params": embeddings, "weight_decay": decay, "share": config.embedding_rate},
+        {"params": vectors, "weight_decay": 0.0, "share": 1.0},
+    ]
+    rest = {"params": matrices, "weight_decay": decay, "share": 1.0}
+    optimizers: list[torch.optim.Optimizer] = []
+    if config.optimizer == "muon":
+        optimizers.append(Muon([rest], lr=config.learning_rate, adjust_lr_fn="match_rms_adamw"))
+    else:
+        groups.append(rest)
+    betas = config.beta1, config.beta2
+    optimizers.append(AdamW(groups, lr=config.learning_rate, betas=betas, fused=True))
+    return Optimizers(*optimizers)
 
 
 def state_kinds(name: str, parameter: Tensor, config: TrainConfig) -> tuple[str, ...]:
     """What the optimizer keeps for a parameter: all of its shape, but for the number of steps."""
-    return _MUON if _is_orthogonalized(name, parameter, config) else _ADAMW
+    if config.optimizer == "muon" and _is_matrix_of_a_block(name, parameter):
+        return _MUON
+    return _ADAMW
 
 
 def optimizer_state(model: GPT, optimizer: Optimizers) -> dict[str, Tensor]:
@@ -100,5 +99,14 @@ def restore_optimizer(
         optimizer.restore(parameter, {kind: state[f"{kind}.{name}"] for kind in kinds})
 
 
-def _is_orthogonalized(name: str, parameter: Tensor, config: TrainConfig) -> bool:
-    return config.optimizer == "muon" and parameter.ndim == 2 and name.startswith("h.")
+def _by_kind(model: GPT) -> tuple[list[Parameter], list[Parameter], list[Parameter]]:
+    """The embeddings, the matrices of the blocks, and the vectors: biases and norms."""
+    named = dict(model.named_parameters())
+    matrices = [p for name, p in named.items() if _is_matrix_of_a_block(name, p)]
+    vectors = [p for p in named.values() if p.ndim < 2]
+    embeddings = [p for name, p in named.items() if p.ndim == 2 and not name.startswith("h.")]
+    return embeddings, matrices, vectors
+
+
+def _is_matrix_of_a_block(name: str, parameter: Tensor) -> bool:
+    return parameter.ndim == 2 and name.startswith("h.")
