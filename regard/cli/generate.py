@@ -30,7 +30,7 @@ def generate(
     file: Annotated[
         Path | None, typer.Option(help="Continue the text of this file.", metavar="FILE")
     ] = None,
-    tokens: Annotated[int, typer.Option(help="How many tokens to add at most.")] = 100,
+    tokens: Annotated[int, typer.Option(help="How many tokens to add at most.")] = 400,
     stop: Annotated[
         list[str] | None,
         typer.Option(help="End a text before this string; may be repeated.", metavar="TEXT"),
@@ -51,7 +51,7 @@ def generate(
 
     Several texts are continued together and shown one below the other, with a blank line between.
 
-    Example: regard generate "The with statement" --tokens 50 --temperature 0.8
+    Example: regard generate "Once upon a time" --temperature 0.5
     """
     arguments: list[str | None] = [*prompt] if prompt else [None]
     prompts = [text for one in arguments if (text := read_text(one, file)) is not None]

@@ -50,7 +50,7 @@ class Sampling:
     repetition_penalty: float = option(
         1.0, "above 1: tokens that the text already holds become less likely"
     )
-    temperature: float = option(1.0, "below 1 sharper, above 1 flatter, 0 the likeliest token")
+    temperature: float = option(0.8, "below 1 sharper, above 1 flatter, 0 the likeliest token")
     top_k: int | None = option(None, "draw from exactly this number of likeliest tokens")
     top_p: float = option(1.0, "draw from the likeliest tokens that make up this probability")
     min_p: float = option(0.0, "draw from tokens at least this fraction as likely as the likeliest")

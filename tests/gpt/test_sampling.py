@@ -77,14 +77,14 @@ def test_the_penalty(logits, penalty):
     ("sampling", "steps"),
     [
         (Sampling(temperature=0.4), [(temperature_written_out, 0.4)]),
-        (Sampling(top_k=2), [(top_k_written_out, 2)]),
-        (Sampling(top_k=7), [(top_k_written_out, 7)]),
-        (Sampling(top_k=V + 5), []),
-        (Sampling(top_p=0.3), [(top_p_written_out, 0.3)]),
-        (Sampling(top_p=0.95), [(top_p_written_out, 0.95)]),
-        (Sampling(top_p=1e-9), [(top_p_written_out, 1e-9)]),
-        (Sampling(min_p=0.2), [(min_p_written_out, 0.2)]),
-        (Sampling(min_p=1.0), [(min_p_written_out, 1.0)]),
+        (Sampling(temperature=1.0, top_k=2), [(top_k_written_out, 2)]),
+        (Sampling(temperature=1.0, top_k=7), [(top_k_written_out, 7)]),
+        (Sampling(temperature=1.0, top_k=V + 5), []),
+        (Sampling(temperature=1.0, top_p=0.3), [(top_p_written_out, 0.3)]),
+        (Sampling(temperature=1.0, top_p=0.95), [(top_p_written_out, 0.95)]),
+        (Sampling(temperature=1.0, top_p=1e-9), [(top_p_written_out, 1e-9)]),
+        (Sampling(temperature=1.0, min_p=0.2), [(min_p_written_out, 0.2)]),
+        (Sampling(temperature=1.0, min_p=1.0), [(min_p_written_out, 1.0)]),
         (
             Sampling(temperature=2.5, top_k=9, top_p=0.8, min_p=0.3),
             [
