@@ -10,11 +10,11 @@ NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
 # The page's JavaScript is checked with what npm installs here.
 JAVASCRIPT := tools/javascript
 CHECKERS := $(JAVASCRIPT)/node_modules/installed
-TEXT := "The with statement is used to wrap the execution of a block. The with statement \
-allows common patterns to be reused: a block that is used again is a block of the with statement."
+TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family of hedgehogs down \
+the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test throttled lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon bench pictures model clean
+.PHONY: help demo test throttled lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon bench pictures model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,8 +69,12 @@ pictures: $(TESTS) ## make the pictures of README and docs anew
 	$(BIN)/python docs/demo.py
 	$(BIN)/python docs/explorer.py
 
-model: $(COMMAND) ## train the shipped model again, into runs/shipped
-	$(BIN)/regard train --out runs/shipped
+model: $(COMMAND) ## train the shipped model again, into runs/shipped; an hour and a half
+	$(BIN)/python tools/model.py runs/shipped
+	$(BIN)/python tools/card.py runs/shipped > runs/shipped/README.md
+
+card: $(COMMAND) ## measure the shipped model anew and print its card
+	@$(BIN)/python tools/card.py
 
 clean: ## remove the virtual environment, the build and what tools left behind
 	rm -rf $(VENV) $(JAVASCRIPT)/node_modules build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TEXT = (
-    "The with statement is used to wrap the execution of a block. "
-    "The with statement allows common patterns to be reused: "
-    "a block that is used again is a block of the with statement."
+    'A green parrot lived in the tent. Leila said to it, "There is a family of hedgehogs down '
+    'the well." They listened. Back came the same words, "There is a family of hedgehogs down '
+    'the well."'
 )
 COLUMN, LINE_HEIGHT, LETTER = 4.1, 0.34, 0.099  # inches
 FAINTEST = 1e-3  # weights below this are as good as none to the eye

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from regard.gpt import Tokenizer
 
 EXAMPLE = (
-    "The with statement wraps the execution of a block. The with statement lets common patterns "
-    "be reused. The with statement"
+    'A green parrot lived in the tent. Leila said to it, "There is a family of hedgehogs down the '
+    'well." They listened. Back came the same words, "There is a family of hedgehogs down the'
 )
 
 

@@ -36,7 +36,7 @@ class GPTCache:
 
     >>> from regard.gpt import load
     >>> model, tokenizer = load()
-    >>> ids, cache = torch.tensor(tokenizer.encode("The with statement")), GPTCache(model.config)
+    >>> ids, cache = torch.tensor(tokenizer.encode("The cat sat on")), GPTCache(model.config)
     >>> parts = model(ids[:2], cache=cache), model(ids[2:], cache=cache)
     >>> torch.allclose(torch.cat(parts), model(ids), atol=1e-4)
     True

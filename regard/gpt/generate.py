@@ -73,7 +73,7 @@ def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | l
 
     >>> from regard.gpt import load
     >>> model, tokenizer = load()
-    >>> prompts = [tokenizer.encode(text) for text in ("The", "A statement")]
+    >>> prompts = [tokenizer.encode(text) for text in ("The", "A cat")]
     >>> greedy = Sampling(temperature=0.0)
     >>> [len(out) for out in generate(model, prompts, tokens=5, sampling=greedy)]
     [6, 7]
@@ -183,7 +183,7 @@ def generate_texts(
 
     >>> from regard.gpt import load
     >>> greedy = Sampling(temperature=0.0)
-    >>> texts = generate_texts(*load(), ["The with", "A"], tokens=9, sampling=greedy, stop=["."])
+    >>> texts = generate_texts(*load(), ["The cat", "A"], tokens=9, sampling=greedy, stop=["."])
     >>> len(texts)
     2
     """

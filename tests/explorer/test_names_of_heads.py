@@ -13,9 +13,9 @@ from regard.explorer._report import report_html
 from regard.gpt import load
 
 TEXT = (
-    "The with statement is used to wrap the execution of a block. The with statement "
-    "allows common patterns to be reused: a block that is used again is a block of the with "
-    "statement."
+    'A green parrot lived in the tent. Leila said to it, "There is a family of hedgehogs down '
+    'the well." They listened. Back came the same words, "There is a family of hedgehogs down '
+    'the well."'
 )
 
 

@@ -123,7 +123,7 @@ def test_the_peak_rate_is_none_without_memory_to_measure_it(monkeypatch):
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling(top_p=0.9, seed=2)])
 def test_it_generates_on_a_gpu_what_it_generates_on_a_cpu(sampling):
     model, tokenizer = load()
-    prompts = [tokenizer.encode(text) for text in ("The with statement", "A", "The with")]
+    prompts = [tokenizer.encode(text) for text in ("The cat sat on", "A", "The cat")]
     expected = generate(model, prompts, tokens=7, sampling=sampling)
     with fake_gpu.gpu() as crossed:
         model.to(DEVICE)

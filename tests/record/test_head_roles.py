@@ -163,11 +163,11 @@ def test_a_head_of_some_queries_only_is_too_few_to_say():
 
 
 DEMO = (
-    "The with statement is used to wrap the execution of a block. The with statement "
-    "allows common patterns to be reused: a block that is used again is a block of the with "
-    "statement."
+    'A green parrot lived in the tent. Leila said to it, "There is a family of hedgehogs down '
+    'the well." They listened. Back came the same words, "There is a family of hedgehogs down '
+    'the well."'
 )
-SHORT = "The with statement is used to wrap the execution of a block. The with statement"
+SHORT = "The cat sat on the mat and blinked. The cat"
 
 
 @pytest.mark.parametrize("text", [DEMO, SHORT, "But they were all of them deceived."])

@@ -20,7 +20,7 @@ REQUIRED = os.environ.get("REGARD_BROWSER") == "required"
 SLOWDOWN = float(os.environ.get("REGARD_BROWSER_SLOWDOWN", "1"))
 PATIENCE = 30_000 * SLOWDOWN  # milliseconds until a page that never gets there fails
 HINT = "get playwright and chromium, then REGARD_BROWSER=required pytest tests/explorer/browser"
-EXAMPLE = "The with statement wraps the execution of a block. The with statement"
+EXAMPLE = "The cat sat on the mat and blinked. Still the cat sat on the mat."
 
 
 def _missing(why):

@@ -86,12 +86,14 @@ def test_the_shipped_model():
     ]
     assert "".join(recording.tokens[0]).count("items") == 2
     for layer, block in zip(recording.layers, model.h, strict=True):
-        inputs = []
-        with block.attn.register_forward_pre_hook(lambda m, args, i=inputs: i.append(args[0])):
+        calls = []
+
+        def keep(_, args, kwargs, calls=calls):
+            calls.append((*args, kwargs["rotation"]))
+
+        with block.attn.register_forward_pre_hook(keep, with_kwargs=True):
             model(ids)
-        query, key, _ = (
-            part.unflatten(-1, (model.config.heads, -1)).transpose(1, 2)
-            for part in block.attn.c_attn(inputs[0]).chunk(3, -1)
-        )
-        weights = regard.explain(query, key, _, mask=regard.causal()).weights
+        x, _, rotation = calls[0]
+        query, key, value = block.attn.project(x, rotation)
+        weights = regard.explain(query, key, value, mask=regard.causal()).weights
         assert (layer.pattern.dense() - weights).abs().max() < 1e-5

@@ -1,0 +1,95 @@
+"""Train the model that comes with the package, and one without attention to compare it with.
+
+Both read stories (`regard.gpt.stories`) and, as a smaller share, the documentation of Python. The
+stories of the seeds below `FIRST` are held out.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from regard.gpt import GPTConfig, Tokenizer, TrainConfig, prepare, python_texts, save, train
+from regard.gpt.link_accuracy import Predict, bigram, likeliest, link_accuracy
+from regard.gpt.stories import corpus, stories
+
+FIRST = 10_000
+HELD_OUT = 1000  # stories that accuracy is measured on
+BASELINE_STEPS = 3000  # updates of the model without attention
+BIGRAM = 20_000  # stories whose pairs of tokens are counted
+SHAPE = GPTConfig(
+    vocab_size=3072,
+    layers=4,
+    heads=4,
+    dim=128,
+    initial_std=0.08,
+    positions="rotary",
+    qk_norm=True,
+)
+RECIPE = TrainConfig(
+    steps=34_000,
+    batch=2,
+    optimizer="muon",
+    learning_rate=3e-3,
+    embedding_rate=0.1,
+    schedule="wsd",
+    decay=0.25,
+    beta2=0.999,
+    weight_decay=0.02,
+    repeats=0.3,
+    ramp=0.35,
+    focus=0.4,
+    document_mask=True,
+    validation=0.01,
+    evaluate_every=1000,
+)
+
+
+def main(folder: Path) -> None:
+    """Train both, and write the model in half precision with the record of its training."""
+    made = corpus(seed=FIRST, characters=54_000_000)
+    documentation = python_texts()
+    texts = prepare(
+        folder / "corpus",
+        [*made, *documentation],
+        vocab_size=SHAPE.vocab_size,
+        validation=RECIPE.validation,
+    )
+    # A window of one token: each position sees itself alone.
+    without_attention = train(
+        folder / "without-attention",
+        corpus=texts,
+        gpt=replace(SHAPE, window=1),
+        config=replace(RECIPE, steps=BASELINE_STEPS),
+    )
+    result = train(folder / "training", corpus=texts, gpt=SHAPE, config=RECIPE)
+    tokens = torch.tensor([i for text in made[:BIGRAM] for i in result.tokenizer.encode(text)])
+    sizes = [sum(map(len, some)) for some in (made, documentation)]
+    record = result.record | {
+        "stories": {
+            "stories": len(made),
+            "first": FIRST,
+            "documentation": sizes[1] / sum(sizes),
+        },
+        "baselines": {
+            "bigram": measured(bigram(tokens, SHAPE.vocab_size), result.tokenizer),
+            "without attention": {
+                "steps": BASELINE_STEPS,
+                **measured(likeliest(without_attention.model), without_attention.tokenizer),
+            },
+        },
+    }
+    save(folder, result.model.half(), result.tokenizer, training=record)
+
+
+def measured(predict: Predict, tokenizer: Tokenizer) -> dict[str, object]:
+    """Shares of the decided words of held-out stories that are predicted, by kind."""
+    measured = link_accuracy(predict, tokenizer, stories(0, HELD_OUT), context=SHAPE.context)
+    return {"accuracy": {kind.name: one.share for kind, one in measured.items()}}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
