@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from regard._contexts import to_autocast_dtype
 from regard._shapes import Bool, Float
 from regard.mask import Mask
 from regard.problem import Scoring
@@ -55,6 +56,7 @@ def flex_attention(
         RecordError: for a score_mod of another form, and for a block_mask whose blocks are not
             those of its mask_mod.
     """
+    query, key, value = (to_autocast_dtype(tensor) for tensor in (query, key, value))
     query, key, value = broadcast(query, key, value, grouped=enable_gqa)
     mask = Mask() if block_mask is None else _mask(block_mask, query, key)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale

@@ -70,9 +70,9 @@ class FunctionCalls:
 
     def start(self) -> None:
         """Replace the functions of all modules that are loaded."""
+        _this_thread.handler = self._handler
         with _lock:
             _blocks.append(self)
-        _this_thread.handler = self._handler
         self._replace_loaded()
 
     def stop(self) -> None:

@@ -77,7 +77,11 @@ def _monitor() -> Iterator[_CallMonitor]:
     if monitor is None:
         require_no_graph()
         monitor = _CallMonitor()
-        monitor.start()
+        try:
+            monitor.start()
+        except BaseException:
+            monitor.stop()
+            raise
         _this_thread.monitor = monitor
     monitor.users += 1
     try:
@@ -137,8 +141,8 @@ class _CallMonitor:
         # remove() leaves this entry, for which torch takes the hook to be there still.
         entries = torch_modules._global_forward_hooks_with_kwargs  # noqa: SLF001 - nothing public clears it
         self._installed.callback(entries.pop, leaving.id, None)
-        self._functions.start()
         self._installed.callback(self._functions.stop)
+        self._functions.start()
         self._installed.enter_context(self._mode)
 
     def stop(self) -> None:

@@ -143,6 +143,13 @@ def test_grouped_heads_and_one_batch_of_keys():
     close(pattern, weights(query, key[:1], mask_mod=MASKS["causal"]))
 
 
+def test_autocast():
+    query, key, value = tensors()
+    with torch.autocast("cpu", torch.bfloat16):
+        pattern = recorded(query, key, value)
+    close(pattern, weights(query.bfloat16(), key.bfloat16()))
+
+
 class Layer(nn.Module):
     def __init__(self, attend, **options):
         super().__init__()
