@@ -84,7 +84,7 @@ class EagerCode:
         Raises:
             RecordError: if it does not, since the stance was changed inside the block.
         """
-        if not (hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None)):
+        if not _is_compiled(module):
             return
         self.force()
         if torch._dynamo.eval_frame._stance.stance != "force_eager":  # noqa: SLF001 - nothing public says it
@@ -124,6 +124,15 @@ class EagerCode:
                 yield
             finally:
                 _force_eager()
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """Whether a module, its call or its ``forward`` went through ``torch.compile``."""
+    return (
+        hasattr(module, "_orig_mod")
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+    )
 
 
 def _force_eager() -> None:

@@ -82,12 +82,16 @@ def test_a_compiled_model_that_never_ran(graphs):
     assert made == []
 
 
-def test_a_compiled_function_runs_eagerly(graphs):
+def test_compiled_functions_run_eagerly(graphs):
+    """A method of a model, of which it is said; and any other function, of which it is not."""
     made, backend = graphs
     model, x = Stack(), torch.randn(B, L, 12)
     model.forward = torch.compile(model.forward, backend=backend)
-    with regard.record(model) as recording:
+    with pytest.warns(RuntimeWarning, match=f"^Stack {SAID}"), regard.record(model) as recording:
         model(x)
+    assert len(recording) == 2
+    with regard.record() as recording:
+        torch.compile(Stack.forward, backend=backend)(model, x)
     assert len(recording) == 2
     assert made == []
 
