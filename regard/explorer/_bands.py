@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from threading import Event, Lock
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -24,8 +24,12 @@ MEAN_BAND = 2**22  # weights of each head of a mean
 _PATIENCE = 0.1  # seconds after which a waiting thread checks whether to go on
 
 
-def rows(pattern: Pattern, first: int, stop: int) -> Pattern:
-    """Take a head's rows of a range, ``(stop − first, S)``."""
+@overload
+def rows(pattern: Pattern, first: int, stop: int) -> Pattern: ...
+@overload
+def rows(pattern: Pattern | MeanPattern, first: int, stop: int) -> Pattern | MeanPattern: ...
+def rows(pattern: Pattern | MeanPattern, first: int, stop: int) -> Pattern | MeanPattern:
+    """Take the rows of a range, ``(stop − first, S)``, of a head or of a mean of heads."""
     return pattern.crop((first, stop))
 
 
@@ -81,15 +85,20 @@ def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
 
 
 def readouts_along(
-    pattern: Pattern | MeanPattern, cancelled: Event | None, band: int = _BAND
+    pattern: Pattern | MeanPattern, cancelled: Event | None, band: int | None = None
 ) -> Tensor:
-    """Read entropy, distance, weight on the first key and weight received, ``(4, L)``."""
+    """Read entropy, distance, weight on the first key and weight received, ``(4, L)``.
+
+    Args:
+        pattern: a head, or a mean of heads.
+        cancelled: ends it early.
+        band: weights that are read at a time; None: `_BAND`.
+    """
     of_rows: list[Tensor] = []
     received = torch.zeros(pattern.shape[-1], dtype=torch.float64, device=pattern.device)
-    for first, stop in bands(pattern, band):
+    for first, stop in bands(pattern, band or _BAND):
         require_wanted(cancelled)
-        part_of_rows = pattern.crop((first, stop))
-        *of_band, part = part_of_rows.read(Entropy(), Distance(), Mass(0), Received())
+        *of_band, part = rows(pattern, first, stop).read(Entropy(), Distance(), Mass(0), Received())
         of_rows.append(torch.stack(of_band))
         received += part
     return torch.cat([torch.cat(of_rows, dim=-1), received.to(pattern.dtype)[None]])

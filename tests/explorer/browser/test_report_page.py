@@ -85,15 +85,15 @@ def test_a_weight_is_the_models_within_the_stated_error(opened, shipped, model):
     network, tokenizer = shipped
     run = model.run(model.about()["runs"][0])
     ids = torch.tensor(tokenizer.encode(run.text))
-    made = []
-    hook = network.h[LAYER].attn.c_attn.register_forward_hook(lambda *given: made.append(given[2]))
+    calls = []
+    attention = network.h[LAYER].attn
+    hook = attention.register_forward_pre_hook(
+        lambda _, args, options: calls.append((args[0], options["rotation"])), with_kwargs=True
+    )
     with torch.no_grad():
         network(ids)
+        query, key, _ = (part[HEAD].double() for part in attention.project(*calls[0]))
     hook.remove()
-    heads = network.config.heads
-    query, key, _ = (
-        part.unflatten(-1, (heads, -1))[:, HEAD].double() for part in made[0].chunk(3, dim=-1)
-    )
     scores = (query @ key.T / query.shape[-1] ** 0.5)[QUERY, : QUERY + 1]
     strongest = int(scores.argmax())
     exact = float(scores.softmax(-1)[strongest])

@@ -105,8 +105,8 @@ DROP = """([target, name, content]) => {
 
 def test_a_file_is_dropped_anywhere_on_the_page(show, settled, model):
     page = show(model)
-    text = "def dropped():\n    return 1"
-    assert page.evaluate(DROP, ["#map-panel", "notes.py", text]) == [True, True]
+    text = "The cat sat\non the mat."
+    assert page.evaluate(DROP, ["#map-panel", "notes.txt", text]) == [True, True]
     address = "new URLSearchParams(location.hash.slice(1)).get"
     assert settled(page).evaluate(f"{address}('t')") == text
     assert not page.locator("#entry").is_visible()
@@ -115,7 +115,7 @@ def test_a_file_is_dropped_anywhere_on_the_page(show, settled, model):
     settled(page)
     page.evaluate(DROP, ["#map-second", "other.txt", "the other file"])
     assert settled(page).evaluate(f"{address}('t2')") == "the other file"
-    assert page.locator("#tokens .token").first.text_content() == "def"
+    assert page.locator("#tokens .token").first.text_content() == "The"
     # What is no text, or too long, is refused in a sentence.
     for name, content, message in [
         ("x.png", "a\0b", "“x.png” is no text file."),
@@ -126,7 +126,7 @@ def test_a_file_is_dropped_anywhere_on_the_page(show, settled, model):
         page.evaluate(DROP, ["#tokens", name, content])
         actual = settled(page).locator("#problem span").text_content()
         assert actual.startswith(message.replace(",", " "))
-    assert page.locator("#tokens .token").first.text_content() == "def"
+    assert page.locator("#tokens .token").first.text_content() == "The"
 
 
 def test_a_file_that_is_dropped_on_a_recording_is_refused(show, settled, recorded):

@@ -147,29 +147,20 @@ export function* readouts(/** @type {Head[]} */ heads) {
   const along = Object.fromEntries(READOUTS.map((name) => [name, new Float64Array(length)]));
   const one = new Float64Array(length);
   for (let query = 0; query < length; query++) {
-    for (const head of heads) along.distance[query] += distance(head, query, one) / heads.length;
     fill(heads, query, [0, length], one);
-    let entropy = 0;
+    let [entropy, sum, moment] = [0, 0, 0];
     for (let key = 0; key < length; key++) {
       if (one[key] > 0) entropy -= one[key] * Math.log(one[key]);
       along.received[key] += one[key];
+      sum += one[key];
+      moment += one[key] * Math.abs(heads[0].positions[query] - key);
     }
+    along.distance[query] = sum === 0 ? 0 : moment / sum; // how far a query looks back, on average
     along.entropy[query] = Math.max(0, entropy);
     along.first_token[query] = one[0];
     yield;
   }
   return { values: Float32Array.from(READOUTS.flatMap((name) => [...along[name]])), rows: 0, columns: 0, heads: 0 };
-}
-
-/** How far a query looks back, on average; 0 where it sees nothing. */
-function distance(/** @type {Head} */ head, /** @type {number} */ query, /** @type {Float64Array} */ weights) {
-  fill([head], query, [0, head.length], weights);
-  let [sum, moment] = [0, 0];
-  for (let key = head.start[query]; key < head.stop[query]; key++) {
-    sum += weights[key];
-    moment += weights[key] * Math.abs(head.positions[query] - key);
-  }
-  return sum === 0 ? 0 : moment / sum;
 }
 
 const vector = (/** @type {Float64Array} */ numbers, /** @type {number} */ at, /** @type {number} */ dim) =>
