@@ -36,7 +36,7 @@ def scale_of(page):
 
 
 def test_a_weight_keeps_its_colour_while_the_map_is_zoomed(show, settled, model):
-    address = "#l=1&h=3&q=15&k=1"
+    address = "#l=0&h=0&q=15&k=1"
     page = show(model, address)
     whole = scale_of(page)
     for _ in range(9):
