@@ -23,6 +23,7 @@ from regard.gpt import (
     Sampling,
     Tokenizer,
     generate_texts,
+    link_effects,
     load,
     load_training,
     parameter_counts,
@@ -36,6 +37,7 @@ Head = tuple[int, int]  # layer, head
 BEGINNING = "Once upon a time"
 CAT = "The cat sat on the mat. The cat sat"
 HELD_OUT = 1000  # stories that accuracy is measured on
+KNOCKED_OUT = 100  # stories whose links are knocked out
 OWN = 200  # stories that the model writes
 RANGES = ((1, 128), (128, 256), (256, 512))  # positions
 SPANS = (25, 50, 100, 250)  # tokens of a random sequence that stands twice
@@ -54,6 +56,8 @@ def main(folder: Path) -> None:
             on=probability(model, tokenizer, CAT, " on"),
             accuracy=accuracy_table(model, tokenizer, load_training(folder)["baselines"]),
             story=a_story(model, tokenizer),
+            effects=link_effects(model, tokenizer, stories(0, KNOCKED_OUT)),
+            knocked_out=KNOCKED_OUT,
             **own_stories(model, tokenizer),
             previous=head_table(
                 previous,

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from math import sqrt
 from pathlib import Path
@@ -23,6 +23,7 @@ from regard.gpt import (
     Sampling,
     evaluate,
     generate_texts,
+    link_effects,
     load,
     load_training,
 )
@@ -188,6 +189,23 @@ def test_its_stories_end(model, tokenizer):
         model, tokenizer, ["Once upon a time"] * 5, tokens=500, sampling=Sampling(seed=0)
     )
     assert all(text.endswith(".\n") for text in texts)
+
+
+def test_what_it_looks_at_and_needs_is_as_its_card_says(model, tokenizer, card):
+    line = next(line for line in CARD.splitlines() if line.startswith("rhyme "))
+    rhymes = [
+        replace(story, links=tuple(link for link in story.links if link.kind is Kind.RHYME))
+        for story in stories(0, card.KNOCKED_OUT)
+    ]
+    effects = link_effects(model, tokenizer, [story for story in rhymes if story.links])
+    _, count, right, looks, weight, *_ = line.split()
+    assert effects.counts == {"rhyme": int(count)}
+    assert float(right) == 1.0
+    layer, head = map(int, looks.split("."))
+    # Weights hardly depend on rounding; other processors' may in the second digit.
+    assert effects.weights.deciding.mean[0, layer, head] == pytest.approx(float(weight), abs=0.02)
+    all_heads = float(line.split()[-1].replace("−", "-"))
+    assert effects.log_probability.model.mean[0] == pytest.approx(all_heads, abs=0.05)
 
 
 @pytest.mark.parametrize("name", ["previous", "induction"])

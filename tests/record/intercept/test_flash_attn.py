@@ -57,12 +57,16 @@ OPTIONS = [
     {"window_size": (1, 2)},
     {"window_size": (-1, 1), "softcap": 0.7},
     {"window_size": (2, -1), "softmax_scale": 0.3},
-    {"causal": True, "alibi_slopes": torch.rand(H)},
-    {"alibi_slopes": torch.rand(B, H), "deterministic": True},
+    {"causal": True, "alibi_slopes": torch.linspace(0.1, 0.9, H)},
+    {"alibi_slopes": torch.linspace(0.1, 0.9, B * H).view(B, H), "deterministic": True},
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=repr)
+def _names(options):
+    return "-".join(options) or "none"
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=_names)
 @pytest.mark.parametrize("keys", [S, 3])
 def test_options_of_a_batch(options, keys):
     pattern = recorded(flash_attn_func, *tensors(keys=keys), **options)
@@ -81,7 +85,9 @@ def test_packed_tensors():
 
 
 @pytest.mark.parametrize(
-    "options", [*OPTIONS[:7], {"causal": True, "alibi_slopes": torch.rand(3, H)}], ids=repr
+    "options",
+    [*OPTIONS[:7], {"causal": True, "alibi_slopes": torch.linspace(0.1, 0.9, 3 * H).view(3, H)}],
+    ids=_names,
 )
 def test_sequences_of_several_lengths_are_documents(options):
     ends = torch.tensor([0, 2, 9, 13], dtype=torch.int32)
@@ -97,7 +103,7 @@ def test_sequences_of_several_lengths_are_documents(options):
         ]
 
 
-@pytest.mark.parametrize("options", OPTIONS[:7], ids=repr)
+@pytest.mark.parametrize("options", OPTIONS[:7], ids=_names)
 def test_sequences_with_more_keys_than_queries_or_fewer(options):
     ends_q = torch.tensor([0, 2, 2, 7, 11], dtype=torch.int32)  # then two that belong to none
     ends_k = torch.tensor([0, 5, 6, 9, 17], dtype=torch.int32)
@@ -130,7 +136,7 @@ def test_a_cache_that_its_kernel_writes_to():
     close(recording[0], COMPUTED[-1])
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=repr)
+@pytest.mark.parametrize("options", OPTIONS, ids=_names)
 def test_a_cache_filled_to_several_lengths(options):
     options = {name: value for name, value in options.items() if name != "deterministic"}
     q, k, v = tensors(2, 8)
