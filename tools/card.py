@@ -36,6 +36,7 @@ Head = tuple[int, int]  # layer, head
 
 BEGINNING = "Once upon a time"
 CAT = "The cat sat on the mat. The cat sat"
+BIGRAM = 20_000  # stories that the bigram was counted in
 HELD_OUT = 1000  # stories that accuracy is measured on
 KNOCKED_OUT = 100  # stories whose links are knocked out
 OWN = 200  # stories that the model writes
@@ -70,6 +71,8 @@ def main(folder: Path) -> None:
             induction=head_table(induction, [f"{span} tokens" for span in SPANS]),
             ablation=ablation_table(model, listed(previous), listed(induction)),
             held_out=HELD_OUT,
+            bigram=BIGRAM,
+            listed=LISTED,
             span=SPAN,
             even=log(model.config.vocab_size),
         ),

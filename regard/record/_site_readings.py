@@ -83,6 +83,7 @@ class SiteReadings:
         self._start: Callable[[Problem, int], ReadingsBuilder] = lambda problem, number: (
             ReadingsBuilder(problem, kind, number, selection=selection, readouts=readouts)
         )
+        self._readouts = readouts
         self._order = order
         self._reduce: Reduction | None = reduce
         self._ended: list[tuple[int, LayerReadings]] = []
@@ -90,7 +91,7 @@ class SiteReadings:
         self._place, self._builder = next(order), self._start(problem, number)
         if reduce is not None:
             for _, readings in self._read():
-                _require_numbers(readings, readouts, reduce)
+                _require_numbers(readings, readouts, reduce)  # before more is computed
 
     def extend(self, problem: Problem, number: int) -> bool:
         """Read another call, which may begin another pattern."""
@@ -99,7 +100,7 @@ class SiteReadings:
                 if self._reduce is None:
                     self._ended.append((place, readings))
                 else:
-                    self._reduced = _reduced(self._reduced, readings, self._reduce)
+                    self._reduced = self._joined(self._reduced, readings, self._reduce)
             self._place, self._builder = next(self._order), self._start(problem, number)
         return True
 
@@ -110,8 +111,13 @@ class SiteReadings:
             return [*self._ended, *last]
         reduced, place = self._reduced, self._place
         for _, readings in last:
-            reduced = _reduced(reduced, readings, self._reduce)
+            reduced = self._joined(reduced, readings, self._reduce)
         return [] if reduced is None else [(place, reduced.finish(self._reduce))]
+
+    def _joined(self, before: _Reduced | None, readings: LayerReadings, how: Reduction) -> _Reduced:
+        if before is None:  # the first call may have had none of the rows that are read
+            _require_numbers(readings, self._readouts, how)
+        return _reduced(before, readings, how)
 
     def _read(self) -> list[tuple[int, LayerReadings]]:
         """What was read of the current pattern; nothing where all its calls were left out."""

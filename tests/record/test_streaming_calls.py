@@ -77,6 +77,10 @@ def test_what_has_no_mean_is_refused_by_name():
     layer, tops = Attend(), regard.record(read=[regard.TopK(2)], reduce="mean")
     with pytest.raises(TypeError, match=r"can't reduce TopK\(k=2\)"), tops:
         layer(x, x)
+    later = regard.record(read=[regard.TopK(2)], reduce="mean", rows=[1])
+    parts = [x[..., :1, :], x, x]  # of the first no row is read
+    with pytest.raises(TypeError, match=r"can't reduce TopK\(k=2\)"), later:
+        [layer(part, part) for part in parts]
 
     def two_lengths():
         layer(x, x)

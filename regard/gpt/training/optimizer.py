@@ -50,10 +50,10 @@ class Optimizers:
 def make_optimizer(model: GPT, config: TrainConfig) -> Optimizers:
     """AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the rest.
 
-    Matrices and embeddings decay, biases and norms do not. Muon moves a matrix by the orthogonal
-    matrix nearest to its momentum (Jordan et al., "Muon", 2024), scaled so that an entry moves by
-    about as much as under AdamW and one learning rate suits both (Liu et al. 2025,
-    arXiv:2502.16982, section 2.2).
+    Matrices and embeddings decay, biases and norms do not. Muon moves a matrix by about the
+    orthogonal matrix nearest to its Nesterov momentum (Jordan et al., "Muon", 2024), scaled so that
+    an entry moves by about as much as under AdamW and one learning rate suits both (Liu et al.
+    2025, arXiv:2502.16982, section 2.2).
 
     A group's `share` is what its learning rate is of the schedule's.
     """

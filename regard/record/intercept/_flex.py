@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _ENTRIES = 2**22  # of the scores that are compared at a time
 _LARGE = 1e30  # a score beyond every softcap
 _ROUNDING = 2.0**-20  # relative to the terms: a score_mod may compute in float32
+_HIDING = 1e6  # a bias beyond which leaves too few digits to scores
 
 
 def flex_attention(
@@ -82,9 +83,15 @@ def flex_attention(
 def _mask(block_mask: BlockMask, query: Tensor, key: Tensor) -> Mask:
     """Evaluate a mask_mod, and compare it with the blocks, which compiled kernels go by."""
     queries, keys = query.shape[-2], key.shape[-2]
-    batch, heads = block_mask.kv_num_blocks.shape[:2]
     height, width = block_mask.BLOCK_SIZE
     mask_mod = _over_places(block_mask.mask_mod, ())
+    # What does not depend on the batch entry or the head, torch expands along that axis.
+    a_row = mask_mod(
+        *(torch.arange(size, device=query.device) for size in (*query.shape[:2], 1, keys))
+    )
+    batch, heads = (
+        size if stride else 1 for size, stride in zip(query.shape, a_row.stride()[:2], strict=False)
+    )
     partial = _blocks(block_mask.kv_num_blocks, block_mask.kv_indices)
     full = _blocks(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
 
@@ -178,6 +185,7 @@ class _Scores:
             rows = slice(first, min(first + height, queries))
             visible = self._rows.visible(rows, slice(0, keys))
             bias = torch.where(visible, self._modified(rows, 0.0), 0.0)
+            _require_scores_to_count(bias)
             with torch.no_grad():
                 form = form or self._found(rows, visible & bias.isfinite())
                 self._compare(rows, visible, bias, form or _Form())
@@ -236,6 +244,15 @@ class _Scores:
                 "recorded; put what hides keys into block_mask, and other changes of scores into "
                 "query or key"
             )
+
+
+def _require_scores_to_count(bias: Tensor) -> None:
+    """Refuse a finite bias beside which a score is lost in rounding."""
+    if bool((bias.isfinite() & (bias.abs() > _HIDING)).any()):
+        raise RecordError(
+            f"score_mod of flex_attention adds numbers beyond ±{_HIDING:.0e}, beside which scores "
+            "are lost in rounding; hide keys by block_mask or -inf"
+        )
 
 
 def _rounded(number: float) -> float:

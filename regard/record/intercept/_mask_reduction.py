@@ -56,7 +56,8 @@ class MaskReducer:
         mask = mask.detach()
         if mask.is_inference():  # its changes are not counted
             return self._shared(reduce_mask(mask.clone(), leading, queries, keys))
-        place = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, version(mask), leading)
+        size = (*leading, queries, keys)
+        place = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, version(mask), size)
         for known, _, result in self._cache:
             if known == place:
                 return result

@@ -134,6 +134,39 @@ def test_blocks_that_are_not_those_of_the_mask_mod_are_refused():
             recorded(query, key, value, block_mask=other)
 
 
+def test_blocks_for_all_entries_and_heads_may_have_a_mask_mod_for_each():
+    lengths = torch.tensor([5, 2])
+
+    def mask_mod(b, h, q, k):
+        return (k < lengths[b]) & (k <= q + h)
+
+    query, key, value = tensors()
+    blocks = create_block_mask(mask_mod, None, None, L, S, device="cpu")  # of the first alone
+    close(recorded(query, key, value, block_mask=blocks), weights(query, key, mask_mod=mask_mod))
+
+
+def test_one_mask_for_all_entries_and_heads_is_evaluated_once():
+    def mask_mod(b, h, q, k):
+        return k <= q
+
+    query, key, value = tensors()
+    blocks = create_block_mask(mask_mod, None, None, L, S, device="cpu")
+    rows = recorded(query, key, value, block_mask=blocks).problem.rows
+    sizes = {tensor.shape[:2] for tensor in (rows.start, rows.stop)}
+    assert sizes == {(1, 1)}
+
+
+@pytest.mark.parametrize("number", [-1e7, torch.finfo(torch.float32).min])
+def test_large_numbers_in_place_of_hidden_keys_are_refused(number):
+    query, key, value = tensors()
+
+    def score_mod(score, b, h, q, k):
+        return torch.where(k < q, score, number)
+
+    with pytest.raises(RecordError, match="hide keys by block_mask or -inf"):
+        recorded(query, key, value, score_mod=score_mod)
+
+
 def test_grouped_heads_and_one_batch_of_keys():
     query, key, value = tensors(groups=1)
     pattern = recorded(query, key, value, score_mod=MODS["bias"], enable_gqa=True)

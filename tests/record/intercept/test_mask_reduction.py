@@ -268,6 +268,15 @@ def test_a_mask_that_layers_share_is_reduced_once():
     assert reduce(reducer, mask, (3, B, H)) is not first
 
 
+def test_a_mask_that_broadcasts_over_queries_is_reduced_for_each_number_of_them():
+    mask, reducer = torch.arange(S) < 5, MaskReducer()
+    for queries in (5, 1, 3):
+        rows = reducer.reduce(mask[None], (2, 3), queries, S).mask.resolve(
+            (2, 3), queries, S, mask.device
+        )
+        assert rows.start.shape[-1] == queries
+
+
 def test_masks_that_take_turns_are_all_remembered():
     reducer = MaskReducer()
     masks = [SHAPES["causal"].clone(), SHAPES["window"].clone(), SHAPES["prefix"].clone()]
