@@ -36,6 +36,7 @@ ROOMS = {
     "circuits": ["circuits"],
     "page": ["page"],
     "view": ["view"],
+    "integrations": ["integrations"],
     "explorer": ["explorer"],
     "cli": ["cli", "__main__", "train"],
 }
