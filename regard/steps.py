@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from regard._captions import caption
+from regard._definitions import Definitions
 from regard._display import show
 from regard._extras import install
-from regard._shapes import Float
+from regard._shapes import Bool, Float, Int
 from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.problem.dropout import keep_mask
 from regard.problem.finite import dot_products, softcapped, weighted_sum
@@ -53,12 +54,20 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Steps:
+class Steps(Definitions):
     """Every step of one attention, from the query to the context; made by `explain`.
 
     Each step is an attribute; iterating gives them as `Step`, in the order of the computation.
     Steps without their option (softcapped, biased, dropped) are None and not iterated over.
+    Every readout of a `Pattern` is a method here as well, defined on the steps.
     Printing shows tables where rich is installed (the extra ``cli``).
+
+    Example:
+        >>> import regard, torch
+        >>> x = torch.zeros(3, 1)
+        >>> steps = regard.explain(x, x, x, mask=regard.causal())
+        >>> steps.received()
+        tensor([1.8333, 0.8333, 0.3333])
     """
 
     query: Float[Tensor, "*b L D"]
@@ -73,6 +82,10 @@ class Steps:
     dropped: Float[Tensor, "*b L S"] | None = None
     context: Float[Tensor, "*b L Dv"]
     logsumexp: Float[Tensor, "*b L"]
+    visible: Bool[Tensor, "*b L S"]
+    """Whether a query may see a key."""
+    positions: Int[Tensor, "*b L"]
+    """Where each query sits among the keys."""
     scale: float
     softcap: float | None = None
     sink: Float[Tensor, "..."] | None = None
@@ -170,10 +183,15 @@ def explain(
     scoring = Scoring.of(options)
     problem = check(query, key, value, scoring, dropout=dropout, generator=generator)
     results = {name: problem.restore(tensor) for name, tensor in written_out(problem)}
+    rows = problem.rows
+    visible = rows.visible(slice(0, problem.queries), slice(0, problem.keys))
+    visible = visible.expand(*problem.heads, problem.queries, problem.keys)
     return Steps(
         query=query,
         key=key,
         value=value,
+        visible=problem.restore(visible),
+        positions=problem.restore(rows.spread(rows.positions)),
         scale=problem.scale,
         softcap=scoring.softcap,
         sink=scoring.sink,

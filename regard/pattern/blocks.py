@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard._choices import check_choice
 from regard._indices import is_whole
 from regard._shapes import Float
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.image import DrawnInto
-from regard.pattern.readout import Readout, Sizes, Tile, check_choice
+from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.stream import WeightBlock
 
 __all__ = ["Blocks"]

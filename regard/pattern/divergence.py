@@ -11,12 +11,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from regard._choices import check_choice
 from regard._shapes import Float, Int
 from regard._tensors import check_integers
 from regard.pattern.internal_readouts import LogWeights
 from regard.pattern.ordered import totals
 from regard.pattern.reading import take
-from regard.pattern.readout import Sizes, check_choice
+from regard.pattern.readout import Sizes
 from regard.problem import Problem
 
 Divergence = Literal["kl", "js", "tv"]

@@ -11,8 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from regard._choices import check_choice
 from regard.backends.kernel_spec import KernelSpec, Kind
-from regard.pattern.readout import Readout, Sizes, Tile, check_choice
+from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.stream import WeightBlock
 
 __all__ = ["MaxScore"]

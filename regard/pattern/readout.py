@@ -190,13 +190,3 @@ def check_readout(readout: object) -> None:
     """
     if not isinstance(readout, Readout):
         raise TypeError(f"{readout!r} is not a readout; regard.pattern.readouts has them")
-
-
-def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Check that an argument is one of some words.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, but is {value!r}")

@@ -14,6 +14,7 @@ from support.patterns import flat
 
 import regard
 from regard.pattern import MeanPattern
+from regard.pattern._operator import LinearOperator
 from regard.pattern.readouts import (
     Blocks,
     Distance,
@@ -64,13 +65,40 @@ def test_every_readout_is_its_definition(case, block, queries, grouped):
     }
     with way(block):
         results = regard.Pattern(case.query, case.key, **case.options).read(*expected)
+    steps = regard.explain(case.query, case.key, case.value, **case.options)
+    written = {r: by_steps(steps, r) for r in expected if getattr(r, "key_positions", None) is None}
     # A weight is off by the rounding of its score, relative to its size; sums multiply that.
     tolerance = 8 * case.rounding * max(case.visible.shape[-2:])
-    for (readout, wanted), result in zip(expected.items(), results, strict=True):
+    pairs = [(r, expected[r], result) for r, result in zip(expected, results, strict=True)]
+    for readout, wanted, result in pairs + [(r, expected[r], t) for r, t in written.items()]:
         for one, exact in zip(flat([result]), flat([wanted]), strict=True):
             torch.testing.assert_close(
                 one.double(), exact, rtol=0, atol=tolerance, msg=lambda m, r=readout: f"{r}: {m}"
             )
+
+
+def by_steps(steps, readout):
+    """The readout by its definition on steps."""
+    name = {MaxScore: "max_score", TopK: "topk"}.get(type(readout), type(readout).__name__.lower())
+    unknown = {Spans: ("n",), Lag: ("key_positions", "query_positions")}.get(type(readout), ())
+    options = {key: value for key, value in vars(readout).items() if key not in unknown}
+    result = getattr(steps, name)(**options)
+    if not isinstance(readout, Spans):
+        return result
+    return torch.nn.functional.pad(result, (0, readout.n - result.shape[-1]))
+
+
+def test_steps_have_every_readout_of_a_pattern():
+    of_patterns = {*dir(LinearOperator)} - {"read", "crop", "at", "sees", "visible_keys", "dense"}
+    of_patterns -= {"shape", "ndim", "dtype", "device", "problem"}
+    methods = {name for name in of_patterns if not name.startswith("_")}
+    steps = regard.explain(*normal(3, 2, 7, 5).double(), mask=regard.causal())
+    assert {"mean", "divergence", *methods} <= {*dir(steps)}
+    pattern = regard.Pattern(steps.query, steps.key, mask=regard.causal())
+    for readout in OLDER:
+        pairs = zip(flat(pattern.read(readout)), flat([by_steps(steps, readout)]), strict=True)
+        for one, other in pairs:
+            torch.testing.assert_close(one, other, msg=lambda m, r=readout: f"{r}: {m}")
 
 
 def lags(case, every):
@@ -253,6 +281,11 @@ def test_divergences_are_their_definitions(kind, at_once, dtype, monkeypatch):
     tolerance = 32 * torch.finfo(dtype).eps  # logarithms are of scores up to some 10
     torch.testing.assert_close(result.double(), expected, rtol=0, atol=tolerance)
     assert float(one.divergence(one, kind).max()) < 1e-15
+    steps = [
+        regard.explain(query.double(), p.problem.key.double(), key.double(), **options)
+        for p in (one, other)
+    ]
+    torch.testing.assert_close(steps[0].divergence(steps[1], kind), expected, rtol=0, atol=1e-13)
 
 
 def test_a_cache_whose_heads_keep_different_keys_is_compared():
@@ -266,6 +299,10 @@ def test_a_cache_whose_heads_keep_different_keys_is_compared():
     )
     expected = (weights - left).abs().sum(-1) / 2
     torch.testing.assert_close(pattern.divergence(evicted, "tv", keys=kept), expected)
+    one, other = (
+        regard.explain(p.problem.query, p.problem.key, p.problem.key) for p in (pattern, evicted)
+    )
+    torch.testing.assert_close(one.divergence(other, "tv", keys=kept), expected)
     assert bool(pattern.divergence(evicted, "kl", keys=kept).isinf().all())
     for wrong in (None, kept[..., :4], kept + 9, torch.zeros_like(kept)):
         with pytest.raises(ValueError, match="keys"):

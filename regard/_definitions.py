@@ -1,0 +1,184 @@
+"""Every readout by its definition: a line or a few of torch on the steps of one attention.
+
+What patterns compute block by block, and kernels tile by tile, is here computed of the whole
+matrices at once, under the names of `Pattern`'s methods.
+
+Axes: H query heads, G key/value heads, L queries, S keys. Every leading dimension is optional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard._choices import check_choice
+from regard._indices import check_indices, chosen
+from regard._shapes import Bool, Float, Int
+
+
+class Definitions:
+    """The readouts of steps that are all written down; docs/definitions.md has their formulas."""
+
+    key: Float[Tensor, "*#g S D"]
+    scaled: Float[Tensor, "*b L S"]
+    masked: Float[Tensor, "*b L S"]
+    weights: Float[Tensor, "*b L S"]
+    logsumexp: Float[Tensor, "*b L"]
+    visible: Bool[Tensor, "*b L S"]
+    """Whether a query may see a key."""
+    positions: Int[Tensor, "*b L"]
+    """Where each query sits among the keys."""
+    sink: Float[Tensor, "..."] | None
+
+    @property
+    def back(self) -> Int[Tensor, "*b L S"]:
+        """How many tokens before its query each key lies."""
+        return self.positions[..., None] - torch.arange(self.weights.shape[-1]).to(self.positions)
+
+    # Of each row
+
+    def max(self) -> Float[Tensor, "*b L"]:
+        """Find the largest weight: ``(..., L)``."""
+        return self.weights.amax(-1)
+
+    def topk(self, k: int) -> tuple[Float[Tensor, "*b L k"], Int[Tensor, "*b L k"]]:
+        """Find the k largest weights and their keys, 0 and −1 for any not seen: ``(..., L, k)``."""
+        weights, keys = self.weights.masked_fill(~self.visible, -1).topk(k)
+        return weights.clamp_min(0), keys.masked_fill(weights == -1, -1)
+
+    def max_score(self, each: Literal["query", "head"] = "query") -> Float[Tensor, "..."]:
+        """Find the largest scaled score that is seen: ``(..., L)``, or of the head ``(...)``."""
+        check_choice("each", each, ("query", "head"))
+        seen = self.scaled.masked_fill(~self.visible, -torch.inf)
+        return seen.amax(-1 if each == "query" else (-2, -1))
+
+    def entropy(self) -> Float[Tensor, "*b L"]:
+        """Compute −Σ w·ln w, in nats: ``(..., L)``."""
+        return -torch.special.xlogy(self.weights, self.weights).sum(-1)
+
+    def distance(self) -> Float[Tensor, "*b L"]:
+        """Compute Σ w·|back| / Σ w, in tokens; 0 where nothing is seen: ``(..., L)``."""
+        share = self.weights.sum(-1)
+        return (self.weights * self.back.abs()).sum(-1) / share.masked_fill(share == 0, 1)
+
+    def mass(self, keys: int | slice | Sequence[int] | Tensor) -> Float[Tensor, "*b L"]:
+        """Sum the weights on some keys: ``(..., L)``."""
+        marks = self.weights.new_zeros(self.weights.shape[-1])
+        marks[keys] = 1
+        return (self.weights * marks).sum(-1)
+
+    def spans(self, labels: Sequence[int] | Int[Tensor, "S"]) -> Float[Tensor, "*b L n"]:
+        """Sum the weights on the keys of each label 0 … n−1: ``(..., L, n)``."""
+        span = torch.as_tensor(labels)
+        marks = (span[:, None] == torch.arange(int(span.max()) + 1)).to(self.weights)
+        return self.weights[..., : len(marks)] @ marks
+
+    def lag(self, d: int) -> tuple[Float[Tensor, "*b L"], Float[Tensor, "*b L"]]:
+        """Find the weight exactly d tokens back, and its logarithm: ``(..., L)`` each."""
+        there = self.visible & (self.back == d)
+        logs = torch.where(there, self.masked - self.logsumexp[..., None], -torch.inf)
+        return torch.where(there, self.weights, 0).sum(-1), logs.amax(-1)
+
+    def offsets(self, n: int) -> Float[Tensor, "*b n"]:
+        """Average the weight 0 … n−1 tokens back, over the queries that see there: ``(..., n)``."""
+        there = [self.visible & (self.back == d) for d in range(n)]
+        sums = [torch.where(keys, self.weights, 0).sum((-2, -1)) for keys in there]
+        counts = [keys.sum((-2, -1)).clamp_min(1) for keys in there]
+        return torch.stack(sums, -1) / torch.stack(counts, -1)
+
+    # Of each key
+
+    def received(
+        self,
+        reduce: Literal["sum", "mean", "max"] = "sum",
+        *,
+        queries: int | slice | Sequence[int] | None = None,
+        grouped: bool = False,
+    ) -> Float[Tensor, "*b S"]:
+        """Reduce each column, and the heads of a group: ``(..., S)``, grouped ``(..., G, S)``."""
+        check_choice("reduce", reduce, ("sum", "mean", "max"))
+        some = chosen(check_indices("queries", queries), self.weights.shape[-2], "queries")
+        of_queries = slice(None) if queries is None else sorted({*some})
+        weights, visible = self.weights[..., of_queries, :], self.visible[..., of_queries, :]
+        if grouped:
+            groups = self.key.shape[-3]
+            weights, visible = (  # (..., G, queries of all its heads, S)
+                x.unflatten(-3, (groups, -1)).flatten(-3, -2) for x in (weights, visible)
+            )
+        if reduce == "max":
+            return pad(weights, (0, 0, 0, 1)).amax(-2)  # 0 of no queries
+        return weights.sum(-2) / (visible.sum(-2).clamp_min(1) if reduce == "mean" else 1)
+
+    # Of the matrix
+
+    def image(self, rows: int, columns: int) -> Float[Tensor, "*b r c"]:
+        """Average the weights over so many rectangles, whose edges may cut tokens."""
+        queries, keys = self.weights.shape[-2:]
+        down = _overlaps(min(rows, queries), queries).to(self.weights)
+        across = _overlaps(min(columns, keys), keys).to(self.weights)
+        return down @ self.weights @ across.mT
+
+    def blocks(
+        self, rows: int, columns: int, reduce: Literal["mean", "sum", "max"] = "mean"
+    ) -> Float[Tensor, "*b r c"]:
+        """Reduce each block of so many rows and columns: ``(..., ⌈L/rows⌉, ⌈S/columns⌉)``."""
+        check_choice("reduce", reduce, ("mean", "sum", "max"))
+        choices: dict[str, Callable[..., Tensor]]
+        choices = {"mean": torch.mean, "sum": torch.sum, "max": torch.amax}
+        bands = [band.split(columns, -1) for band in self.weights.split(rows, -2)]
+        cells = [[choices[reduce](block, dim=(-2, -1)) for block in band] for band in bands]
+        return torch.stack([torch.stack(band, -1) for band in cells], -2)
+
+    def singular_values(self, k: int) -> Float[Tensor, "*b k"]:
+        """Find the k largest singular values: ``(..., k)``."""
+        return torch.linalg.svdvals(self.weights)[..., :k]
+
+    def mean(self) -> Float[Tensor, "*b L S"]:
+        """Average the weights over the heads: ``(B, L, S)``."""
+        return self.weights.mean(-3)
+
+    # Of two matrices
+
+    def divergence(
+        self,
+        other: Definitions,
+        kind: Literal["kl", "js", "tv"] = "js",
+        *,
+        keys: Int[Tensor, "*k s"] | None = None,
+    ) -> Float[Tensor, "*b L"]:
+        """Compare each row with the other's, of whose keys `keys` are the places here."""
+        check_choice("kind", kind, ("kl", "js", "tv"))
+        p, q = _with_sink(self), _with_sink(other)
+        if keys is not None:
+            places = pad(keys, (0, 1), value=p.shape[-1] - 1)  # the sink's is the last
+            places = places.expand(*q.shape[:-2], -1)[..., None, :].expand(q.shape)
+            q = torch.zeros_like(p).scatter(-1, places, q)
+        if kind == "tv":
+            return (p - q).abs().sum(-1) / 2
+        if kind == "kl":
+            return _relative_entropy(p, q)
+        middle = (p + q) / 2
+        return (_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2
+
+
+def _relative_entropy(p: Float[Tensor, "*b L S"], q: Float[Tensor, "*b L S"]) -> Tensor:
+    return torch.where(p > 0, p * (p / q).log(), 0).sum(-1)
+
+
+def _with_sink(steps: Definitions) -> Float[Tensor, "*b L S+1"]:
+    """Write the sink's share beside the weights, as that of one more key."""
+    share = 1 - steps.weights.sum(-1, keepdim=True)
+    nothing = steps.sink is None or ~steps.visible.any(-1, keepdim=True)
+    return torch.cat((steps.weights, torch.where(torch.as_tensor(nothing), 0, share)), -1)
+
+
+def _overlaps(pixels: int, tokens: int) -> Float[Tensor, "p t"]:
+    """Say which share of each of some equal stretches of tokens each token makes up."""
+    edges = torch.arange(pixels + 1, dtype=torch.float64)[:, None] * tokens / pixels
+    token = torch.arange(tokens)
+    inside = torch.minimum(edges[1:], token + 1) - torch.maximum(edges[:-1], token)
+    return inside.clamp_min(0) * pixels / tokens
