@@ -17,7 +17,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-__all__ = ["deflated", "embedded", "linked_page", "policy", "script", "static"]
+__all__ = [
+    "deflated",
+    "embedded",
+    "linked_page",
+    "policy",
+    "script",
+    "static",
+    "static_folder",
+]
 
 _FOLDER = Path(__file__).parent / "static"
 
@@ -39,6 +47,11 @@ _UNREAD = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 def static(name: str) -> str:
     """Read a file of the page, such as ``page.css``."""
     return (_FOLDER / name).read_text("utf-8")
+
+
+def static_folder() -> Path:
+    """The folder of the page's files."""
+    return _FOLDER
 
 
 def linked_page() -> str:

@@ -1,0 +1,39 @@
+/** What the modules of static/live share: a model that runs in the page. */
+
+/** The fields of `regard.gpt.GPTConfig`. */
+interface GPTConfig {
+  vocab_size: number;
+  context: number;
+  layers: number;
+  heads: number;
+  dim: number;
+  positions: "learned" | "rotary";
+  rotary_base: number;
+  groups: number | null;
+  qk_norm: boolean;
+  window: number | null;
+  global_every: number | null;
+  norm: "layer" | "rms";
+  norm_eps: number;
+  mlp: "gelu" | "swiglu";
+}
+
+/** Where a change is made; null: in all layers, in all heads. */
+interface Where {
+  layer: number | null;
+  head: number | null;
+}
+/** Some queries' scores of some keys; null: all queries. */
+interface Scores extends Where {
+  queries: Span | null;
+  keys: Span;
+}
+
+/** A change of a model's attention: the methods of `regard.Intervention`, in their words. */
+type Intervention =
+  | (Where & { kind: "ablate"; by: "zero" | "mean" })
+  | (Scores & { kind: "knock_out" })
+  | (Scores & { kind: "steer"; by: number })
+  | (Where & { kind: "temper"; by: number })
+  /** The weights of each query, `keys` of them. */
+  | (Where & { kind: "patch"; weights: Float32Array; keys: number });

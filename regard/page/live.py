@@ -1,0 +1,110 @@
+"""A model that runs in the page: its weights, tokenizer and shape, as `static/live` reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from regard.page.bundle import deflated
+
+if TYPE_CHECKING:
+    from regard.gpt import GPT, Tokenizer
+
+__all__ = ["objection_to_tokenizer", "pack_model"]
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+"""From the narrowest, as far as a page can read them."""
+
+# What a page's byte-level BPE does; a file that asks for anything else is refused.
+_PIPELINE: dict[str, tuple[Any, ...]] = {
+    "normalizer": (None,),
+    "post_processor": (None, "ByteLevel"),
+    "pre_tokenizer": ("ByteLevel",),
+    "model": ("BPE", None),
+}
+_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "pre_tokenizer": {"add_prefix_space": (False,), "use_regex": (True, None)},
+    "model": {
+        "dropout": (None, 0.0),
+        "continuing_subword_prefix": (None, ""),
+        "end_of_word_suffix": (None, ""),
+        "byte_fallback": (False, None),
+        "ignore_merges": (False, None),
+    },
+}
+_ADDED = ("single_word", "lstrip", "rstrip")
+
+
+def objection_to_tokenizer(tokenizer: Tokenizer) -> str | None:
+    """Say why a page can't encode as this tokenizer does, or None."""
+    try:
+        file = json.loads(tokenizer.to_json())
+    except (NotImplementedError, ValueError):
+        return f"a {type(tokenizer).__name__} has no tokenizer.json"
+    if file.get("type") == "characters":
+        return None
+    for part, kinds in _PIPELINE.items():
+        value = file.get(part)
+        kind = None if value is None else value.get("type")
+        if kind not in kinds:
+            return f"its {part} is {kind}"
+        for option, known in _OPTIONS.get(part, {}).items():
+            if value.get(option) not in known:
+                return f"its {part} has {option}={value[option]!r}"
+    for token in file.get("added_tokens", ()):
+        if any(token.get(name) for name in _ADDED):
+            return f"its token {token['content']!r} takes in what stands around it"
+    return None
+
+
+def pack_model(model: GPT, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
+    """Describe a model for the page, with its weights as text.
+
+    A tensor is kept in half precision where that holds each of its numbers exactly.
+
+    Args:
+        model: the model.
+        tokenizer: its own; `objection_to_tokenizer` has none to it.
+    """
+    tensors = {
+        name: tensor.detach().float().cpu().contiguous()
+        for name, tensor in model.state_dict().items()
+    }
+    kept = {name: _narrowest(tensor) for name, tensor in tensors.items()}
+    description = {
+        "config": asdict(model.config),
+        "tokenizer": json.loads(tokenizer.to_json()),
+        "tensors": [
+            {
+                "name": name,
+                "dtype": str(kept[name].dtype).removeprefix("torch."),
+                "count": t.numel(),
+            }
+            for name, t in tensors.items()
+        ],
+    }
+    return description, deflated(plane for tensor in kept.values() for plane in _planes(tensor))
+
+
+def _narrowest(tensor: Tensor) -> Tensor:
+    """The numbers in the narrowest type that holds them exactly."""
+    return next(
+        (
+            narrow
+            for narrow in (tensor.to(dtype) for dtype in _DTYPES)
+            if torch.equal(narrow.float(), tensor)
+        ),
+        tensor,
+    )
+
+
+def _planes(tensor: Tensor) -> Iterator[bytes]:
+    """The lowest bytes of all numbers, then the next: the upper ones repeat more."""
+    data = tensor.view(torch.uint8).reshape(-1, tensor.element_size())
+    for place in range(tensor.element_size()):
+        yield data[:, place].contiguous().numpy().tobytes()

@@ -1,0 +1,124 @@
+/** Products with matrices: all that a model's layers do besides attention. Plain loops, which engines compile well. */
+
+/**
+ * `input @ weightᵀ + bias`, of `rows` vectors; mirrors `regard.gpt._linear.linear`.
+ *
+ * Two vectors meet four rows of the matrix at a time, so that a number that is read serves several sums.
+ * @param {Float32Array} input (rows, I) @param {number} rows
+ * @param {Float32Array} weight (O, I) @param {Float32Array|undefined} bias (O)
+ * @returns {Float32Array} (rows, O)
+ */
+export function linear(input, rows, weight, bias) {
+  const inputs = input.length / rows;
+  const outputs = weight.length / inputs;
+  const result = new Float32Array(rows * outputs);
+  if (bias) for (let row = 0; row < rows; row++) result.set(bias, row * outputs);
+  for (let output = 0; output < outputs; output += 4) {
+    if (output + 4 > outputs) {
+      for (let row = 0; row < rows; row++) addRest(input, row, weight, output, inputs, result, outputs);
+      break;
+    }
+    let row = 0;
+    for (; row + 2 <= rows; row += 2) addTwo(input, row, weight, output, inputs, result, outputs);
+    if (row < rows) addOne(input, row, weight, output, inputs, result, outputs);
+  }
+  return result;
+}
+
+/**
+ * Adds the products of two vectors and four rows of the matrix.
+ * @param {Float32Array} input @param {number} row @param {Float32Array} weight @param {number} output
+ * @param {number} inputs @param {Float32Array} result @param {number} outputs
+ */
+function addTwo(input, row, weight, output, inputs, result, outputs) {
+  let a0 = 0;
+  let a1 = 0;
+  let a2 = 0;
+  let a3 = 0;
+  let b0 = 0;
+  let b1 = 0;
+  let b2 = 0;
+  let b3 = 0;
+  const upper = row * inputs;
+  const lower = upper + inputs;
+  const first = output * inputs;
+  const second = first + inputs;
+  const third = second + inputs;
+  const fourth = third + inputs;
+  for (let i = 0; i < inputs; i++) {
+    const a = input[upper + i];
+    const b = input[lower + i];
+    const w0 = weight[first + i];
+    const w1 = weight[second + i];
+    const w2 = weight[third + i];
+    const w3 = weight[fourth + i];
+    a0 += a * w0;
+    a1 += a * w1;
+    a2 += a * w2;
+    a3 += a * w3;
+    b0 += b * w0;
+    b1 += b * w1;
+    b2 += b * w2;
+    b3 += b * w3;
+  }
+  const at = row * outputs + output;
+  result[at] += a0;
+  result[at + 1] += a1;
+  result[at + 2] += a2;
+  result[at + 3] += a3;
+  const below = at + outputs;
+  result[below] += b0;
+  result[below + 1] += b1;
+  result[below + 2] += b2;
+  result[below + 3] += b3;
+}
+
+/**
+ * The same of one vector: a step of generation has no other.
+ * @param {Float32Array} input @param {number} row @param {Float32Array} weight @param {number} output
+ * @param {number} inputs @param {Float32Array} result @param {number} outputs
+ */
+function addOne(input, row, weight, output, inputs, result, outputs) {
+  let a0 = 0;
+  let a1 = 0;
+  let a2 = 0;
+  let a3 = 0;
+  const upper = row * inputs;
+  const first = output * inputs;
+  const second = first + inputs;
+  const third = second + inputs;
+  const fourth = third + inputs;
+  for (let i = 0; i < inputs; i++) {
+    const a = input[upper + i];
+    a0 += a * weight[first + i];
+    a1 += a * weight[second + i];
+    a2 += a * weight[third + i];
+    a3 += a * weight[fourth + i];
+  }
+  const at = row * outputs + output;
+  result[at] += a0;
+  result[at + 1] += a1;
+  result[at + 2] += a2;
+  result[at + 3] += a3;
+}
+
+/**
+ * The same of one vector and the last rows, fewer than four.
+ * @param {Float32Array} input @param {number} row @param {Float32Array} weight @param {number} output
+ * @param {number} inputs @param {Float32Array} result @param {number} outputs
+ */
+function addRest(input, row, weight, output, inputs, result, outputs) {
+  for (; output < outputs; output++) {
+    result[row * outputs + output] += dot(input, row * inputs, weight, output * inputs, inputs);
+  }
+}
+
+/**
+ * The product of two vectors that lie somewhere in two arrays.
+ * @param {Float32Array} left @param {number} l @param {Float32Array} right @param {number} r @param {number} count
+ */
+export function dot(left, l, right, r, count) {
+  let sum = 0;
+  for (let i = 0; i < count; i++) sum += left[l + i] * right[r + i];
+  return sum;
+}

@@ -1,0 +1,81 @@
+/** Sampling the next token; mirrors `regard/gpt/sampling.py`, with the same random numbers for the same seed. */
+import { blake2b } from "./blake2b.js";
+import { softmax } from "./model.js";
+
+const BITS = 48; // of a random number
+
+/**
+ * How the next token is drawn: the fields of `regard.gpt.Sampling`, in their order.
+ * @typedef {{repetition_penalty?: number, temperature?: number, top_k?: number|null, top_p?: number, min_p?: number,
+ *   seed?: bigint}} Sampling
+ */
+
+/**
+ * The next token, of logits (V); mirrors `Sampler.draw`.
+ * @param {Float32Array} logits @param {Sampling} sampling @param {number} step @param {Iterable<number>} held ids of the text
+ */
+export function draw(logits, sampling, step, held) {
+  const { repetition_penalty: penalty = 1, temperature = 0.8, seed = 0n } = sampling;
+  const own = penalty === 1 ? logits : penalised(logits, held, penalty);
+  if (temperature === 0) return likeliest(own);
+  return pick(probabilities(own, sampling), uniform(seed, 0n, BigInt(step)));
+}
+
+/** The first of the likeliest tokens. */
+const likeliest = (/** @type {Float32Array} */ logits) =>
+  logits.reduce((best, logit, token) => (logit > logits[best] ? token : best), 0);
+
+/** Makes the tokens that a text holds less likely; mirrors `penalised`. */
+function penalised(
+  /** @type {Float32Array} */ logits,
+  /** @type {Iterable<number>} */ held,
+  /** @type {number} */ penalty,
+) {
+  const result = logits.slice();
+  for (const token of new Set(held))
+    result[token] = logits[token] > 0 ? logits[token] / penalty : logits[token] * penalty;
+  return result;
+}
+
+/** The distribution of the next token: all filters, then a softmax. Mirrors `probabilities`. */
+export function probabilities(/** @type {Float32Array} */ logits, /** @type {Sampling} */ sampling) {
+  const { temperature = 0.8, top_k: k = null, top_p: p = 1, min_p: least = 0 } = sampling;
+  const most = logits[likeliest(logits)];
+  const scaled = Float64Array.from(logits, (logit) => (logit - most) / Math.max(temperature, 2 ** -126));
+  if (k != null || p < 1) {
+    const order = [...scaled.keys()].sort((a, b) => scaled[b] - scaled[a] || a - b); // among equals the first ones
+    drop(scaled, order, k ?? scaled.length);
+    if (p < 1) drop(scaled, order, reaching(softmax(scaled), order, p));
+  }
+  const shares = softmax(scaled);
+  if (!least) return shares;
+  const bound = least * shares.reduce((a, b) => Math.max(a, b));
+  return softmax(scaled.map((score, token) => (shares[token] < bound ? -Infinity : score)));
+}
+
+/** Leaves only so many of the likeliest. */
+function drop(/** @type {Float64Array} */ scaled, /** @type {number[]} */ order, /** @type {number} */ count) {
+  for (const token of order.slice(count)) scaled[token] = -Infinity;
+}
+
+/** How many of the likeliest make up a probability. */
+function reaching(/** @type {Float64Array} */ shares, /** @type {number[]} */ order, /** @type {number} */ p) {
+  let sum = 0;
+  const count = order.findIndex((token) => (sum += shares[token]) >= p);
+  return count < 0 ? order.length : count + 1;
+}
+
+/** The token at which the running sum of the probabilities passes a number in [0, 1). Mirrors `pick`. */
+function pick(/** @type {Float64Array} */ shares, /** @type {number} */ number) {
+  const running = shares.slice();
+  for (let token = 1; token < running.length; token++) running[token] += running[token - 1];
+  const drawn = number * running[running.length - 1];
+  return running.findIndex((sum) => sum > drawn);
+}
+
+/** A random number in [0, 1) that is a function of three others. Mirrors `uniform`. */
+export const uniform = (/** @type {bigint} */ seed, /** @type {bigint} */ copy, /** @type {bigint} */ step) =>
+  Number(blake2b([seed, copy, step], BITS / 8) & ((1n << BigInt(BITS)) - 1n)) / 2 ** BITS;
+
+/** A seed where none was chosen. */
+export const anySeed = () => crypto.getRandomValues(new BigUint64Array(1))[0] >> 1n;
