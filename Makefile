@@ -14,7 +14,7 @@ TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family 
 the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test throttled lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon bench pictures model card clean
+.PHONY: help demo test throttled lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon bench pictures site model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -68,6 +68,9 @@ pictures: $(TESTS) ## make the pictures of README and docs anew
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/demo.py
 	$(BIN)/python docs/explorer.py
+
+site: $(TESTS) ## build the site into build/site, with the model in it
+	$(BIN)/python -m website build/site
 
 model: $(COMMAND) ## train the shipped model again, into runs/shipped; an hour and a half
 	$(BIN)/python tools/model.py runs/shipped

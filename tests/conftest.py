@@ -3,6 +3,7 @@
 import jaxtyping
 import pytest
 import torch
+from support.browser import browser, pages  # noqa: F401 - fixtures
 from support.cpu_paths import SETS
 
 from regard.backends.native import library

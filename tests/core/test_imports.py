@@ -1,7 +1,8 @@
 """Who may import whom: no room imports a higher one, nobody imports what is private elsewhere.
 
 A private name starts with an underscore. It belongs to the package, that is the folder, in which it
-stands, and to the packages inside it; so for benchmarks, tools and docs. Tests may import it too.
+stands, and to the packages inside it; so for benchmarks, tools, docs and website. Tests may import
+it too.
 """
 
 import ast
@@ -51,7 +52,9 @@ EXCEPTIONS = {("__init__", "explorer"), ("__init__", "gpt"), ("__init__", "view"
 IN_TRITON = PACKAGE / "backends" / "gpu" / "triton" / "kernels"
 
 FILES = sorted(PACKAGE.rglob("*.py"))
-BESIDE = sorted(f for name in ("benchmarks", "tools", "docs") for f in (ROOT / name).rglob("*.py"))
+BESIDE = sorted(
+    f for name in ("benchmarks", "tools", "docs", "website") for f in (ROOT / name).rglob("*.py")
+)
 
 
 def name_of(path):

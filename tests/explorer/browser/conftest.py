@@ -7,8 +7,6 @@ waits until the page declares that it has settled, or for what it shows.
 """
 
 import contextlib
-import os
-import shutil
 
 import pytest
 import torch
@@ -16,50 +14,7 @@ import torch
 from regard.explorer.subjects import ModelSubject, RecordingSubject
 from regard.gpt import load
 
-REQUIRED = os.environ.get("REGARD_BROWSER") == "required"
-SLOWDOWN = float(os.environ.get("REGARD_BROWSER_SLOWDOWN", "1"))
-PATIENCE = 30_000 * SLOWDOWN  # milliseconds until a page that never gets there fails
-HINT = "get playwright and chromium, then REGARD_BROWSER=required pytest tests/explorer/browser"
 EXAMPLE = "The cat sat on the mat and blinked. Still the cat sat on the mat."
-
-
-def _missing(why):
-    message = f"{why}: {HINT}"
-    return pytest.fail(message, pytrace=False) if REQUIRED else pytest.skip(message)
-
-
-@pytest.fixture(scope="session")
-def browser():
-    try:
-        from playwright.sync_api import Error, sync_playwright
-    except ModuleNotFoundError:
-        _missing("there is no playwright")
-    system = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-    arguments = ["--no-sandbox"] if getattr(os, "geteuid", lambda: 1)() == 0 else []
-    with sync_playwright() as player:
-        try:
-            actual = player.chromium.launch(executable_path=system, args=arguments)
-        except Error as error:
-            _missing(f"no chromium starts ({str(error).splitlines()[0]})")
-        yield actual
-        actual.close()
-
-
-@pytest.fixture(scope="session")
-def pages(browser):
-    """Open a page in a context of its own, throttled on request."""
-
-    @contextlib.contextmanager
-    def opened(**options):
-        with browser.new_context(**options) as context:
-            context.set_default_timeout(PATIENCE)
-            page = context.new_page()
-            if SLOWDOWN > 1:
-                session = context.new_cdp_session(page)
-                session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWDOWN})
-            yield page
-
-    return opened
 
 
 @pytest.fixture(scope="session")

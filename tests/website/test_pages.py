@@ -1,0 +1,103 @@
+"""The pages in a browser: read from a file, by key, on a phone, in the dark."""
+
+import contextlib
+
+import pytest
+
+KINDS = ["index.html", "02-weights-from-the-data.html", "04-why-divide-by-the-root-of-d.html"]
+KINDS += ["learn.html", "reference/regard.steps.html"]
+
+
+@pytest.fixture
+def show(pages, site):
+    """Open a page from its file; whatever it asks for or complains about fails the test."""
+    complaints = []
+
+    def asks(request):
+        if not request.url.startswith((site.as_uri(), "data:")):
+            complaints.append(f"asks {request.url}")
+
+    def says(message):
+        if message.type == "error":
+            complaints.append(message.text)
+
+    with contextlib.ExitStack() as stack:
+
+        def go(address, *, width=1440, height=900, **options):
+            viewport = {"width": width, "height": height}
+            page = stack.enter_context(pages(viewport=viewport, **options))
+            page.on("request", asks)
+            page.on("console", says)
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.goto(f"{site.as_uri()}/{address}")
+            return page
+
+        yield go
+    assert complaints == []
+
+
+@pytest.mark.parametrize(("scheme", "rules"), [("light", None), ("dark", ["color-contrast"])])
+def test_axe_finds_nothing(show, site, scheme, rules):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = show(KINDS[0], color_scheme=scheme, reduced_motion="reduce")
+    for address in KINDS:
+        page.goto(f"{site.as_uri()}/{address}")
+        assert page.locator("html").get_attribute("data-theme") == scheme
+        # A file may not read its style sheets, and needs not: they have no rules on orientation.
+        axe = Axe().run(page, options={"preload": False} | ({"runOnly": rules} if rules else {}))
+        assert axe.violations_count == 0, f"{address}: {axe.generate_report()}"
+
+
+def test_nothing_is_wider_than_a_phone_and_its_menu_opens(show, site):
+    page = show(KINDS[0], width=390, has_touch=True)
+    for address in KINDS:
+        page.goto(f"{site.as_uri()}/{address}")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390, address
+    page.goto(f"{site.as_uri()}/05-causal-mask.html")
+    chosen = page.locator("#pages [aria-current=page]")
+    assert not chosen.is_visible()
+    page.locator("#menu").tap()
+    assert chosen.inner_text() == "5 · The causal mask"
+    page.locator("#pages a", has_text="6 · Dropout").tap()
+    page.wait_for_url("**/06-dropout.html")
+
+
+def test_search_finds_a_section_by_key(show):
+    page = show("reference/regard.steps.html")
+    page.keyboard.press("/")
+    page.keyboard.type("empty row dropout")
+    first = page.locator("#results [role=option]").first
+    first.wait_for()
+    assert first.get_attribute("aria-selected") == "true"
+    assert "6 · Dropout" in first.inner_text()
+    assert first.locator("mark").count() == 1
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/06-dropout.html#by-hand")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("qqzzxxy")
+    page.locator("#found", has_text="0 places").wait_for()
+    page.keyboard.press("Escape")
+    assert not page.locator("#search").is_visible()
+
+
+def test_colours_are_chosen_and_kept(show):
+    page = show(KINDS[1], color_scheme="light")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.locator("#theme").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    page.locator("a[rel=next]").click()
+    page.wait_for_url("**/03-one-head.html")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+
+
+def test_what_is_copied_is_what_one_types(show):
+    page = show("05-causal-mask.html", permissions=["clipboard-read", "clipboard-write"])
+    block = page.locator(".code", has_text="visible = regard.causal()")
+    block.hover()
+    block.locator("button").click()
+    block.locator("button", has_text="Copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.splitlines() == ["visible = regard.causal().visible(6, 6)", "visible.int()"]

@@ -1,0 +1,194 @@
+"""Build the site: every page, its pictures, its scripts, and what search looks through."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from website.markup import Heading, Part, render
+from website.reference import address_of, reference_pages
+from website.sources import ROOT, Page, Section, sections
+
+__all__ = ["build"]
+
+_HERE = Path(__file__).parent
+_COLOURS = re.compile(
+    r'^:root(?P<theme>\[data-theme="dark"\])? \{\n(?P<rules>.*?)^\}', re.MULTILINE | re.DOTALL
+)
+_COLOUR = re.compile(r"^  (?:color-scheme: \w+|--[\w-]+: #[0-9a-f]{3,8});\n", re.MULTILINE)
+_FRONT = Page("index.html", "regard", "README.md")
+
+
+def build(folder: Path) -> None:
+    """Write the site without its gallery.
+
+    Args:
+        folder: is made if it is not there; what stood there before is overwritten.
+
+    Raises:
+        ValueError: for a link to nothing, and for Markdown that can't be rendered.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    site = _Site(folder, sections())
+    site.write_pages()
+    site.write_static()
+
+
+class _Site:
+    """What all pages share, and what was collected from them."""
+
+    def __init__(self, folder: Path, parts: list[Section]) -> None:
+        self._folder = folder
+        self._written = [page for section in parts for page in section.pages]
+        self._addresses = {page.source: page.address for page in (_FRONT, *self._written)}
+        self._search: list[dict[str, str]] = []
+        self._assets: set[str] = set()
+        self._reference = reference_pages(lambda target: posixpath.relpath(target, "reference"))
+        rooms = [one.page for one in self._reference]
+        self._sections = [*parts, Section("Reference", rooms)]
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+
+    def write_pages(self) -> None:
+        for before, page, after in _with_neighbours(self._sections):
+            if page.source is not None:
+                self._write_markdown(page, before, after)
+        for one in self._reference:
+            self._collect(one.page, one.parts)
+            headings = [Heading(2, anchor, name) for anchor, name in one.contents]
+            self._write("page.html", one.page, html=one.html, headings=headings)
+        self._write_front()
+
+    def write_static(self) -> None:
+        """Pictures that pages show, scripts, styles, and what is searched."""
+        for asset in sorted(self._assets):
+            target = self._folder / "pictures" / Path(asset).name
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(ROOT / asset, target)
+        static = self._folder / "static"
+        shutil.copytree(_HERE / "static", static, dirs_exist_ok=True)
+        (static / "colours.css").write_text(colours(), "utf-8")
+        index = json.dumps(self._search, ensure_ascii=False, separators=(",", ":"))
+        (static / "search-index.js").write_text(f"globalThis.searchIndex={index};\n", "utf-8")
+
+    def _write_front(self) -> None:
+        """The front page: what README says, around the live page in place of its picture."""
+        link, name = self._link_from(_FRONT), self._name_from(_FRONT)
+        lead, rest = (render(text, link=link, name=name) for text in _front_texts(_FRONT.text()))
+        self._collect(_FRONT, [*lead.parts, *rest.parts])
+        live = (self._folder / "live.html").exists()
+        self._write("front.html", _FRONT, lead=lead.html, html=rest.html, headings=[], live=live)
+
+    def _write_markdown(self, page: Page, before: Page | None, after: Page | None) -> None:
+        rendered = render(page.text(), link=self._link_from(page), name=self._name_from(page))
+        self._collect(page, rendered.parts)
+        headings = [one for one in rendered.headings if one.level == 2]
+        self._write(
+            "page.html", page, html=rendered.html, headings=headings, before=before, after=after
+        )
+
+    def _write(
+        self,
+        template: str,
+        page: Page,
+        *,
+        html: str,
+        headings: Sequence[Heading],
+        before: Page | None = None,
+        after: Page | None = None,
+        **more: object,
+    ) -> None:
+        folder = posixpath.dirname(page.address)
+        text = self._templates.get_template(template).render(
+            page=page,
+            sections=self._sections,
+            html=html,
+            headings=headings,
+            before=before,
+            after=after,
+            to=lambda address: posixpath.relpath(address, folder or "."),
+            **more,
+        )
+        target = self._folder / page.address
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, "utf-8")
+
+    def _collect(self, page: Page, parts: Iterable[Part]) -> None:
+        for part in parts:
+            self._search.append(
+                {
+                    "id": f"{page.address}#{part.anchor}" if part.anchor else page.address,
+                    "page": page.title,
+                    "title": part.title or page.title,
+                    "text": " ".join(" ".join(part.text).split()),
+                }
+            )
+
+    def _link_from(self, page: Page) -> Callable[[str], str]:
+        """Where a target in the Markdown of a page lies on the site, from that page."""
+        source = page.source
+        assert source is not None, "only Markdown has links to resolve"
+
+        def link(target: str) -> str:
+            path, mark, anchor = target.partition("#")
+            if not path:
+                return target
+            full = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+            if full in self._addresses:
+                address = self._addresses[full]
+            elif full.endswith((".svg", ".png")) and (ROOT / full).is_file():
+                self._assets.add(full)
+                address = f"pictures/{posixpath.basename(full)}"
+            else:
+                raise ValueError(f"{source} links to {target}, which is no page of the site")
+            here = posixpath.dirname(page.address) or "."
+            return posixpath.relpath(address, here) + mark + anchor
+
+        return link
+
+    def _name_from(self, page: Page) -> Callable[[str], str | None]:
+        def name(text: str) -> str | None:
+            address = address_of(text)
+            here = posixpath.dirname(page.address) or "."
+            return posixpath.relpath(address, here) if address else None
+
+        return name
+
+
+def _front_texts(text: str) -> tuple[str, str]:
+    """README before its picture and after it, without its title."""
+    match = re.fullmatch(r"# .+\n\n(?P<lead>[^#!]+)!\[.+\n(?P<rest>(?s:.+))", text)
+    if match is None:
+        raise ValueError("README.md must begin with a title, a paragraph and a picture")
+    return match["lead"], match["rest"]
+
+
+def colours() -> str:
+    """The colours of the explorer's page, light and dark, for this site's style."""
+    text = (ROOT / "regard/page/static/page.css").read_text("utf-8")
+    blocks = {
+        bool(one["theme"]): "".join(_COLOUR.findall(one["rules"]))
+        for one in _COLOURS.finditer(text)
+    }
+    if not (blocks.get(False) and blocks.get(True)):
+        raise ValueError("page.css must begin with a :root of light colours and one of dark ones")
+    return f':root {{\n{blocks[False]}}}\n:root[data-theme="dark"] {{\n{blocks[True]}}}\n'
+
+
+def _with_neighbours(
+    parts: Sequence[Section],
+) -> Iterable[tuple[Page | None, Page, Page | None]]:
+    """Each page with those before and after it, as they are read."""
+    pages = [page for section in parts for page in section.pages]
+    return zip([None, *pages[:-1]], pages, [*pages[1:], None], strict=True)
