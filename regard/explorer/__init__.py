@@ -9,14 +9,24 @@ if TYPE_CHECKING:
     from regard.explorer._errors import ExplorerError
     from regard.explorer._explore import Explorer, explore
     from regard.explorer._report import report
+    from regard.explorer._widget import ExplorerWidget
     from regard.explorer.subjects import ModelSubject, RecordingSubject
 
-__all__ = ["Explorer", "ExplorerError", "ModelSubject", "RecordingSubject", "explore", "report"]
+__all__ = [
+    "Explorer",
+    "ExplorerError",
+    "ExplorerWidget",
+    "ModelSubject",
+    "RecordingSubject",
+    "explore",
+    "report",
+]
 
 # Where each name comes from, and the extra that it needs: a report needs no server.
 _PLACES = {
     "Explorer": ("_explore", "explore"),
     "explore": ("_explore", "explore"),
+    "ExplorerWidget": ("_widget", "notebook"),
     "report": ("_report", "cli"),
     "ExplorerError": ("_errors", "cli"),
     "ModelSubject": ("subjects", "cli"),

@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from regard._extras import install
+from regard.explorer._notebook import in_notebook, shows_widgets
 from regard.explorer._protocol import Protocol
 from regard.explorer._report import notebook_report
 from regard.explorer._server import application
+from regard.explorer._shown import as_subject
 from regard.explorer._work import Work
-from regard.explorer.subjects import RecordingSubject
 from regard.page.notebook import explorer_html
-from regard.record import Recording
 
 if TYPE_CHECKING:
+    from regard.explorer._widget import ExplorerWidget
     from regard.explorer.subjects import Subject
+    from regard.gpt import GPT, Tokenizer
+    from regard.record import Recording
 
 
 class _Server(uvicorn.Server):
@@ -114,34 +118,49 @@ class Explorer:
         return f"Explorer({self.url})"
 
     def _repr_html_(self) -> str:
-        return explorer_html(self.url, self.port, notebook_report(self._subject))
+        report = None if self._subject.about()["writes"] else notebook_report(self._subject)
+        hint = install("notebook") if in_notebook() and not shows_widgets() else None
+        return explorer_html(self.url, self.port, report, install=hint)
 
 
 def explore(
-    recording: Recording,
+    shown: Recording | GPT | Subject,
     *,
-    title: str = "recording",
-    host: str = "127.0.0.1",
-    port: int = 0,
+    tokenizer: Tokenizer | None = None,
+    text: str | None = None,
+    title: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
     open_browser: bool = False,
-) -> Explorer:
-    """Show a recording as a page, from Python; in a notebook, below the cell.
+) -> Explorer | ExplorerWidget:
+    """Show a recording or a model as a page, from Python; in a notebook, below the cell.
 
     Args:
-        recording: what was recorded.
-        title: what the page calls it.
+        shown: what was recorded, a model, or what else the explorer shows.
+        tokenizer: the model's.
+        text: what the model reads first; None takes an example.
+        title: what the page calls it; None takes "recording" or "model".
         host: where to listen; the loopback, unless other machines are to see it.
-        port: 0 takes one that is free.
+        port: None and 0 take one that is free.
         open_browser: open the page in the system's browser.
 
     Returns:
-        The running server, whose `url` is the page's address.
+        In a notebook that has anywidget the page as a widget, which needs no server. Elsewhere, and
+        where ``host``, ``port`` or ``open_browser`` asks for a server, the running server, whose
+        `url` is the page's address.
 
     Raises:
-        ExplorerError: if the recording holds nothing that a page could show.
+        ExplorerError: if the recording holds nothing that a page could show, or the text can't be
+            read by the model.
         OSError: if the port is taken.
+        TypeError: for a model without a tokenizer, and a recording with a tokenizer or a text.
     """
-    explorer = Explorer(RecordingSubject(recording, title=title), host=host, port=port)
+    subject = as_subject(shown, tokenizer=tokenizer, text=text, title=title)
+    if host is None and port is None and not open_browser and shows_widgets():
+        from regard.explorer._widget import ExplorerWidget
+
+        return ExplorerWidget(subject)
+    explorer = Explorer(subject, host=host or "127.0.0.1", port=port or 0)
     explorer.start()
     if open_browser:
         webbrowser.open(explorer.url)

@@ -94,11 +94,10 @@ def report_html(subject: Subject, *, start: str = "") -> str:
 
 
 def notebook_report(subject: Subject) -> str | None:
-    """A report that a notebook has room for; None where the page can do more, or it is too long."""
-    about = subject.about()
-    runs = [subject.run(name) for name in about["runs"]]
+    """A report that a notebook has room for; None where it is too long, or none can be made."""
+    runs = [subject.run(name) for name in subject.about()["runs"]]
     count = sum(len(run.tokens) ** 2 * len(layer.heads) for run in runs for layer in run.layers)
-    if about["writes"] or count > _NOTEBOOK_WEIGHTS:
+    if count > _NOTEBOOK_WEIGHTS:
         return None
     try:
         html = report_html(subject)

@@ -8,6 +8,7 @@ cycles; what it does not understand is an error.
 
 from __future__ import annotations
 
+import html
 import json
 import posixpath
 import re
@@ -25,10 +26,16 @@ __all__ = [
     "script",
     "static",
     "static_folder",
+    "whole_page",
 ]
 
 _FOLDER = Path(__file__).parent / "static"
 
+_STYLES = ("page.css", "panels.css", "changes.css")
+_LINKED = re.compile(
+    r'^(?:<link rel="stylesheet".*|<script type="module".*|<!--.*-->)\n',
+    re.MULTILINE,
+)
 _IMPORT = re.compile(
     r'^import (?:\* as (?P<whole>\w+)|\{(?P<names>[^}]*)\}) from "(?P<path>\.[^"]+)";$',
     re.MULTILINE,
@@ -63,6 +70,24 @@ def linked_page() -> str:
         f'<link rel="modulepreload" href="/static/{name}">\n' for name in _modules("main.js", {})
     )
     return static("index.html").replace("</head>", f"{links}</head>")
+
+
+def whole_page(kind: str, *, instead: Mapping[str, str], data: str = "") -> str:
+    """Give the page with its style and script inside it; it may reach nothing outside.
+
+    Args:
+        kind: the class of its body.
+        instead: names of modules, and of those that stand in for them.
+        data: script elements that no browser runs.
+    """
+    style = "".join(static(name) for name in _STYLES)
+    code = script("main.js", instead=instead)
+    meta = html.escape(policy([style], [code]))
+    head = f'<meta http-equiv="Content-Security-Policy" content="{meta}">\n<style>{style}</style>\n'
+    page = _LINKED.sub("", static("index.html"))
+    page = page.replace("<body>", f'<body class="{kind}">')
+    page = page.replace('<meta charset="utf-8">\n', f'<meta charset="utf-8">\n{head}')
+    return page.replace("</body>", f'{data}<script type="module">{code}</script>\n</body>')
 
 
 def script(entry: str, *, instead: Mapping[str, str] | None = None) -> str:

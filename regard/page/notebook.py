@@ -17,15 +17,17 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.page.bundle import deflated, embedded, policy, script, static
+from regard.page.bundle import deflated, embedded, policy, script, static, whole_page
 
-__all__ = ["explorer_html", "frame", "numbers"]
+__all__ = ["explorer_html", "fallback_html", "frame", "numbers", "widget_module", "widget_page"]
 
 _DECADES = 7
 """What is fainter by so many powers of ten than a picture's greatest weight is written as 0."""
 
+_WIDGET = {name: f"widget/{name}" for name in ("request.js", "link.js", "scheme.js")}
+"""Modules in place of those that need an address, and of what the notebook decides."""
 _COLOURS = re.compile(r"^:root[^{]*\{[^}]*\}", re.MULTILINE)
-_EXPLORER = 'title="regard explore" allow="clipboard-write" width="100%" height="900"'
+_FRAME = 'title="regard explore" allow="clipboard-write" width="100%" height="900" style="border:0"'
 _SCHEME = re.compile(r"\s*color-scheme:[^;]*;")  # with one, a frame is not clear
 
 
@@ -72,25 +74,58 @@ def numbers(maps: Float[Tensor, "N r c"]) -> tuple[str, dict[str, Any]]:
     return deflated(planes), {"most": most.flatten().tolist(), "decades": _DECADES}
 
 
-def explorer_html(url: str, port: int, report: str | None) -> str:
+def explorer_html(url: str, port: int, report: str | None, *, install: str | None) -> str:
     """The link to a running explorer, and below it a frame with a report of it, or with its page.
 
     A notebook's page often comes from elsewhere than Python's machine and can't reach the server,
     or is not let in by it. So a report, where there is one, is put into the notebook itself.
+
+    Args:
+        url: where it is.
+        port: its port.
+        report: its report.
+        install: the command that installs what shows the page without a server.
     """
     link = f'<a href="{escape(url)}" target="_blank" rel="noopener">{escape(url)}</a>'
     if report is not None:
-        frame = f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{escape(report)}"'
+        frame = _framed(report)
         note = "Below, a report of the page, which is part of this notebook."
     else:
-        frame = f'<iframe src="{escape(url)}"'
+        frame = f'<iframe src="{escape(url)}" {_FRAME}></iframe>'
         note = (
             "Where the frame below stays empty, as in VS Code, in Colab or with a Jupyter on "
             f"another machine, forward port {port} of the machine that Python runs on, such as by "
             f"ssh -N -L {port}:127.0.0.1:{port} that-machine, and open the link in a browser."
         )
+    if install is not None:
+        command = f"<code>{escape(install)}</code>"
+        note += f" After {command} the page needs no server and is shown in every notebook."
     head = f'<div style="line-height:1.45">regard explore: {link}. {note}</div>'
-    return f'{head}{frame} {_EXPLORER} style="border:0"></iframe>'
+    return head + frame
+
+
+def _framed(report: str) -> str:
+    """A report in a frame that may reach nothing."""
+    sandbox = 'sandbox="allow-scripts allow-downloads"'
+    return f'<iframe {sandbox} srcdoc="{_attribute(report)}" {_FRAME}></iframe>'
+
+
+def fallback_html(title: str, report: str | None) -> str:
+    """What a notebook shows of a widget without a kernel: a report, where there is one."""
+    head = f'<div style="line-height:1.45">regard explore: {escape(title)}. '
+    if report is None:
+        return f"{head}Run this cell to see the page.</div>"
+    return f"{head}A report of the page; run this cell for the page itself.</div>{_framed(report)}"
+
+
+def widget_page() -> str:
+    """The page for the frame of a widget, which asks the kernel by messages."""
+    return whole_page("widget", instead=_WIDGET)
+
+
+def widget_module() -> str:
+    """What anywidget runs in the notebook's own page."""
+    return static("widget/host.js")
 
 
 def _attribute(text: str) -> str:

@@ -7,9 +7,7 @@ heads' scores, what the model expects next, and how far off the numbers are.
 
 from __future__ import annotations
 
-import html
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.page.bundle import embedded, policy, script, static
+from regard.page.bundle import embedded, whole_page
 from regard.page.packed import Errors, Numbers, pack_layer
 from regard.problem import Problem
 
@@ -36,11 +34,6 @@ _STAND_INS = {
     **dict.fromkeys(("changes.js", "cut.js", "matters.js"), "offline/unchanged.js"),
 }
 """Modules in place of those that need the server."""
-_STYLES = ("page.css", "panels.css", "changes.css")
-_LINKED = re.compile(
-    r'^(?:<link rel="stylesheet".*|<script type="module".*|<!--.*-->)\n',
-    re.MULTILINE,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,18 +165,10 @@ def _decimals(errors: Errors) -> int:
 
 
 def _page(about: dict[str, Any], runs: list[dict[str, Any]], numbers: str) -> str:
-    style = "".join(static(name) for name in _STYLES)
-    # api.js asks the server; in its place stands what answers from the data below.
-    code = script("main.js", instead=_STAND_INS)
-    meta = html.escape(policy([style], [code]))
-    head = f'<meta http-equiv="Content-Security-Policy" content="{meta}">\n<style>{style}</style>\n'
     data = embedded({"about": about, "runs": runs})
     body = (
         f'<script type="application/json" id="report">{data}</script>\n'
         f'<script type="text/plain" id="numbers">{numbers}</script>\n'
-        f'<script type="module">{code}</script>\n'
     )
-    page = _LINKED.sub("", static("index.html"))
-    page = page.replace("<body>", '<body class="report">')
-    page = page.replace('<meta charset="utf-8">\n', f'<meta charset="utf-8">\n{head}')
-    return page.replace("</body>", f"{body}</body>")
+    # api.js asks the server; in its place stands what answers from the data.
+    return whole_page("report", instead=_STAND_INS, data=body)

@@ -402,3 +402,31 @@ interface PackedRun {
   layers: PackedHead[][];
   rows: ({ start: number[]; stop: number[] } | null)[];
 }
+
+/** What is chosen in a widget, by the numbers that Python has for it. */
+type WidgetSelection = Record<"layer" | "head" | "query" | "key", number | null>;
+
+/** A part of an answer of the kernel; the first has status and headers. */
+interface AnswerPart {
+  id: number;
+  /** It takes longer: nothing of the answer yet. */
+  pending?: boolean;
+  status?: number;
+  headers?: Record<string, string>;
+  body?: Uint8Array;
+  more?: boolean;
+}
+
+/** As it comes from the kernel, its body in a buffer beside it; `page` says for which document. */
+interface KernelMessage extends Omit<AnswerPart, "body"> {
+  page: string;
+}
+
+/** What anywidget gives a widget, as far as it is used. */
+interface WidgetModel {
+  send(content: object): void;
+  set(name: string, value: unknown): void;
+  save_changes(): void;
+  on(event: "msg:custom", callback: (content: KernelMessage, buffers: DataView[]) => void): void;
+  off(event: "msg:custom", callback: (content: KernelMessage, buffers: DataView[]) => void): void;
+}

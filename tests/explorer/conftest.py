@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from starlette.testclient import TestClient
 from support.explorer import TRAINED
+from support.notebook import Comm
 from torch import nn
 
 import regard
@@ -256,3 +257,17 @@ def raw():
             connection.close()
 
     return send
+
+
+@pytest.fixture
+def comms(monkeypatch):
+    """The channels of the widgets that are made, without a kernel."""
+    comm = pytest.importorskip("comm")
+    opened = []
+
+    def create(**options):
+        opened.append(Comm(**options))
+        return opened[-1]
+
+    monkeypatch.setattr(comm, "create_comm", create)
+    return opened

@@ -1,28 +1,11 @@
 """What a notebook shows of an explorer: a link, and a report or the page itself below it."""
 
-from html.parser import HTMLParser
-
 import pytest
 import torch
+from support.notebook import Elements
 
 from regard.explorer import Explorer, _report
 from regard.explorer.subjects import RecordingSubject
-
-
-class Elements(HTMLParser):
-    """Links and frames by their attributes, and the text between."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.actual, self.text = {}, ""
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        assert tag not in self.actual or tag == "div"
-        self.actual[tag] = dict(attrs)
-
-    def handle_data(self, data):
-        self.text += data
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.explorer import address
 
-from regard.explorer._server import BODY
+from regard.explorer._interface import BODY
 from regard.explorer.subjects import CHARACTERS, ModelSubject, RecordingSubject
 
 

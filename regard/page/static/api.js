@@ -1,5 +1,6 @@
 /** Talking to the server: one view asks for one thing at a time, and a newer question ends the older: `Api` of types.d.ts. */
 import { Replaced, ServerError } from "./errors.js";
+import * as requests from "./request.js";
 
 const client = Array.from(crypto.getRandomValues(new Uint8Array(9)), (byte) => byte.toString(36)).join("");
 /** @type {Map<string, AbortController>} */
@@ -19,8 +20,7 @@ export const onOffline = (listener) => {
   offlineListener = listener;
 };
 
-/** The model of an earlier update is a page of its own, `/?update=200`; the newest has none. */
-export const update = new URLSearchParams(location.search).get("update");
+export const update = requests.update;
 const addressOf = (/** @type {string} */ path) =>
   update == null ? path : `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ update })}`;
 
@@ -43,7 +43,7 @@ async function ask(path, { view, method = "GET", body, signal } = {}, again = tr
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = await fetch(addressOf(path), {
+    answer = await requests.send(addressOf(path), {
       method,
       headers,
       signal,

@@ -1,8 +1,8 @@
 /** Light or dark: as the system has it, unless a person says otherwise. */
 import { byId, cycle, make } from "./dom.js";
+import { darkness } from "./scheme.js";
 import { get, set, subscribe } from "./store.js";
 
-const system = matchMedia("(prefers-color-scheme: dark)");
 /** @type {State["theme"][]} */
 const ORDER = ["auto", "light", "dark"];
 /** @type {Inks|null} */
@@ -21,7 +21,7 @@ export function inks() {
 /** @returns {Theme} */
 export const themeNow = () => {
   const { theme } = get();
-  return theme === "auto" ? (system.matches ? "dark" : "light") : theme;
+  return theme === "auto" ? (darkness.matches ? "dark" : "light") : theme;
 };
 
 export function startTheme() {
@@ -49,7 +49,7 @@ export function startTheme() {
   } catch {
     /* as above */
   }
-  system.addEventListener("change", apply);
+  darkness.addEventListener("change", apply);
   subscribe("theme", apply);
   apply();
 }

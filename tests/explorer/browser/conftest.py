@@ -21,8 +21,8 @@ EXAMPLE = "The cat sat on the mat and blinked. Still the cat sat on the mat."
 def settled():
     """Wait until the page declares that no request, timer or drawing is outstanding."""
 
-    def wait(page):
-        page.wait_for_selector("html[data-settled=true]")
+    def wait(page):  # or a frame of one
+        page.locator("html[data-settled=true]").wait_for()
         return page
 
     return wait

@@ -1,0 +1,51 @@
+"""What is handed to the explorer from Python: a recording, a model, or a subject."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regard.explorer.subjects import ModelSubject, RecordingSubject
+from regard.gpt import GPT
+from regard.record import Recording
+
+if TYPE_CHECKING:
+    from regard.explorer.subjects import Subject
+    from regard.gpt import Tokenizer
+
+__all__ = ["as_subject"]
+
+
+def as_subject(
+    shown: Recording | GPT | Subject,
+    *,
+    tokenizer: Tokenizer | None = None,
+    text: str | None = None,
+    title: str | None = None,
+) -> Subject:
+    """What the explorer shows of a recording, or of a model with its tokenizer.
+
+    Raises:
+        ExplorerError: there is nothing in it to show.
+        TypeError: for a model without a tokenizer, anything else with a tokenizer or a text, and
+            what is neither.
+    """
+    if isinstance(shown, GPT):
+        if tokenizer is None:
+            raise TypeError(
+                "tokenizer is None, but a model reads texts by one; pass the one that "
+                "regard.gpt.load gives beside the model"
+            )
+        return ModelSubject(shown, tokenizer, title=title or "model", text=text)
+    if tokenizer is not None or text is not None:
+        name = "text" if tokenizer is None else "tokenizer"
+        raise TypeError(
+            f"{name} is for a model, but this is a {type(shown).__name__}; leave it out"
+        )
+    if isinstance(shown, Recording):
+        return RecordingSubject(shown, title=title or "recording")
+    if not isinstance(shown, ModelSubject | RecordingSubject):
+        raise TypeError(
+            f"shown is a {type(shown).__name__}; it must be a recording, as regard.record makes "
+            "of any model's run, or a model of regard.gpt"
+        )
+    return shown

@@ -1,0 +1,90 @@
+"""The explorer's page as a widget of a notebook, which asks the kernel by its own messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anywidget
+import traitlets
+from fastapi.responses import HTMLResponse
+
+from regard.explorer._interface import interface
+from regard.explorer._messages import Messages
+from regard.explorer._report import notebook_report
+from regard.explorer._work import Work
+from regard.page.notebook import fallback_html, widget_module, widget_page
+
+if TYPE_CHECKING:
+    from regard.explorer.subjects import Subject
+
+__all__ = ["ExplorerWidget"]
+
+_CHOICES = ("layer", "head", "query", "key")
+
+
+class ExplorerWidget(anywidget.AnyWidget):
+    """The explorer's page below a cell, without a server: the kernel answers its requests.
+
+    It is shown where a notebook shows widgets, as JupyterLab, Colab, VS Code and marimo do. Where
+    there is no kernel, as in an exported notebook, a report of the page is shown in its place.
+
+    Args:
+        subject: what it shows.
+
+    Example:
+        >>> import torch, regard
+        >>> from regard.explorer import ExplorerWidget, RecordingSubject
+        >>> with regard.record() as recording:
+        ...     _ = regard.attention(*torch.randn(3, 1, 2, 7, 4), mask=regard.causal())
+        >>> widget = ExplorerWidget(RecordingSubject(recording, title="a recording"))
+        >>> widget.selection
+        {'layer': None, 'head': None, 'query': None, 'key': None}
+        >>> widget.close()
+    """
+
+    selection = traitlets.Dict(
+        key_trait=traitlets.Enum(_CHOICES),
+        value_trait=traitlets.Int(allow_none=True),
+        default_value=dict.fromkeys(_CHOICES),
+        read_only=True,
+        help="What is chosen on the page: layer, head, query and key, as numbers, or None.",
+    ).tag(sync=True)
+    _esm = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject, self._work = subject, Work()
+        app = interface(subject, self._work)
+        html = widget_page()
+
+        @app.get("/", include_in_schema=False)
+        async def page() -> HTMLResponse:
+            return HTMLResponse(html)
+
+        self._messages = Messages(app, self.send)
+        self._fallback: str | None = None
+        super().__init__()
+        self.on_msg(self._receive)
+
+    @traitlets.default("_esm")
+    def _host(self) -> str:
+        return widget_module()
+
+    def close(self) -> None:
+        """Take the page out of the notebook, and end what computes for it."""
+        self._work.close()
+        self._messages.close()
+        super().close()
+
+    def _receive(self, _widget: object, content: object, _buffers: object) -> None:
+        self._messages.receive(content)
+
+    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        bundle = super()._repr_mimebundle_(**options)
+        if bundle is None:
+            return None
+        data, metadata = bundle
+        if self._fallback is None:
+            self._fallback = fallback_html(
+                self._subject.about()["title"], notebook_report(self._subject)
+            )
+        return {**data, "text/html": self._fallback}, metadata

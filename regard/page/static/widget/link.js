@@ -1,0 +1,42 @@
+/**
+ * In a notebook this stands in for ../link.js: the page has no address to be copied, and what is chosen
+ * on it is told to the notebook.
+ */
+import { currentAddress } from "../address.js";
+import { byId, settled, targetOf } from "../dom.js";
+import { get, subscribe } from "../store.js";
+import { tell, update } from "./request.js";
+
+/** What is chosen, by the numbers that Python has for it; null where all are meant, or none. @returns {WidgetSelection} */
+function selection() {
+  const { run, layer, head, average, query, key } = get().sides.first;
+  const place = run?.layers[layer];
+  return {
+    layer: place && average !== "model" ? place.index : null,
+    head: place && average === "head" ? place.heads[head] : null,
+    query,
+    key,
+  };
+}
+
+export function startLink() {
+  byId("link-menu").hidden = true;
+  byId("offline").textContent =
+    "The kernel does not answer. Where it runs a cell, this page goes on by itself after it; where it has ended, run the cell of this page again. What you see stays.";
+  const chosen = settled(250, () => {
+    const address = currentAddress();
+    if (address) tell({ address: (update == null ? "" : `?update=${update}`) + address, selection: selection() });
+  });
+  subscribe(
+    "run layer head average query key zoom colour fit sort size compare active tab update wide folded difference changes",
+    chosen,
+  );
+  // A link to the model of another update: the frame loads the page anew, for the address in its name.
+  document.addEventListener("click", (event) => {
+    const link = targetOf(event).closest('a[href^="?"], a[href^="/"]');
+    if (!link) return;
+    event.preventDefault();
+    window.name = link.getAttribute("href") ?? "";
+    location.reload();
+  });
+}
