@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 COMMAND := $(VENV)/installed-command
 TESTS := $(VENV)/installed-tests
 PEERS := $(VENV)/installed-peers
+# kvpress needs another transformers than the tests.
+KVPRESS := build/kvpress
 NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
 # The page's JavaScript is checked with what npm installs here.
 JAVASCRIPT := tools/javascript
@@ -14,7 +16,7 @@ TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family 
 the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test throttled lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon bench pictures site model card clean
+.PHONY: help demo test throttled lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress bench pictures site model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -61,6 +63,9 @@ sanitize-threads: $(TESTS)
 neon: $(TESTS) ## cross-compile the kernels for NEON and run them in an emulator
 	@$(BIN)/python tools/neon.py 40
 
+kvpress: $(KVPRESS)/installed ## compare the presses with those of kvpress, in an environment of its own
+	$(KVPRESS)/bin/python -m pytest --noconftest -W default tests/integrations/kvpress
+
 bench: $(PEERS) ## measure against peers, a quarter of an hour; keep the machine idle meanwhile
 	$(BIN)/python -m benchmarks
 
@@ -94,6 +99,11 @@ $(COMMAND): pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 $(TESTS): pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	$(BIN)/python tools/install.py test
 	@touch $(COMMAND) $@
+
+$(KVPRESS)/installed: pyproject.toml constraints-kvpress.txt $(NATIVE)
+	$(PYTHON) -m venv $(KVPRESS)
+	$(KVPRESS)/bin/python tools/install.py --constraint constraints-kvpress.txt test-kvpress
+	@touch $@
 
 $(CHECKERS): $(JAVASCRIPT)/package-lock.json
 	npm --prefix $(JAVASCRIPT) ci --no-audit --no-fund

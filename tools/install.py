@@ -1,11 +1,12 @@
 """Install this checkout with some of its extras, with a line for each package and each long step.
 
-``python tools/install.py EXTRA…``, by the Python to install into. Versions are those of
-constraints.txt. The rest of pip's output is printed where it fails.
+``python tools/install.py [--constraint FILE] EXTRA…``, by the Python to install into. Versions are
+those of the file, constraints.txt by default. The rest of pip's output is printed where it fails.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -22,10 +23,10 @@ _STEP = re.compile(r"\s*(?P<what>Building \S+ for \S+|Installing build dependenc
 _ALL = re.compile(r"Installing collected packages: (?P<names>.*)")
 
 
-def main(*extras: str) -> int:
+def main(*extras: str, constraint: str = "constraints.txt") -> int:
     """Install, and hand on pip's exit status."""
     command = [sys.executable, "-u", "-m", "pip", "install", "--progress-bar", "off"]
-    command += ["--disable-pip-version-check", "--constraint", "constraints.txt"]
+    command += ["--disable-pip-version-check", "--constraint", constraint]
     command += ["--editable", f".[{','.join(extras)}]"]
     output: list[str] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
@@ -65,4 +66,8 @@ def progress_of(line: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--constraint", default="constraints.txt")
+    parser.add_argument("extras", nargs="+")
+    given = parser.parse_args()
+    sys.exit(main(*given.extras, constraint=given.constraint))
