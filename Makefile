@@ -21,8 +21,8 @@ the well." They listened. Back came the same words, "There is a family of hedgeh
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(COMMAND) ## show what each token of a text attends to, and write regard.html
-	$(BIN)/regard explain --html regard.html $(TEXT)
+demo: $(COMMAND) ## show what each token of a text attends to, and write regard.html, in which the model runs
+	$(BIN)/regard explain --html regard.html --live $(TEXT)
 
 # A process a core, each with one thread: they do not wait for each other.
 test: lint ## lint, check types, run all tests, then the kernels under sanitizers

@@ -18,7 +18,7 @@ from regard.cli.model import (
     open_model,
     read,
 )
-from regard.cli.subject import write_report
+from regard.cli.subject import Live, write_report
 from regard.cli.text import read_text
 from regard.explorer import ModelSubject
 from regard.explorer.example import EXAMPLE
@@ -52,6 +52,7 @@ def explain(
     ] = None,
     device: Device = "cpu",
     *,
+    live: Live = False,
     fetch: Fetch = False,
 ) -> None:
     """Show what each token of a text attends to.
@@ -69,6 +70,8 @@ def explain(
     """
     if (layer is None) != (head is None):
         raise MisuseError("--layer and --head go together: give both, or neither")
+    if live and html is None:
+        raise MisuseError("--live is of the page that --html FILE writes: give both, or neither")
     place = device_of(device)
     content = read_text(text, file)
     network, tokenizer = open_model(model, fetch=fetch, device=place)
@@ -103,7 +106,7 @@ def explain(
             network, tokenizer, title=f"{model or SHIPPED}", ids=ids, notes=notes[1:]
         )
         start_view = f"l={start.layer}&h={start.head}&q={query}"
-        report_line = write_report(subject, html, option="--html FILE", start=start_view)
+        report_line = write_report(subject, html, option="--html FILE", start=start_view, live=live)
 
     console = Console(highlight=False)
     for note in notes:

@@ -7,7 +7,7 @@ import typer
 
 from regard.cli.device import Device
 from regard.cli.model import Fetch, Model
-from regard.cli.subject import Shown, one_name, subject_of, write_report
+from regard.cli.subject import Live, Shown, one_name, subject_of, write_report
 from regard.cli.text import read_text
 
 __all__ = ["report"]
@@ -25,16 +25,21 @@ def report(
     model: Model = None,
     device: Device = "cpu",
     *,
+    live: Live = False,
     fetch: Fetch = False,
 ) -> None:
     """Write the explorer's page as one HTML file that opens offline.
 
     Every weight is recomputed in the page, which says how exactly.
 
+    With --live the model runs in it: type other texts, generate, switch heads off.
+
     Examples:
     regard report --text "The cat sat on the mat. The cat sat"
 
     regard report runs/mine --file notes.txt --out notes.html
+
+    regard report --live --out live.html
     """
     subject = subject_of(one_name(shown, model), read_text(text, file), fetch=fetch, device=device)
-    typer.echo(write_report(subject, out, option="--out FILE"))
+    typer.echo(write_report(subject, out, option="--out FILE", live=live))

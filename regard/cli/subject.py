@@ -19,13 +19,21 @@ from regard.record import load as load_recording
 if TYPE_CHECKING:
     from regard.explorer.subjects import Subject
 
-__all__ = ["Shown", "one_name", "subject_of", "write_report"]
+__all__ = ["Live", "Shown", "one_name", "subject_of", "write_report"]
 
 Shown = Annotated[
     str | None,
     typer.Argument(
         help="Folder of a recording; or a model, as --model names it.",
         metavar="[RECORDING_DIR | MODEL]",
+    ),
+]
+
+Live = Annotated[
+    bool,
+    typer.Option(
+        "--live",
+        help="Put the model into the page, where it runs over any text; of at most 12 MB.",
     ),
 ]
 
@@ -75,7 +83,9 @@ def _title(name: str | None, folder: Path | None) -> str:
     return folder.name if folder == Path(name) else name
 
 
-def write_report(subject: Subject, path: Path, *, option: str, start: str = "") -> str:
+def write_report(
+    subject: Subject, path: Path, *, option: str, start: str = "", live: bool = False
+) -> str:
     """Write a report, and say where it is.
 
     Args:
@@ -83,12 +93,13 @@ def write_report(subject: Subject, path: Path, *, option: str, start: str = "") 
         path: the file.
         option: the option that named it, for the cure.
         start: what the page opens with; see `regard.explorer.report`.
+        live: whether the model is in it; likewise.
 
     Raises:
         MisuseError: it can't be computed or written.
     """
     try:
-        size = report(subject, path, start=start)
+        size = report(subject, path, start=start, live=live)
     except FileExistsError as error:
         raise MisuseError(f"{error}; choose another {option}") from None
     except OSError as error:
@@ -97,7 +108,8 @@ def write_report(subject: Subject, path: Path, *, option: str, start: str = "") 
         ) from None
     except (ExplorerError, RecordError) as error:
         raise MisuseError(str(error)) from error
-    return f"{path}: {size / 1e6:.2f} MB, opens offline in a browser"
+    runs = "; the model runs in it, over any text" if live else ""
+    return f"{path}: {size / 1e6:.2f} MB, opens offline in a browser{runs}"
 
 
 def _is_recording(folder: Path) -> bool:

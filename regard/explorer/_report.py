@@ -6,15 +6,19 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 from regard._files import replace_file
 from regard.explorer._errors import ExplorerError
-from regard.explorer.subjects import RecordingSubject
+from regard.explorer._live import live_html
+from regard.explorer.subjects import ModelSubject, RecordingSubject
 from regard.page.report import SIZE, ReportRun, objection, report_page
 from regard.record import RecordError, Recording
 
 if TYPE_CHECKING:
     from regard.explorer._run import Run
     from regard.explorer.subjects import Subject
+    from regard.gpt import GPT, Tokenizer
     from regard.problem import Problem
 
 __all__ = ["LARGEST", "notebook_report", "report", "report_html"]
@@ -28,38 +32,78 @@ _NOTEBOOK_WEIGHTS = 2**22
 
 
 def report(
-    shown: Recording | Subject,
+    shown: Recording | GPT | Subject,
     path: str | os.PathLike[str],
     *,
-    title: str = "recording",
+    title: str | None = None,
     start: str = "",
+    live: bool = False,
+    tokenizer: Tokenizer | None = None,
+    text: str | None = None,
 ) -> int:
     """Write the explorer's page as one HTML file that opens offline, without a server.
 
     The file holds queries, keys and log-sum-exps, kept in few bits, and values where they are
     known; the page recomputes every weight from them and says how far off it may be.
 
+    A live report holds the model itself, which runs in the page: over any text, one token after the
+    other, and with its attention changed.
+
     Args:
-        shown: a recording, or what the explorer shows.
+        shown: a recording; a model of `regard.gpt`; or what the explorer shows.
         path: the file; one that is there is replaced.
-        title: what the page calls a recording.
+        title: what the page calls a recording or a model.
         start: what the page opens with, as the address of an explorer's page says it after ``#``.
+        live: whether the file holds the model, its weights in half precision where that holds them
+            exactly; of at most 12 MB.
+        tokenizer: of a model, its own.
+        text: of a model, what it reads first; None is an example.
 
     Returns:
         The bytes written.
 
     Raises:
         ExplorerError: for masks and biases that are no intervals, numbers that are none, and what
-            is too long for a file.
+            is too long for a file; live, for a recording, a tokenizer that a page can't stand in
+            for, and a model that is too large.
+        TypeError: a model comes without its tokenizer, or something else with one.
         OSError: if the file can't be written, or is a folder, a pipe or the like.
+
+    Example:
+        >>> import os, tempfile, regard
+        >>> from regard.gpt import load
+        >>> model, tokenizer = load()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = os.path.join(folder, "cat.html")
+        ...     size = regard.report(model, file, tokenizer=tokenizer, text="The cat", live=True)
+        >>> size < 12_000_000
+        True
     """
-    subject = RecordingSubject(shown, title=title) if isinstance(shown, Recording) else shown
+    subject = _subject_of(shown, title, tokenizer, text)
     target = Path(path)
     if target.exists() and not target.is_file():  # such as /dev/stdout, which no file must replace
         raise FileExistsError(f"{path} exists and is no regular file")
-    data = report_html(subject, start=start).encode()
+    page = live_html(subject, start=start) if live else report_html(subject, start=start)
+    data = page.encode()
     replace_file(target, data)
     return len(data)
+
+
+def _subject_of(
+    shown: Recording | GPT | Subject,
+    title: str | None,
+    tokenizer: Tokenizer | None,
+    text: str | None,
+) -> Subject:
+    if isinstance(shown, nn.Module):
+        if tokenizer is None:
+            raise TypeError("a model is reported with its tokenizer; give tokenizer=...")
+        return ModelSubject(shown, tokenizer, title=title or "model", text=text)
+    if tokenizer is not None or text is not None:
+        raise TypeError(f"tokenizer and text go with a model; this is a {type(shown).__name__}")
+    if isinstance(shown, Recording):
+        return RecordingSubject(shown, title=title or "recording")
+    return shown
 
 
 def report_html(subject: Subject, *, start: str = "") -> str:

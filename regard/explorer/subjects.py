@@ -106,6 +106,10 @@ class ModelSubject:
             **({} if self.training is None else {"training": len(self.training.steps)}),
         }
 
+    def first(self) -> tuple[GPT, Tokenizer, Run, list[int]]:
+        """The model and its tokenizer, and the text that was open at first, with its ids."""
+        return self._model, self._tokenizer, *self._runs[self._first]
+
     def at(self, update: int) -> ModelSubject:
         """The model as it was at an update of its training; the last two stay open.
 

@@ -72,17 +72,20 @@ def linked_page() -> str:
     return static("index.html").replace("</head>", f"{links}</head>")
 
 
-def whole_page(kind: str, *, instead: Mapping[str, str], data: str = "") -> str:
+def whole_page(
+    kind: str, *, instead: Mapping[str, str], data: str = "", worker: bool = False
+) -> str:
     """Give the page with its style and script inside it; it may reach nothing outside.
 
     Args:
         kind: the class of its body.
         instead: names of modules, and of those that stand in for them.
         data: script elements that no browser runs.
+        worker: whether the page may start a worker from a text that it holds.
     """
     style = "".join(static(name) for name in _STYLES)
     code = script("main.js", instead=instead)
-    meta = html.escape(policy([style], [code]))
+    meta = html.escape(policy([style], [code], worker=worker))
     head = f'<meta http-equiv="Content-Security-Policy" content="{meta}">\n<style>{style}</style>\n'
     page = _LINKED.sub("", static("index.html"))
     page = page.replace("<body>", f'<body class="{kind}">')
@@ -121,11 +124,15 @@ def deflated(parts: Iterable[bytes]) -> str:
     return b85encode(data).decode().replace("<", ".")
 
 
-def policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
-    """Allow nothing from outside, and inside nothing but these very texts."""
+def policy(styles: Sequence[str], scripts: Sequence[str], *, worker: bool = False) -> str:
+    """Allow nothing from outside, and inside nothing but these very texts.
+
+    A worker is made from a text of the page: no hash can name it, but nothing else is allowed.
+    """
     return (
         f"default-src 'none'; img-src data: blob:; style-src {_hashes(styles)}; "
         f"script-src {_hashes(scripts)}; base-uri 'none'; form-action 'none'"
+        f"{'; worker-src blob:' if worker else ''}"
     )
 
 

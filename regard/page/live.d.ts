@@ -37,3 +37,22 @@ type Intervention =
   | (Where & { kind: "temper"; by: number })
   /** The weights of each query, `keys` of them. */
   | (Where & { kind: "patch"; weights: Float32Array; keys: number });
+
+/** What a worker starts from: the model as JSON, its weights as text, and the text that is open at first. */
+interface LiveStart {
+  model: string;
+  numbers: string;
+  title: string;
+  first: { ids: number[]; notes: string[] };
+}
+/** A question of the page. */
+interface LiveQuestion {
+  id: number;
+  name: string;
+  given: unknown[];
+}
+/** What a worker is to its own code. */
+interface WorkerScope {
+  onmessage: (event: { data: { start: LiveStart } | { cancel: number } | LiveQuestion }) => void;
+  postMessage(message: unknown, transfer: Transferable[]): void;
+}

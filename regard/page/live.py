@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from regard.page.bundle import deflated
+from regard.page.bundle import deflated, embedded, script, whole_page
 
 if TYPE_CHECKING:
     from regard.gpt import GPT, Tokenizer
 
-__all__ = ["objection_to_tokenizer", "pack_model"]
+__all__ = ["live_page", "objection_to_tokenizer", "pack_model"]
+
+_STAND_INS = {"api.js": "live/api.js"}
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 """From the narrowest, as far as a page can read them."""
@@ -38,6 +40,34 @@ _OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     },
 }
 _ADDED = ("single_word", "lstrip", "rstrip")
+
+
+def live_page(
+    model: GPT,
+    tokenizer: Tokenizer,
+    about: dict[str, Any],
+    ids: Sequence[int],
+    notes: Sequence[str] = (),
+) -> str:
+    """Write the page with a model in it, which runs over any text in the browser.
+
+    Args:
+        model: the model.
+        tokenizer: its own; `objection_to_tokenizer` has none to it.
+        about: what it shows, as the server describes it.
+        ids: the text that is open at first.
+        notes: what to say of it.
+    """
+    description, numbers = pack_model(model, tokenizer)
+    first = {"ids": list(ids), "notes": list(notes)}
+    opening = embedded({"about": about, "first": first})
+    data = (
+        f'<script type="application/json" id="report">{opening}</script>\n'
+        f'<script type="application/json" id="model">{embedded(description)}</script>\n'
+        f'<script type="text/plain" id="numbers">{numbers}</script>\n'
+        f'<script type="text/plain" id="worker">{script("live/worker.js")}</script>\n'
+    )
+    return whole_page("live", instead=_STAND_INS, data=data, worker=True)
 
 
 def objection_to_tokenizer(tokenizer: Tokenizer) -> str | None:

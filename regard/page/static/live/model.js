@@ -22,7 +22,7 @@ const ROWS = 64; // tokens that go through all layers before the caller has its 
  * @returns {Generator<void, Float32Array>} (T, E)
  */
 export function* run(model, ids, cache, changes = []) {
-  const { config, weights } = model;
+  const { config } = model;
   // A mean over the rows of a call needs all of them.
   const together = changes.some((change) => change.kind === "ablate" && change.by === "mean") ? ids.length : ROWS;
   const result = new Float32Array(ids.length * config.dim);
@@ -35,11 +35,15 @@ export function* run(model, ids, cache, changes = []) {
       x = block(model, layer, x, some.length, rotation, cache, changes);
     }
     cache.length += some.length;
-    result.set(norm(config, x, weights, "ln_f"), start * config.dim);
+    result.set(normed(model, x), start * config.dim);
     yield;
   }
   return result;
 }
+
+/** The stream after the last norm. */
+export const normed = (/** @type {GPT} */ { config, weights }, /** @type {Float32Array} */ x) =>
+  norm(config, x, weights, "ln_f");
 
 /** Logits (rows, V) of rows of the stream: the embedding again, transposed. Mirrors the end of `GPT.forward`. */
 export const logitsOf = (/** @type {GPT} */ { weights }, /** @type {Float32Array} */ x, /** @type {number} */ rows) =>

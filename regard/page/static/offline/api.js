@@ -53,12 +53,6 @@ function known(/** @type {string} */ run) {
   return packed;
 }
 
-const numbers = (/** @type {ArrayLike<number>} */ values) => ({
-  values: Float32Array.from(values),
-  rows: 0,
-  columns: 0,
-  heads: 0,
-});
 const refuse = async () => {
   throw new ServerError("A report holds what was written into it; regard explore reads other texts.");
 };
@@ -95,19 +89,13 @@ export const map = async (run, place, { queries, keys, block }, view) => {
 };
 
 /** @type {Api["row"]} */
-export const row = async (run, place, query) => numbers(attention.row(await chosen(run, place), query));
+export const row = async (run, place, query) => attention.floats(attention.row(await chosen(run, place), query));
 
 /** @type {Api["column"]} */
-export const column = async (run, place, key) => numbers(attention.column(await chosen(run, place), key));
+export const column = async (run, place, key) => attention.floats(attention.column(await chosen(run, place), key));
 
 /** @type {Api["cell"]} */
-export const cell = async (run, place, query, key) => {
-  const all = await chosen(run, place);
-  const shared = { weight: attention.weight(all, query, key), visible: attention.seen(all, query, key) };
-  if (all.length > 1) return { ...shared, score: null, logsumexp: null }; // a mean has none
-  const { masked } = attention.stepsOf(all[0], query, key);
-  return { ...shared, score: shared.visible ? masked : null, logsumexp: all[0].logsumexp[query] };
-};
+export const cell = async (run, place, query, key) => attention.cell(await chosen(run, place), query, key);
 
 /** @type {Api["readouts"]} */
 export const readouts = async (run, place, view) => {

@@ -2,10 +2,12 @@
  * Attention from queries, keys and log-sum-exps: any weight of a pattern that is written down
  * nowhere. What takes long is a generator that pauses after every row, so that it can be left.
  *
+ * @typedef {Float32Array|Float64Array} Numbers
  * @typedef {{length: number, dim: number, scale: number, softcap: number|null, alibi: number|null,
  *   sink: boolean, positions: ArrayLike<number>, start: ArrayLike<number>, stop: ArrayLike<number>,
- *   query: Float64Array, key: Float64Array, logsumexp: Float64Array,
- *   value: Float64Array|null, valueDim: number}} Head
+ *   cuts: Zone[], query: Numbers, key: Numbers, logsumexp: Float64Array,
+ *   value: Numbers|null, valueDim: number}} Head
+ * Of the keys from start to stop a query sees those that are cut from it nowhere.
  */
 import { READOUTS } from "../quantities.js";
 
@@ -17,8 +19,18 @@ export function product(head, /** @type {number} */ query, /** @type {number} */
   return sum;
 }
 
-const visible = (/** @type {Head} */ head, /** @type {number} */ query, /** @type {number} */ key) =>
-  key >= head.start[query] && key < head.stop[query];
+export const visible = (/** @type {Head} */ head, /** @type {number} */ query, /** @type {number} */ key) =>
+  key >= head.start[query] && key < head.stop[query] && !(head.cuts.length && isCut(head, query, key));
+
+const isCut = (/** @type {Head} */ { cuts }, /** @type {number} */ query, /** @type {number} */ key) =>
+  cuts.some(({ queries, keys }) => query >= queries[0] && query < queries[1] && key >= keys[0] && key < keys[1]);
+
+/** How many keys a query sees. */
+export function countVisible(/** @type {Head} */ head, /** @type {number} */ query) {
+  let count = 0;
+  for (let key = head.start[query]; key < head.stop[query]; key++) if (visible(head, query, key)) count++;
+  return count;
+}
 
 /** The steps from the product on, by name, in the order of the computation. */
 export function stepsOf(/** @type {Head} */ head, /** @type {number} */ query, /** @type {number} */ key) {
@@ -55,11 +67,12 @@ export const seen = (/** @type {Head[]} */ heads, /** @type {number} */ query, /
  * A query's weights on the keys of a range, in `row`.
  * @param {Head[]} heads @param {number} query @param {Span} range @param {Float64Array} row
  */
-function fill(heads, query, [first, stop], row) {
+export function fill(heads, query, [first, stop], row) {
   row.fill(0);
   for (const head of heads) {
     const end = Math.min(stop, head.stop[query]);
     for (let key = Math.max(first, head.start[query]); key < end; key++) {
+      if (head.cuts.length && isCut(head, query, key)) continue;
       row[key - first] += Math.exp(score(head, query, key) - head.logsumexp[query]);
     }
   }
@@ -74,6 +87,22 @@ export const row = (/** @type {Head[]} */ heads, /** @type {number} */ query) =>
 /** What attends to a key. */
 export const column = (/** @type {Head[]} */ heads, /** @type {number} */ key) =>
   Float64Array.from({ length: heads[0].length }, (_, query) => weight(heads, query, key));
+
+/** Numbers in bulk, as the server sends those that have no rows and columns. */
+export const floats = (/** @type {ArrayLike<number>} */ values) => ({
+  values: Float32Array.from(values),
+  rows: 0,
+  columns: 0,
+  heads: 0,
+});
+
+/** One weight and what it comes from; a mean has neither score nor log-sum-exp. */
+export function cell(/** @type {Head[]} */ heads, /** @type {number} */ query, /** @type {number} */ key) {
+  const shared = { weight: weight(heads, query, key), visible: seen(heads, query, key) };
+  if (heads.length > 1) return { ...shared, score: null, logsumexp: null };
+  const { masked } = stepsOf(heads[0], query, key);
+  return { ...shared, score: shared.visible ? masked : null, logsumexp: heads[0].logsumexp[query] };
+}
 
 /**
  * A window averaged down to cells of block × block weights, or of those that lie in the window.
@@ -163,7 +192,7 @@ export function* readouts(/** @type {Head[]} */ heads) {
   return { values: Float32Array.from(READOUTS.flatMap((name) => [...along[name]])), rows: 0, columns: 0, heads: 0 };
 }
 
-const vector = (/** @type {Float64Array} */ numbers, /** @type {number} */ at, /** @type {number} */ dim) =>
+const vector = (/** @type {Numbers} */ numbers, /** @type {number} */ at, /** @type {number} */ dim) =>
   Array.from(numbers.subarray(at * dim, (at + 1) * dim));
 
 /**
@@ -177,7 +206,7 @@ export function walk(head, query, { first = 0, count = 24, picked } = {}) {
   const order = Array.from(weights.keys()).sort(
     (a, b) => Number(hidden(a)) - Number(hidden(b)) || weights[b] - weights[a] || a - b,
   );
-  const many = Math.max(0, head.stop[query] - head.start[query]);
+  const many = countVisible(head, query);
   const entry = (/** @type {number} */ rank) => {
     const position = order[rank];
     const steps = stepsOf(head, query, position);
@@ -212,7 +241,7 @@ export function walk(head, query, { first = 0, count = 24, picked } = {}) {
   };
 }
 
-function context(/** @type {Head} */ head, /** @type {Float64Array} */ value, /** @type {Float64Array} */ weights) {
+function context(/** @type {Head} */ head, /** @type {Numbers} */ value, /** @type {Float64Array} */ weights) {
   /** @type {number[]} */
   const sums = new Array(head.valueDim).fill(0);
   weights.forEach((share, key) => {

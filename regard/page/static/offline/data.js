@@ -63,6 +63,7 @@ function unpack(bytes, { description, rows }, head) {
     positions: count,
     start: rows[head.rows]?.start ?? new Array(length).fill(0),
     stop: rows[head.rows]?.stop ?? count.map((query) => query + 1), // causal
+    cuts: [],
     query: matrix(bytes, head.query, length),
     key: matrix(bytes, head.key, length),
     logsumexp: whole(bytes, head.logsumexp.at, length).map((number) => number * head.logsumexp.step),

@@ -1,0 +1,104 @@
+/**
+ * In a live report this stands in for ../api.js: `Api` of types.d.ts, answered by a worker in which the model runs.
+ * One view asks for one thing at a time, and a newer question ends the older.
+ */
+import { Replaced, ServerError } from "../errors.js";
+
+const text = (/** @type {string} */ name) => document.getElementById(name)?.textContent ?? "";
+
+/** @typedef {{resolve: (value: any) => void, reject: (error: Error) => void, each: (line: any) => void}} Waiting */
+
+/** @type {Map<number, Waiting>} */
+const waiting = new Map();
+/** @type {Map<string, number>} */
+const asking = new Map();
+let count = 0;
+
+/** @type {{about: About, first: {ids: number[], notes: string[]}}} */
+const report = JSON.parse(text("report"));
+const worker = new Worker(URL.createObjectURL(new Blob([text("worker")], { type: "text/javascript" })));
+/** @type {LiveStart} */
+const start = { model: text("model"), numbers: text("numbers"), title: report.about.title, first: report.first };
+worker.postMessage({ start });
+
+worker.onmessage = ({ data: { id, line, value, error, status } }) => {
+  const one = waiting.get(id);
+  if (!one) return; // nobody waits for it any more
+  if (line !== undefined) return one.each(line);
+  waiting.delete(id);
+  if (error === undefined) one.resolve(value);
+  else one.reject(new ServerError(error, { status }));
+};
+worker.onerror = ({ message }) => {
+  for (const { reject } of waiting.values())
+    reject(new ServerError(`The model does not run in this browser: ${message}`));
+  waiting.clear();
+};
+
+/**
+ * @param {string} name @param {unknown[]} given
+ * @param {{view?: string, each?: (line: any) => void, signal?: AbortSignal}} [options]
+ * @returns {Promise<any>}
+ */
+function ask(name, given, { view, each = () => {}, signal } = {}) {
+  const id = ++count;
+  if (view) {
+    leave(asking.get(view));
+    asking.set(view, id);
+  }
+  signal?.addEventListener("abort", () => leave(id));
+  return new Promise((resolve, reject) => {
+    waiting.set(id, { resolve, reject, each });
+    worker.postMessage({ id, name, given });
+  });
+}
+
+/** Ends a question that nobody waits for any more. */
+function leave(/** @type {number|undefined} */ id) {
+  const one = id === undefined ? undefined : waiting.get(id);
+  if (id === undefined || !one) return;
+  waiting.delete(id);
+  worker.postMessage({ cancel: id });
+  one.reject(new Replaced());
+}
+
+const nothingTrained = async () => {
+  throw new ServerError("A report holds no history of training; regard explore shows it.");
+};
+
+export const onOffline = () => {};
+export const update = null;
+/** @type {Api["health"]} */
+export const health = async () => ({ ok: true });
+/** @type {Api["about"]} */
+export const about = async () => report.about;
+/** @type {Api["open"]} */
+export const open = (content, view) => ask("open", [content], { view });
+/** @type {Api["fetchRun"]} */
+export const fetchRun = (run, view) => ask("fetchRun", [run], { view });
+/** @type {Api["append"]} */
+export const append = (run, token, view) => ask("append", [run, token], { view });
+/** @type {Api["change"]} */
+export const change = (run, changes, view) => ask("change", [run, changes], { view });
+/** @type {Api["generate"]} */
+export const generate = (run, options, each, signal) => ask("generate", [run, options], { each, signal });
+/** @type {Api["heads"]} */
+export const heads = (run, each, view) => ask("heads", [run], { each, view });
+/** @type {Api["effects"]} */
+export const effects = (run, over, each, signal) => ask("effects", [run, over], { each, signal });
+/** @type {Api["thumbnails"]} */
+export const thumbnails = (run, layer, size, view) => ask("thumbnails", [run, layer, size], { view });
+/** @type {Api["map"]} */
+export const map = (run, place, window, view) => ask("map", [run, place, window], { view });
+/** @type {Api["row"]} */
+export const row = (run, place, query, view) => ask("row", [run, place, query], { view });
+/** @type {Api["column"]} */
+export const column = (run, place, key, view) => ask("column", [run, place, key], { view });
+/** @type {Api["cell"]} */
+export const cell = (run, place, query, key, view) => ask("cell", [run, place, query, key], { view });
+/** @type {Api["readouts"]} */
+export const readouts = (run, place, view) => ask("readouts", [run, place], { view });
+/** @type {Api["steps"]} */
+export const steps = (run, place, query, keys, view) => ask("steps", [run, place, query, keys], { view });
+export const training = nothingTrained;
+export const trained = nothingTrained;

@@ -1,0 +1,241 @@
+/** A model and the texts that are open under it; mirrors `regard.explorer.subjects.ModelSubject`. */
+import { ServerError } from "../errors.js";
+import { Cache } from "./cache.js";
+import { interventionsOf } from "./changes.js";
+import { startOf } from "./config.js";
+import { overHeads, overKeys } from "./effects.js";
+import { headOf } from "./heads.js";
+import { readable, visible } from "./labels.js";
+import { logitsOf, run, softmax } from "./model.js";
+import { figuresOf } from "./roles.js";
+import { anySeed, draw } from "./sampling.js";
+import { talliesOf } from "./tallies.js";
+
+/**
+ * A run over a text; mirrors `regard.explorer._run.Run`.
+ * @typedef {{name: string, ids: number[], notes: string[], cache: Cache, changes: Intervention[],
+ *   logits: Float32Array, probabilities: Float64Array, plain: LiveRun|null, measured: Map<string, object>,
+ *   heads: Map<string, import("../offline/attention.js").Head>}} LiveRun
+ */
+
+const LIKELIEST = 10;
+const CHARACTERS = 200_000;
+const GENERATED = 500; // most tokens that are generated at a time
+const KEPT = 16; // runs that stay open
+
+export class Subject {
+  /** @param {import("./model.js").GPT} model @param {import("./tokenizer.js").Tokenizer} tokenizer @param {string} title */
+  constructor(model, tokenizer, title) {
+    this.model = model;
+    this.tokenizer = tokenizer;
+    this.title = title;
+    /** @type {Map<string, LiveRun>} by what they are runs of, the last used last */
+    this.runs = new Map();
+    this.count = 0;
+    /** @type {string|null} */
+    this.first = null;
+  }
+
+  /** An open run, by its name. */
+  run(/** @type {string} */ name) {
+    for (const [key, one] of this.runs) {
+      if (one.name !== name) continue;
+      this.runs.delete(key); // what is used stays open longest
+      this.runs.set(key, one);
+      return one;
+    }
+    throw new ServerError("This text is not open any more; open it again.", { status: 404 });
+  }
+
+  /** Runs the model over a text. @returns {Generator<void, LiveRun>} */
+  *read(/** @type {string} */ text) {
+    if (!text) throw new ServerError("The text is empty; give at least one character.");
+    if (text.length > CHARACTERS)
+      throw new ServerError(
+        `The text has ${text.length.toLocaleString("en")} characters; at most ${CHARACTERS.toLocaleString("en")} are taken at a time.`,
+      );
+    const ids = this.tokenizer.encode(text);
+    const { context } = this.model.config;
+    const note = `the text has ${ids.length.toLocaleString("en")} tokens; these are the first ${context}, the model's context`;
+    return yield* this.open(ids.slice(0, context), ids.length > context ? [note] : []);
+  }
+
+  /** Runs over the same tokens and one more. @returns {Generator<void, LiveRun>} */
+  *append(/** @type {LiveRun} */ { ids }, /** @type {number} */ token) {
+    const { vocab_size: V } = this.model.config;
+    if (!(token >= 0 && token < V)) throw new ServerError(`Token ${token} is not one of 0 … ${V - 1}.`);
+    return yield* this.openLast([...ids, token]);
+  }
+
+  /** Runs over the same tokens with some attention changed. @returns {Generator<void, LiveRun>} */
+  *change(/** @type {LiveRun} */ plain, /** @type {Change[]} */ changes) {
+    if (plain.plain) throw new ServerError("This run is changed already; change the text as it is.");
+    const stated = interventionsOf(changes, this.model.config, plain.ids.length);
+    return yield* this.open(plain.ids, plain.notes, stated, plain);
+  }
+
+  /**
+   * Draws tokens one by one, a line each, and at last the run over all of them. Past the context the oldest quarter is
+   * dropped and the rest read again, as `IncrementalDecoder` does.
+   * @param {LiveRun} from @param {{tokens: number, temperature: number, seed: number|null}} options
+   */
+  *generate(from, { tokens, temperature, seed }) {
+    if (!(tokens >= 1 && tokens <= GENERATED))
+      throw new ServerError(`tokens is ${tokens}; 1 … ${GENERATED} are drawn at a time.`);
+    const { model } = this;
+    const { config } = model;
+    const sampling = { temperature, seed: seed == null ? anySeed() : BigInt(seed) };
+    const { ids: given, cache: read, logits: known } = from.plain ?? from;
+    const ids = [...given];
+    let [start, cache, logits] = [0, read.branch(config, given.length, config.context), known];
+    for (let step = 0; step < tokens; step++) {
+      const token = draw(logits, sampling, step, ids);
+      ids.push(token);
+      const [piece] = this.tokenizer.tokens([token]);
+      yield { token, text: readable(piece), label: visible(piece) };
+      if (step + 1 === tokens) break;
+      if (ids.length - start > config.context) {
+        start += Math.max(1, Math.floor(config.context / 4));
+        cache = new Cache(config, config.context);
+      }
+      logits = yield* this.logitsAfter(cache, ids.slice(start + cache.length), []);
+    }
+    yield { run: this.describe(yield* this.openLast(ids)) };
+  }
+
+  /** The last tokens that the context holds. @returns {Generator<void, LiveRun>} */
+  *openLast(/** @type {number[]} */ ids) {
+    const { context } = this.model.config;
+    const note = `the context is full: these are the last ${context} tokens`;
+    return yield* this.open(ids.slice(-context), ids.length > context ? [note] : []);
+  }
+
+  /**
+   * Opens a run, which may be open already.
+   * @param {number[]} ids @param {string[]} notes @param {Intervention[]} changes @param {LiveRun|null} plain
+   * @returns {Generator<void, LiveRun>}
+   */
+  *open(ids, notes, changes = [], plain = null) {
+    const key = JSON.stringify([ids, changes]);
+    const known = this.runs.get(key);
+    if (known) return this.run(known.name);
+    const cache = plain ? new Cache(this.model.config, ids.length) : this.prefixOf(ids);
+    const logits = yield* this.logitsAfter(cache, ids.slice(cache.length), changes);
+    const probabilities = softmax(logits);
+    if (probabilities.some(Number.isNaN))
+      throw new ServerError("The model's logits are no numbers; its weights are damaged.");
+    const name = `${++this.count}`;
+    this.first ??= name;
+    const fresh = { name, ids, notes, cache, changes, logits, probabilities, plain };
+    this.runs.set(key, { ...fresh, measured: new Map(), heads: new Map() });
+    const rest = [...this.runs].filter(([, one]) => one.name !== this.first);
+    for (const [old] of rest.slice(0, -KEPT)) this.runs.delete(old);
+    return this.run(name);
+  }
+
+  /** The cache of the open run that begins as this text does, as far as that goes; the last token is always read. */
+  prefixOf(/** @type {number[]} */ ids) {
+    const { config } = this.model;
+    let [length, best] = [0, new Cache(config, ids.length)];
+    for (const { ids: other, cache, plain } of this.runs.values()) {
+      if (plain) continue;
+      const differs = ids.findIndex((id, place) => id !== other[place]);
+      const shared = Math.min(differs < 0 ? ids.length : differs, ids.length - 1);
+      if (shared > length) [length, best] = [shared, cache];
+    }
+    return length ? best.branch(config, length, ids.length) : best;
+  }
+
+  /**
+   * The logits after the last of some tokens that are appended to a cache.
+   * @param {Cache} cache @param {number[]} ids @param {Intervention[]} changes
+   */
+  *logitsAfter(cache, ids, changes = []) {
+    const x = yield* run(this.model, ids, cache, changes);
+    return logitsOf(this.model, x.subarray(-this.model.config.dim), 1);
+  }
+
+  /** What the page shows first of a run; mirrors `Run.describe`. @returns {Run} */
+  describe(/** @type {LiveRun} */ one) {
+    const { config } = this.model;
+    const { length } = one.ids;
+    const pieces = this.tokenizer.tokens(one.ids);
+    const layers = Array.from({ length: config.layers }, (_, index) => index);
+    const causal = layers.every((layer) => startOf(config, layer, length - 1) === 0);
+    return {
+      id: one.name,
+      title: this.title,
+      text: this.tokenizer.decode(one.ids),
+      tokens: pieces.map((piece) => ({ text: readable(piece), label: visible(piece) })),
+      length,
+      causal,
+      layers: layers.map((index) => ({
+        index,
+        name: `h.${index}.attn`,
+        heads: Array.from({ length: config.heads }, (_, head) => head),
+      })),
+      next: this.following(one),
+      notes: one.notes,
+      labels: [],
+      letters: 0,
+    };
+  }
+
+  /** The likeliest next tokens; of a changed run also what was likely before, so that both stand beside each other. */
+  following(/** @type {LiveRun} */ { probabilities, plain }) {
+    const before = plain?.probabilities;
+    const most = before ? probabilities.map((share, token) => Math.max(share, before[token])) : probabilities;
+    const top = [...most.keys()].sort((a, b) => most[b] - most[a] || a - b).slice(0, LIKELIEST);
+    const pieces = this.tokenizer.tokens(top);
+    return top.map((token, place) => ({
+      token,
+      text: readable(pieces[place]),
+      label: visible(pieces[place]),
+      probability: probabilities[token],
+      ...(before && { before: before[token] }),
+    }));
+  }
+
+  /** One head of a run. */
+  head(/** @type {LiveRun} */ one, /** @type {number} */ layer, /** @type {number} */ head) {
+    const key = `${layer}/${head}`;
+    const made = one.heads.get(key) ?? headOf(this.model.config, one.cache, one.changes, layer, head);
+    one.heads.set(key, made);
+    return made;
+  }
+
+  /** The scores of all heads, a line a layer; mirrors `Run.scores`. */
+  *scores(/** @type {LiveRun} */ one) {
+    const { layers, heads } = this.model.config;
+    const pieces = this.tokenizer.tokens(one.ids);
+    const numbers = new Map([...new Set(pieces)].sort().map((piece, number) => [piece, number]));
+    const ids = pieces.map((piece) => /** @type {number} */ (numbers.get(piece)));
+    for (let layer = 0; layer < layers; layer++) {
+      const figures = [];
+      for (let head = 0; head < heads; head++) {
+        const tallies = ids.length > 1 ? yield* talliesOf(this.head(one, layer, head), ids) : {};
+        figures.push(figuresOf(head, tallies));
+      }
+      yield { layer, heads: figures };
+    }
+  }
+
+  /**
+   * What the likeliest next token rests on: how far that is, a line each, then the effects. What was measured is kept.
+   * @param {LiveRun} one @param {"heads"|"keys"} over
+   * @returns {Generator<unknown, void>}
+   */
+  *effects(one, over) {
+    if (one.plain) throw new ServerError("This run is changed; effects are those of the text as it is.");
+    const known = one.measured.get(over);
+    if (known) {
+      yield known;
+      return;
+    }
+    const [{ token }] = this.following(one);
+    const measure = over === "heads" ? overHeads : overKeys;
+    const measured = { over, token, ...(yield* measure(this.model, one, token)) };
+    one.measured.set(over, measured);
+    yield measured;
+  }
+}

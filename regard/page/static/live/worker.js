@@ -1,0 +1,104 @@
+/** A worker that holds a model, and answers what the page asks of it: `Api` of types.d.ts, name by name. */
+import { ServerError } from "../errors.js";
+import * as shown from "../offline/attention.js";
+import { inflated } from "../offline/bytes.js";
+import { Subject } from "./subject.js";
+import { tokenizerOf } from "./tokenizer.js";
+import { unpack } from "./weights.js";
+import { Work } from "./work.js";
+
+const scope = /** @type {WorkerScope} */ (/** @type {unknown} */ (self));
+const [QUICK, SHOWN, ASIDE, MEASURED] = [0, 1, 2, 3];
+
+/**
+ * For each question the lane it is answered in, and its answer in steps: lines as they come, then a value.
+ * @type {Record<string, [number, (subject: Subject, ...given: any[]) => Generator<unknown, unknown>]>}
+ */
+const QUESTIONS = {
+  fetchRun: [QUICK, once((subject, run) => subject.describe(subject.run(run)))],
+  open: [SHOWN, (subject, text) => described(subject, subject.read(text))],
+  append: [SHOWN, (subject, run, token) => described(subject, subject.append(subject.run(run), token))],
+  change: [SHOWN, (subject, run, changes) => described(subject, subject.change(subject.run(run), changes))],
+  generate: [SHOWN, (subject, run, options) => subject.generate(subject.run(run), options)],
+  heads: [ASIDE, (subject, run) => subject.scores(subject.run(run))],
+  effects: [MEASURED, (subject, run, over) => subject.effects(subject.run(run), over)],
+  thumbnails: [ASIDE, (subject, run, layer, size) => shown.pictures(chosen(subject, run, [layer, "mean"]), size)],
+  map: [
+    SHOWN,
+    (subject, run, place, { queries, keys, block }) =>
+      shown.averaged(chosen(subject, run, place), queries, keys, block),
+  ],
+  readouts: [SHOWN, (subject, run, place) => shown.readouts(chosen(subject, run, place))],
+  row: [QUICK, once((subject, run, place, query) => shown.floats(shown.row(chosen(subject, run, place), query)))],
+  column: [QUICK, once((subject, run, place, key) => shown.floats(shown.column(chosen(subject, run, place), key)))],
+  cell: [QUICK, once((subject, run, place, query, key) => shown.cell(chosen(subject, run, place), query, key))],
+  steps: [QUICK, once((subject, run, place, query, keys) => shown.walk(chosen(subject, run, place)[0], query, keys))],
+};
+
+/** An answer in one step. */
+function once(/** @type {(subject: Subject, ...given: any[]) => unknown} */ answerOf) {
+  // eslint-disable-next-line require-yield -- one step is the whole
+  return function* (/** @type {Subject} */ subject, /** @type {any[]} */ ...given) {
+    return answerOf(subject, ...given);
+  };
+}
+
+/** A run as the page gets it, once it is there. */
+function* described(
+  /** @type {Subject} */ subject,
+  /** @type {Generator<void, import("./subject.js").LiveRun>} */ opening,
+) {
+  return subject.describe(yield* opening);
+}
+
+/** The heads that are meant: one, all of a layer, or all. */
+function chosen(/** @type {Subject} */ subject, /** @type {string} */ run, /** @type {Place} */ [layer, head]) {
+  const { layers, heads } = subject.model.config;
+  const open = subject.run(run);
+  return numbered(layer, layers).flatMap((at) => numbered(head, heads).map((one) => subject.head(open, at, one)));
+}
+
+const numbered = (/** @type {number|"mean"} */ one, /** @type {number} */ count) =>
+  one === "mean" ? Array.from({ length: count }, (_, number) => number) : [one];
+
+/** The model, with the text that is open at first. */
+async function begin(/** @type {LiveStart} */ { model, numbers, title, first }) {
+  const { config, tokenizer, tensors } = JSON.parse(model);
+  const weights = unpack(await inflated(numbers), tensors);
+  const subject = new Subject({ config, weights }, tokenizerOf(tokenizer), title);
+  const opening = subject.open(first.ids, first.notes);
+  while (!opening.next().done);
+  return subject;
+}
+
+const work = new Work(({ id, line, value, error }) => {
+  const message = error instanceof Error ? error.message : error && String(error);
+  const status = error instanceof ServerError ? error.status : 0;
+  const buffer = /** @type {{values?: unknown}|undefined} */ (value)?.values;
+  scope.postMessage({ id, line, value, error: message, status }, buffer instanceof Float32Array ? [buffer.buffer] : []);
+});
+
+/** @type {Promise<Subject>} */
+let ready;
+scope.onmessage = ({ data }) => {
+  if ("start" in data) ready = begin(data.start);
+  else if ("cancel" in data) work.cancel(data.cancel);
+  else answer(data);
+};
+
+async function answer(/** @type {LiveQuestion} */ { id, name, given }) {
+  const [lane, steps] = QUESTIONS[name];
+  try {
+    const subject = await ready;
+    // What a question refuses is refused at its first step, as an answer.
+    work.add({
+      id,
+      lane,
+      steps: (function* () {
+        return yield* steps(subject, ...given);
+      })(),
+    });
+  } catch (error) {
+    work.answer({ id, error });
+  }
+}
