@@ -38,7 +38,17 @@ with quiet_interrupts() if is_command() else nullcontext():  # torch takes secon
         Spans,
         TopK,
     )
-    from regard.record import Layer, LinkWeights, Recording, Run, load, record, use_in_transformers
+    from regard.record import (
+        Fidelity,
+        Layer,
+        LinkWeights,
+        Recording,
+        Run,
+        fidelity,
+        load,
+        record,
+        use_in_transformers,
+    )
     from regard.sdpa import scaled_dot_product_attention
     from regard.steps import Step, Steps, explain
 
@@ -48,6 +58,7 @@ __all__ = [
     "Effects",
     "Entropy",
     "Error",
+    "Fidelity",
     "Image",
     "Intervention",
     "InterventionError",
@@ -76,6 +87,7 @@ __all__ = [
     "documents",
     "effects",
     "explain",
+    "fidelity",
     "hide",
     "intervals",
     "intervene",

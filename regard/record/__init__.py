@@ -1,6 +1,7 @@
 """Recordings of the attention of models: patterns, whose weights are computed on request."""
 
 from regard.record._errors import RecordError
+from regard.record._fidelity import Fidelity, HeadFidelity, fidelity
 from regard.record._files import load
 from regard.record._record import record
 from regard.record._recording import Recording
@@ -14,6 +15,8 @@ from regard.record.readings import LayerReadings, Reading, Readings
 from regard.record.run import Run
 
 __all__ = [
+    "Fidelity",
+    "HeadFidelity",
     "HeadScores",
     "Heads",
     "Layer",
@@ -26,6 +29,7 @@ __all__ = [
     "RecordError",
     "Recording",
     "Run",
+    "fidelity",
     "load",
     "record",
     "use_in_transformers",

@@ -14,6 +14,7 @@ from typing import Any
 _RENDERERS = {
     "as_text": "terminal",
     "effects_html": "notebook",
+    "fidelity_html": "tables",
     "heads_html": "tables",
     "link_effects_html": "links",
     "link_effects_text": "links",

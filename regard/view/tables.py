@@ -1,4 +1,4 @@
-"""What a notebook shows of heads' scores and of readouts: tables, cut where they are long."""
+"""What a notebook shows of heads' scores, of readouts and of caches: tables, cut where long."""
 
 from __future__ import annotations
 
@@ -6,14 +6,39 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
+from regard.record import Fidelity
 from regard.record.heads import SCORES, Heads
 from regard.record.readings import Reading, Readings
 from regard.view.elements import heading, line, table, whole
 
-__all__ = ["heads_html", "readings_html"]
+__all__ = ["fidelity_html", "heads_html", "readings_html"]
 
 _LISTED = 64  # rows
 _UNITS = {"entropy": ", nats", "distance": ", tokens"}
+
+
+def fidelity_html(fidelity: Fidelity) -> str:
+    """A row a head, the worst first."""
+
+    def parts() -> Iterable[str]:
+        unit = {"tv": "share of weight that moved"}.get(fidelity.kind, "nats")
+        yield heading("Fidelity", f"{len(fidelity)} heads, those first whose weights moved most")
+        rows = [
+            (
+                f"{head.layer}·{head.head}",
+                f"{head.mean:.4f}",
+                f"{head.largest:.4f}",
+                str(head.query),
+                f"{head.kept:.0%}",
+            )
+            for head in fidelity.heads[:_LISTED]
+        ]
+        names = ("head", f"{fidelity.kind}, {unit}", "largest", "at query", "keys kept")
+        yield table(names, rows)
+        if len(fidelity) > _LISTED:
+            yield line(f"… {len(fidelity) - _LISTED} more: frame()")
+
+    return whole(parts, fidelity)
 
 
 def heads_html(heads: Heads) -> str:
