@@ -123,3 +123,8 @@ def padded_size(size: int) -> int:
 def pad_last(tensor: Shaped[Tensor, "*b n d"], width: int) -> Shaped[Tensor, "*b n w"]:
     """Pad the last axis with zeros, which add nothing to a dot product."""
     return tensor if tensor.shape[-1] == width else pad(tensor, (0, width - tensor.shape[-1]))
+
+
+def cut_last(tensor: Shaped[Tensor, "*b w"], width: int) -> Shaped[Tensor, "*b n"]:
+    """Keep the first entries of the last axis, such as those that `pad_last` did not add."""
+    return tensor if tensor.shape[-1] == width else tensor.narrow(-1, 0, width)

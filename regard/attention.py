@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from regard._contexts import is_concrete
 from regard._shapes import Float
 from regard.backends import choose_checked, quick, run
 from regard.mask import Mask
 from regard.pattern import Pattern
-from regard.pattern.stream import is_coarse
-from regard.problem import Problem, Scoring, ScoringOptions, check
+from regard.problem import Scoring, ScoringOptions, check
 
 __all__ = ["attention", "attention_with_pattern"]
 
@@ -34,14 +32,16 @@ def attention(
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
     backend: str | None = None,
+    check_finite: bool = False,
     **options: Unpack[ScoringOptions],
 ) -> Float[Tensor, "*b L Dv"]:
     """Compute scaled dot-product attention.
 
     ``context = softmax(mask(cap·tanh(scale·query·keyᵀ/cap) + bias)) @ value`` (Vaswani et al. 2017,
     arXiv:1706.03762, equation 1), where the softmax's denominator may hold a sink. A fully
-    masked row gives context 0 and gradient 0; a masked key or value never touches a result. The
-    dtype of the tensors decides, also under autocast, which `scaled_dot_product_attention` follows.
+    masked row gives context 0 and gradient 0; a masked key or value never touches a result, on CUDA
+    as far as it is finite or with ``check_finite``. The dtype of the tensors decides, also under
+    autocast, which `scaled_dot_product_attention` follows.
 
     It can be compiled, exported and traced, gives shapes on the meta device, and can be transformed
     by `torch.func`. On a CPU, forward-mode derivatives, second derivatives under `torch.func` and
@@ -64,6 +64,9 @@ def attention(
         generator: where the dropout's seed is drawn from; None is torch's global one. In the same
             state it drops the same weights by every backend, and in `explain`.
         backend: a name from ``regard.backends.NAMES`` to have this one or an error; None chooses.
+        check_finite: on CUDA, keep a NaN, an infinity or a number of more than 2⁵⁵ in a masked key
+            or value out of results and gradients, as on a CPU it always is. One number is then read
+            from the device, which waits for all that it has to do, and cuts a compiled graph.
 
     Returns:
         context ``(B, H, L, Dv)`` in the dtype of value.
@@ -89,6 +92,7 @@ def attention(
             dropout=dropout,
             generator=generator,
             backend=backend,
+            check_finite=check_finite,
             **options,
         )
     if dropout == 0 and generator is None and backend is None and options.keys() <= _QUICK:
@@ -98,7 +102,15 @@ def attention(
             if context is not None:
                 return context
     scoring = Scoring.of(options)
-    problem = check(query, key, value, scoring, dropout=dropout, generator=generator)
+    problem = check(
+        query,
+        key,
+        value,
+        scoring,
+        dropout=dropout,
+        generator=generator,
+        check_finite=check_finite,
+    )
     return problem.restore(run(problem, choose_checked(problem, backend))[0])
 
 
@@ -110,6 +122,7 @@ def attention_with_pattern(
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
     backend: str | None = None,
+    check_finite: bool = False,
     **options: Unpack[ScoringOptions],
 ) -> tuple[
     Float[Tensor, "*b L Dv"], Pattern | Any
@@ -125,6 +138,7 @@ def attention_with_pattern(
         dropout: as for `attention`; the pattern is that before dropout.
         generator: as for `attention`.
         backend: likewise.
+        check_finite: likewise.
         options: mask, scale, softcap, bias, alibi and sink, as for `attention`.
 
     Returns:
@@ -152,24 +166,20 @@ def attention_with_pattern(
             dropout=dropout,
             generator=generator,
             backend=backend,
+            check_finite=check_finite,
             **options,
         )
     scoring = Scoring.of(options)
-    problem = check(query, key, value, scoring, dropout=dropout, generator=generator)
+    problem = check(
+        query,
+        key,
+        value,
+        scoring,
+        dropout=dropout,
+        generator=generator,
+        check_finite=check_finite,
+    )
     choice = choose_checked(problem, backend)
     context, logsumexp = run(problem, choice)
-    if logsumexp is not None and choice.name != "native" and is_concrete(logsumexp):
-        logsumexp = _refined(problem, logsumexp)
-    return problem.restore(context), Pattern.of(problem, logsumexp)
-
-
-def _refined(problem: Problem, logsumexp: Float[Tensor, "B H L"]) -> Float[Tensor, "B H L"]:
-    """Replace coarse log-sum-exps by those of the pattern's own dot products.
-
-    A library rounds its products differently; for large scores the difference shows in the weights.
-    """
-    coarse = is_coarse(logsumexp.detach())
-    if not bool(coarse.any()):
-        return logsumexp
-    own = Pattern.of(problem, None).logsumexp.reshape(logsumexp.shape)
-    return own.to(logsumexp.dtype).where(coarse, logsumexp)
+    of_library = choice.name != "native"
+    return problem.restore(context), Pattern.of(problem, logsumexp, by_library=of_library)

@@ -181,7 +181,9 @@ def explain(
                 [0.2689, 0.7311]])
     """
     scoring = Scoring.of(options)
-    problem = check(query, key, value, scoring, dropout=dropout, generator=generator)
+    problem = check(
+        query, key, value, scoring, dropout=dropout, generator=generator, check_finite=True
+    )
     results = {name: problem.restore(tensor) for name, tensor in written_out(problem)}
     rows = problem.rows
     visible = rows.visible(slice(0, problem.queries), slice(0, problem.keys))
@@ -207,7 +209,7 @@ def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
     query, key = problem.query.to(exact), problem.repeated(problem.key).to(exact)
     visible = problem.rows.visible(rows, columns)
 
-    scores = dot_products(query, key)
+    scores = dot_products(query, key, check_finite=problem.check_finite)
     yield "scores", scores
 
     scores = scores * problem.scale
@@ -246,10 +248,8 @@ def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
 
     if problem.value is not None:
         value = problem.repeated(problem.value).to(exact)
-        yield (
-            "context",
-            weighted_sum(weights, value, visible).to(problem.value.dtype),
-        )  # (B, H, L, Dv)
+        context = weighted_sum(weights, value, visible, check_finite=problem.check_finite)
+        yield "context", context.to(problem.value.dtype)  # (B, H, L, Dv)
 
 
 def total_bias(problem: Problem, rows: slice, columns: slice) -> Tensor | None:

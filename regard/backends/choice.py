@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from regard._devices import is_nvidia
 from regard._shapes import Float
 from regard.backends import eager, native, torch_sdpa
 from regard.backends.gpu import flex, hardware, self_check
@@ -109,7 +110,7 @@ def _preferred(problem: Problem) -> tuple[str, ...]:
     device = problem.query.device
     if device.type == "cpu":
         return ("native", "torch_sdpa", "eager")
-    if not hardware.is_nvidia(device):
+    if not is_nvidia(device):
         return ("torch_sdpa", "eager")
     # cuDNN's kernels are written for the tensor cores of these GPUs, FlashAttention 2 for those
     # before. Who activates a later FlashAttention wants that one.

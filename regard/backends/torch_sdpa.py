@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard._axes import pad_last, padded_size
+from regard._devices import is_nvidia
 from regard._shapes import Float
 from regard.backends._blocks import MaskBlock, in_blocks
 from regard.backends._objections import (
@@ -33,7 +34,6 @@ from regard.backends._objections import (
     objection_to_softcap,
 )
 from regard.backends._results import empty_result, with_sink
-from regard.backends.gpu.hardware import is_nvidia
 from regard.problem import Problem
 
 Kernel = Callable[..., tuple[Tensor, Tensor | None]]

@@ -110,12 +110,16 @@ def attend(
     value: Tensor,
     options: ScoringOptions,
     *,
+    check_finite: bool = False,
     refused: Mapping[str, str] | None = None,
     group: dist.ProcessGroup | None,
 ) -> tuple[Tensor, ShardedPattern]:
     """Compute context and pattern; see `make_plan` for the arguments."""
     plan, problem = make_plan(
-        "attention", query, key, value, options, refused=refused or {}, group=group
+        *("attention", query, key, value, options),
+        check_finite=check_finite,
+        refused=refused or {},
+        group=group,
     )
     apply: Callable[..., tuple[Tensor, Tensor]] = _RingAttention.apply
     context, logsumexp = apply(

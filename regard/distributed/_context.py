@@ -90,6 +90,7 @@ class _ThroughRing(TorchFunctionMode):
         dropout: float,
         generator: torch.Generator | None,
         backend: str | None,
+        check_finite: bool,
         **options: Unpack[ScoringOptions],
     ) -> tuple[Tensor, ShardedPattern]:
         refused = {}
@@ -107,4 +108,12 @@ class _ThroughRing(TorchFunctionMode):
             refused[f"backend={backend!r}"] = (
                 "leave it out; each block is computed by the fastest that can"
             )
-        return attend(query, key, value, options, refused=refused, group=self._group)
+        return attend(
+            query,
+            key,
+            value,
+            options,
+            check_finite=check_finite,
+            refused=refused,
+            group=self._group,
+        )

@@ -66,7 +66,7 @@ class Plan:
             for keys in self.keys.chunks(owner):
                 size = queries.local.stop - queries.local.start
                 cut = rows.crop(slice(0, size), keys.positions)
-                if cut.span(slice(0, size)) == (0, 0):
+                if cut.hides_all():
                     continue
                 problem = replace(
                     self.problem,
@@ -89,6 +89,7 @@ def make_plan(
     *,
     refused: Mapping[str, str],
     group: dist.ProcessGroup | None,
+    check_finite: bool = False,
 ) -> tuple[Plan, Problem]:
     """Check this rank's arguments, and that all ranks are about to do the same.
 
@@ -100,6 +101,7 @@ def make_plan(
         options: as for `regard.attention`; the mask is that of the whole sequence.
         refused: arguments of this call that a ring can't honour, each with the cure.
         group: the ranks.
+        check_finite: as for `regard.attention`.
 
     Returns:
         The plan; and this rank's problem with its gradients.
@@ -107,7 +109,7 @@ def make_plan(
     ring = Ring(group)
     scoring, problem, failure = Scoring(), None, None
     try:
-        scoring, problem = _checked(query, key, value, options, refused)
+        scoring, problem = _checked(query, key, value, options, refused, check_finite=check_finite)
     except (TypeError, ValueError) as error:
         failure = error
     facts = {} if problem is None else _facts(call, problem, scoring.mask)
@@ -133,6 +135,8 @@ def _checked(
     value: Tensor | None,
     options: ScoringOptions,
     refused: Mapping[str, str],
+    *,
+    check_finite: bool,
 ) -> tuple[Scoring, Problem]:
     scoring = Scoring.of(options)
     if scoring.bias is not None:
@@ -145,7 +149,8 @@ def _checked(
             f"mask is {mask!r}: a dense mask takes the memory of the whole pattern on every rank; "
             "say it as intervals, such as causal, window, documents, padding or prefix"
         )
-    return scoring, check(query, key, value, replace(scoring, mask=None))
+    unmasked = replace(scoring, mask=None)
+    return scoring, check(query, key, value, unmasked, check_finite=check_finite)
 
 
 def _facts(call: str, problem: Problem, mask: Mask | None) -> dict[str, Any]:

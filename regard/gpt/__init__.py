@@ -20,6 +20,7 @@ try:
         stream_text,
         stream_texts,
     )
+    from regard.gpt.ids import check_ids
     from regard.gpt.model import GPT
     from regard.gpt.parameter_count import ParameterCounts, parameter_counts
     from regard.gpt.sampling import Sampling
@@ -63,6 +64,7 @@ __all__ = [
     "Tokenizer",
     "TrainConfig",
     "TrainResult",
+    "check_ids",
     "evaluate",
     "generate",
     "generate_texts",

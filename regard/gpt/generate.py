@@ -15,7 +15,8 @@ from torch import Tensor
 
 from regard.gpt._detokenizer import Detokenizer
 from regard.gpt._incremental import IncrementalDecoder
-from regard.gpt.model import GPT, check_ids
+from regard.gpt.ids import check_ids
+from regard.gpt.model import GPT
 from regard.gpt.sampling import Sampler, Sampling
 from regard.gpt.tokenizer import Tokenizer
 

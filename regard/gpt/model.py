@@ -23,6 +23,7 @@ from regard._shapes import Float, Int
 from regard.gpt._linear import Embedding, Linear, linear
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
+from regard.gpt.ids import check_dtype, check_ids
 from regard.gpt.tokenizer import Tokenizer
 from regard.nn import KVCache, Rotation
 
@@ -239,7 +240,8 @@ class GPT(nn.Module):
         Raises:
             TypeError: `ids` is not a tensor of int64 or int32.
             ValueError: `ids` has another number of dimensions, more tokens than the context or the
-                cache have room for, or an id outside the vocabulary.
+                cache have room for, or an id outside the vocabulary, of which on CUDA the device
+                tells; see `check_ids`.
         """
         self._check(ids)
         x = self._run(ids, patterns, cache, mask)  # (B, T, E)
@@ -350,7 +352,9 @@ class GPT(nn.Module):
         write_model(self, folder, tokenizer)
 
     def _check(self, ids: Tensor) -> None:
-        check_ids(ids, self.config)
+        check_dtype(ids)
+        if not (ids.is_cuda or torch.compiler.is_compiling()):  # whose graph a reading would cut
+            check_ids(ids, self.config)
         if ids.ndim not in (1, 2):
             raise ValueError(f"ids has shape {tuple(ids.shape)}; expected (B, T) or (T,)")
         if ids.shape[-1] > self.config.context:
@@ -358,20 +362,4 @@ class GPT(nn.Module):
                 f"ids holds {ids.shape[-1]} tokens and the model's context is "
                 f"{self.config.context}; pass a piece of it, such as ids[..., "
                 f"-{self.config.context}:]"
-            )
-
-
-def check_ids(ids: Tensor, config: GPTConfig) -> None:
-    """Raise TypeError or ValueError unless `ids` holds integers of the vocabulary."""
-    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
-        kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise TypeError(f"ids is {kind}; expected a tensor of int64 (torch.long) token ids")
-    if torch.compiler.is_compiling():  # reading numbers would cut the graph in two
-        return
-    if ids.numel() and not ids.is_meta:
-        low, high = (int(bound) for bound in ids.aminmax())
-        if low < 0 or high >= config.vocab_size:
-            raise ValueError(
-                f"ids runs from {low} to {high} and the vocabulary from 0 to "
-                f"{config.vocab_size - 1}; encode the text with this model's tokenizer"
             )

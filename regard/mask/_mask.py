@@ -15,7 +15,6 @@ name the heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,9 +23,11 @@ from torch import Tensor
 
 from regard._axes import align, flat, matrix
 from regard._contexts import abstract_reason
+from regard._devices import require
 from regard._indices import check_whole
 from regard._shapes import Bool, Float, Int, Shaped
 from regard._tensors import check_dtype, check_integers, check_tensor
+from regard.mask._join import both, same_offset
 from regard.mask._terms import Causal, Documents, Intervals, Padding, Prefix, Term, Window, runs
 from regard.mask.bounds import AffineBounds, IndexBounds, intersect_affine
 from regard.mask.rows import Rows
@@ -65,9 +66,9 @@ class Mask:
             return NotImplemented
         return Mask(
             terms=self.terms + other.terms,
-            offset=_same_offset(self.offset, other.offset),
-            allowed=_both(self.allowed, other.allowed, torch.logical_and),
-            bias=_both(self.bias, other.bias, torch.add),
+            offset=same_offset(self.offset, other.offset),
+            allowed=both(self.allowed, other.allowed, torch.logical_and),
+            bias=both(self.bias, other.bias, torch.add),
             score_changes=self.score_changes + other.score_changes,
         )
 
@@ -235,7 +236,8 @@ def documents(ids: Int[Tensor, "*b S"], *, offset: int | Int[Tensor, "*b"] | Non
         offset: as for `causal`.
 
     Raises:
-        ValueError: if a document lies in two pieces: its keys are no interval.
+        ValueError: if a document lies in two pieces: its keys are no interval. Of ids on CUDA the
+            device asserts it, since reading them would mean waiting for it.
 
     Example:
         >>> import regard, torch
@@ -249,10 +251,11 @@ def documents(ids: Int[Tensor, "*b S"], *, offset: int | Int[Tensor, "*b"] | Non
     changes = ids[..., 1:] != ids[..., :-1]
     ordered = ids.sort(dim=-1).values
     distinct = ordered[..., 1:] != ordered[..., :-1]
-    if not ids.is_meta and not torch.equal(changes.sum(-1), distinct.sum(-1)):
-        raise ValueError(
+    if not ids.is_meta:
+        require(
+            (changes.sum(-1) == distinct.sum(-1)).all(),
             "ids has a document in two pieces, so its keys are no interval; "
-            "number the pieces apart or pass dense(ids[..., :, None] == ids[..., None, :])"
+            "number the pieces apart or pass dense(ids[..., :, None] == ids[..., None, :])",
         )
     return Mask((Documents(*runs(changes, ids)),), _checked_offset(offset))
 
@@ -265,7 +268,8 @@ def padding(keep: Bool[Tensor, "*b S"] | Int[Tensor, "*b S"]) -> Mask:
             ``attention_mask`` of a tokenizer. The padding may lie on either side, or on both.
 
     Raises:
-        ValueError: if padding lies between tokens, which is no interval.
+        ValueError: if padding lies between tokens, which is no interval; on CUDA as for
+            `documents`.
 
     Example:
         >>> import regard, torch
@@ -276,18 +280,20 @@ def padding(keep: Bool[Tensor, "*b S"] | Int[Tensor, "*b S"]) -> Mask:
     _require_values(keep, "keep")
     if keep.dtype != torch.bool:
         check_integers(keep, "keep")
-        if not keep.is_meta and bool(((keep != 0) & (keep != 1)).any()):
-            raise ValueError("keep holds numbers other than 0 and 1; for token ids, compare first")
+        if not keep.is_meta:
+            require(
+                ((keep == 0) | (keep == 1)).all(),
+                "keep holds numbers other than 0 and 1; for token ids, compare first",
+            )
     kept = keep.bool()
     index = torch.arange(kept.shape[-1], device=kept.device)
     stop = torch.where(kept, index + 1, 0).amax(-1) if index.numel() else kept.sum(-1)
     start = stop - kept.sum(-1)
-    if not keep.is_meta and not torch.equal(
-        kept, (index >= start[..., None]) & (index < stop[..., None])
-    ):
-        raise ValueError(
+    if not keep.is_meta:
+        require(
+            (kept == ((index >= start[..., None]) & (index < stop[..., None]))).all(),
             "keep has padding between tokens, so the keys are no interval; "
-            "pass dense(keep[..., None, :].bool())"
+            "pass dense(keep[..., None, :].bool())",
         )
     return Mask((Padding(start, stop, kept.shape[-1]),))
 
@@ -349,29 +355,6 @@ def dense(mask: Bool[Tensor, "..."] | Float[Tensor, "..."]) -> Mask:
         check_dtype(mask, "mask")
         return Mask(bias=mask)
     raise TypeError(f"mask must be bool or floating point, but is {mask.dtype}; try mask.bool()")
-
-
-def _both(
-    one: Tensor | None, other: Tensor | None, combine: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor | None:
-    if one is None or other is None:
-        return one if other is None else other
-    try:
-        return combine(one, other)
-    except RuntimeError as error:
-        raise ValueError(
-            f"dense masks joined by & do not broadcast: {tuple(one.shape)}, {tuple(other.shape)}"
-        ) from error
-
-
-def _same_offset(one: int | Tensor | None, other: int | Tensor | None) -> int | Tensor | None:
-    if one is None or other is None:
-        return one if other is None else other
-    if not torch.equal(torch.as_tensor(one), torch.as_tensor(other)):
-        raise ValueError(
-            f"masks joined by & place the queries at different offsets: {one}, {other}"
-        )
-    return one
 
 
 def _checked_offset(offset: int | Tensor | None) -> int | Tensor | None:

@@ -83,6 +83,20 @@ class AffineBounds:
         last = (end + (self.queries - 1) * moves for end, moves in zip(ends, moving, strict=True))
         return max(min(max(end, 0), self.keys) for end in last)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no query sees a key, without the tables.
+
+        Start and stop move alike, so that where both do their distance decides, and else the query
+        that reaches furthest: the last one where stops move, the first one where starts do.
+        """
+        start, stop, last = self.first_start, self.first_stop, self.queries - 1
+        if last < 0 or self.keys == 0:
+            return True
+        if start is not None and stop is not None and stop <= start:
+            return True
+        return (stop is not None and stop + last <= 0) or (start is not None and start >= self.keys)
+
     def on(self, device: torch.device) -> AffineBounds:
         """The same bounds, with their tables on another device."""
         return replace(self, device=device)

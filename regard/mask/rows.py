@@ -76,6 +76,16 @@ class Rows:
         index = torch.arange(self.keys, device=self.stop.device)
         return not bool(self.start.any()) and bool((self.stop == index + 1).all())
 
+    def hides_all(self) -> bool:
+        """Whether every query is fully masked by its interval, as far as no device is waited for.
+
+        Affine bounds are numbers. Of tables on CUDA nothing is read, and the answer is no.
+        """
+        bounds = self.bounds
+        if isinstance(bounds, AffineBounds):
+            return bounds.is_empty
+        return not bounds.start.is_cuda and not bool((bounds.start < bounds.stop).any())
+
     def span(self, rows: slice) -> tuple[int, int]:
         """Find the smallest range of keys that holds all that these queries see."""
         start, stop = self.start[..., rows], self.stop[..., rows]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from regard._contexts import is_concrete
+from regard._devices import upload
 from regard._indices import chosen, from_start, runs
 from regard._shapes import Bool, Float, Int
 from regard.mask.bounds import AffineBounds, IndexBounds
@@ -48,7 +49,8 @@ class Spans:
         """Write out what is added to the scores of a block; None if nothing is."""
         if not self.adds:
             return None
-        added = self.added.masked_fill(self.added.isneginf(), 0).to(dtype).to(self.start.device)
+        added = self.added.masked_fill(self.added.isneginf(), 0).to(dtype)
+        added = upload(added, self.start.device)
         blocks = self._blocks(rows, columns)
         return sum(
             (inside * added[i] for i, inside in enumerate(blocks)), start=added.new_zeros(())
@@ -57,7 +59,7 @@ class Spans:
     @property
     def hides(self) -> Bool[Tensor, "N"]:
         """Which spans are hidden, on the device of the tables."""
-        return self.added.isneginf().to(self.start.device)
+        return upload(self.added.isneginf(), self.start.device)
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,11 +102,11 @@ class Spans:
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Spans | None:
         """Apply a function to each span's tables ``(b, h, L)``.
 
-        Spans that touch no row any more are left out where values are concrete.
+        Spans that touch no row any more are left out where values are concrete and on the CPU.
         """
         start, stop = (torch.stack([function(t) for t in ts]) for ts in (self.start, self.stop))
         spans = Spans(start, stop, self.added)
-        if not is_concrete(spans.start):
+        if spans.start.is_cuda or not is_concrete(spans.start):
             return spans
         touched = (spans.start < spans.stop).flatten(1).any(1)
         return spans._kept([i for i, touches in enumerate(touched.tolist()) if touches])
@@ -128,8 +130,8 @@ def trimmed(
 ) -> tuple[AffineBounds | IndexBounds, Spans | None]:
     """Move the ends of rows past hidden spans that touch them, and cut spans to what is left.
 
-    So a row is fully masked exactly where its start is its stop. Where values are concrete, spans
-    without a key are left out.
+    So a row is fully masked exactly where its start is its stop. Where values are concrete and on
+    the CPU, spans without a key are left out.
     """
     start, stop = bounds.start, bounds.stop
     hidden = list(zip(*(table.unbind() for table in spans.hidden_apart()), strict=True))
@@ -142,7 +144,7 @@ def trimmed(
     touched = low < high
     low, high = torch.where(touched, low, 0), torch.where(touched, high, 0)
     cut = IndexBounds(bounds.positions, start, stop)
-    if not is_concrete(start):
+    if start.is_cuda or not is_concrete(start):
         return cut, Spans(low, high, spans.added)
     moved = (start != bounds.start).any() | (stop != bounds.stop).any()
     has_moved, *touches = torch.cat((moved[None], touched.flatten(1).any(1))).tolist()  # one read
@@ -210,7 +212,7 @@ class ScoreChange:
         numbers = chosen(self.heads, heads, "heads")
         some = [head in numbers for head in range(heads)]
         if not all(some):
-            touched = touched & torch.tensor(some, device=positions.device)[:, None]
+            touched = touched & upload(torch.tensor(some, device="cpu"), positions.device)[:, None]
         return [
             (touched * first, touched * stop)  # no `where`, for which a graph fixes a symbol
             for first, stop in _key_runs(self.keys, keys)

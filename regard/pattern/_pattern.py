@@ -16,17 +16,18 @@ import torch
 from torch import Tensor
 
 from regard._axes import Mover
-from regard._contexts import abstract_reason
+from regard._contexts import abstract_reason, is_concrete
 from regard._display import show
 from regard._shapes import Float, Int
 from regard.errors import Error
 from regard.pattern._operator import LinearOperator
 from regard.pattern.divergence import Divergence, divergence
-from regard.pattern.index import Index, span, spelled_out
+from regard.pattern.index import Index, require_room, span, spelled_out
 from regard.pattern.internal_readouts import LogSumExp, Weights
 from regard.pattern.mean import MeanPattern
 from regard.pattern.reading import take
 from regard.pattern.readout import Readout, Sizes, check_readout
+from regard.pattern.stream import refined
 from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.steps import worst_error
 
@@ -87,18 +88,20 @@ class Pattern(LinearOperator):
         self._keep(problem, logsumexp)
 
     @classmethod
-    def of(cls, problem: Problem, logsumexp: Tensor | None) -> Pattern:
-        """Make a pattern of arguments that were checked already."""
+    def of(cls, problem: Problem, logsumexp: Tensor | None, *, by_library: bool = False) -> Pattern:
+        """Make a pattern of checked arguments, and of a log-sum-exp, perhaps a library's."""
         pattern = cls.__new__(cls)
         pattern._keep(problem, logsumexp)  # noqa: SLF001 - its own class
+        pattern._unrefined = by_library and logsumexp is not None and is_concrete(logsumexp)  # noqa: SLF001
+        if pattern._unrefined and not problem.query.is_cuda:  # noqa: SLF001 - there when it is read
+            pattern._row_logsumexp()  # noqa: SLF001 - its own class
         return pattern
 
     def _keep(self, problem: Problem, logsumexp: Tensor | None) -> None:
         self._problem = problem.detached()
-        if logsumexp is not None:
-            batch, heads = problem.heads
-            logsumexp = logsumexp.detach().reshape(batch * heads, problem.queries)
-        self._logsumexp = logsumexp
+        shape = torch.Size(problem.heads).numel(), problem.queries
+        self._logsumexp = None if logsumexp is None else logsumexp.detach().reshape(shape)
+        self._unrefined = False
 
     @property
     def problem(self) -> Problem:
@@ -267,12 +270,12 @@ class Pattern(LinearOperator):
 
     def _pairs(self) -> Tensor:
         """Number batch entries and heads through."""
-        leading = self._problem.leading
-        return torch.arange(torch.Size(leading).numel()).reshape(leading)
+        return torch.arange(torch.Size(self.shape[:-2]).numel()).reshape(self.shape[:-2])
 
     def _part(self, problem: Problem, pick: Callable[[Tensor], Tensor]) -> Pattern:
         """Make the pattern of a part, with its log-sum-exps if those of the whole are known."""
-        return Pattern.of(problem, None if self._logsumexp is None else pick(self._logsumexp))
+        known = None if self._logsumexp is None else pick(self._row_logsumexp())
+        return Pattern.of(problem, known)
 
     def _sub(self, pairs: Tensor) -> Pattern:
         return self._part(self._problem.select(pairs), lambda known: known[pairs.flatten()])
@@ -283,12 +286,7 @@ class Pattern(LinearOperator):
         row_index = torch.arange(queries)[rows]
         column_index = torch.arange(keys)[columns]
         size = pairs.numel() * row_index.numel() * column_index.numel() * self.dtype.itemsize
-        if limit is not None and size > limit:
-            raise ValueError(
-                f"these weights take {size / 2**30:.1f} GiB, above the limit of "
-                f"{limit / 2**30:.1f} GiB; take fewer rows, read(...) a reduction, or "
-                "dense(limit=None)"
-            )
+        require_room(size, limit)
         flat_rows, flat_columns = row_index.flatten(), column_index.flatten()
         part = self._sub(pairs).at(flat_rows)
         weights = part._read_weights(flat_columns)  # noqa: SLF001 - its own class
@@ -321,6 +319,7 @@ class Pattern(LinearOperator):
         for readout in readouts:
             check_readout(readout)
         if self._logsumexp is not None:
+            self._row_logsumexp()
             return self._read(readouts, None)
         *results, self._logsumexp = self._read((*readouts, LogSumExp()), None)
         return tuple(results)
@@ -329,9 +328,8 @@ class Pattern(LinearOperator):
         self, readouts: tuple[Readout[Any, Any], ...], columns: slice | None
     ) -> tuple[Any, ...]:
         self._require_numbers()
-        problem = self._problem
-        lengths = problem.queries, problem.keys
-        sizes = Sizes(problem.leading, *lengths, self.dtype, self.device, problem.group)
+        problem, (queries, keys) = self._problem, self.shape[-2:]
+        sizes = Sizes(problem.leading, queries, keys, self.dtype, self.device, problem.group)
         return take(readouts, problem, sizes, self._logsumexp, columns)
 
     def _require_numbers(self) -> None:
@@ -372,6 +370,10 @@ class Pattern(LinearOperator):
         if self._logsumexp is None:
             self.read()
         assert self._logsumexp is not None, "read() computes it"
+        if self._unrefined:
+            self._unrefined = False
+            own = Pattern.of(self._problem, None)
+            self._logsumexp = refined(self._logsumexp, own._row_logsumexp)  # noqa: SLF001 - likewise
         return self._logsumexp
 
     def verify(self, rows: int = 64) -> float:
@@ -393,8 +395,5 @@ class Pattern(LinearOperator):
             raise ValueError(f"rows must be at least 1, but is {rows}")
         self._row_logsumexp()
         index = torch.linspace(0, max(self._problem.queries - 1, 0), min(rows, self.shape[-2]))
-        index = index.round().long()
-        parts = (self._sub(head[None]) for head in self._pairs().flatten())
-        sampled = (part.at(index) for part in parts)
-        errors = (worst_error(part._problem, part.dense(limit=None)) for part in sampled)  # noqa: SLF001
-        return max(errors, default=0.0)
+        parts = [self._sub(n[None]).at(index.round().long()) for n in self._pairs().flatten()]
+        return max((worst_error(p._problem, p.dense(limit=None)) for p in parts), default=0.0)  # noqa: SLF001

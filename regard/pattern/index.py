@@ -51,3 +51,12 @@ def span(name: str, bounds: tuple[int, int] | None, size: int) -> slice:
     if not 0 <= first < stop <= size:
         raise ValueError(f"{name}={bounds} is no range within 0 … {size}")
     return slice(first, stop)
+
+
+def require_room(size: int, limit: int | None) -> None:
+    """Check that weights of so many bytes stay within the limit; None is for none."""
+    if limit is not None and size > limit:
+        raise ValueError(
+            f"these weights take {size / 2**30:.1f} GiB, above the limit of "
+            f"{limit / 2**30:.1f} GiB; take fewer rows, read(...) a reduction, or dense(limit=None)"
+        )

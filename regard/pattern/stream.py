@@ -207,6 +207,19 @@ def is_coarse(logsumexp: Float[Tensor, "*b L"]) -> Bool[Tensor, "*b L"]:
     return logsumexp.isfinite() & (logsumexp.abs() > _MOST_LOGSUMEXP)
 
 
+def refined(
+    logsumexp: Float[Tensor, "N L"], own: Callable[[], Float[Tensor, "N L"]]
+) -> Float[Tensor, "N L"]:
+    """Replace a library's coarse log-sum-exps by those of the pattern's own dot products.
+
+    A library rounds its products differently; for large scores the difference shows in the weights.
+    """
+    coarse = is_coarse(logsumexp)
+    if not bool(coarse.any()):
+        return logsumexp
+    return own().to(logsumexp.dtype).where(coarse, logsumexp)
+
+
 def _hide(scores: Tensor, part: Problem, rows: slice, columns: slice, hidden: float) -> None:
     """Overwrite the scores of hidden keys, looking only where there may be some."""
     if not part.rows.is_interval:

@@ -20,6 +20,7 @@ from torch import Tensor
 from regard._axes import four_axes, matrix, pad_last, padded_size, per_head
 from regard._cached import cached
 from regard._contexts import is_concrete
+from regard._devices import is_nvidia
 from regard._shapes import Float, Int
 from regard._tensors import check_floating
 from regard.mask import Mask
@@ -50,6 +51,8 @@ class Problem:
     dropout: float = 0.0
     seed: Int[Tensor, "2"] | None = None
     """With a dropout above 0, it and a weight's place decide whether that is kept."""
+    check_finite: bool = True
+    """Whether a hidden NaN or infinity must not reach results, for which CUDA is waited for."""
 
     @property
     def heads(self) -> tuple[int, int]:
@@ -230,8 +233,19 @@ def check(
     *,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
+    check_finite: bool = False,
 ) -> Problem:
-    """Check that the arguments of an attention fit together, and lay them out."""
+    """Check that the arguments of an attention fit together, and lay them out.
+
+    Args:
+        query: as for `regard.attention`.
+        key: likewise.
+        value: likewise; None where there is none.
+        scoring: the options; None for none.
+        dropout: as for `regard.attention`.
+        generator: likewise.
+        check_finite: keep hidden NaN and infinities out of results on CUDA too, as elsewhere.
+    """
     scoring = Scoring() if scoring is None else scoring
     tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
     _check_tensors(tensors)
@@ -261,6 +275,7 @@ def check(
         sink=per_head(scoring.sink, "sink", leading),
         dropout=dropout,
         seed=draw_seed(generator) if dropout > 0 else None,
+        check_finite=check_finite or not is_nvidia(query.device),
     )
 
 

@@ -15,6 +15,7 @@ import math
 import torch
 from torch import Tensor
 
+from regard._devices import upload
 from regard._shapes import Bool, Int
 
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -66,7 +67,7 @@ def keep_mask(
     fours = torch.arange(first, -(-columns.stop // 4), device=device)
     query = torch.arange(rows.start, rows.stop, device=device)[:, None]
     head = torch.arange(math.prod(heads), device=device).reshape(*heads, 1, 1)
-    low, high = seed.to(device).unbind()
+    low, high = upload(seed, device).unbind()
     threshold = math.ceil(dropout * 2**32)  # an exact product: 2³² shifts the exponent alone
     height = max(1, _COUNTERS // max(1, head.numel() * fours.numel()))
     parts = []

@@ -17,12 +17,18 @@ from regard._shapes import Bool, Float
 
 
 def dot_products(
-    query: Float[Tensor, "B H L D"], key: Float[Tensor, "B H S D"]
+    query: Float[Tensor, "B H L D"], key: Float[Tensor, "B H S D"], *, check_finite: bool
 ) -> Float[Tensor, "B H L S"]:
-    """Compute query @ keyᵀ, such that a zero gradient of a score stays zero on its way back."""
+    """Compute query @ keyᵀ, such that a zero gradient of a score stays zero on its way back.
+
+    Args:
+        query: the factor on the left.
+        key: that on the right.
+        check_finite: False for the plain product, which reads nothing.
+    """
     with without_autocast(query.device):
         scores = query @ key.transpose(-2, -1)
-        if _finite(query, key):
+        if not check_finite or _finite(query, key):
             return scores
         clean = _nonfinite_to_zero(query) @ _nonfinite_to_zero(key).transpose(-2, -1)
     return clean + torch.where(scores.isfinite(), 0, scores).detach()
@@ -39,10 +45,19 @@ def weighted_sum(
     weights: Float[Tensor, "*b L S"],
     value: Float[Tensor, "*v S Dv"],
     visible: Bool[Tensor, "*w L S"],
+    *,
+    check_finite: bool,
 ) -> Float[Tensor, "*o L Dv"]:
-    """Compute weights @ value; a non-finite value reaches the rows that see it, and no others."""
+    """Compute weights @ value; a non-finite value reaches the rows that see it, and no others.
+
+    Args:
+        weights: 0 where a key is hidden.
+        value: of each key.
+        visible: which keys are not hidden.
+        check_finite: False for the plain product, which reads nothing.
+    """
     with without_autocast(value.device):
-        if _finite(value):
+        if not check_finite or _finite(value):
             return weights @ value
         context = weights @ _nonfinite_to_zero(value)
         sees = visible.expand(weights.shape).to(value.dtype)

@@ -60,7 +60,14 @@ CHOICES = [
     (HALF, HOPPER, {"dropout": 0.5}, "eager", {"flash": "dropout=0.5", "flex": "dropout=0.5"}),
     (torch.float64, HOPPER, CAUSAL, "eager", {"flash": "float64", "flex": "float64"}),
     (HALF, HOPPER, {"is_finite": False}, "cudnn", {}),
-    (HALF, HOPPER, {"is_finite": False, **CAUSAL}, "eager", {"cudnn": "NaN", "flex": "NaN"}),
+    (HALF, HOPPER, {"is_finite": False, **CAUSAL}, "cudnn", {}),
+    (
+        HALF,
+        HOPPER,
+        {"is_finite": False, "check_finite": True, **CAUSAL},
+        "eager",
+        {"cudnn": "NaN", "flex": "NaN"},
+    ),
 ]
 
 
@@ -76,14 +83,19 @@ def test_choices_on_cuda(dtype, capability, options, name, why):
         assert f"; not {other}: {objections[other]}" in str(choice)
 
 
-PLAIN = [{}, {"queries": 100, "keys": 100, **WINDOW, "is_finite": True}, {"queries": 1, **CAUSAL}]
+PLAIN = [
+    {},
+    {"queries": 100, "keys": 100, **WINDOW},
+    {"check_finite": True, "queries": 100, "keys": 100, **WINDOW, "is_finite": True},
+    {"check_finite": True, "queries": 1, **CAUSAL},
+]
 
 
 READS = "it must read the numbers"
 
 
 @pytest.mark.parametrize("options", PLAIN)
-def test_choosing_reads_no_number_where_nothing_is_hidden_or_they_are_known(options):
+def test_choosing_reads_no_number_unasked_or_where_nothing_is_hidden_or_they_are_known(options):
     with gpu():
         choice = choose(gpu_problem(**{"is_finite": None, **options}))
         assert READS not in str(choice)
@@ -91,11 +103,12 @@ def test_choosing_reads_no_number_where_nothing_is_hidden_or_they_are_known(opti
 
 def test_numbers_are_looked_at_only_once_all_else_fits():
     with gpu():
-        problem = gpu_problem(is_finite=None, softcap=2.0, mask=regard.causal(), dropout=0.5)
+        unknown = {"is_finite": None, "check_finite": True, "mask": regard.causal()}
+        problem = gpu_problem(**unknown, softcap=2.0, dropout=0.5)
         choice = choose(problem)
         assert choice.name == "eager"
         assert READS not in str(choice)
-        choice = choose(gpu_problem(is_finite=None, mask=regard.causal()))  # fake tensors hold none
+        choice = choose(gpu_problem(**unknown))  # fake tensors hold none
         assert choice.name == "eager"
         assert READS in str(choice)
 

@@ -254,3 +254,13 @@ def test_dense_masks_have_no_intervals(matrix):
 def test_the_last_stop_needs_no_table(queries, first, stop):
     line = AffineBounds(queries, 7, torch.device("cpu"), 2, first, stop)
     assert line.last_stop == max(line.stop.flatten().tolist(), default=0)
+
+
+@pytest.mark.parametrize("keys", range(4))
+@pytest.mark.parametrize("queries", range(4))
+def test_bounds_that_hide_everything_need_no_table(queries, keys):
+    ends = [None, *range(-4, 6)]
+    for first in ends:
+        for stop in ends:
+            bounds = AffineBounds(queries, keys, torch.device("cpu"), 0, first, stop)
+            assert bounds.is_empty is not bool((bounds.start < bounds.stop).any())

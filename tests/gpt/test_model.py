@@ -10,7 +10,7 @@ import torch
 from support.gpt_formulas import made, written_out
 
 from regard.gpt import GPT, GPTConfig
-from regard.gpt.model import check_ids
+from regard.gpt.ids import check_ids
 
 CONFIG = GPTConfig(vocab_size=29, context=13, layers=3, heads=5, dim=35, dropout=0.0)
 

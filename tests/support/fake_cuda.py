@@ -8,11 +8,12 @@ gets; the kernel is not. The fused kernels are stood in for by what their docume
 import contextlib
 import math
 from dataclasses import replace
+from functools import partialmethod
 
 import pytest
 import torch
 import torch.nn.attention.flex_attention as torchs
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from regard.backends.gpu import hardware, self_check
 from regard.backends.gpu.flex import _kernel
@@ -29,7 +30,34 @@ def gpu(capability=(9, 0), *, cudnn=91002, flash_attention=None, triton=True):
         patch.setattr(hardware, "cudnn_version", lambda: cudnn)
         patch.setattr(hardware, "why_no_triton", lambda: None if triton else "there is no Triton")
         patch.setattr(flash, "activated", lambda: flash_attention)
+        patch.setattr(FakeTensor, "__getitem__", _item)
+        patch.setattr(FakeTensor, "__invert__", partialmethod(torch.bitwise_not))
         yield
+
+
+def _item(tensor, index):
+    """``tensor[index]`` by operators: Python's own way to them asks the driver for the device."""
+    entries = [*index] if isinstance(index, tuple) else [index]
+    is_dots = [entry is Ellipsis for entry in entries]
+    dots = is_dots.index(True) if True in is_dots else len(entries)
+    missing = tensor.ndim - sum(e is not None and e is not Ellipsis for e in entries)
+    entries[dots : dots + 1] = [slice(None)] * missing
+    result, axis, picked = tensor, 0, {}
+    for entry in entries:
+        if entry is None:
+            result = torch.unsqueeze(result, axis)
+        elif isinstance(entry, slice):
+            result = torch.ops.aten.slice.Tensor(
+                result, axis, entry.start, entry.stop, entry.step or 1
+            )
+        elif isinstance(entry, torch.Tensor):
+            picked[axis] = entry
+        else:
+            result, axis = torch.select(result, axis, entry), axis - 1
+        axis += 1
+    if picked:
+        result = torch.ops.aten.index.Tensor(result, [picked.get(i) for i in range(result.ndim)])
+    return result
 
 
 def gpu_problem(
@@ -42,6 +70,7 @@ def gpu_problem(
     is_finite=True,
     trained=None,
     dropout=0.0,
+    check_finite=False,
     **options,
 ):
     """A problem of 2 sequences and 4 heads on that device; is_finite=None leaves that unknown."""
@@ -49,7 +78,7 @@ def gpu_problem(
     query = torch.empty(2, 4, queries, dim, dtype=dtype, device="cuda")
     key = torch.empty(2, groups, keys, dim, dtype=dtype, device="cuda")
     value = torch.empty(2, groups, keys, dim_value or dim, dtype=dtype, device="cuda")
-    problem = check(query, key, value, Scoring(**options))
+    problem = check(query, key, value, Scoring(**options), check_finite=check_finite)
     problem = replace(problem, dropout=dropout)  # draws no seed
     if trained is not None:  # after the fact: torch can't follow gradients without a GPU
         named = {"query": problem.query, "bias": problem.rows.bias, "sink": problem.sink}

@@ -6,15 +6,11 @@ from importlib.util import find_spec
 
 import torch
 
+from regard._devices import is_nvidia
 from regard.problem import Problem
 
 TRITON = "triton>=3.9"
 """The requirement, which pyproject.toml states too: kernels take named tuples."""
-
-
-def is_nvidia(device: torch.device) -> bool:
-    """Whether a device is one of CUDA's; ROCm's bear the same name, but run other kernels."""
-    return device.type == "cuda" and torch.version.hip is None
 
 
 def name(device: torch.device) -> str:

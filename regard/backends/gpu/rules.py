@@ -81,12 +81,12 @@ def only_causal(problem: Problem, which: str, *, fits: bool) -> str | None:
 
 
 def nonfinite_reason(problem: Problem) -> str | None:
-    """Object to hidden numbers that would reach results.
+    """Object to hidden numbers that would reach results, where these are to be kept out.
 
     A hidden weight is 0 in these kernels, but 0 · NaN is NaN. To know costs reading one number back
     from the device; where nothing is hidden, every number may come out.
     """
-    if sees_everything(problem.rows):
+    if not problem.check_finite or sees_everything(problem.rows):
         return None
     return objection_to_numbers(problem, "its masks let through")
 
@@ -101,7 +101,9 @@ def laid_out(tensor: Shaped[Tensor, "*b n d"]) -> Shaped[Tensor, "*b n d"]:
     itemsize = tensor.element_size()
     *strides, last = tensor.stride()
     steps = [stride * itemsize % _LINE == 0 and stride > 0 for stride in strides]
-    if last == 1 and all(steps) and tensor.storage_offset() * itemsize % _LINE == 0:
+    # A graph does not know where memory starts; torch's compiler sees to it for these kernels.
+    aligned = torch.compiler.is_compiling() or tensor.storage_offset() * itemsize % _LINE == 0
+    if last == 1 and all(steps) and aligned:
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
 

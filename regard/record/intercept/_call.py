@@ -38,6 +38,7 @@ class Call:
     """None where only the weights are known."""
     dropout: float = 0.0
     generator: torch.Generator | None = None
+    check_finite: bool = False
     repeated: bool = False
     """Whether the call before it, by the same module, had the same weights."""
     changed: Problem | None = None
@@ -67,6 +68,7 @@ class Call:
             self.scoring,
             dropout=self.dropout,
             generator=self.generator,
+            check_finite=self.check_finite,
         )
 
     def require_numbers(self) -> None:
@@ -197,6 +199,7 @@ def attention_call(
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
     backend: str | None = None,  # noqa: ARG001 - who computes is not what a call depends on
+    check_finite: bool = False,
     **options: Unpack[ScoringOptions],
 ) -> Call:
     """Read a call of `regard.attention`."""
@@ -207,4 +210,5 @@ def attention_call(
         scoring=Scoring.of(options),
         dropout=dropout,
         generator=generator,
+        check_finite=check_finite,
     )

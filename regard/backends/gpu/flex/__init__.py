@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from regard._axes import pad_last
+from regard._axes import cut_last, pad_last
 from regard._shapes import Float
 from regard.backends._objections import (
     THREE_DTYPES,
@@ -81,4 +81,4 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
         context, logsumexp = attend(
             query, key, value, problem.scale, score_mod(problem), blocks, kind(problem)
         )
-    return with_sink(problem.sink, context[..., :size], logsumexp)
+    return with_sink(problem.sink, cut_last(context, size), logsumexp)

@@ -32,12 +32,14 @@ def block_mask(rows: Rows, mask_mod: MaskMod) -> BlockMask:
     """
     size = _block_size(rows)
     touched, full = block_tables(rows, size)
-    return BlockMask.from_kv_blocks(
-        *_listed(touched & ~full),
-        *_listed(full),
-        BLOCK_SIZE=size,
+    partial = touched & ~full
+    keys, full_keys = _listed(partial), _listed(full)
+    queries, full_queries = _listed(partial.mT), _listed(full.mT)  # which the backward pass takes
+    return BlockMask(
+        (rows.queries, rows.keys),
+        *(*keys, *full_keys, *queries, *full_queries),
+        BLOCK_SIZE=(size, size),
         mask_mod=mask_mod,
-        seq_lengths=(rows.queries, rows.keys),
     )
 
 

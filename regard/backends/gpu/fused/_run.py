@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from regard._axes import pad_last
+from regard._axes import cut_last, pad_last
 from regard._shapes import Float
 from regard.backends._results import empty_result, with_sink
 from regard.backends.gpu import rules
@@ -47,4 +47,4 @@ def fused(
     )
     with without_autocast(query.device):
         context, logsumexp = call(query, key, value, scale)
-    return with_sink(problem.sink, context[..., :size], logsumexp)
+    return with_sink(problem.sink, cut_last(context, size), logsumexp)

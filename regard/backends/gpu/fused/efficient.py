@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard._axes import pad_last
+from regard._axes import cut_last, pad_last
 from regard._shapes import Float
 from regard.backends._blocks import MaskBlock, in_blocks
 from regard.backends._objections import THREE_DTYPES, objection_to_dtype, objection_to_gradients
@@ -84,13 +84,13 @@ def _kernel(
         is_causal=is_causal,
         scale=scale,
     )
-    return context, logsumexp[..., : query.shape[-2]]  # which comes padded to a multiple of 32
+    return context, cut_last(logsumexp, query.shape[-2])  # which comes padded to a multiple of 32
 
 
 def _aligned(mask: Tensor) -> Tensor:
     """Lay the rows of a mask out as far apart as the kernel wants them."""
     keys = mask.shape[-1]
-    return pad_last(mask, -(-keys // _ALIGNED) * _ALIGNED)[..., :keys]
+    return cut_last(pad_last(mask, -(-keys // _ALIGNED) * _ALIGNED), keys)
 
 
 def _heads_written(problem: Problem) -> int:

@@ -1,0 +1,47 @@
+"""Whether token ids are a model's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Int
+from regard.gpt.config import GPTConfig
+
+
+def check_ids(ids: Int[Tensor, "..."], config: GPTConfig) -> None:
+    """Check that ids are integers of a model's vocabulary.
+
+    A model checks those on a CPU whenever it is called. Those on CUDA it leaves to the device,
+    which refuses all further work after an id outside the vocabulary: to read them here means to
+    wait until it has done all that it was given.
+
+    Args:
+        ids: token ids, of any shape.
+        config: the model's.
+
+    Raises:
+        TypeError: `ids` is not a tensor of int64 or int32.
+        ValueError: an id lies outside the vocabulary.
+
+    >>> from regard.gpt import GPTConfig, check_ids
+    >>> check_ids(torch.tensor([[1, 11]]), GPTConfig(vocab_size=11))
+    Traceback (most recent call last):
+    ValueError: ids runs from 1 to 11 and the vocabulary from 0 to 10; encode the text with this \
+model's tokenizer
+    """
+    check_dtype(ids)
+    if ids.numel() and not ids.is_meta:
+        low, high = (int(bound) for bound in ids.aminmax())
+        if low < 0 or high >= config.vocab_size:
+            raise ValueError(
+                f"ids runs from {low} to {high} and the vocabulary from 0 to "
+                f"{config.vocab_size - 1}; encode the text with this model's tokenizer"
+            )
+
+
+def check_dtype(ids: object) -> None:
+    """Check that ids are a tensor of integers."""
+    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
+        kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+        raise TypeError(f"ids is {kind}; expected a tensor of int64 (torch.long) token ids")

@@ -1,0 +1,43 @@
+"""The parts of two masks that are joined by ``&``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from regard._devices import require
+
+
+def both(
+    one: Tensor | None, other: Tensor | None, combine: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor | None:
+    """Combine two dense parts, of which either may be missing."""
+    if one is None or other is None:
+        return one if other is None else other
+    try:
+        return combine(one, other)
+    except RuntimeError as error:
+        raise ValueError(
+            f"dense masks joined by & do not broadcast: {tuple(one.shape)}, {tuple(other.shape)}"
+        ) from error
+
+
+def same_offset(one: int | Tensor | None, other: int | Tensor | None) -> int | Tensor | None:
+    """Take the one offset of two masks.
+
+    Raises:
+        ValueError: if they differ; of tensors on CUDA the device asserts it.
+    """
+    if one is None or other is None:
+        return one if other is None else other
+    if one is other:
+        return one
+    tensors = [offset for offset in (one, other) if isinstance(offset, torch.Tensor)]
+    message = "masks joined by & place the queries at different offsets"
+    if any(tensor.is_cuda for tensor in tensors):
+        require((torch.as_tensor(one) == torch.as_tensor(other)).all(), message)
+    elif not torch.equal(torch.as_tensor(one), torch.as_tensor(other)):
+        raise ValueError(f"{message}: {one}, {other}")
+    return one
