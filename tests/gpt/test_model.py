@@ -10,7 +10,6 @@ import torch
 from support.gpt_formulas import made, written_out
 
 from regard.gpt import GPT, GPTConfig
-from regard.gpt.ids import check_ids
 
 CONFIG = GPTConfig(vocab_size=29, context=13, layers=3, heads=5, dim=35, dropout=0.0)
 
@@ -128,9 +127,9 @@ def test_the_mlp_compiles_into_one_graph_that_computes_the_same(model):
         torch.testing.assert_close(compiled(x), mlp(x), rtol=1e-5, atol=1e-5)
 
 
-def test_the_check_of_the_ids_compiles_without_a_break(ids):
+def test_the_model_s_check_of_the_ids_compiles_without_a_break(model, ids):
     def checked(ids):
-        check_ids(ids, CONFIG)
+        model._check(ids)
         return ids + 1
 
     assert torch.compile(checked, fullgraph=True, backend="eager")(ids).equal(ids + 1)
