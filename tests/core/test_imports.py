@@ -21,7 +21,16 @@ ROOT = PACKAGE.parent
 # A room may import those that stand before it in this list, and itself: so no circle leaves a room.
 ROOMS = {
     "errors": ["errors", "_display", "_extras", "_files", "_interrupt"],
-    "tensors": ["_axes", "_choices", "_indices", "_shapes", "_cached", "_contexts", "_tensors"],
+    "tensors": [
+        "_axes",
+        "_choices",
+        "_indices",
+        "_shapes",
+        "_cached",
+        "_contexts",
+        "_devices",
+        "_tensors",
+    ],
     "mask": ["mask"],
     "problem": ["problem"],
     "steps": ["steps", "_captions", "_definitions"],
