@@ -1,4 +1,4 @@
-"""The text that a model reads where nobody chose one."""
+"""The texts that a model reads where nobody chose one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,37 @@ EXAMPLE = (
     'well." They listened. Back came the same words, "There is a family of hedgehogs down the'
 )
 
+EXAMPLES = {
+    "a name": (
+        "Hannah had a cat called Sooty, and Finn had a dog called Noodle. Finn said, "
+        '"Here is something for you." Then he stroked'
+    ),
+    "copying": (
+        'A parrot lived in the tent. Oscar cried, "There is an invisible postman at the bottom of '
+        'the sea." At once a voice repeated, "There is an invisible postman'
+    ),
+    "where is it?": (
+        "Ella took her hat into the stable and left it there. After breakfast Henry needed it and "
+        "carried it to the shed. Ella scratched her head. In the end she found the hat in the"
+    ),
+}
+"""Texts by what decides their next word; the shipped model has a head that it hangs on in each."""
+
+
+def readable_examples(tokenizer: Tokenizer) -> dict[str, str]:
+    """The examples that a model can read: some have no token for characters they never saw."""
+    return {name: text for name, text in EXAMPLES.items() if not _unknown(tokenizer, text)}
+
 
 def readable_example(tokenizer: Tokenizer) -> str:
-    """A text that every model can read: some have no token for characters they never saw."""
+    """The first example, without what a model has no token for."""
+    (text, *_) = EXAMPLES.values()
+    unknown = _unknown(tokenizer, text)
+    readable = "".join(character for character in text if character not in unknown)
+    return readable or tokenizer.decode([0])
 
+
+def _unknown(tokenizer: Tokenizer, text: str) -> set[str]:
     def known(character: str) -> bool:
         try:
             tokenizer.encode(character)
@@ -23,6 +50,4 @@ def readable_example(tokenizer: Tokenizer) -> str:
             return False
         return True
 
-    unknown = {character for character in set(EXAMPLE) if not known(character)}
-    text = "".join(character for character in EXAMPLE if character not in unknown)
-    return text or tokenizer.decode([0])
+    return {character for character in set(text) if not known(character)}

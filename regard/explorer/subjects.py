@@ -20,7 +20,7 @@ from regard.explorer._changes import Change, changed, check_changes
 from regard.explorer._effects import Over, measure_effects
 from regard.explorer._errors import ExplorerError
 from regard.explorer._run import Run
-from regard.explorer.example import readable_example
+from regard.explorer.example import readable_example, readable_examples
 from regard.gpt import CheckpointError, Sampling, load, stream
 from regard.record import Recording
 
@@ -82,6 +82,10 @@ class ModelSubject:
         self._lock = Lock()
         self._first = ""
         self._example = readable_example(tokenizer)
+        self._examples = [
+            {"name": name, "text": example}
+            for name, example in readable_examples(tokenizer).items()
+        ]
         if ids is None:
             first = self.read(self._example if text is None else text)
         else:
@@ -97,6 +101,7 @@ class ModelSubject:
             "writes": True,
             "generates": True,
             "example": self._example,
+            "examples": self._examples,
             "limits": {
                 "characters": CHARACTERS,
                 "tokens": config.context,

@@ -31,7 +31,7 @@ __all__ = [
 
 _FOLDER = Path(__file__).parent / "static"
 
-_STYLES = ("page.css", "panels.css", "changes.css")
+_STYLES = ("page.css", "panels.css", "changes.css", "opening.css")
 _LINKED = re.compile(
     r'^(?:<link rel="stylesheet".*|<script type="module".*|<!--.*-->)\n',
     re.MULTILINE,

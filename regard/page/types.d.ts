@@ -2,7 +2,7 @@
 
 type SideName = "first" | "second";
 type Average = "head" | "layer" | "model";
-type ColourKind = "log" | "linear";
+type ColourKind = "log" | "root" | "linear";
 type Theme = "light" | "dark";
 /** Keys that are hidden from queries, in a head; null: in all of them, or from all. */
 type Cut = { kind: "cut"; layer: number | null; head: number | null; queries: Span | null; keys: Span };
@@ -58,6 +58,7 @@ interface About {
   writes: boolean;
   generates: boolean;
   example: string | null;
+  examples?: { name: string; text: string }[];
   limits: { characters: number; tokens: number; generate: number };
   runs: string[];
   training?: number;
@@ -211,11 +212,18 @@ interface Side extends Omit<Source, "side"> {
   strongest: { question: string | null; key: number | null };
 }
 
+/** The opening is read from top to bottom; the panel has all instruments at once. */
+type ViewName = "opening" | "panel";
+
 interface State {
   about: About | null;
+  view: ViewName;
+  /** The text run without the head that the opening speaks of. */
+  without: { of: string; layer: number; head: number; run: Run } | null;
   sides: Record<SideName, Side>;
   hover: { query?: number | null; key?: number | null; side?: SideName };
-  colour: ColourKind;
+  /** Null: as suits the length of the text. */
+  colour: ColourKind | null;
   sort: "order" | Score;
   size: "names" | "grid";
   compare: "off" | "head" | "text" | "change";
@@ -297,6 +305,8 @@ type Surface = CanvasRenderingContext2D;
 
 /** Where the parts of a map's drawing lie, in pixels. */
 interface Layout {
+  /** Whether tokens stand along the diagonal, where a causal pattern leaves room, and no margins are drawn. */
+  diagonal: boolean;
   left: number;
   top: number;
   side: number;

@@ -22,6 +22,8 @@ def test_about_a_model(client):
     about = client.get("/api/about").json()
     (name,) = about.pop("runs")
     assert about.pop("example")
+    # Only texts that its tokenizer can read whole.
+    assert all(set(one) == {"name", "text"} for one in about.pop("examples"))
     assert about == {
         "title": "a model",
         "shape": "2 layers × 3 heads, context 31",

@@ -9,10 +9,9 @@ export const LONGEST = 2000;
 
 /**
  * What is in the address, beside the text, when it is not as at first.
- * @type {[name: "colour"|"sort"|"compare"|"tab"|"active", letter: string, usual: string][]}
+ * @type {[name: "sort"|"compare"|"tab"|"active", letter: string, usual: string][]}
  */
 const WORDS = [
-  ["colour", "c", "log"],
   ["sort", "s", "order"],
   ["compare", "x", "off"],
   ["tab", "b", "steps"],
@@ -37,6 +36,7 @@ export function currentAddress() {
   } else fields.set("r", run.id);
   fields.set("l", String(first.layer));
   fields.set("h", String(first.head));
+  if (now.view === "opening") fields.set("p", now.view);
   if (first.average !== "head") fields.set("a", first.average);
   const selection = (/** @type {string} */ ending, /** @type {Side} */ { query, key, zoom }) => {
     if (query != null) fields.set(`q${ending}`, String(query));
@@ -47,6 +47,7 @@ export function currentAddress() {
   };
   selection("", first);
   for (const [name, letter, usual] of WORDS) if (now[name] !== usual) fields.set(letter, now[name]);
+  if (now.colour) fields.set("c", now.colour);
   if (now.changes.length) fields.set("e", writeChanges(now.changes));
   if (now.difference) fields.set("d", "1");
   if (now.size !== sizeFor(run)) fields.set("g", now.size);
@@ -78,6 +79,8 @@ export function parseAddress(/** @type {string} */ hash) {
     second: fields.get("t2"),
     long: fields.get("long"),
     empty: [...fields].length === 0,
+    /** An address that says more than the page's own is of work: it opens the panel. @type {ViewName} */
+    view: fields.get("p") === "opening" || [...fields].length === 0 ? "opening" : "panel",
     fields,
   };
 }
@@ -114,7 +117,6 @@ export function applyAddress(/** @type {URLSearchParams} */ fields) {
   if (changes.length || now.changes.length) set({ changes });
   /** @type {Record<string, string[]>} */
   const values = {
-    colour: ["log", "linear"],
     compare: ["off", "head", "text", ...(changes.length ? ["change"] : [])],
     tab: ["steps", "readouts", ...(now.about.training ? ["training"] : [])],
     active: ["first", "second"],
@@ -128,6 +130,7 @@ export function applyAddress(/** @type {URLSearchParams} */ fields) {
     if (values[name].includes(fields.get(letter) ?? usual)) set({ [name]: fields.get(letter) ?? usual });
   set({
     hover: {},
+    colour: allowed(fields.get("c"), ["log", "root", "linear"], "") || null,
     size: allowed(fields.get("g"), ["names", "grid"], sizeFor(run)),
     update: whole(fields.get("u")),
     wide: fields.get("w") === "1",
@@ -151,7 +154,7 @@ export function startAddress() {
   const write = settled(250, writeAddress);
   subscribe("changes", writeAddress);
   subscribe(
-    "run layer head average query key zoom colour fit sort size compare active tab update wide folded difference",
+    "run view layer head average query key zoom colour fit sort size compare active tab update wide folded difference",
     write,
   );
 }

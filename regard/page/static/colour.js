@@ -2,7 +2,7 @@
  * The colour of a weight: one hue, from the page's ground to near-black (light) or near-white (dark).
  * Lightness rises or falls evenly along it, so it survives greyscale and any colour-blindness.
  *
- * @typedef {{kind: "log"|"linear", low: number, high: number, exceeded?: boolean, signed?: boolean}} Scale
+ * @typedef {{kind: ColourKind, low: number, high: number, exceeded?: boolean, signed?: boolean}} Scale
  *   signed: from −high to high, with 0 in the middle
  */
 
@@ -82,7 +82,7 @@ const FAINTEST = 1e-6;
 /**
  * The scale for a picture: up to 1 where each pixel is one weight, else up to a round number above
  * the greatest value, so that a pattern of 100,000 tokens does not vanish.
- * @param {"log"|"linear"} kind
+ * @param {ColourKind} kind
  * @param {number} most the greatest value in the picture
  * @param {boolean} exact each pixel is one weight
  * @returns {Scale}
@@ -110,7 +110,8 @@ function ceiling(/** @type {number} */ value) {
 export function place(/** @type {Scale} */ scale, /** @type {number} */ value) {
   if (scale.signed) return (1 + Math.sign(value) * place({ ...scale, signed: false }, Math.abs(value))) / 2;
   if (!(value > 0)) return 0;
-  const t = scale.kind === "log" ? 1 + Math.log10(value / scale.high) / DECADES : value / scale.high;
+  const part = value / scale.high;
+  const t = { log: 1 + Math.log10(part) / DECADES, root: Math.sqrt(part), linear: part }[scale.kind];
   return Math.max(0, Math.min(1, t));
 }
 

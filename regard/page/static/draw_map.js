@@ -17,16 +17,34 @@ const CELL = 88;
 const SLANT = Math.PI / 3.4;
 /** Room above the map for the axes' names. */
 const TOP = 20;
+/** Room below the map for the keys of a window, where there are no margins. */
+const KEYS = 58;
 /** Smallest cell that its weight is written into. */
-const NUMBERED = 56;
+const NUMBERED = 40;
 
 /**
  * Where the parts lie in so much room: labels left and below, entropy right, received below.
  * @param {number} width @param {number} height @param {number} length tokens there are
  * @param {number} [letters] of the longest label
+ * @param {boolean} [diagonal] tokens stand along the diagonal, and there are no margins
  * @returns {Layout}
  */
-export function layout(width, height, length, letters = 14) {
+export function layout(width, height, length, letters = 14, diagonal = false) {
+  if (diagonal) {
+    const right = Math.max(40, Math.min(100, width / 7, letters * 6.7 + 12));
+    const side = Math.max(60, Math.min(width - 1 - right, height - TOP - KEYS, Math.max(length, 1) * CELL));
+    return {
+      diagonal,
+      left: 1,
+      top: TOP,
+      side,
+      right,
+      bottom: KEYS,
+      bar: 0,
+      width: 1 + side + right,
+      height: TOP + side + KEYS,
+    };
+  }
   const narrow = width < 440;
   const left = Math.max(62, Math.min(narrow ? 70 : 104, letters * 6.7 + 16));
   const right = narrow ? 48 : 58;
@@ -34,7 +52,7 @@ export function layout(width, height, length, letters = 14) {
   const bottom = bar + GAP * 2 + (narrow ? 62 : 84);
   const top = TOP;
   const side = Math.max(60, Math.min(width - left - right, height - top - bottom, Math.max(length, 1) * CELL));
-  return { left, top, side, right, bottom, bar, width: left + side + right, height: top + side + bottom };
+  return { diagonal, left, top, side, right, bottom, bar, width: left + side + right, height: top + side + bottom };
 }
 
 /**
@@ -190,11 +208,14 @@ function greatest(/** @type {Float32Array} */ values) {
 }
 
 /** @param {Surface} surface @param {MapDrawing} data @param {Zoom} now @param {number} cell */
-function paintLabels(surface, { place, inks, labels, length, query, key }, now, cell) {
-  const { left, top, side, bar, bottom } = place;
+function paintLabels(surface, { place, inks, labels, length, zoom, query, key }, now, cell) {
+  const { left, top, side, bar, bottom, diagonal } = place;
   const note = { font: `${LABEL}px ${inks.sans}`, colour: inks.soft };
-  write(surface, "query ↓", left - GAP, top - 7, { ...note, align: "right" });
-  write(surface, "key →", left, top - 7, note);
+  if (diagonal) write(surface, "query ↓   key →", left, top - 7, note);
+  else {
+    write(surface, "query ↓", left - GAP, top - 7, { ...note, align: "right" });
+    write(surface, "key →", left, top - 7, note);
+  }
   // A little smaller where that shows every token instead of every second, with a gap between lines.
   const size = Math.max(8.5, Math.min(LABEL, cell - 2));
   surface.font = `${size}px ${inks.mono}`;
@@ -208,6 +229,13 @@ function paintLabels(surface, { place, inks, labels, length, query, key }, now, 
     const y = middle(now.queries, k);
     if (!inside(y)) return;
     surface.fillStyle = chosen ? inks.accent : inks.soft;
+    if (diagonal) {
+      // Beside the last key that the query sees, as far as that is in the window.
+      const x = left + Math.max(0, Math.min(side, (k + 1 - now.keys) * cell)) + GAP;
+      surface.textAlign = "left";
+      surface.fillText(fitted(surface, tickText(labels, k, 1), place.width - x), x, top + y);
+      return;
+    }
     surface.textAlign = "right";
     surface.fillText(fitted(surface, tickText(labels, k, rows.step), left - GAP - 8), left - GAP, top + y);
     if (cell < room) surface.fillRect(left - 4, top + y - 0.5, 3, 1);
@@ -217,6 +245,7 @@ function paintLabels(surface, { place, inks, labels, length, query, key }, now, 
   }
   if (query != null && !rows.at.includes(query)) row(query, true);
 
+  if (diagonal && !zoom) return; // the names on the diagonal are those of the keys, too
   const columns = ticks(now.keys, now.span, side, length, cell >= 10.5 ? room : room + 3);
   // Slanted reads more easily; upright has room for more.
   const turn = cell * columns.step < 15 ? Math.PI / 2 : SLANT;
@@ -257,7 +286,7 @@ function paintCross(surface, { place, inks, query, key }, now, cell) {
   surface.beginPath();
   surface.rect(left - 1, top - 1, side + 2, side + 2);
   surface.clip();
-  surface.strokeStyle = inks.accent;
+  surface.strokeStyle = inks.ink; // neither of the colours that mean something
   surface.lineWidth = 1.25;
   const thick = Math.max(cell, 2);
   const y = query == null ? null : top + (query + 0.5 - now.queries) * cell - thick / 2;

@@ -8,7 +8,7 @@ import { context2d, fill, outline, write } from "./canvas.js";
  * @param {HTMLCanvasElement} canvas
  * @param {{values: Float32Array, rows: number, columns: number}} data of the layer
  * @param {number} head place in the layer
- * @param {{theme: "light"|"dark", causal: boolean, kind?: "log"|"linear", exact?: boolean}} look
+ * @param {{theme: "light"|"dark", causal: boolean, kind?: ColourKind, exact?: boolean}} look
  */
 export function paintThumbnail(canvas, data, head, look) {
   const small = thumbnail(data, head, look);

@@ -11,7 +11,7 @@ import { during } from "./pending.js";
 import { awaitAnswer } from "./answers.js";
 import { wordsFor } from "./quantities.js";
 import { readoutsDrawing } from "./readouts.js";
-import { figuresOf, get, openSourceOf, placeOf, runOf, set, sourceOf } from "./store.js";
+import { colourFor, figuresOf, get, openSourceOf, placeOf, runOf, set, sourceOf } from "./store.js";
 import { SvgSurface, context2d, fill } from "./canvas.js";
 import { UNFINISHED, fileName, save, tables } from "./tables.js";
 import { inks } from "./theme.js";
@@ -102,7 +102,7 @@ function exportHeads(/** @type {string} */ kind) {
   const cell = 72;
   const { width, height } = gridSize(heads.length, across, cell);
   const chosen = sourceOf();
-  const look = { theme: inks().theme, causal: run.causal, exact: run.length <= 64 };
+  const look = { theme: inks().theme, causal: run.causal, exact: run.length <= 64, kind: colourFor(run) };
   const pictured = (/** @type {number} */ layer) => thumbnailsOf(source.side, layer)?.run === run.id;
   if (!run.layers.every((_, layer) => pictured(layer))) return set({ problem: UNFINISHED });
   const cells = heads.map(({ layer, head }) => ({

@@ -54,6 +54,9 @@ export const plural = (/** @type {number} */ many, /** @type {string} */ one, mo
 export const sentence = (/** @type {string} */ text) =>
   `${text[0].toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}`;
 
+/** A token as it is said: without the sign of the space before it. */
+export const bare = (/** @type {string} */ label) => label.replace(/^␣(?=.)/u, "");
+
 /** A token cut to so many characters; what is left out is shown by an ellipsis in its middle. */
 export function short(/** @type {string} */ text, /** @type {number} */ most) {
   const characters = Array.from(text);

@@ -7,7 +7,7 @@ import { meanOf, placeName, signed } from "./format.js";
 import { awaitAnswer } from "./answers.js";
 import { SCORES, unitOf, wordsFor } from "./quantities.js";
 import { isOff, switchHead } from "./changes.js";
-import { figuresOf, get, placeOf, sourceOf, subscribe } from "./store.js";
+import { colourFor, figuresOf, get, placeOf, sourceOf, subscribe } from "./store.js";
 import { themeNow } from "./theme.js";
 import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
 import { requestFor } from "./zoom.js";
@@ -63,7 +63,7 @@ function showHeadCard() {
   const canvas = /** @type {HTMLCanvasElement} */ (find(card, "canvas"));
   const figures = average === "head" ? figuresOf(layer, head, source.heads) : meanFigures({ ...source, run });
   const name = placeName(run, source);
-  const look = { theme: themeNow(), causal: run.causal, exact: run.length <= SIZE };
+  const look = { theme: themeNow(), causal: run.causal, exact: run.length <= SIZE, kind: colourFor(run) };
   const [at, place] = placeOf(source);
   const data =
     average === "head"

@@ -7,7 +7,18 @@ import { signed } from "./format.js";
 import { SCORES, unitOf, wordsFor } from "./quantities.js";
 import { needOfHead } from "./matters.js";
 import { isOff, switchHead } from "./changes.js";
-import { chooseHead, figuresOf, get, hasTwoRuns, set, sourceOf, sides, sideTitle, subscribe } from "./store.js";
+import {
+  chooseHead,
+  colourFor,
+  figuresOf,
+  get,
+  hasTwoRuns,
+  set,
+  sourceOf,
+  sides,
+  sideTitle,
+  subscribe,
+} from "./store.js";
 import { themeNow } from "./theme.js";
 import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
 
@@ -94,8 +105,8 @@ class Grid {
     this.arranged = "";
     this.#listen();
     const arrange = framed(() => this.#arrange());
-    subscribe("run sort size wide compare", arrange);
-    subscribe("run heads changes effects", () => {
+    subscribe("run sort size wide compare view", arrange);
+    subscribe("run heads changes effects view", () => {
       this.#fill();
       this.#dim();
       if (get().sort !== "order") arrange();
@@ -146,7 +157,7 @@ class Grid {
     const { run } = this.source();
     const data = thumbnailsOf(this.side, layer);
     if (!data || !run) return;
-    const look = { theme: themeNow(), causal: run.causal, exact: run.length <= SIZE };
+    const look = { theme: themeNow(), causal: run.causal, exact: run.length <= SIZE, kind: colourFor(run) };
     for (let head = 0; head < data.heads; head++) {
       const cell = this.cells.get(nameOf(layer, head));
       if (cell) paintThumbnail(cell.canvas, data, head, look);
@@ -197,6 +208,7 @@ class Grid {
     grid.classList.toggle("small", how.small);
     grid.classList.toggle("byLayer", how.byLayer);
     grid.style.setProperty("--cell", `${how.cell}px`);
+    grid.style.setProperty("--across", String(how.across));
     grid.style.gridTemplateColumns = `${how.byLayer ? "max-content " : ""}repeat(${how.across}, ${how.small ? `${how.cell}px` : `minmax(${how.cell}px, ${wide ? "132px" : "1fr"})`})`;
     const focused = grid.contains(document.activeElement) ? /** @type {HTMLElement} */ (document.activeElement) : null;
     grid.replaceChildren(this.#laidOut(run, heads, how));
@@ -271,7 +283,8 @@ class Grid {
       const word = sort === "order" ? "" : wordsFor(sort);
       const score = sort === "order" ? null : figures?.[sort];
       const value = word && `${signed(score, sort === "distance" ? 1 : 2)} ${unitOf(sort)}`.trimEnd();
-      role.textContent = figures?.role ?? "…";
+      const said = get().view === "opening" && byLayer ? `${index}·${names[head]} ` : ""; // there the edges are hidden
+      role.textContent = `${said}${figures?.role ?? "…"}`;
       const place = `${index}·${names[head]}`;
       figure.textContent = word ? `${place}  ${value}` : place;
       figure.hidden = byLayer; // the grid's edges say it

@@ -5,7 +5,8 @@ import { tabs } from "./tab_panel.js";
 import { switchHead } from "./changes.js";
 import { openCutForm } from "./cut.js";
 import { activeColumn } from "./map.js";
-import { change, chooseHead, clamp, get, keyNow, queryNow, release, runOf, set, sourceOf } from "./store.js";
+import { change, chooseHead, clamp, colourNow, get, keyNow, queryNow, release, runOf, set, sourceOf } from "./store.js";
+import { turnView } from "./views.js";
 import { showing } from "./zoom.js";
 
 /** @type {[string, string][]} */
@@ -18,13 +19,14 @@ const KEYS = [
   ["+ − 0", "closer, farther, the whole map"],
   ["Home End", "the first, the last query"],
   ["Escape", "let go of the query and the key"],
-  ["l", "logarithmic or linear colour"],
+  ["l", "logarithmic, square-root or linear colour"],
   ["a", "this head, its layer’s mean, the model’s mean"],
   ["x", "switch this head off, or on again"],
   ["c", "cut keys from queries"],
   ["Ctrl Z", "take a change back; with Shift, make it again"],
   ["t", "steps, readouts, training where it was recorded"],
   ["h", "heads wide, or back to the map"],
+  ["p", "the panel, or the opening"],
   ["Tab", "from control to control; Enter presses"],
   ["?", "these keys"],
 ];
@@ -105,6 +107,8 @@ function turn(/** @type {number} */ heads, /** @type {number} */ layers) {
   set({ spoken: placeName(run, sourceOf()) });
 }
 
+/** @type {ColourKind[]} */
+const COLOURS = ["log", "root", "linear"];
 /** @type {Average[]} */
 const AVERAGES = ["head", "layer", "model"];
 const pan = (/** @type {number} */ x, /** @type {number} */ y) => () => activeColumn().panBy(x, y);
@@ -147,11 +151,12 @@ const acts = {
   "−": farther,
   0: () => activeColumn().zoomTo(null),
   Escape: () => (get().wide ? set({ wide: false }) : release()),
-  l: () => set({ colour: get().colour === "log" ? "linear" : "log" }),
+  l: () => set({ colour: cycle(COLOURS, colourNow()) }),
   a: () => change({ average: cycle(AVERAGES, sourceOf().average) }),
   x: () => sourceOf().average === "head" && switchHead(sourceOf().layer, sourceOf().head),
   c: () => openCutForm(),
   t: () => set({ tab: cycle(tabs(), get().tab), folded: false }),
-  h: () => set({ wide: !get().wide }),
+  h: () => get().view === "panel" && set({ wide: !get().wide }),
+  p: turnView,
   "?": () => byId("keys").showModal(),
 };

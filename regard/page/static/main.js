@@ -9,13 +9,16 @@ import { startTextEntry } from "./text_entry.js";
 import { startExports } from "./exports.js";
 import { keepTo, plural, sentence } from "./format.js";
 import { startChanges } from "./changes.js";
+import { startExamples } from "./examples.js";
 import { startCut } from "./cut.js";
 import { startHeads } from "./heads.js";
 import { startKeyboard } from "./keyboard.js";
 import { startLink } from "./link.js";
 import { startMatters } from "./matters.js";
 import { startMaps } from "./map.js";
+import { startOpening } from "./opening.js";
 import { startPredictions } from "./predictions.js";
+import { startSaying } from "./saying.js";
 import { startSidebar } from "./sidebar.js";
 import { startReadouts } from "./readouts.js";
 import { awaitAnswer } from "./answers.js";
@@ -27,6 +30,7 @@ import { startText } from "./text.js";
 import { startTheme } from "./theme.js";
 import { startThumbnails } from "./thumbnails.js";
 import { startTraining } from "./training.js";
+import { startViews } from "./views.js";
 
 const RETRY = 2000; // milliseconds
 const PATIENCE = 5000; // milliseconds in which the page may still choose by itself
@@ -45,6 +49,7 @@ async function openAddress() {
   const { about } = get();
   if (!about) return;
   const address = parseAddress(location.hash);
+  set({ view: address.view });
   let opened = false;
   if (address.text && about.writes) opened = runOf("first")?.text === address.text || (await openText(address.text));
   else if (address.run && about.runs.includes(address.run)) opened = await openRun(address.run);
@@ -88,7 +93,7 @@ function welcome() {
   const since = performance.now();
   subscribe("heads", ({ sides: { first } }) => {
     const { heads, run, layer, head, query } = first;
-    if (chosen || !run || heads.size < run.layers.length) return;
+    if (chosen || get().view === "opening" || !run || heads.size < run.layers.length) return;
     chosen = true;
     if (layer || head || query != null || performance.now() - since > PATIENCE) return; // it is being looked at
     const all = [...heads].flatMap(([at, scores]) => scores.map((figures) => ({ at, figures })));
@@ -178,6 +183,10 @@ startCompare();
 startChanges();
 startCut();
 startMatters();
+startViews();
+startOpening();
+startSaying();
+startExamples();
 startExports();
 startLink();
 startKeyboard();

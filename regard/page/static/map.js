@@ -13,6 +13,7 @@ import {
   activeSide,
   change,
   clamp,
+  colourNow,
   figuresOf,
   get,
   keyNow,
@@ -78,6 +79,7 @@ export class MapColumn {
     document.addEventListener("inks", () => this.#recolour());
     subscribe("hover query key changes cutForm difference", () => this.redraw());
     subscribe("colour fit", () => this.#recolour());
+    subscribe("view", () => this.#resized());
     subscribe("run layer head average compare wide zoom", () => this.#changed());
     subscribe("heads layer head average compare active run", () => this.#titled());
   }
@@ -196,7 +198,8 @@ export class MapColumn {
     const { run } = this.source();
     const { width, height } = this.field.getBoundingClientRect();
     if (width < 40 || height < 40) return;
-    this.place = layout(width, height, run?.length ?? 1, run?.letters);
+    const diagonal = get().view === "opening" && Boolean(run?.causal);
+    this.place = layout(width, height, run?.length ?? 1, run?.letters, diagonal);
     this.redraw();
     this.#ask();
   }
@@ -314,7 +317,7 @@ export class MapColumn {
   scale() {
     const { coarse, sharp } = this.layers();
     const most = (get().fit ? sharp : (coarse ?? sharp))?.greatest ?? 0;
-    return isDifference(this.side) ? differenceScale(get().colour, most) : scaleNow();
+    return isDifference(this.side) ? differenceScale(colourNow(), most) : scaleNow();
   }
 
   /** @returns {MapDrawing} All that the drawing needs; also what is exported. */
@@ -335,7 +338,7 @@ export class MapColumn {
       numbers: sharp?.exact && this.current() ? sharp : null,
       scale,
       labels: run.labels,
-      margins: this.margins?.of === this.wanted && !scale.signed ? this.margins : null,
+      margins: this.margins?.of === this.wanted && !scale.signed && !this.place.diagonal ? this.margins : null,
       cuts: cutsOn(this.side),
       query: query < run.length ? query : null,
       key: key != null && key < run.length ? key : null,
@@ -377,7 +380,7 @@ export function scaleNow() {
     : drawn.map((column) => column.coarse ?? column.sharp).filter((data) => data !== null);
   const most = (/** @type {Drawn[]} */ all) => Math.max(0, ...all.map(({ greatest }) => greatest));
   const scale = scaleFor(
-    get().colour,
+    colourNow(),
     most(fitted),
     fitted.every(({ exact }) => exact),
   );

@@ -13,9 +13,10 @@ let measuring = null;
 export function startMatters() {
   byId("matters").onclick = () => {
     if (measuring) return measuring.abort();
-    if (get().effects) return set({ effects: null });
-    const { plain } = get();
-    if (plain) during(measure(plain));
+    const { plain, effects, view } = get();
+    // The opening goes on showing what is lost without each head.
+    if (effects?.keys) return set({ effects: view === "opening" ? { ...effects, keys: null } : null });
+    if (plain) during(measure(plain, ["heads", "keys"]));
   };
   subscribe("plain", () => {
     measuring?.abort(); // another text
@@ -24,13 +25,18 @@ export function startMatters() {
   subscribe("effects measuring plain about", show);
 }
 
-async function measure(/** @type {Run} */ run) {
+/** Measures what the next token loses without each head. */
+export const measureHeads = (/** @type {Run} */ run) => during(measure(run, ["heads"]));
+
+/** @param {Run} run @param {("heads"|"keys")[]} wanted */
+async function measure(run, wanted) {
   const control = new AbortController();
   measuring = control;
   /** @type {Effects} */
-  const effects = { run: run.id, heads: null, keys: null };
+  const effects = get().effects ?? { run: run.id, heads: null, keys: null };
   try {
-    for (const over of /** @type {const} */ (["heads", "keys"])) {
+    for (const over of wanted) {
+      if (effects[over]) continue;
       set({ measuring: `${over === "heads" ? "heads" : "tokens"} …` });
       await api.effects(
         run.id,
@@ -57,10 +63,10 @@ async function measure(/** @type {Run} */ run) {
 
 function show() {
   const { effects, measuring: doing, plain } = get();
-  byId("matters").textContent = doing ? `Stop (${doing})` : effects ? "Hide what matters" : "What matters here?";
-  byId("matters").setAttribute("aria-pressed", String(Boolean(effects)));
+  byId("matters").textContent = doing ? `Stop (${doing})` : effects?.keys ? "Hide what matters" : "What matters here?";
+  byId("matters").setAttribute("aria-pressed", String(Boolean(effects?.keys)));
   byId("page").classList.toggle("measured", Boolean(effects));
-  byId("finding").textContent = effects && plain ? finding(plain, effects) : "";
+  byId("finding").textContent = effects?.keys && plain ? finding(plain, effects) : "";
 }
 
 /** How much of its probability a token has left. */

@@ -1,6 +1,7 @@
 /** What the model expects after the last token; a click appends it, a button goes on by itself. */
 import { bar, byId, findAll, make } from "./dom.js";
-import { power, weight } from "./format.js";
+import { headName } from "./change_list.js";
+import { bare, weight } from "./format.js";
 import { append, generate, stop, writing } from "./session.js";
 import { get, runOf, sourceOf, subscribe } from "./store.js";
 
@@ -22,16 +23,27 @@ export function startPredictions() {
     heat.value = String(between(heat.valueAsNumber, 0, 5, 0.8));
     generate({ tokens: tokens.valueAsNumber, temperature: heat.valueAsNumber }, ghosts);
   };
-  subscribe("run changed compare active about generating", ({ about, generating, compare }) => {
-    const run = compare === "text" ? sourceOf(writing()).run : (get().changed ?? runOf("first"));
-    byId("predictions-of").textContent = get().compare === "text" ? `of the ${writing()} text` : "";
-    byId("predictions-panel").hidden = !run?.next;
-    byId("generate-row").hidden = !about?.generates;
-    button.textContent = generating ? "Stop" : "Generate";
-    if (about?.limits?.generate) tokens.max = String(about.limits.generate);
-    byId("predictions").classList.toggle("two", run?.next?.[0]?.before != null);
-    if (run?.next) list(run.next, generating);
-  });
+  subscribe(
+    "run changed compare active about generating without view",
+    ({ about, generating, compare, changed, without }) => {
+      const run = compare === "text" ? sourceOf(writing()).run : (changed ?? without?.run ?? runOf("first"));
+      byId("predictions-of").replaceChildren(...(compare === "text" ? [`of the ${writing()} text`] : legend(run)));
+      byId("predictions-panel").hidden = !run?.next;
+      byId("generate-row").hidden = !about?.generates;
+      button.textContent = generating ? "Stop" : "Generate";
+      if (about?.limits?.generate) tokens.max = String(about.limits.generate);
+      byId("predictions").classList.toggle("two", run?.next?.[0]?.before != null);
+      if (run?.next) list(run.next, generating);
+    },
+  );
+}
+
+/** What two bars are of. */
+function legend(/** @type {Run|null} */ run) {
+  const { changed, without, view } = get();
+  if (view !== "opening" || run?.next?.[0]?.before == null) return [];
+  const name = changed || !without ? "changed" : `without head ${headName(run, without.layer, without.head)}`;
+  return [make("b", { textContent: "as it is" }), " · ", make("em", { textContent: name })];
 }
 
 /** Words for a voice: what is seen must be part of the name that it says. */
@@ -39,7 +51,7 @@ const unseen = (/** @type {string} */ words) => make("span", { className: "unsee
 
 /** A probability in few figures, so that two fit beside each other. */
 const brief = (/** @type {number} */ value) =>
-  value >= 0.0095 || value === 0 ? value.toFixed(2) : value >= 0.00095 ? value.toFixed(3) : power(value);
+  value >= 0.0095 || value === 0 ? value.toFixed(2) : value >= 0.0005 ? value.toFixed(3) : "<0.001";
 
 /** A bar of a probability; of a changed run the one before, and below it the one now. */
 function bars(/** @type {number} */ now, /** @type {number|null} */ before) {
@@ -78,7 +90,12 @@ function list(/** @type {Candidate[]} */ next, /** @type {boolean} */ busy) {
             disabled: busy || !get().about?.writes, // a report only tells
             onclick: () => append(token),
           },
-          make("span", { className: "name" }, get().about?.writes ? unseen("Append ") : null, label),
+          make(
+            "span",
+            { className: "name" },
+            get().about?.writes ? unseen("Append ") : null,
+            get().view === "opening" ? bare(label) : label,
+          ),
           make("span", {}, ...bars(probability / most, before == null ? null : before / most)),
           make("b", {}, ...figures(probability, before)),
         ),

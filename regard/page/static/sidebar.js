@@ -6,6 +6,7 @@ import { count, full, named, placeName, signed, weight } from "./format.js";
 import { activeColumn, columns } from "./map.js";
 import { awaitAnswer } from "./answers.js";
 import {
+  colourNow,
   get,
   keyNow,
   placeOf,
@@ -33,9 +34,10 @@ export function startSidebar() {
     byId("colour"),
     [
       ["log", "log", "Four decades below the greatest"],
-      ["linear", "linear", ""],
+      ["root", "root", "The square root of the weight: half the ink is a quarter of it"],
+      ["linear", "linear", "As much ink as weight"],
     ],
-    get().colour,
+    colourNow(),
     (colour) => set({ colour }),
   );
   byId("zoom-in").onclick = () => activeColumn().zoomBy(2);
@@ -51,7 +53,7 @@ export function startSidebar() {
   });
   subscribe("cell", showCell);
   subscribe("colour fit difference strongest zoom cell run compare active hover key query", () => {
-    mark(get().colour);
+    mark(colourNow());
     draw();
   });
   new ResizeObserver(draw).observe(byId("page"));

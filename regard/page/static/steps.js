@@ -4,6 +4,7 @@ import { byId, find, findAll, make, markStale, rove, settled } from "./dom.js";
 import { named, placeName, plural, signed, weight } from "./format.js";
 import { awaitAnswer } from "./answers.js";
 import { change, get, keyNow, queryNow, queryRead, sourceOf, subscribe } from "./store.js";
+import { fiveNumbers } from "./five_numbers.js";
 import { keysTable } from "./steps_table.js";
 import { VectorBars, greatest } from "./vector_bars.js";
 
@@ -145,12 +146,15 @@ function mark() {
 }
 
 function build() {
-  const stops = () => findAll(byId("steps"), "canvas, .key-name");
+  const stops = () => findAll(byId("steps"), ".five button, canvas, .key-name");
   const focused = stops().indexOf(/** @type {HTMLElement} */ (document.activeElement));
+  const five = fiveNumbers(byId("steps"), { data, token: (k) => data.run.labels[k], picked: () => picked });
   byId("steps").replaceChildren(
     make("p", { className: "steps-of note", hidden: true }),
+    five.root,
     make("div", { className: "walk" }, queryPart(), make("div", { className: "keys" }), contextPart()),
   );
+  vectors.parts.push(five.draw);
   table();
   vectors.draw();
   if (focused >= 0) stops()[focused]?.focus({ preventScroll: true }); // other numbers, the same place

@@ -18,7 +18,9 @@ const state = {
   about: null,
   sides: { first: emptySide(), second: emptySide() },
   hover: {},
-  colour: "log",
+  view: "panel",
+  without: null,
+  colour: null,
   sort: "order",
   size: "names",
   compare: "off",
@@ -115,6 +117,19 @@ export const sides = () => (state.compare === "off" ? ["first"] : ["first", "sec
 
 /** @returns {SideName} The side used last: the one that keys, the grid, steps and readouts are about. */
 export const activeSide = () => (state.compare !== "off" && state.active === "second" ? "second" : "first");
+
+/** Tokens up to which a text is read as a whole. */
+export const SHORT = 200;
+
+/**
+ * The scale of colours that suits a text: of a short one the weights that count are to be seen; of a long one,
+ * whose weights are all small, the faint ones too.
+ * @returns {ColourKind}
+ */
+export const colourFor = (/** @type {Run|null} */ run) => (run && run.length <= SHORT ? "root" : "log");
+
+/** The scale of now: the one that was chosen, else the one that suits the text. */
+export const colourNow = () => state.colour ?? colourFor(state.sides.first.run);
 
 /** Whether each side has a run of its own: of two texts, or of one as it is and changed. */
 export const hasTwoRuns = () => state.compare === "text" || state.compare === "change";

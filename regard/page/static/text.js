@@ -6,6 +6,7 @@ import { byId, findAll, framed, make, markStale, segments, settled, targetOf } f
 import { paintNeeds } from "./matters.js";
 import { plural, sentence, weight } from "./format.js";
 import { awaitAnswer } from "./answers.js";
+import { drawArcs } from "./arcs.js";
 import {
   activeSide,
   change,
@@ -66,16 +67,23 @@ class TextView {
     this.requests = 0;
     /** @type {{of: string|null, gives: Float32Array|null, takes: Float32Array|null}} of: the question */
     this.weights = { of: "", gives: null, takes: null };
+    /** The question that the arcs answer. @type {string|null} */
+    this.arcsOf = "";
     this.repaint = framed(() => this.#paint());
     this.#listen();
     // Where there is less room, or more, what was in sight may be no more.
-    new ResizeObserver(() => this.run && this.#reveal(queryNow(this.headSide))).observe(this.root);
+    new ResizeObserver(() => {
+      if (!this.run) return;
+      this.#reveal(queryNow(this.headSide));
+      this.repaint(); // arcs go from word to word, wherever they are
+    }).observe(this.root);
     subscribe("run compare", () => this.#rebuild());
     const soon = settled(12, () => this.#ask()); // a pointer that only passes asks for nothing
     subscribe("hover query key layer head average compare active run changes", () => {
       this.repaint();
       soon();
     });
+    subscribe("view", () => this.repaint());
     subscribe("query", () => this.#follow());
     subscribe("effects", () => this.#markNeeds());
   }
@@ -309,6 +317,10 @@ class TextView {
     const [ends, taken] = findAll(this.legend, "samp");
     ends.textContent = gives && !stale ? `≤ ${weight(mostGives)}` : "";
     const last = run.causal && query === run.length - 1;
+    const arcs = get().view === "opening" && gives && !stale;
+    const animate = this.arcsOf !== of;
+    drawArcs(this.root, spans, arcs ? { query, weights: gives, first, animate } : null);
+    this.arcsOf = arcs ? of : "";
     taken.textContent = takes && !stale ? (last ? "nothing: it is the last" : `≤ ${weight(mostTakes)}`) : "";
   }
 }
@@ -358,7 +370,9 @@ function style(span, give, take, isQuery, isKey, isCut) {
   span.classList.toggle("cut", isCut);
   span.setAttribute("aria-pressed", String(isQuery));
   const deep = Math.round(Math.min(1, give) ** 0.8 * 58); // ink stays readable on it
-  span.style.backgroundColor = deep > 0 ? `color-mix(in srgb, var(--accent) ${deep}%, transparent)` : "";
+  const ink = deep > 0 ? `color-mix(in srgb, var(--accent) ${deep}%, transparent)` : "";
+  span.style.backgroundColor = ink;
+  span.style.setProperty("--gives", ink); // where the word alone is shaded
   const strong = Math.round(Math.min(1, take) ** 0.8 * 100);
   span.style.borderBottomColor = strong > 6 ? `color-mix(in srgb, var(--ink) ${strong}%, transparent)` : "";
 }

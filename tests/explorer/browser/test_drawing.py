@@ -134,7 +134,7 @@ def test_how_exact_a_report_is_stands_below_its_text(pages, settled, model, tmp_
     file = tmp_path / "report.html"
     regard.report(model, file)
     with pages(viewport={"width": 1440, "height": 900}, offline=True) as page:
-        page.goto(file.as_uri())
+        page.goto(f"{file.as_uri()}#p=panel")
         page.locator("#tokens .token").first.wait_for()
         settled(page)
         note = page.locator("#notes")

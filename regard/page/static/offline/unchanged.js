@@ -23,6 +23,8 @@ export const openCutForm = nothing;
 export const switchHead = nothing;
 /** @type {typeof import("../matters.js").paintNeeds} */
 export const paintNeeds = nothing;
+/** @type {typeof import("../matters.js").measureHeads} */
+export const measureHeads = async () => {};
 /** @type {typeof import("../changes.js").isOff} */
 export const isOff = () => false;
 /** @type {typeof import("../cut.js").drawSpan} */

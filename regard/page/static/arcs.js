@@ -1,0 +1,49 @@
+/** Arcs in the text: from the query to the keys that it attends to most, as wide as the weight. */
+const SVG = "http://www.w3.org/2000/svg";
+/** Fewer than so much of a weight is no line. */
+const FAINTEST = 0.02;
+const MOST = 12;
+
+/** @typedef {{query: number, weights: Float32Array, first: number, animate: boolean}} Arcs first: the first token there is */
+
+/**
+ * Draws them behind the words.
+ * @param {HTMLElement} root the tokens' box @param {HTMLElement[]} spans @param {Arcs|null} arcs null: none
+ */
+export function drawArcs(root, spans, arcs) {
+  const old = root.querySelector("svg.arcs");
+  if (!arcs) return old?.remove();
+  const { query, weights, first, animate } = arcs;
+  const word = (/** @type {number} */ k) => spans[k - first]?.querySelector(".word") ?? null;
+  const from = word(query);
+  if (!from) return old?.remove();
+  const box = root.getBoundingClientRect();
+  const top = (/** @type {Element} */ one) => {
+    const { left, width, top: y } = one.getBoundingClientRect();
+    return { x: left + width / 2 - box.left + root.scrollLeft, y: y - box.top + root.scrollTop };
+  };
+  const heavy = Math.min(9, box.width / 60); // a phone's arcs are thinner
+  const start = top(from);
+  const lines = [...weights.keys()]
+    .filter((k) => k !== query && weights[k] >= FAINTEST && word(k))
+    .sort((a, b) => weights[b] - weights[a])
+    .slice(0, MOST)
+    .map((k) => {
+      const stop = top(/** @type {Element} */ (word(k)));
+      const high = Math.min(start.y, stop.y) - 14 - 34 * weights[k];
+      const line = document.createElementNS(SVG, "path");
+      line.setAttribute("d", `M${start.x},${start.y}C${start.x},${high} ${stop.x},${high} ${stop.x},${stop.y}`);
+      line.setAttribute("stroke-width", String(1 + heavy * weights[k]));
+      line.setAttribute("opacity", String(0.3 + 0.55 * weights[k]));
+      line.setAttribute("pathLength", "1");
+      line.dataset.key = String(k);
+      return line;
+    });
+  const picture = document.createElementNS(SVG, "svg");
+  picture.classList.add("arcs");
+  picture.classList.toggle("drawn", animate);
+  picture.setAttribute("aria-hidden", "true");
+  picture.append(...lines);
+  if (old) old.replaceWith(picture);
+  else root.append(picture);
+}
