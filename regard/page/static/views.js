@@ -2,7 +2,7 @@
  * The page's two views of one state: the opening, which is read from top to bottom, and the panel, where all
  * instruments are seen at once. Both have the same parts; a view puts them into its order.
  */
-import { byId } from "./dom.js";
+import { byId, findAll } from "./dom.js";
 import { SHORT, get, set, subscribe } from "./store.js";
 
 /** The other view. */
@@ -22,6 +22,7 @@ export function startViews() {
 function arrange() {
   const opening = get().view === "opening";
   document.body.classList.toggle("opening", opening);
+  for (const question of findAll(document, ".question")) question.classList.toggle("unseen", !opening);
   const main = byId("page");
   const heads = byId("heads-panel");
   if (opening) {
