@@ -56,8 +56,7 @@ function worthOf(
   const key = strongestOf(weights);
   if (key <= 0 || key > run.length - 3) return 0; // the first token is where heads rest
   const effect = get().effects?.heads?.effects[at.layer]?.[at.head];
-  if (effect == null) return weights[key];
-  const loss = Math.min(5, Math.max(1e-6, -effect));
-  const answer = run.next?.[0].label;
-  return weights[key] * loss * (loss > NOTABLE && run.labels[key] === answer ? 4 : 1);
+  const loss = effect == null ? 1 : Math.min(5, Math.max(1e-6, -effect));
+  const told = loss > NOTABLE && run.labels[key] === run.next?.[0].label;
+  return weights[key] * loss * (told ? 4 : 1);
 }
