@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from regard.page.bundle import script
 from website.markup import Heading, Part, render
 from website.reference import address_of, reference_pages
 from website.sources import ROOT, Page, Section, sections
@@ -77,7 +78,10 @@ class _Site:
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(ROOT / asset, target)
         static = self._folder / "static"
-        shutil.copytree(_HERE / "static", static, dirs_exist_ok=True)
+        only_bundled = shutil.ignore_patterns("widget")
+        shutil.copytree(_HERE / "static", static, ignore=only_bundled, dirs_exist_ok=True)
+        widget = script("main.js", folder=_HERE / "static/widget")
+        (static / "widget.js").write_text(widget, "utf-8")
         (static / "colours.css").write_text(colours(), "utf-8")
         index = json.dumps(self._search, ensure_ascii=False, separators=(",", ":"))
         (static / "search-index.js").write_text(f"globalThis.searchIndex={index};\n", "utf-8")
@@ -91,7 +95,13 @@ class _Site:
         self._write("front.html", _FRONT, lead=lead.html, html=rest.html, headings=[], live=live)
 
     def _write_markdown(self, page: Page, before: Page | None, after: Page | None) -> None:
-        rendered = render(page.text(), link=self._link_from(page), name=self._name_from(page))
+        folder = (ROOT / str(page.source)).parent
+        rendered = render(
+            page.text(),
+            link=self._link_from(page),
+            name=self._name_from(page),
+            page=lambda name: (folder / name).read_text("utf-8"),
+        )
         self._collect(page, rendered.parts)
         headings = [one for one in rendered.headings if one.level == 2]
         self._write(

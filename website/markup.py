@@ -66,7 +66,7 @@ def render(
     *,
     link: Callable[[str], str],
     name: Callable[[str], str | None] = lambda _: None,
-    level: int = 0,
+    page: Callable[[str], str] = lambda _: "",
 ) -> Rendered:
     """Turn Markdown into HTML.
 
@@ -74,23 +74,19 @@ def render(
         text: the Markdown.
         link: gives the address on the site for a target in the repository.
         name: gives the address of the reference of a name in code, or None.
-        level: by how much headings are lowered, for text inside another page.
+        page: gives the Markdown of another page, from which a widget takes numbers.
 
     Raises:
         ValueError: for HTML that is no comment, and for what `link` refuses.
     """
     tokens = _without_steps_of_the_ladder(_PARSER.parse(text))
-    headings, parts = _outline(tokens, level)
-    environment = {"link": link, "name": name, "text": text}
+    headings, parts = _outline(tokens)
+    environment = {"link": link, "name": name, "page": page, "text": text}
     return Rendered(_PARSER.renderer.render(tokens, _PARSER.options, environment), headings, parts)
 
 
 def slug(title: str) -> str:
-    """The anchor that GitHub gives a heading.
-
-    >>> slug("Why `torch.softmax` and not the formula")
-    'why-torchsoftmax-and-not-the-formula'
-    """
+    """The anchor that GitHub gives a heading."""
     return _NO_SLUG.sub("", title.strip().lower()).replace(" ", "-")
 
 
@@ -102,7 +98,7 @@ def _without_steps_of_the_ladder(tokens: list[Token]) -> list[Token]:
     return tokens
 
 
-def _outline(tokens: Sequence[Token], lower: int) -> tuple[list[Heading], list[Part]]:
+def _outline(tokens: Sequence[Token]) -> tuple[list[Heading], list[Part]]:
     """Give headings their anchors, and collect the text under each."""
     headings: list[Heading] = []
     parts = [Part("", "")]
@@ -114,10 +110,8 @@ def _outline(tokens: Sequence[Token], lower: int) -> tuple[list[Heading], list[P
             anchor = slug(title)
             used[anchor] = used.get(anchor, -1) + 1
             anchor = f"{anchor}-{used[anchor]}" if used[anchor] else anchor
-            level = int(token.tag[1]) + lower
-            token.tag = tokens[at + 2].tag = f"h{level}"
             token.attrSet("id", anchor)
-            headings.append(Heading(level, anchor, title))
+            headings.append(Heading(int(token.tag[1]), anchor, title))
             parts.append(Part(anchor, title))
         elif token.type == "th_open" and not tokens[at + 1].content:
             token.tag = tokens[at + 2].tag = "td"  # the corner of a table heads nothing
@@ -204,7 +198,7 @@ def _html(_: RendererHTML, tokens: Sequence[Token], at: int, _options: Any, env:
     if match is None or match["kind"] != "widget":
         return ""
     try:
-        return widget(match["rest"], env["text"])
+        return widget(match["rest"], env["text"], env["page"])
     except WidgetError as error:
         raise ValueError(f"in {text.strip()!r}: {error}") from None
 

@@ -44,13 +44,7 @@ def reference_pages(link: Callable[[str], str]) -> list[ReferencePage]:
 
 
 def address_of(name: str) -> str | None:
-    """Where a public name is described, from the site's folder; None if it is not one.
-
-    >>> address_of("regard.causal")
-    'reference/regard.html#regard.causal'
-    >>> address_of("regard.causal()")
-    'reference/regard.html#regard.causal'
-    """
+    """Where a public name is described, from the site's folder; None if it is not one."""
     return _addresses().get(name.partition("(")[0])
 
 

@@ -67,7 +67,8 @@ def linked_page() -> str:
     All are named at once: found one by one, through each other, they would take three round trips.
     """
     links = "".join(
-        f'<link rel="modulepreload" href="/static/{name}">\n' for name in _modules("main.js", {})
+        f'<link rel="modulepreload" href="/static/{name}">\n'
+        for name in _modules("main.js", {}, _FOLDER)
     )
     return static("index.html").replace("</head>", f"{links}</head>")
 
@@ -93,17 +94,20 @@ def whole_page(
     return page.replace("</body>", f'{data}<script type="module">{code}</script>\n</body>')
 
 
-def script(entry: str, *, instead: Mapping[str, str] | None = None) -> str:
+def script(
+    entry: str, *, instead: Mapping[str, str] | None = None, folder: Path | None = None
+) -> str:
     """Put a module and all that it imports into one script.
 
     Args:
         entry: the module's name, such as ``main.js``.
         instead: names of modules, and of those that stand in for them.
+        folder: where the modules lie, if they are not the page's.
 
     Raises:
         ValueError: for a module that this can't read, or modules that import each other.
     """
-    return "\n".join(_modules(entry, instead or {}).values())
+    return "\n".join(_modules(entry, instead or {}, folder or _FOLDER).values())
 
 
 def embedded(content: object) -> str:
@@ -141,15 +145,19 @@ def _hashes(texts: Sequence[str]) -> str:
     return " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in digests)
 
 
-def _modules(entry: str, instead: Mapping[str, str]) -> dict[str, str]:
+def _modules(entry: str, instead: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Write down a module after those that it imports, by name."""
     done: dict[str, str] = {}
-    _add(entry, instead, done, ())
+    _add(entry, instead, folder, done, ())
     return done
 
 
 def _add(
-    name: str, instead: Mapping[str, str], done: dict[str, str], above: tuple[str, ...]
+    name: str,
+    instead: Mapping[str, str],
+    folder: Path,
+    done: dict[str, str],
+    above: tuple[str, ...],
 ) -> None:
     """Write a module down after those that it imports."""
     name = instead.get(name, name)
@@ -157,18 +165,19 @@ def _add(
         raise ValueError(f"{' imports '.join([*above, name])}: modules must not import each other")
     if name in done:
         return
-    text = static(name)
+    text = (folder / name).read_text("utf-8")
     if "</script" in text or "<!--" in text:
         raise ValueError(f"{name} holds what would end a script element; write it in two parts")
 
     def bound(match: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(name), match["path"]))
         path = instead.get(path, path)
-        _add(path, instead, done, (*above, name))
+        _add(path, instead, folder, done, (*above, name))
         if match["whole"]:
             return f"const {match['whole']} = {_variable(path)};"
         names = [part.strip() for part in match["names"].split(",") if part.strip()]
-        missing = {part.split(" as ")[0] for part in names} - _exports(static(path))
+        exported = _exports((folder / path).read_text("utf-8"))
+        missing = {part.split(" as ")[0] for part in names} - exported
         if missing:
             raise ValueError(f"{name} imports {', '.join(sorted(missing))}, not in {path}")
         return f"const {{ {', '.join(names).replace(' as ', ': ')} }} = {_variable(path)};"

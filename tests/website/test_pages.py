@@ -101,3 +101,28 @@ def test_what_is_copied_is_what_one_types(show):
     block.locator("button", has_text="Copied").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied.splitlines() == ["visible = regard.causal().visible(6, 6)", "visible.int()"]
+
+
+def test_a_change_moves_all_that_follows_and_a_query_is_followed(show):
+    page = show("02-weights-from-the-data.html", width=1100)
+    widget = page.locator(".widget")
+    context = widget.locator("[data-name=context] tbody td")
+    before = context.all_inner_texts()
+    widget.get_by_label("x of day, 1").fill("2")
+    changed = widget.locator("[data-name=context] td.changed")
+    assert changed.count() == 18
+    assert all(now != was for now, was in zip(context.all_inner_texts(), before, strict=True))
+    # Only what holds row 3 has changed among the scores.
+    assert widget.locator("[data-name=scores] td.changed").count() == 11
+    widget.get_by_role("button", name="the page’s numbers").click()
+    assert context.all_inner_texts() == before
+
+    widget.get_by_role("button", name="one step on").click()
+    said = widget.locator(".sentence")
+    terms = "0.5500 · 0.4300 + 0.8700 · 0.1500 + 0.6600 · 0.8900 = 0.9544"
+    assert said.inner_text() == f"Score of “warm” and “the”: {terms}"
+    assert not widget.locator("[data-name=context] tr.query td").first.is_visible()
+    widget.get_by_role("button", name="causal mask").click()
+    assert widget.locator("[data-name=weights] tbody tr").first.inner_text().split() == [
+        *("the", "1.000", "0.000", "0.000", "0.000", "0.000", "0.000")
+    ]
