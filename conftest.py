@@ -41,6 +41,7 @@ CORE = (
     "regard.attention",
     "regard.sdpa",
     "regard.record",
+    "regard.monitor",
     "regard.nn",
     "regard.distributed",
     "regard.circuits",

@@ -23,6 +23,7 @@ with quiet_interrupts() if is_command() else nullcontext():  # torch takes secon
         intervene,
     )
     from regard.mask import Mask, causal, dense, documents, hide, intervals, padding, prefix, window
+    from regard.monitor import Alarm, Monitor
     from regard.pattern import Pattern
     from regard.pattern.readouts import (
         Blocks,
@@ -53,6 +54,7 @@ with quiet_interrupts() if is_command() else nullcontext():  # torch takes secon
     from regard.steps import Step, Steps, explain
 
 __all__ = [
+    "Alarm",
     "Blocks",
     "Distance",
     "Effects",
@@ -71,6 +73,7 @@ __all__ = [
     "Mass",
     "Max",
     "MaxScore",
+    "Monitor",
     "Offsets",
     "Pattern",
     "Received",

@@ -173,12 +173,12 @@ def _read(layer: Layer, readouts: Sequence[Readout[Any, Any]]) -> LayerReadings:
 
 def labelled(readouts: Sequence[Readout[Any, Any]], layers: Sequence[LayerReadings]) -> Readings:
     """Put together what was read of each layer, and name its axes."""
-    names = _names(readouts)
+    names = names_of(readouts)
     columns: dict[str, list[Tensor]] = {}
     axes: dict[str, tuple[str, ...]] = {}
     for layer in layers:
         for name, readout, result in zip(names, readouts, layer.results, strict=True):
-            for column, tensor in _tensors(name, result).items():
+            for column, tensor in named_tensors(name, result).items():
                 columns.setdefault(column, []).append(tensor)
                 axes[column] = _axes(readout, tensor, layer.leading)
     labels = tuple(_labels(layer) for layer in layers)
@@ -187,7 +187,7 @@ def labelled(readouts: Sequence[Readout[Any, Any]], layers: Sequence[LayerReadin
     )
 
 
-def _names(readouts: Sequence[Readout[Any, Any]]) -> list[str]:
+def names_of(readouts: Sequence[Readout[Any, Any]]) -> list[str]:
     """Name readouts by their titles; the second of a title gets a number."""
     names: list[str] = []
     for readout in readouts:
@@ -197,8 +197,12 @@ def _names(readouts: Sequence[Readout[Any, Any]]) -> list[str]:
     return names
 
 
-def _tensors(name: str, result: Any) -> dict[str, Tensor]:
-    """Name the tensors of a result: itself, or the fields of a named tuple."""
+def named_tensors(name: str, result: Any) -> dict[str, Tensor]:
+    """Name the tensors of a result: itself, or the fields of a named tuple.
+
+    Raises:
+        TypeError: for a result of another kind.
+    """
     if isinstance(result, torch.Tensor):
         return {name: result}
     fields = result._asdict() if hasattr(result, "_asdict") else {}

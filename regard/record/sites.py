@@ -54,6 +54,10 @@ class Sites:
             self._sites[caller, time] = site
         return site
 
+    def restart(self) -> None:
+        """Forget the current run: runs count anew in each block that observes calls."""
+        self._run, self._times = -1, {}
+
     def next(self, modules: Sequence[nn.Module], run: int) -> tuple[Kind, int]:
         """Kind and layer of the site that would make the next call of the innermost module."""
         caller = id(modules[-1]) if modules else 0

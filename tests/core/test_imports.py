@@ -39,6 +39,7 @@ ROOMS = {
     "attention": ["attention", "sdpa"],
     "record": ["record"],
     "intervene": ["intervene"],
+    "monitor": ["monitor"],
     "the face": ["__init__"],
     "nn": ["nn"],
     "distributed": ["distributed"],
@@ -51,7 +52,7 @@ ROOMS = {
     "cli": ["cli", "__main__", "train"],
 }
 ORDER = {module: place for place, modules in enumerate(ROOMS.values()) for module in modules}
-CORE = [module for room in list(ROOMS)[:11] for module in ROOMS[room]]
+CORE = [module for room in list(ROOMS)[:12] for module in ROOMS[room]]
 
 # What tables, figures and notebooks show is drawn by the view, which is imported when it is needed.
 # A server is started from Python where someone asks for it.

@@ -29,6 +29,7 @@ from regard.gpt.training.divergence import diverged, divergence_advice
 from regard.gpt.training.evaluate import mean_loss
 from regard.gpt.training.history import heads_recorder
 from regard.gpt.training.metrics import Callback, Metrics, MetricsFile, Timer
+from regard.gpt.training.observers import Observers, UpdateObserver
 from regard.gpt.training.optimizer import (
     Optimizers,
     make_optimizer,
@@ -105,8 +106,9 @@ class Loop:
         self.metrics_file: MetricsFile | None = None  # rank 0's, while it trains
         self.failure: Exception | None = None  # this rank's, until the others know of it
 
-    def run(self, console: Console, callbacks: Sequence[Callback]) -> TrainResult:
+    def run(self, console: Console, callbacks: Sequence[Callback | UpdateObserver]) -> TrainResult:
         """Train until the last update, or until a signal to stop."""
+        observers = Observers(callbacks)
         state, ended_by = self.state, None
         with (
             self._open_metrics(console),
@@ -116,13 +118,15 @@ class Loop:
             try:
                 while state.step < self.config.steps:
                     interrupt(self._synchronize(stop.received))
-                    metrics = self._update()
+                    metrics = self._update(observers)
                     bar.show(metrics)
                     if metrics.validation_loss is not None:
                         print_line(bar.console, validation_line(metrics))
                     with self._failing_later(stop):
+                        observers.raise_error()
                         for callback in callbacks:
-                            callback(metrics)
+                            if callable(callback):
+                                callback(metrics)
                 self._synchronize()
             except KeyboardInterrupt as error:
                 if state.step == 0 or stop.repeated:
@@ -143,7 +147,7 @@ class Loop:
             record=self.record(interrupted=ended_by is not None),
         )
 
-    def _update(self) -> Metrics:
+    def _update(self, observers: Observers) -> Metrics:
         """Make one update, and validate and write a checkpoint where they are due.
 
         Metrics are written before the checkpoint: a training run that is cut off in between resumes
@@ -152,7 +156,8 @@ class Loop:
         step, state, config = self.state.step, self.state, self.config
         batch = self.batches.batch(step)
         with divergence_advice(self.folder, config):
-            loss, norm = self.train_step(step, batch)
+            with observers.update(step):
+                loss, norm = self.train_step(step, batch)
             state.step += 1
             state.tokens += batch.ids.numel()
             speed = self.timer.measure(state.step, batch.ids.numel(), batch.ids.shape[1])

@@ -18,6 +18,7 @@ from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import require_texts
 from regard.gpt.training.loop import Loop
 from regard.gpt.training.metrics import Callback
+from regard.gpt.training.observers import UpdateObserver
 from regard.gpt.training.packed_corpus import Corpus
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainResult
@@ -37,7 +38,7 @@ def train(
     utf8_only: bool = False,
     device: torch.device | str = "cpu",
     console: Console | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback | UpdateObserver] = (),
 ) -> TrainResult:
     """Train a GPT from random weights into a folder, or resume an interrupted training run.
 
@@ -73,6 +74,8 @@ def train(
         device: where to train.
         console: where progress is shown; None is standard error.
         callbacks: called with a `Metrics` after every update, in order; of several ranks, on each.
+            In the context of one that has `update(number)`, as a `regard.Monitor` has, each update
+            is made; what leaving it raises comes where callbacks are called.
 
     Returns:
         The model with its tokenizer and its record. All randomness comes from `config.seed`;

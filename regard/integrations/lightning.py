@@ -1,0 +1,52 @@
+"""A `Monitor` in the `Trainer` of Lightning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard._extras import needing
+from regard.monitor import Monitor
+
+with needing("lightning"):
+    from lightning.pytorch import Callback
+
+__all__ = ["MonitorCallback"]
+
+
+class MonitorCallback(Callback):  # type: ignore[misc] # lightning need not be installed
+    """Reads a monitor's updates inside those of a `lightning.Trainer`.
+
+    An update goes from one step of the optimizer to the next, over all batches whose gradients it
+    accumulates; its number is the trainer's `global_step` before it.
+
+    Args:
+        monitor: the monitor, of the `LightningModule` or of a model inside it.
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+        self._begun: int | None = None
+
+    def on_train_batch_start(self, trainer: Any, *batch: Any) -> None:  # noqa: ARG002 - Lightning's signature
+        """Begin an update, before its first batch."""
+        if self._begun != trainer.global_step:
+            self._begun = trainer.global_step
+            self.monitor.begin(trainer.global_step)
+
+    def on_train_batch_end(self, trainer: Any, *batch: Any) -> None:  # noqa: ARG002
+        """End it, where the optimizer made its step."""
+        if self._begun is not None and trainer.global_step > self._begun:
+            self._begun = None
+            self.monitor.end()
+
+    def on_train_end(self, *trainer: Any) -> None:  # noqa: ARG002
+        """Leave an update that did not come to its end."""
+        self._cancel()
+
+    def on_exception(self, *trainer: Any) -> None:  # noqa: ARG002
+        """Likewise."""
+        self._cancel()
+
+    def _cancel(self) -> None:
+        self._begun = None
+        self.monitor.cancel()

@@ -1,0 +1,32 @@
+"""A `Monitor`'s numbers in Weights & Biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["WandbWriter"]
+
+_AXIS = "attention/update"
+
+
+class WandbWriter:
+    """A writer of a `regard.Monitor` that logs to a run of Weights & Biases (the extra ``wandb``).
+
+    The numbers are charted over ``attention/update``, their own axis: a run's steps count what is
+    logged, by whomever, and numbers of a step that has passed would be lost.
+
+    Args:
+        run: what ``wandb.init(...)`` gave; ``mode="offline"`` keeps it on this machine.
+    """
+
+    def __init__(self, run: Any) -> None:
+        if not callable(getattr(run, "define_metric", None)):
+            raise TypeError(f"run must be what wandb.init() gives, but is {type(run).__name__}")
+        self._run = run
+        run.define_metric(_AXIS, hidden=True)
+        run.define_metric("attention/*", step_metric=_AXIS)
+
+    def __call__(self, update: int, scalars: Mapping[str, float], /) -> None:
+        """Log the numbers of an update."""
+        self._run.log({_AXIS: update, **scalars})
