@@ -24,6 +24,8 @@ import torch
 collect_ignore = ["regard/train.py"]  # it is run, and refuses to be imported
 if find_spec("kvpress") is None:  # it has an environment of its own: make kvpress
     collect_ignore += ["regard/integrations/kvpress.py"]
+if find_spec("lightning") is None:
+    collect_ignore += ["regard/integrations/lightning.py"]
 collect_ignore_glob = [] if find_spec("triton") else ["regard/backends/gpu/triton/*"]
 if not torch.cuda.is_available():  # Triton asks for it when it is imported
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -57,13 +57,12 @@ class UpdateReader:
         self._readouts = readouts
 
     def __call__(self, call: Call) -> None:
-        """Read a call, unless it is one of an evaluation, or was read before."""
-        if (
-            self._is_evaluation(call)
-            or _in_backward()
-            or not self._sites.has(call)
-            or call.repeated
-        ):
+        """Read a call, unless it belongs to an evaluation, or was read before.
+
+        What a checkpoint computes again in the backward pass is not seen: torch leaves its function
+        modes for that.
+        """
+        if self._is_evaluation(call) or not self._sites.has(call) or call.repeated:
             return
         site = self._sites.of(call)
         problem = call.problem()
@@ -123,11 +122,6 @@ class UpdateReader:
             return False
         evaluated = self._model or (call.modules[0] if call.modules else None)
         return evaluated is None or not evaluated.training
-
-
-def _in_backward() -> bool:
-    """Whether autograd runs on this thread, where a checkpoint computes its calls once more."""
-    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - torch's checkpoints ask the same
 
 
 def _read(problem: Problem, readouts: Mapping[str, Readout[Any, Any]]) -> dict[str, Tally]:

@@ -39,8 +39,8 @@ class Alarm:
     """
 
     quantity: str
-    above: float | None = field(default=None, kw_only=True)
-    below: float | None = field(default=None, kw_only=True)
+    above: int | float | None = field(default=None, kw_only=True)
+    below: int | float | None = field(default=None, kw_only=True)
     readings: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -51,8 +51,9 @@ class Alarm:
                 f"an alarm has one bound, but above={self.above!r} and below={self.below!r}; for "
                 "two, give two alarms"
             )
-        if not isinstance(self.bound, (int, float)) or math.isnan(self.bound):
-            raise TypeError(f"a bound must be a number, but is {self.bound!r}")
+        bound = self.below if self.above is None else self.above
+        if not isinstance(bound, (int, float)) or math.isnan(bound):
+            raise TypeError(f"a bound must be a number, but is {bound!r}")
         check_whole(self.readings, "readings")
         if self.readings < 1:
             raise ValueError(f"readings must be at least 1, but is {self.readings}")
@@ -60,9 +61,9 @@ class Alarm:
     @property
     def bound(self) -> float:
         """The one that was given."""
-        bound = self.above if self.above is not None else self.below
+        bound = self.below if self.above is None else self.above
         assert bound is not None, "one of the two is given"
-        return bound
+        return float(bound)
 
     def is_out(self, value: float) -> bool:
         """Whether a number is out of the bound; NaN is."""

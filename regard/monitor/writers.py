@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from regard._files import replace_file
 from regard.monitor.history import UpdateReading
@@ -16,6 +16,7 @@ class WriterWarning(UserWarning):
     """A writer of a `Monitor` failed, and gets no more numbers."""
 
 
+@runtime_checkable
 class Writer(Protocol):
     """What a monitor calls after each reading: a function of an update and its numbers.
 

@@ -24,6 +24,7 @@ _RENDERERS = {
     "plot_effects": "plot",
     "plot_heads": "plot",
     "plot_link_effects": "plot",
+    "plot_monitor": "plot",
     "plot_pattern": "plot",
     "plot_steps": "plot",
     "readings_html": "tables",

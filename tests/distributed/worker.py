@@ -74,6 +74,38 @@ def trained():
     return {"output": output.detach(), "entropy": pattern.entropy(), **layers.state_dict()}
 
 
+def monitored(rank, size):
+    """What a monitor reads of a batch whose sequences lie on the ranks, and what it refuses."""
+    torch.manual_seed(3)
+    layers = torch.nn.ModuleList(MultiHeadAttention(12, 6, mask=CAUSAL) for _ in range(2))
+    whole = torch.randn(2 * size, 19, 12)
+    x = whole[size + rank].unsqueeze(0) if rank else whole[: size + 1]
+    broken = x.clone()
+    broken[0, 3] = torch.nan if rank == 1 else 0.0
+    read, wrote = {"largest": regard.MaxScore(), "entropy": regard.Entropy()}, []
+
+    def readings(x, count=2):
+        writers = [lambda update, scalars: wrote.append(update)]
+        monitor = regard.Monitor(layers, every=1, read=read, writers=writers)
+        with monitor.update():
+            for layer in layers[:count]:
+                layer(x)
+        return torch.stack([monitor.values(name)[0] for name in read])
+
+    with regard.record(layers) as recording:
+        for layer in layers:
+            layer(whole)
+    largest, entropy = (one.values for one in recording.read(*read.values()).values())
+    return {
+        "read": readings(x),
+        "whole": torch.stack([largest.amax((1, 3)), entropy.mean((1, 3))]).flatten(1),
+        "broken": readings(broken),
+        "wrote": torch.tensor(wrote),
+        "differing": outcome(lambda: readings(x, 1 if rank == 1 else 2)),
+        "nothing": outcome(lambda: readings(x, 0)),
+    }
+
+
 def put_together(rank):
     """Shards of several dtypes and axes, cut and put together again."""
     given = {
@@ -210,6 +242,7 @@ def main(rank, size, folder):
     actual |= {f"attention {name}": attended(problem) for name, problem in PROBLEMS.items()}
     actual |= {f"readouts {name}": read(PROBLEMS[name]) for name in READ}
     actual["trained"] = trained()
+    actual["monitored"] = monitored(rank, size)
     actual["groups"] = in_groups(rank, size)
     if rank == 1:
         torch.save(actual, Path(folder, "killed.pt"))

@@ -1,8 +1,8 @@
 """Figures for papers and notebooks, drawn with matplotlib (the extra ``plot``).
 
-`Pattern.plot`, `Recording.plot_heads`, `Steps.plot`, `Effects.plot` and `LinkEffects.plot` are the
-ways in. Each gives a `matplotlib.figure.Figure` made without pyplot, so it needs no display and
-leaves no state behind.
+`Pattern.plot`, `Recording.plot_heads`, `Steps.plot`, `Effects.plot`, `LinkEffects.plot` and
+`Monitor.plot` are the ways in. Each gives a `matplotlib.figure.Figure` made without pyplot, so it
+needs no display and leaves no state behind.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ except ModuleNotFoundError as missing:
 from regard.view.plot.effects import plot_effects
 from regard.view.plot.heads import plot_heads
 from regard.view.plot.links import plot_link_effects
+from regard.view.plot.monitor import plot_monitor
 from regard.view.plot.pattern import plot_pattern
 from regard.view.plot.steps import plot_steps
 
-__all__ = ["plot_effects", "plot_heads", "plot_link_effects", "plot_pattern", "plot_steps"]
+__all__ = [
+    "plot_effects",
+    "plot_heads",
+    "plot_link_effects",
+    "plot_monitor",
+    "plot_pattern",
+    "plot_steps",
+]

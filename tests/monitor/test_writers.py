@@ -1,0 +1,58 @@
+"""Where a monitor's numbers go, and what becomes of a writer that fails."""
+
+import json
+
+import pytest
+import torch
+
+import regard
+from regard.monitor import JSONLinesWriter, WriterWarning
+from regard.nn import MultiHeadAttention
+
+
+def train(numbers, *writers, layer=None, x=None):
+    layer = layer or MultiHeadAttention(6, 2, mask=regard.causal())
+    monitor = regard.Monitor(layer, every=10, writers=writers)
+    for number in numbers:
+        with monitor.update(number):
+            layer(torch.randn(1, 5, 6) if x is None else x).sum().backward()
+    return monitor
+
+
+def test_a_line_of_json_for_each_reading(tmp_path):
+    path = tmp_path / "run" / "attention.jsonl"
+    monitor = train(range(21), JSONLinesWriter(path))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["update"] for line in lines] == [0, 10, 20]
+    for quantity in monitor.quantities:
+        values = monitor.values(quantity)
+        for line, row in zip(lines, values, strict=True):
+            assert [line[f"attention/{quantity}/0.{head}"] for head in range(2)] == row.tolist()
+            assert line[f"attention/{quantity}/max"] == row.max()
+            assert line[f"attention/{quantity}/min"] == row.min()
+
+
+def test_a_resumed_run_replaces_the_lines_that_it_makes_anew(tmp_path):
+    path = tmp_path / "attention.jsonl"
+    train([0, 10, 20], JSONLinesWriter(path))
+    with path.open("a") as file:
+        file.write('{"update": 30, "atten')  # a power cut
+    train([10, 20], JSONLinesWriter(path))
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["update"] for line in lines] == [0, 10, 20]
+
+
+def test_numbers_that_json_has_none_for_are_null(tmp_path):
+    path = tmp_path / "attention.jsonl"
+    train([0], JSONLinesWriter(path), x=torch.full((1, 5, 6), torch.nan))
+    line = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert line["attention/max_logit/0.0"] is None
+
+
+def test_a_writer_that_fails_is_left_out_and_training_goes_on(tmp_path):
+    (tmp_path / "file").touch()
+    updates = []
+    killed = JSONLinesWriter(tmp_path / "file" / "attention.jsonl")
+    with pytest.warns(WriterWarning, match="JSONLinesWriter failed at update 0 and gets no more"):
+        train([0, 10], killed, lambda update, scalars: updates.append(update))
+    assert updates == [0, 10]
