@@ -5,6 +5,7 @@ import pytest
 import torch
 from support.browser import browser, pages  # noqa: F401 - fixtures
 from support.cpu_paths import SETS
+from support.firefox import firefox  # noqa: F401 - a fixture
 
 from regard.backends.native import library
 

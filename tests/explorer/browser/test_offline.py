@@ -191,14 +191,14 @@ def test_what_is_not_in_it_is_refused_in_a_sentence(odd, answers):
             ask(*question)
 
 
-def test_it_answers_the_questions_of_the_servers_module():
-    """One stands in for the other."""
+def test_they_answer_the_questions_of_the_servers_module():
+    """Each stands in for it."""
     names = {
         path: set(
             re.findall(
                 r"^export (?:async )?(?:const|function|class) (\w+)", static(path), re.MULTILINE
             )
         )
-        for path in ("api.js", "offline/api.js")
+        for path in ("api.js", "offline/api.js", "live/api.js")
     }
-    assert names["api.js"] == names["offline/api.js"]
+    assert names["api.js"] == names["offline/api.js"] == names["live/api.js"]
