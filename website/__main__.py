@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from website.build import build
+from website.live import write_live
 
 
 def main(arguments: list[str]) -> None:
@@ -16,6 +17,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("folder", type=Path, help="where it is written")
     folder = parser.parse_args(arguments).folder
     start = time.perf_counter()
+    write_live(folder)
     build(folder)
     files = [path for path in folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files) / 1e6

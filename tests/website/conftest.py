@@ -16,10 +16,12 @@ collect_ignore_glob = [] if all(map(find_spec, LIBRARIES)) else ["test_*.py"]
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """The folder of the site."""
+    """The folder of the site; a page without a model stands in for the live one."""
     from website.build import build
 
     folder = tmp_path_factory.mktemp("site")
+    live = '<!doctype html><html lang="en"><title>live</title><main><h1>Live</h1></main></html>'
+    (folder / "live.html").write_text(live)
     build(folder)
     return folder
 
