@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +25,8 @@ def both(
         ) from error
 
 
-def same_offset(one: int | Tensor | None, other: int | Tensor | None) -> int | Tensor | None:
-    """Take the one offset of two masks.
+def same_place(one: Any, other: Any, name: str) -> Any:
+    """Take the one offset, or the positions, of two masks.
 
     Raises:
         ValueError: if they differ; of tensors on CUDA the device asserts it.
@@ -34,8 +35,8 @@ def same_offset(one: int | Tensor | None, other: int | Tensor | None) -> int | T
         return one if other is None else other
     if one is other:
         return one
-    tensors = [offset for offset in (one, other) if isinstance(offset, torch.Tensor)]
-    message = "masks joined by & place the queries at different offsets"
+    tensors = [place for place in (one, other) if isinstance(place, torch.Tensor)]
+    message = f"masks joined by & place the queries at different {name}"
     if any(tensor.is_cuda for tensor in tensors):
         require((torch.as_tensor(one) == torch.as_tensor(other)).all(), message)
     elif not torch.equal(torch.as_tensor(one), torch.as_tensor(other)):

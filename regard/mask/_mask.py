@@ -27,7 +27,7 @@ from regard._devices import require
 from regard._indices import check_whole
 from regard._shapes import Bool, Float, Int, Shaped
 from regard._tensors import check_dtype, check_integers, check_tensor
-from regard.mask._join import both, same_offset
+from regard.mask._join import both, same_place
 from regard.mask._terms import Causal, Documents, Intervals, Padding, Prefix, Term, Window, runs
 from regard.mask.bounds import AffineBounds, IndexBounds, intersect_affine
 from regard.mask.rows import Rows
@@ -44,6 +44,7 @@ class Mask:
         terms: the interval masks that it is the intersection of.
         offset: position of query 0 among the keys; None is S − L, so that the last query sits at
             the last key.
+        positions: in its place, that of each query, ``(L,)``, where they are not one after another.
         allowed: a boolean tensor broadcastable to ``(..., L, S)``, True where a key may be seen.
         bias: an additive tensor broadcastable to ``(..., L, S)``; −inf hides a key.
         score_changes: what `hide` hides.
@@ -57,6 +58,7 @@ class Mask:
 
     terms: tuple[Term, ...] = ()
     offset: int | Tensor | None = None
+    positions: Tensor | None = None
     allowed: Tensor | None = None
     bias: Tensor | None = None
     score_changes: tuple[ScoreChange, ...] = ()
@@ -66,7 +68,8 @@ class Mask:
             return NotImplemented
         return Mask(
             terms=self.terms + other.terms,
-            offset=same_offset(self.offset, other.offset),
+            offset=same_place(self.offset, other.offset, "offsets"),
+            positions=same_place(self.positions, other.positions, "positions"),
             allowed=both(self.allowed, other.allowed, torch.logical_and),
             bias=both(self.bias, other.bias, torch.add),
             score_changes=self.score_changes + other.score_changes,
@@ -91,7 +94,8 @@ class Mask:
         None among the three stands for an end that hides nothing, and for the offset S − L.
         """
         ends = intersect_affine([term.affine(0) for term in self.terms])
-        if ends is None or not self._is_interval or isinstance(self.offset, torch.Tensor):
+        is_placed = self.positions is not None or isinstance(self.offset, torch.Tensor)
+        if ends is None or not self._is_interval or is_placed:
             return None
         return (*ends, self.offset)
 
@@ -150,13 +154,16 @@ class Mask:
         self, leading: tuple[int, ...], queries: int, keys: int, device: torch.device
     ) -> AffineBounds | IndexBounds:
         offset: int | Tensor = keys - queries if self.offset is None else self.offset
-        if not isinstance(offset, torch.Tensor):  # in a graph, it may be a symbol
+        if self.positions is not None:
+            positions = align(self.positions.to(device), leading, "positions")
+        elif isinstance(offset, torch.Tensor):
+            offset = align(offset.to(device)[..., None], leading, "offset")
+            positions = offset + torch.arange(queries, device=device)
+        else:  # in a graph, it may be a symbol
             ends = intersect_affine([term.affine(offset) for term in self.terms])
             if ends is not None:
                 return AffineBounds(queries, keys, device, offset, *ends)
-        else:
-            offset = align(offset.to(device)[..., None], leading, "offset")
-        positions = offset + torch.arange(queries, device=device).expand(1, 1, -1)
+            positions = offset + torch.arange(queries, device=device).expand(1, 1, -1)
         start, stop = torch.zeros_like(positions), torch.full_like(positions, keys)
         for term in self.terms:
             low, high = term.bounds(positions, keys, leading)

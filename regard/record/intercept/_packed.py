@@ -5,7 +5,7 @@ Axes: n sequences, L queries and S keys of all of them, H query heads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ class Sequences:
             stop = torch.minimum(stop, position + band.right + 1)
         outside = torch.arange(queries, device=own.device) >= self.query_stop[own]
         stop = torch.maximum(start, stop.masked_fill(outside, 0))
-        return intervals(start, stop)
+        return replace(intervals(start, stop), positions=position)
 
     def are_documents(self, queries: int, keys: int) -> bool:
         """Whether queries and keys lie at the same places, without gaps."""

@@ -112,6 +112,22 @@ def test_sequences_with_more_keys_than_queries_or_fewer(options):
     assert pattern.problem.rows.allowed is None
 
 
+def test_positions_are_those_of_each_sequence():
+    """Readouts of places are those of the sequences by themselves."""
+    ends_q, ends_k = torch.tensor([0, 2, 7]), torch.tensor([0, 5, 13])
+    q, k, v = tensors(7, 13, ())
+    pattern = recorded(flash_attn_varlen_func, q, k, v, ends_q, ends_k, 5, 8, causal=True)
+    distance, lag, offsets = pattern.read(regard.Distance(), regard.Lag(1), regard.Offsets(4))
+    received = []
+    for own, keys in ((slice(0, 2), slice(0, 5)), (slice(2, 7), slice(5, 13))):
+        query, key = (part.transpose(0, 1)[None] for part in (q[own], k[keys]))
+        alone = regard.Pattern(query, key, mask=regard.causal())
+        torch.testing.assert_close(distance[..., own], alone.distance())
+        torch.testing.assert_close(lag.weights[..., own], alone.lag(1).weights)
+        received.append(alone.offsets(4) * len(q[own]))
+    torch.testing.assert_close(offsets, sum(received) / len(q))
+
+
 def test_pages_of_several_sequences():
     q, _, _ = tensors(5, 1, ())
     k, v = torch.randn(2, 6, 4, G, D).unbind()  # 6 pages of 4 keys
