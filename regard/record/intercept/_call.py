@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard._contexts import to_autocast_dtype
-from regard._tensors import check_tensor
+from regard._tensors import check_tensor, version
 from regard.mask import causal
 from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.record._errors import RecordError
@@ -41,6 +41,9 @@ class Call:
     check_finite: bool = False
     repeated: bool = False
     """Whether the call before it, by the same module, had the same weights."""
+    query_state: int | Tensor | None = None
+    """What tells whether the query was written to since: its version, or a copy where a tensor
+    keeps none; None of a call that is not compared with the next."""
     changed: Problem | None = None
     """What the call computes instead, under an intervention that changes its weights."""
 
@@ -82,14 +85,27 @@ class Call:
                 "the model runs on the meta device, where tensors hold no numbers; load its weights"
             )
 
+    def to_compare(self) -> Call:
+        """Make what is kept of a call to compare it with the next one of its module."""
+        state = self.query.clone() if self.query.is_inference() else version(self.query)
+        return replace(self, value=None, query_state=state)
+
     def repeats(self, other: Call) -> bool:
         """Whether another call of the same module had the same weights, for other values.
 
         A layer may attend in two halves of its values (DiffLlama).
+
+        Args:
+            other: made by `to_compare`, when it was called.
         """
         if not (self.modules and other.modules and self.modules[-1] is other.modules[-1]):
             return False
         if not (self.query.is_set_to(other.query) and _equal(self.key, other.key)):
+            return False
+        then = other.query_state  # a model may write its next query to the same memory
+        if not (
+            _equal(self.query, then) if isinstance(then, Tensor) else version(self.query) == then
+        ):
             return False
         ours, theirs = self.problem(), other.problem()
         spans, others = (

@@ -213,7 +213,7 @@ class _CallMonitor:
         if modules and isinstance(modules[-1], nn.TransformerEncoderLayer):  # fused
             modules = (*modules, modules[-1].self_attn)
         call = replace(call, modules=modules, run=self._runs)
-        before, self._before = self._before, replace(call, value=None)
+        before, self._before = self._before, call.to_compare()
         if before is not None and before.run == call.run and call.repeats(before):
             return replace(call, repeated=True)
         return call

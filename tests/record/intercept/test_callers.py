@@ -39,6 +39,27 @@ def test_calls_outside_any_module_have_no_name():
     assert recording.layers[0].kind == "self"
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_query_written_to_the_same_memory_is_another_query(mode):
+    """And the same query with other values is not: a layer may attend in two halves of them."""
+
+    class Steps(nn.Module):
+        def forward(self, queries, key):
+            query = torch.empty_like(queries[0])
+            for new in queries:
+                torch.mul(new, 1, out=query)
+                for value in (key, -key):
+                    F.scaled_dot_product_attention(query, key, value)
+
+    model = Steps()
+    with mode():
+        queries, key = torch.randn(3, B, H, L, D), torch.randn(B, H, L, D)
+        with regard.record(model, read=[regard.Entropy()]) as run:
+            model(queries, key)
+        entropies = [regard.Pattern(query, key).entropy() for query in queries]
+    torch.testing.assert_close(run.readings["entropy"].values, torch.stack(entropies))
+
+
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
