@@ -165,7 +165,8 @@ class _Rows(_Part):
             self._results = [self._joined(sizes)]
 
     def finish(self, sizes: Sizes) -> Any:
-        return self._joined(sizes)
+        joined = self._joined(sizes)
+        return mapped(torch.clone, joined) if joined is self._results[0] else joined
 
     def _joined(self, sizes: Sizes) -> Any:
         """Put results below one another; those of fewer keys may have fewer ranks."""

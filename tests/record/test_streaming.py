@@ -180,6 +180,21 @@ def test_inference_mode_and_readings_between_calls():
     torch.testing.assert_close(total, torch.full_like(total, PROMPT + 1))
 
 
+def test_what_is_done_to_readings_leaves_later_ones_alone():
+    model, (query, key) = Layers(), sequence()
+    with regard.record(model, read=READOUTS) as run:
+        model(query[..., :PROMPT, :], key[..., :PROMPT, :], is_causal=True)
+        before = {
+            name: [part.clone() for part in run.readings[name].parts] for name in run.readings
+        }
+        for reading in run.readings.values():
+            for part in reading.parts:
+                part.zero_()
+        again = run.readings
+    for name, parts in before.items():
+        assert all(map(torch.equal, parts, again[name].parts))
+
+
 def test_the_model_computes_the_same():
     model, (query, key) = Attend(), sequence()
     with regard.record(model, read=READOUTS):
