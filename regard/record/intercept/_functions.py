@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -105,10 +106,13 @@ class FunctionCalls:
         new = []
         for module in [module for module in self._pending if module in sys.modules]:
             functions = vars(sys.modules[module])
-            names = [n for n in self._pending[module] if isinstance(functions.get(n), FunctionType)]
-            for name in names:
+            for name in [n for n in self._pending[module] if functions.get(n) is not None]:
                 self._pending[module].remove(name)
-                new.append((_replace(f"{module}.{name}", functions[name]), f"{module}.{name}"))
+                path, function = f"{module}.{name}", functions[name]
+                if isinstance(function, FunctionType):
+                    new.append((_replace(path, function), path))
+                else:
+                    _name_unseen(path, function)
             if not self._pending[module]:
                 del self._pending[module]
         return new
@@ -119,6 +123,17 @@ def called(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     own = _replaced[path].own
     handler: Handler | None = getattr(_this_thread, "handler", None)
     return own(*args, **kwargs) if handler is None else handler(path, own, args, kwargs)
+
+
+def _name_unseen(path: str, function: object) -> None:
+    """Say that calls are not seen of what has no code to replace, such as a partial function."""
+    warnings.warn(
+        f"{path} is a {type(function).__name__} and no plain Python function, so that attention "
+        "calls through it are not seen; put the function that it wraps back for the time of the "
+        "block",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _replace(path: str, function: FunctionType) -> CodeType:
