@@ -94,8 +94,9 @@ class Mask:
         None among the three stands for an end that hides nothing, and for the offset S − L.
         """
         ends = intersect_affine([term.affine(0) for term in self.terms])
-        is_placed = self.positions is not None or isinstance(self.offset, torch.Tensor)
-        if ends is None or not self._is_interval or is_placed:
+        if ends is None or not self._is_interval or self.positions is not None:
+            return None
+        if isinstance(self.offset, torch.Tensor):
             return None
         return (*ends, self.offset)
 
