@@ -266,6 +266,7 @@ interface Inks {
   accent: string;
   mono: string;
   sans: string;
+  serif: string;
   changed: string;
   theme: Theme;
 }
@@ -281,6 +282,7 @@ interface PageElements {
   "generate-tokens": HTMLInputElement;
   "generate-heat": HTMLInputElement;
   "link-address": HTMLInputElement;
+  "zoom-cell": HTMLButtonElement;
   overview: HTMLCanvasElement;
   scale: HTMLCanvasElement;
   fit: HTMLButtonElement;
@@ -328,6 +330,15 @@ interface Picture extends MapWindow {
   canvas: HTMLCanvasElement;
 }
 
+/** A cell that was zoomed into, and the steps from its vectors to its weight. */
+interface OpenCell {
+  at: { query: number; key: number };
+  key: StepKey;
+  query: number[];
+  scale: number;
+  logsumexp: number | null;
+}
+
 /** All that a map's drawing needs; `numbers`: the weights that are written into cells which have the room. */
 interface MapDrawing {
   place: Layout;
@@ -339,6 +350,7 @@ interface MapDrawing {
   labels: string[];
   margins: { entropy: Float32Array; received: Float32Array } | null;
   numbers?: Drawn | null;
+  opened?: OpenCell | null;
   cuts?: (Zone & { draft: boolean })[];
   scale: import("./static/colour.js").Scale;
   query: number | null;

@@ -5,8 +5,9 @@
 import { fill, outline, write } from "./canvas.js";
 import { fitted, skipped, tickText, ticks } from "./axes.js";
 import { place as placed, rampPicture } from "./colour.js";
+import { OPENS, paintOpenCell } from "./draw_cell.js";
 import { paintCuts } from "./draw_cuts.js";
-import { end, signed, weight } from "./format.js";
+import { bare, end, signed, weight } from "./format.js";
 import { unitOf } from "./quantities.js";
 import { whole } from "./zoom.js";
 
@@ -19,6 +20,8 @@ const SLANT = Math.PI / 3.4;
 const TOP = 20;
 /** Room below the map for the keys of a window, where there are no margins. */
 const KEYS = 58;
+/** Widest cell whose key does not stand level below it, where there are no margins. */
+const LEVEL = 44;
 /** Smallest cell that its weight is written into. */
 const NUMBERED = 40;
 
@@ -83,6 +86,11 @@ export function paintMap(/** @type {Surface} */ surface, /** @type {MapDrawing} 
   surface.clip();
   for (const picture of pictures) paintPicture(surface, picture, place, now, cell);
   if (data.numbers && cell >= NUMBERED) paintNumbers(surface, { ...data, numbers: data.numbers }, now, cell);
+  if (data.opened && cell >= OPENS) {
+    const { query, key } = data.opened.at;
+    const corner = [left + (key - now.keys) * cell, top + (query - now.queries) * cell];
+    paintOpenCell(surface, data.opened, [corner[0], corner[1], cell], inks);
+  }
   surface.restore();
   outline(surface, inks.line, 1, left - 0.5, top - 0.5, side + 1, side + 1);
   if (data.margins) paintMargins(surface, { ...data, margins: data.margins }, now, cell);
@@ -218,7 +226,7 @@ function paintLabels(surface, { place, inks, labels, length, zoom, query, key },
   }
   // A little smaller where that shows every token instead of every second, with a gap between lines.
   const size = Math.max(8.5, Math.min(LABEL, cell - 2));
-  surface.font = `${size}px ${inks.mono}`;
+  surface.font = diagonal ? `${Math.min(12.5, size + 1.5)}px ${inks.sans}` : `${size}px ${inks.mono}`;
   surface.textBaseline = "middle";
   const room = cell >= 10.5 ? 10.5 : LABEL + 2;
   const middle = (/** @type {number} */ first, /** @type {number} */ k) => (k + 0.5 - first) * cell;
@@ -233,7 +241,7 @@ function paintLabels(surface, { place, inks, labels, length, zoom, query, key },
       // Beside the last key that the query sees, as far as that is in the window.
       const x = left + Math.max(0, Math.min(side, (k + 1 - now.keys) * cell)) + GAP;
       surface.textAlign = "left";
-      surface.fillText(fitted(surface, tickText(labels, k, 1), place.width - x), x, top + y);
+      surface.fillText(fitted(surface, bare(tickText(labels, k, 1)), place.width - x), x, top + y);
       return;
     }
     surface.textAlign = "right";
@@ -255,6 +263,11 @@ function paintLabels(surface, { place, inks, labels, length, zoom, query, key },
     if (!inside(x)) return;
     surface.fillStyle = chosen ? inks.accent : inks.soft;
     surface.textAlign = "left";
+    if (diagonal && cell * columns.step > LEVEL) {
+      surface.textAlign = "center";
+      surface.fillText(fitted(surface, bare(labels[k]), cell * columns.step - GAP), left + x, base);
+      return;
+    }
     surface.save();
     surface.translate(left + x + (turn === SLANT ? -2 : 0), base);
     surface.rotate(turn);

@@ -1,6 +1,6 @@
 /** One weight as five numbers, each the next one's reason; a press opens the vectors that it is made of. */
 import { make } from "./dom.js";
-import { bare, signed, weight } from "./format.js";
+import { bare, scaleName, signed, weight } from "./format.js";
 
 /** The part of the steps that each number opens, by its place there. */
 const PARTS = { product: 0, scaled: 0, masked: 1, weight: 1, value: 2 };
@@ -69,12 +69,6 @@ function numbersOf({ at, query, scale, logsumexp, context, count }, key, token) 
     ["softmax", weight(key.weight), `e^(${signed(adjusted, 2)} − ${signed(logsumexp, 2)})`],
     ["× value", `${weight(key.weight)} · v`, context ? shareOf(context, key) : "values were not recorded"],
   ];
-}
-
-/** A scale as people write it: 1/√32. */
-function scaleName(/** @type {number} */ scale) {
-  const dim = 1 / scale ** 2;
-  return Math.abs(dim - Math.round(dim)) < 1e-3 * dim ? `1/√${Math.round(dim)}` : signed(scale, 4, 4);
 }
 
 /** How much of the head's output comes from a key: its part of the sum, along that sum. */

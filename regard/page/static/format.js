@@ -39,6 +39,12 @@ export function signed(/** @type {number|null|undefined} */ value, decimals = 2,
   return Number(text) === 0 ? text.replace("-", "") : text.replace("-", MINUS);
 }
 
+/** A scale as people write it: 1/√32. */
+export function scaleName(/** @type {number} */ scale) {
+  const dim = 1 / scale ** 2;
+  return Math.abs(dim - Math.round(dim)) < 1e-3 * dim ? `1/√${Math.round(dim)}` : signed(scale, 4, 4);
+}
+
 /** The end of a scale: 1, 0.2, 10⁻⁴. */
 export function end(/** @type {number} */ value) {
   if (value === 0 || value === 1) return String(value);

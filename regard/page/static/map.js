@@ -1,20 +1,21 @@
 /** A column of the map panel: which head, its picture, and what the pointer does to it. */
 import * as api from "./api.js";
 import { differenceScale, picture, scaleFor } from "./colour.js";
-import { byId, fillSelect, framed, make, markStale, settled } from "./dom.js";
+import { byId, framed, make, markStale, settled } from "./dom.js";
 import { hit, layout, paintMap } from "./draw_map.js";
-import { count, meanOf, named, placeName } from "./format.js";
+import { count, named, placeName } from "./format.js";
 import { listen } from "./gestures.js";
 import { awaitAnswer } from "./answers.js";
-import { DIFFERENCE, isDifference, differenceChoice, subtract } from "./difference.js";
+import { around, glide } from "./glide.js";
+import { MapTitle } from "./map_title.js";
+import { DIFFERENCE, isDifference, subtract } from "./difference.js";
 import { cutsOn, drawSpan } from "./cut.js";
+import { OpenCells } from "./open_cell.js";
 import { readoutOf } from "./quantities.js";
 import {
   activeSide,
   change,
-  clamp,
   colourNow,
-  figuresOf,
   get,
   keyNow,
   openSourceOf,
@@ -23,12 +24,12 @@ import {
   runOf,
   set,
   sourceOf,
-  sideTitle,
+  strongestKey,
   subscribe,
 } from "./store.js";
 import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
-import { requestFor, isWhole, moved, scaled, whole } from "./zoom.js";
+import { requestFor, isSameZoom, isWhole, moved, scaled, whole } from "./zoom.js";
 
 const FINEST = 1400; // cells along a side: half as many more are asked for at most, and 2,048 are given
 
@@ -49,29 +50,13 @@ export class MapColumn {
     this.asking = { sharp: "", coarse: "" };
     this.wanted = ""; // run, layer and head
     this.shape = ""; // layer and head
-    const onRight = side === "second" ? " on the right" : "";
-    this.layerSelect = make("select", { "aria-label": `Layer${onRight}` });
-    this.headSelect = make("select", { "aria-label": `Head${onRight}` });
-    this.name = make("span", { className: "side-name" });
-    this.chip = make("span", { className: "chip" });
-    this.meaning = make("span", { className: "about" });
-    this.stale = make("span", { className: "stale", textContent: "drawing …", hidden: true });
-    const choice = side === "second" ? differenceChoice() : null;
-    this.title = make(
-      "div",
-      { className: "title" },
-      this.name,
-      choice,
-      make("label", {}, "Layer ", this.layerSelect),
-      make("label", {}, "Head ", this.headSelect),
-      this.chip,
-      this.meaning,
-      this.stale,
-    );
+    this.title = new MapTitle(side, root);
+    this.opened = new OpenCells(side, () => this.redraw());
+    this.gliding = false;
     this.extra = make("div");
     this.canvas = make("canvas", { tabIndex: 0, role: "img" });
     this.field = make("div", { className: "field" }, this.canvas);
-    root.append(this.title, this.extra, this.field);
+    root.append(this.title.root, this.extra, this.field);
     this.#listen();
     this.redraw = framed(() => this.#draw());
     this.#ask = settled(12, () => this.#load());
@@ -81,7 +66,6 @@ export class MapColumn {
     subscribe("colour fit", () => this.#recolour());
     subscribe("view", () => this.#resized());
     subscribe("run layer head average compare wide zoom", () => this.#changed());
-    subscribe("heads layer head average compare active run", () => this.#titled());
   }
 
   #ask;
@@ -106,24 +90,30 @@ export class MapColumn {
     if (run) this.zoomTo(scaled(zoom, run.length, factor, at));
   }
 
+  /** Moves the window in one go: to the whole, or into the cell that is looked at. */
+  glideTo(/** @type {"whole"|"cell"} */ where) {
+    const { run, zoom } = this.source();
+    if (!run) return;
+    const query = queryNow(this.side);
+    const key = keyNow(this.side) ?? strongestKey(this.side) ?? query;
+    const { wanted } = this;
+    let now = zoom;
+    this.gliding = true;
+    glide(zoom, where === "cell" ? around(query, key, run.length) : null, run.length, (next, last) => {
+      const mine = isSameZoom(this.source().zoom, now) && this.wanted === wanted; // nobody moved it meanwhile
+      this.gliding = mine && !last;
+      if (mine) this.zoomTo((now = next));
+      if (!this.gliding) this.#ask();
+      return mine;
+    });
+  }
+
   panBy(/** @type {number} */ x, /** @type {number} */ y) {
     const { run, zoom } = this.source();
     if (run && zoom) this.zoomTo(moved(zoom, run.length, x, y));
   }
 
   #listen() {
-    this.layerSelect.onchange = () => {
-      const { value } = this.layerSelect;
-      if (value === "mean") return change({ average: "model" }, this.side);
-      const { run, head, average } = this.openSourceOf();
-      const layer = Number(value);
-      const still = average === "head" ? "head" : "layer";
-      change({ layer, head: clamp(head, run.layers[layer].heads.length), average: still }, this.side);
-    };
-    this.headSelect.onchange = () => {
-      const { value } = this.headSelect;
-      change(value === "mean" ? { average: "layer" } : { head: Number(value), average: "head" }, this.side);
-    };
     this.root.addEventListener("pointerdown", () => set({ active: this.side }));
     this.root.addEventListener("focusin", () => set({ active: this.side }));
 
@@ -159,39 +149,6 @@ export class MapColumn {
       },
       zoom: (factor, x, y) => this.zoomBy(factor, inside(x, y)),
     });
-  }
-
-  #titled() {
-    const source = this.source();
-    const { run, layer, head, average } = source;
-    this.title.hidden = !run;
-    if (!run) return;
-    /** @type {[value: string, text: string, title: string][]} */
-    const layers = run.layers.map(({ index, name }, at) => [String(at), String(index), name]);
-    /** @type {[value: string, text: string, title: string][]} */
-    const heads = run.layers[layer].heads.map((name, at) => [String(at), String(name), ""]);
-    fillSelect(
-      this.layerSelect,
-      [...layers, ["mean", "all", "the mean over all layers"]],
-      average === "model" ? "mean" : layer,
-    );
-    fillSelect(
-      this.headSelect,
-      [...heads, ["mean", "mean", "the mean over the heads"]],
-      average === "head" ? head : "mean",
-    );
-    this.headSelect.disabled = average === "model";
-    const figures = figuresOf(layer, head, source.heads);
-    this.chip.hidden = average === "head" && !figures;
-    this.chip.textContent = average === "head" ? (figures?.role ?? "") : "mean";
-    this.meaning.textContent = average === "head" ? (figures?.meaning ?? "") : `the mean of ${meanOf(run, source)}`;
-    this.meaning.title = this.meaning.textContent;
-    this.chip.title = (average === "head" && figures?.evidence) || "";
-    for (const one of [this.chip, this.meaning])
-      markStale(one, average === "head" && figures && figures.run !== run.id);
-    this.name.hidden = get().compare === "off" || (get().compare === "change" && this.side === "second");
-    this.name.textContent = sideTitle(this.side);
-    this.root.classList.toggle("active", activeSide() === this.side);
   }
 
   #resized() {
@@ -241,7 +198,7 @@ export class MapColumn {
   /** Asks for the window at the screen's resolution, and once for the whole. */
   async #load() {
     const { run, zoom } = this.source();
-    if (!run || this.root.hidden || get().wide || get().offline) return;
+    if (!run || this.root.hidden || this.gliding || get().wide || get().offline) return;
     const most = Math.min(FINEST, Math.round(this.place.side * (window.devicePixelRatio || 1)));
     const all = isWhole(zoom, run.length);
     /** @type {{name: "sharp"|"coarse", range: MapWindow}[]} */
@@ -263,13 +220,13 @@ export class MapColumn {
     this.asking[name] = key;
     const wanted = this.wanted;
     const timer = setTimeout(() => {
-      this.stale.hidden = false;
+      this.title.stale.hidden = false;
     }, 350);
     const data = await awaitAnswer(api.map(id, place, range, `${name}-${this.side}`));
     clearTimeout(timer);
     if (this.asking[name] === key) this.asking[name] = "";
     if (!data || wanted !== this.wanted) return;
-    this.stale.hidden = true;
+    this.title.stale.hidden = true;
     let greatest = 0;
     for (const value of data.values) if (value > greatest) greatest = value;
     this[name] = { ...data, queries, keys, block, key, exact: block === 1, greatest };
@@ -339,6 +296,7 @@ export class MapColumn {
       scale,
       labels: run.labels,
       margins: this.margins?.of === this.wanted && !scale.signed && !this.place.diagonal ? this.margins : null,
+      opened: isDifference(this.side) ? null : this.opened.now(this.source(), this.place.side, zoom),
       cuts: cutsOn(this.side),
       query: query < run.length ? query : null,
       key: key != null && key < run.length ? key : null,

@@ -33,7 +33,10 @@ export function startPredictions() {
       button.textContent = generating ? "Stop" : "Generate";
       if (about?.limits?.generate) tokens.max = String(about.limits.generate);
       byId("predictions").classList.toggle("two", run?.next?.[0]?.before != null);
-      if (run?.next) list(run.next, generating);
+      const next = run?.next ?? [];
+      // What is likeliest as it is comes first as long as nothing is changed but in thought.
+      const before = !changed && next[0]?.before != null;
+      if (run?.next) list(before ? next.toSorted((a, b) => (b.before ?? 0) - (a.before ?? 0)) : next, generating);
     },
   );
 }

@@ -42,7 +42,8 @@ export function startSidebar() {
   );
   byId("zoom-in").onclick = () => activeColumn().zoomBy(2);
   byId("zoom-out").onclick = () => activeColumn().zoomBy(1 / 2);
-  byId("zoom-whole").onclick = () => activeColumn().zoomTo(null);
+  byId("zoom-whole").onclick = () => activeColumn().glideTo("whole");
+  byId("zoom-cell").onclick = () => activeColumn().glideTo("cell");
   byId("fit").onclick = () => set({ fit: !get().fit });
   overviewMoves(byId("overview"));
   const ask = settled(70, askCell);

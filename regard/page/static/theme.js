@@ -13,7 +13,7 @@ export function inks() {
   if (read) return read;
   const style = getComputedStyle(document.documentElement);
   const of = (/** @type {string} */ name) => style.getPropertyValue(`--${name}`).trim();
-  const names = ["paper", "panel", "ink", "soft", "line", "accent", "changed", "mono", "sans"];
+  const names = ["paper", "panel", "ink", "soft", "line", "accent", "changed", "mono", "sans", "serif"];
   read = /** @type {Inks} */ ({ ...Object.fromEntries(names.map((name) => [name, of(name)])), theme: themeNow() });
   return read;
 }

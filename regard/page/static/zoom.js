@@ -1,12 +1,15 @@
 /** The square window of a pattern that is seen: pure sums, in tokens. */
 
-/** Fewest tokens a window shows. */
-const LEAST = 4;
+/** Fewest tokens a window shows: a cell that fills it opens. */
+const LEAST = 1.12;
 
 /** @returns {Zoom} the whole pattern */
 export const whole = (/** @type {number} */ length) => ({ queries: 0, keys: 0, span: Math.max(length, 1) });
 
 export const isWhole = (/** @type {Zoom|null} */ zoom, /** @type {number} */ length) => !zoom || zoom.span >= length;
+
+export const isSameZoom = (/** @type {Zoom|null} */ one, /** @type {Zoom|null} */ other) =>
+  one?.queries === other?.queries && one?.keys === other?.keys && one?.span === other?.span;
 
 /** A window within the pattern, or null where that is all of it. */
 export function bounded(/** @type {Zoom} */ { queries, keys, span }, /** @type {number} */ length) {

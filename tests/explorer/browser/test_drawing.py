@@ -117,6 +117,13 @@ def test_there_are_four_sizes_of_type(show, model, width, state):
     assert page.evaluate(SIZES) == [11, 12, 13.5, 17]
 
 
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_opening_has_four_sizes_of_type(show, model, width):
+    page = show(model, "#p=opening", width=width)
+    page.locator(".five button").first.click()
+    assert len(page.evaluate(SIZES)) == 4
+
+
 def test_scrollbars_are_in_the_pages_colours(show, model):
     page = show(model)
     assert page.locator("#grid").evaluate("(one) => getComputedStyle(one).scrollbarColor") != "auto"

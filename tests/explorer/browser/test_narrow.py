@@ -28,7 +28,8 @@ OVERLAPS = """() => {
 }"""
 # What is not seen whole: past the edge of the screen, unless within something that scrolls.
 OUTSIDE = """() => [...document.querySelectorAll("body *")].filter((one) => {
-  if (!one.checkVisibility() || one.closest(".keys, .tokens, .unseen, #predictions")) return false;
+  const scrolled = ".keys, .tokens, .unseen, #predictions, #examples";
+  if (!one.checkVisibility() || one.closest(scrolled)) return false;
   const { left, right, width } = one.getBoundingClientRect();
   return width && (left < -0.5 || right > innerWidth + 0.5);
 }).map((one) => one.id || one.className || one.tagName)"""
@@ -114,6 +115,24 @@ def test_the_menus_open_within_the_screen(phone):
     page.locator("#link").tap()
     page.locator("#link-message.visible").wait_for()
     assert page.evaluate(OUTSIDE) == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (720, "light"), (1920, "dark")])
+def test_the_opening_fits_every_screen(phone, show, model, width, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    if width == 390:
+        page = phone("page", width, "#p=opening", scheme)
+    else:
+        page = show(model, "#p=opening", width=width, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate(OVERLAPS) == []
+    assert page.evaluate(OUTSIDE) == []
+    names = ["header", "#saying", "#text-panel", "#heads-panel", "#map-panel", "#tab-panel"]
+    tops = [page.locator(name).bounding_box()["y"] for name in names]
+    assert tops == sorted(tops)
+    axe = Axe().run(page)
+    assert axe.violations_count == 0, axe.generate_report()
 
 
 @pytest.mark.parametrize("width", [720, 900, 1440])

@@ -116,7 +116,7 @@ def test_the_kernel_answers_and_python_reads_what_is_chosen(show, settled, model
     shown = show(model)
     frame = shown.frame
     frame.locator("#tokens .token").nth(5).click()
-    frame.locator("#tab-panel-title", has_text="of query 5").wait_for()
+    frame.locator("#tokens .query[data-at='5']").wait_for()
     settled(frame)
     (name,) = model.about()["runs"]
     run = model.run(name)
@@ -128,7 +128,7 @@ def test_the_kernel_answers_and_python_reads_what_is_chosen(show, settled, model
     shown.output.locator("#cell").evaluate(
         "(cell) => cell.firstChild.append(cell.querySelector('iframe'))"
     )
-    frame.locator("#tab-panel-title", has_text="of query 5").wait_for()
+    frame.locator("#tokens .query[data-at='5']").wait_for()
     settled(frame)
     # Drawing tokens comes line by line.
     before = frame.locator("#tokens .token").count()
@@ -149,5 +149,5 @@ def test_a_kernel_that_runs_a_cell_is_waited_for(show, settled, model):
     assert "kernel does not answer" in banner.inner_text()
     shown.kernel.busy = False
     banner.wait_for(state="hidden")
-    shown.frame.locator("#tab-panel-title", has_text="of query 7").wait_for()
+    shown.frame.locator("#tokens .query[data-at='7']").wait_for()
     settled(shown.frame)

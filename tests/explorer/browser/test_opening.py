@@ -1,0 +1,107 @@
+"""The opening: a sentence made from the data, arcs in the text, a cell that opens."""
+
+import math
+import re
+
+import pytest
+
+from regard.explorer._changes import SwitchOff
+from regard.explorer.subjects import ModelSubject
+
+ARCS = """() => [...document.querySelectorAll(".arcs path")].map((one) =>
+  [Number(one.dataset.key), Number(one.getAttribute("stroke-width"))])"""
+
+
+@pytest.fixture(scope="module")
+def teller(shipped):
+    """The shipped model over its first example."""
+    return ModelSubject(*shipped, title="the model")
+
+
+def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, written):
+    page = show(teller, "")
+    run = teller.run(teller.about()["runs"][0])
+    last = len(run.tokens) - 1
+    sentence = page.locator("#sentence").text_content().translate({0x2068: "", 0x2069: ""})
+    layer, head = map(int, re.search(r"head (\d)·(\d) looks back at", sentence).groups())
+    row = run.row(layer, head, last)
+    key = int(row.argmax())
+    assert sentence.startswith(f"To say {run.following[0][1].strip()}, ")
+    assert f"“{run.tokens[key].strip()}”" in sentence
+    # Without the head another token is likeliest, and its probability stands beside the first's.
+    without = teller.change(run, [SwitchOff(kind="off", layer=layer, head=head)])
+    _, winner, after = max(without.following, key=lambda one: one[2])
+    assert sentence.endswith(f" Without it, the answer becomes {winner.strip()}.")
+    likeliest = page.locator("#predictions button", has_text=winner.strip())
+    assert f"{after:.2f}" in likeliest.text_content()
+    # The head was chosen since something is lost without it: bars under all heads say how much.
+    effects = teller.effects(run, "heads", lambda *_: None)["effects"]
+    assert effects[layer][head] < -math.log(2)
+    assert page.locator("#grid .need").first.is_visible()
+    # Arcs go to the keys that have weight, as wide as that is.
+    arcs = page.evaluate(ARCS)
+    assert {at for at, _ in arcs} == {k for k, weight in enumerate(row) if weight >= 0.02} - {last}
+    widths = [(width - 1) / float(row[at]) for at, width in arcs]
+    assert widths == pytest.approx([widths[0]] * len(widths), rel=1e-4)
+    # Of another token it tells the weight; the panel has the same state, and so has a link.
+    page.locator("#tokens .token[data-at='7']").click()
+    page.locator("#sentence", has_text="At ").wait_for()
+    strongest = written(float(run.row(layer, head, 7).max()))
+    assert settled(page).locator("#sentence em").last.text_content() == strongest
+    page.keyboard.press("p")
+    page.locator("#tab-panel-title", has_text="of query 7").wait_for()
+    assert page.locator("#sentence, #examples, .arcs").all()[0].is_hidden()
+    assert page.locator("#changes + main").count() == 1
+    page.keyboard.press("p")
+    again = show(teller, settled(page).evaluate("location.hash"))
+    assert again.locator("#sentence em").last.text_content() == strongest
+
+
+def test_a_chip_opens_its_text_and_a_long_text_the_panel(show, settled, teller):
+    page = show(teller, "")
+    chips = page.locator("#examples button")
+    assert chips.all_text_contents()[:-1] == [one["name"] for one in teller.about()["examples"]]
+    chips.nth(2).click()
+    page.locator("#tokens .token", has_text="Ella").first.wait_for()
+    assert chips.nth(2).get_attribute("aria-pressed") == "true"
+    assert settled(page).locator("body.opening").count() == 1
+    chips.last.click()
+    page.locator("#entry-text").fill("the cat sat, " * 60)
+    page.locator("#entry-run").click()
+    page.locator("body:not(.opening)").wait_for()
+    assert settled(page).locator("#colour [aria-checked=true]").text_content() == "log"
+
+
+def test_a_cell_that_is_zoomed_into_opens_into_its_steps(show, settled, teller):
+    page = show(teller, "#l=2&h=2&p=opening")
+    five = dict(
+        page.locator(".five button").evaluate_all(
+            "(all) => all.map((one) => [one.dataset.number, one.querySelector('b').textContent])"
+        )
+    )
+    assert float(five["weight"]) == pytest.approx(
+        math.exp(
+            float(five["masked"])
+            - float(page.locator(".five span").nth(3).text_content().split("− ")[1].rstrip(")"))
+        ),
+        rel=0.02,
+    )
+    page.locator("#zoom-cell").click()
+    settled(page)
+    queries, keys, span = map(
+        float,
+        re.search(r"z=([\d.,]+)", page.evaluate("decodeURIComponent(location.hash)"))
+        .group(1)
+        .split(","),
+    )
+    assert span == pytest.approx(1.12)
+    query, key = page.locator("#cross dd").all_text_contents()[:2]
+    assert queries - 1 < int(query.split()[0]) < queries + span
+    assert keys - 1 < int(key.split()[0]) < keys + span
+    page.keyboard.press("p")  # what is drawn is exported, too
+    page.locator("#export summary").click()
+    with page.expect_download() as actual:
+        page.locator("[data-export=map-svg]").click()
+    drawn = actual.value.path().read_text()
+    for name in ("product", "scaled", "masked", "weight"):
+        assert f">{five[name]}</text>" in drawn
