@@ -20,6 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.masking_utils import flash_attention_mask, flex_attention_mask
 
+import regard
 from regard.integrations import kvpress as ours
 
 TOKENS, HEADS, KEY_HEADS, SIZE = 2048, 6, 2, 10
@@ -170,6 +171,26 @@ def test_a_press_of_kvpress_takes_one_of_these():
             model.model(IDS, past_key_values=DynamicCache())
         found.append(hidden_keys(model))
     assert found[0] == found[1]
+
+
+def test_a_report_says_what_a_press_did_to_the_first_layer():
+    model, question = make(), torch.randint(1, 97, (1, 3))
+    places = torch.arange(TOKENS, TOKENS + 3)[None]
+    found, caches = scores(ours.SnapKVPress(RATIO), model, "sdpa")
+    full_cache = DynamicCache()
+    with torch.no_grad():
+        model.model(IDS, past_key_values=full_cache)
+    recordings = []
+    for cache in (full_cache, caches):
+        with torch.no_grad(), regard.record(model) as recording:
+            model.model(question, past_key_values=cache, position_ids=places)
+        recordings.append(recording)
+    report = regard.fidelity(*recordings, "tv")
+    own = torch.arange(TOKENS, TOKENS + 3).expand(1, KEY_HEADS, 3)
+    left = torch.cat((kept(found)[0], own), dim=-1).repeat_interleave(HEADS // KEY_HEADS, dim=1)[0]
+    for head in (head for head in report if head.layer == 0):  # whose queries are the same
+        lost = 1 - recordings[0][0][0, head.head].dense()[:, left[head.head]].sum(-1)
+        assert head.mean == pytest.approx(float(lost.mean()), abs=1e-5)
 
 
 def test_what_would_be_wrong_is_refused():
