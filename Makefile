@@ -2,10 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# What is installed: enough for the command, for the tests too, for the benchmark's peers too.
+# What is installed: enough for the command, for the tests too, for the benchmark's peers too, for
+# the test in JupyterLab too.
 COMMAND := $(VENV)/installed-command
 TESTS := $(VENV)/installed-tests
 PEERS := $(VENV)/installed-peers
+LAB := $(VENV)/installed-lab
 # kvpress needs another transformers than the tests.
 KVPRESS := build/kvpress
 NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
@@ -16,10 +18,10 @@ TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family 
 the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test throttled lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress bench pictures site model card clean
+.PHONY: help demo test throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress bench pictures site model card clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 demo: $(COMMAND) ## show what each token of a text attends to, and write regard.html, in which the model runs
 	$(BIN)/regard explain --html regard.html --live $(TEXT)
@@ -31,6 +33,9 @@ test: lint ## lint, check types, run all tests, then the kernels under sanitizer
 
 throttled: $(TESTS) ## run the browser tests with the browser's processor throttled to a fifth
 	OMP_NUM_THREADS=1 REGARD_BROWSER=required REGARD_BROWSER_SLOWDOWN=5 $(BIN)/python -m pytest tests/explorer/browser
+
+notebook-test: $(LAB) ## test the widget in JupyterLab, which this installs
+	OMP_NUM_THREADS=1 REGARD_BROWSER=required $(BIN)/python -m pytest tests/explorer/browser/test_jupyterlab.py
 
 lint: $(TESTS)
 	@$(MAKE) --no-print-directory --jobs=2 lint-native lint-python javascript
@@ -107,6 +112,10 @@ $(KVPRESS)/installed: pyproject.toml constraints-kvpress.txt $(NATIVE)
 
 $(CHECKERS): $(JAVASCRIPT)/package-lock.json
 	npm --prefix $(JAVASCRIPT) ci --no-audit --no-fund
+	@touch $@
+
+$(LAB): $(TESTS)
+	$(BIN)/python tools/install.py test lab
 	@touch $@
 
 # Peers that can't be had are named as missing, and keep no one from measuring.

@@ -31,6 +31,14 @@ export function startLink() {
     "run layer head average query key zoom colour fit sort size compare active tab update wide folded difference changes",
     chosen,
   );
+  // A wheel belongs to the notebook's own page unless Ctrl is held, too.
+  byId("maps").addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey && !event.metaKey) event.stopImmediatePropagation();
+    },
+    { capture: true },
+  );
   // A link to the model of another update: the frame loads the page anew, for the address in its name.
   document.addEventListener("click", (event) => {
     const link = targetOf(event).closest('a[href^="?"], a[href^="/"]');
