@@ -6,20 +6,19 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from regard._files import replace_file
 from regard.explorer._errors import ExplorerError
 from regard.explorer._live import live_html
-from regard.explorer.subjects import ModelSubject, RecordingSubject
+from regard.explorer._shown import as_subject
 from regard.page.report import SIZE, ReportRun, objection, report_page
-from regard.record import RecordError, Recording
+from regard.record import RecordError
 
 if TYPE_CHECKING:
     from regard.explorer._run import Run
     from regard.explorer.subjects import Subject
     from regard.gpt import GPT, Tokenizer
     from regard.problem import Problem
+    from regard.record import Recording
 
 __all__ = ["LARGEST", "notebook_report", "report", "report_html"]
 
@@ -66,7 +65,8 @@ def report(
         ExplorerError: for masks and biases that are no intervals, numbers that are none, and what
             is too long for a file; live, for a recording, a tokenizer that a page can't stand in
             for, and a model that is too large.
-        TypeError: a model comes without its tokenizer, or something else with one.
+        TypeError: a model comes without its tokenizer, something else with one, or what is neither
+            a model nor a recording.
         OSError: if the file can't be written, or is a folder, a pipe or the like.
 
     Example:
@@ -79,7 +79,7 @@ def report(
         >>> size < 12_000_000
         True
     """
-    subject = _subject_of(shown, title, tokenizer, text)
+    subject = as_subject(shown, tokenizer=tokenizer, text=text, title=title)
     target = Path(path)
     if target.exists() and not target.is_file():  # such as /dev/stdout, which no file must replace
         raise FileExistsError(f"{path} exists and is no regular file")
@@ -87,23 +87,6 @@ def report(
     data = page.encode()
     replace_file(target, data)
     return len(data)
-
-
-def _subject_of(
-    shown: Recording | GPT | Subject,
-    title: str | None,
-    tokenizer: Tokenizer | None,
-    text: str | None,
-) -> Subject:
-    if isinstance(shown, nn.Module):
-        if tokenizer is None:
-            raise TypeError("a model is reported with its tokenizer; give tokenizer=...")
-        return ModelSubject(shown, tokenizer, title=title or "model", text=text)
-    if tokenizer is not None or text is not None:
-        raise TypeError(f"tokenizer and text go with a model; this is a {type(shown).__name__}")
-    if isinstance(shown, Recording):
-        return RecordingSubject(shown, title=title or "recording")
-    return shown
 
 
 def report_html(subject: Subject, *, start: str = "") -> str:
@@ -138,7 +121,14 @@ def report_html(subject: Subject, *, start: str = "") -> str:
 
 
 def notebook_report(subject: Subject) -> str | None:
-    """A report that a notebook has room for; None where it is too long, or none can be made."""
+    """A report that a notebook has room for; None where it is too long, or none can be made.
+
+    Of a model it is a live one, if it may be written.
+    """
+    try:
+        return live_html(subject)
+    except ExplorerError:  # such as a recording, or a model that is too large
+        pass
     runs = [subject.run(name) for name in subject.about()["runs"]]
     count = sum(len(run.tokens) ** 2 * len(layer.heads) for run in runs for layer in run.layers)
     if count > _NOTEBOOK_WEIGHTS:

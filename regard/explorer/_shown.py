@@ -32,20 +32,18 @@ def as_subject(
     if isinstance(shown, GPT):
         if tokenizer is None:
             raise TypeError(
-                "tokenizer is None, but a model reads texts by one; pass the one that "
-                "regard.gpt.load gives beside the model"
+                "a model reads texts by its tokenizer; give tokenizer=..., which regard.gpt.load "
+                "returns with the model"
             )
         return ModelSubject(shown, tokenizer, title=title or "model", text=text)
+    kind = type(shown).__name__
     if tokenizer is not None or text is not None:
-        name = "text" if tokenizer is None else "tokenizer"
-        raise TypeError(
-            f"{name} is for a model, but this is a {type(shown).__name__}; leave it out"
-        )
+        raise TypeError(f"tokenizer and text go with a model of regard.gpt; this is a {kind}")
     if isinstance(shown, Recording):
         return RecordingSubject(shown, title=title or "recording")
-    if not isinstance(shown, ModelSubject | RecordingSubject):
+    if not hasattr(shown, "about"):
         raise TypeError(
-            f"shown is a {type(shown).__name__}; it must be a recording, as regard.record makes "
-            "of any model's run, or a model of regard.gpt"
+            f"shown is a {kind}; it must be a recording, as regard.record makes of any model's "
+            "run, or a model of regard.gpt"
         )
     return shown

@@ -10,7 +10,8 @@ import traitlets
 from support.notebook import Elements
 
 import regard
-from regard.explorer import Explorer, ExplorerWidget, ModelSubject
+from regard.explorer import Explorer, ExplorerWidget
+from regard.explorer._live import live_html
 from regard.explorer._report import report_html
 from regard.page.notebook import widget_module, widget_page
 
@@ -65,8 +66,18 @@ def test_without_a_kernel_a_report_stands_in_its_place(widget, subject):
     elements = Elements(bundle["text/html"])
     assert elements.text.startswith("regard explore: a model. ")
     frame = elements.actual["iframe"]
-    assert frame["srcdoc"] == report_html(subject)
+    assert frame["srcdoc"] == live_html(subject)
     assert frame["sandbox"] == "allow-scripts allow-downloads"
+
+
+def test_of_a_recording_the_report_is_its_own(comms, recorded, monkeypatch):
+    for room, expected in [(2 * 2 * 6 * 13**2, report_html(recorded)), (9, None)]:
+        monkeypatch.setattr("regard.explorer._report._NOTEBOOK_WEIGHTS", room)
+        widget = ExplorerWidget(recorded)
+        html = widget._repr_mimebundle_()[0]["text/html"]
+        widget.close()
+        frame = Elements(html).actual.get("iframe")
+        assert (frame and frame["srcdoc"]) == expected
 
 
 def test_a_closed_one_answers_nothing(comms, subject):
@@ -104,13 +115,6 @@ def test_without_anywidget_a_notebook_is_told_how_to_get_it(notebook, subject, m
     assert "pip install" not in explorer._repr_html_()  # no notebook
 
 
-def test_what_can_not_be_shown_is_refused(network, padded):
-    model, tokenizer = network
-    with pytest.raises(TypeError, match="tokenizer is None"):
-        regard.explore(model)
-    with pytest.raises(TypeError, match="tokenizer is for a model"):
-        regard.explore(padded.recording, tokenizer=tokenizer)
-    with pytest.raises(TypeError, match="text is for a model, but this is a ModelSubject"):
-        regard.explore(ModelSubject(model, tokenizer, title="x"), text="the dog")
-    with pytest.raises(TypeError, match="shown is a Linear"):
+def test_what_can_not_be_shown_is_refused():
+    with pytest.raises(TypeError, match="shown is a Linear; it must be a recording"):
         regard.explore(torch.nn.Linear(3, 2))

@@ -86,6 +86,7 @@ def test_in_jupyterlab_the_kernel_answers_without_a_server(pages, settled, writt
         cells.first.locator(".cm-content").click()
         page.keyboard.press("Shift+Enter")
         frame = page.frame_locator(".jp-OutputArea iframe")
+        frame.locator("#view", has_text="Panel").click()
         frame.locator("#tokens .token").nth(7).click()
         frame.locator("#tab-panel-title", has_text="of query 7").wait_for()
         settled(frame)
@@ -111,6 +112,7 @@ def test_in_jupyterlab_the_kernel_answers_without_a_server(pages, settled, writt
     with pages(offline=True) as page:  # its own scripts are on the network; the report needs none
         page.goto(html.as_uri())
         report = page.frame_locator("iframe[srcdoc]")
+        report.locator("#view", has_text="Panel").click()
         report.locator("#tokens .token").nth(4).click()
         report.locator("#tab-panel-title", has_text="of query 4").wait_for()
         settled(report)

@@ -110,6 +110,7 @@ def test_an_explorer_is_a_report_in_the_notebook_itself(cell, padded):
     explorer = regard.explore(padded.recording)
     explorer.stop()  # nothing is asked of it
     _, frame = cell(explorer._repr_html_())
+    frame.locator("#view", has_text="Panel").click()
     frame.locator("#tokens .token").nth(2).click()
     frame.locator("#tab-panel-title", has_text="of query 2").wait_for()
     frame.locator("html[data-settled=true]").wait_for()

@@ -94,6 +94,7 @@ def show(pages, settled, comms):
             output = page.frame_locator("#output")
             frame = output.frame_locator("iframe")
             frame.locator("#tokens .token").first.wait_for()
+            frame.locator("#view", has_text="Panel").click()
             settled(frame)
             return SimpleNamespace(
                 page=page, output=output, frame=frame, kernel=kernel, widget=widget

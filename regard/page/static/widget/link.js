@@ -28,7 +28,7 @@ export function startLink() {
     if (address) tell({ address: (update == null ? "" : `?update=${update}`) + address, selection: selection() });
   });
   subscribe(
-    "run layer head average query key zoom colour fit sort size compare active tab update wide folded difference changes",
+    "run view layer head average query key zoom colour fit sort size compare active tab update wide folded difference changes",
     chosen,
   );
   // A wheel belongs to the notebook's own page unless Ctrl is held, too.
