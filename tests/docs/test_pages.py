@@ -31,6 +31,7 @@ EXTRAS = {
     r"\.save\(\"|regard\.load\(": "record",
     r"\.plot\(|\.plot_heads\(": "plot",
     r"regard\.explore\(|regard explore ": "explore",
+    r"ExplorerWidget\(": "notebook",
     r"^regard (explain|effects|generate|train|doctor|report) ": "cli",
 }
 BRINGS = {"transformers": {"record", "gpt"}, "explore": {"cli", "gpt"}, "cli": {"gpt"}}

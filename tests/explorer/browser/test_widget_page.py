@@ -7,8 +7,11 @@ from threading import Event
 from types import SimpleNamespace
 
 import pytest
+from support.explorer import TRAINED
 
-from regard.explorer import ExplorerWidget
+from regard.explorer import ExplorerWidget, ModelSubject
+from regard.explorer.training import training_of
+from regard.gpt import load
 
 # A notebook's page puts outputs into a frame without an address, as Colab and VS Code do. There the
 # widget's module is run on a stand-in for anywidget's model, which exchanges messages with Python.
@@ -152,3 +155,18 @@ def test_a_kernel_that_runs_a_cell_is_waited_for(show, settled, model):
     banner.wait_for(state="hidden")
     shown.frame.locator("#tokens .query[data-at='7']").wait_for()
     settled(shown.frame)
+
+
+def test_the_model_of_an_earlier_update_is_opened(show, settled, train_folder):
+    folder = train_folder(evaluate_every=2, record_every=2, keep_every=4)
+    training = training_of(folder)
+    subject = ModelSubject(*load(folder), title="mine", text=TRAINED[:23], training=training)
+    frame = show(subject).frame
+    frame.locator("#tab-training").click()
+    frame.locator("#update").press("ArrowLeft")
+    frame.locator(".forming a", has_text="Open this update’s model").click()
+    frame.locator("#about-title", has_text="mine, update 4").wait_for()
+    settled(frame)
+    frame.locator(".forming a", has_text="Back to the newest model").click()
+    frame.locator("#about-title:not(:has-text('update'))", has_text="mine").wait_for()
+    settled(frame)

@@ -1,9 +1,9 @@
 /**
- * In a notebook this stands in for ../link.js: the page has no address to be copied, and what is chosen
- * on it is told to the notebook.
+ * In a notebook this stands in for ../link.js: there is no address to be copied, and the notebook is told
+ * what is chosen. What else is otherwise in a notebook is here too: the wheel, links, who does not answer.
  */
 import { currentAddress } from "../address.js";
-import { byId, settled, targetOf } from "../dom.js";
+import { byId, findAll, settled, targetOf } from "../dom.js";
 import { get, subscribe } from "../store.js";
 import { tell, update } from "./request.js";
 
@@ -32,6 +32,8 @@ export function startLink() {
     chosen,
   );
   // A wheel belongs to the notebook's own page unless Ctrl is held, too.
+  for (const hint of findAll(byId("map-panel"), ".hint"))
+    hint.textContent = "Ctrl and the wheel, or a pinch, zoom into a cell";
   byId("maps").addEventListener(
     "wheel",
     (event) => {
