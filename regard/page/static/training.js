@@ -6,8 +6,10 @@ import { paintThumbnail } from "./draw_thumbnail.js";
 import { paintTraining, stepAt } from "./draw_training.js";
 import { count, plural, signed } from "./format.js";
 import { awaitAnswer } from "./answers.js";
+import { columns } from "./map.js";
+import { during } from "./pending.js";
 import { wordsFor } from "./quantities.js";
-import { chooseHead, get, runOf, set, sourceOf, subscribe } from "./store.js";
+import { chooseHead, colourNow, get, runOf, set, sourceOf, subscribe } from "./store.js";
 import { prepared } from "./canvas.js";
 import { inks, themeNow } from "./theme.js";
 
@@ -18,11 +20,15 @@ let asking = false;
 let pictures = { step: -1, data: null };
 /** @type {ReturnType<typeof build>|null} */
 let parts = null;
+let playing = false;
+/** Called when the pictures of an update have come. */
+let arrived = () => {};
+const PACE = 240; // milliseconds between two updates, at least
 
 export function startTraining() {
   const draw = framed(paint);
   subscribe("about run tab folded update layer head average sort offline", () => load(draw));
-  subscribe("tab folded update layer head average sort", draw);
+  subscribe("tab folded update layer head average sort colour zoom view", draw);
   document.addEventListener("inks", draw);
   byId("training").addEventListener("keydown", (event) => {
     if (event.target === parts?.slider) event.stopPropagation(); // arrows move the slider alone
@@ -54,6 +60,43 @@ async function load(/** @type {() => void} */ draw) {
   if (!data || stepNow() !== step) return; // a newer update is looked at
   pictures = { step, data };
   draw();
+  arrived();
+}
+
+/** Goes through the updates that are left, or all again, as fast as their pictures come. */
+async function play() {
+  playing = !playing;
+  if (!playing) return arrived();
+  const { steps } = recorded;
+  const last = steps.length - 1;
+  const now = steps.indexOf(stepNow());
+  for (let n = now < last && get().update != null ? now + 1 : 0; playing && n <= last; n++) {
+    const come = new Promise((done) => (arrived = () => done(null)));
+    set({ update: steps[n] });
+    await Promise.all([pictures.step === steps[n] || come, new Promise((done) => setTimeout(done, PACE))]);
+    if (get().tab !== "training" || get().offline || stepNow() !== steps[n]) break; // someone else moved it
+  }
+  playing = false;
+  paint();
+}
+
+/** The chosen head as it was at an update, in the place of the map; null: the map itself. */
+function paintOver(/** @type {number|null} */ cell, /** @type {string} */ words) {
+  const over = byId("formed-map");
+  const { place } = columns.first;
+  const [canvas, caption] = /** @type {[HTMLCanvasElement, HTMLElement]} */ ([...over.children]);
+  over.hidden = cell == null || !pictures.data;
+  if (cell == null || !pictures.data) return;
+  if (over.parentElement !== columns.first.field) columns.first.field.append(over);
+  Object.assign(canvas.style, {
+    left: `${place.left}px`,
+    top: `${place.top}px`,
+    width: `${place.side}px`,
+    height: `${place.side}px`,
+  });
+  caption.textContent = words;
+  canvas.setAttribute("aria-label", words);
+  paintThumbnail(canvas, pictures.data, cell, { theme: themeNow(), causal: true, kind: colourNow() });
 }
 
 function build(/** @type {() => void} */ draw) {
@@ -68,6 +111,7 @@ function build(/** @type {() => void} */ draw) {
     oninput: () => choose(recorded.steps[slider.valueAsNumber]),
   });
   const output = make("output", { htmlFor: "update" });
+  const button = make("button", { type: "button", id: "play", textContent: "Play", onclick: () => during(play()) });
   const note = make("span", { className: "note", textContent: `on ${plural(recorded.tokens, "token")} kept for this` });
   const kept = make("a", { className: "note" });
   const canvas = make("canvas", {
@@ -98,12 +142,12 @@ function build(/** @type {() => void} */ draw) {
     make(
       "div",
       { className: "forming" },
-      make("div", {}, slider, plot, make("div", { className: "row" }, output, note, kept)),
+      make("div", {}, slider, plot, make("div", { className: "row" }, button, output, note, kept)),
       grid,
     ),
   );
   new ResizeObserver(draw).observe(plot);
-  return { slider, output, kept, canvas, plot, grid, cells };
+  return { slider, button, output, kept, canvas, plot, grid, cells };
 }
 
 /** The score that lines and figures tell: the one heads are sorted by, or how much they induct. */
@@ -114,7 +158,8 @@ function scoreNow() {
 }
 
 function paint() {
-  const { tab, folded } = get();
+  const { tab, folded, update } = get();
+  if (parts && (tab !== "training" || folded)) paintOver(null, "");
   if (!parts || tab !== "training" || folded) return;
   const step = stepNow();
   const n = recorded.steps.indexOf(step);
@@ -144,6 +189,13 @@ function paint() {
     const at = cells.indexOf(cell);
     if (pictures.data && at < pictures.data.heads)
       paintThumbnail(cell.picture, pictures.data, at, { theme, causal: true });
+  }
+  parts.button.textContent = playing ? "Stop" : "Play";
+  const over = pictures.step === step ? cells.findIndex((one) => one.layer === layer && one.head === head) : -1;
+  if (update == null) paintOver(null, "");
+  else if (over >= 0) {
+    const at = `${layer}·${head} at ${output.textContent?.split(" · ")[0]}`;
+    paintOver(over, `Head ${at}, on ${plural(recorded.tokens, "token")} kept for this`);
   }
   const { width, height } = plot.getBoundingClientRect();
   if (width < 40 || height < 40) return;

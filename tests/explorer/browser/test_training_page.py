@@ -53,6 +53,17 @@ def test_updates_are_gone_through_by_the_keyboard(show, settled, trained):
     address = page.evaluate("location.hash")
     assert {"b=training", "u=2"} <= set(address[1:].split("&"))
     assert "q=" not in address  # the slider's keys move nothing else
+    # The chosen head is seen in the place of the map, as it was; played, up to the newest update.
+    over = "document.querySelector('#formed-map canvas').toDataURL()"
+    assert page.locator("#formed-map").is_visible()
+    first = page.evaluate(over)
+    page.locator("#play").click()
+    page.locator("#play", has_text="Play").wait_for()
+    figures(settled(page), 6)
+    assert page.evaluate(over) != first
+    slider.press("Home")
+    settled(page)
+    assert page.evaluate(over) == first
     again = show(subject, address)
     assert figures(again, 2) == figures(page, 2)
 
