@@ -27,6 +27,7 @@ import {
   strongestKey,
   subscribe,
 } from "./store.js";
+import { LONG, sketch } from "./sketch.js";
 import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
 import { requestFor, isSameZoom, isWhole, moved, scaled, whole } from "./zoom.js";
@@ -180,10 +181,24 @@ export class MapColumn {
       if (run) {
         this.#load(); // at once: the map is what is looked at first
         this.#begin(wanted);
+        if (!grew && run.length >= LONG && source.average === "head") this.#sketch(run, wanted);
       }
     }
     this.redraw();
     this.#ask();
+  }
+
+  /** Until the whole has come, some of its queries stand for it. */
+  #sketch(/** @type {Run} */ run, /** @type {string} */ wanted) {
+    const missing = () => wanted === this.wanted && !this.current() && (this.coarse?.key.startsWith("sketch/") ?? true);
+    return sketch(run, placeOf(this.source()), wanted, (drawn) => {
+      if (!missing()) return false;
+      this.coarse = drawn;
+      this.pictures.clear();
+      document.dispatchEvent(new CustomEvent("sketched"));
+      this.redraw();
+      return true;
+    });
   }
 
   async #begin(/** @type {string} */ wanted) {

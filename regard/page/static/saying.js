@@ -24,7 +24,7 @@ export function startSaying() {
     const { view, plain, without } = get();
     if (without && (view !== "opening" || without.of !== plain?.id)) set({ without: null });
     byId("saying").hidden = view !== "opening" || !plain;
-    markStale(byId("sentence"), true);
+    markStale(byId("sentence"), view === "opening");
     soon();
   });
 }

@@ -58,7 +58,7 @@ export function startSidebar() {
     draw();
   });
   new ResizeObserver(draw).observe(byId("page"));
-  for (const event of ["inks", "pictures"]) document.addEventListener(event, draw);
+  for (const event of ["inks", "pictures", "sketched"]) document.addEventListener(event, draw);
 }
 
 /** @returns {Spot} The cell that a side is at: where no key is chosen, the strongest of its query. */
@@ -200,11 +200,15 @@ function drawSidebar() {
   const { queries, keys, span } = source.zoom ?? whole(length);
   const range = (/** @type {number} */ first) =>
     `${count(Math.floor(first))}–${count(Math.min(length, Math.ceil(first + span)) - 1)}`;
-  const means =
-    column.sharp && !column.sharp.exact ? `; a cell is the mean of ${column.sharp.block} × ${column.sharp.block}` : "";
   byId("zoom-note").textContent = all
-    ? `all ${count(source.run.length)} × ${count(source.run.length)}${means}`
-    : `queries ${range(queries)}, keys ${range(keys)}${means}`;
+    ? `all ${count(source.run.length)} × ${count(source.run.length)}${cellsOf(column)}`
+    : `queries ${range(queries)}, keys ${range(keys)}${cellsOf(column)}`;
+}
+
+/** What a cell of the map is, where it is not one weight. */
+function cellsOf(/** @type {import("./map.js").MapColumn} */ { sharp, coarse }) {
+  if (!sharp) return coarse ? "; a sketch from some queries, all are being read" : "";
+  return sharp.exact ? "" : `; a cell is the mean of ${sharp.block} × ${sharp.block}`;
 }
 
 /** Clicking or dragging on the overview brings the window there. */

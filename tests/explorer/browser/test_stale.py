@@ -135,3 +135,19 @@ def test_an_answer_that_gave_way_to_an_older_question_is_asked_for_again(show, s
     page.route("**/cell*", overtaken)
     page.keyboard.press("]")
     assert settled(page).locator("#cross dd").last.text_content() != "–"
+
+
+def test_some_queries_stand_for_a_long_map_until_it_has_come(show, settled, long):
+    page = show(long[0])
+    note, drawn = (
+        page.locator("#zoom-note"),
+        "document.querySelector('#map-first canvas').toDataURL()",
+    )
+    whole = page.evaluate(drawn)
+    with held(page, "api/runs/*/map"):
+        page.reload()
+        note.filter(has_text="a sketch from some queries").wait_for()
+        page.wait_for_function(f"() => {drawn}.length > 5000")
+        assert page.evaluate(drawn) != whole
+    note.filter(has_text="a cell is the mean of").wait_for()
+    assert settled(page).evaluate(drawn) == whole
