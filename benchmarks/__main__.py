@@ -14,6 +14,7 @@ from benchmarks.gpt_generation import gpt_generation
 from benchmarks.gpt_training import gpt_training
 from benchmarks.growth import growth
 from benchmarks.isolated import isolated
+from benchmarks.live import live
 from benchmarks.machine import describe
 from benchmarks.overhead import overhead
 from benchmarks.readouts import readouts
@@ -40,6 +41,7 @@ def main() -> None:
         streaming,
         effects,
         exploring,
+        live,
         gpt_training,
         gpt_generation,
     ):

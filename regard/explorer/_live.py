@@ -30,7 +30,7 @@ def live_html(subject: Subject, *, start: str = "") -> str:
         )
     # What is far too large is not packed: its weights alone, in half precision.
     _require_small(2 * sum(parameter.numel() for parameter in model.parameters()))
-    about = subject.about() | {"report": True, "runs": ["1"], "start": start}
+    about = subject.about() | {"report": True, "live": True, "runs": ["1"], "start": start}
     about.pop("training", None)  # the server alone has it
     page = live_page(model, tokenizer, about, ids, run.notes)
     _require_small(len(page.encode()))

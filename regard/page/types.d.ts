@@ -63,6 +63,8 @@ interface About {
   runs: string[];
   training?: number;
   report?: boolean;
+  /** Whether the model runs in the page, soon enough to follow what is typed. */
+  live?: boolean;
   decimals?: number;
   start?: string;
 }

@@ -105,6 +105,15 @@ export const openText = (text, side = "first") =>
     side,
   });
 
+/**
+ * Opens a text that is being typed; what goes on the text that is shown leaves the selection.
+ * @param {string} text @param {SideName} side
+ */
+export const typeText = (text, side) => {
+  const keep = text.startsWith(textOf(side)?.text ?? "\u0000");
+  return showing("", api.open(text, viewOf(side)), { keep, side });
+};
+
 /** @param {string} name @param {SideName} [side] */
 export const openRun = (name, side = "first") => showing("opening …", api.fetchRun(name, viewOf(side)), { side });
 

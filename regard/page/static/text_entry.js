@@ -2,7 +2,7 @@
 import { byId, make, targetOf } from "./dom.js";
 import { count, plural } from "./format.js";
 import { during } from "./pending.js";
-import { openRun, openText } from "./session.js";
+import { openRun, openText, typeText } from "./session.js";
 import { get, runOf, set, subscribe } from "./store.js";
 
 const most = () => get().about?.limits?.characters ?? Infinity;
@@ -56,7 +56,10 @@ class TextEntry {
       this.take(file.files?.[0]);
       file.value = ""; // the same file again is a change, too
     };
-    this.field.addEventListener("input", () => this.#tell());
+    this.field.addEventListener("input", () => {
+      this.#tell();
+      if (get().about?.live && !this.button.disabled) typeText(this.field.value, this.side); // seen as it is typed
+    });
     this.field.addEventListener("keydown", (event) => {
       event.stopPropagation(); // what is typed is no command
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.#submit();

@@ -116,6 +116,18 @@ def test_a_new_text_a_token_more_and_tokens_drawn(page, settled, server):
     assert read(page).startswith(longer.text)
 
 
+def test_what_is_typed_is_followed_key_by_key(page, settled, server):
+    page.locator("#edit").click()
+    page.locator("#entry-text").fill(OTHER[:-5])
+    settled(page)
+    page.locator("#entry-text").press_sequentially(OTHER[-5:])
+    settled(page)
+    assert read(page) == OTHER
+    assert expected(page)[:3] == likeliest(server.read(OTHER))
+    assert page.locator("#entry").is_visible()
+    page.locator("#entry-cancel").click()
+
+
 def test_a_head_switched_off_undone_and_compared(page, settled, server):
     plain = server.run(server.about()["runs"][0])
     changed = server.change(plain, [OFF])

@@ -5,7 +5,7 @@
  * T new tokens, S tokens in the cache, these included, H heads, G key/value heads, D head dimension.
  */
 import { groupCount, headDim, startOf } from "./config.js";
-import { dot } from "./products.js";
+import { multiplyRows, sumRows } from "./products.js";
 
 /**
  * The contexts (T, H·D) of tokens whose queries, keys and values are in the cache; their log-sum-exps go there.
@@ -34,20 +34,22 @@ function attendHead(config, layer, head, cache, rows, changes, context) {
   const D = headDim(config);
   const { query, key, value, logsumexp } = cache.layers[layer];
   const group = Math.floor((head * groupCount(config)) / config.heads); // heads share keys and values evenly
-  const [queryWidth, keyWidth] = [config.heads * D, groupCount(config) * D];
+  const [queryWidth, width] = [config.heads * D, groupCount(config) * D];
+  const keys = { numbers: key, first: group * D, width, D };
+  const values = { ...keys, numbers: value };
   const scale = 1 / Math.sqrt(D);
   const weights = new Float64Array(cache.length + rows);
+  const sums = new Float64Array(D);
   const patch = changes.find((change) => change.kind === "patch");
   for (let row = 0; row < rows; row++) {
     const at = cache.length + row;
     const [start, stop] = [startOf(config, layer, at), at + 1];
-    for (let k = start; k < stop; k++) {
-      weights[k] = scale * dot(query, at * queryWidth + head * D, key, k * keyWidth + group * D, D);
-    }
+    multiplyRows(query, at * queryWidth + head * D, keys, scale, start, stop, weights);
     if (changes.length) changeScores(weights, at, [start, stop], changes);
     logsumexp[at * config.heads + head] = softmaxOf(weights, start, stop);
     if (patch?.kind === "patch") weights.set(patch.weights.subarray(at * patch.keys, at * patch.keys + stop));
-    average(weights, patch ? 0 : start, stop, value, keyWidth, group * D, context, row * queryWidth + head * D, D);
+    sumRows(weights, values, patch ? 0 : start, stop, sums);
+    context.set(sums, row * queryWidth + head * D);
   }
   let seeing = 0; // a row that sees no key has context 0, and counts for no mean
   for (let row = 0; row < rows; row++) {
@@ -87,22 +89,6 @@ function softmaxOf(/** @type {Float64Array} */ scores, /** @type {number} */ sta
   for (let k = start; k < stop; k++) sum += scores[k] = Math.exp(scores[k] - most);
   for (let k = start; k < stop; k++) scores[k] /= sum;
   return most + Math.log(sum);
-}
-
-/**
- * The average of values by their weights: the context, which goes to its place.
- * @param {Float64Array} weights @param {number} start @param {number} stop
- * @param {Float32Array} value @param {number} width @param {number} first
- * @param {Float32Array} context @param {number} at @param {number} D
- */
-function average(weights, start, stop, value, width, first, context, at, D) {
-  const sums = new Float64Array(D);
-  for (let k = start; k < stop; k++) {
-    const weight = weights[k];
-    const from = k * width + first;
-    for (let d = 0; d < D; d++) sums[d] += weight * value[from + d];
-  }
-  context.set(sums, at);
 }
 
 /**

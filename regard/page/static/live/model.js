@@ -206,7 +206,7 @@ const sigmoid = (/** @type {number} */ x) => 1 / (1 + Math.exp(-x));
 /** GPT-2's GELU, the tanh form, written with a sigmoid, in place; mirrors `_gelu`. */
 function gelu(/** @type {Float32Array} */ x) {
   const slope = Math.sqrt(8 / Math.PI);
-  for (let k = 0; k < x.length; k++) x[k] *= sigmoid(slope * (x[k] + 0.044715 * x[k] ** 3));
+  for (let k = 0; k < x.length; k++) x[k] *= sigmoid(slope * (x[k] + 0.044715 * x[k] * x[k] * x[k]));
   return x;
 }
 

@@ -117,8 +117,71 @@ function addRest(input, row, weight, output, inputs, result, outputs) {
  * The product of two vectors that lie somewhere in two arrays.
  * @param {Float32Array} left @param {number} l @param {Float32Array} right @param {number} r @param {number} count
  */
-export function dot(left, l, right, r, count) {
+function dot(left, l, right, r, count) {
   let sum = 0;
   for (let i = 0; i < count; i++) sum += left[l + i] * right[r + i];
   return sum;
+}
+
+/**
+ * Some columns of a matrix that lies row by row: D of them from `first` on, of rows that are `width` wide.
+ * @typedef {{numbers: Float32Array, first: number, width: number, D: number}} Columns
+ */
+
+/**
+ * The products of one vector with rows of a matrix from `start` to `stop`, times a number; four rows share its numbers.
+ * @param {Float32Array} vector @param {number} at @param {Columns} keys
+ * @param {number} scale @param {number} start @param {number} stop @param {Float64Array} result
+ */
+export function multiplyRows(vector, at, { numbers, first, width, D }, scale, start, stop, result) {
+  let row = start;
+  for (; row + 4 <= stop; row += 4) {
+    let a0 = 0;
+    let a1 = 0;
+    let a2 = 0;
+    let a3 = 0;
+    const upper = row * width + first;
+    const second = upper + width;
+    const third = second + width;
+    const fourth = third + width;
+    for (let d = 0; d < D; d++) {
+      const a = vector[at + d];
+      a0 += a * numbers[upper + d];
+      a1 += a * numbers[second + d];
+      a2 += a * numbers[third + d];
+      a3 += a * numbers[fourth + d];
+    }
+    result[row] = a0 * scale;
+    result[row + 1] = a1 * scale;
+    result[row + 2] = a2 * scale;
+    result[row + 3] = a3 * scale;
+  }
+  for (; row < stop; row++) result[row] = scale * dot(vector, at, numbers, row * width + first, D);
+}
+
+/**
+ * The sum of rows of a matrix from `start` to `stop`, each times its weight; four at a time.
+ * @param {Float64Array} weights @param {Columns} values @param {number} start @param {number} stop
+ * @param {Float64Array} sums (D), which is overwritten
+ */
+export function sumRows(weights, { numbers, first, width, D }, start, stop, sums) {
+  sums.fill(0);
+  let row = start;
+  for (; row + 4 <= stop; row += 4) {
+    const w0 = weights[row];
+    const w1 = weights[row + 1];
+    const w2 = weights[row + 2];
+    const w3 = weights[row + 3];
+    const upper = row * width + first;
+    const second = upper + width;
+    const third = second + width;
+    const fourth = third + width;
+    for (let d = 0; d < D; d++) {
+      sums[d] +=
+        w0 * numbers[upper + d] + w1 * numbers[second + d] + w2 * numbers[third + d] + w3 * numbers[fourth + d];
+    }
+  }
+  for (; row < stop; row++) {
+    for (let d = 0; d < D; d++) sums[d] += weights[row] * numbers[row * width + first + d];
+  }
 }

@@ -10,36 +10,39 @@
 export function unpack(bytes, tensors) {
   /** @type {Record<string, Float32Array>} */
   const weights = {};
+  const table = halves();
   let at = 0;
   for (const { name, dtype, count } of tensors) {
     const planes = dtype === "float32" ? 4 : 2;
-    const bits = joined(bytes.subarray(at, at + planes * count), count, planes);
-    weights[name] = dtype === "float16" ? fromHalf(bits) : fromBits(bits, dtype === "bfloat16" ? 16 : 0);
+    weights[name] = widened(bytes.subarray(at, at + planes * count), count, dtype, table);
     at += planes * count;
   }
   return weights;
 }
 
-/** The bits of each number, from planes of bytes. */
-function joined(/** @type {Uint8Array} */ bytes, /** @type {number} */ count, /** @type {number} */ planes) {
+/** @param {Uint8Array} bytes @param {number} count @param {PackedTensor["dtype"]} dtype @param {Float32Array} table */
+function widened(bytes, count, dtype, table) {
   const bits = new Uint32Array(count);
+  const half = dtype === "float16";
+  const [planes, shift] = dtype === "float32" ? [4, 0] : [2, half ? 0 : 16]; // bfloat16 has the upper bits of float32
   for (let plane = 0; plane < planes; plane++) {
-    for (let k = 0; k < count; k++) bits[k] |= bytes[plane * count + k] << (8 * plane);
+    for (let k = 0; k < count; k++) bits[k] |= bytes[plane * count + k] << (8 * plane + shift);
   }
-  return bits;
+  if (!half) return new Float32Array(bits.buffer);
+  const result = new Float32Array(count);
+  for (let k = 0; k < count; k++) result[k] = table[bits[k]];
+  return result;
 }
 
-/** float32 of its own bits, or of the upper ones that bfloat16 keeps. */
-function fromBits(/** @type {Uint32Array} */ bits, /** @type {number} */ shift) {
-  return new Float32Array(bits.map((one) => one << shift).buffer);
-}
-
-/** float32 of float16: a sign, five bits of exponent and ten of fraction (IEEE 754-2019, section 3.4). */
-function fromHalf(/** @type {Uint32Array} */ bits) {
-  const table = Float32Array.from({ length: 1 << 16 }, (_, half) => {
-    const [sign, exponent, fraction] = [half >> 15 ? -1 : 1, (half >> 10) & 31, half & 1023];
-    if (exponent === 31) return fraction ? NaN : sign * Infinity;
-    return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
-  });
-  return new Float32Array(bits.length).map((_, k) => table[bits[k]]);
+/** Every number of float16, by its bits: a sign, five of exponent, ten of fraction (IEEE 754-2019, section 3.4). */
+function halves() {
+  const table = new Float32Array(1 << 16);
+  for (let bits = 0; bits < table.length; bits++) {
+    const sign = bits >> 15 ? -1 : 1;
+    const exponent = (bits >> 10) & 31;
+    const fraction = bits & 1023;
+    if (exponent === 31) table[bits] = fraction ? NaN : sign * Infinity;
+    else table[bits] = sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
+  }
+  return table;
 }

@@ -13,9 +13,11 @@ import { READOUTS } from "../quantities.js";
 
 /** @param {Head} head */
 export function product(head, /** @type {number} */ query, /** @type {number} */ key) {
-  const { dim } = head;
-  let [sum, q, k] = [0, query * dim, key * dim];
-  for (const stop = q + dim; q < stop; q++, k++) sum += head.query[q] * head.key[k];
+  const { dim, query: queries, key: keys } = head;
+  const q = query * dim;
+  const k = key * dim;
+  let sum = 0;
+  for (let d = 0; d < dim; d++) sum += queries[q + d] * keys[k + d];
   return sum;
 }
 
