@@ -15,7 +15,7 @@ __all__ = ["Entry", "Room", "rooms"]
 
 _INTERNAL = {"backends", "cli", "errors", "page", "problem", "attention", "sdpa"}
 """Modules whose names are not for users, or stand in `regard` already."""
-_INSIDE = ("gpt.stories",)
+_INSIDE = ("gpt.stories", "integrations.cache_scores")
 """Public rooms within rooms."""
 _LAZY = {"report": "explorer.report", "explore": "explorer.explore", "train": "gpt.train"}
 """What `regard` brings on first use, where it comes from."""

@@ -9,8 +9,9 @@ Where a press scores exact weights, so do these, and they keep the same position
 scores differ by less than rounding; in half precision theirs round the weights first.
 `regard.integrations.cache_scores` says what is computed, and how it differs from the papers.
 
-The extra ``kvpress`` brings the package. It needs transformers < 5.3, `regard.record` of a model of
-`transformers` needs 5.5: not both in one environment.
+The extra ``kvpress`` brings the package, which needs transformers < 5.3; the extra ``transformers``
+needs 5.5, so that there are not both in one environment. Models that call SDPA can be recorded, and
+compared by `regard.fidelity`, with either.
 
 Axes: B batch, H query heads, G key/value heads, T tokens, S keys, D head dimension, E width.
 """
