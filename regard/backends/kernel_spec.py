@@ -26,16 +26,20 @@ class Kind(IntEnum):
     LAG = 12
     SPANS = 13
     MAX_RECEIVED = 14
+    MEAN_RECEIVED = 15
+    MAX_BLOCKS = 16
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KernelSpec:
-    """What a kernel is to compute; src/native/abi.h says what size, columns and operand mean."""
+    """What a kernel is to compute; src/native/abi.h says what each number and operand mean."""
 
     kind: Kind
     shape: tuple[int, ...]
     """Of the result, heads left out."""
     size: int = 0
     columns: int = 0
+    height: int = 0
+    width: int = 0
     operand: Tensor | None = None
     """Numbers that it needs, contiguous."""

@@ -6,7 +6,7 @@ columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from regard._choices import check_choice
 from regard._indices import is_whole
 from regard._shapes import Float
 from regard.backends.kernel_spec import KernelSpec, Kind
-from regard.pattern.image import DrawnInto
+from regard.pattern.image import DrawnInto, image_spec
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.stream import WeightBlock
 
@@ -112,17 +112,18 @@ class Blocks(Readout[_Grid, "Tensor"]):
         )
         return sizes.restore(cells / (height[:, None] * width))
 
-    def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
-        """Blocks that are all of one size are the pixels of an image."""
-        if self.reduce == "max" or sizes.queries % self.rows or sizes.keys % self.columns:
-            return None
-        rows, columns = sizes.queries // self.rows, sizes.keys // self.columns
-        return KernelSpec(kind=Kind.IMAGE, shape=(rows, columns), size=rows, columns=columns)
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
+        """Blocks are the pixels of an image whose last ones stick out over the pattern."""
+        rows, columns = -(-sizes.queries // self.rows), -(-sizes.keys // self.columns)
+        spec = image_spec((rows, columns), rows * self.rows, columns * self.columns)
+        return replace(spec, kind=Kind.MAX_BLOCKS) if self.reduce == "max" else spec
 
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:
-        """Turn means into sums where these are wanted."""
-        (means,) = tensors
-        return sizes.restore(means * (self.rows * self.columns) if self.reduce == "sum" else means)
+        """Turn means over whole blocks into sums, and those into means over what is there."""
+        (cells,) = tensors
+        if self.reduce != "max":
+            cells = cells.double() * (self.rows * self.columns)
+        return self.finish(_Grid(cells, sizes.queries, sizes.keys), sizes)
 
     def of_tile(self, state: _Grid, tile: Tile) -> tuple[Readout[Any, Any], ...]:
         """Draw the tile into the grid of the whole: blocks need not end where tiles do."""

@@ -6,6 +6,7 @@ heads, R rows.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 from regard._choices import check_choice
 from regard._shapes import Float, Int
 from regard._tensors import check_integers
+from regard.backends import native
+from regard.mask.bounds import AffineBounds
 from regard.pattern.internal_readouts import LogWeights
 from regard.pattern.ordered import totals
 from regard.pattern.reading import take
@@ -36,11 +39,23 @@ def divergence(
     problem = one[0]
     places = _checked(problem, other[0], keys)
     batch, heads = problem.heads
-    result = torch.zeros(
-        batch * heads, problem.queries, dtype=torch.float64, device=problem.query.device
-    )
+    pair = (problem, other[0]) if places is None else _of_the_same_keys(problem, other[0], places)
+    if pair is not None and native.objection_to_comparing(*pair) is None:
+        rows = native.compare(*pair, (one[1], other[1]), kind)
+    else:
+        rows = _written_out(one, other, kind, places)
+    return problem.restore(rows.reshape(batch, heads, -1)).to(problem.exact_dtype)
+
+
+def _written_out(
+    one: Rows, other: Rows, kind: Divergence, places: Int[Tensor, "N s"] | None
+) -> Float[Tensor, "N L"]:
+    """Compare a few rows at a time by torch, in float64."""
+    problem = one[0]
+    heads = problem.heads[0] * problem.heads[1]
+    result = torch.zeros(heads, problem.queries, dtype=torch.float64, device=problem.query.device)
     together = max(1, _AT_ONCE // max(1, problem.queries * problem.keys))
-    for chosen in torch.arange(batch * heads).split(together):
+    for chosen in torch.arange(heads).split(together):
         height = max(1, _AT_ONCE // max(1, chosen.numel() * problem.keys))
         for top in range(0, problem.queries, height):
             rows = slice(top, min(top + height, problem.queries))
@@ -51,7 +66,32 @@ def divergence(
                 wide[..., -1] = q[..., -1]
                 q = wide.scatter_(-1, index.expand(*q.shape[:-1], -1), q[..., :-1])
             result[chosen.to(result.device), rows] = _apart(p, q, kind)
-    return problem.restore(result.reshape(batch, heads, -1)).to(problem.exact_dtype)
+    return result
+
+
+def _of_the_same_keys(
+    problem: Problem, other: Problem, places: Int[Tensor, "N s"]
+) -> tuple[Problem, Problem] | None:
+    """Lay the other's keys at their places among all, the rest hidden; None where a mask forbids.
+
+    That is where the other's mask hides keys, or its scores depend on their places. Heads that keep
+    different keys no longer share them, so that every head gets keys of its own.
+    """
+    if other.alibi is not None or not other.rows.is_interval or other.rows.hides_any:
+        return None
+    if 0 in (problem.queries, other.keys, *problem.heads):
+        return None
+    shape = (*problem.heads, -1)
+    index = places.reshape(*shape[:2], 1, -1)
+    allowed = torch.zeros((*shape[:2], 1, problem.keys), dtype=torch.bool)
+    allowed.scatter_(-1, index, value=True)
+    own = other.repeated(other.key)
+    key = own.new_zeros((*own.shape[:2], problem.keys, own.shape[-1]))
+    key.scatter_(2, index.mT.expand_as(own), own)
+    bounds = AffineBounds(problem.queries, problem.keys, key.device, 0, None, None)
+    rows = replace(other.rows, keys=problem.keys, bounds=bounds, allowed=allowed)
+    laid_out = replace(other, key=key, value=None, rows=rows)
+    return replace(problem, key=problem.repeated(problem.key), value=None), laid_out
 
 
 def _apart(p: Float[Tensor, "n R S"], q: Float[Tensor, "n R S"], kind: Divergence) -> Tensor:

@@ -76,7 +76,7 @@ class Image(Readout[_Picture, "Tensor"]):
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Pool columns and rows."""
         rows, columns = self._shape(sizes)
-        return KernelSpec(kind=Kind.IMAGE, shape=(rows, columns), size=rows, columns=columns)
+        return image_spec((rows, columns), sizes.queries, sizes.keys)
 
     def of_tile(self, state: _Picture, tile: Tile) -> tuple[Readout[Any, Any], ...]:
         """Draw the tile into the picture of the whole: pixels need not end where tiles do."""
@@ -115,6 +115,14 @@ class DrawnInto(Readout[Any, None]):
 
     def finish(self, state: Any, sizes: Sizes) -> None:
         """Leave it to the whole."""
+
+
+def image_spec(pixels: tuple[int, int], height: int, width: int) -> KernelSpec:
+    """Ask for means over pixels of a picture that covers so many queries and keys."""
+    rows, columns = pixels
+    return KernelSpec(
+        kind=Kind.IMAGE, shape=pixels, size=rows, columns=columns, height=height, width=width
+    )
 
 
 def _moved(span: slice, by: int) -> slice:

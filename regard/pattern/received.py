@@ -103,12 +103,11 @@ class Received(Readout["Tensor", "Tensor"]):
             return None
         return replace(self, queries=None), self._index(queries)
 
-    def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
-        """Sums and maxima are a kernel's."""
-        if self.reduce == "mean":
-            return None
-        kind = Kind.RECEIVED if self.reduce == "sum" else Kind.MAX_RECEIVED
-        return KernelSpec(kind=kind, shape=(sizes.keys,))
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
+        """A kernel sums, counts for a mean, or finds the largest."""
+        kinds = {"sum": Kind.RECEIVED, "mean": Kind.MEAN_RECEIVED, "max": Kind.MAX_RECEIVED}
+        shape = (2, sizes.keys) if self.reduce == "mean" else (sizes.keys,)
+        return KernelSpec(kind=kinds[self.reduce], shape=shape)
 
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:
         """Restore, or reduce over a group."""

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 4
+#define REGARD_ABI 5
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -102,12 +102,15 @@ enum {
   REGARD_RECEIVED,   // (S)
   REGARD_COLLECTED,  // (M, S) [size: M; operand: floats (B, H, M, L)]
   REGARD_OFFSETS,    // (n) [size: n]
-  REGARD_IMAGE,      // (rows, columns), no more than (L, S) [size: rows; columns]
-  REGARD_MAX_SCORE,  // (L), of problems that add nothing to scaled scores and cap none
+  REGARD_IMAGE,      // (rows, columns), no more than (L, S) [size: rows; columns; height, width:
+                 // queries and keys of the whole picture, none of whose pixels lies beyond L, S]
+  REGARD_MAX_SCORE,  // (L), of problems whose spans add nothing
   REGARD_LAG,        // (L, 2), weight and logarithm [size: keys back; or operand: int64 (B, H, L),
                      // the key of each query, −1 for none]
   REGARD_SPANS,      // (L, n) [size: n; operand: int64 (S), the span of each key, −1 for none]
-  REGARD_MAX_RECEIVED,  // (S)
+  REGARD_MAX_RECEIVED,   // (S)
+  REGARD_MEAN_RECEIVED,  // (2, S), sums and how many queries see each key
+  REGARD_MAX_BLOCKS,     // as REGARD_IMAGE, of pixels that are whole queries and keys
 };
 
 typedef struct {
@@ -115,7 +118,7 @@ typedef struct {
   float *result;
   int64_t *positions;
   const void *operand;
-  int64_t size, columns;
+  int64_t size, columns, height, width;
 } regard_readout;
 
 typedef struct {
@@ -127,6 +130,21 @@ typedef struct {
 
 // Takes any number of readouts in one pass over the pattern of query and key; needs no value.
 int regard_read(const regard_problem *problem, const regard_readouts *readouts);
+
+// How far each row of one pattern is from that of another, a sink being one more key: relative
+// entropy of the first to the second, that of both to their mean, averaged, in nats; and half of
+// the sum of absolute differences.
+enum { REGARD_KL, REGARD_JS, REGARD_TV };
+
+typedef struct {
+  int64_t kind;
+  const float *one, *other;  // log-sum-exps, (B, H, L)
+  double *result;            // (B, H, L)
+} regard_divergence;
+
+// The problems agree in dtype, threads and all sizes but the head dimensions.
+int regard_compare(const regard_problem *one, const regard_problem *other,
+                   const regard_divergence *divergence);
 
 // A linear map of a few vectors, everything contiguous and of one dtype: (V, O) = (V, I) · (O, I)ᵀ,
 // plus (O) unless bias is NULL.

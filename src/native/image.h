@@ -27,10 +27,10 @@ struct Image : Readout {
   // The pixel rows that queries [first, last) lie in.
   struct PixelRows {
     int64_t first = 0, rows = 0;
-    PixelRows(const regard_problem &p, const regard_readout &request, int64_t start, int64_t stop) {
+    PixelRows(const regard_readout &request, int64_t start, int64_t stop) {
       if (start == stop) return;  // perhaps since there are no queries
-      first = start * request.size / p.queries;
-      rows = (stop * request.size - 1) / p.queries - first + 1;
+      first = start * request.size / request.height;
+      rows = (stop * request.size - 1) / request.height - first + 1;
     }
   };
 
@@ -51,16 +51,16 @@ struct Image : Readout {
     const ChunkPlan plan(p);
     int64_t rows = 0;
     for (int64_t c = 0; c < plan.chunks; c++)
-      rows = max(rows, PixelRows(p, request, plan.start(p, c), plan.start(p, c + 1)).rows);
+      rows = max(rows, PixelRows(request, plan.start(p, c), plan.start(p, c + 1)).rows);
     return rows * width(request);
   }
 
   static void begin(const ReadoutState &at, const QueryBlock &queries) {
     Memory &memory = *at.kept<Memory>();
     memory.first = memory.stop = memory.blocks = 0;
-    memory.pixel_rows = PixelRows(at.p, at.request, at.rows.first, at.rows.last).first;
+    memory.pixel_rows = PixelRows(at.request, at.rows.first, at.rows.last).first;
     for (int r = 0; r < queries.count; r++)
-      memory.rows[r] = place_of(queries.query[r], at.request.size, at.p.queries);
+      memory.rows[r] = place_of(queries.query[r], at.request.size, at.request.height);
   }
 
   static void weights(const ReadoutState &at, const WeightBlock &block) {
@@ -70,7 +70,8 @@ struct Image : Readout {
 
   template <int vectors>
   REGARD_INLINE void gather(const ReadoutState &at, const WeightBlock &block) {
-    const int64_t pixels = at.request.columns, length = at.p.keys, stop = block.key + block.keys;
+    const int64_t pixels = at.request.columns, length = at.request.width,
+                  stop = block.key + block.keys;
     int64_t key = block.key;
     for (int64_t pixel = key * pixels / length; key < stop; pixel++) {
       const int64_t edge = (pixel + 1) * length;
@@ -155,16 +156,23 @@ struct Image : Readout {
     spill(at, queries);
   }
 
-  // Pixels are means: each covers L/rows × S/columns weights.
+  // Pixels are means: each covers height/rows × width/columns weights.
   static void finish(const regard_problem &p, const regard_readout &request, int64_t head,
                      const Sums &sums) {
-    const double share =
-        (double(request.size) / double(p.queries)) * (double(request.columns) / double(p.keys));
+    const double share = (double(request.size) / double(request.height)) *
+                         (double(request.columns) / double(request.width));
+    finish_rows(p, request, head, sums, share, [](double &total, double part) { total += part; });
+  }
+
+  // Joins, by join(total, part), what the chunks that share a row of pixels have of it.
+  template <class Join>
+  static void finish_rows(const regard_problem &p, const regard_readout &request, int64_t head,
+                          const Sums &sums, double share, Join join) {
     for (int64_t row = 0; row < request.size; row++) {
-      double *parts[MAX_CHUNKS];  // of the chunks that share the row
+      double *parts[MAX_CHUNKS];
       int count = 0;
       for (int64_t c = 0; c < sums.plan.chunks; c++) {
-        const PixelRows pixel_rows(p, request, sums.plan.start(p, c), sums.plan.start(p, c + 1));
+        const PixelRows pixel_rows(request, sums.plan.start(p, c), sums.plan.start(p, c + 1));
         if (row >= pixel_rows.first && row < pixel_rows.first + pixel_rows.rows)
           parts[count++] = sums.data + c * sums.step + (row - pixel_rows.first) * width(request);
       }
@@ -172,10 +180,49 @@ struct Image : Readout {
       double *total = parts[0];
       for (int i = 1; i < count; i++)
         for (int64_t column = 0; column < request.columns; column++)
-          total[column] += parts[i][column];
+          join(total[column], parts[i][column]);
       for (int64_t column = 0; column < request.columns; column++)
         pixels[column] = float(total[column] * share);
     }
+  }
+};
+
+// The largest weight of each block of queries and keys.
+struct MaxBlocks : Readout {
+  static int64_t sums(const regard_problem &p, const regard_readout &request) {
+    return Image::sums(p, request);
+  }
+
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
+    const regard_readout &request = at.request;
+    const int64_t height = request.height / request.size, width = request.width / request.columns;
+    const int64_t top = Image::PixelRows(request, at.rows.first, at.rows.last).first;
+    const int64_t stop = block.key + block.keys;
+    for (int64_t key = block.key, edge; key < stop; key = edge) {
+      const int64_t column = key / width;
+      edge = min((column + 1) * width, stop);
+      alignas(64) float largest[QUERIES];
+      for (int j = 0; j < block.queries.vectors; j++) {
+        floats high = {}, total = {};  // the total is NaN where a weight is
+        for (int64_t k = key - block.key; k < edge - block.key; k++) {
+          const floats weight = load(block.weights + k * QUERIES + j * LANES);
+          high = max(high, weight);
+          total += weight;
+        }
+        store(largest + j * LANES, total == total ? high : total);
+      }
+      for_each_head(block.queries, [&](int64_t head, int first, int last) {
+        double *cells = at.sums_of(head) - top * Image::width(request) + column;
+        for (int r = first; r < last; r++)
+          MaxReceived::take_larger(cells[block.queries.query[r] / height * Image::width(request)],
+                                   largest[r]);
+      });
+    }
+  }
+
+  static void finish(const regard_problem &p, const regard_readout &request, int64_t head,
+                     const Sums &sums) {
+    Image::finish_rows(p, request, head, sums, 1, MaxReceived::take_larger);
   }
 };
 

@@ -7,6 +7,7 @@
 
 #include "backward.h"
 #include "decode.h"
+#include "divergence.h"
 #include "forward.h"
 #include "matvec.h"
 #include "normalizers.h"
@@ -55,6 +56,13 @@ int read_of_any_dtype(const regard_problem &p, const regard_readouts &readouts) 
   return read<Widened<Float32>>(p, readouts);
 }
 
+int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,
+                         const regard_divergence &request) {
+  if (one.dtype == REGARD_BFLOAT16) return compare<BFloat16Arithmetic>(one, other, request);
+  if (one.dtype == REGARD_FLOAT16) return compare<Widened<Float16>>(one, other, request);
+  return compare<Widened<Float32>>(one, other, request);
+}
+
 int matvec_of_any_dtype(const regard_matvec &product) {
   if (product.dtype == REGARD_BFLOAT16) return matvec<BFloat16>(product);
   if (product.dtype == REGARD_FLOAT16) return matvec<Float16>(product);
@@ -74,6 +82,7 @@ const Kernels &kernels() {
       .forward = forward_of_any_dtype,
       .backward = backward_of_any_dtype,
       .read = read_of_any_dtype,
+      .compare = compare_of_any_dtype,
       .matvec = matvec_of_any_dtype,
       .peak_flops = peak_flops_of_any_dtype,
       .peak_bandwidth = peak_bandwidth,

@@ -64,6 +64,44 @@ struct Received : Readout {
   }
 };
 
+// The same, and how many queries see each key.
+struct MeanReceived : Received {
+  static int64_t sums(const regard_problem &p, const regard_readout &) {
+    return 2 * padded(p.keys);
+  }
+
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
+    Received::weights(at, block);
+    const QueryBlock &queries = block.queries;
+    for_each_head(queries, [&](int64_t head, int from, int to) {
+      floats added[VECTORS][LANES];  // of some keys, −∞ where one is hidden
+      bool changed[VECTORS];
+      Received::add(block, at.sums_of(head) + padded(at.p.keys), [&](int32_t k) {
+        floats count = {};
+        for (int j = from / LANES; j * LANES < to; j++) {
+          if (k % LANES == 0)
+            changed[j] = load_added(block.p, queries, j * LANES, block.key + k,
+                                    min(LANES, block.keys - k), added[j]);
+          const ints row = lane_numbers() + j * LANES, key = broadcast(block.key + k);
+          ints sees = (row >= from) & (row < to) & (key >= load(queries.start + j * LANES)) &
+                      (key < load(queries.stop + j * LANES));
+          if (changed[j]) sees &= added[j][k % LANES] != broadcast(HIDDEN);
+          count += sees ? broadcast(1.0f) : floats{};
+        }
+        return count;
+      });
+    });
+  }
+
+  static void finish(const regard_problem &p, const regard_readout &request, int64_t head,
+                     const Sums &sums) {
+    const double *total = sums.total(2 * padded(p.keys));
+    for (int64_t part = 0; part < 2; part++)
+      for (int64_t k = 0; k < p.keys; k++)
+        request.result[(2 * head + part) * p.keys + k] = float(total[part * padded(p.keys) + k]);
+  }
+};
+
 // The largest weight that a key receives.
 struct MaxReceived : Readout {
   static int64_t sums(const regard_problem &p, const regard_readout &) { return padded(p.keys); }

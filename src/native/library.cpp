@@ -133,6 +133,11 @@ REGARD_EXPORT int regard_read(const regard_problem *problem, const regard_readou
   return has_no_heads(*problem) ? REGARD_DONE : kernels().read(*problem, *readouts);
 }
 
+REGARD_EXPORT int regard_compare(const regard_problem *one, const regard_problem *other,
+                                 const regard_divergence *divergence) {
+  return has_no_rows(*one) ? REGARD_DONE : kernels().compare(*one, *other, *divergence);
+}
+
 REGARD_EXPORT int regard_multiply(const regard_matvec *product) {
   return product->vectors && product->outputs ? kernels().matvec(*product) : REGARD_DONE;
 }

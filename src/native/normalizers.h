@@ -103,6 +103,24 @@ static int find_imprecise_normalizers(const regard_problem &p, const Scoring &sc
       });
 }
 
+// Takes the normalizers of a block's rows from known log-sum-exps (B, H, L).
+template <class Arithmetic>
+static void load_normalizers(const regard_problem &p, const Scoring &scoring,
+                             const QueryBlock &queries, const ReadScratch &scratch,
+                             const float *logsumexp, Normalizers &normalizers) {
+  RowNormalizer exact[QUERIES];
+  normalizers.factor = scoring.factor;
+  for (int r = 0; r < QUERIES; r++)
+    normalizers.logsumexp[r] = r < queries.count ? logsumexp[row_number(p, queries, r)] : -INFINITY;
+  if (any_imprecise(normalizers.logsumexp, queries.count)) {
+    QueryBlock whole = queries;  // of all keys, not of those alone that are read
+    load_bounds(p, whole);
+    find_key_ranges(p, whole);
+    find_normalizers_of<Arithmetic>(p, scoring, whole, scratch, normalizers.logsumexp, exact);
+  }
+  normalizers.prepare(queries, exact);
+}
+
 // Recomputes imprecise log-sum-exps with the dot products that all other functions use: the
 // rounding of decode's dot products would make weights wrong.
 template <class Arithmetic>

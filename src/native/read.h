@@ -34,6 +34,8 @@ REGARD_INLINE void with_kind(int64_t kind, Call call) {
     case REGARD_LAG: return call(Lag());
     case REGARD_SPANS: return call(Spans());
     case REGARD_MAX_RECEIVED: return call(MaxReceived());
+    case REGARD_MEAN_RECEIVED: return call(MeanReceived());
+    case REGARD_MAX_BLOCKS: return call(MaxBlocks());
   }
 }
 
@@ -88,24 +90,16 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
   Arithmetic::load_queries(p.query, queries, p.dim, reading.scoring.query_factor, scratch.query);
 
   Normalizers normalizers;
-  RowNormalizer exact[QUERIES];
-  normalizers.factor = reading.scoring.factor;
   if (reading.readouts.logsumexp) {
-    for (int r = 0; r < QUERIES; r++)
-      normalizers.logsumexp[r] =
-          r < queries.count ? reading.readouts.logsumexp[row_number(p, queries, r)] : -INFINITY;
-    if (any_imprecise(normalizers.logsumexp, queries.count)) {
-      QueryBlock whole = queries;  // of all keys, not of those alone that are read
-      load_bounds(p, whole);
-      find_key_ranges(p, whole);
-      find_normalizers_of<Arithmetic>(p, reading.scoring, whole, scratch, normalizers.logsumexp,
-                                      exact);
-    }
+    load_normalizers<Arithmetic>(p, reading.scoring, queries, scratch, reading.readouts.logsumexp,
+                                 normalizers);
   } else {
+    RowNormalizer exact[QUERIES];
+    normalizers.factor = reading.scoring.factor;
     find_normalizers<Arithmetic>(p, reading.scoring, queries, scratch, normalizers.logsumexp,
                                  exact);
+    normalizers.prepare(queries, exact);
   }
-  normalizers.prepare(queries, exact);
 
   each([&](auto kind, const ReadoutState &at) { kind.begin(at, queries); });
   if (reading.scores)

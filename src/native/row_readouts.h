@@ -58,8 +58,15 @@ struct Max : Readout {
   }
 };
 
-// The largest score.
+// The largest scaled score.
 struct MaxScore : Max {
+  static void scores(const ReadoutState &at, const WeightBlock &block) {
+    if (!scoring_of(at.p).adjusted) return Max::scores(at, block);
+    for (int j = 0; j < block.queries.vectors; j++) {
+      float *peak = at.kept<float>() + j * LANES;
+      store(peak, max(load(peak), block.scaled[j]));
+    }
+  }
   static void end(const ReadoutState &at, const QueryBlock &queries,
                   const Normalizers &normalizers) {
     const float unit = float(scoring_of(at.p).unit);

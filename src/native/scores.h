@@ -130,9 +130,11 @@ REGARD_INLINE floats numbers_of(const regard_numbers &numbers, const QueryBlock 
   return load(lanes);
 }
 
-// Everything between the dot product and the softmax; `seen` marks the lanes that saw a key.
+// Everything between the dot product and the softmax; `seen` marks the lanes that saw a key, and
+// `scaled`, where it is wanted, has the largest of them before anything but the scale.
 static void adjust_scores(const regard_problem &p, const QueryBlock &queries,
-                          const Segment &segment, float *scores, floats *peak, ints *seen) {
+                          const Segment &segment, float *scores, floats *peak, ints *seen,
+                          floats *scaled = nullptr) {
   const float scale = float(p.scale), cap = float(p.softcap);
   for (int j = segment.first; j < segment.last; j++) {
     const ints start = load(queries.start + j * LANES), stop = load(queries.stop + j * LANES);
@@ -146,7 +148,8 @@ static void adjust_scores(const regard_problem &p, const QueryBlock &queries,
         float *at = scores + (first + k) * QUERIES + j * LANES;
         const ints key = broadcast(segment.key + first + k);
         ints visible = (key >= start) & (key < stop);
-        floats score = load(at) * scale;
+        const floats product = load(at) * scale;
+        floats score = product;
         if (cap > 0) score = tanh(score / cap) * cap;
         if (changed) {
           visible &= added[k] != broadcast(HIDDEN);
@@ -160,6 +163,7 @@ static void adjust_scores(const regard_problem &p, const QueryBlock &queries,
         store(at, score);
         peak[j] = max(peak[j], score);
         seen[j] |= visible;
+        if (scaled) scaled[j] = max(scaled[j], visible ? product : broadcast(HIDDEN));
       }
     }
   }

@@ -44,6 +44,7 @@ struct WeightBlock {
   float *weights;           // (keys, QUERIES), 0 where hidden; their scores before
   float *columns;           // (keys, LANES): the sum of a key's vectors, where a readout wants it
   floats peak[VECTORS];     // the largest score of each row
+  floats scaled[VECTORS];   // the same before softcap and the like, where scores are adjusted
   floats entropy[VECTORS];  // Σ w·log₂ w of each row, where a readout wants it
 
   WeightBlock(const regard_problem &problem, const QueryBlock &rows, int32_t first, int32_t last,
@@ -124,7 +125,8 @@ static void compute_scores(const Scoring &scoring, const ReadScratch &scratch, W
       store(block.weights + i, broadcast(HIDDEN));
 
   floats ignored[VECTORS];
-  for (int j = 0; j < VECTORS; j++) block.peak[j] = broadcast(HIDDEN), ignored[j] = floats{};
+  for (int j = 0; j < VECTORS; j++)
+    block.peak[j] = block.scaled[j] = broadcast(HIDDEN), ignored[j] = floats{};
   constexpr int STEP = Arithmetic::STEP;
   const auto keys =
       Arithmetic::keys(p.key, queries, block.key, block.keys, p.dim, scratch.packed_keys);
@@ -139,7 +141,7 @@ static void compute_scores(const Scoring &scoring, const ReadScratch &scratch, W
           scores + segment.first * LANES, (plain ? block.peak : ignored) + segment.first);
     });
     if (scoring.adjusted)
-      adjust_scores(p, queries, segment, scores, block.peak, seen);
+      adjust_scores(p, queries, segment, scores, block.peak, seen, block.scaled);
     else if (segment.edge)
       apply_mask(p, scoring, queries, segment, scores, block.peak);
   }

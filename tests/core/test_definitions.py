@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import cases
 from support.cpu_paths import way
-from support.definitions import blocks, lag, max_score, received_by, spans
+from support.definitions import defined
 from support.draws import normal
 from support.patterns import flat
 
@@ -45,24 +45,7 @@ QUERIES = (None, slice(-2, None), slice(1, None, 2), [0], [], [-1, 0, -1])
 @settings(max_examples=15)
 @given(cases(), BLOCKS, st.sampled_from(QUERIES), st.booleans())
 def test_every_readout_is_its_definition(case, block, queries, grouped):
-    every = torch.arange(case.query.shape[-2])
-    some = every if queries is None else every[queries].unique()
-    group = case.query.shape[1] // case.key.shape[1] if grouped else 1
-    scores, labels = max_score(case), [(j * 5) % 4 - 1 for j in range(case.key.shape[-2])]
-    expected = {
-        MaxScore(): scores,
-        MaxScore("head"): scores.amax(-1),
-        Received(): received_by(case, "sum", every.tolist(), 1),
-        **{
-            Received(reduce, tuple(some.tolist()), grouped): received_by(
-                case, reduce, some.tolist(), group
-            )
-            for reduce in ("sum", "mean", "max")
-        },
-        Spans(labels, 4): spans(case, labels, 4),
-        **{Blocks(3, 2, reduce): blocks(case, 3, 2, reduce) for reduce in ("sum", "mean", "max")},
-        **lags(case, every),
-    }
+    expected = defined(case, queries, grouped=grouped)
     with way(block):
         results = regard.Pattern(case.query, case.key, **case.options).read(*expected)
     steps = regard.explain(case.query, case.key, case.value, **case.options)
@@ -99,20 +82,6 @@ def test_steps_have_every_readout_of_a_pattern():
         pairs = zip(flat(pattern.read(readout)), flat([by_steps(steps, readout)]), strict=True)
         for one, other in pairs:
             torch.testing.assert_close(one, other, msg=lambda m, r=readout: f"{r}: {m}")
-
-
-def lags(case, every):
-    """Readouts of one token back, and of a cache of which every second position is left."""
-    keys = case.key.shape[-2]
-    plain = [[*range(keys)]] * len(case.query)
-    positions = 2 * torch.arange(keys) + 1
-    queries = 2 * every + keys
-    evicted = [positions.tolist()] * len(case.query), [queries.tolist()] * len(case.query)
-    return {
-        Lag(1): lag(case, 1, plain, case.positions.tolist()),
-        Lag(4, positions, queries): lag(case, 4, *evicted),
-        Lag(3, positions, queries): lag(case, 3, *evicted),
-    }
 
 
 @pytest.mark.parametrize("queries", QUERIES, ids=str)

@@ -10,6 +10,8 @@ from fractions import Fraction
 
 import torch
 
+from regard.pattern.readouts import Blocks, Lag, MaxScore, Received, Spans
+
 
 def largest(weights, positions):
     return [max(row) for row in weights]
@@ -160,3 +162,39 @@ def blocks(case, rows, columns, reduce):
         for band in exact.split(rows, -2)
     ]
     return torch.stack(cells, -2)
+
+
+def defined(case, queries, *, grouped):
+    """Readouts of a case, some of chosen queries or of groups of heads, with their definitions."""
+    every = torch.arange(case.query.shape[-2])
+    some = every if queries is None else every[queries].unique()
+    group = case.query.shape[1] // case.key.shape[1] if grouped else 1
+    scores, labels = max_score(case), [(j * 5) % 4 - 1 for j in range(case.key.shape[-2])]
+    return {
+        MaxScore(): scores,
+        MaxScore("head"): scores.amax(-1),
+        Received(): received_by(case, "sum", every.tolist(), 1),
+        **{
+            Received(reduce, tuple(some.tolist()), grouped): received_by(
+                case, reduce, some.tolist(), group
+            )
+            for reduce in ("sum", "mean", "max")
+        },
+        Spans(labels, 4): spans(case, labels, 4),
+        **{Blocks(3, 2, reduce): blocks(case, 3, 2, reduce) for reduce in ("sum", "mean", "max")},
+        **_lags(case, every),
+    }
+
+
+def _lags(case, every):
+    """Readouts of one token back, and of a cache of which every second position is left."""
+    keys = case.key.shape[-2]
+    plain = [[*range(keys)]] * len(case.query)
+    positions = 2 * torch.arange(keys) + 1
+    queries = 2 * every + keys
+    evicted = [positions.tolist()] * len(case.query), [queries.tolist()] * len(case.query)
+    return {
+        Lag(1): lag(case, 1, plain, case.positions.tolist()),
+        Lag(4, positions, queries): lag(case, 4, *evicted),
+        Lag(3, positions, queries): lag(case, 3, *evicted),
+    }

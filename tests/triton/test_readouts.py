@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.cases import HALF, cases
 from support.cpu_paths import streamed
+from support.definitions import defined
 from support.patterns import (
     NAMES,
     assert_definitions,
@@ -24,13 +25,26 @@ from support.triton_device import DEVICE, kernels, moved
 import regard
 from regard.pattern import reading
 from regard.pattern.readout import Sizes
-from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+from regard.pattern.readouts import (
+    Blocks,
+    Distance,
+    Entropy,
+    Image,
+    Lag,
+    Mass,
+    Max,
+    MaxScore,
+    Offsets,
+    Received,
+    Spans,
+    TopK,
+)
 
 pytest.importorskip("triton")
 
 READOUTS = (
-    *(TopK(5), Max(), Entropy(), Distance(), Mass(slice(3, 40, 3))),
-    *(Received(), Offsets(70), Image(13, 11), Image(1, 2)),
+    *(TopK(5), Max(), Entropy(), Distance(), Mass(slice(3, 40, 3)), MaxScore()),
+    *(Received(), Received("max"), Received("mean"), Offsets(70), Image(13, 11), Image(1, 2)),
 )
 # About the queries and the keys of a tile, which are 64, and of a tile of float32 keys, 32.
 LENGTHS = [(1, 1), (31, 33), (65, 63), (131, 67)]
@@ -67,6 +81,46 @@ def test_every_readout_is_its_definition(case, size, known, data):
         collected = (moved(coefficients) @ pattern).cpu()
     tolerance = assert_definitions(case, size, marked, results)
     assert_exact(case, tolerance, dense, logsumexp, collected, coefficients)
+
+
+@settings(max_examples=2, phases=[Phase.generate])  # each takes the interpreter seconds
+@given(
+    cases(dtypes=(torch.float32, *HALF)), st.sampled_from([None, slice(-2, None)]), st.booleans()
+)
+def test_readouts_of_chosen_queries_and_groups_are_their_definitions(case, queries, grouped):
+    expected = defined(case, queries, grouped=grouped)
+    with kernels():
+        pattern = regard.Pattern(*moved_case(case), **moved(case.options))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reading, "stream", lambda *_: pytest.fail("it was streamed"))
+            results = pattern.read(*expected)
+    tolerance = 8 * case.rounding * max(case.visible.shape[-2:])
+    for (readout, wanted), result in zip(expected.items(), results, strict=True):
+        for one, exact in zip(flat([result]), flat([wanted]), strict=True):
+            torch.testing.assert_close(
+                one.double().cpu(),
+                exact,
+                rtol=0,
+                atol=tolerance,
+                msg=lambda m, r=readout: f"{r}: {m}",
+            )
+
+
+@pytest.mark.parametrize("name", ["window", "alibi"])
+def test_spans_lags_and_blocks_cross_tiles(name):
+    query, key = inputs(67, 131)
+    options = masks(67, 131)[name]
+    places = 2 * torch.arange(131), torch.arange(67) + 131
+    labels = [j * 5 % 40 - 2 for j in range(131)]
+    readouts = (
+        *(Spans(labels), Lag(1), Lag(-3), Lag(37), Lag(7, *places), MaxScore("head")),
+        *(Blocks(5, 7), Blocks(29, 3, "max")),
+    )
+    exact = flat(regard.Pattern(query.double(), key.double(), **options).read(*readouts))
+    with kernels():
+        results = flat(regard.Pattern(moved(query), moved(key), **moved(options)).read(*readouts))
+    for result, wanted in zip(results, exact, strict=True):
+        torch.testing.assert_close(result.double().cpu(), wanted, rtol=1e-5, atol=2e-5)
 
 
 def moved_case(case):
@@ -304,15 +358,16 @@ def test_a_chunk_of_queries_holds_several_blocks(name, monkeypatch):
         assert bool((off <= 2e-5 + 1e-5 * wanted).all()), readout
 
 
-@given(st.integers(1, 60), st.integers(1, 60), st.sampled_from([1, 4, 7]))
-def test_a_row_of_pixels_is_made_of_the_blocks_that_it_overlaps(queries, rows, block):
+@given(st.integers(1, 60), st.integers(1, 60), st.sampled_from([1, 4, 7]), st.integers(0, 9))
+def test_a_row_of_pixels_is_made_of_the_blocks_that_it_overlaps(queries, rows, block, beyond):
     from regard.backends.gpu.triton._partial_sums import Parts
 
-    parts = Parts.of_image(queries, rows, block)
+    height = queries + min(beyond, (queries - 1) // rows)  # the last row is not all beyond
+    parts = Parts.of_image(queries, height, rows, block)
     for part, base in enumerate(parts.base):
         top, bottom = part * block, min((part + 1) * block, queries)
         met = [
-            r for r in range(rows) if r * queries < bottom * rows and (r + 1) * queries > top * rows
+            r for r in range(rows) if r * height < bottom * rows and (r + 1) * height > top * rows
         ]
         assert base == met[0]
         assert met[-1] < base + parts.slots
@@ -352,5 +407,5 @@ def test_inputs_without_rows_or_keys():
         query, key = (torch.ones(2, n, 3, device=DEVICE) for n in (queries, keys))
         with kernels():
             pattern = regard.Pattern(query, key)
-            assert all(bool(t.isfinite().all()) for t in flat(pattern.read(*READOUTS)))
+            assert not any(bool(t.isnan().any()) for t in flat(pattern.read(*READOUTS)))
             assert not bool(pattern.received().any())

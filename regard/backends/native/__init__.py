@@ -16,6 +16,7 @@ from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend
+from regard.backends.native._divergence import compare, objection_to_sizes_of
 from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._readouts import read
 from regard.backends.native.library import Description, describe, why_missing
@@ -24,10 +25,12 @@ from regard.problem import Problem
 __all__ = [
     "Description",
     "backward",
+    "compare",
     "describe",
     "matvec",
     "objection",
     "objection_to",
+    "objection_to_comparing",
     "objection_to_reading",
     "read",
     "run",
@@ -71,11 +74,21 @@ def objection_to_reading(problem: Problem) -> str | None:
 def objection_to(spec: KernelSpec, problem: Problem) -> str | None:
     """Say why `read` does not take a readout of a problem that it serves, or None."""
     if spec.kind is Kind.MAX_SCORE:
-        changed = problem.softcap is not None or problem.alibi is not None or problem.rows.adds
-        return "scaled scores are not kept where they are capped or added to" if changed else None
+        spans = problem.rows.spans
+        added = spans is not None and spans.adds
+        return "scaled scores are not kept where spans add to them" if added else None
     if spec.kind is Kind.SPANS and spec.size > _MOST_SPANS:
         return f"{spec.size} spans are above {_MOST_SPANS}"
     return None
+
+
+def objection_to_comparing(one: Problem, other: Problem) -> str | None:
+    """Say why `compare` can't serve two problems, or None."""
+    return (
+        objection_to_reading(one)
+        or objection_to_reading(other)
+        or objection_to_sizes_of(one, other)
+    )
 
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:

@@ -60,5 +60,5 @@ def _pack(spec: KernelSpec, result: tuple[Tensor, ...]) -> tuple[int, ...]:
         result[0].data_ptr(),
         result[1].data_ptr() if len(result) > 1 else 0,
         0 if spec.operand is None else spec.operand.data_ptr(),
-        *(spec.size, spec.columns),
+        *(spec.size, spec.columns, spec.height, spec.width),
     )

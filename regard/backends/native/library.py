@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _NAME = "libregard.dylib" if sys.platform == "darwin" else "libregard.so"
-_ABI = 4  # what this package expects of `regard_abi()`
+_ABI = 5  # what this package expects of `regard_abi()`
 _VARIABLE = "REGARD_INSTRUCTIONS"
 
 

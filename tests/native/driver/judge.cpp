@@ -48,6 +48,7 @@ std::string verdict(const Sample &sample, const Reference &reference, const Resu
   for (const Reading &reading : results.all) judge_reading(judge, reading, 0, sample.sizes.keys);
   for (const Reading &reading : results.part)
     judge_reading(judge, reading, results.first_key, results.last_key);
+  judge_divergences(judge, results);
   return judge.wrong;
 }
 

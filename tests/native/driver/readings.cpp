@@ -21,6 +21,9 @@ class Head {
       case REGARD_COLLECTED: return hold_collected();
       case REGARD_OFFSETS: return hold_offsets();
       case REGARD_IMAGE: return hold_image();
+      case REGARD_MAX_RECEIVED: return hold_max_received();
+      case REGARD_MEAN_RECEIVED: return hold_mean_received();
+      case REGARD_MAX_BLOCKS: return hold_max_blocks();
     }
     for (int64_t i = 0; i < s.queries; i++) switch (reading.kind) {
         case REGARD_MAX: hold_max(i); break;
@@ -28,6 +31,9 @@ class Head {
         case REGARD_DISTANCE: hold_distance(i); break;
         case REGARD_MASS: hold_mass(i); break;
         case REGARD_WEIGHTS: hold_weights(i); break;
+        case REGARD_MAX_SCORE: hold_max_score(i); break;
+        case REGARD_LAG: hold_lag(i); break;
+        case REGARD_SPANS: hold_spans(i); break;
       }
   }
 
@@ -88,6 +94,43 @@ class Head {
     hold("mass", i, sum);
   }
 
+  void hold_max_score(int64_t i) {
+    Sum largest = {-INFINITY, 0};
+    for (int64_t j = first; j < last; j++) {
+      if (!sees(i, j)) continue;
+      Sum score;
+      for (int64_t d = 0; d < s.dim; d++)
+        score.add(sample.scale * sample.query.at(b, h, i, d),
+                  plain(sample.key.at(b, sample.group(h), j, d)));
+      largest = {std::max(largest.value, score.value), std::max(largest.size, score.size)};
+    }
+    const int64_t place = pair() * s.queries + i;
+    judge.hold("max score", place, double(reading.result[place]), largest.value,
+               4 * Judge::ROUNDINGS * 0x1p-23 * largest.size + Judge::TINY);
+  }
+
+  void hold_lag(int64_t i) {
+    const int64_t j = reading.keys ? reading.keys[pair() * s.queries + i]
+                                   : sample.position(b, h, i) - reading.size;
+    const bool seen = j >= 0 && j < s.keys && sees(i, j);
+    const double wanted = seen ? weight(i, j) : 0;
+    hold("lag", 2 * i, plain(wanted));
+    if (seen && wanted < 1e-300) return;  // whose logarithm the reference does not have
+    const int64_t place = pair() * reading.length + 2 * i + 1;
+    const double log = std::log(wanted);
+    judge.hold("log of a lag", place, double(reading.result[place]), log,
+               seen ? judge.weights_error + std::fabs(log) * 0x1p-22 : 0);
+  }
+
+  void hold_spans(int64_t i) {
+    for (int64_t span = 0; span < reading.size; span++) {
+      Sum sum;
+      for (int64_t j = first; j < last; j++)
+        if (reading.keys[j] == span) sum.add(weight(i, j), plain(1));
+      hold("span", i * reading.size + span, sum);
+    }
+  }
+
   void hold_weights(int64_t i) {
     for (int64_t n = 0; n < reading.size; n++)
       hold("chosen weight", i * reading.size + reading.keys[reading.size + n],
@@ -122,6 +165,35 @@ class Head {
       for (int64_t i = 0; i < s.queries; i++) sum.add(weight(i, j), plain(1));
       hold("received", j, sum);
     }
+  }
+
+  void hold_max_received() {
+    for (int64_t j = 0; j < s.keys; j++) {
+      double most = 0;
+      for (int64_t i = 0; i < s.queries; i++) most = std::max(most, weight(i, j));
+      hold("most received", j, plain(most));
+    }
+  }
+
+  void hold_mean_received() {
+    hold_received();
+    for (int64_t j = 0; j < s.keys; j++) {
+      double count = 0;
+      for (int64_t i = 0; i < s.queries; i++) count += sees(i, j);
+      const int64_t place = pair() * reading.length + s.keys + j;
+      judge.hold("queries that see a key", place, double(reading.result[place]), count, 0);
+    }
+  }
+
+  void hold_max_blocks() {
+    const int64_t height = reading.height / reading.size, width = reading.width / reading.columns;
+    std::vector<double> most(size_t(reading.length));
+    for (int64_t i = 0; i < s.queries; i++)
+      for (int64_t j = first; j < last; j++) {
+        double &cell = most[size_t(i / height * reading.columns + j / width)];
+        cell = std::max(cell, weight(i, j));
+      }
+    for (int64_t at = 0; at < reading.length; at++) hold("block", at, plain(most[size_t(at)]));
   }
 
   void hold_collected() {
@@ -159,16 +231,17 @@ class Head {
   }
 
   void hold_image() {
-    const double area =
-        double(s.queries) / double(reading.size) * (double(s.keys) / double(reading.columns));
+    const double area = double(reading.height) / double(reading.size) *
+                        (double(reading.width) / double(reading.columns));
     std::vector<double> picture(size_t(reading.length));
     for (int64_t i = 0; i < s.queries; i++)
-      for (int64_t row = i * reading.size / s.queries; row < reading.size; row++) {
-        const double height = overlap(i, row, reading.size, s.queries);
+      for (int64_t row = i * reading.size / reading.height; row < reading.size; row++) {
+        const double height = overlap(i, row, reading.size, reading.height);
         if (height == 0) break;
         for (int64_t j = first; j < last; j++)
-          for (int64_t column = j * reading.columns / s.keys; column < reading.columns; column++) {
-            const double width = overlap(j, column, reading.columns, s.keys);
+          for (int64_t column = j * reading.columns / reading.width; column < reading.columns;
+               column++) {
+            const double width = overlap(j, column, reading.columns, reading.width);
             if (width == 0) break;
             picture[size_t(row * reading.columns + column)] += weight(i, j) * height * width / area;
           }

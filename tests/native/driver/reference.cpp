@@ -82,10 +82,11 @@ class Row {
       if (sample.sees(b, h, i, j)) seen.push_back(j);
   }
 
-  void compute() {
+  void compute(bool of_weights_alone) {
     out.logsumexp.at(b, h, i, 0) = -INFINITY;
     if (seen.empty()) return;
     weigh();
+    if (of_weights_alone) return;
     average();
     differentiate();
   }
@@ -163,7 +164,7 @@ class Row {
 
 }  // namespace
 
-Reference::Reference(const Sample &sample)
+Reference::Reference(const Sample &sample, bool of_weights_alone)
     : weights(sample.sizes.batch, sample.sizes.heads, sample.sizes.queries, sample.sizes.keys),
       logsumexp(sample.sizes.batch, sample.sizes.heads, sample.sizes.queries, 1),
       context(sample.sizes.batch, sample.sizes.heads, sample.sizes.queries, sample.sizes.dim_value),
@@ -176,7 +177,8 @@ Reference::Reference(const Sample &sample)
   const Inputs inputs(sample);
   for (int64_t b = 0; b < sample.sizes.batch; b++)
     for (int64_t h = 0; h < sample.sizes.heads; h++)
-      for (int64_t i = 0; i < sample.sizes.queries; i++) Row(inputs, *this, b, h, i).compute();
+      for (int64_t i = 0; i < sample.sizes.queries; i++)
+        Row(inputs, *this, b, h, i).compute(of_weights_alone);
 }
 
 }  // namespace driver

@@ -35,7 +35,7 @@ struct Grid {
 };
 
 struct Reference {
-  explicit Reference(const Sample &sample);
+  explicit Reference(const Sample &sample, bool of_weights_alone = false);
 
   Grid<double> weights;    // (B, H, L, S), before dropout
   Grid<double> logsumexp;  // (B, H, L, 1)

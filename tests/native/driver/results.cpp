@@ -24,6 +24,8 @@ Reading random_reading(Random &random, const Sample &sample, int64_t kind) {
   Reading reading = {.kind = kind,
                      .size = 0,
                      .columns = 0,
+                     .height = s.queries,
+                     .width = s.keys,
                      .length = s.queries,
                      .result = {},
                      .given = {},
@@ -49,7 +51,31 @@ Reading random_reading(Random &random, const Sample &sample, int64_t kind) {
       reading.length = s.queries * reading.size;
       reading.keys = choose_keys(random, s.keys, reading.size);
       break;
-    case REGARD_RECEIVED: reading.length = s.keys; break;
+    case REGARD_LAG:
+      reading.size = random.between(-3, 20);
+      reading.length = 2 * s.queries;
+      if (!s.keys || random.chance(0.5)) break;
+      reading.keys = Numbers<int64_t>(pairs * s.queries);
+      for (int64_t i = 0; i < pairs * s.queries; i++)
+        reading.keys[i] = random.below(s.keys + 1) - 1;
+      break;
+    case REGARD_SPANS:
+      reading.size = random.pick({1, 2, 7, 33});
+      reading.length = s.queries * reading.size;
+      reading.keys = Numbers<int64_t>(s.keys);
+      for (int64_t j = 0; j < s.keys; j++) reading.keys[j] = random.below(reading.size + 1) - 1;
+      break;
+    case REGARD_RECEIVED:
+    case REGARD_MAX_RECEIVED: reading.length = s.keys; break;
+    case REGARD_MAX_BLOCKS: {
+      const int64_t rows = random.pick({1, 5, 16, 64}), columns = random.pick({1, 3, 32, 200});
+      reading.size = (s.queries + rows - 1) / rows;
+      reading.columns = (s.keys + columns - 1) / columns;
+      reading.height = reading.size * rows;
+      reading.width = reading.columns * columns;
+      reading.length = reading.size * reading.columns;
+      break;
+    }
     case REGARD_COLLECTED:
       reading.size = random.pick({1, 2, 7, 33});
       reading.length = reading.size * s.keys;
@@ -59,9 +85,14 @@ Reading random_reading(Random &random, const Sample &sample, int64_t kind) {
     case REGARD_IMAGE:
       reading.size = std::min(s.queries, random.pick({1, 2, 7, 64}));
       reading.columns = std::min(s.keys, random.pick({1, 3, 16, 50}));
+      if (random.chance(0.5)) {  // the last pixels stick out, but do not lie beyond
+        reading.height += (s.queries - 1) / std::max(int64_t(1), reading.size);
+        reading.width += (s.keys - 1) / std::max(int64_t(1), reading.columns);
+      }
       reading.length = reading.size * reading.columns;
       break;
   }
+  if (kind == REGARD_MEAN_RECEIVED) reading.length = 2 * s.keys;
   reading.result = Numbers<float>(pairs * reading.length);
   return reading;
 }
@@ -73,13 +104,18 @@ void succeed(int result) {
 std::vector<Reading> read(Random &random, const Sample &sample, const regard_problem &problem,
                           const float *logsumexp, int64_t first_key, int64_t last_key) {
   std::vector<Reading> readings;
-  for (int64_t kind = REGARD_LOGSUMEXP; kind <= REGARD_IMAGE; kind++)
-    if (random.chance(0.6)) readings.push_back(random_reading(random, sample, kind));
+  const auto possible = [&](int64_t kind) {
+    const bool blocks = kind == REGARD_MAX_BLOCKS && !(sample.sizes.queries && sample.sizes.keys);
+    return !blocks && !(kind == REGARD_MAX_SCORE && sample.spans_add());
+  };
+  for (int64_t kind = REGARD_LOGSUMEXP; kind <= REGARD_MAX_BLOCKS; kind++)
+    if (random.chance(0.6) && possible(kind))
+      readings.push_back(random_reading(random, sample, kind));
   std::vector<regard_readout> list;
   list.reserve(readings.size());
   for (const Reading &r : readings)
-    list.push_back(
-        {r.kind, r.result.data(), r.positions.data(), r.given_data(), r.size, r.columns});
+    list.push_back({r.kind, r.result.data(), r.positions.data(), r.given_data(), r.size, r.columns,
+                    r.height, r.width});
   const regard_readouts readouts = {logsumexp, first_key, last_key, int64_t(list.size()),
                                     list.data()};
   succeed(regard_read(&problem, &readouts));
@@ -143,6 +179,7 @@ Results Results::of(const Sample &sample, int64_t threads) {
       .part = {},
       .first_key = first,
       .last_key = last,
+      .divergence = {},
   };
   const regard_problem problem = sample.problem(threads);
   const regard_tensor context = results.context.view();
@@ -150,6 +187,17 @@ Results Results::of(const Sample &sample, int64_t threads) {
   succeed(regard_attend(&problem, problem.query.data, problem.key.data, problem.value.data,
                         results.attended.view().data, threads));
   differentiate(problem, sample, results);
+  regard_problem other = problem;
+  other.scale *= Results::OTHER_SCALE;
+  Numbers<float> logsumexp(s.batch * s.heads * s.queries);
+  succeed(regard_forward(&other, &context, logsumexp.data()));
+  succeed(regard_forward(&problem, &context, results.logsumexp.data()));
+  for (int64_t kind = REGARD_KL; kind <= REGARD_TV; kind++) {
+    results.divergence[kind] = Numbers<double>(s.batch * s.heads * s.queries);
+    const regard_divergence divergence = {kind, results.logsumexp.data(), logsumexp.data(),
+                                          results.divergence[kind].data()};
+    succeed(regard_compare(&problem, &other, &divergence));
+  }
   results.all = read(random, sample, problem, nullptr, 0, s.keys);
   results.part = read(random, sample, problem, results.logsumexp.data(), first, last);
   return results;
@@ -166,6 +214,9 @@ std::string Results::difference(const Results &other) const {
       {"gradient of bias", bias.bytes() == other.bias.bytes()},
       {"gradient of alibi", alibi.bytes() == other.alibi.bytes()},
       {"gradient of sink", sink.bytes() == other.sink.bytes()},
+      {"divergence", divergence[0].bytes() == other.divergence[0].bytes() &&
+                         divergence[1].bytes() == other.divergence[1].bytes() &&
+                         divergence[2].bytes() == other.divergence[2].bytes()},
       {"readouts", same(all, other.all)},
       {"readouts of some keys", same(part, other.part)},
   };

@@ -9,9 +9,9 @@ namespace driver {
 
 // A readout's parameters and result, (B, H, ...).
 struct Reading {
-  int64_t kind, size, columns, length;  // length: numbers of a head
+  int64_t kind, size, columns, height, width, length;  // length: numbers of a head
   Numbers<float> result, given;
-  Numbers<int64_t> positions, keys;  // keys: those of REGARD_WEIGHTS
+  Numbers<int64_t> positions, keys;  // keys: those of WEIGHTS, of LAG's queries, labels of SPANS
 
   const void *given_data() const {
     return keys ? static_cast<const void *>(keys.data()) : given.data();
@@ -33,6 +33,9 @@ struct Results {
   // Readouts of all keys without a log-sum-exp, and of keys [first_key, last_key) with it.
   std::vector<Reading> all, part;
   int64_t first_key, last_key;
+  // Divergences of each kind, (B, H, L), to the same pattern with another scale.
+  static constexpr double OTHER_SCALE = 0.5;
+  Numbers<double> divergence[3];
 };
 
 }  // namespace driver

@@ -254,6 +254,12 @@ bool Sample::sees(int64_t b, int64_t h, int64_t i, int64_t j) const {
   return !bias.numbers || bias.at(b, h, i, j) != -INFINITY;
 }
 
+bool Sample::spans_add() const {
+  for (int64_t n = 0; n < spans.count; n++)
+    if (!std::isinf(span_added[n])) return true;
+  return false;
+}
+
 double Sample::added_by_spans(int64_t b, int64_t h, int64_t i, int64_t j) const {
   double sum = 0;
   for (int64_t n = 0; n < spans.count; n++) {

@@ -28,6 +28,7 @@ struct Sample {
   bool sees(int64_t b, int64_t h, int64_t i, int64_t j) const;
   // What spans add to a score, −∞ where one hides the key.
   double added_by_spans(int64_t b, int64_t h, int64_t i, int64_t j) const;
+  bool spans_add() const;  // whether any adds a number
   int64_t position(int64_t b, int64_t h, int64_t i) const;
   int64_t group(int64_t h) const { return h / (sizes.heads / sizes.groups); }
   std::string text() const;

@@ -27,7 +27,6 @@ __all__ = ["objection_to", "objection_to_reading", "read"]
 
 _WIDEST = 256  # head dimension: wider tiles do not fit a processor's memory
 _LONGEST = 2**31 - 2**10  # queries or keys, with room to round up to a tile
-_ON_CPU = (Kind.MAX_SCORE, Kind.LAG, Kind.SPANS, Kind.MAX_RECEIVED)
 _MOST = 64  # keys ranked: a row's are kept in registers
 
 
@@ -48,8 +47,6 @@ def objection_to_reading(problem: Problem) -> str | None:
 
 def objection_to(spec: KernelSpec, problem: Problem) -> str | None:  # noqa: ARG001 - every reader answers this question
     """Say why `read` does not take a readout, or None."""
-    if spec.kind in _ON_CPU:
-        return f"there is no kernel for {spec.kind.name}"
     if spec.kind == Kind.TOP and spec.size > _MOST:
         return f"{spec.size} ranked keys are above {_MOST}"
     return None

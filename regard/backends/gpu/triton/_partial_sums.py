@@ -39,16 +39,22 @@ class Parts(NamedTuple):
         return cls([0], [parts], [0] * parts, 1)
 
     @classmethod
-    def of_image(cls, queries: int, rows: int, block: int) -> Parts:
-        """A part is a block of queries; a row of pixels covers the queries of one or more."""
-        base = [top * rows // queries for top in range(0, queries, block)]
-        last = [
-            (min(top + block, queries) * rows - 1) // queries for top in range(0, queries, block)
-        ]
+    def of_image(cls, queries: int, height: int, rows: int, block: int) -> Parts:
+        """A part is a block of queries; a row of pixels covers the queries of one or more.
+
+        Args:
+            queries: L.
+            height: how many queries the rows of pixels cover, L or more.
+            rows: of pixels.
+            block: queries of a block.
+        """
+        tops = range(0, queries, block)
+        base = [top * rows // height for top in tops]
+        last = [(min(top + block, queries) * rows - 1) // height for top in tops]
         slots = max(b - a + 1 for a, b in zip(base, last, strict=True))
-        since = [row * queries // rows // block for row in range(rows)]
-        until = [(-(-(row + 1) * queries // rows) - 1) // block + 1 for row in range(rows)]
-        return cls(since, until, base, power_of_two(slots))
+        since = [row * height // rows // block for row in range(rows)]
+        until = [(-(-(row + 1) * height // rows) - 1) // block + 1 for row in range(rows)]
+        return cls(since, [min(u, len(tops)) for u in until], base, power_of_two(slots))
 
 
 def folded(partial: Shaped[Tensor, "N parts *slots n"], parts: Parts) -> Float[Tensor, "N rows n"]:

@@ -15,15 +15,19 @@ from regard._shapes import Float
 from regard.backends.gpu.triton._inputs import Launch, power_of_two, spread_strides
 from regard.backends.gpu.triton._one_pass import take_rows
 from regard.backends.gpu.triton._partial_sums import CHUNKS, Parts, folded
+from regard.backends.gpu.triton.kernels.block_maxima import read_block_maxima
 from regard.backends.gpu.triton.kernels.columns import read_columns
 from regard.backends.gpu.triton.kernels.diagonals import read_diagonals
 from regard.backends.gpu.triton.kernels.logsumexp import read_logsumexp
 from regard.backends.gpu.triton.kernels.slices import read_slices
+from regard.backends.gpu.triton.kernels.span_sums import read_span_sums
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.problem import Problem
 
 # Rows that are multiplied from the left by one program.
 _OPERANDS = 16
+# Spans of keys that one program sums up.
+_SPANS = 32
 
 
 def read_all(
@@ -49,7 +53,7 @@ def _passes(specs: Sequence[KernelSpec]) -> list[list[int]]:
     """Share the specs out among passes over the pattern.
 
     One pass over the rows takes everything but offsets, of which only the tiles along the diagonal
-    are gone over, a second image, slices and products from the left. What keys receive has a
+    are gone over, a second image, slices, spans and products from the left. What keys receive has a
     faster pass of its own, where it is the only readout.
     """
     together = [i for i, spec in enumerate(specs) if spec.kind not in _APART]
@@ -98,6 +102,24 @@ def _slices(launch: Launch, spec: KernelSpec, known: Tensor) -> Tensor:
     return weights
 
 
+def _span_sums(launch: Launch, spec: KernelSpec, known: Tensor) -> Tensor:
+    """Sum the weights of each span's keys."""
+    assert spec.operand is not None, "each key has a span, or none"
+    sums = known.new_empty((*known.shape, spec.size))
+    groups = -(-spec.size // _SPANS)
+    if groups:
+        read_span_sums[(launch.heads * launch.query_blocks, groups)](
+            **launch.arguments(),
+            logsumexp=known,
+            labels=spec.operand.to(torch.int32),
+            sums=sums,
+            span_number=spec.size,
+            blocks=launch.query_blocks,
+            SPANS=_SPANS,
+        )
+    return sums
+
+
 def _columns(launch: Launch, known: Tensor, spec: KernelSpec | None) -> Tensor:
     """Sum the columns; or multiply from the left, if there are rows to multiply."""
     keys = launch.problem.keys
@@ -143,10 +165,35 @@ def _diagonals(launch: Launch, spec: KernelSpec, known: Tensor) -> Tensor:
     return (weight / count.clamp_min(1)).float()
 
 
+def _block_maxima(launch: Launch, spec: KernelSpec, known: Tensor) -> Tensor:
+    """Find the largest weight of each cell of a grid."""
+    rows, columns = spec.shape
+    parts = Parts.of_image(launch.problem.queries, spec.height, rows, launch.tiles.queries)
+    maxima = known.new_zeros((launch.heads, launch.query_blocks, parts.slots, columns))
+    read_block_maxima[(launch.heads * launch.query_blocks,)](
+        **launch.arguments(),
+        logsumexp=known,
+        maxima=maxima,
+        cell_columns=columns,
+        height=spec.height // rows,
+        width=spec.width // columns,
+        blocks=launch.query_blocks,
+        SLOTS=parts.slots,
+    )
+    base = torch.tensor(parts.base, device=known.device)[:, None]
+    row = (base + torch.arange(parts.slots, device=known.device)).reshape(1, -1, 1)
+    cells = known.new_zeros((launch.heads, rows + parts.slots, columns))
+    maxima = maxima.flatten(1, 2)
+    cells.scatter_reduce_(1, row.expand_as(maxima), maxima, "amax")
+    return cells[:, :rows].masked_fill(cells[:, :rows] == torch.inf, torch.nan)
+
+
 # What a pass of its own computes; all other kinds share the pass over the rows.
 _APART: dict[Kind, Callable[[Launch, KernelSpec, Tensor], Tensor]] = {
     Kind.LOGSUMEXP: lambda _launch, _spec, known: known,
     Kind.WEIGHTS: _slices,
+    Kind.MAX_BLOCKS: lambda launch, spec, known: _block_maxima(launch.crowded(), spec, known),
+    Kind.SPANS: lambda launch, spec, known: _span_sums(launch.crowded(), spec, known),
     Kind.OFFSETS: _diagonals,
     Kind.COLLECTED: lambda launch, spec, known: _columns(launch.crowded(), known, spec),
 }

@@ -34,7 +34,8 @@ def failure(problem: Problem, kinds: Sequence[Kind]) -> str | None:
     def compare() -> str | None:
         small = small_problem(device, dtype)
         steps = dict(written_out(small.cast(torch.float64)))
-        cases = _cases(steps["weights"].flatten(0, 1), steps["logsumexp"].flatten(0, 1))
+        names = ("scaled", "masked", "weights", "logsumexp")
+        cases = _cases(*(steps[name].flatten(0, 1) for name in names))
         some = {kind: cases[kind] for kind in sorted(together)}
         results = read_all(small, [spec for spec, _ in some.values()], None, None)
         for (kind, (_, exact)), (result, *_) in zip(some.items(), results, strict=True):
@@ -47,10 +48,14 @@ def failure(problem: Problem, kinds: Sequence[Kind]) -> str | None:
 
 
 def _cases(
-    weights: Float[Tensor, "N L S"], logsumexp: Float[Tensor, "N L"]
+    scaled: Float[Tensor, "N L S"],
+    masked: Float[Tensor, "N L S"],
+    weights: Float[Tensor, "N L S"],
+    logsumexp: Float[Tensor, "N L"],
 ) -> dict[Kind, tuple[KernelSpec, Tensor]]:
     """Of each kind, make a kernel spec and its result by definition."""
     heads, queries, keys = weights.shape
+    visible = masked > -torch.inf
     index = torch.arange(keys, device=weights.device)
     marks = index % 5 == 0
     chosen = index[1::20]
@@ -62,10 +67,15 @@ def _cases(
         kind: Kind, exact: Tensor, size: int = 0, operand: Tensor | None = None
     ) -> tuple[KernelSpec, Tensor]:
         shape = tuple(exact.shape[1:])
-        return KernelSpec(kind=kind, shape=shape, size=size, operand=operand), exact
+        spec = KernelSpec(
+            kind=kind, shape=shape, size=size, operand=operand, height=queries, width=keys
+        )
+        return spec, exact
 
     back = (index[:, None] - index).abs()
     diagonals = [weights.diagonal(-steps, -2, -1).mean(-1) for steps in range(9)]
+    before = torch.nn.functional.pad(weights.diagonal(-2, -2, -1), (2, 0))
+    spans = (index[:, None] % 4 == torch.arange(4, device=weights.device)).double()
     pixels = weights.unflatten(-2, (6, -1)).unflatten(-1, (4, -1))
     exact = (
         case(Kind.LOGSUMEXP, logsumexp),
@@ -79,5 +89,11 @@ def _cases(
         case(Kind.COLLECTED, rows.double() @ weights, size=3, operand=rows),
         case(Kind.OFFSETS, torch.stack(diagonals, -1), size=len(diagonals)),
         case(Kind.IMAGE, pixels.mean((-3, -1))),
+        case(Kind.MAX_SCORE, scaled.masked_fill(~visible, -torch.inf).amax(-1)),
+        case(Kind.LAG, torch.stack((before, before.log()), -1), size=2),
+        case(Kind.SPANS, weights @ spans, size=4, operand=index % 4),
+        case(Kind.MAX_RECEIVED, weights.amax(-2)),
+        case(Kind.MEAN_RECEIVED, torch.stack((weights.sum(-2), visible.sum(-2)), 1)),
+        case(Kind.MAX_BLOCKS, pixels.amax((-3, -1))),
     )
     return {spec.kind: (spec, result) for spec, result in exact}

@@ -17,11 +17,13 @@ import triton.language as tl
 from regard.backends.gpu.triton.kernels.weights import (
     LN_2,
     LOWEST,
+    comparable,
     load_interval,
     load_keys,
     load_logsumexp,
     load_queries,
-    log_weights,
+    log_weights_of,
+    multiply,
     place_of,
     range_of,
     visible_tiles,
@@ -36,17 +38,25 @@ def read_rows(
     entropy,  # (N, L)
     distance,  # (N, L)
     largest,  # (N, L)
+    max_score,  # (N, L)
+    lag_keys,  # (LAGS, N, L), the key of each query; −1 for none
+    lag,  # (LAGS, N, L, 2), weight and logarithm
     marks,  # (MARKS, S), what is not 0 is marked
     mass,  # (MARKS, N, L)
     top,  # (N, L, top_size)
     top_positions,
     received,  # (N, chunks, S), of zeros
+    max_received,  # (N, chunks, S), of zeros
+    seen_by,  # (N, chunks, S), of zeros: how many queries see each key
     image,  # (N, blocks, SLOTS, image_columns), of zeros
     top_size,
     image_rows,
     image_columns,
+    image_height,
+    image_width,
     chunks,
     blocks,
+    LAGS: tl.constexpr,
     MARKS: tl.constexpr,
     TOP: tl.constexpr,
     SLOTS: tl.constexpr,
@@ -55,9 +65,9 @@ def read_rows(
     WIDTH: tl.constexpr,
 ):
     # Causal heads have most to do in their last chunks, which therefore come first.
-    programs = tl.num_programs(0)
-    number = tl.program_id(0) % (programs // chunks)
-    chunk = chunks - 1 - tl.program_id(0) // (programs // chunks)
+    heads_in_all = tl.num_programs(0) // chunks
+    number = tl.program_id(0) % heads_in_all
+    chunk = chunks - 1 - tl.program_id(0) // heads_in_all
     place = place_of(inputs, number)
     queries, keys = inputs.queries, inputs.keys
     by_chunk = number.to(tl.int64) * chunks + chunk
@@ -73,6 +83,9 @@ def read_rows(
         moment = tl.zeros((QUERIES,), tl.float32)
         share = tl.zeros((QUERIES,), tl.float32)
         peak = tl.full((QUERIES,), -float("inf"), tl.float32)
+        score = tl.full((QUERIES,), -float("inf"), tl.float32)
+        score_is_nan = tl.zeros((QUERIES,), tl.int32)
+        lag_logs = tl.full((QUERIES, LAGS), -float("inf"), tl.float32)
         masses = tl.zeros((QUERIES, MARKS), tl.float32)
         best = tl.full((QUERIES, TOP), -float("inf"), tl.float32)
         best_at = tl.full((QUERIES, TOP), -1, tl.int32)
@@ -82,18 +95,19 @@ def read_rows(
         pixel = tl.zeros((QUERIES,), tl.float32)
         if image is not None:
             own_image = image + (number.to(tl.int64) * blocks + block) * SLOTS * image_columns
-            band = _band(row, block * QUERIES, queries, image_rows, SLOTS)
+            band = _band(row, block * QUERIES, queries, image_height, image_rows, SLOTS)
 
         for phase in tl.static_range(3):
             since, until = range_of(tiles, phase)
             for tile in range(since, until, KEYS):
                 column = tile + tl.arange(0, KEYS)
+                key_at = by_chunk * keys + column
                 if received is not None:  # loaded early, used late
-                    collecting = received + by_chunk * keys + column
-                    collected = tl.load(collecting, mask=column < keys, other=0.0)
+                    collected = tl.load(received + key_at, mask=column < keys, other=0.0)
                 others = load_keys(inputs, place, column, WIDTH)
-                logs = log_weights(
-                    inputs, place, vectors, others, shift, row, column, interval, EDGE=phase != 1
+                products = multiply(vectors, others)
+                logs = log_weights_of(
+                    inputs, place, products, shift, row, column, interval, EDGE=phase != 1
                 )
                 weights = tl.exp2(logs)
 
@@ -104,7 +118,27 @@ def read_rows(
                     moment += tl.sum(weights * far, 1)
                     share += tl.sum(weights, 1)
                 if largest is not None:
-                    peak = tl.maximum(peak, tl.max(_comparable(logs), 1))
+                    peak = tl.maximum(peak, tl.max(comparable(logs), 1))
+                if max_score is not None:
+                    scaled = tl.where(logs == -float("inf"), logs, products * inputs.scale)
+                    is_nan = scaled != scaled
+                    score_is_nan = tl.maximum(score_is_nan, tl.max(is_nan.to(tl.int32), 1))
+                    score = tl.maximum(score, tl.max(tl.where(is_nan, -float("inf"), scaled), 1))
+                if lag is not None:
+                    for which in tl.static_range(LAGS):
+                        at = tl.full((), which, tl.int64) * heads_in_all + number
+                        wanted = tl.load(
+                            lag_keys + at * queries + row, mask=row < queries, other=-1
+                        )
+                        picked = tl.where(
+                            column[None, :] == wanted[:, None], comparable(logs), -float("inf")
+                        )
+                        picked = tl.where(
+                            tl.arange(0, LAGS)[None, :] == which,
+                            tl.max(picked, 1)[:, None],
+                            -float("inf"),
+                        )
+                        lag_logs = tl.maximum(lag_logs, picked)
                 if mass is not None:
                     for mark in tl.static_range(MARKS):
                         at = tl.full((), mark, tl.int64) * keys + column
@@ -114,7 +148,16 @@ def read_rows(
                 if top is not None:
                     best, best_at = _ranked(logs, column, best, best_at, TOP)
                 if received is not None:
-                    tl.store(collecting, collected + tl.sum(weights, 0), mask=column < keys)
+                    total = collected + tl.sum(weights, 0)
+                    tl.store(received + key_at, total, mask=column < keys)
+                if max_received is not None:
+                    most = tl.load(max_received + key_at, mask=column < keys, other=0.0)
+                    most = tl.maximum(most, tl.max(comparable(weights), 0))
+                    tl.store(max_received + key_at, most, mask=column < keys)
+                if seen_by is not None:
+                    many = tl.load(seen_by + key_at, mask=column < keys, other=0)
+                    many += tl.sum((logs != -float("inf")).to(tl.int32), 0)
+                    tl.store(seen_by + key_at, many, mask=column < keys)
                 if image is not None:
                     pixel = _add_pixels(
                         weights,
@@ -123,12 +166,12 @@ def read_rows(
                         own_image,
                         tile,
                         tiles[3],
-                        keys,
+                        image_width,
                         image_columns,
                         SLOTS,
                         KEYS,
                     )
-        if received is not None:
+        if received is not None or max_received is not None or seen_by is not None:
             tl.debug_barrier()  # the next block adds to the same numbers, by other threads perhaps
 
         result = number.to(tl.int64) * queries + row
@@ -143,19 +186,22 @@ def read_rows(
         if largest is not None:
             peak = tl.where(peak == float("inf"), float("nan"), tl.exp2(peak))
             tl.store(largest + result, peak, mask=inside)
+        if max_score is not None:
+            score = tl.where(score_is_nan > 0, float("nan"), score)
+            tl.store(max_score + result, score, mask=inside)
+        if lag is not None:
+            which = tl.arange(0, LAGS).to(tl.int64)[None, :]
+            at = 2 * (which * heads_in_all * queries + result[:, None])
+            lag_logs = tl.where(lag_logs == float("inf"), float("nan"), lag_logs)
+            tl.store(lag + at, tl.exp2(lag_logs), mask=inside[:, None])
+            tl.store(lag + at + 1, lag_logs * LN_2, mask=inside[:, None])
         if mass is not None:
             mark = tl.arange(0, MARKS)
-            at = mark.to(tl.int64) * (programs // chunks) * queries
+            at = mark.to(tl.int64) * heads_in_all * queries
             at = at[None, :] + result[:, None]
             tl.store(mass + at, masses, mask=inside[:, None])
         if top is not None:
             _store_ranked(best, best_at, has_nan, top, top_positions, result, inside, top_size, TOP)
-
-
-@triton.jit
-def _comparable(logs):
-    """Put ∞ for a visible NaN, which a maximum passes over: it ranks, and becomes NaN later."""
-    return tl.where(logs == logs, logs, float("inf"))
 
 
 @triton.jit
@@ -164,7 +210,7 @@ def _ranked(logs, column, best, best_at, TOP: tl.constexpr):
 
     Most tiles hold nothing that ranks, and cost a comparison each.
     """
-    logs = _comparable(logs)
+    logs = comparable(logs)
     weakest = tl.min(best, 1)
     strongest = tl.max(logs, 1)
     if tl.max((strongest > weakest).to(tl.int32), 0) > 0:
@@ -213,16 +259,17 @@ def _store_ranked(
 
 
 @triton.jit
-def _band(row, top_row, queries, image_rows, SLOTS: tl.constexpr):
+def _band(row, top_row, queries, height, image_rows, SLOTS: tl.constexpr):
     """Compute the share of each query in each row of pixels, from the first that the block meets.
 
-    In units of 1/(L·rows) of the height, query i covers [i·rows, (i+1)·rows) and pixel r covers
-    [r·L, (r+1)·L): shares are ratios of integers.
+    In units of 1/rows of a query, query i covers [i·rows, (i+1)·rows) and pixel r covers
+    [r·height, (r+1)·height), the height being that of the whole image: shares are ratios of
+    integers.
     """
     line = row.to(tl.int64)[None, :] * image_rows
-    first = tl.cast(top_row, tl.int64) * image_rows // queries
-    slot = (first + tl.arange(0, SLOTS)[:, None]) * queries
-    share = _overlap(line, image_rows, slot, queries)
+    first = tl.cast(top_row, tl.int64) * image_rows // height
+    slot = (first + tl.arange(0, SLOTS)[:, None]) * height
+    share = _overlap(line, image_rows, slot, height)
     return tl.where(row[None, :] < queries, share, 0.0)
 
 
@@ -234,7 +281,7 @@ def _add_pixels(
     image,
     tile,
     high,
-    keys,
+    width,
     image_columns,
     SLOTS: tl.constexpr,
     KEYS: tl.constexpr,
@@ -245,14 +292,14 @@ def _add_pixels(
     has been summed of the column that goes on in the next tile.
     """
     until = tl.cast(tl.minimum(tile + KEYS, high), tl.int64) * image_columns
-    left = tl.cast(tile, tl.int64) * image_columns // keys
-    right = (until - 1) // keys
+    left = tl.cast(tile, tl.int64) * image_columns // width
+    right = (until - 1) // width
     if left <= right:
         line = (tile + tl.arange(0, KEYS)).to(tl.int64) * image_columns
         for c in range(left, right + 1):
-            share = _overlap(line, image_columns, c * keys, keys)[None, :]
+            share = _overlap(line, image_columns, c * width, width)[None, :]
             pixel += tl.sum(tl.where(share > 0, weights * share, 0.0), 1)
-            if ((c + 1) * keys <= until) | (tile + KEYS >= high):
+            if ((c + 1) * width <= until) | (tile + KEYS >= high):
                 summed = tl.sum(tl.where(band > 0, band * pixel[None, :], 0.0), 1)
                 tl.store(image + tl.arange(0, SLOTS) * image_columns + c, summed)
                 pixel = tl.zeros_like(pixel)

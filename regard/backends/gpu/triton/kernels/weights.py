@@ -117,7 +117,31 @@ def log_weights(
     `vectors` are its rows, `others` its columns. With a logsumexp of 0 the results are the masked
     scores, times log₂e.
     """
-    products = tl.dot(vectors, tl.trans(others), input_precision="ieee")
+    products = multiply(vectors, others)
+    return log_weights_of(
+        inputs, place, products, logsumexp, row, column, interval, EDGE=EDGE, KEYS_FIRST=KEYS_FIRST
+    )
+
+
+@triton.jit
+def multiply(vectors, others):
+    """Compute the dot products of rows of one tile with rows of another."""
+    return tl.dot(vectors, tl.trans(others), input_precision="ieee")
+
+
+@triton.jit
+def log_weights_of(
+    inputs,
+    place,
+    products,
+    logsumexp,
+    row,
+    column,
+    interval,
+    EDGE: tl.constexpr,
+    KEYS_FIRST: tl.constexpr = False,  # noqa: FBT002 - Triton's constants are arguments
+):
+    """Turn dot products into log₂ of weights; see `log_weights`."""
     batch, head = place
     logsumexp, row = _spread(logsumexp, KEYS_FIRST), _spread(row, KEYS_FIRST)
     column = _spread(column, not KEYS_FIRST)
@@ -153,6 +177,12 @@ def log_weights(
         seen = _load_entries(allowed, inputs.allowed_strides, inputs, place, row, column)
         logs = tl.where(seen != 0, logs, -float("inf"))
     return logs
+
+
+@triton.jit
+def comparable(numbers):
+    """Put ∞ for NaN, which a maximum passes over: it ranks, and becomes NaN later."""
+    return tl.where(numbers == numbers, numbers, float("inf"))
 
 
 @triton.jit
