@@ -193,7 +193,7 @@ class Pattern(LinearOperator):
 
         ``"kl"`` is the relative entropy Σ p·ln(p/q) of this pattern's weights p to the other's, in
         nats, infinite where a key has none of q (Kullback and Leibler 1951); ``"js"`` that of
-        either to their mean, averaged, at most ln 2 (Lin 1991, section IV); ``"tv"`` total
+        either to their mean, averaged, at most ln 2 (Lin 1991); ``"tv"`` total
         variation Σ|p − q|/2. A sink counts as one more key. Memory is that of a few rows.
 
         Args:

@@ -38,7 +38,7 @@ class Blocks(Readout[_Grid, "Tensor"]):
 
     What says which blocks of a sparse attention may be left out: the sum is what a block holds of
     its rows' weights, the maximum is what SeerAttention learns to foresee (Gao et al. 2024,
-    arXiv:2410.13276, section 3). Blocks start at query 0 and key 0; the last ones may be smaller.
+    arXiv:2410.13276). Blocks start at query 0 and key 0; the last ones may be smaller.
     `Image` takes a number of pixels instead, and cuts tokens.
 
     Args:

@@ -25,7 +25,7 @@ class MaxScore(Readout["Tensor", "Tensor"]):
 
     That is before softcap and bias, which would hide its growth; −inf where no key is seen. The
     largest of a head, ``(...)``, is what QK-clip calls the max logit and keeps below a bound while
-    training (Kimi Team 2025, arXiv:2507.20534, section 2.1).
+    training (Kimi Team 2025, arXiv:2507.20534).
 
     Args:
         each: one number for each ``"query"``, or for each ``"head"``.

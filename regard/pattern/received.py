@@ -29,9 +29,8 @@ class Received(Readout["Tensor", "Tensor"]):
     """What each key receives of the queries: ``(..., S)``.
 
     Scores by which caches of keys are made smaller: the sum is that of H2O (Zhang et al. 2023,
-    arXiv:2306.14048, section 4), over the last w queries that of SnapKV (Li et al. 2024,
-    arXiv:2404.14469, section 4), the maximum that of KVzip (Kim et al. 2025, arXiv:2505.23416,
-    section 3).
+    arXiv:2306.14048), over the last w queries that of SnapKV (Li et al. 2024,
+    arXiv:2404.14469), the maximum that of KVzip (Kim et al. 2025, arXiv:2505.23416).
 
     Args:
         reduce: ``"sum"`` over the queries; ``"mean"`` over those that see the key; ``"max"``. 0 for

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -86,13 +87,14 @@ def _checksums(key: Float[Tensor, "B G s D"]) -> list[int]:
     """Make a number of the bits of each of the last few keys, of all sequences and heads."""
     last = key[..., -_COMPARED:, :].movedim(-2, 0).flatten(1).contiguous()  # (s, B·G·D)
     bits = last.view(_INTEGERS[last.itemsize]).long()
-    factors = _mixed(torch.arange(1, bits.shape[-1] + 1, device=bits.device))
-    sums: list[int] = (bits * factors).sum(dim=-1).tolist()
+    sums: list[int] = (bits * _factors(bits.shape[-1], bits.device)).sum(dim=-1).tolist()
     return sums
 
 
-def _mixed(numbers: Tensor) -> Tensor:
+@lru_cache(maxsize=4)
+def _factors(count: int, device: torch.device) -> Tensor:
     """Make odd numbers that have no order, by wrapping products and shifts, of consecutive ones."""
+    numbers = torch.arange(1, count + 1, device=device)
     numbers = numbers * -7046029254386353131
     numbers = (numbers ^ (numbers >> 30)) * -4658895280553007687
     return (numbers ^ (numbers >> 27)) | 1

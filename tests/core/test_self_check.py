@@ -140,7 +140,8 @@ def test_a_wrong_readout_is_refused_and_a_right_one_is_checked_once(monkeypatch)
         return read_all(problem, specs, *rest)
 
     problem = regard.problem.check(*(t[..., :5, :] for t in tensors()))
-    every = _self_check._cases(torch.eye(48).expand(2, -1, -1).double(), torch.zeros(2, 48))
+    weights = torch.eye(48).expand(2, -1, -1).double()
+    every = _self_check._cases(weights, weights, weights, torch.zeros(2, 48))
     received = [every[triton.Kind.RECEIVED][0]]
     with kernels():
         monkeypatch.setattr(_self_check, "read_all", noted)

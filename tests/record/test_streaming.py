@@ -69,6 +69,16 @@ def assert_close_to_pattern(run, recording):
         torch.testing.assert_close(part, pattern.offsets(3), rtol=0, atol=T * 1e-6)
 
 
+def test_dropout_of_a_call_is_not_part_of_what_is_read():
+    query, key = sequence(31)
+    _, plain = both(lambda model: model(query, key, is_causal=True))
+    recording, run = both(lambda model: model(query, key, is_causal=True, dropout_p=0.5))
+    assert_same(run, recording)
+    for name, reading in plain.readings.items():
+        for one, other in zip(run.readings[name].parts, reading.parts, strict=True):
+            assert torch.equal(one, other), name
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 def test_a_single_call_gives_what_its_pattern_gives(dtype):
     query, key = (x.to(dtype) for x in sequence(131))

@@ -283,9 +283,37 @@ FLASH = (
 )
 
 
+def flash_attn_3_func(
+    q,
+    k,
+    v,
+    softmax_scale=None,
+    causal=False,
+    qv=None,
+    q_descale=None,
+    k_descale=None,
+    v_descale=None,
+    window_size=(-1, -1),
+    attention_chunk=0,
+    softcap=0.0,
+    num_splits=1,
+    pack_gqa=None,
+    deterministic=False,
+    sm_margin=0,
+    return_attn_probs=False,
+):
+    """FlashAttention-3's, which is imported as flash_attn_interface.flash_attn_func."""
+    own = flash_attn_func(q, k, v, 0.0, softmax_scale, causal, window_size, softcap)
+    return (own, lse_of(own)) if return_attn_probs else own
+
+
 def install(patch):
     """Let the modules be imported for the time of a test."""
     COMPUTED.clear()
+    flash3 = ModuleType("flash_attn_interface")
+    flash3.flash_attn_func = flash_attn_3_func
+    flash3.flash_attn_varlen_func = lambda *args, **options: args[0]
+    patch.setitem(sys.modules, flash3.__name__, flash3)
     flash = ModuleType("flash_attn")
     for function in FLASH:
         setattr(flash, function.__name__, function)

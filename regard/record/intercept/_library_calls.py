@@ -20,7 +20,7 @@ from torch.overrides import (
 )
 
 from regard.record._errors import RecordError
-from regard.record.intercept import _flash, _flex, _xformers
+from regard.record.intercept import _flash, _flash3, _flex, _xformers
 from regard.record.intercept._compute import computed, gradients
 
 if TYPE_CHECKING:
@@ -38,6 +38,15 @@ READERS: dict[str, Callable[..., LibraryCall]] = {
     "flash_attn.flash_attn_varlen_kvpacked_func": _flash.flash_attn_varlen_kvpacked_func,
     "flash_attn.flash_attn_varlen_qkvpacked_func": _flash.flash_attn_varlen_qkvpacked_func,
     "flash_attn.flash_attn_with_kvcache": _flash.flash_attn_with_kvcache,
+    "flash_attn_interface.flash_attn_func": _flash3.flash_attn_func,
+    **{
+        f"flash_attn_interface.{name}": _flash3.refused(name)
+        for name in (
+            "flash_attn_qkvpacked_func",
+            "flash_attn_varlen_func",
+            "flash_attn_with_kvcache",
+        )
+    },
     "xformers.ops.memory_efficient_attention": _xformers.memory_efficient_attention,
 }
 """By the path of a function, what reads its arguments, by the same names."""

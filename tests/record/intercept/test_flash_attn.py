@@ -8,6 +8,7 @@ import torch
 from support import gpu_libraries
 from support.gpu_libraries import (
     COMPUTED,
+    flash_attn_3_func,
     flash_attn_func,
     flash_attn_kvpacked_func,
     flash_attn_qkvpacked_func,
@@ -71,6 +72,25 @@ def _names(options):
 def test_options_of_a_batch(options, keys):
     pattern = recorded(flash_attn_func, *tensors(keys=keys), **options)
     assert pattern.problem.rows.allowed is pattern.problem.rows.bias is None
+
+
+@pytest.mark.parametrize("options", OPTIONS[:6], ids=_names)
+def test_version_3_is_read(options):
+    recorded(flash_attn_3_func, *tensors(), num_splits=2, **options)
+
+
+def test_what_version_3_has_beyond_is_refused_by_name():
+    import flash_attn_interface
+
+    q, k, v = tensors()
+    with regard.record() as recording:
+        context, _ = flash_attn_interface.flash_attn_func(q, k, v, return_attn_probs=True)
+    assert len(recording) == 1
+    assert context.shape == q.shape
+    with pytest.raises(RecordError, match="called with attention_chunk"), regard.record():
+        flash_attn_interface.flash_attn_func(q, k, v, attention_chunk=2)
+    with pytest.raises(RecordError, match="of which regard reads"), regard.record():
+        flash_attn_interface.flash_attn_varlen_func(q, k, v)
 
 
 def test_packed_tensors():
