@@ -10,6 +10,9 @@ from pathlib import Path
 from website.build import build
 from website.live import write_live
 
+_GALLERY = Path("build/gallery")
+"""What ``python -m website.gallery`` made, if it did."""
+
 
 def main(arguments: list[str]) -> None:
     """Build the site and say how large it is."""
@@ -18,7 +21,7 @@ def main(arguments: list[str]) -> None:
     folder = parser.parse_args(arguments).folder
     start = time.perf_counter()
     write_live(folder)
-    build(folder)
+    build(folder, _GALLERY if _GALLERY.is_dir() else None)
     files = [path for path in folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files) / 1e6
     seconds = time.perf_counter() - start

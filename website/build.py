@@ -12,6 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from regard.page.bundle import script
+from website.gallery.exhibit import Exhibit, read_exhibits
 from website.markup import Heading, Part, render
 from website.reference import address_of, reference_pages
 from website.sources import ROOT, Page, Section, sections
@@ -24,28 +25,34 @@ _COLOURS = re.compile(
 )
 _COLOUR = re.compile(r"^  (?:color-scheme: \w+|--[\w-]+: #[0-9a-f]{3,8});\n", re.MULTILINE)
 _FRONT = Page("index.html", "regard", "README.md")
+_GALLERY = Page("gallery/index.html", "Gallery")
 
 
-def build(folder: Path) -> None:
-    """Write the site without its gallery.
+def build(folder: Path, gallery: Path | None = None) -> None:
+    """Write the site.
 
     Args:
         folder: is made if it is not there; what stood there before is overwritten.
+        gallery: the folder that ``python -m website.gallery`` made; None leaves it out.
 
     Raises:
         ValueError: for a link to nothing, and for Markdown that can't be rendered.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    site = _Site(folder, sections())
+    site = _Site(folder, sections(), read_exhibits(gallery) if gallery else [])
     site.write_pages()
     site.write_static()
+    if gallery:
+        parts_of_making = shutil.ignore_patterns("run", "exhibit.json")
+        shutil.copytree(gallery, folder / "gallery", ignore=parts_of_making, dirs_exist_ok=True)
 
 
 class _Site:
     """What all pages share, and what was collected from them."""
 
-    def __init__(self, folder: Path, parts: list[Section]) -> None:
+    def __init__(self, folder: Path, parts: list[Section], exhibits: list[Exhibit]) -> None:
         self._folder = folder
+        self._exhibits = exhibits
         self._written = [page for section in parts for page in section.pages]
         self._addresses = {page.source: page.address for page in (_FRONT, *self._written)}
         self._search: list[dict[str, str]] = []
@@ -53,6 +60,9 @@ class _Site:
         self._reference = reference_pages(lambda target: posixpath.relpath(target, "reference"))
         rooms = [one.page for one in self._reference]
         self._sections = [*parts, Section("Reference", rooms)]
+        if exhibits:
+            shown = [Page(f"gallery/{one.name}.html", one.title) for one in exhibits]
+            self._sections.append(Section("Gallery", [_GALLERY, *shown]))
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -69,6 +79,7 @@ class _Site:
             self._collect(one.page, one.parts)
             headings = [Heading(2, anchor, name) for anchor, name in one.contents]
             self._write("page.html", one.page, html=one.html, headings=headings)
+        self._write_gallery()
         self._write_front()
 
     def write_static(self) -> None:
@@ -93,6 +104,25 @@ class _Site:
         self._collect(_FRONT, [*lead.parts, *rest.parts])
         live = (self._folder / "live.html").exists()
         self._write("front.html", _FRONT, lead=lead.html, html=rest.html, headings=[], live=live)
+
+    def _write_gallery(self) -> None:
+        """A page for each exhibit, and one that lists them and says what they took."""
+        for one in self._exhibits:
+            page = Page(f"gallery/{one.name}.html", one.title)
+            rendered = render(one.text, link=str, name=self._name_from(page))
+            self._collect(page, rendered.parts)
+            self._write("gallery.html", page, html=rendered.html, headings=[], exhibit=one)
+        if self._exhibits:
+            seconds = sum(one.seconds for one in self._exhibits)
+            text = f"Made by the library in {seconds:.0f} s on the machine that built this site."
+            self._write(
+                "gallery.html",
+                _GALLERY,
+                html=f"<p>{text}</p>",
+                headings=[],
+                exhibit=None,
+                exhibits=self._exhibits,
+            )
 
     def _write_markdown(self, page: Page, before: Page | None, after: Page | None) -> None:
         folder = (ROOT / str(page.source)).parent

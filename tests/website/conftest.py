@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from support.browser import REQUIRED
 
 ROOT = Path(__file__).parents[2]
@@ -15,14 +16,40 @@ collect_ignore_glob = [] if all(map(find_spec, LIBRARIES)) else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory):
+def gallery(tmp_path_factory):
+    """A gallery of a small map and of two heads over three updates."""
+    from website.gallery.exhibit import Exhibit
+    from website.gallery.long_map import levels
+    from website.gallery.pictures import write_picture
+
+    folder = tmp_path_factory.mktemp("gallery")
+    shapes = {"tokens": 1024, "tile": 256, "whole": 1, "finest": 2, "corner": 512}
+    heads = {"steps": [1, 2, 3], "heads": 2, "score": "a score"}
+    heads |= {"roles": [["even", "even"]] * 3, "scores": [[0.1, None]] * 3}
+    for name, data in {"long-map": shapes, "forming": heads}.items():
+        (folder / name).mkdir()
+        viewer = {"long-map": "pyramid.js", "forming": "forming.js"}[name]
+        one = Exhibit(
+            name=name, title=f"The {name}", text="How to read it.", viewer=viewer, data=data
+        )
+        one.write(folder / name)
+    image = torch.full((1024, 1024), 0.5).tril()
+    for level, row, column, weights in levels(image, 2, range(3), first=0):
+        (folder / "long-map" / str(level)).mkdir(exist_ok=True)
+        write_picture(folder / f"long-map/{level}/{row}-{column}.png", weights)
+    write_picture(folder / "forming/heads.png", torch.rand(4, 6))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory, gallery):
     """The folder of the site; a page without a model stands in for the live one."""
     from website.build import build
 
     folder = tmp_path_factory.mktemp("site")
     live = '<!doctype html><html lang="en"><title>live</title><main><h1>Live</h1></main></html>'
     (folder / "live.html").write_text(live)
-    build(folder)
+    build(folder, gallery)
     return folder
 
 

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 KINDS = ["index.html", "02-weights-from-the-data.html", "04-why-divide-by-the-root-of-d.html"]
-KINDS += ["learn.html", "reference/regard.steps.html"]
+KINDS += ["reference/regard.steps.html", "gallery/forming.html", "gallery/long-map.html"]
 
 
 @pytest.fixture
@@ -135,3 +135,30 @@ def test_a_change_moves_all_that_follows_and_a_query_is_followed(show):
     assert widget.locator("[data-name=weights] tbody tr").first.inner_text().split() == [
         *("the", "1.000", "0.000", "0.000", "0.000", "0.000", "0.000")
     ]
+
+
+def test_a_map_is_flown_over_by_key_and_training_is_played(show, site):
+    page = show("gallery/long-map.html", width=1100)
+    field = page.locator(".field")
+    field.focus()
+    at = page.locator(".viewer .note")
+    assert "queries from 0 down, keys from 0 to the right" in at.inner_text()
+    for key in ("+", "+", "ArrowDown"):
+        page.keyboard.press(key)
+    at.filter(has_text="pixels a token").wait_for()
+    shown = {name.rsplit("/", 2)[-2] for name in images(field)}
+    assert shown == {"0", "1", "2"}  # the coarse tiles stay below the fine ones
+    page.keyboard.press("0")
+    at.filter(has_text="queries from 0 down").wait_for()
+
+    page.goto(f"{site.as_uri()}/gallery/forming.html")
+    page.locator("input[type=range]").fill("0")
+    assert page.locator("output").inner_text() == "1"
+    assert page.locator("figcaption").all_inner_texts() == ["0·0 even", "0·1 even"]
+    page.get_by_role("button", name="play").click()
+    page.locator("output", has_text="3").wait_for()
+    page.get_by_role("button", name="play").wait_for()
+
+
+def images(field):
+    return field.locator("img").evaluate_all("(all) => all.map((one) => one.src)")
