@@ -194,7 +194,7 @@ def test_a_notebook_on_this_machine_shows_the_page_and_another_site_does_not(
         page.goto(address)
         frame = page.frame_locator("iframe")
         frame.locator("#tokens .token").first.click()
-        frame.locator("#tab-panel-title", has_text="of query 0").wait_for()
+        frame.locator("#tokens .query[data-at='0']").wait_for()
         frame.locator("#link").click()
         frame.locator("#link-note", has_text="Link copied").wait_for()
         # Another site that frames it is shown nothing: neither by its name nor by its number.
