@@ -23,7 +23,7 @@ from regard.backends.native.peak import peak_flops
 from regard.gpt import GPT, GPTConfig, TrainConfig, python_texts
 from regard.gpt.training.batches import Batch
 from regard.gpt.training.hardware import bfloat16, this_machine
-from regard.gpt.training.loop import TrainStep
+from regard.gpt.training.train_step import TrainStep
 from regard.gpt.training.optimizer import make_optimizer
 from regard.gpt.training.parallel import SingleProcess
 from regard.gpt.training.ranks import Ranks
@@ -165,7 +165,7 @@ def ours(setting: Setting, device: torch.device, *, compiled: bool) -> Step:
         nowhere = torch.zeros(len(ids), dtype=torch.int64).numpy()
         weights = torch.ones(targets.shape)
         batch = Batch(ids=ids, targets=targets, weights=weights, starts=nowhere, passes=nowhere)
-        return train_step(next(done), batch)[0]
+        return float(train_step(next(done), batch)[0])  # the loss, which waits for a GPU
 
     return step
 

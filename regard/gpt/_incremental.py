@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from regard._devices import upload
 from regard._shapes import Float, Int
 from regard.gpt.cache import GPTCache
 from regard.gpt.model import GPT
@@ -62,8 +63,8 @@ class IncrementalDecoder:
             return self._model.next_logits(self._ids[:, self._end - 1 : self._end], self._cache)
 
     def append(self, token: Int[Tensor, "B"]) -> None:
-        """Add a token to each sequence."""
-        self._ids[:, self._end] = token
+        """Add a token to each sequence; where there is none, the model reads the first of all."""
+        self._ids[:, self._end] = token.clamp(min=0) if token.is_cuda else token
         self._end += 1
 
     def _drop_oldest(self) -> bool:
@@ -81,7 +82,8 @@ class IncrementalDecoder:
         first = min(self._starts)
         padding = None
         if max(self._starts) > first:
-            padding = torch.tensor([s - first for s in self._starts], device=self._ids.device)
+            padding = torch.tensor([s - first for s in self._starts], device="cpu")
+            padding = upload(padding, self._ids.device)
         if self._cache is None:
             room = min(self._ids.shape[1] - first, self._model.config.context)
             self._cache = GPTCache(self._model.config, capacity=room, padding=padding)

@@ -8,21 +8,25 @@ Axis letters: B batch, N tokens of a prompt, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Literal, Required, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
+from regard._devices import upload
 from regard.gpt._detokenizer import Detokenizer
 from regard.gpt._incremental import IncrementalDecoder
 from regard.gpt.ids import check_ids
 from regard.gpt.model import GPT
-from regard.gpt.sampling import Sampler, Sampling
+from regard.gpt.sampling import Sampler, Sampling, require_tokens
 from regard.gpt.tokenizer import Tokenizer
 
 Prompts = Tensor | Sequence[Tensor | Sequence[int]]
 
 Past = Literal["slide", "refuse"]
+
+_TOGETHER = 16  # tokens of a text on CUDA that are read at once
 
 
 class Options(TypedDict, total=False):
@@ -63,6 +67,9 @@ def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | l
         sampling: how they are sampled; None is `Sampling()`.
         past: past the context, whether to drop the oldest tokens or to raise.
 
+    On CUDA nothing is read while tokens are drawn. Those that are copied to the CPU are checked;
+    where `ids` lie on CUDA the result does too, and a token of −1 says that logits were not finite.
+
     Returns:
         `ids` with `tokens` more at the end, ``(B, N + tokens)`` or ``(N + tokens,)``; for a list,
         the list of such ``(N + tokens,)``.
@@ -81,12 +88,24 @@ def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | l
     """
     new = list(stream(model, ids, **options))
     if isinstance(ids, Tensor):
-        added = torch.stack(new, dim=-1).to(ids) if new else ids[..., :0]  # (B, tokens)
-        return torch.cat([ids, added], dim=-1)
+        added = _read(torch.stack(new, dim=-1), ids.device) if new else ids[..., :0]  # (B, tokens)
+        return torch.cat([ids, added.to(ids.dtype)], dim=-1)
     prompts = [torch.as_tensor(prompt) for prompt in ids]
-    columns = torch.stack(new, dim=-1) if new else torch.empty(len(prompts), 0)  # (B, tokens)
+    if not new:
+        return [prompt.clone() for prompt in prompts]
+    columns = torch.stack(new, dim=-1)  # (B, tokens)
+    if not any(prompt.is_cuda for prompt in prompts):
+        columns = _read(columns, torch.device("cpu"))  # all at once
     pairs = zip(prompts, columns, strict=True)
     return [torch.cat([prompt, added.to(prompt)]) for prompt, added in pairs]
+
+
+def _read(tokens: Tensor, device: torch.device) -> Tensor:
+    """Copy drawn tokens to a device; those that reach the CPU are known, and so are checked."""
+    tokens = tokens.to(device)
+    if not tokens.is_cuda:
+        require_tokens(tokens)
+    return tokens
 
 
 def stream(
@@ -148,16 +167,11 @@ def stream_text(
 
 
 def stream_texts(
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompts: Sequence[str],
-    *,
-    tokens: int,
-    sampling: Sampling | None = None,
-    past: Past = "slide",
-    stop: Sequence[str] = (),
+    model: GPT, tokenizer: Tokenizer, prompts: Sequence[str], **options: Unpack[TextOptions]
 ) -> Iterator[tuple[int, str]]:
     """The texts that follow several prompts, generated together, as `stream_text` does for one.
+
+    A model on CUDA is waited for at every token, whose text is wanted at once.
 
     Returns:
         An iterator over pairs: the index of a prompt, and the next piece of its text.
@@ -166,6 +180,21 @@ def stream_texts(
         TypeError: `prompts` is a str.
         ValueError: as in `stream_text`.
     """
+    return _stream_texts(model, tokenizer, prompts, 1, **options)
+
+
+def _stream_texts(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    many: int,
+    *,
+    tokens: int,
+    sampling: Sampling | None = None,
+    past: Past = "slide",
+    stop: Sequence[str] = (),
+) -> Iterator[tuple[int, str]]:
+    """Stream texts, of which so many tokens are drawn before they are read."""
     if isinstance(prompts, str):
         raise TypeError("prompts is a str; expected a list of texts, such as [prompt]")
     if isinstance(stop, str) or not all(stop):
@@ -174,13 +203,16 @@ def stream_texts(
         raise ValueError("prompt is empty; expected some text to continue from")
     ids = [tokenizer.encode(prompt) for prompt in prompts]
     drawn = stream(model, ids, tokens=tokens, sampling=sampling, past=past)
-    return _pieces(drawn, [Detokenizer(tokenizer, stop) for _ in prompts])
+    return _pieces(drawn, [Detokenizer(tokenizer, stop) for _ in prompts], many)
 
 
 def generate_texts(
     model: GPT, tokenizer: Tokenizer, prompts: Sequence[str], **options: Unpack[TextOptions]
 ) -> list[str]:
     """The texts that follow several prompts, without the prompts; arguments as in `stream_text`.
+
+    On CUDA, 16 tokens are drawn before they are read, so that most wait for nothing: up to 15 more
+    than the texts need.
 
     >>> from regard.gpt import load
     >>> greedy = Sampling(temperature=0.0)
@@ -189,7 +221,8 @@ def generate_texts(
     2
     """
     texts = [""] * len(prompts)
-    for row, piece in stream_texts(model, tokenizer, prompts, **options):
+    many = _TOGETHER if model.wte.weight.is_cuda else 1
+    for row, piece in _stream_texts(model, tokenizer, prompts, many, **options):
         texts[row] += piece
     return texts
 
@@ -203,17 +236,23 @@ def _prompts(model: GPT, ids: Prompts) -> list[Tensor]:
                 f"ids has shape {tuple(ids.shape)}; expected (B, N) or (N,), at least one token to "
                 "continue from"
             )
-        check_ids(ids, model.config)
-        return list(ids.to(device).reshape(-1, ids.shape[-1]))
-    prompts = [torch.as_tensor(row, device=device) for row in ids]
+        _check(ids, model)
+        return list(upload(ids, device).reshape(-1, ids.shape[-1]))
+    prompts = [torch.as_tensor(row) for row in ids]
     for row, prompt in enumerate(prompts):
         if prompt.ndim != 1 or len(prompt) == 0:
             raise ValueError(
                 f"sequence {row} of ids has shape {tuple(prompt.shape)}; expected (N,), at least "
                 "one token to continue from"
             )
-        check_ids(prompt, model.config)
-    return prompts
+        _check(prompt, model)
+    return [upload(prompt, device) for prompt in prompts]
+
+
+def _check(ids: Tensor, model: GPT) -> None:
+    """Check ids on the CPU; those on CUDA the model leaves to the device."""
+    if not ids.is_cuda:
+        check_ids(ids, model.config)
 
 
 def _stream(
@@ -229,14 +268,17 @@ def _stream(
         yield token[0] if single else token
 
 
-def _pieces(drawn: Iterator[Tensor], texts: list[Detokenizer]) -> Iterator[tuple[int, str]]:
-    for chosen in drawn:
-        for row, (text, token) in enumerate(zip(texts, chosen.tolist(), strict=True)):
-            piece = text.add(token)
-            if piece:
-                yield row, piece
-        if all(text.stopped for text in texts):
-            return
+def _pieces(
+    drawn: Iterator[Tensor], texts: list[Detokenizer], many: int
+) -> Iterator[tuple[int, str]]:
+    while some := list(islice(drawn, many)):
+        for chosen in _read(torch.stack(some), torch.device("cpu")).tolist():
+            for row, (text, token) in enumerate(zip(texts, chosen, strict=True)):
+                piece = text.add(token)
+                if piece:
+                    yield row, piece
+            if all(text.stopped for text in texts):
+                return
     for row, text in enumerate(texts):
         piece = text.end()
         if piece:

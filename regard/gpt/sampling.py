@@ -6,7 +6,6 @@ Axis letters: B batch, V vocabulary.
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -15,9 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard._devices import upload
 from regard._shapes import Bool, Float, Int
 from regard.gpt._fields import option, require_count, require_number
 
+NO_TOKEN = -1
+"""What a model on CUDA draws from logits that are not finite."""
+
+_STEPS = 256  # whose random numbers are copied to a GPU at once
 _BITS = 48  # of a random number: 1 − 2⁻⁴⁸ times a float64 is still below it
 
 
@@ -88,12 +92,11 @@ class Sampler:
     ) -> None:
         self._sampling = sampling
         self._step = 0
-        self._copies: list[int] = []
-        self._seed = 0
+        self._uniforms: _Uniforms | None = None
         if sampling.temperature > 0:
-            self._copies = _copies(prompts)
             drawn = sampling.seed is None
-            self._seed = int(torch.randint(2**63 - 1, ())) if drawn else sampling.seed or 0
+            seed = int(torch.randint(2**63 - 1, (), device="cpu")) if drawn else sampling.seed or 0
+            self._uniforms = _Uniforms(seed, _copies(prompts), device)
         self._held: Tensor | None = None  # (B, V): the tokens that each sequence holds
         if sampling.repetition_penalty != 1:
             shape = (len(prompts), vocab_size)
@@ -102,32 +105,73 @@ class Sampler:
                 row[prompt.to(device).long()] = True
 
     def draw(self, logits: Float[Tensor, "B V"]) -> Int[Tensor, "B"]:
-        """The next token of each sequence.
+        """The next token of each sequence; on CUDA `NO_TOKEN` where there is none.
 
         Raises:
-            ValueError: the largest logit of a sequence is not finite.
+            ValueError: the largest logit of a sequence is not finite, except on CUDA, which would
+                have to be waited for; see `require_tokens`.
         """
         likeliest, chosen = logits.max(dim=-1)  # (B,)
-        if not likeliest.isfinite().all():
-            raise ValueError(
-                "the model's logits are not finite, so no token is the likeliest: its weights "
-                "are damaged or its training diverged; use another model"
-            )
+        finite = likeliest.isfinite()
+        if not logits.is_cuda and not bool(finite.all()):
+            raise _not_finite()
         if self._held is not None:
             logits = penalised(logits, self._held, self._sampling.repetition_penalty)
             chosen = logits.argmax(dim=-1)
-        if self._sampling.temperature > 0:
+        if self._uniforms is not None:
             shares = probabilities(logits, self._sampling)
-            chosen = pick(shares, self._uniform().to(logits.device))
+            chosen = pick(shares, self._uniforms.at(self._step))
+            if logits.is_cuda:  # of shares that are NaN it picks a token beyond the last
+                chosen = chosen.clamp(max=logits.shape[-1] - 1)
         self._step += 1
         if self._held is not None:
             self._held.scatter_(1, chosen[:, None], value=True)
-        return chosen
+        return torch.where(finite, chosen, NO_TOKEN) if logits.is_cuda else chosen
 
-    def _uniform(self) -> Float[Tensor, "B"]:
-        return torch.tensor(
-            [uniform(self._seed, copy, self._step) for copy in self._copies], dtype=torch.float64
-        )
+
+class _Uniforms:
+    """The random numbers of some sequences, copied to their device many steps at once.
+
+    Args:
+        seed: of the text.
+        copies: how many equal prompts come before each, ``(B,)`` on the device.
+        device: where the numbers are needed.
+    """
+
+    def __init__(self, seed: int, copies: Int[Tensor, "B"], device: torch.device) -> None:
+        self._seed, self._copies, self._device = seed, copies, device
+        self._first = 0
+        self._table: Tensor | None = None
+
+    def at(self, step: int) -> Float[Tensor, "B"]:
+        """Those of a step; steps come in order."""
+        if self._table is None or step - self._first == len(self._table):
+            self._first = step
+            count = _STEPS if self._device.type == "cuda" else 1
+            rows = [
+                [uniform(self._seed, copy, step + i) for copy in range(len(self._copies))]
+                for i in range(count)
+            ]
+            table = upload(torch.tensor(rows, dtype=torch.float64, device="cpu"), self._device)
+            self._table = table[:, self._copies]
+        return self._table[step - self._first]
+
+
+def require_tokens(tokens: Int[Tensor, "..."]) -> None:
+    """Require that drawn tokens, on the CPU, are tokens.
+
+    Raises:
+        ValueError: the logits that one was drawn from were not finite.
+    """
+    if bool((tokens == NO_TOKEN).any()):
+        raise _not_finite()
+
+
+def _not_finite() -> ValueError:
+    return ValueError(
+        "the model's logits are not finite, so no token is the likeliest: its weights "
+        "are damaged or its training diverged; use another model"
+    )
 
 
 def penalised(
@@ -174,15 +218,12 @@ def uniform(seed: int, copy: int, step: int) -> float:
     return int.from_bytes(digest, "little") / 2**_BITS
 
 
-def _copies(prompts: Sequence[Tensor]) -> list[int]:
-    """How many equal prompts come before each."""
-    seen: Counter[tuple[int, ...]] = Counter()
-    copies = []
-    for prompt in prompts:
-        ids = tuple(prompt.tolist())
-        copies.append(seen[ids])
-        seen[ids] += 1
-    return copies
+def _copies(prompts: Sequence[Int[Tensor, "N"]]) -> Int[Tensor, "B"]:
+    """How many equal prompts come before each, counted where they are."""
+    longest = max(map(len, prompts))
+    rows = torch.stack([F.pad(p.long(), (0, longest - len(p)), value=NO_TOKEN) for p in prompts])
+    before = [(rows[:row] == rows[row]).all(dim=-1).sum() for row in range(len(rows))]
+    return torch.stack(before)
 
 
 def _top_k(logits: Tensor, k: int) -> Tensor:

@@ -19,11 +19,11 @@ from support.ranks import SECONDS, run_ranks
 
 from regard.gpt import GPT, CheckpointError, GPTConfig, TrainConfig, load, load_training
 from regard.gpt.training.batches import Batches
-from regard.gpt.training.loop import TrainStep
 from regard.gpt.training.metrics import read_metrics
 from regard.gpt.training.optimizer import make_optimizer
 from regard.gpt.training.parallel import DDP
 from regard.gpt.training.ranks import Ranks
+from regard.gpt.training.train_step import TrainStep
 
 WORKER = training_rank.__file__
 KINDS = {"ddp": {"parallel": "ddp"}, "fsdp": {"parallel": "fsdp"}}

@@ -1,5 +1,6 @@
 """Recording, exploring, training and generating on a GPU; skipped without one."""
 
+import contextlib
 from dataclasses import replace
 from threading import Event
 
@@ -10,6 +11,8 @@ from support.small_runs import TEXT, go, interrupt
 import regard
 from regard.explorer import ModelSubject
 from regard.gpt import GPT, CharTokenizer, GPTConfig, Sampling, TrainConfig, generate
+from regard.gpt.training.batches import document_mask
+from regard.gpt.training.train_step import TrainStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -100,3 +103,40 @@ def test_greedy_generation_is_that_of_a_cpu():
     here = generate(network, prompts, tokens=20, sampling=greedy)
     there = generate(network.cuda(), prompts, tokens=20, sampling=greedy)
     assert [each.tolist() for each in here] == [each.tolist() for each in there]
+
+
+@pytest.fixture
+def no_waiting():
+    """Have torch raise where anything waits for the device."""
+
+    @contextlib.contextmanager
+    def refused():
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    return refused
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_forward_backward_and_generation_wait_for_nothing(no_waiting, window):
+    network = model(window=window).cuda().bfloat16().train()
+    ids = torch.arange(256, device="cuda").reshape(2, 128) % 31
+    greedy = Sampling(temperature=0.0)
+    for refused in (contextlib.nullcontext, no_waiting):  # first uses check the kernels
+        with refused():
+            network(ids, mask=document_mask(ids, 3)).sum().backward()
+            generate(network, ids[:, :5], tokens=9, sampling=greedy)
+
+
+def test_an_update_waits_for_nothing(no_waiting, tmp_path, monkeypatch):
+    original = TrainStep.__call__
+
+    def watched(update, step, batch):
+        with no_waiting() if step > 1 else contextlib.nullcontext():
+            return original(update, step, batch)
+
+    monkeypatch.setattr(TrainStep, "__call__", watched)
+    trained(tmp_path / "m", recipe=replace(RECIPE, precision="bfloat16"))

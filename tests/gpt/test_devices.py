@@ -1,6 +1,7 @@
 """Training and generating on a GPU that has numbers and no kernels."""
 
 import contextlib
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,20 @@ from support import fake_gpu
 from support.fake_gpu import DEVICE, FakeGPUTensor
 from support.small_runs import go
 
-from regard.gpt import GPTConfig, Sampling, TrainConfig, generate, history, load
-from regard.gpt.training import loop, metrics
+from regard.gpt import (
+    DivergedError,
+    GPTConfig,
+    Sampling,
+    TrainConfig,
+    generate,
+    generate_texts,
+    history,
+    load,
+    stream_texts,
+)
+from regard.gpt.training import loop, metrics, train_step
+from regard.gpt.training.checkpoints import METRICS
+from regard.gpt.training.metrics import read_metrics
 
 GPT = GPTConfig(context=16, layers=2, heads=2, groups=1, dim=20, positions="rotary")
 PEAK_RATE = metrics.peak_rate.__wrapped__
@@ -60,7 +73,7 @@ def test_a_model_learns_on_a_gpu_what_it_learns_on_a_cpu(tmp_path):
 
 
 def test_a_run_resumes_on_a_gpu_to_the_last_bit(tmp_path):
-    gpt, recipe = replace(GPT, dropout=0.1), replace(RECIPE, record_every=0)
+    gpt, recipe = replace(GPT, dropout=0.1), replace(RECIPE, record_every=0, log_every=1)
     with fake_gpu.gpu():
         whole, _ = trained(tmp_path / "whole", DEVICE, gpt=gpt, recipe=recipe)
         part, _ = trained(tmp_path / "part", DEVICE, gpt=gpt, recipe=recipe, stop=3)
@@ -71,29 +84,56 @@ def test_a_run_resumes_on_a_gpu_to_the_last_bit(tmp_path):
         assert all(torch.equal(*pair) for pair in zip(*map(weights, (whole, resumed)), strict=True))
 
 
-def test_a_step_of_training_reads_one_pair_of_numbers_back(tmp_path, monkeypatch):
-    """Besides what is asked of the ids before each pass, which torch.compile leaves out."""
-    read = []
-    monkeypatch.setattr(
-        FakeGPUTensor, "tolist", lambda t: read.append(t.numel()) or t.held.tolist()
-    )
-    with fake_gpu.gpu() as crossed:
-        crossing = []
-        recipe = replace(RECIPE, evaluate_every=5, record_every=0)
-        with monkeypatch.context() as patch:
-            original = loop.TrainStep.__call__
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_updates_wait_for_the_device_once_in_log_every(tmp_path, monkeypatch, optimizer):
+    """Passes with documents, their gradients, their norm and the optimizer wait for nothing."""
+    waiting, losses = [], []
+    original, read = train_step.TrainStep.__call__, loop.Loop._read
 
-            def counted(train_step, step, batch):
-                before = len(crossed), len(read)
-                result = original(train_step, step, batch)
-                # clip_grad_norm_ sorts by a device that torch tells it, here that of main memory.
-                copied = [shape for shape in crossed[before[0] :] if shape != ()]
-                crossing.append((copied, read[before[1] :]))
-                return result
+    def counted(update, step, batch):
+        with fake_gpu.waits() as found:
+            result = original(update, step, batch)
+        waiting.append(found)
+        return result
 
-            patch.setattr(loop.TrainStep, "__call__", counted)
-            trained(tmp_path / "m", DEVICE, recipe=recipe)
-    assert crossing == [([], [2])] * 5
+    def counted_read(training, **options):
+        with fake_gpu.waits() as found:
+            metrics = read(training, **options)
+        losses.append((len(metrics), sum("tolist" in wait for wait in found)))
+        return metrics
+
+    monkeypatch.setattr(train_step.TrainStep, "__call__", counted)
+    monkeypatch.setattr(loop.Loop, "_read", counted_read)
+    recipe = replace(RECIPE, evaluate_every=7, log_every=3, record_every=0, steps=5)
+    gpt = replace(GPT, dropout=0.1)
+    with fake_gpu.gpu():
+        trained(tmp_path / "m", DEVICE, recipe=replace(recipe, optimizer=optimizer), gpt=gpt)
+    assert waiting == [[]] * 5
+    assert losses == [(3, 1), (2, 2), (0, 0)]  # the last with the validation; none is left to save
+
+
+def test_metrics_of_updates_that_were_read_together_are_those_of_each(tmp_path):
+    recipe = replace(RECIPE, record_every=0)
+    with fake_gpu.gpu():
+        _, together = trained(tmp_path / "together", DEVICE, recipe=recipe)
+        _, single = trained(tmp_path / "single", DEVICE, recipe=replace(recipe, log_every=1))
+    names = ("step", "loss", "gradient_norm", "learning_rate", "tokens", "validation_loss")
+    pairs = zip(together, single, strict=True)
+    assert all(getattr(a, n) == getattr(b, n) for a, b in pairs for n in names)
+    (lines,) = (tmp_path / "together").rglob(METRICS)
+    assert len(read_metrics(lines)) == RECIPE.steps
+
+
+def test_a_loss_that_is_not_finite_is_named_when_it_is_read(tmp_path, monkeypatch):
+    original = train_step.TrainStep.__call__
+
+    def broken(update, step, batch):
+        return original(update, step, batch) * (math.nan if step == 1 else 1.0)
+
+    monkeypatch.setattr(train_step.TrainStep, "__call__", broken)
+    recipe = replace(RECIPE, evaluate_every=5, record_every=0)
+    with fake_gpu.gpu(), pytest.raises(DivergedError, match="the loss is nan at update 2,"):
+        trained(tmp_path / "m", DEVICE, recipe=recipe)
 
 
 def test_the_generator_of_the_device_trained_on_is_seeded(monkeypatch):
@@ -108,7 +148,7 @@ def test_the_generator_of_the_device_trained_on_is_seeded(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", standing)
     monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: seeded.append((*at, seed)))
     with torch.random.fork_rng(devices=[]):
-        loop._seed(7, torch.device("cuda:1"))
+        train_step._seed(7, torch.device("cuda:1"))
     assert seeded == [(torch.device("cuda:1"), 7)]
 
 
@@ -129,4 +169,49 @@ def test_it_generates_on_a_gpu_what_it_generates_on_a_cpu(sampling):
         model.to(DEVICE)
         result = generate(model, prompts, tokens=7, sampling=sampling)
         assert [each.tolist() for each in result] == [each.tolist() for each in expected]
-        assert len(crossed) <= len(prompts)  # the texts, at the end
+        assert len(crossed) == 1  # the tokens, at the end
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling(repetition_penalty=1.1)])
+def test_generation_on_the_device_waits_for_nothing(sampling):
+    model, _ = load()
+    prompts = torch.arange(24).reshape(3, 8)
+    with fake_gpu.gpu():
+        model.to(DEVICE)
+        there = prompts.to(DEVICE)
+        with fake_gpu.waits() as found:
+            result = generate(model, there, tokens=5, sampling=sampling)
+        assert found == []
+        assert result.device == DEVICE
+        with fake_gpu.waits() as found:  # of unequal lengths, from the CPU and back to it
+            generate(model, [[1], [2, 3]], tokens=5, sampling=sampling)
+        assert len(found) == 1
+
+
+def test_texts_are_read_token_by_token_only_where_they_are_shown_as_they_come():
+    model, tokenizer = load()
+    greedy = {"tokens": 20, "sampling": Sampling(temperature=0.0)}
+    expected = generate_texts(model, tokenizer, ["The cat", "A"], **greedy, stop=["."])
+    with fake_gpu.gpu():
+        model.to(DEVICE)
+        with fake_gpu.waits() as found:
+            texts = generate_texts(model, tokenizer, ["The cat", "A"], **greedy, stop=["."])
+        assert texts == expected
+        assert len(found) <= 2
+        with fake_gpu.waits() as found:
+            list(stream_texts(model, tokenizer, ["The cat", "A"], **greedy))
+        assert len(found) == 20
+
+
+def test_logits_that_are_not_finite_are_told_by_the_token_and_raise_once_that_is_read():
+    model, _ = load()
+    with torch.no_grad():
+        model.ln_f.weight[3] = torch.nan
+    with fake_gpu.gpu():
+        model.to(DEVICE)
+        there = torch.tensor([[1, 2]]).to(DEVICE)
+        for sampling in (Sampling(temperature=0.0), Sampling(top_k=3)):
+            result = generate(model, there, tokens=2, sampling=sampling)
+            assert result.tolist() == [[1, 2, -1, -1]]
+        with pytest.raises(ValueError, match="the model's logits are not finite"):
+            generate(model, [[1, 2]], tokens=2)

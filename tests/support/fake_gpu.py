@@ -1,17 +1,21 @@
 """A CUDA device with numbers, where there is none: they lie in main memory and are computed there.
 
 Tensors say that they are on ``cuda:0``. What mixes them with tensors of the CPU is refused as CUDA
-refuses it, and so is handing them to numpy; every crossing to the CPU is counted. So it shows what
-a program does with two devices. It says nothing of kernels, streams, memory or speed.
+refuses it, and so is handing them to numpy; every crossing to the CPU is counted, and so is all
+that would wait for the device: what torch's own sync debug mode warns of. So it shows what a
+program does with two devices. It says nothing of kernels, streams, memory or speed.
 """
 
 import contextlib
+import traceback
 
 import pytest
 import torch
+from torch.nn.utils import clip_grad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from regard import _contexts
 from regard.backends.gpu import hardware, triton
 
 DEVICE = torch.device("cuda:0")
@@ -24,6 +28,14 @@ _BY_INDEX = {
     _ATEN.index_put_.default,
     _ATEN._index_put_impl_.default,
 }
+
+
+_READING = {
+    *(_ATEN._local_scalar_dense.default, _ATEN.is_nonzero.default, _ATEN.equal.default),
+    *(_ATEN.nonzero.default, _ATEN.masked_select.default, _ATEN._unique2.default),
+    _ATEN.repeat_interleave.Tensor,
+}
+_WAITS = []
 
 
 class FakeGPUTensor(torch.Tensor):
@@ -59,6 +71,7 @@ class FakeGPUTensor(torch.Tensor):
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
 
     def tolist(self):
+        _wait("tolist")
         return self.held.tolist()
 
     def data_ptr(self):
@@ -73,6 +86,8 @@ def _computed(func, args, kwargs):
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     there = [tensor for tensor in tensors if isinstance(tensor, FakeGPUTensor)]
     here = [t for t in tensors if not isinstance(t, FakeGPUTensor) and t.ndim > 0]
+    if there and (func in _READING or _indexes_by_values(func, args)):
+        _wait(str(func))
     if func in _BY_INDEX and isinstance(args[0], FakeGPUTensor):
         here = []  # CUDA takes an index of the CPU
     if there and here and func not in _CROSSING:
@@ -98,6 +113,21 @@ def _computed(func, args, kwargs):
     return args[0] if func is _ATEN.copy_.default else tree_map(wrapped, result)
 
 
+def _indexes_by_values(func, args):
+    """Whether an index is a mask, whose count is read, or lies on the CPU, whence it is copied."""
+    if func not in _BY_INDEX:
+        return False
+    index = [each for each in args[1] if each is not None]
+    return any(each.dtype == torch.bool or not isinstance(each, FakeGPUTensor) for each in index)
+
+
+def _wait(name):
+    """Note what waits for the device, and the line of this project that asks for it."""
+    frames = traceback.extract_stack()
+    line = next((f for f in reversed(frames) if "/regard/" in f.filename), frames[-3])
+    _WAITS.append(f"{name} at {line.filename.rpartition('/regard/')[2]}:{line.lineno}")
+
+
 class _Operators(TorchDispatchMode):
     _mode_key = torch._C._TorchDispatchModeKey.FAKE  # by which torch does not look for a driver
 
@@ -112,15 +142,25 @@ def _mimic_moving(patch, crossed):
         if args and isinstance(args[0], torch.Tensor):
             device, dtype = args[0].device, args[0].dtype
         else:
-            device, dtype, *_ = torch._C._nn._parse_to(*args, **named)
+            device, dtype, asynchronous, _ = torch._C._nn._parse_to(*args, **named)
+            non_blocking = non_blocking or asynchronous
         device = tensor.device if device is None else device
         if device.type == tensor.device.type:
             same = dtype in (None, tensor.dtype) and not copy
             return tensor if same else _ATEN._to_copy.default(tensor, dtype=dtype)
+        if not non_blocking:
+            _wait("copy")
         if device.type == "cpu":
             crossed.append(tuple(tensor.shape))
         return _ATEN._to_copy.default(tensor, dtype=dtype, device=device)
 
+    def grouped(lists, *flags):
+        groups = own_groups(lists, *flags).items()
+        there = isinstance(lists[0][0], FakeGPUTensor)
+        return {(DEVICE if there else device, dtype): rest for (device, dtype), rest in groups}
+
+    own_groups = clip_grad._group_tensors_by_device_and_dtype  # which is told of main memory
+    patch.setattr(clip_grad, "_group_tensors_by_device_and_dtype", grouped)
     patch.setattr(torch.Tensor, "to", to)
     patch.setattr(torch.Tensor, "cpu", lambda tensor: to(tensor, "cpu"))
     patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
@@ -139,6 +179,17 @@ def _mimic_driver(patch):
 
 
 @contextlib.contextmanager
+def waits():
+    """Collect what waits for the device within the block, in words."""
+    _WAITS.clear()
+    found = []
+    try:
+        yield found
+    finally:
+        found += _WAITS
+
+
+@contextlib.contextmanager
 def gpu():
     """Have a ``cuda:0`` that computes on the CPU, in torch's own operations.
 
@@ -153,6 +204,8 @@ def gpu():
         # A module's parameter is to become the tensor, not to take over what it holds.
         patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
         patch.setattr(torch, "inference_mode", torch.no_grad)  # which takes no such tensors
+        own, modes = _contexts._len_torch_dispatch_stack, 1  # the mode below hides no numbers
+        patch.setattr(_contexts, "_len_torch_dispatch_stack", lambda: own() - modes)
         _mimic_driver(patch)
         _mimic_moving(patch, crossed)
         lifts = torch._C._only_lift_cpu_tensors()

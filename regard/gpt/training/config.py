@@ -97,6 +97,9 @@ class TrainConfig:
     probe: str = option(
         "", "that text; without it, the start of what is held out, twice over for induction heads"
     )
+    log_every: int = option(
+        10, "on a GPU, updates between two readings of the loss, for which it is waited for"
+    )
     seed: int = option(0, "fixes the split, the first weights, the batches and the dropout")
 
     def __post_init__(self) -> None:
@@ -107,7 +110,7 @@ class TrainConfig:
         require_choice(self, "compile", "auto", "on", "off")
         require_choice(self, "parallel", "ddp", "fsdp")
         require_flag(self, "document_mask")
-        for name in ("steps", "batch", "accumulate", "evaluate_every"):
+        for name in ("steps", "batch", "accumulate", "evaluate_every", "log_every"):
             require_count(self, name, least=1)
         if self.warmup is None:  # the default is resolved here, so that the recipe records it
             object.__setattr__(self, "warmup", min(100, self.steps // 10))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isfinite
 
 from regard.gpt.errors import DivergedError
 from regard.gpt.training.batches import Batch
@@ -24,6 +25,17 @@ def diverged(name: str, value: float, update: int, batch: Batch) -> DivergedErro
         step=update,
         starts=starts,
     )
+
+
+def require_finite(loss: float, norm: float, update: int, batch: Batch) -> None:
+    """Require that an update, counted from 1, has a finite loss and a finite gradient.
+
+    Raises:
+        DivergedError: it has not.
+    """
+    for name, value in (("loss", loss), ("norm of the gradient", norm)):
+        if not isfinite(value):
+            raise diverged(name, value, update, batch)
 
 
 @contextmanager

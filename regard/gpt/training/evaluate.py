@@ -49,9 +49,9 @@ def mean_loss(
     if end_of_windows < len(tokens) - 1:
         batches.append((tokens[end_of_windows:-1][None], tokens[end_of_windows + 1 :][None]))
 
-    def loss(ids: Tensor, targets: Tensor) -> float:
+    def loss(ids: Tensor, targets: Tensor) -> Tensor:
         logits = model(ids, mask=document_mask(ids, end))  # (B, T, V)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum").item()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
 
     rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
     rounds = [batches[start : start + size] for start in range(0, len(batches), size)]
@@ -59,7 +59,7 @@ def mean_loss(
         losses = [loss(*(own[rank:] or own)[0]) for own in rounds]
     if rank >= len(rounds[-1]):
         losses.pop()  # another rank's
-    total = sum(losses)
+    total = sum(torch.stack(losses).tolist()) if losses else 0.0  # one read
     if ranks is not None and size > 1:
         total = ranks.sum(torch.tensor(total, dtype=torch.float64, device=tokens.device)).item()
     return total / (len(tokens) - 1)

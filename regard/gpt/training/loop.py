@@ -7,43 +7,53 @@ then a validation and a checkpoint.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor
 
 from regard.gpt.checkpoint import load
 from regard.gpt.training._console import ProgressBar, print_line, validation_line
 from regard.gpt.training._optimizer_shards import read_optimizer, save_checkpoint
-from regard.gpt.training._permutation import mix
-from regard.gpt.training.batches import Batch, document_mask
+from regard.gpt.training.batches import Batch
 from regard.gpt.training.checkpoints import METRICS
-from regard.gpt.training.config import TrainConfig
-from regard.gpt.training.divergence import diverged, divergence_advice
+from regard.gpt.training.divergence import diverged, divergence_advice, require_finite
 from regard.gpt.training.evaluate import mean_loss
 from regard.gpt.training.history import heads_recorder
 from regard.gpt.training.metrics import Callback, Metrics, MetricsFile, Timer
 from regard.gpt.training.observers import Observers, UpdateObserver
 from regard.gpt.training.optimizer import (
-    Optimizers,
     make_optimizer,
     optimizer_state,
     restore_optimizer,
 )
-from regard.gpt.training.parallel import SingleProcess, parallelize
+from regard.gpt.training.parallel import parallelize
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainResult, bits_per_byte, training_record
 from regard.gpt.training.schedule import learning_rate
 from regard.gpt.training.setup import Setup
 from regard.gpt.training.signals import SIGNALS, StopSignal, Terminated, deferred_signals, interrupt
+from regard.gpt.training.train_step import TrainStep
 
 _VALIDATED = 65_536  # tokens; validating on all of a large text would take longer than training
+
+
+@dataclass(frozen=True)
+class Unread:
+    """An update, counted from 1, whose loss and gradient norm have not been read.
+
+    `tokens` are those trained on up to its end.
+    """
+
+    step: int
+    tokens: int
+    batch: Batch
+    outcome: Tensor
 
 
 class Loop:
@@ -104,6 +114,7 @@ class Loop:
             ranks, self.folder, corpus, self.model, config, self.state.step
         )
         self.metrics_file: MetricsFile | None = None  # rank 0's, while it trains
+        self.unread: list[Unread] = []  # updates whose loss is still on the GPU
         self.failure: Exception | None = None  # this rank's, until the others know of it
 
     def run(self, console: Console, callbacks: Sequence[Callback | UpdateObserver]) -> TrainResult:
@@ -119,14 +130,15 @@ class Loop:
                 while state.step < self.config.steps:
                     interrupt(self._synchronize(stop.received))
                     metrics = self._update(observers)
-                    bar.show(metrics)
-                    if metrics.validation_loss is not None:
-                        print_line(bar.console, validation_line(metrics))
+                    for each in metrics:
+                        bar.show(each)
+                        if each.validation_loss is not None:
+                            print_line(bar.console, validation_line(each))
                     with self._failing_later(stop):
                         observers.raise_error()
-                        for callback in callbacks:
-                            if callable(callback):
-                                callback(metrics)
+                        for each in metrics:
+                            for callback in filter(callable, callbacks):
+                                callback(each)
                 self._synchronize()
             except KeyboardInterrupt as error:
                 if state.step == 0 or stop.repeated:
@@ -147,46 +159,92 @@ class Loop:
             record=self.record(interrupted=ended_by is not None),
         )
 
-    def _update(self, observers: Observers) -> Metrics:
+    def _update(self, observers: Observers) -> list[Metrics]:
         """Make one update, and validate and write a checkpoint where they are due.
 
         Metrics are written before the checkpoint: a training run that is cut off in between resumes
         from the checkpoint before, and drops the lines that came after that.
+
+        Returns:
+            The metrics of the updates whose losses were read: of this one, or, on a GPU, of
+            `log_every` of them at once, so that the others wait for nothing.
         """
-        step, state, config = self.state.step, self.state, self.config
-        batch = self.batches.batch(step)
+        state, config = self.state, self.config
+        batch = self.batches.batch(state.step)
         with divergence_advice(self.folder, config):
-            with observers.update(step):
-                loss, norm = self.train_step(step, batch)
-            state.step += 1
-            state.tokens += batch.ids.numel()
-            speed = self.timer.measure(state.step, batch.ids.numel(), batch.ids.shape[1])
-            is_due = state.step % config.evaluate_every == 0 or state.step == config.steps
-            validation_loss = self._validate(loss, batch) if is_due else None
-        metrics = Metrics(
-            step=state.step,
-            steps=config.steps,
-            loss=loss,
-            gradient_norm=norm,
-            learning_rate=learning_rate(step, config),
-            tokens=state.tokens,
-            validation_loss=validation_loss,
-            bits_per_byte=bits_per_byte(validation_loss, self.setup.corpus),
-            checkpoint=self.folder.checkpoint(state.step) if is_due else None,
-            model=self.model,
-            **speed,
-        )
+            with observers.update(state.step):
+                outcome = self.train_step(state.step, batch)
+        state.step += 1
+        state.tokens += batch.ids.numel()
+        self.unread.append(Unread(state.step, state.tokens, batch, outcome))
+        is_due = state.step % config.evaluate_every == 0 or state.step == config.steps
+        is_read = is_due or not outcome.is_cuda or state.step % config.log_every == 0
+        metrics = self._read(validate=is_due) if is_read else []
         with self._failing_later(), self.folder.save_errors(f"the metrics of update {state.step}"):
             if self.record_heads is not None and state.step % config.record_every == 0:
                 self.record_heads(state.step, self.model)
-            if self.metrics_file is not None:
-                self.metrics_file(metrics)
-        state.seconds = self.timer.seconds
         if is_due:
             self._synchronize()
             self._save(interrupted=False)
-        self.timer.restart()
+        if is_read:
+            self.timer.restart()
         return metrics
+
+    def _read(self, *, validate: bool = False) -> list[Metrics]:
+        """Read the losses that are still on the device, and write the metrics of their updates.
+
+        Args:
+            validate: whether the last of these updates is validated, and gets a checkpoint.
+
+        Raises:
+            DivergedError: one of the losses is not finite.
+        """
+        unread, self.unread = self.unread, []
+        if not unread:
+            return []
+        numbers = torch.stack([update.outcome for update in unread]).tolist()  # one read
+        last, validation_loss = unread[-1], None
+        with divergence_advice(self.folder, self.config):
+            for update, (loss, norm) in zip(unread, numbers, strict=True):
+                require_finite(loss, norm, update.step, update.batch)
+            tokens = sum(update.batch.ids.numel() for update in unread)
+            speed = self.timer.measure(last.step, tokens, last.batch.ids.shape[1])
+            if validate:
+                validation_loss = self._validate(numbers[-1][0], last.batch)
+        validated = [None] * (len(unread) - 1) + [validation_loss]
+        metrics = [
+            self._metrics(update, *pair, loss_of_held_out, speed)
+            for update, pair, loss_of_held_out in zip(unread, numbers, validated, strict=True)
+        ]
+        with self._failing_later(), self.folder.save_errors(f"the metrics of update {last.step}"):
+            if self.metrics_file is not None:
+                for each in metrics:
+                    self.metrics_file(each)
+        self.state.seconds = self.timer.seconds
+        return metrics
+
+    def _metrics(
+        self,
+        update: Unread,
+        loss: float,
+        norm: float,
+        validation_loss: float | None,
+        speed: Mapping[str, Any],
+    ) -> Metrics:
+        due = validation_loss is not None
+        return Metrics(
+            step=update.step,
+            steps=self.config.steps,
+            loss=loss,
+            gradient_norm=norm,
+            learning_rate=learning_rate(update.step - 1, self.config),
+            tokens=update.tokens,
+            validation_loss=validation_loss,
+            bits_per_byte=bits_per_byte(validation_loss, self.setup.corpus),
+            checkpoint=self.folder.checkpoint(update.step) if due else None,
+            model=self.model,
+            **speed,
+        )
 
     def _validate(self, loss: float, batch: Batch) -> float:
         validation_loss = mean_loss(
@@ -199,6 +257,7 @@ class Loop:
         return validation_loss
 
     def _save(self, *, interrupted: bool) -> None:
+        self._read()  # of an interrupted training run, which may have diverged
         self.parallel.reshard()
         setup = self.setup
         save_checkpoint(
@@ -275,94 +334,3 @@ class Loop:
                 if self.failure is not None:
                     raise self.failure
         return next((number for number, came in zip(SIGNALS, stopped, strict=True) if came), None)
-
-
-@dataclass(kw_only=True)
-class TrainStep:
-    """One update: loss, gradient, step.
-
-    Attributes:
-        parallel: the model, and how ranks share it.
-        ranks: the ranks, which share the rows of a batch.
-        optimizer: of the model's parameters.
-        config: the recipe.
-        bfloat16: whether matrix products are computed in it.
-        end: the token that ends a document, where attention is to stay within one.
-        forward: the model's forward pass, compiled or as it is.
-    """
-
-    parallel: SingleProcess
-    ranks: Ranks
-    optimizer: Optimizers
-    config: TrainConfig
-    bfloat16: bool
-    end: int | None
-    forward: Callable[..., Tensor]
-    _parameters: list[torch.nn.Parameter] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._parameters = list(self.parallel.model.parameters())
-        self._device = self._parameters[0].device
-
-    def __call__(self, step: int, batch: Batch) -> tuple[float, float]:
-        """Make an update; each rank computes its part of the rows.
-
-        Args:
-            step: its number, from 0.
-            batch: all of its rows.
-
-        Returns:
-            The loss, in nats a token, and the gradient's norm before clipping, both of all rows.
-
-        Raises:
-            DivergedError: either is not finite; the model is unchanged.
-        """
-        # Dropout depends on seed, update and rank alone, so that a resumed training run draws the
-        # same.
-        rank = (self.ranks.rank,) if self.ranks.rank else ()  # rank 0 draws as one process does
-        _seed(mix(self.config.seed, step, *rank), self._device)
-        passes = batch.split(self.config.accumulate, rank=self.ranks.rank, ranks=self.ranks.size)
-        losses = []
-        for number, (ids, targets, weights) in enumerate(passes, 1):
-            with self.parallel.gradient_sync(enabled=number == len(passes)):
-                losses.append(self._backward(ids, targets, weights))
-        clipped = torch.nn.utils.clip_grad_norm_(self._parameters, self.config.clip)
-        norm = self.parallel.full_norm(clipped)
-        total = self.ranks.sum(sum(losses, losses[0].new_zeros(())))
-        loss, size = torch.stack([total, norm]).tolist()
-        for name, value in (("loss", loss), ("norm of the gradient", size)):
-            if not isfinite(value):
-                self.optimizer.zero_grad()
-                raise diverged(name, value, step + 1, batch)
-        rate = learning_rate(step, self.config)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["share"]
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss, size
-
-    def _backward(self, ids: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Add the gradient of a pass; its share of the loss."""
-        ids, targets, weights = (_to(part, self._device) for part in (ids, targets, weights))
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self.bfloat16):
-            logits = self.forward(ids, mask=document_mask(ids, self.end))  # (R, T, V)
-        losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
-        loss = (losses * weights.flatten()).sum()
-        (loss * self.ranks.size).backward()  # ranks exchange the mean of their gradients
-        return loss.detach()
-
-
-def _seed(seed: int, device: torch.device) -> None:
-    """Seed the generators of the CPU and of `device`, and no other device's."""
-    torch.default_generator.manual_seed(seed)
-    if device.type != "cpu":
-        accelerator = torch.get_device_module(device)
-        with accelerator.device(device):  # else the current device is seeded
-            accelerator.manual_seed(seed)
-
-
-def _to(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device; to a GPU from pinned memory, without waiting."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)

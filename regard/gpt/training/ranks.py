@@ -84,7 +84,9 @@ class Ranks:
         """Whether each flag is set on any rank."""
         if self.size == 1:
             return [*flags]
-        counts = self.sum(torch.tensor(flags, device=device).int())
+        # The CPU's exchange, where there is one, leaves the device alone.
+        place = "cpu" if "cpu" in dist.get_backend_config() else device
+        counts = self.sum(torch.tensor(flags, device=place).int())
         return [count > 0 for count in counts.tolist()]
 
     @contextmanager

@@ -1,0 +1,109 @@
+"""One update of a training run: loss, gradient, step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard._devices import upload
+from regard.gpt.errors import DivergedError
+from regard.gpt.training._permutation import mix
+from regard.gpt.training.batches import Batch, document_mask
+from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.divergence import require_finite
+from regard.gpt.training.optimizer import Optimizers
+from regard.gpt.training.parallel import SingleProcess
+from regard.gpt.training.ranks import Ranks
+from regard.gpt.training.schedule import learning_rate
+
+
+@dataclass(kw_only=True)
+class TrainStep:
+    """One update: loss, gradient, step.
+
+    Attributes:
+        parallel: the model, and how ranks share it.
+        ranks: the ranks, which share the rows of a batch.
+        optimizer: of the model's parameters.
+        config: the recipe.
+        bfloat16: whether matrix products are computed in it.
+        end: the token that ends a document, where attention is to stay within one.
+        forward: the model's forward pass, compiled or as it is.
+    """
+
+    parallel: SingleProcess
+    ranks: Ranks
+    optimizer: Optimizers
+    config: TrainConfig
+    bfloat16: bool
+    end: int | None
+    forward: Callable[..., Tensor]
+    _parameters: list[torch.nn.Parameter] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._parameters = list(self.parallel.model.parameters())
+        self._device = self._parameters[0].device
+
+    def __call__(self, step: int, batch: Batch) -> Tensor:
+        """Make an update; each rank computes its part of the rows.
+
+        Args:
+            step: its number, from 0.
+            batch: all of its rows.
+
+        Returns:
+            The loss, in nats a token, and the gradient's norm before clipping, both of all rows:
+            ``(2,)``, on the model's device. On CUDA neither is read.
+
+        Raises:
+            DivergedError: either is not finite, except on CUDA; the model is unchanged.
+        """
+        # Dropout depends on seed, update and rank alone, so that a resumed training run draws the
+        # same.
+        rank = (self.ranks.rank,) if self.ranks.rank else ()  # rank 0 draws as one process does
+        _seed(mix(self.config.seed, step, *rank), self._device)
+        passes = batch.split(self.config.accumulate, rank=self.ranks.rank, ranks=self.ranks.size)
+        losses = []
+        for number, (ids, targets, weights) in enumerate(passes, 1):
+            with self.parallel.gradient_sync(enabled=number == len(passes)):
+                losses.append(self._backward(ids, targets, weights))
+        clipped = torch.nn.utils.clip_grad_norm_(self._parameters, self.config.clip)
+        norm = self.parallel.full_norm(clipped)
+        total = self.ranks.sum(sum(losses, losses[0].new_zeros(())))
+        outcome = torch.stack([total, norm])  # (2,)
+        if not outcome.is_cuda:
+            try:
+                loss, size = outcome.tolist()
+                require_finite(loss, size, step + 1, batch)
+            except DivergedError:
+                self.optimizer.zero_grad()
+                raise
+        rate = learning_rate(step, self.config)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["share"]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return outcome
+
+    def _backward(self, ids: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Add the gradient of a pass; its share of the loss."""
+        ids, targets, weights = (upload(part, self._device) for part in (ids, targets, weights))
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self.bfloat16):
+            logits = self.forward(ids, mask=document_mask(ids, self.end))  # (R, T, V)
+        losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+        loss = (losses * weights.flatten()).sum()
+        (loss * self.ranks.size).backward()  # ranks exchange the mean of their gradients
+        return loss.detach()
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """Seed the generators of the CPU and of `device`, and no other device's."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        accelerator = torch.get_device_module(device)
+        with accelerator.device(device):  # else the current device is seeded
+            accelerator.manual_seed(seed)
