@@ -1,18 +1,27 @@
-"""Whether a GPU computes what is to be timed: every readout and backend against float64."""
+"""Whether a GPU computes what is to be timed: the tests, and all results against float64."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import regard
+from benchmarks.cases import name_of
+from benchmarks.gpu_peers import peers
+from benchmarks.gpu_result import Result
 from regard.backends import NAMES, choose
 from regard.pattern.readouts import Top
 from regard.problem import Scoring, check
 
+ROOT = Path(__file__).parents[1]
+TESTS = ("tests/core/test_cuda.py", "tests/gpt/test_cuda.py", "tests/triton")
 B, H, G, L, S = 2, 4, 2, 517, 643
 ROWS = slice(100, 103)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -31,17 +40,81 @@ READOUTS: dict[str, regard.Readout[Any, Any]] = {
 CONTEXT = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}
 
 
-def checks(device: str = "cuda") -> Iterator[tuple[str, float, float]]:
-    """Yield what was checked, the largest error, relative and absolute, and what it may be."""
+def checks(result: Result, device: torch.device, *, tiny: bool = False) -> None:
+    """Compare everything with float64, then run the tests of CUDA; each failure is told at once."""
+    result.table("Comparisons with float64", "what", "comparisons", "largest error ÷ allowed")
+    dtypes, dims = ((torch.float32,), (16,)) if tiny else (DTYPES, (64, 128))
+    for dtype in dtypes:
+        for dim in dims:
+            if result.has_time(f"{name_of(dtype)}, {dim} wide"):
+                _compare(result, f"{name_of(dtype)}, {dim} wide", dtype, dim, str(device))
+    if result.has_time("other ways to what is received"):
+        _compare_peers(result, str(device))
+    for file in TESTS[:1] if tiny else TESTS:
+        if result.has_time(file):
+            _pytest(result, file)
+
+
+def _compare(result: Result, label: str, dtype: torch.dtype, dim: int, device: str) -> None:
+    """Compare readouts and backends for every mask and option."""
+    number, largest = 0, 0.0
     torch.manual_seed(torch.seed())  # fresh numbers every time
-    for dtype in DTYPES:
-        for dim in (64, 128):
-            query = torch.randn(B, H, L, dim, device=device).to(dtype)
-            key, value = torch.randn(2, B, G, S, dim, device=device).to(dtype).unbind()
-            for name, options in _options(device).items():
-                label = f"{str(dtype).removeprefix('torch.')}, {dim} wide, {name}"
-                yield label, *_of_readouts(query, key, options)
-                yield from _of_backends(label, query, key, value, options)
+    query = torch.randn(B, H, L, dim, device=device).to(dtype)
+    key, value = torch.randn(2, B, G, S, dim, device=device).to(dtype).unbind()
+    for name, options in _options(device).items():
+        with result.attempt(f"{label}, {name}"):
+            for what, error, allowed in comparisons(query, key, value, options):
+                number, largest = number + 1, max(largest, error / allowed)
+                if not error <= allowed:
+                    by = f"off by {error:.2g}, and {allowed:.2g} is rounding"
+                    result.failed(f"{label}, {name}, {what}: {by}")
+    result.row(label, number, largest)
+
+
+def _compare_peers(result: Result, device: str) -> None:
+    """Compare the column sums of other ways with ours, in float32."""
+    query = torch.randn(1, 4, 160, 32, device=device)
+    key = torch.randn(1, 2, 160, 32, device=device)
+    pattern = regard.Pattern(query.double(), key.double(), mask=regard.causal())
+    exact = pattern.received()
+    for name, way in peers(query, key, pattern.logsumexp.float()).items():
+        if "backward" in name and device == "cpu":
+            result.left_out(name, "FlexAttention has no backward pass on a CPU")
+            continue
+        with result.attempt(f"received by {name}"):
+            error, allowed = _error(way(), exact), 3e-2  # TF32, which a peer may take
+            result.row(f"received by {name}", 1, error / allowed)
+            if not error <= allowed:
+                result.failed(f"received by {name}: off by {error:.2g}")
+
+
+def _pytest(result: Result, file: str) -> None:
+    """Run tests; the name of each that fails is printed when it does."""
+    if find_spec("pytest") is None or find_spec("hypothesis") is None:
+        result.left_out(file, "pytest or hypothesis is not installed")
+        return
+    command = [sys.executable, "-m", "pytest", file, "-v", "-p", "no:cacheprovider", "--tb=short"]
+    lines: list[str] = []
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None, "it is a pipe"
+        for line in run.stdout:
+            lines.append(line.rstrip())
+            if " FAILED" in line or " ERROR" in line or line.startswith("E  "):
+                print(lines[-1], file=sys.stderr, flush=True)
+            if result.is_over:
+                run.kill()
+                lines.append("ended, since the time of this part is over")
+    if run.returncode:
+        result.failed(f"{file}: {lines[-1] if lines else 'no output'}")
+    result.row(f"{file}: {lines[-1].strip('= ') if lines else ''}", None, None)
+
+
+def comparisons(
+    query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+) -> Iterator[tuple[str, float, float]]:
+    """Yield what was compared, the largest error, relative and absolute, and what it may be."""
+    yield "readouts", *_of_readouts(query, key, options)
+    yield from _of_backends(query, key, value, options)
 
 
 def _options(device: str) -> dict[str, dict[str, Any]]:
@@ -79,7 +152,7 @@ def _everything(pattern: regard.Pattern) -> list[Tensor]:
 
 
 def _of_backends(
-    label: str, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+    query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
 ) -> Iterator[tuple[str, float, float]]:
     exact = regard.attention(query.double(), key.double(), value.double(), **options)
     problem = check(query, key, value, Scoring(**options))
@@ -92,9 +165,9 @@ def _of_backends(
             query, key, value, **options, backend=backend
         )
         allowed = CONTEXT[query.dtype]
-        yield f"{label}, {backend}", _error(actual, exact), allowed
+        yield backend, _error(actual, exact), allowed
         expected = regard.Pattern(query.double(), key.double(), **options).logsumexp
-        yield f"{label}, {backend}'s log-sum-exp", _error(pattern.logsumexp, expected), 2e-5
+        yield f"{backend}'s log-sum-exp", _error(pattern.logsumexp, expected), 2e-5
 
 
 def _error(actual: Tensor, exact: Tensor) -> float:

@@ -8,8 +8,7 @@ that moves query, key and result.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +16,7 @@ import triton
 import triton.language as tl
 
 from benchmarks.cases import Case
+from benchmarks.gpu_clock import seconds
 
 _ELEMENTS, _STEPS = 4096, 4096
 _PROGRAMS = 132 * 16  # of four warps: enough to fill the GPU in whole rounds
@@ -74,24 +74,6 @@ def measured() -> Ceilings:
         operations=steps / seconds(lambda: _work(numbers, exponential=False)),
         bytes=2 * source.nbytes / seconds(lambda: target.copy_(source)),
     )
-
-
-def seconds(task: Callable[[], object], at_most: float = 0.5) -> float:
-    """Time one call: the median by CUDA events, of as many as fit into some seconds, at least 3."""
-    for _ in range(2):  # compiles, and warms up
-        task()
-    once = one(task)
-    return statistics.median(one(task) for _ in range(max(3, min(30, int(at_most / once)))))
-
-
-def one(task: Callable[[], object]) -> float:
-    """Time one call by CUDA events."""
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    task()
-    stop.record()
-    stop.synchronize()
-    return start.elapsed_time(stop) / 1e3
 
 
 def _work(numbers: torch.Tensor, *, exponential: bool) -> None:

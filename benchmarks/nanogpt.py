@@ -91,8 +91,8 @@ class Update:
             fused=True if self.device.type == "cuda" else None,
         )
 
-    def __call__(self, ids: Tensor, targets: Tensor) -> float:
-        """Train on a batch; the loss, in nats a token."""
+    def __call__(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Train on a batch; the loss, in nats a token, on the model's device."""
         if self.device.type == "cuda":
             ids, targets = (
                 part.pin_memory().to(self.device, non_blocking=True) for part in (ids, targets)
@@ -105,4 +105,4 @@ class Update:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss.item()
+        return loss.detach()

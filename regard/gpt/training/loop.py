@@ -213,8 +213,10 @@ class Loop:
                 validation_loss = self._validate(numbers[-1][0], last.batch)
         validated = [None] * (len(unread) - 1) + [validation_loss]
         metrics = [
-            self._metrics(update, *pair, loss_of_held_out, speed)
-            for update, pair, loss_of_held_out in zip(unread, numbers, validated, strict=True)
+            self._metrics(update, loss, norm, loss_of_held_out, speed)
+            for update, (loss, norm), loss_of_held_out in zip(
+                unread, numbers, validated, strict=True
+            )
         ]
         with self._failing_later(), self.folder.save_errors(f"the metrics of update {last.step}"):
             if self.metrics_file is not None:
