@@ -171,9 +171,8 @@ class Loop:
         """
         state, config = self.state, self.config
         batch = self.batches.batch(state.step)
-        with divergence_advice(self.folder, config):
-            with observers.update(state.step):
-                outcome = self.train_step(state.step, batch)
+        with divergence_advice(self.folder, config), observers.update(state.step):
+            outcome = self.train_step(state.step, batch)
         state.step += 1
         state.tokens += batch.ids.numel()
         self.unread.append(Unread(state.step, state.tokens, batch, outcome))
