@@ -46,7 +46,7 @@ function render({ model, el }) {
 
   const ask = (/** @type {number} */ id, /** @type {object} */ request) => {
     open.add(id);
-    model.send({ page: name, id, ...request });
+    model.send({ ...request, page: name, id });
   };
   const callOff = (/** @type {number} */ id) => {
     if (open.delete(id)) model.send({ page: name, id, cancel: true });
