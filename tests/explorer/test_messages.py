@@ -50,7 +50,10 @@ def send(talk):
             tell({**message, "headers": headers, "body": text})
             parts = []
             while not parts or parts[-1][0]["more"]:
-                parts.append(answer())
+                part = answer()
+                if "pending" in part[0]:  # on a busy machine
+                    continue
+                parts.append(part)
                 assert (parts[-1][0]["page"], parts[-1][0]["id"]) == ("p", 5)
             assert all(set(head) == {"page", "id", "more"} for head, _ in parts[1:])
             first = parts[0][0]

@@ -24,7 +24,7 @@ window.addEventListener("message", ({ source, data }) => {
 const exchange = async () => {
   for (const answer of await window.kernel(sent.splice(0)))
     output.contentWindow.postMessage(answer, "*");
-  setTimeout(exchange, 4);
+  setTimeout(exchange, 20);
 };
 </script>"""
 OUTPUT = """<!doctype html><body style="background:{paper}"><div id="cell"></div>
@@ -51,6 +51,24 @@ const {{ default: widget }} = await import(URL.createObjectURL(blob));
 window.render = () => widget.render({{ model, el: document.getElementById("cell") }});
 window.takeAway = window.render();
 </script>"""
+
+
+# Another frame of the notebook's page greets the widget too; how many ports it gets.
+STRANGER = """(cell) => new Promise((count) => {
+  const frame = document.createElement("iframe");
+  window.addEventListener("message", ({ source, data }) => {
+    if (source !== frame.contentWindow) return;
+    if (data === "regard") source.postMessage("after the widget", "*");
+    else count(data);
+  });
+  frame.sandbox = "allow-scripts";
+  frame.hidden = true;
+  frame.srcdoc = `<script>
+    addEventListener("message", ({ ports }) => parent.postMessage(ports.length, "*"));
+    parent.postMessage("regard", "*");
+  <${"/"}script>`;
+  cell.append(frame);
+})"""
 
 
 class Kernel:
@@ -95,7 +113,7 @@ def show(pages, settled, comms):
             html = OUTPUT.format(paper=paper, module=module)
             page.locator("#output").evaluate("(frame, html) => { frame.srcdoc = html; }", html)
             output = page.frame_locator("#output")
-            frame = output.frame_locator("iframe")
+            frame = output.frame_locator("iframe[title='regard explore']")
             frame.locator("#tokens .token").first.wait_for()
             frame.locator("#view", has_text="Panel").click()
             settled(frame)
@@ -128,9 +146,10 @@ def test_the_kernel_answers_and_python_reads_what_is_chosen(show, settled, model
     layer, head = (shown.widget.selection[part] for part in ("layer", "head"))
     strongest = float(run.row(layer, head, 5, Event()).max())
     assert written(strongest) in frame.locator("#cross").inner_text()
+    assert shown.output.locator("#cell").evaluate(STRANGER) == 0
     # Moved within its page, a frame loads anew, and shows what it showed.
     shown.output.locator("#cell").evaluate(
-        "(cell) => cell.firstChild.append(cell.querySelector('iframe'))"
+        "(cell) => cell.firstChild.append(cell.querySelector('iframe[title]'))"
     )
     frame.locator("#tokens .query[data-at='5']").wait_for()
     settled(frame)
