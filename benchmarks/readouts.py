@@ -35,6 +35,13 @@ TOGETHER: dict[str, tuple[Readout[Any, Any], ...]] = {
     "entropy": (ENTROPY,),
     "top 8": (TOP,),
     "image 512 × 512": (IMAGE,),
+    "received, maximum": (regard.Received("max"),),
+    "received, mean": (regard.Received("mean"),),
+    "received of the last 64, grouped": (regard.Received(queries=slice(-64, None), grouped=True),),
+    "max score": (regard.MaxScore(),),
+    "lag 1": (regard.Lag(1),),
+    "blocks 64 × 64, maximum": (regard.Blocks(64, 64, "max"),),
+    "blocks 60 × 60, mean": (regard.Blocks(60, 60),),
     "received, image": (RECEIVED, IMAGE),
     "received, image, entropy, top 8": (RECEIVED, IMAGE, ENTROPY, TOP),
     "all eight kinds": ALL,
@@ -72,6 +79,14 @@ def _rows(report: Report, length: int) -> None:
         "our forward": lambda: regard.attention(query, key, value, mask=regard.causal()),
     }
     tasks |= {name: partial(pattern.read, *readouts) for name, readouts in TOGETHER.items()}
+    tasks["32 spans"] = partial(pattern.spans, torch.arange(length) * 32 // length)
+    _, coarse = regard.attention_with_pattern(
+        query, (key * 8).round() / 8, value, mask=regard.causal()
+    )
+    for kind in ("kl", "js", "tv"):
+        tasks[f"divergence, {kind}"] = partial(pattern.divergence, coarse, kind)
+    if length <= STORABLE:
+        tasks["entropy of the mean"] = lambda: pattern.mean().entropy()
     if length <= STORABLE:
         tasks["eager, weights stored, those four"] = lambda: _eager(query, key, value)
     with torch.no_grad():

@@ -21,7 +21,65 @@ from regard.pattern.singular_values import singular_values
 from regard.problem import Problem
 
 
-class LinearOperator(Readable):
+class Factor(Readable):
+    """A matrix ``(..., L, S)`` that is known by its products, of which torch's ``@`` makes use."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> torch.Size:
+        """``(..., L, S)``."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Dtype that weights come in."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where results come to lie."""
+
+    @abstractmethod
+    def __matmul__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Average x with the weights of each row."""
+
+    @abstractmethod
+    def __rmatmul__(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Sum the rows with the coefficients y."""
+
+    def singular_values(self, k: int) -> Float[Tensor, "*b k"]:
+        """Find the k largest singular values of each head's weights, largest first: ``(B, H, k)``.
+
+        By products with the pattern and its transpose alone, in a block Krylov space that grows
+        until each value is known to 1e-5 of the largest (1e-11 in float64): Musco and Musco 2015,
+        arXiv:1504.05477, algorithm 2, with residuals for the next block. Memory is
+        O((L + S)·(k + 8)·rounds).
+
+        Raises:
+            ValueError: if k is below 1. Above min(L, S), all are given.
+
+        Example:
+            >>> import regard, torch
+            >>> x = torch.zeros(5, 1)
+            >>> regard.Pattern(x, x).singular_values(2).round(decimals=3)  # all 1/5
+            tensor([1., 0.])
+        """
+        return singular_values(
+            lambda x: self @ x, lambda y: y @ self, self.shape, k, self.dtype, self.device
+        )
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Let ``tensor @ pattern`` come here; no other torch function takes a pattern."""
+        if function in (torch.Tensor.__matmul__, torch.Tensor.matmul, torch.matmul):
+            left, right = args
+            return left @ right if isinstance(left, cls) else right.__rmatmul__(left)
+        return NotImplemented
+
+
+class LinearOperator(Factor):
     """The weights of an attention, ``(B, H, L, S)``, that multiply from either side."""
 
     @property
@@ -106,37 +164,6 @@ class LinearOperator(Readable):
         batch, heads = self.problem.heads
         collected = self._tensor(Collected(spread.reshape(batch * heads, *rows.shape[-2:])))
         return collected[..., 0, :] if y.ndim == 1 else collected
-
-    def singular_values(self, k: int) -> Float[Tensor, "*b k"]:
-        """Find the k largest singular values of each head's weights, largest first: ``(B, H, k)``.
-
-        By products with the pattern and its transpose alone, in a block Krylov space that grows
-        until each value is known to 1e-5 of the largest (1e-11 in float64): Musco and Musco 2015,
-        arXiv:1504.05477, algorithm 2, with residuals for the next block. Memory is
-        O((L + S)·(k + 8)·rounds).
-
-        Raises:
-            ValueError: if k is below 1. Above min(L, S), all are given.
-
-        Example:
-            >>> import regard, torch
-            >>> x = torch.zeros(5, 1)
-            >>> regard.Pattern(x, x).singular_values(2).round(decimals=3)  # all 1/5
-            tensor([1., 0.])
-        """
-        return singular_values(
-            lambda x: self @ x, lambda y: y @ self, self.shape, k, self.dtype, self.device
-        )
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Let ``tensor @ pattern`` come here; no other torch function takes a pattern."""
-        if function in (torch.Tensor.__matmul__, torch.Tensor.matmul, torch.matmul):
-            left, right = args
-            return left @ right if isinstance(left, cls) else right.__rmatmul__(left)
-        return NotImplemented
 
 
 def _check_operand(pattern: LinearOperator, x: Tensor, matrix: Tensor, axis: int) -> None:

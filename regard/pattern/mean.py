@@ -13,9 +13,8 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard.errors import Error
-from regard.pattern._operator import LinearOperator
+from regard.pattern._operator import Factor, LinearOperator
 from regard.pattern.index import Index
-from regard.pattern.readable import Readable
 from regard.pattern.readout import Readout, Sizes, check_readout
 from regard.pattern.stream import HIDDEN, LOWEST, WeightBlock
 
@@ -25,7 +24,7 @@ _BLOCK = 2**20  # weights of a head that are held at a time
 _LIMIT = 2**30  # bytes that `dense` may take, by default
 
 
-class MeanPattern(Readable):
+class MeanPattern(Factor):
     """The mean of patterns of one shape, ``(..., L, S)``, none of them stored.
 
     Made by `Pattern.mean`, of the heads of a layer; or of patterns of several layers. A readout
@@ -92,6 +91,10 @@ class MeanPattern(Readable):
     def __matmul__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Average x with the weights of each row, as `Pattern` does."""
         return self._mean(lambda pattern: pattern @ x)
+
+    def __rmatmul__(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Sum the rows of the mean with the coefficients y, as `Pattern` does."""
+        return self._mean(lambda pattern: y @ pattern)
 
     def dense(self, *, limit: int | None = _LIMIT) -> Float[Tensor, "*b L S"]:
         """Write all weights down, unless they take more bytes than the limit."""

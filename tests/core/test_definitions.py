@@ -112,6 +112,9 @@ def test_a_mean_over_heads_is_a_pattern_with_every_readout():
     torch.testing.assert_close(mean[1, 3:5], weights[1, 3:5])
     torch.testing.assert_close(mean[1].dense(), weights[1])
     torch.testing.assert_close(mean @ torch.arange(17.0), weights @ torch.arange(17.0).double())
+    rows = normal(3, 13, seed=2).double()
+    torch.testing.assert_close(rows @ mean, rows @ weights)
+    torch.testing.assert_close(mean.singular_values(2), torch.linalg.svdvals(weights)[..., :2])
     torch.testing.assert_close(mean.image(3, 4, keys=(2, 13)), one.image(3, 4, keys=(2, 13)))
     with pytest.raises(regard.Error, match="has no scores of its own"):
         mean.read(MaxScore())
