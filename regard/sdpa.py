@@ -30,9 +30,9 @@ def scaled_dot_product_attention(
     The arguments mean what they mean there, which differs from `attention` in two points:
     ``is_causal`` lines queries and keys up at the top left (query 0 sees key 0 alone, whatever L
     and S are), and leading dimensions broadcast, heads included. As in `attention`, a NaN comes out
-    where it is visible and nowhere else; torch's kernels lose some and spread others. Under
-    autocast, query, key and value are converted as for torch's call, while `attention` computes in
-    the dtype of its arguments.
+    where it is visible and, but for CUDA, nowhere else; torch's kernels lose some and spread
+    others. Under autocast, query, key and value are converted as for torch's call, while
+    `attention` computes in the dtype of its arguments.
 
     Args:
         query: ``(..., H, L, D)``.

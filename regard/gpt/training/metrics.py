@@ -92,7 +92,11 @@ class Metrics:
 
 
 class Callback(Protocol):
-    """What `train` calls after every update: a function of the metrics."""
+    """What `train` calls for every update: a function of the metrics.
+
+    On a GPU it is called once in `TrainConfig.log_every` updates, for each of them in order; the
+    model is then that of the last.
+    """
 
     def __call__(self, metrics: Metrics, /) -> object:
         """Read the metrics; `metrics.model` may be run, too."""
