@@ -16,6 +16,7 @@ from benchmarks.growth import growth
 from benchmarks.isolated import isolated
 from benchmarks.live import live
 from benchmarks.machine import describe
+from benchmarks.monitor import monitor
 from benchmarks.overhead import overhead
 from benchmarks.readouts import readouts
 from benchmarks.recording import recording
@@ -43,6 +44,7 @@ def main() -> None:
         exploring,
         live,
         gpt_training,
+        monitor,
         gpt_generation,
     ):
         measure(report)

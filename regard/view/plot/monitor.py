@@ -24,18 +24,19 @@ __all__ = ["plot_monitor"]
 
 _LEFT, _TOP, _RIGHT, _BOTTOM = 0.85, 0.6, 0.95, 0.5
 _WIDTH = 5.4
-_ROW, _HIGHEST = 0.2, 7.0  # of a head, of all heads
-_SCALE = 0.8  # least height of the colours
+_ROW, _TALLEST, _HIGHEST = 0.2, 0.4, 7.0  # of many heads, of few, of all
+_SCALE = 1.4  # least height of the colours
 _LABELLED = 40  # most heads whose numbers are written
 _TICKS = 7
-_WIDE_RANGE = 30.0  # from such a ratio on, colours go by powers of ten
+_WIDE_RANGE = 30.0  # from such numbers and ratios on, colours go by powers of ten
+_FAINTEST = 0.1  # where these begin; a smaller number, or one below 0, is as faint
 
 
 def plot_monitor(monitor: Monitor, quantity: str) -> Figure:
     """Draw a quantity; `Monitor.plot` documents it."""
     values = monitor.values(quantity).T.numpy()  # (N, U)
     rows = len(values)
-    height = min(_HIGHEST, rows * _ROW)
+    height = min(_HIGHEST, max(rows * _ROW, min(rows * _TALLEST, _SCALE)))
     with on_paper():
         figure = Plot.sized(_LEFT + _WIDTH + _RIGHT, _TOP + max(height, _SCALE) + _BOTTOM)
         axes = figure.place(_LEFT, _TOP, _WIDTH, height)
@@ -67,8 +68,9 @@ def _range(values: NDArray[np.float64]) -> tuple[float, float, bool]:
     """Where colours begin and end, and whether they go by powers of ten in between."""
     finite = values[np.isfinite(values)]
     least, most = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    if least > 0 and most > _WIDE_RANGE * least:
-        return least, most, True
+    start = max(float(finite[finite > 0].min(initial=most)), _FAINTEST)
+    if most > _WIDE_RANGE * start and most > _WIDE_RANGE:
+        return start, most, True
     least = min(least, 0.0)
     return least, most if most > least else 1.0, False
 
