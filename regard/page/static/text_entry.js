@@ -42,12 +42,16 @@ class TextEntry {
     this.button = /** @type {HTMLButtonElement} */ (of("entry-run"));
     this.cancel = of("entry-cancel");
     const file = /** @type {HTMLInputElement} */ (of("file"));
+    /** The text that was there before one was typed. @type {string|null|undefined} */
+    this.before = null;
     this.edit.onclick = () => {
+      this.before = runOf(this.side)?.text;
       this.open(true);
       this.field.focus();
       this.field.select();
     };
     this.cancel.onclick = () => {
+      if (get().about?.live && this.before && this.before !== runOf(this.side)?.text) openText(this.before, this.side);
       this.open(false);
       this.edit.focus();
     };

@@ -126,6 +126,8 @@ def test_what_is_typed_is_followed_key_by_key(page, settled, server):
     assert expected(page)[:3] == likeliest(server.read(OTHER))
     assert page.locator("#entry").is_visible()
     page.locator("#entry-cancel").click()
+    settled(page)
+    assert read(page) == TEXT
 
 
 def test_a_head_switched_off_undone_and_compared(page, settled, server):

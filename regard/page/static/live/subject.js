@@ -50,9 +50,10 @@ export class Subject {
   /** Runs the model over a text. @returns {Generator<void, LiveRun>} */
   *read(/** @type {string} */ text) {
     if (!text) throw new ServerError("The text is empty; give at least one character.");
-    if (text.length > CHARACTERS)
+    const { length } = Array.from(text);
+    if (length > CHARACTERS)
       throw new ServerError(
-        `The text has ${text.length.toLocaleString("en")} characters; at most ${CHARACTERS.toLocaleString("en")} are taken at a time.`,
+        `The text has ${length.toLocaleString("en")} characters; at most ${CHARACTERS.toLocaleString("en")} are taken at a time.`,
       );
     const ids = this.tokenizer.encode(text);
     const { context } = this.model.config;
