@@ -39,12 +39,12 @@ def build(folder: Path, gallery: Path | None = None) -> None:
         ValueError: for a link to nothing, and for Markdown that can't be rendered.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    site = _Site(folder, sections(), read_exhibits(gallery) if gallery else [])
-    site.write_pages()
-    site.write_static()
     if gallery:
         parts_of_making = shutil.ignore_patterns("run", "exhibit.json")
         shutil.copytree(gallery, folder / "gallery", ignore=parts_of_making, dirs_exist_ok=True)
+    site = _Site(folder, sections(), read_exhibits(gallery) if gallery else [])
+    site.write_pages()
+    site.write_static()
 
 
 class _Site:
@@ -114,7 +114,9 @@ class _Site:
             self._write("gallery.html", page, html=rendered.html, headings=[], exhibit=one)
         if self._exhibits:
             seconds = sum(one.seconds for one in self._exhibits)
-            text = f"Made by the library in {seconds:.0f} s on the machine that built this site."
+            files = (path for path in (self._folder / "gallery").rglob("*") if path.is_file())
+            size = sum(path.stat().st_size for path in files) / 1e6
+            text = f"Made by the library in {seconds:.0f} s, {size:.1f} MB."
             self._write(
                 "gallery.html",
                 _GALLERY,

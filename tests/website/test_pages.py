@@ -162,3 +162,19 @@ def test_a_map_is_flown_over_by_key_and_training_is_played(show, site):
 
 def images(field):
     return field.locator("img").evaluate_all("(all) => all.map((one) => one.src)")
+
+
+def test_firefox_goes_the_main_path(firefox, site):
+    firefox.goto(f"{site.as_uri()}/index.html")
+    firefox.click(".doors a")
+    firefox.wait_for("location.pathname.endsWith('/learn.html')")
+    firefox.goto(f"{site.as_uri()}/02-weights-from-the-data.html")
+    changed = "document.querySelectorAll('[data-name=context] td.changed').length"
+    assert firefox.evaluate(changed) == 0
+    firefox.fill('[aria-label="x of day, 1"]', "2")
+    firefox.wait_for(f"{changed} === 18")
+    firefox.click("#search-open")
+    firefox.fill("#query", "empty row dropout")
+    firefox.wait_for("document.querySelector('#results a')?.textContent.includes('6 · Dropout')")
+    firefox.goto(f"{site.as_uri()}/04-why-divide-by-the-root-of-d.html")
+    assert firefox.evaluate("document.querySelector('math').getBoundingClientRect().height > 20")

@@ -38,7 +38,7 @@ def long_map(folder: Path) -> Exhibit:
             "tokens; what lies beyond is the waves of its rotary positions. Each pixel is the "
             f"exact mean of its weights, as `Pattern.image` gives it, in {count} tiles: 8 tokens "
             "a pixel everywhere, one a pixel in the lower right corner. Full colour is a weight "
-            f"of {10**HIGHEST:g} or more, none is {10.0 ** (HIGHEST - DECADES):g} or less."
+            f"of {10**HIGHEST:g} or more, none is {10.0 ** (HIGHEST - DECADES):.6f} or less."
         ),
         viewer="pyramid.js",
         data={

@@ -13,6 +13,8 @@ __all__ = ["DECADES", "HIGHEST", "ink", "write_picture"]
 HIGHEST, DECADES = -1, 5
 """The logarithmic scale: full ink from 0.1 on, none five decades below."""
 
+_SHADES = 32
+
 
 def ink(weights: Tensor) -> Tensor:
     """Where weights lie on the logarithmic scale, 0 … 1."""
@@ -20,13 +22,13 @@ def ink(weights: Tensor) -> Tensor:
 
 
 def write_picture(path: Path, opacity: Tensor) -> None:
-    """Write a picture as PNG: one colour, which the page's style replaces, with 256 opacities.
+    """Write a picture as PNG: the accent of the page's light colours in `_SHADES` opacities.
 
     Args:
         path: the file.
         opacity: (rows, columns), 0 … 1.
     """
-    levels = (opacity * 255).round().numpy().astype(np.uint8)
-    image = Image.frombytes("P", levels.shape[::-1], levels.tobytes())
-    image.putpalette([179, 67, 30] * 256)
-    image.save(path, transparency=bytes(range(256)), optimize=True)
+    shades = (opacity * (_SHADES - 1)).round().numpy().astype(np.uint8)
+    image = Image.frombytes("P", shades.shape[::-1], shades.tobytes())
+    image.putpalette([179, 67, 30] * _SHADES)
+    image.save(path, transparency=bytes(255 * shade // (_SHADES - 1) for shade in range(_SHADES)))

@@ -100,7 +100,11 @@
     draw();
   }
 
-  const middle = () => [field.clientWidth / 2, field.clientHeight / 2];
+  /** The middle of the square that shows the whole map at first. */
+  const middle = () => {
+    const half = Math.min(field.clientWidth, field.clientHeight) / 2;
+    return [half, half];
+  };
   const zoomAtMiddle = (/** @type {number} */ by) => zoom(by, middle()[0], middle()[1]);
   /** @type {[string, () => void][]} */
   const ACTIONS = [
