@@ -47,7 +47,7 @@ def test_another_recipe_is_refused_with_field_and_values(cut, change, message):
 
 
 def test_fields_that_change_no_result_may_change(whole, cut):
-    resume(cut, config=replace(RECIPE, evaluate_every=1, keep_every=3))
+    resume(cut, config=replace(RECIPE, evaluate_every=1, keep_every=3, log_every=4))
     assert [line["loss"] for line in losses(cut)] == [line["loss"] for line in losses(whole)]
     kept = sorted(path.name for path in (cut / "run" / "checkpoints").iterdir())
     assert kept == ["00000006", "00000009"]

@@ -27,7 +27,7 @@ from regard.gpt.training.result import TrainState
 from regard.gpt.training.schedule import context_length, is_focused, learning_rate
 from regard.gpt.training.setup import Setup, TrainingArguments, equal_facts, make_batches
 
-_FREE = {"evaluate_every", "keep_every", "parallel"}
+_FREE = {"evaluate_every", "keep_every", "log_every", "parallel"}
 """Fields that change nothing of what is computed, but for rounding."""
 
 
@@ -153,9 +153,9 @@ def _require_same_recipe(
 ) -> TrainConfig:
     """Hold a resumed training run to its recipe; the recipe it resumes with.
 
-    `evaluate_every`, `keep_every` and `parallel` may change; so may `steps`, as long as the updates
-    that were made would have been the same: with the schedule ``wsd``, before the learning rate
-    falls and after the ramp has ended, and without a focus.
+    `evaluate_every`, `keep_every`, `log_every` and `parallel` may change; so may `steps`, as long
+    as the updates that were made would have been the same: with the schedule ``wsd``, before the
+    learning rate falls and after the ramp has ended, and without a focus.
 
     Args:
         step: updates made.
