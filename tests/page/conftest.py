@@ -23,7 +23,8 @@ const result = await (async () => {
 """
 _END = """
 })();
-console.log(JSON.stringify(result, (_, value) => (ArrayBuffer.isView(value) ? [...value] : value)));
+const text = JSON.stringify(result, (_, value) => (ArrayBuffer.isView(value) ? [...value] : value));
+process.stdout.write(text, () => process.exit(0)); // though a channel of messages may be open
 """
 
 

@@ -156,17 +156,17 @@ def test_appending_and_generating_past_the_context(ask, subject):
 
 def test_a_text_that_begins_as_an_open_one_is_read_from_where_it_differs(ask):
     code = """
-    const asked = [];
+    const lengths = [];
     const logitsAfter = subject.logitsAfter.bind(subject);
     subject.logitsAfter = (cache, ids, ...more) => {
-      asked.push(ids.length);
+      lengths.push(ids.length);
       return logitsAfter(cache, ids, ...more);
     };
     const texts = [given.text + " on", given.text.slice(0, -3) + "hat", given.text + " on"];
     const runs = texts.map((text) => finished(subject.read(text)));
-    return { asked, same: runs[0] === runs[2] };
+    return { lengths, same: runs[0] === runs[2] };
     """
     answer = ask(code)
     assert answer["same"]
-    assert len(answer["asked"]) == 2
-    assert max(answer["asked"]) <= 3
+    assert len(answer["lengths"]) == 2
+    assert max(answer["lengths"]) <= 3

@@ -71,8 +71,8 @@ export class Subject {
   /** Runs over the same tokens with some attention changed. @returns {Generator<void, LiveRun>} */
   *change(/** @type {LiveRun} */ plain, /** @type {Change[]} */ changes) {
     if (plain.plain) throw new ServerError("This run is changed already; change the text as it is.");
-    const stated = interventionsOf(changes, this.model.config, plain.ids.length);
-    return yield* this.open(plain.ids, plain.notes, stated, plain);
+    const interventions = interventionsOf(changes, this.model.config, plain.ids.length);
+    return yield* this.open(plain.ids, plain.notes, interventions, plain);
   }
 
   /**

@@ -1,6 +1,6 @@
 /** A worker that holds a model, and answers what the page asks of it: `Api` of types.d.ts, name by name. */
 import { ServerError } from "../errors.js";
-import * as shown from "../offline/attention.js";
+import * as attention from "../offline/attention.js";
 import { inflated } from "../offline/bytes.js";
 import { Subject } from "./subject.js";
 import { tokenizerOf } from "./tokenizer.js";
@@ -22,17 +22,26 @@ const QUESTIONS = {
   generate: [SHOWN, (subject, run, options) => subject.generate(subject.run(run), options)],
   heads: [ASIDE, (subject, run) => subject.scores(subject.run(run))],
   effects: [MEASURED, (subject, run, over) => subject.effects(subject.run(run), over)],
-  thumbnails: [ASIDE, (subject, run, layer, size) => shown.pictures(chosen(subject, run, [layer, "mean"]), size)],
+  thumbnails: [ASIDE, (subject, run, layer, size) => attention.pictures(chosen(subject, run, [layer, "mean"]), size)],
   map: [
     SHOWN,
     (subject, run, place, { queries, keys, block }) =>
-      shown.averaged(chosen(subject, run, place), queries, keys, block),
+      attention.averaged(chosen(subject, run, place), queries, keys, block),
   ],
-  readouts: [SHOWN, (subject, run, place) => shown.readouts(chosen(subject, run, place))],
-  row: [QUICK, once((subject, run, place, query) => shown.floats(shown.row(chosen(subject, run, place), query)))],
-  column: [QUICK, once((subject, run, place, key) => shown.floats(shown.column(chosen(subject, run, place), key)))],
-  cell: [QUICK, once((subject, run, place, query, key) => shown.cell(chosen(subject, run, place), query, key))],
-  steps: [QUICK, once((subject, run, place, query, keys) => shown.walk(chosen(subject, run, place)[0], query, keys))],
+  readouts: [SHOWN, (subject, run, place) => attention.readouts(chosen(subject, run, place))],
+  row: [
+    QUICK,
+    once((subject, run, place, query) => attention.floats(attention.row(chosen(subject, run, place), query))),
+  ],
+  column: [
+    QUICK,
+    once((subject, run, place, key) => attention.floats(attention.column(chosen(subject, run, place), key))),
+  ],
+  cell: [QUICK, once((subject, run, place, query, key) => attention.cell(chosen(subject, run, place), query, key))],
+  steps: [
+    QUICK,
+    once((subject, run, place, query, keys) => attention.walk(chosen(subject, run, place)[0], query, keys)),
+  ],
 };
 
 /** An answer in one step. */
