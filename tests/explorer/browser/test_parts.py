@@ -237,7 +237,7 @@ def test_the_map_of_a_long_recording_goes_down_to_a_single_weight(show, settled,
     strong = page.locator("#cross .strong")
     weight = float(oracle(query, key, at)[to])
     assert float(strong.get_attribute("title")) == pytest.approx(weight, rel=1e-4)
-    for _ in range(25):
+    for _ in range(20):
         page.keyboard.press("+")
     settled(page)
     assert page.locator("#zoom-note").text_content().startswith("queries 12 0")
