@@ -26,7 +26,7 @@ SIZE = 1_990_000
 
 # How far off a score may typically be, as powers of two: as little as fits into the size, and never
 # more than leaves three decimals of a weight true.
-_FINEST, _USUAL, _COARSEST = -16, -12, -11
+_FINEST, _USUAL, _COARSEST = -16, -12, -10.5
 _WEIGHT = 5e-4
 
 _STAND_INS = {
