@@ -75,14 +75,14 @@ def test_nothing_is_wider_than_a_phone_and_its_menu_opens(show, site):
 def test_search_finds_a_section_by_key(show):
     page = show("reference/regard.steps.html")
     page.keyboard.press("/")
-    page.keyboard.type("empty row dropout")
+    page.keyboard.type("nn merge heads")
     first = page.locator("#results [role=option]").first
     first.wait_for()
     assert first.get_attribute("aria-selected") == "true"
-    assert "6 · Dropout" in first.inner_text()
+    assert first.inner_text().startswith("regard.nn.merge_heads")
     assert first.locator("mark").count() == 1
     page.keyboard.press("Enter")
-    page.wait_for_url("**/06-dropout.html#by-hand")
+    page.wait_for_url("**/reference/regard.nn.html#regard.nn.merge_heads")
     page.keyboard.press("Control+k")
     page.keyboard.type("qqzzxxy")
     page.locator("#found", has_text="0 places").wait_for()
@@ -174,7 +174,9 @@ def test_firefox_goes_the_main_path(firefox, site):
     firefox.fill('[aria-label="x of day, 1"]', "2")
     firefox.wait_for(f"{changed} === 18")
     firefox.click("#search-open")
-    firefox.fill("#query", "empty row dropout")
-    firefox.wait_for("document.querySelector('#results a')?.textContent.includes('6 · Dropout')")
+    firefox.fill("#query", "nn merge heads")
+    firefox.wait_for(
+        "document.querySelector('#results a')?.textContent.includes('regard.nn.merge_heads')"
+    )
     firefox.goto(f"{site.as_uri()}/04-why-divide-by-the-root-of-d.html")
     assert firefox.evaluate("document.querySelector('math').getBoundingClientRect().height > 20")
