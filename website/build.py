@@ -55,7 +55,7 @@ class _Site:
         self._exhibits = exhibits
         self._written = [page for section in parts for page in section.pages]
         self._addresses = {page.source: page.address for page in (_FRONT, *self._written)}
-        self._search: list[dict[str, str]] = []
+        self._search: dict[str, dict[str, str]] = {}
         self._assets: set[str] = set()
         self._reference = reference_pages(lambda target: posixpath.relpath(target, "reference"))
         rooms = [one.page for one in self._reference]
@@ -94,7 +94,7 @@ class _Site:
         widget = script("main.js", folder=_HERE / "static/widget")
         (static / "widget.js").write_text(widget, "utf-8")
         (static / "colours.css").write_text(colours(), "utf-8")
-        index = json.dumps(self._search, ensure_ascii=False, separators=(",", ":"))
+        index = json.dumps([*self._search.values()], ensure_ascii=False, separators=(",", ":"))
         (static / "search-index.js").write_text(f"globalThis.searchIndex={index};\n", "utf-8")
 
     def _write_front(self) -> None:
@@ -168,14 +168,14 @@ class _Site:
 
     def _collect(self, page: Page, parts: Iterable[Part]) -> None:
         for part in parts:
-            self._search.append(
-                {
-                    "id": f"{page.address}#{part.anchor}" if part.anchor else page.address,
-                    "page": page.title,
-                    "title": part.title or page.title,
-                    "text": " ".join(" ".join(part.text).split()),
-                }
-            )
+            address = f"{page.address}#{part.anchor}" if part.anchor else page.address
+            known = self._search.get(address, {"text": ""})  # two texts may begin a page
+            self._search[address] = {
+                "id": address,
+                "page": page.title,
+                "title": part.title or page.title,
+                "text": " ".join([*known["text"].split(), *" ".join(part.text).split()]),
+            }
 
     def _link_from(self, page: Page) -> Callable[[str], str]:
         """Where a target in the Markdown of a page lies on the site, from that page."""
