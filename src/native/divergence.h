@@ -12,8 +12,8 @@ struct ComparedRows {
   const Scoring scoring;
   const ReadScratch scratch;
   const float *known;  // log-sum-exps
-  QueryBlock queries;
-  Normalizers normalizers;
+  QueryBlock queries{};
+  Normalizers normalizers{};
 
   ComparedRows(const regard_problem &problem, const float *logsumexp, void *memory)
       : p(problem), scoring(scoring_of(problem)), scratch(problem, memory), known(logsumexp) {}
