@@ -18,7 +18,7 @@ TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family 
 the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress bench pictures site gallery model card clean
+.PHONY: help demo test thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress bench pictures site gallery model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,12 +27,15 @@ demo: $(COMMAND) ## show what each token of a text attends to, and write regard.
 	$(BIN)/regard explain --html regard.html --live $(TEXT)
 
 # A process a core, each with one thread: they do not wait for each other.
-test: lint ## lint, check types, run all tests, then the kernels under sanitizers
+test: lint ## lint, check types, run the tests, then the kernels under sanitizers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 	@$(MAKE) --no-print-directory sanitize neon
 
+thorough: $(TESTS) ## run what make test leaves out: more of the page, other instruction sets, whole graphs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m thorough
+
 throttled: $(TESTS) ## run the browser tests with the browser's processor throttled to a fifth
-	OMP_NUM_THREADS=1 REGARD_BROWSER=required REGARD_BROWSER_SLOWDOWN=5 $(BIN)/python -m pytest tests/explorer/browser
+	OMP_NUM_THREADS=1 REGARD_BROWSER=required REGARD_BROWSER_SLOWDOWN=5 $(BIN)/python -m pytest -m "" tests/explorer/browser
 
 notebook-test: $(LAB) ## test the widget in JupyterLab, which this installs
 	OMP_NUM_THREADS=1 REGARD_BROWSER=required $(BIN)/python -m pytest tests/explorer/browser/test_jupyterlab.py

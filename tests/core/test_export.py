@@ -5,6 +5,8 @@ import json
 import pytest
 from support.processes import run_script
 
+pytestmark = pytest.mark.thorough
+
 # In a process of its own: the compiler can't see through the type checks of the test run. One
 # process serves all kinds and dtypes, since loading the compiler takes longer than most graphs, and
 # prints what went wrong.

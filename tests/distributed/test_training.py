@@ -262,6 +262,7 @@ class Agents:
         ]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_a_killed_rank_ends_two_agents_and_they_go_on(tmp_path):
     text, out = tmp_path / "text.txt", tmp_path / "m"

@@ -108,6 +108,7 @@ for number, options in enumerate(OPTIONS):
 """
 
 
+@pytest.mark.thorough
 def test_a_compiled_model_is_one_graph():
     run_script(COMPILED)
 

@@ -10,6 +10,8 @@ import pytest
 
 from regard.backends.gpu import hardware
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("triton")
 
 SCRIPT = Path(__file__).parents[1] / "support" / "compiling.py"

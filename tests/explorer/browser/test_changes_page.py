@@ -6,6 +6,8 @@ import pytest
 
 from regard.explorer._changes import Cut, SwitchOff
 
+pytestmark = pytest.mark.thorough
+
 OFF = SwitchOff(kind="off", layer=2, head=1)
 CUT = Cut(kind="cut", layer=1, head=1, queries=(9, 10), keys=(4, 5))
 

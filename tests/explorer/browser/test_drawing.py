@@ -9,6 +9,8 @@ import torch
 import regard
 from regard.explorer import RecordingSubject
 
+pytestmark = pytest.mark.thorough
+
 
 def exported(page, what):
     page.locator("#export summary").click()

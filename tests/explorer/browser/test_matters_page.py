@@ -7,6 +7,8 @@ import pytest
 
 import regard
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def plain(model):

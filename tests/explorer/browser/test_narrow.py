@@ -6,6 +6,8 @@ import pytest
 
 import regard
 
+pytestmark = pytest.mark.thorough
+
 SECTIONS = ["header", "#text-panel", "#map-panel", "#heads-panel", "#tab-panel"]
 # What stands on something else of the same parent, though neither is meant to float.
 OVERLAPS = """() => {

@@ -12,6 +12,8 @@ import torch
 from regard.explorer import Explorer
 from regard.explorer.subjects import ModelSubject, RecordingSubject
 
+pytestmark = pytest.mark.thorough
+
 INJECTED = [
     "<img src=x onerror=window.hacked=1>",
     "</script><script>window.hacked=1</script>",

@@ -6,6 +6,8 @@ import urllib.request
 import pytest
 import torch
 
+pytestmark = pytest.mark.thorough
+
 QUERY = 9
 
 

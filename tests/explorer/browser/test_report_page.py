@@ -9,6 +9,8 @@ import torch
 import regard
 from regard.explorer import ModelSubject, RecordingSubject
 
+pytestmark = pytest.mark.thorough
+
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",
     "<!--",

@@ -8,6 +8,8 @@ import torch
 
 from regard.explorer._windows import Window
 
+pytestmark = pytest.mark.thorough
+
 QUERY, KEY = 9, 4
 SECOND = "another text, and another"
 

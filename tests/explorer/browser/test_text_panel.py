@@ -7,6 +7,8 @@ import torch
 
 from regard.explorer import RecordingSubject
 
+pytestmark = pytest.mark.thorough
+
 PROSE = (
     "The manager wraps conveniently whatever execution needs: patterns, statements, conveniences. "
 )

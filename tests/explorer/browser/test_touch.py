@@ -8,6 +8,8 @@ import torch
 
 from regard.explorer.subjects import CHARACTERS, RecordingSubject
 
+pytestmark = pytest.mark.thorough
+
 
 class Fingers:
     """Touches as the browser hears them from a screen."""

@@ -9,6 +9,8 @@ from regard.explorer.subjects import ModelSubject
 from regard.explorer.training import training_of
 from regard.gpt import history, load
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def trained(train_folder):

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from record.models.graphs import NAMES
 
+pytestmark = pytest.mark.thorough
+
 TESTS = Path(__file__).parents[2]
 
 
