@@ -63,7 +63,7 @@ sanitize: $(TESTS) ## run the kernels under the sanitizers of memory, arithmetic
 	@$(MAKE) --no-print-directory --jobs=2 sanitize-memory sanitize-threads
 
 sanitize-memory: $(TESTS)
-	@$(BIN)/python tools/sanitize.py address,undefined 200
+	@$(BIN)/python tools/sanitize.py address,undefined 150
 
 sanitize-threads: $(TESTS)
 	@$(BIN)/python tools/sanitize.py thread 200 4

@@ -222,7 +222,8 @@ struct MaxBlocks : Readout {
 
   static void finish(const regard_problem &p, const regard_readout &request, int64_t head,
                      const Sums &sums) {
-    Image::finish_rows(p, request, head, sums, 1, MaxReceived::take_larger);
+    Image::finish_rows(p, request, head, sums, 1,
+                       [](double &most, double part) { MaxReceived::take_larger(most, part); });
   }
 };
 
