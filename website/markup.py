@@ -154,7 +154,7 @@ def _link(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: Any
 
 
 def _image(_: RendererHTML, tokens: Sequence[Token], at: int, _options: Any, env: Any) -> str:
-    """A picture, on ground of its own in the dark, as it is drawn for light."""
+    """A picture with the words that stand for it."""
     source = env["link"](str(tokens[at].attrs["src"]))
     words = escape(tokens[at].content)
     return f'<img src="{escape(source)}" alt="{words}" loading="lazy">'

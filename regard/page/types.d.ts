@@ -270,6 +270,8 @@ interface Inks {
   sans: string;
   serif: string;
   changed: string;
+  query: string;
+  key: string;
   theme: Theme;
 }
 

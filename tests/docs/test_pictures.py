@@ -5,6 +5,7 @@ import re
 import pages
 import pictures
 import pytest
+from dark import with_dark_colours
 
 STORED = pages.FOLDER / "pictures"
 NAMES = sorted(path.name for path in STORED.glob("*.svg"))
@@ -19,7 +20,7 @@ def drawn(tmp_path_factory):
 
 def drawn_with(svg):
     """The library and its version; another one writes other files."""
-    return re.search(r"(Matplotlib|Rich) v[\w.]+", svg)[0]
+    return re.search(r"Matplotlib v[\w.]+", svg)[0]
 
 
 def test_every_picture_is_drawn_and_every_one_is_shown(drawn):
@@ -41,3 +42,11 @@ def test_picture_fetches_nothing(name):
     text = (STORED / name).read_text(encoding="utf-8")
     addresses = re.findall(r"(?:href|src)=\"(?!#)([^\"]+)\"|url\((?!#)([^)]+)\)", text)
     assert addresses == []
+
+
+def test_a_picture_turns_dark_with_the_screen():
+    svg = '<svg a="b">\n<g style="fill: #ffffff; stroke: #24292f"/></svg>'
+    dark = with_dark_colours(svg)
+    assert dark.replace(re.search(r"\n<style>.*</style>\n", dark, re.DOTALL)[0], "") == svg
+    assert '[style*="fill: #ffffff"]{fill:#1b1b1b!important}' in dark
+    assert '[style*="stroke: #24292f"]{stroke:#e6ecf5!important}' in dark

@@ -158,7 +158,7 @@ function paintMargins(surface, { place, inks, margins, query, key }, now, cell) 
   fill(surface, inks.line, left + side + GAP - 1, top, 1, side);
   surface.fillRect(left, under - 1, side, 1);
   bins(now.queries, now.span, margins.entropy, cell, mean, (k, at, size, value) => {
-    fill(surface, k === query ? inks.accent : inks.soft, left + side + GAP, top + at, (value / highest) * bar, size);
+    fill(surface, k === query ? inks.query : inks.soft, left + side + GAP, top + at, (value / highest) * bar, size);
   });
   // The greatest of a pixel, not the mean: one key that takes much must not vanish among many.
   bins(
@@ -168,7 +168,7 @@ function paintMargins(surface, { place, inks, margins, query, key }, now, cell) 
     cell,
     (before, value) => Math.max(before, value),
     (k, at, size, value) => {
-      fill(surface, k === key ? inks.accent : inks.soft, left + at, under, size, Math.sqrt(value / most) * bar);
+      fill(surface, k === key ? inks.key : inks.soft, left + at, under, size, Math.sqrt(value / most) * bar);
     },
   );
   const note = { font: `${LABEL}px ${inks.sans}`, colour: inks.soft };
@@ -236,7 +236,7 @@ function paintLabels(surface, { place, inks, labels, length, zoom, query, key },
   const row = (/** @type {number} */ k, /** @type {boolean} */ chosen) => {
     const y = middle(now.queries, k);
     if (!inside(y)) return;
-    surface.fillStyle = chosen ? inks.accent : inks.soft;
+    surface.fillStyle = chosen ? inks.query : inks.soft;
     if (diagonal) {
       // Beside the last key that the query sees, as far as that is in the window.
       const x = left + Math.max(0, Math.min(side, (k + 1 - now.keys) * cell)) + GAP;
@@ -261,7 +261,7 @@ function paintLabels(surface, { place, inks, labels, length, zoom, query, key },
   const column = (/** @type {number} */ k, /** @type {boolean} */ chosen) => {
     const x = middle(now.keys, k);
     if (!inside(x)) return;
-    surface.fillStyle = chosen ? inks.accent : inks.soft;
+    surface.fillStyle = chosen ? inks.key : inks.soft;
     surface.textAlign = "left";
     if (diagonal && cell * columns.step > LEVEL) {
       surface.textAlign = "center";

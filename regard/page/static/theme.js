@@ -14,7 +14,9 @@ export function inks() {
   const style = getComputedStyle(document.documentElement);
   const of = (/** @type {string} */ name) => style.getPropertyValue(`--${name}`).trim();
   const names = ["paper", "panel", "ink", "soft", "line", "accent", "changed", "mono", "sans", "serif"];
-  read = /** @type {Inks} */ ({ ...Object.fromEntries(names.map((name) => [name, of(name)])), theme: themeNow() });
+  const roles = { query: of("role-query"), key: of("role-key") };
+  const named = Object.fromEntries(names.map((name) => [name, of(name)]));
+  read = /** @type {Inks} */ ({ ...named, ...roles, theme: themeNow() });
   return read;
 }
 

@@ -51,7 +51,7 @@ export class VectorBars {
    * @param {{name: () => string, sign: string, values: () => number[], most: () => number}} of
    */
   bars({ name, sign, values, most }) {
-    const figure = make("div", { className: "figure" });
+    const figure = make("div", { className: "figure", dataset: { sign } });
     const canvas = make("canvas", { className: "vector", tabIndex: 0, role: "img" });
     const root = make("div", {}, figure, canvas);
     this.parts.push(() => {

@@ -25,6 +25,7 @@ __all__ = [
     "ramp",
     "scale_for",
     "shades",
+    "srgb",
     "two_sided",
 ]
 
@@ -43,7 +44,7 @@ def ramp() -> tuple[tuple[int, int, int], ...]:
     """All colours, red green blue, from no weight to the most."""
     places = (level / (_LEVELS - 1) for level in range(_LEVELS))
     return tuple(
-        _srgb(0.995 - 0.8 * t, 0.004 + 0.155 * math.sin(math.pi * t**0.85) ** 1.1) for t in places
+        srgb(0.995 - 0.8 * t, 0.004 + 0.155 * math.sin(math.pi * t**0.85) ** 1.1) for t in places
     )
 
 
@@ -58,13 +59,13 @@ def shades() -> Colormap:
 def two_sided() -> Colormap:
     """Colours of numbers on both sides of 0: blue, the paper in the middle, orange."""
     half = [level / (_LEVELS // 2 - 1) for level in range(_LEVELS // 2)]
-    below = [_srgb(0.995 - 0.5 * t, 0.15 * t**0.8, _OTHER_HUE) for t in reversed(half)]
-    above = [_srgb(0.995 - 0.4 * t, 0.17 * t**0.8, _HUE) for t in half]
+    below = [srgb(0.995 - 0.5 * t, 0.15 * t**0.8, _OTHER_HUE) for t in reversed(half)]
+    above = [srgb(0.995 - 0.4 * t, 0.17 * t**0.8, _HUE) for t in half]
     colours = np.array(below + above) / 255
     return ListedColormap(colours, name="regard two-sided").with_extremes(bad="white")
 
 
-def _srgb(lightness: float, chroma: float, hue: float = _HUE) -> tuple[int, int, int]:
+def srgb(lightness: float, chroma: float, hue: float = _HUE) -> tuple[int, int, int]:
     """A colour of OKLCH in sRGB, with as much chroma as a screen has at that lightness."""
     while True:
         a, b = math.cos(hue) * max(chroma, 0), math.sin(hue) * max(chroma, 0)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.steps import Step, Steps
 from regard.view.plot.labels import check_tokens, drawable, families, skipped, ticks
-from regard.view.plot.style import ACCENT, FAINT, INK, LINE, Plot, number, on_paper
+from regard.view.plot.style import FAINT, INK, LINE, ROLES, Plot, number, on_paper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +32,7 @@ _NAMED = 3  # of the strongest keys have their weight written
 _SHARES = {"weights", "dropped"}
 _UNSEEN = {"key", "value", "logsumexp"}  # they are not one query's, or no row
 _CHANNELS = {"query": "D", "context": "Dv"}
+_ROLES = {"weights": "weight", "dropped": "weight", "query": "query", "context": "context"}
 
 
 def plot_steps(steps: Steps, query: int = -1, tokens: Sequence[str] | None = None) -> Figure:
@@ -105,7 +106,7 @@ def _draw_row(ax: Axes, step: Step, values: NDArray[Any], hidden: NDArray[Any] |
     ax.set_label(step.name)
     heights = np.where(np.isfinite(values), values, 0.0)
     shares = step.name in _SHARES
-    color = ACCENT if shares else FAINT
+    color = ROLES[_ROLES.get(step.name, "score")]
     if len(values) <= _BARS:
         ax.bar(np.arange(len(values)), heights, width=0.8, color=color, linewidth=0)
     else:

@@ -23,6 +23,7 @@ __all__ = [
     "FAINT",
     "INK",
     "LINE",
+    "ROLES",
     "STYLE",
     "Plot",
     "canvas",
@@ -37,7 +38,18 @@ __all__ = [
 INK = "#24292f"
 FAINT = "#6e7781"
 LINE = "#d0d7de"
-ACCENT = "#b64a00"  # on white its contrast is above 5:1
+
+# One colour for each part of attention, in figures, on the page and in the pictures of the docs;
+# page.css has the same ones as --role-query … --role-context. Contrast on white: above 5:1.
+ROLES = {
+    "query": "#7444b4",
+    "key": "#00736a",
+    "value": "#aa295f",
+    "score": "#5c646f",
+    "weight": "#b3431e",
+    "context": "#536e09",
+}
+ACCENT = ROLES["weight"]
 
 STYLE: dict[str, Any] = {
     "figure.facecolor": "white",  # paper: the same on a light page and on a dark one
