@@ -24,6 +24,8 @@ _COLOURS = re.compile(
     r'^:root(?P<theme>\[data-theme="dark"\])? \{\n(?P<rules>.*?)^\}', re.MULTILINE | re.DOTALL
 )
 _COLOUR = re.compile(r"^  (?:color-scheme: \w+|--[\w-]+: #[0-9a-f]{3,8});\n", re.MULTILINE)
+_ASSETS = {".svg": "pictures", ".png": "pictures", ".py": "solutions"}
+"""The folder of what pages show or link to, by its kind."""
 _FRONT = Page("index.html", "regard", "README.md")
 _GALLERY = Page("gallery/index.html", "Gallery")
 
@@ -83,9 +85,9 @@ class _Site:
         self._write_front()
 
     def write_static(self) -> None:
-        """Pictures that pages show, scripts, styles, and what is searched."""
+        """Pictures and solutions that pages link to, scripts, styles, and what is searched."""
         for asset in sorted(self._assets):
-            target = self._folder / "pictures" / Path(asset).name
+            target = self._folder / _ASSETS[Path(asset).suffix] / Path(asset).name
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(ROOT / asset, target)
         static = self._folder / "static"
@@ -189,9 +191,9 @@ class _Site:
             full = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
             if full in self._addresses:
                 address = self._addresses[full]
-            elif full.endswith((".svg", ".png")) and (ROOT / full).is_file():
+            elif (folder := _ASSETS.get(posixpath.splitext(full)[1])) and (ROOT / full).is_file():
                 self._assets.add(full)
-                address = f"pictures/{posixpath.basename(full)}"
+                address = f"{folder}/{posixpath.basename(full)}"
             else:
                 raise ValueError(f"{source} links to {target}, which is no page of the site")
             here = posixpath.dirname(page.address) or "."

@@ -25,6 +25,7 @@ __all__ = ["Heading", "Part", "Rendered", "render"]
 
 _NO_SLUG = re.compile(r"[^\w\- ]")
 _COMMENT = re.compile(r"\s*<!--\s*(?P<kind>\w+)(?P<rest>.*?)-->\s*", flags=re.DOTALL)
+_FOLDED = re.compile(r"\s*(<details>\s*<summary>[^<>]+</summary>|</details>)\s*")
 _EXTERNAL = re.compile(r"[a-z]+:")
 
 
@@ -77,7 +78,8 @@ def render(
         page: gives the Markdown of another page, from which a widget takes numbers.
 
     Raises:
-        ValueError: for HTML that is no comment, and for what `link` refuses.
+        ValueError: for HTML that is neither a comment nor ``<details>`` with its summary, and for
+            what `link` refuses.
     """
     tokens = _without_steps_of_the_ladder(_PARSER.parse(text))
     headings, parts = _outline(tokens)
@@ -190,11 +192,16 @@ def _table_end(_renderer: RendererHTML, *_: Any) -> str:
 
 
 def _html(_: RendererHTML, tokens: Sequence[Token], at: int, _options: Any, env: Any) -> str:
-    """A comment that names a widget becomes one; other comments are left out."""
+    """A comment that names a widget becomes one; others are left out; what is folded stays so."""
     text = tokens[at].content
+    if _FOLDED.fullmatch(text):
+        return text
     match = _COMMENT.fullmatch(text)
     if match is None and not re.fullmatch(r"\s*<!--.*-->\s*", text, flags=re.DOTALL):
-        raise ValueError(f"HTML that is no comment is not taken from Markdown: {text.strip()!r}")
+        raise ValueError(
+            "HTML that is no comment and no <details><summary>Hint</summary> between empty lines "
+            f"is not taken from Markdown: {text.strip()!r}"
+        )
     if match is None or match["kind"] != "widget":
         return ""
     try:

@@ -15,7 +15,7 @@ __all__ = ["ROOT", "Page", "Section", "sections"]
 
 ROOT = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"\]\(([^)#\s]+\.md)")
-_LADDER = re.compile(r"\d\d-")
+_LADDER = re.compile(r"\d\d[a-z]?-")
 _CARD = "regard/gpt/shipped/README.md"
 _INDEX = "docs/README.md"
 _LOOK_UP = ("docs/definitions.md", _CARD, "docs/contributing.md", "docs/site.md")

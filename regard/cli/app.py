@@ -8,6 +8,7 @@ from typing import Annotated, cast
 
 import typer
 
+from regard.cli.check import check
 from regard.cli.doctor import doctor
 from regard.cli.effects import effects
 from regard.cli.errors import MisuseError
@@ -39,6 +40,7 @@ app.command()(prepare)
 app.command()(train)
 app.command()(generate)
 app.command()(doctor)
+app.command(context_settings={"ignore_unknown_options": True})(check)  # -1 is a number
 
 
 def _show_version(*, is_set: bool) -> None:

@@ -48,6 +48,7 @@ ROOMS = {
     "page": ["page"],
     "view": ["view"],
     "integrations": ["integrations"],
+    "course": ["course"],
     "explorer": ["explorer"],
     "cli": ["cli", "__main__", "train"],
 }

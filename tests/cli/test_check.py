@@ -1,0 +1,51 @@
+"""`regard check`: its exit status, and what it shows."""
+
+
+def test_all_exercises_stand_under_their_pages(regard):
+    done = regard("check")
+    assert (done.status, done.err) == (0, "")
+    lines = done.out.splitlines()
+    at = lines.index("5 · The causal mask")
+    assert (
+        lines[at + 1]
+        == "  5.1    predict  The weight that row 0 gives itself behind the causal mask"
+    )
+
+
+def test_one_exercise_says_what_it_expects(regard):
+    done = regard("check", "5.5")
+    assert (done.status, done.err) == (0, "")
+    assert "Expected: a function causal_mask(length)." in done.out
+    assert "Check it: regard check 5.5 my.py" in done.out
+    assert done.out.splitlines()[-1].startswith("Hint: ")
+
+
+def test_right_and_wrong_answers(regard):
+    assert regard("check", "5.3", "1/2", "0.5", "0") == (0, "5.3 right.\n", "")
+    assert regard("check", "5.3", "1/2, 1/2, 0").status == 0
+    done = regard("check", "5.4", "-24")
+    assert (done.status, done.err) == (1, "")
+    assert done.out.startswith("5.4 wrong: -24 is not it.\n")
+    assert regard("check", "5.7", "row", "0").status == 0
+
+
+def test_a_file_and_what_it_prints(regard, tmp_path):
+    path = tmp_path / "my.py"
+    path.write_text("print('seen ' * 1000)\nanswer = 24", "utf-8")
+    done = regard("check", "5.4", path)
+    assert (done.status, done.err) == (1, "")
+    assert done.out.startswith("seen seen ")
+    assert len(done.out) < 4400
+    cut = "… (the rest of what it prints is left out)\n"
+    assert f"{cut}5.4 wrong: 24 is not it.\nMistake: no mask. " in done.out
+
+
+def test_what_cannot_be_checked_is_one_line(misused):
+    assert "there is no exercise '5.x'" in misused("check", "5.x")
+    assert "'half' is no number and no Python file" in misused("check", "5.3", "half")
+    assert "'--half' is no number" in misused("check", "5.3", "--half")
+    assert "'1/0' is no number" in misused("check", "5.3", "1/0")
+    assert "takes one Python file that defines causal_mask(length); got '3'" in misused(
+        "check", "5.5", "3"
+    )
+    assert "no.py is no file" in misused("check", "5.5", "no.py")
