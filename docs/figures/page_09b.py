@@ -1,4 +1,4 @@
-"""The pictures of page 9."""
+"""The pictures of page 9b."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def block(names: Mapping[str, Any]) -> Figure:
-    """Page 9: the way through the model, and one block in large."""
+    """Page 9b: the way through the model, and one block in large."""
     tokens, dim, size = names["T"], names["E"], names["V"]
     vectors, guesses = f"(T, E) = ({tokens}, {dim})", f"(T, V) = ({tokens}, {size})"
     parts = (
@@ -59,7 +59,7 @@ def block(names: Mapping[str, Any]) -> Figure:
 
 
 def parameters(names: Mapping[str, Any]) -> Figure:
-    """Page 9: the share of each part in the four sizes of GPT-2."""
+    """Page 9b: the share of each part in the four sizes of GPT-2."""
     parts = {
         "embeddings": ("#d0d7de", ("token_embedding", "position_embedding")),
         "query,\nkey": (tint("query", 0.55), ("query_key",)),
