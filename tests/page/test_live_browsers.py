@@ -9,8 +9,8 @@ from regard.gpt.stories import stories
 from regard.page.bundle import embedded, script
 from regard.page.live import pack_model
 
-TEXTS, TOKENS = 50, 31
-"""Stories of seeds that no training has; their first tokens."""
+TEXTS = 50
+"""Stories of seeds that no training has."""
 LEFT_OUT = 1e-5  # probabilities below it are not written down, and compared as 0
 ALLOWED = 1e-4
 
@@ -38,7 +38,7 @@ window.answer = (async () => {
       for (const share of shares) worst = Math.max(worst, Math.abs(share));
       positions += 1;
     }
-    if (coder.encode(text).slice(0, ids.length).join() !== ids.join()) otherwise.push(text);
+    if (coder.encode(text).join() !== ids.join()) otherwise.push(text);
   }
   return JSON.stringify({ worst, positions, otherwise });
 })();
@@ -52,7 +52,7 @@ def page(shipped, tmp_path_factory):
     description, numbers = pack_model(model, tokenizer)
     texts = []
     for story in stories(0, TEXTS):
-        ids = tokenizer.encode(story.text)[:TOKENS]
+        ids = tokenizer.encode(story.text)
         with torch.inference_mode():
             shares = model(torch.tensor(ids)).softmax(-1)
         likely = [(row > LEFT_OUT).nonzero().flatten() for row in shares]
@@ -76,7 +76,7 @@ def page(shipped, tmp_path_factory):
 def check(answer):
     answer = json.loads(answer)
     assert answer["otherwise"] == []
-    assert answer["positions"] > TEXTS * TOKENS * 0.9
+    assert answer["positions"] > 100 * TEXTS
     assert LEFT_OUT < ALLOWED / 2
     assert answer["worst"] < ALLOWED
 
