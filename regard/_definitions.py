@@ -157,12 +157,19 @@ class Definitions:
             places = pad(keys, (0, 1), value=p.shape[-1] - 1)  # the sink's is the last
             places = places.expand(*q.shape[:-2], -1)[..., None, :].expand(q.shape)
             q = torch.zeros_like(p).scatter(-1, places, q)
-        if kind == "tv":
-            return (p - q).abs().sum(-1) / 2
-        if kind == "kl":
-            return _relative_entropy(p, q)
-        middle = (p + q) / 2
-        return (_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2
+        return divergence_of(p, q, kind)
+
+
+def divergence_of(
+    p: Float[Tensor, "*b L S"], q: Float[Tensor, "*b L S"], kind: Literal["kl", "js", "tv"]
+) -> Float[Tensor, "*b L"]:
+    """Compare rows of weights: relative entropy, that of both to their mean, total variation."""
+    if kind == "tv":
+        return (p - q).abs().sum(-1) / 2
+    if kind == "kl":
+        return _relative_entropy(p, q)
+    middle = (p + q) / 2
+    return (_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2
 
 
 def _relative_entropy(p: Float[Tensor, "*b L S"], q: Float[Tensor, "*b L S"]) -> Tensor:

@@ -67,6 +67,14 @@ def objection_to_length(problem: Problem, longest: int) -> str | None:
     return f"{longer} queries or keys are above {longest}" if longer > longest else None
 
 
+def objection_to_pair(one: Problem, other: Problem) -> str | None:
+    """Object to comparing rows of two problems of other sizes or dtypes."""
+    if one.query.dtype != other.query.dtype:
+        return f"one is {one.query.dtype}, the other {other.query.dtype}"
+    sizes = [(p.heads, p.key.shape[1], p.queries, p.keys) for p in (one, other)]
+    return None if sizes[0] == sizes[1] else "heads, key heads, queries or keys differ"
+
+
 def objection_to_gradients(problem: Problem, *, sink: bool) -> str | None:
     """Object to gradients of what is added to the scores; and through a sink, if that is unknown.
 

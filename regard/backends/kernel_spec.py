@@ -1,11 +1,15 @@
-"""A reduction of a pattern as kernels know it."""
+"""A reduction of a pattern, or a comparison of two, as kernels know it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 from torch import Tensor
+
+Divergence = Literal["kl", "js", "tv"]
+"""Relative entropy; that of both to their mean, averaged; total variation."""
 
 
 class Kind(IntEnum):

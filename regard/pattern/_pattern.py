@@ -19,9 +19,10 @@ from regard._axes import Mover
 from regard._contexts import abstract_reason, is_concrete
 from regard._display import show
 from regard._shapes import Float, Int
+from regard.backends.kernel_spec import Divergence
 from regard.errors import Error
 from regard.pattern._operator import LinearOperator
-from regard.pattern.divergence import Divergence, divergence
+from regard.pattern.divergence import divergence
 from regard.pattern.index import Index, require_room, span, spelled_out
 from regard.pattern.internal_readouts import LogSumExp, Weights
 from regard.pattern.mean import MeanPattern

@@ -7,7 +7,6 @@ heads, R rows.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,14 +15,14 @@ from regard._choices import check_choice
 from regard._shapes import Float, Int
 from regard._tensors import check_integers
 from regard.backends import native
+from regard.backends.gpu import triton
+from regard.backends.kernel_spec import Divergence
 from regard.mask.bounds import AffineBounds
 from regard.pattern.internal_readouts import LogWeights
 from regard.pattern.ordered import totals
 from regard.pattern.reading import take
 from regard.pattern.readout import Sizes
 from regard.problem import Problem
-
-Divergence = Literal["kl", "js", "tv"]
 
 _AT_ONCE = 2**20  # weights of either pattern that are held at a time
 
@@ -40,8 +39,9 @@ def divergence(
     places = _checked(problem, other[0], keys)
     batch, heads = problem.heads
     pair = (problem, other[0]) if places is None else _of_the_same_keys(problem, other[0], places)
-    if pair is not None and native.objection_to_comparing(*pair) is None:
-        rows = native.compare(*pair, (one[1], other[1]), kind)
+    kernels = triton if problem.query.device.type == "cuda" else native
+    if pair is not None and kernels.objection_to_comparing(*pair) is None:
+        rows = kernels.compare(*pair, (one[1], other[1]), kind)
     else:
         rows = _written_out(one, other, kind, places)
     return problem.restore(rows.reshape(batch, heads, -1)).to(problem.exact_dtype)
@@ -83,7 +83,7 @@ def _of_the_same_keys(
         return None
     shape = (*problem.heads, -1)
     index = places.reshape(*shape[:2], 1, -1)
-    allowed = torch.zeros((*shape[:2], 1, problem.keys), dtype=torch.bool)
+    allowed = index.new_zeros((*shape[:2], 1, problem.keys), dtype=torch.bool)
     allowed.scatter_(-1, index, value=True)
     own = other.repeated(other.key)
     key = own.new_zeros((*own.shape[:2], problem.keys, own.shape[-1]))

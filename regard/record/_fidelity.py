@@ -17,7 +17,7 @@ from regard._display import show
 from regard._extras import needing
 from regard._shapes import Float, Int
 from regard._tensors import check_integers
-from regard.pattern.divergence import Divergence
+from regard.backends.kernel_spec import Divergence
 from regard.record._errors import RecordError
 from regard.record._recording import Recording
 from regard.record.layer import Layer

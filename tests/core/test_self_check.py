@@ -155,3 +155,21 @@ def test_a_wrong_readout_is_refused_and_a_right_one_is_checked_once(monkeypatch)
             Error, match=f"by Triton cannot run: in a self-check on cpu its {message}"
         ):
             triton.read(problem, [every[triton.Kind.MAX][0]], None, None)
+
+
+def test_a_wrong_divergence_is_refused_and_a_right_one_is_checked_once(monkeypatch):
+    pytest.importorskip("triton")
+    from regard.backends.gpu.triton import _compare, _self_check
+
+    compare_all = _compare.compare_all
+    problem = regard.problem.check(*(t[..., :5, :] for t in tensors()))
+    known = torch.zeros(2, 5)
+    with kernels():
+        for _ in range(2):
+            assert triton.compare(problem, problem, (known, known), "js").shape == (2, 5)
+        assert list(self_check._results.values()) == [None]
+        monkeypatch.setattr(_self_check, "compare_all", lambda *given: compare_all(*given) / 2)
+        with pytest.raises(
+            Error, match=r"its divergence tv is off by .* more than 0.0001. Compare"
+        ):
+            triton.compare(problem, problem, (known, known), "tv")

@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 import sys
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import torch
@@ -12,15 +13,30 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 import regard
-from regard.backends.gpu.triton import _inputs, _one_pass, _partial_sums, _read
+from regard.backends.gpu.triton import _compare, _inputs, _one_pass, _partial_sums, _read
 from regard.pattern.internal_readouts import Collected, LogSumExp, Weights
 from regard.pattern.readout import Sizes
-from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
+from regard.pattern.readouts import (
+    Blocks,
+    Distance,
+    Entropy,
+    Image,
+    Mass,
+    Max,
+    Offsets,
+    Received,
+    Spans,
+    TopK,
+)
 
 KERNELS = {
-    _read: ("read_columns", "read_diagonals", "read_logsumexp", "read_slices"),
+    _read: (
+        *("read_block_maxima", "read_columns", "read_diagonals", "read_logsumexp"),
+        *("read_slices", "read_span_sums"),
+    ),
     _one_pass: ("read_rows",),
     _partial_sums: ("fold",),
+    _compare: ("read_divergence",),
 }
 TYPES = {
     torch.float64: "*fp64",
@@ -32,6 +48,8 @@ TYPES = {
     torch.uint8: "*u8",
 }
 OPTIONS = ("num_warps", "num_stages")
+LOOPS = {"fold": 0, "read_divergence": 2}
+"""Products of queries and keys, where they are not in three loops."""
 B, H, L = 1, 4, 4096
 TOGETHER = (TopK(8), Entropy(), Received(), Distance(), Max(), Mass([1, 5]), Image(512, 512))
 
@@ -47,19 +65,15 @@ class Launches:
         return lambda **arguments: self.arguments.append(arguments)
 
 
-def launched(problem, orders, logsumexp=None):
-    """The kernels that a reading launches, with their arguments."""
-    stands = {
-        module: {name: Launches(getattr(module, name)) for name in names}
-        for module, names in KERNELS.items()
-    }
-    with (
-        patch.multiple(_read, **stands[_read]),
-        patch.multiple(_one_pass, **stands[_one_pass]),
-        patch.multiple(_partial_sums, **stands[_partial_sums]),
-    ):
-        _read.read_all(problem, orders, logsumexp, None)
-    every = [stand for some in stands.values() for stand in some.values()]
+def launched(compute):
+    """The kernels that a computation launches, with their arguments."""
+    every = []
+    with ExitStack() as stack:
+        for module, names in KERNELS.items():
+            stands = {name: Launches(getattr(module, name)) for name in names}
+            stack.enter_context(patch.multiple(module, **stands))
+            every += stands.values()
+        compute()
     return [(stand.kernel, arguments) for stand in every for arguments in stand.arguments]
 
 
@@ -94,16 +108,38 @@ def typed(value, path, fixed, constants, attributes):
     return "fp32"
 
 
-def report(name, readouts, *, dtype=torch.bfloat16, dim=128, known=True, capability=90, **options):
-    """Compile what takes some readouts, and describe the kernels that result."""
+def problem_of(dtype=torch.bfloat16, dim=128, **options):
     query = torch.zeros(B, H, L, dim, dtype=dtype)
-    options = {"mask": regard.causal()} | options
-    problem = regard.Pattern(query, query, **options).problem
-    sizes = Sizes(problem.leading, L, L, torch.float32, query.device)
+    return regard.Pattern(query, query, **{"mask": regard.causal()} | options).problem
+
+
+def report(name, readouts, *, known=True, capability=90, **options):
+    """Compile what takes some readouts, and describe the kernels that result."""
+    problem = problem_of(**options)
+    sizes = Sizes(problem.leading, L, L, torch.float32, problem.query.device)
     orders = [readout.kernel_spec(sizes) for readout in readouts]
     logsumexp = torch.zeros(B * H, L) if known else None
-    with patch.object(_inputs, "is_roomy", lambda _: capability == 90):
-        launches = launched(problem, orders, logsumexp)
+    return described(
+        name, lambda: _read.read_all(problem, orders, logsumexp, None), capability=capability
+    )
+
+
+def report_divergence(name, kind, *, others_dim=128, capability=90, **options):
+    """Compile the comparison of two patterns, and describe the kernel."""
+    pair = problem_of(**options), problem_of(**options | {"dim": others_dim})
+    known = torch.zeros(B * H, L)
+    return described(
+        name, lambda: _compare.compare_all(*pair, (known, known), kind), capability=capability
+    )
+
+
+def described(name, compute, *, capability):
+    """Compile what a computation launches, and describe the kernels that result."""
+    with (
+        patch.object(_inputs, "is_roomy", lambda _: capability == 90),
+        patch.object(_compare, "is_roomy", lambda _: capability == 90),
+    ):
+        launches = launched(compute)
     for kernel, arguments in launches:
         actual = compiled(kernel, arguments, capability)
         code = actual.asm["ttgir"]
@@ -112,7 +148,7 @@ def report(name, readouts, *, dtype=torch.bfloat16, dim=128, known=True, capabil
             "room": (227 if capability == 90 else 99) * 1024,
             "kernel": kernel.fn.__name__,
             "shared": actual.metadata.shared,
-            "loops": 0 if kernel.fn.__name__ == "fold" else 3,
+            "loops": LOOPS.get(kernel.fn.__name__, 3),
             "products": re.findall(r"ttng\.(warp_group_dot) ", code),
             "copies": code.count("async_copy_global_to_local"),
         }
@@ -147,6 +183,19 @@ def main():
             capability=89,
         ),
         *report("wide float32", [Received(), Entropy()], dtype=torch.float32, dim=256),
+        *report("spans and blocks", [Spans([0, 1, 1, 2]), Blocks(64, 64, "max")]),
+        *report_divergence("divergence", "js"),
+        *report_divergence("divergence with a sink", "kl", sink=torch.zeros(H)),
+        *report_divergence("wide divergence", "tv", dim=256, others_dim=256),
+        *report_divergence("divergence on a smaller GPU", "js", capability=89),
+        *report_divergence(
+            "wide float32 divergence, on a smaller GPU",
+            "js",
+            dtype=torch.float32,
+            dim=256,
+            others_dim=256,
+            capability=89,
+        ),
     ]
     sys.stdout.write(json.dumps(actual))
 

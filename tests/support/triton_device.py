@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.backends.gpu import triton
-from regard.pattern import reading
+from regard.pattern import divergence, reading
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -20,16 +20,21 @@ def kernels():
     if DEVICE == "cuda":
         yield
         return
-    from regard.backends.gpu.triton import _read
+    from regard.backends.gpu.triton import _compare, _read
 
     interpreted = ModuleType("interpreted")
     interpreted.objection_to_reading = lambda p: "float64" * (p.query.dtype == torch.float64)
     interpreted.objection_to = triton.objection_to
-    interpreted.read = _read.read_all  # without the self-check, which takes the interpreter seconds
+    interpreted.objection_to_comparing = lambda *pair: next(
+        filter(None, map(interpreted.objection_to_reading, pair)), None
+    )
+    # Without the self-check, which takes the interpreter seconds.
+    interpreted.read, interpreted.compare = _read.read_all, _compare.compare_all
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         # The interpreter computes with numpy, which warns where a GPU makes ∞ and NaN in silence.
         warnings.simplefilter("ignore", RuntimeWarning)
         patch.setattr(reading, "native", interpreted)
+        patch.setattr(divergence, "native", interpreted)
         _mend_dot(patch)
         yield
 

@@ -38,7 +38,8 @@ def test_the_required_version_is_the_one_that_the_project_declares():
 def test_every_kernel_compiles(compiled):
     kernels = {each["kernel"] for each in compiled}
     assert kernels == {
-        *("read_logsumexp", "read_rows", "read_columns", "read_diagonals", "read_slices", "fold")
+        *("read_logsumexp", "read_rows", "read_columns", "read_diagonals", "read_slices", "fold"),
+        *("read_span_sums", "read_block_maxima", "read_divergence"),
     }
 
 

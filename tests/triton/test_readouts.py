@@ -23,7 +23,7 @@ from support.patterns import masks as masks_of
 from support.triton_device import DEVICE, kernels, moved
 
 import regard
-from regard.pattern import reading
+from regard.pattern import divergence, reading
 from regard.pattern.readout import Sizes
 from regard.pattern.readouts import (
     Blocks,
@@ -409,3 +409,35 @@ def test_inputs_without_rows_or_keys():
             pattern = regard.Pattern(query, key)
             assert not any(bool(t.isnan().any()) for t in flat(pattern.read(*READOUTS)))
             assert not bool(pattern.received().any())
+
+
+# Two patterns
+
+
+@pytest.mark.parametrize("kind", ["kl", "js", "tv"])
+def test_divergences_are_those_of_float64(kind, monkeypatch):
+    """Of heads of unequal widths, masks that end in other tiles, and sinks."""
+    query, key = (tensor[:1] for tensor in inputs(67, 131))
+    wide, noisy = normal(1, 2, 67, 19, seed=5), normal(1, 1, 131, 19, seed=6)
+    hidden = regard.hide(slice(70, 75)) & regard.window(40)
+    sinks = normal(2, 2, seed=7)
+    options = (masks(67, 131)["alibi"] | {"sink": sinks[0]}, {"mask": hidden, "sink": sinks[1]})
+    if kind == "kl":  # finite where the other sees all that the first one does
+        options = options[::-1]
+    pairs = [(query, key), (wide, noisy)]
+
+    def compared(change):
+        one, other = (
+            regard.Pattern(*map(change, tensors), **moved(own))
+            for tensors, own in zip(pairs, options, strict=True)
+        )
+        return one.divergence(other, kind).cpu().double()
+
+    exact = compared(lambda tensor: moved(tensor.double()))
+    monkeypatch.setattr(divergence, "_written_out", lambda *_: pytest.fail("torch compared"))
+    with kernels():
+        result = compared(moved)
+        one = regard.Pattern(moved(query[..., :5, :]), moved(key[..., :7, :]))
+        assert not bool(one.divergence(one, kind).any())
+    assert bool(exact.isfinite().all())
+    torch.testing.assert_close(result, exact, rtol=1e-5, atol=2e-5)

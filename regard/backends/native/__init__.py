@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends._objections import objection_to_context
+from regard.backends._objections import objection_to_context, objection_to_pair
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend
-from regard.backends.native._divergence import compare, objection_to_sizes_of
+from regard.backends.native._divergence import compare
 from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._readouts import read
 from regard.backends.native.library import Description, describe, why_missing
@@ -84,11 +84,7 @@ def objection_to(spec: KernelSpec, problem: Problem) -> str | None:
 
 def objection_to_comparing(one: Problem, other: Problem) -> str | None:
     """Say why `compare` can't serve two problems, or None."""
-    return (
-        objection_to_reading(one)
-        or objection_to_reading(other)
-        or objection_to_sizes_of(one, other)
-    )
+    return objection_to_reading(one) or objection_to_reading(other) or objection_to_pair(one, other)
 
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:

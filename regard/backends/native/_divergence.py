@@ -5,12 +5,11 @@ Axes: B batch, H query heads, N = B·H of them numbered through, L queries.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from regard._shapes import Float
+from regard.backends.kernel_spec import Divergence
 from regard.backends.native._arguments import Arguments
 from regard.backends.native.library import call
 from regard.problem import Problem
@@ -22,7 +21,7 @@ def compare(
     one: Problem,
     other: Problem,
     logsumexps: tuple[Float[Tensor, "N L"], Float[Tensor, "N L"]],
-    kind: Literal["kl", "js", "tv"],
+    kind: Divergence,
 ) -> Float[Tensor, "N L"]:
     """Compare each row of one pattern with that of another, in float64.
 
@@ -38,11 +37,3 @@ def compare(
     request = (_KINDS[kind], *(tensor.data_ptr() for tensor in known), result.data_ptr())
     call("regard_compare", *(each.numbers for each in packed), request)
     return result
-
-
-def objection_to_sizes_of(one: Problem, other: Problem) -> str | None:
-    """Say why two problems that the kernels serve can't be compared by them, or None."""
-    if one.query.dtype != other.query.dtype:
-        return f"one is {one.query.dtype}, the other {other.query.dtype}"
-    sizes = [(p.heads, p.key.shape[1], p.queries, p.keys) for p in (one, other)]
-    return None if sizes[0] == sizes[1] else "heads, key heads, queries or keys differ"

@@ -17,13 +17,18 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends._objections import THREE_DTYPES, objection_to_dtype, objection_to_length
+from regard.backends._objections import (
+    THREE_DTYPES,
+    objection_to_dtype,
+    objection_to_length,
+    objection_to_pair,
+)
 from regard.backends.gpu.hardware import why_no_triton
-from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.backends.kernel_spec import Divergence, KernelSpec, Kind
 from regard.errors import Error
 from regard.problem import Problem
 
-__all__ = ["objection_to", "objection_to_reading", "read"]
+__all__ = ["compare", "objection_to", "objection_to_comparing", "objection_to_reading", "read"]
 
 _WIDEST = 256  # head dimension: wider tiles do not fit a processor's memory
 _LONGEST = 2**31 - 2**10  # queries or keys, with room to round up to a tile
@@ -52,6 +57,11 @@ def objection_to(spec: KernelSpec, problem: Problem) -> str | None:  # noqa: ARG
     return None
 
 
+def objection_to_comparing(one: Problem, other: Problem) -> str | None:
+    """Say why `compare` does not take two problems, or None."""
+    return objection_to_reading(one) or objection_to_reading(other) or objection_to_pair(one, other)
+
+
 def read(
     problem: Problem,
     specs: Sequence[KernelSpec],
@@ -69,7 +79,7 @@ def read(
     Raises:
         Error: where a kernel's first use on a device, which is compared with the definition, fails.
     """
-    # Both need triton, which not everyone has.
+    # What needs triton, which not everyone has, is imported where it runs.
     from regard.backends.gpu.triton._read import read_all
     from regard.backends.gpu.triton._self_check import failure
 
@@ -77,3 +87,30 @@ def read(
     if why is not None:
         raise Error(f"readouts by Triton cannot run: {why}. Read a copy: pattern.to('cpu').")
     return read_all(problem, specs, logsumexp, columns)
+
+
+def compare(
+    one: Problem,
+    other: Problem,
+    logsumexps: tuple[Float[Tensor, "N L"], Float[Tensor, "N L"]],
+    kind: Divergence,
+) -> Float[Tensor, "N L"]:
+    """Compare each row of one pattern with that of another, in float64.
+
+    Args:
+        one: a problem that `objection_to_comparing` has nothing against.
+        other: that with which it has been asked.
+        logsumexps: of the rows of either.
+        kind: relative entropy, that of both to their mean, or total variation.
+
+    Raises:
+        Error: where the kernel's first use on a device, which is compared with the definition,
+            fails.
+    """
+    from regard.backends.gpu.triton._compare import compare_all
+    from regard.backends.gpu.triton._self_check import failure_to_compare
+
+    why = failure_to_compare(one, kind)
+    if why is not None:
+        raise Error(f"divergences by Triton cannot run: {why}. Compare copies: pattern.to('cpu').")
+    return compare_all(one, other, logsumexps, kind)

@@ -5,6 +5,7 @@ Axes: N heads numbered through, L queries.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -24,11 +25,11 @@ _FOLDED = 256
 class Parts(NamedTuple):
     """Which partial sums make up which rows of a result."""
 
-    since: list[int]
+    since: tuple[int, ...]
     """Of each row, the first part that holds something of it."""
-    until: list[int]
+    until: tuple[int, ...]
     """One past the last part."""
-    base: list[int]
+    base: tuple[int, ...]
     """Of each part, the row that its first slot holds."""
     slots: int
     """Rows that a part has room for."""
@@ -36,7 +37,7 @@ class Parts(NamedTuple):
     @classmethod
     def of_sum(cls, parts: int) -> Parts:
         """Every part holds the one row that there is."""
-        return cls([0], [parts], [0] * parts, 1)
+        return cls((0,), (parts,), (0,) * parts, 1)
 
     @classmethod
     def of_image(cls, queries: int, height: int, rows: int, block: int) -> Parts:
@@ -49,12 +50,12 @@ class Parts(NamedTuple):
             block: queries of a block.
         """
         tops = range(0, queries, block)
-        base = [top * rows // height for top in tops]
+        base = tuple(top * rows // height for top in tops)
         last = [(min(top + block, queries) * rows - 1) // height for top in tops]
         slots = max(b - a + 1 for a, b in zip(base, last, strict=True))
-        since = [row * height // rows // block for row in range(rows)]
-        until = [(-(-(row + 1) * height // rows) - 1) // block + 1 for row in range(rows)]
-        return cls(since, [min(u, len(tops)) for u in until], base, power_of_two(slots))
+        since = tuple(row * height // rows // block for row in range(rows))
+        until = ((-(-(row + 1) * height // rows) - 1) // block + 1 for row in range(rows))
+        return cls(since, tuple(min(u, len(tops)) for u in until), base, power_of_two(slots))
 
 
 def folded(partial: Shaped[Tensor, "N parts *slots n"], parts: Parts) -> Float[Tensor, "N rows n"]:
@@ -62,10 +63,7 @@ def folded(partial: Shaped[Tensor, "N parts *slots n"], parts: Parts) -> Float[T
     heads, number, length = len(partial), partial.shape[1], partial.shape[-1]
     rows = len(parts.since)
     result = partial.new_empty((heads, rows, length), dtype=torch.float64)
-    since, until, base = (
-        torch.tensor(numbers, dtype=torch.int32, device=partial.device)
-        for numbers in (parts.since, parts.until, parts.base)
-    )
+    since, until, base = _tables(parts, partial.device)
     fold[(heads * rows, -(-length // _FOLDED))](
         parts=partial,
         result=result,
@@ -79,3 +77,10 @@ def folded(partial: Shaped[Tensor, "N parts *slots n"], parts: Parts) -> Float[T
         LENGTH=_FOLDED,
     )
     return result
+
+
+@lru_cache(maxsize=8)
+def _tables(parts: Parts, device: torch.device) -> tuple[Tensor, ...]:
+    """Copy parts to a device; the next read of the same sizes takes them from there."""
+    numbers = (parts.since, parts.until, parts.base)
+    return tuple(torch.tensor(table, dtype=torch.int32, device=device) for table in numbers)

@@ -6,15 +6,18 @@ Axes: N heads numbered through, L queries, S keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from regard._contexts import is_concrete
+from regard._definitions import divergence_of
 from regard._shapes import Float
 from regard.backends.gpu.self_check import difference, once, small_problem
+from regard.backends.gpu.triton._compare import compare_all
 from regard.backends.gpu.triton._read import read_all
-from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.backends.kernel_spec import Divergence, KernelSpec, Kind
 from regard.problem import Problem
 from regard.steps import written_out
 
@@ -45,6 +48,24 @@ def failure(problem: Problem, kinds: Sequence[Kind]) -> str | None:
         return None
 
     return once(("triton", together, device, dtype), device, compare)
+
+
+def failure_to_compare(problem: Problem, kind: Divergence) -> str | None:
+    """Say why the kernel of a divergence is not to be trusted with such problems, or None."""
+    if not is_concrete(problem.query):
+        return None
+    device, dtype = problem.query.device, problem.query.dtype
+
+    def compare() -> str | None:
+        one = small_problem(device, dtype)
+        other = replace(one, key=one.key.flip(-2))
+        steps = [dict(written_out(p.cast(torch.float64))) for p in (one, other)]
+        known = (each["logsumexp"].flatten(0, 1) for each in steps)
+        result = compare_all(one, other, (next(known), next(known)), kind)
+        p, q = (each["weights"].flatten(0, 1) for each in steps)
+        return difference(f"divergence {kind}", result, divergence_of(p, q, kind), TOLERANCE)
+
+    return once(("triton", kind, device, dtype), device, compare)
 
 
 def _cases(

@@ -13,14 +13,11 @@ import triton.language as tl
 
 from regard.backends.gpu.triton.kernels.weights import (
     comparable,
-    load_interval,
+    load_block,
     load_keys,
     load_logsumexp,
-    load_queries,
     log_weights,
-    place_of,
     range_of,
-    visible_tiles,
 )
 
 
@@ -38,17 +35,10 @@ def read_block_maxima(
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    # Causal heads have most to do in their last blocks, which therefore come first.
-    heads_in_all = tl.num_programs(0) // blocks
-    number = tl.program_id(0) % heads_in_all
-    block = blocks - 1 - tl.program_id(0) // heads_in_all
-    place = place_of(inputs, number)
-
-    row = block * QUERIES + tl.arange(0, QUERIES)
-    interval = load_interval(inputs, place, row)
+    number, block, place, row, interval, vectors, tiles = load_block(
+        inputs, blocks, QUERIES, KEYS, WIDTH
+    )
     shift = load_logsumexp(inputs, logsumexp, number, row)
-    vectors = load_queries(inputs, place, row, WIDTH)
-    tiles = visible_tiles(interval, inputs.keys, KEYS)
 
     slot = tl.arange(0, SLOTS)
     in_slot = (row // height - block * QUERIES // height)[None, :] == slot[:, None]

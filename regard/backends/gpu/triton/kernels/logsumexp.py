@@ -13,13 +13,10 @@ import triton.language as tl
 
 from regard.backends.gpu.triton.kernels.weights import (
     LN_2,
-    load_interval,
+    load_block,
     load_keys,
-    load_queries,
     log_weights,
-    place_of,
     range_of,
-    visible_tiles,
 )
 
 
@@ -33,18 +30,10 @@ def read_logsumexp(
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    # Causal heads have most to do in their last blocks, which therefore come first.
-    heads_in_all = tl.num_programs(0) // blocks
-    number = tl.program_id(0) % heads_in_all
-    block = blocks - 1 - tl.program_id(0) // heads_in_all
-    place = place_of(inputs, number)
+    number, _, place, row, interval, vectors, tiles = load_block(
+        inputs, blocks, QUERIES, KEYS, WIDTH
+    )
     queries = inputs.queries
-
-    row = block * QUERIES + tl.arange(0, QUERIES)
-    interval = load_interval(inputs, place, row)
-    vectors = load_queries(inputs, place, row, WIDTH)
-
-    tiles = visible_tiles(interval, inputs.keys, KEYS)
 
     largest = tl.full((QUERIES,), -float("inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)

@@ -12,14 +12,11 @@ import triton
 import triton.language as tl
 
 from regard.backends.gpu.triton.kernels.weights import (
-    load_interval,
+    load_block,
     load_keys,
     load_logsumexp,
-    load_queries,
     log_weights,
-    place_of,
     range_of,
-    visible_tiles,
 )
 
 
@@ -36,18 +33,11 @@ def read_span_sums(
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    # Causal heads have most to do in their last blocks, which therefore come first.
-    heads_in_all = tl.num_programs(0) // blocks
-    number = tl.program_id(0) % heads_in_all
-    block = blocks - 1 - tl.program_id(0) // heads_in_all
-    place = place_of(inputs, number)
-
-    row = block * QUERIES + tl.arange(0, QUERIES)
-    span = tl.program_id(1) * SPANS + tl.arange(0, SPANS)
-    interval = load_interval(inputs, place, row)
+    number, _, place, row, interval, vectors, tiles = load_block(
+        inputs, blocks, QUERIES, KEYS, WIDTH
+    )
     shift = load_logsumexp(inputs, logsumexp, number, row)
-    vectors = load_queries(inputs, place, row, WIDTH)
-    tiles = visible_tiles(interval, inputs.keys, KEYS)
+    span = tl.program_id(1) * SPANS + tl.arange(0, SPANS)
 
     totals = tl.zeros((QUERIES, SPANS), tl.float32)
     for phase in tl.static_range(3):

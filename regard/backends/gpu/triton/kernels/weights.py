@@ -26,6 +26,27 @@ def place_of(inputs, number):
 
 
 @triton.jit
+def load_block(inputs, blocks, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr):
+    """Load what a program needs of its block of queries, where each has a block of a head.
+
+    Causal heads have most to do in their last blocks, which therefore come first.
+
+    Returns:
+        number, block, place, row, interval, vectors, tiles: the head's number and the block's; the
+        head's place; the queries' numbers, intervals and vectors; the tiles that they see.
+    """
+    heads_in_all = tl.num_programs(0) // blocks
+    number = tl.program_id(0) % heads_in_all
+    block = blocks - 1 - tl.program_id(0) // heads_in_all
+    place = place_of(inputs, number)
+    row = block * QUERIES + tl.arange(0, QUERIES)
+    interval = load_interval(inputs, place, row)
+    vectors = load_queries(inputs, place, row, WIDTH)
+    tiles = visible_tiles(interval, inputs.keys, KEYS)
+    return number, block, place, row, interval, vectors, tiles
+
+
+@triton.jit
 def load_queries(inputs, place, row, WIDTH: tl.constexpr):
     """Load the queries of some rows, ``(len(row), WIDTH)``; 0 past the last row and dimension."""
     batch, head = place
