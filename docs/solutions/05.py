@@ -26,6 +26,6 @@ def causal_weights(scores):
     return scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
 
 
-# 5.7: Row 0 is left without a key. All its exponentials are 0, so softmax divides 0 by 0. The other
-# rows see at least key 0, and softmax computes each row by itself.
+# 5.7: Row 0 is left without a key. All its exponentials are 0, so softmax divides 0 by 0. The
+# other rows see at least key 0, and softmax computes each row by itself.
 answer_5_7 = "row 0"

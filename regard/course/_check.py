@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from regard.course._compare import Difference, Misfit, compare, is_same
+from regard.course._compare import Difference, Misfit, compare
 from regard.course._exercise import Answer, Exercise, Function, Mistake
 from regard.course._pages import exercise
 from regard.course._verdict import CourseError, Verdict
@@ -59,16 +59,21 @@ def judge(subject: Exercise, given: Any, *, file: str | None = None) -> Verdict:
 def _judge_answer(subject: Answer, given: Any) -> Verdict:
     if subject.choices:
         return _judge_choice(subject, given)
-    came, expected = _numbers(subject, given), _tensor(subject.expected)
-    difference = compare(came, expected, subject.tolerance)
+    came = _numbers(subject, given)
+    difference = _differs(came, subject.expected, subject.tolerance)
     if difference is None:
         return _right(subject, "")
-    assert isinstance(difference, Difference), "the shapes are equal"
     mistake = _first(
-        subject.mistakes, lambda one: is_same(came, _tensor(one.wrong), subject.tolerance)
+        subject.mistakes, lambda one: _differs(came, one.wrong, subject.tolerance) is None
     )
     place = f"{difference.place}: " if difference.place else ""
     return _wrong(subject, f"{place}{difference.came} is not it", mistake)
+
+
+def _differs(came: torch.Tensor, expected: Any, tolerance: float) -> Difference | None:
+    difference = compare(came, _tensor(expected), tolerance, relative=False)
+    assert not isinstance(difference, Misfit), "the shapes are equal"
+    return difference
 
 
 def _judge_choice(subject: Answer, given: Any) -> Verdict:

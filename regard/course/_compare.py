@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Difference", "Misfit", "compare", "is_same"]
+__all__ = ["Difference", "Misfit", "compare"]
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,21 @@ class Misfit:
     expected: str
 
 
-def compare(came: Any, expected: Any, tolerance: float) -> Difference | Misfit | None:
+def compare(
+    came: Any, expected: Any, tolerance: float, *, relative: bool = True
+) -> Difference | Misfit | None:
     """The first difference, or None.
 
     Args:
         came: a tensor, a number, a text, or a tuple or list of these.
         expected: the same kind of thing; numbers may come as tensors of one entry.
-        tolerance: relative and absolute.
+        tolerance: how far a number may be off.
+        relative: whether it may be off by that much of its own size as well.
     """
     if isinstance(expected, torch.Tensor):
-        return _compare_tensors(came, expected, tolerance)
+        return _compare_tensors(came, expected, tolerance, relative=relative)
     if isinstance(expected, tuple | list):
-        return _compare_all(came, expected, tolerance)
+        return _compare_all(came, expected, tolerance, relative=relative)
     if isinstance(expected, str):
         if not isinstance(came, str):
             return Misfit(_kind(came), "a text")
@@ -62,21 +65,17 @@ def compare(came: Any, expected: Any, tolerance: float) -> Difference | Misfit |
         torch.tensor(came, dtype=torch.float64),
         torch.tensor(expected, dtype=torch.float64),
         tolerance,
+        relative=relative,
     )
 
 
-def is_same(came: Any, expected: Any, tolerance: float) -> bool:
-    """Whether there is no difference."""
-    return compare(came, expected, tolerance) is None
-
-
 def _compare_all(
-    came: Any, expected: tuple[Any, ...] | list[Any], tolerance: float
+    came: Any, expected: tuple[Any, ...] | list[Any], tolerance: float, *, relative: bool
 ) -> Difference | Misfit | None:
     if not isinstance(came, tuple | list) or len(came) != len(expected):
         return Misfit(_kind(came), f"{_kind(expected)}")
     for at, (one, other) in enumerate(zip(came, expected, strict=True)):
-        difference = compare(one, other, tolerance)
+        difference = compare(one, other, tolerance, relative=relative)
         if isinstance(difference, Misfit):
             return Misfit(f"{difference.came} at {at}", difference.expected)
         if difference is not None:
@@ -86,7 +85,7 @@ def _compare_all(
 
 
 def _compare_tensors(
-    came: Any, expected: torch.Tensor, tolerance: float
+    came: Any, expected: torch.Tensor, tolerance: float, *, relative: bool
 ) -> Difference | Misfit | None:
     if not isinstance(came, torch.Tensor):
         return Misfit(_kind(came), _kind(expected))
@@ -97,7 +96,8 @@ def _compare_tensors(
         wrong = came != expected
     else:
         came, expected = came.double(), expected.double()
-        wrong = ~torch.isclose(came, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+        rtol = tolerance if relative else 0.0
+        wrong = ~torch.isclose(came, expected, rtol=rtol, atol=tolerance, equal_nan=True)
     if not wrong.any():
         return None
     index = tuple(int(at) for at in wrong.nonzero()[0])

@@ -40,7 +40,7 @@ class Answer:
         kind: a prediction, by hand, or to break and explain.
         title: what is to be answered, in one line.
         expected: a number, a list of numbers (of lists, for a table), or a choice.
-        tolerance: how far a number may be off.
+        tolerance: how far a number may be off, absolutely.
         hint: the first step of the way.
         mistakes: wrong answers that people give.
     """
