@@ -46,7 +46,7 @@ class Heading:
 
 @dataclass
 class Part:
-    """What stands under one heading, as search finds it."""
+    """The text under one heading, for search."""
 
     anchor: str
     title: str
@@ -199,8 +199,8 @@ def _html(_: RendererHTML, tokens: Sequence[Token], at: int, _options: Any, env:
     match = _COMMENT.fullmatch(text)
     if match is None and not re.fullmatch(r"\s*<!--.*-->\s*", text, flags=re.DOTALL):
         raise ValueError(
-            "HTML that is no comment and no <details><summary>Hint</summary> between empty lines "
-            f"is not taken from Markdown: {text.strip()!r}"
+            "HTML other than comments and <details><summary>Hint</summary> between empty lines is "
+            f"not taken from Markdown: {text.strip()!r}"
         )
     if match is None or match["kind"] != "widget":
         return ""

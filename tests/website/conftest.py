@@ -58,7 +58,7 @@ def node(tmp_path_factory):
     """Run the widget's modules under Node.js: lines that return something, on these data."""
     program = shutil.which("node")
     if program is None:
-        message = "there is no node, which runs the widget's modules without a browser"
+        message = "node is missing; it runs the widget's modules without a browser"
         pytest.fail(message) if REQUIRED else pytest.skip(message)
     folder = tmp_path_factory.mktemp("node")
     shutil.copytree(ROOT / "website/static/widget", folder / "widget")

@@ -13,7 +13,7 @@ def show(pages, site):
     """Open a page from its file; whatever it asks for or complains about fails the test."""
     complaints = []
 
-    def asks(request):
+    def check_request(request):
         if not request.url.startswith((site.as_uri(), "data:")):
             complaints.append(f"asks {request.url}")
 
@@ -26,7 +26,7 @@ def show(pages, site):
         def go(address, *, width=1440, height=900, **options):
             viewport = {"width": width, "height": height}
             page = stack.enter_context(pages(viewport=viewport, **options))
-            page.on("request", asks)
+            page.on("request", check_request)
             page.on("console", says)
             page.on("pageerror", lambda error: complaints.append(str(error)))
             page.goto(f"{site.as_uri()}/{address}")
@@ -85,7 +85,7 @@ def test_search_finds_a_section_by_key(show):
     page.wait_for_url("**/reference/regard.nn.html#regard.nn.merge_heads")
     page.keyboard.press("Control+k")
     page.keyboard.type("qqzzxxy")
-    page.locator("#found", has_text="0 places").wait_for()
+    page.locator("#count", has_text="0 places").wait_for()
     page.keyboard.press("Escape")
     assert not page.locator("#search").is_visible()
 
