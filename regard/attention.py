@@ -103,7 +103,13 @@ def attention(
                 return context
     scoring = Scoring.of(options)
     problem = check(
-        query, key, value, scoring, dropout=dropout, generator=generator, check_finite=check_finite
+        query,
+        key,
+        value,
+        scoring,
+        dropout=dropout,
+        generator=generator,
+        check_finite=check_finite,
     )
     return problem.restore(run(problem, choose_checked(problem, backend))[0])
 
@@ -165,7 +171,13 @@ def attention_with_pattern(
         )
     scoring = Scoring.of(options)
     problem = check(
-        query, key, value, scoring, dropout=dropout, generator=generator, check_finite=check_finite
+        query,
+        key,
+        value,
+        scoring,
+        dropout=dropout,
+        generator=generator,
+        check_finite=check_finite,
     )
     choice = choose_checked(problem, backend)
     context, logsumexp = run(problem, choice)

@@ -45,14 +45,14 @@ interface LiveStart {
   title: string;
   first: { ids: number[]; notes: string[] };
 }
-/** A request of the page. */
-interface LiveRequest {
+/** A question of the page. */
+interface LiveQuestion {
   id: number;
   name: string;
-  args: unknown[];
+  given: unknown[];
 }
 /** What a worker is to its own code. */
 interface WorkerScope {
-  onmessage: (event: { data: { start: LiveStart } | { cancel: number } | LiveRequest }) => void;
+  onmessage: (event: { data: { start: LiveStart } | { cancel: number } | LiveQuestion }) => void;
   postMessage(message: unknown, transfer: Transferable[]): void;
 }
