@@ -21,6 +21,12 @@ const WORDS = [
 /** The changes that an address has, as it writes them. */
 const changesIn = (/** @type {string} */ hash) => new URLSearchParams(hash.replace(/^#/, "")).get("e") ?? "";
 
+/** The texts that an address has, or names where they are too long for it. */
+const textsIn = (/** @type {string} */ hash) => {
+  const fields = new URLSearchParams(hash.replace(/^#/, ""));
+  return ["t", "long", "r", "t2"].map((name) => fields.get(name) ?? "").join("\n");
+};
+
 const fits = (/** @type {string|null|undefined} */ text) => Array.from(text ?? "").length <= LONGEST;
 
 /** The address of now. */
@@ -140,13 +146,29 @@ export function applyAddress(/** @type {URLSearchParams} */ fields) {
   });
 }
 
-/** Writes the address of now. A change of the model is a step in the history, which Back takes back. */
+/** Whether a text was opened since the address was written. */
+let opened = false;
+
+/** A text was opened. Not called where it goes on from what is being typed or generated. */
+export function textOpened() {
+  opened = true;
+}
+
+/**
+ * Writes the address of now. A change of the model and another text are steps in the history, which
+ * Back takes back.
+ */
 export function writeAddress() {
   const hash = currentAddress();
-  if (!hash || hash === location.hash) return;
+  const { run } = get().sides.first;
+  if (!hash || !run) return;
+  const another = opened && textsIn(hash) !== textsIn(location.hash) && location.hash !== "";
+  opened = false;
+  if (hash === location.hash) return;
   const address = location.href.split("#")[0] + hash;
-  if (changesIn(hash) === changesIn(location.hash)) history.replaceState(null, "", address);
-  else history.pushState(null, "", address);
+  const state = { run: run.id }; // a text that is too long for the address is found again by it
+  if (another || changesIn(hash) !== changesIn(location.hash)) history.pushState(state, "", address);
+  else history.replaceState(state, "", address);
 }
 
 /** Keeps the address as the page is. Nothing else takes part in the history: hovering is no journey. */

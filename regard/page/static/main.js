@@ -53,7 +53,8 @@ async function openAddress() {
   let opened = false;
   if (address.text && about.writes) opened = runOf("first")?.text === address.text || (await openText(address.text));
   else if (address.run && about.runs.includes(address.run)) opened = await openRun(address.run);
-  else if (address.long)
+  else if (address.long && about.writes && history.state?.run) opened = await openRun(history.state.run);
+  if (!opened && address.long)
     set({
       problem: `The text of this address is too long to travel with it: open the text of ${plural(Number(address.long) || 0, "token")} again.`,
     });

@@ -1,4 +1,5 @@
 /** Opening texts: from typing, a file, the address, an appended token or generation. */
+import { textOpened } from "./address.js";
 import * as api from "./api.js";
 import { documentEvent } from "./dom.js";
 import { Replaced, ServerError } from "./errors.js";
@@ -26,11 +27,12 @@ export function prepare(/** @type {Run} */ run) {
 /**
  * Shows a run in place of the one before.
  * @param {Run} run
- * @param {{keep?: boolean, side?: SideName}} [how] keep: it goes on the same text, so the
- *   selection stays
+ * @param {{keep?: boolean, side?: SideName, joined?: boolean}} [how] keep: it goes on the same text, so the
+ *   selection stays; joined: one step of the history with the text before
  */
-export function show(run, { keep = false, side = "first" } = {}) {
+export function show(run, { keep = false, side = "first", joined = false } = {}) {
   prepare(run);
+  if (!joined) textOpened();
   if (side === "first") {
     set({ plain: run, changed: null });
     if (!keep && get().changes.length) set({ changes: [] }); // they are of the text before
@@ -87,7 +89,7 @@ function report(/** @type {unknown} */ error) {
 
 /**
  * Whether an answer could be shown.
- * @param {string} doing @param {Promise<Run>} answer @param {{keep?: boolean, side: SideName}} how
+ * @param {string} doing @param {Promise<Run>} answer @param {{keep?: boolean, side: SideName, joined?: boolean}} how
  */
 async function showing(doing, answer, how) {
   set({ busy: doing });
@@ -99,19 +101,20 @@ async function showing(doing, answer, how) {
 
 const viewOf = (/** @type {SideName} */ side) => (side === "second" ? "open-second" : "open");
 
-/** @param {string} text @param {SideName} [side] */
-export const openText = (text, side = "first") =>
+/** @param {string} text @param {SideName} [side] @param {boolean} [joined] one step with the text before */
+export const openText = (text, side = "first", joined = false) =>
   showing(side === "first" ? "reading the text …" : "reading the second text …", api.open(text, viewOf(side)), {
     side,
+    joined,
   });
 
 /**
  * Opens a text that is being typed; what goes on the text that is shown leaves the selection.
- * @param {string} text @param {SideName} side
+ * @param {string} text @param {SideName} side @param {boolean} joined whether more of it was typed before
  */
-export const typeText = (text, side) => {
+export const typeText = (text, side, joined) => {
   const keep = text.startsWith(textOf(side)?.text ?? "\u0000");
-  return showing("", api.open(text, viewOf(side)), { keep, side });
+  return showing("", api.open(text, viewOf(side)), { keep, side, joined });
 };
 
 /** @param {string} name @param {SideName} [side] */
@@ -142,7 +145,7 @@ async function reopened() {
     const again = await api
       .fetchRun(run.id, viewOf(side))
       .catch(() => (run.text == null ? null : api.open(run.text, viewOf(side)).catch(() => null)));
-    if (again) show(again, { keep: true, side });
+    if (again) show(again, { keep: true, side, joined: true });
     else set({ problem: "The text of this page can't be opened again by itself; open it anew." });
   }
 }
@@ -197,7 +200,7 @@ async function generated({ tokens, temperature }, each) {
       }
     }
     if (textOf(side) !== at) break; // another text was opened meanwhile
-    if (longer) show(longer, { keep: true, side });
+    if (longer) show(longer, { keep: true, side, joined: left < tokens });
     else break;
   }
   each([], side);

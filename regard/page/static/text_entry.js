@@ -17,7 +17,11 @@ export function startTextEntry() {
     byId("sequence-label").hidden = about.writes || about.runs.length < 2;
     sequence.replaceChildren(
       ...about.runs.map((name) =>
-        make("option", { value: name, textContent: name, selected: name === runOf("first")?.id }),
+        make("option", {
+          value: name,
+          textContent: name,
+          selected: name === runOf("first")?.id,
+        }),
       ),
     );
   });
@@ -44,14 +48,18 @@ class TextEntry {
     const file = /** @type {HTMLInputElement} */ (of("file"));
     /** The text that was there before one was typed. @type {string|null|undefined} */
     this.before = null;
+    /** Whether what is being typed is shown already. */
+    this.typed = false;
     this.edit.onclick = () => {
       this.before = runOf(this.side)?.text;
+      this.typed = false;
       this.open(true);
       this.field.focus();
       this.field.select();
     };
     this.cancel.onclick = () => {
-      if (get().about?.live && this.before && this.before !== runOf(this.side)?.text) openText(this.before, this.side);
+      if (get().about?.live && this.before && this.before !== runOf(this.side)?.text)
+        openText(this.before, this.side, this.typed);
       this.open(false);
       this.edit.focus();
     };
@@ -62,7 +70,9 @@ class TextEntry {
     };
     this.field.addEventListener("input", () => {
       this.#tell();
-      if (get().about?.live && !this.button.disabled) typeText(this.field.value, this.side); // seen as it is typed
+      if (!get().about?.live || this.button.disabled) return;
+      typeText(this.field.value, this.side, this.typed); // seen as it is typed
+      this.typed = true;
     });
     this.field.addEventListener("keydown", (event) => {
       event.stopPropagation(); // what is typed is no command
@@ -100,7 +110,7 @@ class TextEntry {
   async #submit() {
     if (!this.field.value || this.button.disabled) return;
     this.button.disabled = true;
-    if (await openText(this.field.value, this.side)) this.open(false);
+    if (await openText(this.field.value, this.side, this.typed)) this.open(false);
     this.#tell();
   }
 
@@ -115,6 +125,7 @@ class TextEntry {
     if (text === null) return refuse("is not UTF-8 text; convert it first, for example with iconv -f latin1 -t utf-8");
     if (text.includes("\u0000")) return refuse("is no text file");
     this.field.value = text;
+    this.typed = false;
     this.open(true);
     await this.#submit();
   }

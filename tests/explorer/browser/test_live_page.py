@@ -207,3 +207,31 @@ def test_in_firefox(firefox, file):
     assert firefox.evaluate(text) == OTHER
     many = "document.querySelectorAll('#predictions button:enabled').length"
     assert firefox.evaluate(many) == 10
+
+
+def test_back_takes_texts_back(page, settled):
+    """A text typed key by key is one step, as is one of several tokens that were drawn."""
+    write(page, settled, OTHER)
+    assert read(page) == OTHER
+    page.locator("#predictions button").first.click()
+    settled(page)
+    longer = read(page)
+    assert len(longer) > len(OTHER)
+    page.locator("#generate-tokens").fill("9")
+    page.locator("#generate").click()
+    page.locator("#generate", has_text="Generate").wait_for()
+    settled(page)
+    assert len(read(page)) > len(longer)
+    page.locator("#edit").click()
+    page.locator("#entry-text").fill("A hen")
+    page.locator("#entry-text").press_sequentially(" sat")
+    page.locator("#entry-run").click()
+    settled(page)
+    assert read(page) == "A hen sat"
+    page.go_back()
+    settled(page)
+    assert len(read(page)) > len(longer)
+    for text in (longer, OTHER, TEXT):
+        page.go_back()
+        settled(page)
+        assert read(page) == text
