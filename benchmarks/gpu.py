@@ -39,7 +39,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.part:
         if name not in PARTS:
-            parser.error(f"there is no part {name!r}; expected {', '.join(PARTS)}")
+            parser.error(f"{name!r} is not a part; expected {', '.join(PARTS)}")
     _require_gpu(arguments.device)
     result = Result(arguments.out, torch.device(arguments.device), arguments.seconds)
     parts = _parts(tiny=arguments.tiny)

@@ -41,7 +41,7 @@ CONTEXT = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}
 
 
 def checks(result: Result, device: torch.device, *, tiny: bool = False) -> None:
-    """Compare everything with float64, then run the tests of CUDA; each failure is told at once."""
+    """Compare everything with float64, then run the tests of CUDA; print each failure at once."""
     result.table("Comparisons with float64", "what", "comparisons", "largest error ÷ allowed")
     dtypes, dims = ((torch.float32,), (16,)) if tiny else (DTYPES, (64, 128))
     for dtype in dtypes:

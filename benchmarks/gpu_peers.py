@@ -25,7 +25,7 @@ def peers(query: Tensor, key: Tensor, logsumexp: Tensor) -> dict[str, Received]:
     Args:
         query: ``(B, H, L, D)``.
         key: ``(B, G, L, D)``.
-        logsumexp: of each row, ``(B, H, L)``, which flash leaves behind.
+        logsumexp: of each row, ``(B, H, L)``, which flash returns.
     """
     spread = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     ways: dict[str, Received] = {

@@ -1,4 +1,4 @@
-"""What a run on a GPU leaves behind: a JSON with every number, and a Markdown table of each part.
+"""The result of a run on a GPU: a JSON with every number, and a Markdown table of each part.
 
 Rows are printed as they come, and both files are written after each, so that a run that is cut off
 is a result too. A further run into the same folder replaces the parts that it measures.
@@ -36,8 +36,8 @@ class Result:
         path = folder / "gpu.json"
         own = facts(device)
         before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        alike = before.get("device") == own["device"] and before.get("torch") == own["torch"]
-        self._content: dict[str, Any] = {**own, "parts": before["parts"] if alike else {}}
+        is_same = before.get("device") == own["device"] and before.get("torch") == own["torch"]
+        self._content: dict[str, Any] = {**own, "parts": before["parts"] if is_same else {}}
         self._part: dict[str, Any] = {}
         self._deadline = 0.0
 

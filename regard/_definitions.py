@@ -79,15 +79,15 @@ class Definitions:
 
     def lag(self, d: int) -> tuple[Float[Tensor, "*b L"], Float[Tensor, "*b L"]]:
         """Find the weight exactly d tokens back, and its logarithm: ``(..., L)`` each."""
-        there = self.visible & (self.back == d)
-        logs = torch.where(there, self.masked - self.logsumexp[..., None], -torch.inf)
-        return torch.where(there, self.weights, 0).sum(-1), logs.amax(-1)
+        at_lag = self.visible & (self.back == d)
+        logs = torch.where(at_lag, self.masked - self.logsumexp[..., None], -torch.inf)
+        return torch.where(at_lag, self.weights, 0).sum(-1), logs.amax(-1)
 
     def offsets(self, n: int) -> Float[Tensor, "*b n"]:
         """Average the weight 0 … n−1 tokens back, over the queries that see there: ``(..., n)``."""
-        there = [self.visible & (self.back == d) for d in range(n)]
-        sums = [torch.where(keys, self.weights, 0).sum((-2, -1)) for keys in there]
-        counts = [keys.sum((-2, -1)).clamp_min(1) for keys in there]
+        at_lags = [self.visible & (self.back == d) for d in range(n)]
+        sums = [torch.where(keys, self.weights, 0).sum((-2, -1)) for keys in at_lags]
+        counts = [keys.sum((-2, -1)).clamp_min(1) for keys in at_lags]
         return torch.stack(sums, -1) / torch.stack(counts, -1)
 
     # Of each key

@@ -103,13 +103,7 @@ def attention(
                 return context
     scoring = Scoring.of(options)
     problem = check(
-        query,
-        key,
-        value,
-        scoring,
-        dropout=dropout,
-        generator=generator,
-        check_finite=check_finite,
+        query, key, value, scoring, dropout=dropout, generator=generator, check_finite=check_finite
     )
     return problem.restore(run(problem, choose_checked(problem, backend))[0])
 
@@ -171,13 +165,7 @@ def attention_with_pattern(
         )
     scoring = Scoring.of(options)
     problem = check(
-        query,
-        key,
-        value,
-        scoring,
-        dropout=dropout,
-        generator=generator,
-        check_finite=check_finite,
+        query, key, value, scoring, dropout=dropout, generator=generator, check_finite=check_finite
     )
     choice = choose_checked(problem, backend)
     context, logsumexp = run(problem, choice)

@@ -34,7 +34,7 @@ def build(folder: Path, gallery: Path | None = None) -> None:
     """Write the site.
 
     Args:
-        folder: is made if it is not there; what stood there before is overwritten.
+        folder: is made where it is missing; files in it are overwritten.
         gallery: the folder that ``python -m website.gallery`` made; None leaves it out.
 
     Raises:
@@ -42,8 +42,8 @@ def build(folder: Path, gallery: Path | None = None) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     if gallery:
-        parts_of_making = shutil.ignore_patterns("run", "exhibit.json")
-        shutil.copytree(gallery, folder / "gallery", ignore=parts_of_making, dirs_exist_ok=True)
+        not_shown = shutil.ignore_patterns("run", "exhibit.json")
+        shutil.copytree(gallery, folder / "gallery", ignore=not_shown, dirs_exist_ok=True)
     site = _Site(folder, sections(), read_exhibits(gallery) if gallery else [])
     site.write_pages()
     site.write_static()
@@ -91,8 +91,8 @@ class _Site:
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(ROOT / asset, target)
         static = self._folder / "static"
-        only_bundled = shutil.ignore_patterns("widget")
-        shutil.copytree(_HERE / "static", static, ignore=only_bundled, dirs_exist_ok=True)
+        not_shown = shutil.ignore_patterns("widget", "README.md")
+        shutil.copytree(_HERE / "static", static, ignore=not_shown, dirs_exist_ok=True)
         widget = script("main.js", folder=_HERE / "static/widget")
         (static / "widget.js").write_text(widget, "utf-8")
         (static / "colours.css").write_text(colours(), "utf-8")
@@ -195,7 +195,7 @@ class _Site:
                 self._assets.add(full)
                 address = f"{folder}/{posixpath.basename(full)}"
             else:
-                raise ValueError(f"{source} links to {target}, which is no page of the site")
+                raise ValueError(f"{source} links to {target}, which is not a page of the site")
             here = posixpath.dirname(page.address) or "."
             return posixpath.relpath(address, here) + mark + anchor
 

@@ -31,33 +31,33 @@ def code_block(text: str, language: str) -> str:
         language: as named after the fence.
 
     Raises:
-        ValueError: for a language that no lexer is named for.
+        ValueError: for a language without a lexer.
     """
     language = language or "text"
     if language not in _LEXERS:
         raise ValueError(f"no lexer for code in {language!r}; known are {', '.join(_LEXERS)}")
     text = text.rstrip("\n")
     is_session = language == "python" and text.lstrip().startswith(">>>")
-    body = "".join(_session(text)) if is_session else _coloured(text, _LEXERS[language])
+    body = "".join(_session(text)) if is_session else _highlight(text, _LEXERS[language])
     kind = "session" if is_session else language
     return f'<div class="code"><pre class="{kind}"><code>{body}</code></pre></div>\n'
 
 
 def code_line(text: str) -> str:
-    """Write Python that stands amid other text, such as a signature."""
-    return f"<code>{_coloured(text, _LEXERS['python'])}</code>"
+    """Write Python that is part of other text, such as a signature."""
+    return f"<code>{_highlight(text, _LEXERS['python'])}</code>"
 
 
 def _session(text: str) -> Iterator[str]:
     """Statements with their prompts, and answers."""
-    for typed, lines in _parts(text):
-        if not typed:
+    for is_input, lines in _parts(text):
+        if not is_input:
             yield f'<samp class="printed">{escape("".join(lines))}</samp>'
             continue
         statement = "".join(line[4:] if len(line) > 4 else "\n" for line in lines)
-        coloured = _coloured(statement, _LEXERS["python"]).split("\n")
+        html_lines = _highlight(statement, _LEXERS["python"]).split("\n")
         yield '<span class="typed">'
-        for line, html in zip(lines, coloured, strict=False):
+        for line, html in zip(lines, html_lines, strict=False):
             end = "\n" if line.endswith("\n") else ""
             yield f'<span class="prompt">{escape(line[:3])} </span>{html}{end}'
         yield "</span>"
@@ -66,19 +66,19 @@ def _session(text: str) -> Iterator[str]:
 def _parts(text: str) -> Iterator[tuple[bool, list[str]]]:
     """Lines that are typed, and lines that are printed, in turn."""
     lines: list[str] = []
-    was_typed = True
+    was_input = True
     for line in text.splitlines(keepends=True):
-        is_typed = line.startswith(_PROMPTS) or line.rstrip("\n") in {">>>", "..."}
-        if lines and (is_typed != was_typed or line.startswith(">>>")):
-            yield was_typed, lines
+        is_input = line.startswith(_PROMPTS) or line.rstrip("\n") in {">>>", "..."}
+        if lines and (is_input != was_input or line.startswith(">>>")):
+            yield was_input, lines
             lines = []
-        was_typed = is_typed
+        was_input = is_input
         lines.append(line)
     if lines:
-        yield was_typed, lines
+        yield was_input, lines
 
 
-def _coloured(text: str, lexer: Lexer) -> str:
+def _highlight(text: str, lexer: Lexer) -> str:
     """Text with a class for each kind of token; a token never spans two lines."""
     parts = []
     for kind, value in lexer.get_tokens(text):

@@ -93,9 +93,9 @@ def _room(package: griffe.Module, name: str, described: dict[str, str]) -> Room:
 
 def _find(package: griffe.Module, module: griffe.Module, name: str) -> griffe.Object | griffe.Alias:
     """What a module exports; where a file inside it has the same name, not that file."""
-    found = module.members[name]
-    if not found.is_module or found.is_alias:
-        return found
+    member = module.members[name]
+    if not member.is_module or member.is_alias:
+        return member
     target = module.imports[name]
     folder, _, last = target.removeprefix("regard.").rpartition(".")
     inner = package[folder]

@@ -11,7 +11,7 @@ __all__ = ["write_live"]
 
 
 def write_live(folder: Path) -> None:
-    """Write ``live.html``; the front page shows it where it is there."""
+    """Write ``live.html``; the front page shows it if it exists."""
     folder.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load()
     title = "the model that comes with regard"

@@ -19,7 +19,6 @@ from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 from website.code import code_block
-from website.questions import QuestionError, question
 from website.widgets import WidgetError, widget
 
 __all__ = ["Heading", "Part", "Rendered", "render"]
@@ -47,7 +46,7 @@ class Heading:
 
 @dataclass
 class Part:
-    """What stands under one heading, as search finds it."""
+    """The text under one heading, for search."""
 
     anchor: str
     title: str
@@ -193,25 +192,21 @@ def _table_end(_renderer: RendererHTML, *_: Any) -> str:
 
 
 def _html(_: RendererHTML, tokens: Sequence[Token], at: int, _options: Any, env: Any) -> str:
-    """A widget or a question becomes one; other comments are left out; what is folded stays so."""
+    """A comment that names a widget becomes one; others are left out; what is folded stays so."""
     text = tokens[at].content
     if _FOLDED.fullmatch(text):
         return text
     match = _COMMENT.fullmatch(text)
     if match is None and not re.fullmatch(r"\s*<!--.*-->\s*", text, flags=re.DOTALL):
         raise ValueError(
-            "HTML that is no comment and no <details><summary>Hint</summary> between empty lines "
-            f"is not taken from Markdown: {text.strip()!r}"
+            "HTML other than comments and <details><summary>Hint</summary> between empty lines is "
+            f"not taken from Markdown: {text.strip()!r}"
         )
-    if match is None or match["kind"] not in {"widget", "question", "questions"}:
+    if match is None or match["kind"] != "widget":
         return ""
-    if match["kind"] == "questions":
-        return '<div class="questions"></div>\n'
     try:
-        if match["kind"] == "question":
-            return question(match["rest"])
         return widget(match["rest"], env["text"], env["page"])
-    except (WidgetError, QuestionError) as error:
+    except WidgetError as error:
         raise ValueError(f"in {text.strip()!r}: {error}") from None
 
 

@@ -29,7 +29,7 @@ class ReferencePage:
         page: its address and title.
         html: what it says.
         contents: its names and their anchors, for the list beside it.
-        parts: its text, as search finds it.
+        parts: its text, for search.
     """
 
     page: Page
@@ -120,12 +120,12 @@ class _Writer:
         if isinstance(section, griffe.DocstringSectionText):
             return self._text(str(section.value))
         if isinstance(section, griffe.DocstringSectionAdmonition):
-            return self._titled(str(section.value.kind), self._text(section.value.contents))
+            return self._with_title(str(section.value.kind), self._text(section.value.contents))
         title = section.title or section.kind.value
         items = "".join(self._item(one) for one in section.value)
-        return self._titled(title, f"<dl>{items}</dl>\n")
+        return self._with_title(title, f"<dl>{items}</dl>\n")
 
-    def _titled(self, title: str, html: str) -> str:
+    def _with_title(self, title: str, html: str) -> str:
         return f'<p class="label">{escape(title.capitalize())}</p>\n{html}'
 
     def _item(self, one: griffe.DocstringElement) -> str:
@@ -138,7 +138,7 @@ class _Writer:
     def _text(self, text: str) -> str:
         """Markdown, with examples as code."""
         text = _ROLE.sub(r"`\1`", text)
-        text = _EXAMPLE.sub(_fenced, text)
+        text = _EXAMPLE.sub(_fence_example, text)
         rendered = render(text, link=self._outside, name=self._name)
         if self.parts:
             for part in rendered.parts:
@@ -146,7 +146,7 @@ class _Writer:
         return rendered.html
 
     def _outside(self, target: str) -> str:
-        raise ValueError(f"{self._room.path}: a docstring links to {target!r}, which is no address")
+        raise ValueError(f"a docstring of {self._room.path} links to {target!r}, not to an address")
 
     def _name(self, name: str) -> str | None:
         """A name in full, or one of this page's in short."""
@@ -155,7 +155,7 @@ class _Writer:
         return self._link(address) if address else None
 
 
-def _fenced(match: re.Match[str]) -> str:
+def _fence_example(match: re.Match[str]) -> str:
     lines = match[0].rstrip("\n").split("\n")
     margin = len(lines[0]) - len(lines[0].lstrip())
     code = "\n".join(line[margin:] for line in lines)

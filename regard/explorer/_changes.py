@@ -120,4 +120,4 @@ def require_range(name: str, span: Span, length: int) -> None:
     """Refuse a range that is empty or not within a length."""
     first, stop = span
     if not first < stop <= length:
-        raise ExplorerError(f"{name}={first},{stop} is no range within 0,{length}")
+        raise ExplorerError(f"{name}={first},{stop} is not a range within 0,{length}")

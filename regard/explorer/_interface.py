@@ -100,7 +100,7 @@ class _BodyLimit:
             return
         left = BODY
 
-        async def counted() -> Message:
+        async def receive_counted() -> Message:
             nonlocal left
             message = await receive()
             left -= len(message.get("body", b""))
@@ -108,4 +108,4 @@ class _BodyLimit:
                 raise HTTPException(413, sentence)
             return message
 
-        await self._app(scope, counted, send)
+        await self._app(scope, receive_counted, send)

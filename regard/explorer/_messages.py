@@ -1,4 +1,4 @@
-"""The page's requests as messages, where there is no connection: a notebook's kernel carries them.
+"""The page's requests as messages of a notebook's kernel, where the page has no connection.
 
 A request is one message, with a number that its page chooses::
 
@@ -48,7 +48,7 @@ class _Address(BaseModel):
 
     @property
     def name(self) -> tuple[str, int]:
-        """What tells it from all others."""
+        """A name that no other open request has."""
         return self.page, self.id
 
     @property

@@ -62,7 +62,7 @@ def report(
         The bytes written.
 
     Raises:
-        ExplorerError: for masks and biases that are no intervals, numbers that are none, and what
+        ExplorerError: for masks and biases that are not intervals, numbers that are none, and what
             is too long for a file; live, for a recording, a tokenizer that a page can't stand in
             for, and a model that is too large.
         TypeError: a model comes without its tokenizer, something else with one, or what is neither

@@ -33,14 +33,14 @@ def describe_errors(problems: Iterable[Mapping[str, Any]]) -> str:
 def _sentence(problem: Mapping[str, Any]) -> str:
     kind = problem["type"]
     if kind == "json_invalid":
-        return "the request's body is no JSON"
+        return "the request's body is not JSON"
     name = ".".join(map(str, problem["loc"][1:]))
     if not name:  # not a field of it, but all of it
-        return "the request's body is no JSON object; send it as application/json"
+        return "the request's body is not a JSON object; send it as application/json"
     if kind == "missing":
         return f"{name} is missing"
     if kind == "string_unicode":
-        return f"{name} is no Unicode: it has half of a pair that stands for one character"
+        return f"{name} is not Unicode: it has half of a pair that stands for one character"
     value = repr(problem["input"])
     value = value if len(value) <= _SHOWN else f"{value[: _SHOWN - 1]}…"
     return f"{name} is {value}, but {_wanted(kind, problem.get('ctx', {}))}"

@@ -1,4 +1,4 @@
-"""The explorer's page as a widget of a notebook, which asks the kernel by its own messages."""
+"""The explorer's page as a widget of a notebook, whose requests are messages to the kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ExplorerWidget(anywidget.AnyWidget):
     """The explorer's page below a cell, without a server: the kernel answers its requests.
 
     It is shown where a notebook shows widgets, as JupyterLab, Colab, VS Code and marimo do. Where
-    there is no kernel, as in an exported notebook, a report of the page is shown in its place.
+    no kernel runs, as in an exported notebook, a report of the page is shown in its place.
 
     Args:
         subject: what it shows.

@@ -26,7 +26,7 @@ EXAMPLES = {
         "carried it to the shed. Ella scratched her head. In the end she found the hat in the"
     ),
 }
-"""Texts by what decides their next word; the shipped model has a head that it hangs on in each."""
+"""Texts by what decides their next word; without some head the shipped model says another one."""
 
 
 def readable_examples(tokenizer: Tokenizer) -> dict[str, str]:

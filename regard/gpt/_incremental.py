@@ -63,7 +63,7 @@ class IncrementalDecoder:
             return self._model.next_logits(self._ids[:, self._end - 1 : self._end], self._cache)
 
     def append(self, token: Int[Tensor, "B"]) -> None:
-        """Add a token to each sequence; where there is none, the model reads the first of all."""
+        """Add a token to each sequence; where none was drawn, the model reads token 0."""
         self._ids[:, self._end] = token.clamp(min=0) if token.is_cuda else token
         self._end += 1
 

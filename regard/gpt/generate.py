@@ -272,8 +272,8 @@ def _pieces(
     drawn: Iterator[Tensor], texts: list[Detokenizer], many: int
 ) -> Iterator[tuple[int, str]]:
     while some := list(islice(drawn, many)):
-        for chosen in _read(torch.stack(some), torch.device("cpu")).tolist():
-            for row, (text, token) in enumerate(zip(texts, chosen, strict=True)):
+        for tokens in _read(torch.stack(some), torch.device("cpu")).tolist():
+            for row, (text, token) in enumerate(zip(texts, tokens, strict=True)):
                 piece = text.add(token)
                 if piece:
                     yield row, piece

@@ -169,7 +169,7 @@ def require_tokens(tokens: Int[Tensor, "..."]) -> None:
 
 def _not_finite() -> ValueError:
     return ValueError(
-        "the model's logits are not finite, so no token is the likeliest: its weights "
+        "the model's logits are not finite, so none is the largest: its weights "
         "are damaged or its training diverged; use another model"
     )
 

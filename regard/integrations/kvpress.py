@@ -49,7 +49,7 @@ class _PatternScores:
         hidden_states: Float[Tensor, "B T E"],
         keys: Float[Tensor, "B G S D"],
         values: Float[Tensor, "B G S D"],  # noqa: ARG002 - kvpress's signature
-        attentions: Tensor | None,  # noqa: ARG002
+        attentions: Tensor | None,  # noqa: ARG002 - likewise
         kwargs: dict[str, Any],
     ) -> Float[Tensor, "B G S"]:
         """Score the keys of a layer.
@@ -86,7 +86,7 @@ class SnapKVPress(_PatternScores, kvpress.SnapKVPress):
     """
 
     @property
-    def _last(self) -> int:  # type: ignore[override]
+    def _last(self) -> int:  # type: ignore[override] # an option that may change, as kvpress has it
         return self.window_size
 
     def _scores(self, pattern: Pattern) -> Float[Tensor, "B G S"]:

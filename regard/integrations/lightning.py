@@ -25,28 +25,28 @@ class MonitorCallback(Callback):  # type: ignore[misc] # lightning need not be i
 
     def __init__(self, monitor: Monitor) -> None:
         self.monitor = monitor
-        self._begun: int | None = None
+        self._current: int | None = None
 
     def on_train_batch_start(self, trainer: Any, *batch: Any) -> None:  # noqa: ARG002 - Lightning's signature
         """Begin an update, before its first batch."""
-        if self._begun != trainer.global_step:
-            self._begun = trainer.global_step
+        if self._current != trainer.global_step:
+            self._current = trainer.global_step
             self.monitor.begin(trainer.global_step)
 
-    def on_train_batch_end(self, trainer: Any, *batch: Any) -> None:  # noqa: ARG002
+    def on_train_batch_end(self, trainer: Any, *batch: Any) -> None:  # noqa: ARG002 - likewise
         """End it, where the optimizer made its step."""
-        if self._begun is not None and trainer.global_step > self._begun:
-            self._begun = None
+        if self._current is not None and trainer.global_step > self._current:
+            self._current = None
             self.monitor.end()
 
-    def on_train_end(self, *trainer: Any) -> None:  # noqa: ARG002
+    def on_train_end(self, *trainer: Any) -> None:  # noqa: ARG002 - likewise
         """Leave an update that did not come to its end."""
         self._cancel()
 
-    def on_exception(self, *trainer: Any) -> None:  # noqa: ARG002
+    def on_exception(self, *trainer: Any) -> None:  # noqa: ARG002 - likewise
         """Likewise."""
         self._cancel()
 
     def _cancel(self) -> None:
-        self._begun = None
+        self._current = None
         self.monitor.cancel()

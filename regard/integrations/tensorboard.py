@@ -27,7 +27,7 @@ class TensorBoardWriter:
 
     def __init__(self, folder: str | Path) -> None:
         with needing("tensorboard"):
-            import tensorboard  # noqa: F401 - only whether it is there
+            import tensorboard  # noqa: F401 - only to fail where it is missing
         self._folder = str(folder)
         self._writer: SummaryWriter | None = None
 

@@ -39,10 +39,10 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc] # its class is not
         """Begin an update, before its first batch."""
         self.monitor.begin(state.global_step)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - likewise
         """End it, after the optimizer's step."""
         self.monitor.end()
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - likewise
         """Leave an update that did not come to its end."""
         self.monitor.cancel()

@@ -118,7 +118,7 @@ class Mask:
             start, stop: integers ``(*leading, L)``; equal where a query is fully masked.
 
         Raises:
-            ValueError: if the mask holds a part of `dense` or `hide`, which is no interval.
+            ValueError: if the mask holds a part of `dense` or `hide`, which is not an interval.
         """
         if not self._is_interval:
             raise ValueError(f"mask is {self!r}: dense and hide make no intervals; call visible()")
@@ -244,8 +244,8 @@ def documents(ids: Int[Tensor, "*b S"], *, offset: int | Int[Tensor, "*b"] | Non
         offset: as for `causal`.
 
     Raises:
-        ValueError: if a document lies in two pieces: its keys are no interval. Of ids on CUDA the
-            device asserts it, since reading them would mean waiting for it.
+        ValueError: if a document lies in two pieces: its keys are not an interval. Ids on CUDA are
+            checked by the device, since reading them would mean waiting for it.
 
     Example:
         >>> import regard, torch
@@ -262,7 +262,7 @@ def documents(ids: Int[Tensor, "*b S"], *, offset: int | Int[Tensor, "*b"] | Non
     if not ids.is_meta:
         require(
             (changes.sum(-1) == distinct.sum(-1)).all(),
-            "ids has a document in two pieces, so its keys are no interval; "
+            "ids has a document in two pieces, so its keys are not an interval; "
             "number the pieces apart or pass dense(ids[..., :, None] == ids[..., None, :])",
         )
     return Mask((Documents(*runs(changes, ids)),), _checked_offset(offset))
@@ -276,7 +276,7 @@ def padding(keep: Bool[Tensor, "*b S"] | Int[Tensor, "*b S"]) -> Mask:
             ``attention_mask`` of a tokenizer. The padding may lie on either side, or on both.
 
     Raises:
-        ValueError: if padding lies between tokens, which is no interval; on CUDA as for
+        ValueError: if padding lies between tokens, which is not an interval; on CUDA as for
             `documents`.
 
     Example:
@@ -300,7 +300,7 @@ def padding(keep: Bool[Tensor, "*b S"] | Int[Tensor, "*b S"]) -> Mask:
     if not keep.is_meta:
         require(
             (kept == ((index >= start[..., None]) & (index < stop[..., None]))).all(),
-            "keep has padding between tokens, so the keys are no interval; "
+            "keep has padding between tokens, so the keys are not an interval; "
             "pass dense(keep[..., None, :].bool())",
         )
     return Mask((Padding(start, stop, kept.shape[-1]),))

@@ -79,7 +79,7 @@ class Rows:
     def hides_all(self) -> bool:
         """Whether every query is fully masked by its interval, as far as no device is waited for.
 
-        Affine bounds are numbers. Of tables on CUDA nothing is read, and the answer is no.
+        Affine bounds are numbers. Tables on CUDA are not read, and the answer is False.
         """
         bounds = self.bounds
         if isinstance(bounds, AffineBounds):

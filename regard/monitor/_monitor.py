@@ -116,7 +116,7 @@ class Monitor:
         """Of the last update that began."""
         self._reader: UpdateReader | None = None
         """Of the update that is being read."""
-        self._installed = ExitStack()
+        self._exit_stack = ExitStack()
 
     # Around an update
 
@@ -167,13 +167,13 @@ class Monitor:
             if self._model is not None:
                 stack.enter_context(replace_attention(self._model))
             stack.enter_context(observe_calls(reader))
-            self._installed = stack.pop_all()
+            self._exit_stack = stack.pop_all()
         self._reader = reader
 
     def end(self) -> None:
         """End an update: take its reading, check the alarms, call the writers."""
         reader, self._reader = self._reader, None
-        self._installed.close()
+        self._exit_stack.close()
         if reader is None:
             return
         reading = reader.reading(self._number, self._group)
@@ -182,12 +182,12 @@ class Monitor:
                 return  # such as an update of another part of the model
             raise RecordError(self._nothing_seen())
         self._history.add(reading)
-        self._deliver(reading)
+        self._report(reading)
 
     def cancel(self) -> None:
-        """Leave an update that did not come to its end, without a reading; if there is one."""
+        """Leave an update that was not ended, if there is one, without a reading."""
         self._reader = None
-        self._installed.close()
+        self._exit_stack.close()
 
     # What was read
 
@@ -300,8 +300,8 @@ class Monitor:
 
     # After an update
 
-    def _deliver(self, reading: UpdateReading) -> None:
-        """Check the alarms, and hand alerts and numbers on."""
+    def _report(self, reading: UpdateReading) -> None:
+        """Check the alarms; pass numbers to the writers and alerts to `on_alarm`."""
         for alarm in self._alarms:
             self._require(alarm.quantity)
         alerts = alerts_of(self._alarms, self._history.readings)

@@ -43,14 +43,14 @@ class UpdateReader:
 
     Args:
         model: whose calls count; None counts those of all models.
-        sites: finds the place of each call.
+        sites: give the place of each call.
         readouts: what to read, by name.
     """
 
     def __init__(
         self, model: nn.Module | None, sites: Sites, readouts: Mapping[str, Readout[Any, Any]]
     ) -> None:
-        self.found: dict[Site, SiteTallies] = {}
+        self.by_site: dict[Site, SiteTallies] = {}
         """In the order of the first calls."""
         self._model = model
         self._sites = sites
@@ -68,26 +68,26 @@ class UpdateReader:
         problem = call.problem()
         _, heads = problem.heads
         groups = problem.key.shape[1]
-        found = self.found.setdefault(site, SiteTallies(heads, groups))
-        if found.heads != heads:
+        own = self.by_site.setdefault(site, SiteTallies(heads, groups))
+        if own.heads != heads:
             raise RecordError(
-                f"a layer was called with {found.heads} heads and, in the same update, with {heads}"
+                f"a layer was called with {own.heads} heads and, in the same update, with {heads}"
             )
         for name, tally in _read(problem, self._readouts).items():
-            before = found.tallies.get(name)
-            found.tallies[name] = tally if before is None else before.joined(tally)
+            before = own.tallies.get(name)
+            own.tallies[name] = tally if before is None else before.joined(tally)
 
     def reading(self, update: int, group: ProcessGroup | None) -> UpdateReading:
         """What was read of all layers, on all ranks, in main memory."""
         self._sites.number()
-        found = self.found.values()
+        sites = self.by_site.values()
         places = tuple(
             LayerPlace(site.kind, site.layer, self._path(site), own.heads, own.groups)
-            for site, own in self.found.items()
+            for site, own in self.by_site.items()
         )
         device = self._device()
-        names = dict.fromkeys(name for own in found for name in own.tallies)
-        of_layers = {name: [own.tallies[name].to(device) for own in found] for name in names}
+        names = dict.fromkeys(name for own in sites for name in own.tallies)
+        of_layers = {name: [own.tallies[name].to(device) for own in sites] for name in names}
         tallies = {
             name: Tally(
                 own[0].is_largest,
@@ -111,7 +111,7 @@ class UpdateReader:
 
     def _device(self) -> torch.device:
         """Where the numbers of all layers are put together: that of the first."""
-        for own in self.found.values():
+        for own in self.by_site.values():
             return next(iter(own.tallies.values())).total.device
         parameters = () if self._model is None else self._model.parameters()
         return next((p.device for p in parameters), torch.device("cpu"))

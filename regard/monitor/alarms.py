@@ -121,13 +121,13 @@ def _alerts(alarm: Alarm, readings: Sequence[UpdateReading]) -> list[Alert]:
         lasting &= _out(alarm, readings[-number : len(readings) - number + 1])
     before = _out(alarm, readings[-alarm.readings - 1 : -alarm.readings])
     values = last.by_head(alarm.quantity)
-    found = [
+    alerts = [
         Alert(alarm, last.update, *head, name=names[head], value=values[head])
         for head in last.heads
         if head in lasting - before
     ]
     sign = -1 if alarm.above is not None else 1
-    return sorted(found, key=lambda a: (not math.isnan(a.value), sign * a.value))
+    return sorted(alerts, key=lambda a: (not math.isnan(a.value), sign * a.value))
 
 
 def _out(alarm: Alarm, readings: Sequence[UpdateReading]) -> set[Head]:

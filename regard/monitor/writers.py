@@ -58,7 +58,7 @@ class JSONLinesWriter:
     and of later ones, which an interrupted training run left, are dropped, and damaged lines too.
 
     Args:
-        path: the file; its folder is made where there is none.
+        path: the file; its folder is made where it is missing.
 
     Example:
         >>> import json, tempfile
@@ -89,12 +89,12 @@ class JSONLinesWriter:
 
 def _lines_before(path: Path, update: int) -> bytes:
     """The whole lines of updates before one."""
-    kept = []
+    lines = []
     for line in path.read_bytes().splitlines(keepends=True):
         try:
             number = json.loads(line)["update"]
         except (ValueError, TypeError, KeyError):
             continue
         if line.endswith(b"\n") and type(number) is int and number < update:
-            kept.append(line)
-    return b"".join(kept)
+            lines.append(line)
+    return b"".join(lines)

@@ -45,14 +45,14 @@ interface LiveStart {
   title: string;
   first: { ids: number[]; notes: string[] };
 }
-/** A question of the page. */
-interface LiveQuestion {
+/** A request of the page. */
+interface LiveRequest {
   id: number;
   name: string;
-  given: unknown[];
+  args: unknown[];
 }
 /** What a worker is to its own code. */
 interface WorkerScope {
-  onmessage: (event: { data: { start: LiveStart } | { cancel: number } | LiveQuestion }) => void;
+  onmessage: (event: { data: { start: LiveStart } | { cancel: number } | LiveRequest }) => void;
   postMessage(message: unknown, transfer: Transferable[]): void;
 }

@@ -22,7 +22,7 @@ _STAND_INS = {"api.js": "live/api.js"}
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 """From the narrowest, as far as a page can read them."""
 
-# What a page's byte-level BPE does; a file that asks for anything else is refused.
+# What a page's byte-level BPE does; a tokenizer with anything else is refused.
 _PIPELINE: dict[str, tuple[Any, ...]] = {
     "normalizer": (None,),
     "post_processor": (None, "ByteLevel"),
@@ -105,20 +105,20 @@ def pack_model(model: GPT, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
         name: tensor.detach().float().cpu().contiguous()
         for name, tensor in model.state_dict().items()
     }
-    kept = {name: _narrowest(tensor) for name, tensor in tensors.items()}
+    narrow = {name: _narrowest(tensor) for name, tensor in tensors.items()}
     description = {
         "config": asdict(model.config),
         "tokenizer": json.loads(tokenizer.to_json()),
         "tensors": [
             {
                 "name": name,
-                "dtype": str(kept[name].dtype).removeprefix("torch."),
+                "dtype": str(narrow[name].dtype).removeprefix("torch."),
                 "count": t.numel(),
             }
             for name, t in tensors.items()
         ],
     }
-    return description, deflated(plane for tensor in kept.values() for plane in _planes(tensor))
+    return description, deflated(plane for tensor in narrow.values() for plane in _planes(tensor))
 
 
 def _narrowest(tensor: Tensor) -> Tensor:

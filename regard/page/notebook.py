@@ -88,7 +88,7 @@ def explorer_html(url: str, port: int, report: str | None, *, install: str | Non
     """
     link = f'<a href="{escape(url)}" target="_blank" rel="noopener">{escape(url)}</a>'
     if report is not None:
-        frame = _framed(report)
+        frame = _frame(report)
         note = "Below, a report of the page, which is part of this notebook."
     else:
         frame = f'<iframe src="{escape(url)}" {_FRAME}></iframe>'
@@ -104,7 +104,7 @@ def explorer_html(url: str, port: int, report: str | None, *, install: str | Non
     return head + frame
 
 
-def _framed(report: str) -> str:
+def _frame(report: str) -> str:
     """A report in a frame that may reach nothing."""
     sandbox = 'sandbox="allow-scripts allow-downloads"'
     return f'<iframe {sandbox} srcdoc="{_attribute(report)}" {_FRAME}></iframe>'
@@ -115,11 +115,11 @@ def fallback_html(title: str, report: str | None) -> str:
     head = f'<div style="line-height:1.45">regard explore: {escape(title)}. '
     if report is None:
         return f"{head}Run this cell to see the page.</div>"
-    return f"{head}A report of the page; run this cell for the page itself.</div>{_framed(report)}"
+    return f"{head}A report of the page; run this cell for the page itself.</div>{_frame(report)}"
 
 
 def widget_page() -> str:
-    """The page for the frame of a widget, which asks the kernel by messages."""
+    """The page for the frame of a widget, whose requests are messages to the kernel."""
     return whole_page("widget", instead=_WIDGET)
 
 

@@ -54,7 +54,7 @@ def objection(problem: Problem) -> str | None:
     """Say why a page can't recompute a head, or None."""
     rows = problem.rows
     if rows.allowed is not None or rows.spans is not None:
-        return "has a mask that is no interval of keys for each query"
+        return "has a mask that is not an interval of keys for each query"
     if rows.bias is not None:
         return "adds a bias of its own to each score"
     positions = rows.positions.flatten()

@@ -311,7 +311,7 @@ type Surface = CanvasRenderingContext2D;
 
 /** Where the parts of a map's drawing lie, in pixels. */
 interface Layout {
-  /** Whether tokens stand along the diagonal, where a causal pattern leaves room, and no margins are drawn. */
+  /** Whether tokens stand along the diagonal, where a causal pattern leaves room, without margins. */
   diagonal: boolean;
   left: number;
   top: number;

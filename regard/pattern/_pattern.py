@@ -93,8 +93,8 @@ class Pattern(LinearOperator):
         """Make a pattern of checked arguments, and of a log-sum-exp, perhaps a library's."""
         pattern = cls.__new__(cls)
         pattern._keep(problem, logsumexp)  # noqa: SLF001 - its own class
-        pattern._unrefined = by_library and logsumexp is not None and is_concrete(logsumexp)  # noqa: SLF001
-        if pattern._unrefined and not problem.query.is_cuda:  # noqa: SLF001 - there when it is read
+        pattern._unrefined = by_library and logsumexp is not None and is_concrete(logsumexp)  # noqa: SLF001 - its own class
+        if pattern._unrefined and not problem.query.is_cuda:  # noqa: SLF001 - a GPU is waited for only when it is read
             pattern._row_logsumexp()  # noqa: SLF001 - its own class
         return pattern
 
@@ -397,4 +397,4 @@ class Pattern(LinearOperator):
         self._row_logsumexp()
         index = torch.linspace(0, max(self._problem.queries - 1, 0), min(rows, self.shape[-2]))
         parts = [self._sub(n[None]).at(index.round().long()) for n in self._pairs().flatten()]
-        return max((worst_error(p._problem, p.dense(limit=None)) for p in parts), default=0.0)  # noqa: SLF001
+        return max((worst_error(p._problem, p.dense(limit=None)) for p in parts), default=0.0)  # noqa: SLF001 - likewise

@@ -49,7 +49,7 @@ def span(name: str, bounds: tuple[int, int] | None, size: int) -> slice:
     """Check the first of a range and one past its last; None is all of it."""
     first, stop = (0, size) if bounds is None else bounds
     if not 0 <= first < stop <= size:
-        raise ValueError(f"{name}={bounds} is no range within 0 … {size}")
+        raise ValueError(f"{name}={bounds} is not a range within 0 … {size}")
     return slice(first, stop)
 
 

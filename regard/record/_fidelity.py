@@ -58,7 +58,7 @@ class Fidelity(Sequence[HeadFidelity]):
     kind: Divergence
     heads: tuple[HeadFidelity, ...]
 
-    def __getitem__(self, index: int) -> HeadFidelity:  # type: ignore[override]
+    def __getitem__(self, index: int) -> HeadFidelity:  # type: ignore[override] # no slices
         return self.heads[index]
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ def fidelity(
         keys: which of the full cache's keys the compressed one's are, ``(s,)``, or by batch entry
             and head or key head, ``(B, H, s)`` or ``(B, G, s)``; one for all layers or one each,
             in any order. Those not named, of the tokens that came since, are the last ones. None
-            finds them: keys with the same numbers are the same key.
+            matches keys with the same numbers.
 
     Returns:
         The heads, the worst first: their divergences averaged over rows and batch, and where they
@@ -119,7 +119,7 @@ def fidelity(
 
     Raises:
         ValueError: for recordings of other layers, heads or rows, and for keys that do not fit.
-        RecordError: if it can't be found which keys the compressed cache has.
+        RecordError: if the compressed cache has keys that the full one has not.
         TypeError: for keys that are not integers.
 
     Example:
@@ -141,15 +141,15 @@ def fidelity(
             f"full has {counts[0]} layers and compressed {counts[1]}; both must be recorded of the "
             "same layers and heads, in one run each"
         )
-    given = [keys] * len(pairs) if keys is None or isinstance(keys, Tensor) else list(keys)
-    if len(given) != len(pairs):
-        raise ValueError(f"keys has {len(given)} entries for {len(pairs)} layers; give one each")
-    found = [
+    by_layer = [keys] * len(pairs) if keys is None or isinstance(keys, Tensor) else list(keys)
+    if len(by_layer) != len(pairs):
+        raise ValueError(f"keys has {len(by_layer)} entries for {len(pairs)} layers; give one each")
+    heads = [
         head
-        for (one, other), own in zip(pairs, given, strict=True)
+        for (one, other), own in zip(pairs, by_layer, strict=True)
         for head in _of_layer(one, other, kind, own)
     ]
-    return Fidelity(kind=kind, heads=tuple(sorted(found, key=lambda head: -head.mean)))
+    return Fidelity(kind=kind, heads=tuple(sorted(heads, key=lambda head: -head.mean)))
 
 
 def _of_layer(
@@ -163,13 +163,13 @@ def _of_layer(
             "compressed one; record at least those of the compressed one"
         )
     whole, part = pattern.problem.key, other.problem.key
-    found = _found(full, whole, part, compared) if keys is None else _completed(keys, whole, part)
-    if found is not None and found.ndim > 1 and found.shape[-2] != other.shape[-3]:
-        found = found.repeat_interleave(other.shape[-3] // found.shape[-2], dim=-2)
+    places = _match(full, whole, part, compared) if keys is None else _complete(keys, whole, part)
+    if places is not None and places.ndim > 1 and places.shape[-2] != other.shape[-3]:
+        places = places.repeat_interleave(other.shape[-3] // places.shape[-2], dim=-2)
     pattern = pattern.crop(queries=(rows - compared, rows))
-    apart = pattern.divergence(other, kind, keys=found).double().cpu()
+    apart = pattern.divergence(other, kind, keys=places).double().cpu()
     by_head = apart.reshape(-1, *apart.shape[-2:]).movedim(1, 0)  # (H, B, L)
-    largest, places = by_head.flatten(1).max(dim=-1)
+    largest, at = by_head.flatten(1).max(dim=-1)
     return [
         HeadFidelity(
             layer=full.index,
@@ -183,13 +183,13 @@ def _of_layer(
             full.heads,
             by_head.mean(dim=(1, 2)).tolist(),
             largest.tolist(),
-            places.tolist(),
+            at.tolist(),
             strict=True,
         )
     ]
 
 
-def _completed(keys: Int[Tensor, "..."], whole: Tensor, part: Tensor) -> Tensor:
+def _complete(keys: Int[Tensor, "..."], whole: Tensor, part: Tensor) -> Tensor:
     """Add the last keys of the full cache to those that are named."""
     check_integers(keys, "keys")
     missing = part.shape[-2] - keys.shape[-1]
@@ -199,12 +199,12 @@ def _completed(keys: Int[Tensor, "..."], whole: Tensor, part: Tensor) -> Tensor:
     return torch.cat((keys, last.expand(*keys.shape[:-1], -1)), dim=-1)
 
 
-def _found(
+def _match(
     layer: Layer, whole: Float[Tensor, "B G S D"], part: Float[Tensor, "B G s D"], queries: int
 ) -> Int[Tensor, "B G s"] | None:
-    """Find keys with the same numbers, equal ones in their order; None for those place by place."""
+    """Match keys with the same numbers, equal ones in their order; None to go place by place."""
     numbers, own = torch.cat((whole, part.to(whole.device)), dim=-2), whole.shape[-2]
-    equal = torch.stack([_numbered(head) for head in numbers.flatten(0, 1)])
+    equal = torch.stack([_number_equal(head) for head in numbers.flatten(0, 1)])
     ours, places = equal[:, :own].sort(dim=-1, stable=True)
     theirs, order = equal[:, own:].contiguous().sort(dim=-1, stable=True)
     rank = torch.arange(theirs.shape[-1], device=ours.device) - torch.searchsorted(theirs, theirs)
@@ -227,8 +227,8 @@ def _found(
     return keys.reshape(*part.shape[:2], -1)
 
 
-def _numbered(keys: Float[Tensor, "S D"]) -> Int[Tensor, " S"]:
-    """Number keys such that those with the same numbers have the same one."""
+def _number_equal(keys: Float[Tensor, "S D"]) -> Int[Tensor, " S"]:
+    """Number keys, equal ones alike."""
     return keys.unique(dim=0, return_inverse=True)[1]
 
 

@@ -76,7 +76,7 @@ def test_masks_that_a_page_can_not_recompute_are_refused(misused, tmp_path):
         library.attention(x, x, x, mask=library.dense(holes))
     recording.save(tmp_path / "kept")
     out = tmp_path / "report.html"
-    assert "no interval of keys" in misused("report", tmp_path / "kept", "--out", out)
+    assert "not an interval of keys" in misused("report", tmp_path / "kept", "--out", out)
     assert not out.exists()
 
 

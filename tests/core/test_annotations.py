@@ -1,6 +1,7 @@
 """The shapes in the core's annotations are checked in these tests; see conftest.py."""
 
 import inspect
+import random
 import sys
 import typing
 
@@ -102,3 +103,19 @@ def test_a_wrong_argument_that_is_not_refused_is_caught():
     with pytest.raises(jaxtyping.TypeCheckError):
         trace(torch.randn(3, 5))
     assert trace(torch.eye(3)) == 3
+
+
+def test_a_check_leaves_python_s_random_numbers_alone():
+    """Else a thread that calls the core changes them while hypothesis draws an example."""
+
+    def of_list(ret0: list[int]) -> None:
+        pass
+
+    of_list.__qualname__ = "of_list"  # functions inside functions are not checked
+    check = checked(of_list)
+    before = random.getstate()
+    for _ in range(3):
+        check(ret0=[1, 2, 3])
+    assert random.getstate() == before
+    with pytest.raises(Exception, match="int"):
+        check(ret0=["a"])

@@ -345,5 +345,5 @@ def test_an_image_of_a_window_is_cut_out_of_the_pattern(mask, keys):
 @pytest.mark.parametrize("window", [(3, 3), (-1, 2), (0, 30), (5, 2)])
 def test_an_image_shows_only_what_is_there(window):
     pattern = regard.Pattern(torch.randn(29, 7), torch.randn(31, 7))
-    with pytest.raises(ValueError, match=r"queries=\(.*\) is no range within 0 … 29"):
+    with pytest.raises(ValueError, match=r"queries=\(.*\) is not a range within 0 … 29"):
         pattern.image(5, 5, queries=window)

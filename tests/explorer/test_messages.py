@@ -198,15 +198,15 @@ def test_more_requests_than_can_be_open_are_refused(talk):
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (7, "the request's body is no JSON object"),
+        (7, "the request's body is not a JSON object"),
         (request(-1), "id is -1, but must be at least 0"),
         (request(1, page="p p"), "page is 'p p', but must be made of"),
         (request(1, method="PUT"), "method is 'PUT', but"),
         (request(1, path="/" * 2**15), "path is '///"),
         (request(1, headers={"Host": "evil"}), "headers.Host.[key] is 'Host', but"),
-        (request(1, body="\ud800"), "body is no Unicode"),
+        (request(1, body="\ud800"), "body is not Unicode"),
         (request(1, body="x" * (BODY + 1)), "body is 'xxx"),
-        (request(1, path="/\ud800"), "path is no Unicode"),
+        (request(1, path="/\ud800"), "path is not Unicode"),
         (request(1, more=True), "more is True, but"),
         ({"page": "p", "id": 1, "cancel": "yes"}, "cancel is 'yes', but"),
     ],

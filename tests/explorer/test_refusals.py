@@ -25,9 +25,9 @@ WINDOW = {"queries": "0,13", "keys": "0,13", "block": 2}
 REFUSED = [
     ("map", {**WINDOW, "layer": 2, "head": 0}, 404, "there is no layer 2; there are 0 … 1"),
     ("map", {**WINDOW, "layer": 1, "head": 6}, 404, "there is no head 6; there are 0 … 5"),
-    ("map", {**WINDOW, **PLACE, "queries": "0,14"}, 422, "queries=0,14 is no range within 0,13"),
-    ("map", {**WINDOW, **PLACE, "keys": "5,5"}, 422, "keys=5,5 is no range within 0,13"),
-    ("map", {**WINDOW, **PLACE, "keys": "7,5"}, 422, "keys=7,5 is no range within 0,13"),
+    ("map", {**WINDOW, **PLACE, "queries": "0,14"}, 422, "queries=0,14 is not a range within 0,13"),
+    ("map", {**WINDOW, **PLACE, "keys": "5,5"}, 422, "keys=5,5 is not a range within 0,13"),
+    ("map", {**WINDOW, **PLACE, "keys": "7,5"}, 422, "keys=7,5 is not a range within 0,13"),
     ("map", {**WINDOW, **PLACE, "keys": "-1,5"}, 422, "keys"),
     ("map", {**WINDOW, **PLACE, "keys": "1"}, 422, "keys"),
     ("map", {**WINDOW, **PLACE, "keys": "1,2,3"}, 422, "keys"),

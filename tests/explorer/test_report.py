@@ -111,11 +111,11 @@ HOLES[5, 2] = False
 REFUSED = {
     "a mask with holes": (
         lambda: regard.Pattern(X, X, mask=regard.dense(HOLES)),
-        "a mask that is no interval of keys",
+        "a mask that is not an interval of keys",
     ),
     "hidden keys": (
         lambda: regard.Pattern(X, X, mask=regard.causal() & regard.hide(2, queries=slice(4, None))),
-        "a mask that is no interval of keys",
+        "a mask that is not an interval of keys",
     ),
     "a bias": (lambda: regard.Pattern(X, X, bias=torch.randn(7, 7)), "adds a bias of its own"),
     "a NaN": (lambda: regard.Pattern(NAN, X), "no finite numbers"),

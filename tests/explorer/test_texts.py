@@ -66,9 +66,9 @@ def test_bodies_that_are_no_json(client, refused, body):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"{", "the request's body is no JSON"),
-        (b"[]", "the request's body is no JSON object; send it as application/json"),
-        (b'{"text": "\\ud800"}', "text is no Unicode: it has half of a pair that stands for one"),
+        (b"{", "the request's body is not JSON"),
+        (b"[]", "the request's body is not a JSON object; send it as application/json"),
+        (b'{"text": "\\ud800"}', "text is not Unicode: it has half of a pair that stands for one"),
         (b'{"text": 7}', "text is 7, but must be text"),
         (b"{}", "text is missing"),
         (b'{"text": ["' + b"x" * 99 + b'"]}', f"text is ['{'x' * 37}…, but must be text"),

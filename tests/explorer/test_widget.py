@@ -40,7 +40,7 @@ def test_its_page_and_its_answers_come_as_messages(widget, comms, client):
         [("/", widget_page().encode()), ("/api/about", client.get("/api/about").content)]
     ):
         request = {"page": "p", "id": number, "method": "GET", "path": path}
-        comm.deliver({"method": "custom", "content": request})
+        comm.receive({"method": "custom", "content": request})
         data, buffers = comm.sent.get(timeout=LIMIT)
         while "pending" in data["content"]:  # on a busy machine
             data, buffers = comm.sent.get(timeout=LIMIT)
@@ -51,12 +51,12 @@ def test_its_page_and_its_answers_come_as_messages(widget, comms, client):
 
 def test_python_reads_what_is_chosen_and_does_not_write_it(widget, comms):
     assert widget.selection == dict.fromkeys(("layer", "head", "query", "key"))
-    heard = []
-    widget.observe(lambda change: heard.append(change.new), "selection")
+    selections = []
+    widget.observe(lambda change: selections.append(change.new), "selection")
     chosen = {"layer": 1, "head": 2, "query": 5, "key": None}
-    comms[-1].deliver({"method": "update", "state": {"selection": chosen}})
+    comms[-1].receive({"method": "update", "state": {"selection": chosen}})
     assert widget.selection == chosen
-    assert heard == [chosen]
+    assert selections == [chosen]
     with pytest.raises(traitlets.TraitError, match="read-only"):
         widget.selection = chosen
 
@@ -90,7 +90,7 @@ def test_a_closed_one_answers_nothing(comms, subject):
     widget.close()
     widget.close()
     request = {"page": "p", "id": 1, "method": "GET", "path": "/api/health"}
-    comm.deliver({"method": "custom", "content": request})
+    comm.receive({"method": "custom", "content": request})
     assert comm.sent.empty()
 
 

@@ -38,4 +38,4 @@ def test_dropout_is_one_graph_of_written_out_attention(graphs):
 
 
 def test_a_check_that_is_asked_for_reads_a_number_which_ends_the_graph(graphs):
-    assert "ata-dependent" in graphs["asked for"]
+    assert "ata-dependent" in graphs["checked"]

@@ -6,11 +6,11 @@ import json
 import math
 import re
 import sys
-import types
 
 import pytest
 import torch
 from support.small_runs import TEXT, go
+from support.summary_writer import record_summaries
 
 from regard._extras import install
 from regard.gpt import (
@@ -263,26 +263,12 @@ def test_tensorboard_is_named_where_it_is_missing(tmp_path, monkeypatch):
 
 
 def test_tensorboard_gets_every_number(tmp_path, monkeypatch):
-    written = []
-
-    class SummaryWriter:
-        def __init__(self, folder, purge_step):
-            written.append((folder, purge_step))
-
-        def add_scalar(self, name, number, step):
-            written.append((name, number, step))
-
-        def flush(self):
-            written.append("flush")
-
-    module = types.ModuleType("torch.utils.tensorboard")
-    module.SummaryWriter = SummaryWriter
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    calls = record_summaries(monkeypatch)
     monkeypatch.setattr("regard.gpt.training.tensorboard.find_spec", lambda name: object())
     board = TensorBoard(tmp_path / "board")
     run(tmp_path / "m", callbacks=[board])
-    assert written[0] == (str(tmp_path / "board"), 1)
-    assert written[-1] == "flush"
-    numbers = [entry for entry in written[1:] if entry != "flush"]
+    assert calls[0] == (str(tmp_path / "board"), 1)
+    assert calls[-1] == "flush"
+    numbers = [entry for entry in calls[1:] if entry != "flush"]
     assert [step for name, _, step in numbers if name == "loss"] == [1, 2, 3, 4]
     assert [step for name, _, step in numbers if name == "validation_loss"] == [2, 4]

@@ -5,6 +5,7 @@ import types
 
 import pytest
 import torch
+from support.summary_writer import record_summaries
 
 import regard
 from regard._extras import install
@@ -68,30 +69,16 @@ def test_trackio():
 
 
 @pytest.mark.parametrize("writer", [WandbWriter, TrackioWriter])
-def test_what_is_no_run_is_refused(writer):
+def test_an_argument_that_is_not_a_run_is_refused(writer):
     with pytest.raises(TypeError, match=r"run must be what .*\.init\(\) gives, but is str"):
         writer("project")
 
 
 def test_tensorboard(tmp_path, monkeypatch):
-    written = []
-
-    class SummaryWriter:
-        def __init__(self, folder, purge_step):
-            written.append((folder, purge_step))
-
-        def add_scalar(self, name, number, step):
-            written.append((name, number, step))
-
-        def flush(self):
-            written.append("flush")
-
-    module = types.ModuleType("torch.utils.tensorboard")
-    module.SummaryWriter = SummaryWriter
+    calls = record_summaries(monkeypatch)
     monkeypatch.setitem(sys.modules, "tensorboard", types.ModuleType("tensorboard"))
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     monitor = train(TensorBoardWriter(tmp_path / "board"))
-    first, *entries = written
+    first, *entries = calls
     assert first == (str(tmp_path / "board"), 0)
     for row, update in ((0, 0), (1, 10)):
         expected = [(name, number, update) for name, number in scalars(monitor, row).items()]

@@ -1,4 +1,4 @@
-"""Bounds on what heads do: which head sets an alarm off, when, and who hears of it."""
+"""Bounds on what heads do: which head sets an alarm off, when, and who is notified."""
 
 import math
 
@@ -59,13 +59,13 @@ def test_alarms_are_checked(options, error, message):
 
 
 def test_an_alert_names_layer_head_value_bound_and_update():
-    layer, heard = MultiHeadAttention(6, 3, mask=regard.causal()), []
+    layer, received = MultiHeadAttention(6, 3, mask=regard.causal()), []
     with torch.no_grad():
         layer.key.weight.fill_(0.1)
         for head, weight in enumerate((0.1, 10.0, 20.0)):
             layer.query.weight[2 * head : 2 * head + 2] = weight
     alarms = [regard.Alarm("max_logit", above=10), regard.Alarm("entropy", above=100)]
-    monitor = regard.Monitor(layer, every=2, alarms=alarms, on_alarm=heard.append)
+    monitor = regard.Monitor(layer, every=2, alarms=alarms, on_alarm=received.append)
 
     def update():
         with monitor.update():
@@ -73,12 +73,12 @@ def test_an_alert_names_layer_head_value_bound_and_update():
 
     with pytest.warns(AlarmWarning) as warnings:
         [update() for _ in range(3)]
-    assert monitor.alerts == tuple(heard)
-    assert {(a.update, a.kind, a.layer, a.head) for a in heard} == {
+    assert monitor.alerts == tuple(received)
+    assert {(a.update, a.kind, a.layer, a.head) for a in received} == {
         (0, "self", 0, 1),
         (0, "self", 0, 2),
     }
-    first, second = heard
+    first, second = received
     assert first.value == float(monitor.values("max_logit")[0].max()) > second.value > 10
     text = f"update 0: max_logit of layer 0, head {first.head} is {first.value:.4g}, above 10"
     assert str(first) == text

@@ -33,7 +33,7 @@ def node(tmp_path_factory):
     """Run lines of JavaScript that return something, after these imports, on these data."""
     program = shutil.which("node")
     if program is None:
-        message = "there is no node, which runs the page's modules without a browser"
+        message = "node is missing; it runs the page's modules without a browser"
         if os.environ.get("REGARD_BROWSER") == "required":
             pytest.fail(message, pytrace=False)
         pytest.skip(message)

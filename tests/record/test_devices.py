@@ -89,7 +89,7 @@ def test_a_generation_is_recorded_on_the_device(model, offload):
 
 
 class Masked(nn.Module):
-    """Two calls with one mask that is no interval."""
+    """Two calls with one mask that is not an interval."""
 
     def __init__(self):
         super().__init__()

@@ -26,7 +26,7 @@ def browser():
     try:
         from playwright.sync_api import Error, sync_playwright
     except ModuleNotFoundError:
-        _missing("there is no playwright")
+        _missing("playwright is missing")
     system = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     arguments = ["--no-sandbox"] if getattr(os, "geteuid", lambda: 1)() == 0 else []
     with sync_playwright() as player:

@@ -53,7 +53,7 @@ def stand_in(query, key, value, scale, score_mod, blocks):
 
 
 def refusal(function, *arguments):
-    """Why a function is no graph."""
+    """Why a function can't be made a graph."""
     try:
         graph_of(function, *arguments)
     except TorchDynamoException as error:
@@ -62,7 +62,7 @@ def refusal(function, *arguments):
 
 
 def results():
-    """The graphs of models and of a training step's mask, and what is no graph."""
+    """The graphs of models and of a training step's mask, and what can't be made one."""
     ids = torch.zeros(2, 67, dtype=torch.int64, device="cuda")
     x = torch.zeros(1, 4, 67, 32, dtype=torch.bfloat16, device="cuda")
     windowed = on_cuda(window=50)
@@ -71,7 +71,7 @@ def results():
         "plain": graph_of(on_cuda(**LATER), ids),
         "documents": graph_of(lambda ids: windowed(ids, mask=document_mask(ids, 3)), ids),
         "dropout": graph_of(on_cuda(dropout=0.1), ids),
-        "asked for": refusal(lambda x: attention(x, x, x, mask=causal(), check_finite=True), x),
+        "checked": refusal(lambda x: attention(x, x, x, mask=causal(), check_finite=True), x),
     }
 
 

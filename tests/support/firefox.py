@@ -1,6 +1,6 @@
 """A Firefox for the tests that look at pages, driven by its own protocol, Marionette.
 
-Playwright drives a build of its own alone. The tests are left out where there is no Firefox.
+Playwright drives a build of its own alone. The tests are left out where Firefox is missing.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def firefox():
     """Open a Firefox, with a page to look at."""
     program = next(filter(None, map(shutil.which, ("firefox-esr", "firefox"))), None)
     if program is None:
-        pytest.skip("there is no firefox: apt-get install firefox-esr")
+        pytest.skip("firefox is missing: apt-get install firefox-esr")
     with contextlib.ExitStack() as stack:
         profile = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         lines = [

@@ -23,7 +23,7 @@ class Comm:
     def close(self, *arguments, **options):
         self.closed = True
 
-    def deliver(self, data):
+    def receive(self, data):
         self.callback({"content": {"data": data}, "buffers": []})
 
 

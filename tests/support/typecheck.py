@@ -8,11 +8,17 @@ its annotation forbids it, that is reported then.
 
 import functools
 import inspect
+import random
 import re
 import warnings
 
 from beartype import beartype
+from beartype._check.code import codemain
 from beartype.roar import BeartypeCallHintParamViolation, BeartypeDecorHintPep585DeprecationWarning
+
+# It checks one entry of a list, which it draws by Python's global generator. A thread that calls a
+# checked function would so change the state that hypothesis watches while it draws an example.
+codemain.getrandbits = random.Random(0).getrandbits
 
 
 def checked(function):

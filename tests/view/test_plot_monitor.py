@@ -34,7 +34,7 @@ def monitor():
 
 def test_heads_updates_and_alarms(monitor):
     figure = monitor.plot("max_logit")
-    axes, beside = figure.axes
+    axes, scale_axes = figure.axes
     (image,) = axes.images
     np.testing.assert_array_equal(image.get_array(), monitor.values("max_logit").T)
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "50", "100", "150"]
@@ -48,7 +48,7 @@ def test_heads_updates_and_alarms(monitor):
         "max_logit of 5 heads, 4 readings",
         "○ alarm: max_logit above 10",
     ]
-    assert {line.get_ydata()[0] for line in beside.lines} == {10.0}
+    assert {line.get_ydata()[0] for line in scale_axes.lines} == {10.0}
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 

@@ -1,6 +1,5 @@
 """The site, built once for the tests of this folder, without what the model computes."""
 
-import contextlib
 import json
 import shutil
 import subprocess
@@ -59,7 +58,7 @@ def node(tmp_path_factory):
     """Run the widget's modules under Node.js: lines that return something, on these data."""
     program = shutil.which("node")
     if program is None:
-        message = "there is no node, which runs the widget's modules without a browser"
+        message = "node is missing; it runs the widget's modules without a browser"
         pytest.fail(message) if REQUIRED else pytest.skip(message)
     folder = tmp_path_factory.mktemp("node")
     shutil.copytree(ROOT / "website/static/widget", folder / "widget")
@@ -80,31 +79,3 @@ def node(tmp_path_factory):
         return json.loads(done.stdout)
 
     return run
-
-
-@pytest.fixture
-def show(pages, site):
-    """Open a page from its file; whatever it asks for or complains about fails the test."""
-    complaints = []
-
-    def asks(request):
-        if not request.url.startswith((site.as_uri(), "data:")):
-            complaints.append(f"asks {request.url}")
-
-    def says(message):
-        if message.type == "error":
-            complaints.append(message.text)
-
-    with contextlib.ExitStack() as stack:
-
-        def go(address, *, width=1440, height=900, **options):
-            viewport = {"width": width, "height": height}
-            page = stack.enter_context(pages(viewport=viewport, **options))
-            page.on("request", asks)
-            page.on("console", says)
-            page.on("pageerror", lambda error: complaints.append(str(error)))
-            page.goto(f"{site.as_uri()}/{address}")
-            return page
-
-        yield go
-    assert complaints == []

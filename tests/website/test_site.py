@@ -102,7 +102,7 @@ def test_a_link_to_no_page_and_html_are_refused():
 
     with pytest.raises(ValueError, match=r"no page gone\.md"):
         render("[here](gone.md)", link=nowhere)
-    with pytest.raises(ValueError, match="HTML that is no comment"):
+    with pytest.raises(ValueError, match="HTML other than comments"):
         render("text\n\n<b>bold</b>", link=nowhere)
     assert "comment" not in render("text\n\n<!-- a comment -->", link=nowhere).html
 

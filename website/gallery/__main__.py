@@ -1,4 +1,4 @@
-"""Make what is not there yet: ``python -m website.gallery build/gallery``."""
+"""Make the exhibits that are missing: ``python -m website.gallery build/gallery``."""
 
 from __future__ import annotations
 

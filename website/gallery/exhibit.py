@@ -42,5 +42,5 @@ class Exhibit:
 def read_exhibits(folder: Path) -> list[Exhibit]:
     """Every complete exhibit of a gallery, in the order in which they were made."""
     files = list(folder.glob(f"*/{_FILE}"))
-    found = [Exhibit(**json.loads(path.read_text("utf-8"))) for path in files]
-    return sorted(found, key=lambda one: one.data.get("order", 0))
+    exhibits = [Exhibit(**json.loads(path.read_text("utf-8"))) for path in files]
+    return sorted(exhibits, key=lambda one: one.data.get("order", 0))

@@ -47,14 +47,14 @@ def forming(folder: Path) -> Exhibit:
     texts = corpus(seed=_FIRST, characters=_CHARACTERS)
     run = folder / "run"
     train(run, texts=texts, gpt=_SHAPE, config=_RECIPE)
-    seen = history(run)
-    heads = seen.images.flatten(1, 2).float()  # (M, N·H, S, S)
+    recorded = history(run)
+    heads = recorded.images.flatten(1, 2).float()  # (M, N·H, S, S)
     opacity = (heads * 4).clamp(0, 1).sqrt()  # full colour from a weight of a quarter on
     write_picture(
         folder / "heads.png",
         torch.cat([torch.cat(list(one), 1) for one in opacity.transpose(0, 1)]),
     )
-    scores = seen.score(_SCORE).flatten(1).tolist()
+    scores = recorded.score(_SCORE).flatten(1).tolist()
     return Exhibit(
         name="forming",
         title="How heads form",
@@ -64,27 +64,27 @@ def forming(folder: Path) -> Exhibit:
             "picture is a head's pattern on one text of held-out words, twice over; below it "
             "stands what the head is named for. The curves are each head's weight on the token "
             "before. "
-            f"{_first(seen)}"
+            f"{_first(recorded)}"
         ),
         viewer="forming.js",
         data={
-            "steps": list(seen.steps),
+            "steps": list(recorded.steps),
             "heads": _SHAPE.heads,
-            "roles": [[name for layer in update for name in layer] for update in seen.roles],
+            "roles": [[name for layer in update for name in layer] for update in recorded.roles],
             "score": "weight on the token before",
             "scores": [[None if isnan(x) else round(x, 4) for x in update] for update in scores],
         },
     )
 
 
-def _first(seen: History) -> str:
+def _first(recorded: History) -> str:
     """Which heads are named previous-token heads at the end, and since when."""
-    layers = seen.roles[-1]
-    found = []
+    layers = recorded.roles[-1]
+    heads = []
     for layer, names in enumerate(layers):
         for head, name in enumerate(names):
             if name == Role.PREVIOUS.value:
-                steps = zip(seen.steps, seen.roles, strict=True)
+                steps = zip(recorded.steps, recorded.roles, strict=True)
                 first = next(step for step, roles in steps if roles[layer][head] == name)
-                found.append(f"{layer}·{head} from update {first} on")
-    return f"Here previous-token heads are {', '.join(found)}." if found else ""
+                heads.append(f"{layer}·{head} from update {first} on")
+    return f"Here previous-token heads are {', '.join(heads)}." if heads else ""

@@ -100,12 +100,12 @@ def levels(
     for level in wanted:
         factor = 1 << (finest - level)
         means = F.avg_pool2d(image[None, None], factor)[0, 0]
-        skipped = first // factor
+        offset = first // factor
         for row in range(means.shape[0] // _TILE):
             for column in range(row + 1):
                 rows = slice(row * _TILE, (row + 1) * _TILE)
                 columns = slice(column * _TILE, (column + 1) * _TILE)
-                yield level, row + skipped, column + skipped, means[rows, columns]
+                yield level, row + offset, column + offset, means[rows, columns]
 
 
 def _write(folder: Path, level: int, row: int, column: int, weights: Tensor) -> int:

@@ -22,7 +22,7 @@ def sinks(folder: Path) -> Exhibit:
     names = [f"token {at}" for at in range(_TOKENS)]
     with regard.record(tokens=names) as recording:
         for layer in range(_LAYERS):
-            query, key, value = _planted(layer)
+            query, key, value = _make_sink(layer)
             F.scaled_dot_product_attention(query, key, value, is_causal=True)
     regard.report(recording, folder / "report.html", title="sinks, planted", start="l=6&h=6")
     return Exhibit(
@@ -40,7 +40,7 @@ def sinks(folder: Path) -> Exhibit:
     )
 
 
-def _planted(layer: int) -> tuple[Tensor, Tensor, Tensor]:
+def _make_sink(layer: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values (1, H, T, D) of a layer; heads differ in their sink's strength."""
     query, key, value = torch.randn(3, 1, _HEADS, _TOKENS, _DIM)
     direction = nn.functional.normalize(torch.randn(1, _HEADS, 1, _DIM), dim=-1)

@@ -35,7 +35,7 @@ def copying(_: Path) -> Exhibit:
 def pronoun(_: Path) -> Exhibit:
     """The pronoun of a held-out story whose name a head looks at most."""
     model, tokenizer = load()
-    weight, text, layer, head, name = max(_looked_at(model, tokenizer), key=lambda one: one[0])
+    weight, text, layer, head, name = max(_on_names(model, tokenizer), key=lambda one: one[0])
     return Exhibit(
         name="pronoun",
         title="What a pronoun looks at",
@@ -56,17 +56,17 @@ def _live(text: str, *, layer: int | None = None, head: int = 0) -> str:
     return f"live.html#{urlencode(fields)}"
 
 
-def _looked_at(model: GPT, tokenizer: Tokenizer) -> list[tuple[float, str, int, int, str]]:
+def _on_names(model: GPT, tokenizer: Tokenizer) -> list[tuple[float, str, int, int, str]]:
     """The largest weight on the name of each pronoun, with the text before the pronoun."""
-    found = []
+    largest = []
     for story in stories(_SEED, _STORIES):
         for link in story.links:
             start, stop = link.deciding[-1]
             text = story.text[: link.decided[0]].rstrip()
             if link.kind is Kind.PRONOUN and len(text) < _LONGEST:
                 weight, layer, head = _largest(model, tokenizer, text, (start, stop))
-                found.append((weight, text, layer, head, story.text[start:stop]))
-    return found
+                largest.append((weight, text, layer, head, story.text[start:stop]))
+    return largest
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const LIMIT = 12;
-  const AROUND = 70; // characters on each side of a word that is found
+  const AROUND = 70; // characters on each side of a match
   /** @type {any} */
   const scope = globalThis;
   /** @typedef {{id: string, page: string, title: string, text: string}} Part */
@@ -20,7 +20,7 @@
   const dialog = /** @type {HTMLDialogElement} */ (document.getElementById("search"));
   const query = /** @type {HTMLInputElement} */ (document.getElementById("query"));
   const list = /** @type {HTMLElement} */ (document.getElementById("results"));
-  const found = /** @type {HTMLElement} */ (document.getElementById("found"));
+  const count = /** @type {HTMLElement} */ (document.getElementById("count"));
   let base = ".";
   let chosen = 0;
 
@@ -49,7 +49,7 @@
     query.setAttribute("aria-expanded", String(results.length > 0));
     const more = results.length > LIMIT ? `, the best ${LIMIT} shown` : "";
     const places = results.length === 1 ? "1 place" : `${results.length} places`;
-    found.textContent = query.value.trim() ? places + more : `${parts.length} sections are searched, in this page.`;
+    count.textContent = query.value.trim() ? places + more : `${parts.length} sections are searched, in this page.`;
     choose(0);
   }
 
@@ -69,7 +69,7 @@
     return row;
   }
 
-  /** @param {{id: string, terms: string[]}} result What stands around the first word that was found. */
+  /** @param {{id: string, terms: string[]}} result The text around the first match. */
   function excerpt({ id, terms }) {
     const text = texts.get(id) ?? "";
     const lower = text.toLowerCase();

@@ -1,6 +1,6 @@
 /** Arcs in the text: from the query to the keys that it attends to most, as wide as the weight. */
 const SVG = "http://www.w3.org/2000/svg";
-/** Fewer than so much of a weight is no line. */
+/** A smaller weight has no line. */
 const FAINTEST = 0.02;
 const MOST = 12;
 

@@ -18,9 +18,9 @@ const CELL = 88;
 const SLANT = Math.PI / 3.4;
 /** Room above the map for the axes' names. */
 const TOP = 20;
-/** Room below the map for the keys of a window, where there are no margins. */
+/** Room below the map for the keys of a window, of a map without margins. */
 const KEYS = 58;
-/** Widest cell whose key does not stand level below it, where there are no margins. */
+/** Widest cell whose key does not stand level below it, of a map without margins. */
 const LEVEL = 44;
 /** Smallest cell that its weight is written into. */
 const NUMBERED = 40;
@@ -29,7 +29,7 @@ const NUMBERED = 40;
  * Where the parts lie in so much room: labels left and below, entropy right, received below.
  * @param {number} width @param {number} height @param {number} length tokens there are
  * @param {number} [letters] of the longest label
- * @param {boolean} [diagonal] tokens stand along the diagonal, and there are no margins
+ * @param {boolean} [diagonal] tokens stand along the diagonal, without margins
  * @returns {Layout}
  */
 export function layout(width, height, length, letters = 14, diagonal = false) {

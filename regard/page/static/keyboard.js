@@ -6,7 +6,7 @@ import { switchHead } from "./changes.js";
 import { openCutForm } from "./cut.js";
 import { activeColumn } from "./map.js";
 import { change, chooseHead, clamp, colourNow, get, keyNow, queryNow, release, runOf, set, sourceOf } from "./store.js";
-import { turnView } from "./views.js";
+import { toggleView } from "./views.js";
 import { showing } from "./zoom.js";
 
 /** @type {[string, string][]} */
@@ -157,6 +157,6 @@ const acts = {
   c: () => openCutForm(),
   t: () => set({ tab: cycle(tabs(), get().tab), folded: false }),
   h: () => get().view === "panel" && set({ wide: !get().wide }),
-  p: turnView,
+  p: toggleView,
   "?": () => byId("keys").showModal(),
 };

@@ -7,10 +7,10 @@ import { placeOf } from "./store.js";
 import { whole } from "./zoom.js";
 
 export class OpenCells {
-  /** @param {SideName} side @param {() => void} came called when an answer has come */
-  constructor(side, came) {
+  /** @param {SideName} side @param {() => void} onAnswer called with each answer */
+  constructor(side, onAnswer) {
     this.side = side;
-    this.came = came;
+    this.onAnswer = onAnswer;
     this.name = "";
     /** @type {OpenCell|null} */
     this.cell = null;
@@ -47,6 +47,6 @@ export class OpenCells {
     if (!steps || !key || this.wanted?.name !== name) return;
     this.name = name;
     this.cell = { at, key, query: steps.query, scale: steps.scale, logsumexp: steps.logsumexp };
-    this.came();
+    this.onAnswer();
   }
 }

@@ -1,15 +1,15 @@
-/** What the opening shows of a text at first: the head that says most about its next token. */
+/** What the opening shows of a text at first: the head that matters most for its next token. */
 import * as api from "./api.js";
 import { parseAddress } from "./address.js";
 import { awaitAnswer } from "./answers.js";
 import { measureHeads } from "./matters.js";
 import { during } from "./pending.js";
-import { strongestOf } from "./saying.js";
+import { strongestOf } from "./sentence.js";
 import { SHORT, chooseHead, get, subscribe } from "./store.js";
 
 /** Most heads that are looked at, and switched off, one by one. */
 const MANY = 64;
-/** From so much loss on, in nats, a head that looks at the next token itself is preferred. */
+/** From so much loss on, in nats, a head that looks at a copy of the next token is preferred. */
 const NOTABLE = 0.3;
 
 export function startOpening() {
@@ -22,7 +22,7 @@ export function startOpening() {
   });
 }
 
-/** Chooses the head that the next token hangs on most while it looks far, as far as that is cheap to know. */
+/** Chooses the head that the next token depends on most among those that look far, where that is cheap to compute. */
 async function choose(/** @type {Run} */ run) {
   const heads = run.layers.flatMap((layer, at) => layer.heads.map((_, head) => ({ layer: at, head })));
   if (heads.length > MANY || run.length > SHORT) return;
@@ -57,6 +57,6 @@ function worthOf(
   if (key <= 0 || key > run.length - 3) return 0; // the first token is where heads rest
   const effect = get().effects?.heads?.effects[at.layer]?.[at.head];
   const loss = effect == null ? 1 : Math.min(5, Math.max(1e-6, -effect));
-  const told = loss > NOTABLE && run.labels[key] === run.next?.[0].label;
-  return weights[key] * loss * (told ? 4 : 1);
+  const isCopied = loss > NOTABLE && run.labels[key] === run.next?.[0].label;
+  return weights[key] * loss * (isCopied ? 4 : 1);
 }

@@ -6,10 +6,10 @@ import { byId, findAll } from "./dom.js";
 import { SHORT, get, set, subscribe } from "./store.js";
 
 /** The other view. */
-export const turnView = () => set({ view: get().view === "opening" ? "panel" : "opening" });
+export const toggleView = () => set({ view: get().view === "opening" ? "panel" : "opening" });
 
 export function startViews() {
-  byId("view").onclick = turnView;
+  byId("view").onclick = toggleView;
   arrange();
   subscribe("view", arrange);
   subscribe("plain", ({ plain, grown }) => {

@@ -31,10 +31,10 @@ def flash_attn_func(
     attention_chunk: int = 0,
     softcap: float = 0.0,
     num_splits: int = 1,  # noqa: ARG001 - who computes is not what a call depends on
-    pack_gqa: bool | None = None,  # noqa: ARG001, FBT001
-    deterministic: bool = False,  # noqa: ARG001, FBT001, FBT002
-    sm_margin: int = 0,  # noqa: ARG001
-    return_attn_probs: bool = False,  # noqa: ARG001, FBT001, FBT002
+    pack_gqa: bool | None = None,  # noqa: ARG001, FBT001 - likewise
+    deterministic: bool = False,  # noqa: ARG001, FBT001, FBT002 - likewise
+    sm_margin: int = 0,  # noqa: ARG001 - likewise
+    return_attn_probs: bool = False,  # noqa: ARG001, FBT001, FBT002 - likewise
 ) -> LibraryCall:
     """Read ``flash_attn_func``: q ``(B, L, H, D)``, k and v ``(B, S, G, D)``."""
     unknown = {

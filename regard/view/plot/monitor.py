@@ -51,12 +51,12 @@ def plot_monitor(monitor: Monitor, quantity: str) -> Figure:
         _write_updates(axes, monitor.updates)
         _write_heads(axes, monitor)
         alarms = _mark_alarms(axes, monitor, quantity)
-        beside = figure.place(_LEFT + _WIDTH + 0.18, _TOP, 0.12, max(height, _SCALE))
-        bar = figure.colorbar(image, cax=beside)
+        scale_axes = figure.place(_LEFT + _WIDTH + 0.18, _TOP, 0.12, max(height, _SCALE))
+        bar = figure.colorbar(image, cax=scale_axes)
         _write_scale(bar, least, most, is_wide=is_wide)
         for bound in {alarm.bound for alarm in alarms if least < alarm.bound < most}:
             for color, width in (("white", 3.0), (INK, 1.2)):  # seen on light and on dark
-                beside.axhline(bound, color=color, linewidth=width)
+                scale_axes.axhline(bound, color=color, linewidth=width)
         axes.spines[:].set(visible=True, color=LINE)
         caption(axes, _title(monitor, quantity), (0, 1), (0, 24), size=9, color=INK)
         if alarms:

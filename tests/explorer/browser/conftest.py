@@ -89,7 +89,7 @@ def show(pages, running, settled):
     with contextlib.ExitStack() as stack:
         complaints = []
 
-        def go(subject, hash="#p=panel", *, width=1440, height=900, offline=False, **options):  # noqa: A002
+        def go(subject, hash="#p=panel", *, width=1440, height=900, offline=False, **options):  # noqa: A002 - an address has it
             explorer = running(subject)
             viewport = {"width": width, "height": height}
             page = stack.enter_context(pages(viewport=viewport, **options))

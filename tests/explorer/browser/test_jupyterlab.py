@@ -1,8 +1,8 @@
-"""The widget in JupyterLab itself, and what is seen of its notebook where there is no kernel.
+"""The widget in JupyterLab itself, and what is seen of its notebook without a kernel.
 
 Run with:  make notebook-test
 
-JupyterLab is no part of what the other tests need, so this is skipped where it is missing.
+JupyterLab is not among what the other tests need, so this is skipped where it is missing.
 """
 
 import json
@@ -78,9 +78,9 @@ def lab(tmp_path):
 
 def test_in_jupyterlab_the_kernel_answers_without_a_server(pages, settled, written, lab):
     address, file = lab
-    asked = []
+    urls = []
     with pages(viewport={"width": 1500, "height": 1000}) as page:
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: urls.append(request.url))
         page.goto(f"{address}lab/tree/{file.name}")
         cells = page.locator(".jp-Notebook .jp-CodeCell")
         cells.first.locator(".cm-content").click()
@@ -90,7 +90,7 @@ def test_in_jupyterlab_the_kernel_answers_without_a_server(pages, settled, writt
         frame.locator("#tokens .token").nth(7).click()
         frame.locator("#tab-panel-title", has_text="of query 7").wait_for()
         settled(frame)
-        page.locator('.jp-OutputArea iframe[name*="&q=7"]').wait_for()  # and Python is told
+        page.locator('.jp-OutputArea iframe[name*="&q=7"]').wait_for()  # and Python has it
         cells.nth(1).locator(".cm-content").click()
         page.keyboard.press("Shift+Enter")
         printed = cells.nth(1).locator(".jp-OutputArea-output")
@@ -103,7 +103,7 @@ def test_in_jupyterlab_the_kernel_answers_without_a_server(pages, settled, writt
         page.evaluate(run, ["apputils:change-theme", {"theme": "JupyterLab Dark"}])
         frame.locator("html[data-theme=dark]").wait_for()
         page.evaluate(run, ["docmanager:save", {}])
-    others = [url for url in asked if not url.startswith((address, "data:", "blob:"))]
+    others = [url for url in urls if not url.startswith((address, "data:", "blob:"))]
     assert others == []
 
     html = file.with_suffix(".html")

@@ -82,7 +82,7 @@ class Kernel:
         if self.busy:
             return []
         for message in self.waiting:
-            self.comm.deliver(message)
+            self.comm.receive(message)
         self.waiting = []
         answers = []
         while not self.comm.sent.empty():

@@ -3,7 +3,7 @@
 (() => {
   const place = /** @type {HTMLElement} */ (document.querySelector(".viewer"));
   /** @type {{steps: number[], heads: number, roles: string[][], score: string, scores: (number|null)[][]}} */
-  const { steps, heads, roles, score: said, scores } = JSON.parse(place.dataset.exhibit ?? "");
+  const { steps, heads, roles, score: title, scores } = JSON.parse(place.dataset.exhibit ?? "");
   const sprite = `${place.dataset.folder}/heads.png`;
   const [WIDTH, HEIGHT, PAUSE] = [720, 150, 180];
   const SVG = "http://www.w3.org/2000/svg";
@@ -40,7 +40,7 @@
   const curves = document.createElementNS(SVG, "svg");
   curves.setAttribute("viewBox", `-30 -8 ${WIDTH + 40} ${HEIGHT + 30}`);
   curves.setAttribute("role", "img");
-  curves.setAttribute("aria-label", `${said}, of each head over the updates`);
+  curves.setAttribute("aria-label", `${title}, of each head over the updates`);
   const x = (/** @type {number} */ i) => (i / (steps.length - 1)) * WIDTH;
   const y = (/** @type {number} */ share) => HEIGHT * (1 - share);
   for (const share of [0, 0.5, 1]) {
@@ -48,7 +48,7 @@
     text(-8, y(share) + 5, String(share), "end");
   }
   text(0, HEIGHT + 18, `update ${steps[0]}`, "start");
-  text(WIDTH / 2, HEIGHT + 18, said, "middle");
+  text(WIDTH / 2, HEIGHT + 18, title, "middle");
   text(WIDTH, HEIGHT + 18, String(steps[steps.length - 1]), "end");
   const paths = roles[0].map((_, head) => {
     const path = document.createElementNS(SVG, "path");

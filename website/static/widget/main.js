@@ -124,8 +124,8 @@ function start(/** @type {HTMLElement} */ place, /** @type {number} */ number) {
   function switchesOf() {
     const scale = toggle(`scale 1/√${dimOf(settings)}`, () => (state.scaled = !state.scaled));
     const causal = toggle("causal mask", () => (state.causal = !state.causal));
-    const [heat, heatSaid] = slider("temperature", [-6, 4, 0.25], (power) => (state.temperature = 2 ** power));
-    const [drop, dropSaid] = slider("dropout", [0, 0.9, 0.05], (p) => {
+    const [heat, heatOutput] = slider("temperature", [-6, 4, 0.25], (power) => (state.temperature = 2 ** power));
+    const [drop, dropOutput] = slider("dropout", [0, 0.9, 0.05], (p) => {
       state.dropout = p;
       state.survives = drawn(labels.length, p);
     });
@@ -150,9 +150,9 @@ function start(/** @type {HTMLElement} */ place, /** @type {number} */ number) {
         scale.setAttribute("aria-pressed", String(state.scaled));
         causal.setAttribute("aria-pressed", String(state.causal));
         heat.value = String(Math.log2(state.temperature));
-        heatSaid.textContent = String(Number(state.temperature.toPrecision(3)));
+        heatOutput.textContent = String(Number(state.temperature.toPrecision(3)));
         drop.value = String(state.dropout);
-        dropSaid.textContent = String(state.dropout);
+        dropOutput.textContent = String(state.dropout);
         again.hidden = !state.dropout;
         reset.hidden = JSON.stringify(state) === untouched;
       },

@@ -1,17 +1,17 @@
 /**
  * In a live report this stands in for ../api.js: `Api` of types.d.ts, answered by a worker in which the model runs.
- * One view asks for one thing at a time, and a newer question ends the older.
+ * A view has one request at a time: a newer one ends the older.
  */
 import { Replaced, ServerError } from "../errors.js";
 
 const text = (/** @type {string} */ name) => document.getElementById(name)?.textContent ?? "";
 
-/** @typedef {{resolve: (value: any) => void, reject: (error: Error) => void, each: (line: any) => void}} Waiting */
+/** @typedef {{resolve: (value: any) => void, reject: (error: Error) => void, each: (line: any) => void}} Pending */
 
-/** @type {Map<number, Waiting>} */
-const waiting = new Map();
-/** @type {Map<string, number>} */
-const asking = new Map();
+/** @type {Map<number, Pending>} */
+const pending = new Map();
+/** The newest request of each view. @type {Map<string, number>} */
+const newest = new Map();
 let count = 0;
 
 /** @type {{about: About, first: {ids: number[], notes: string[]}}} */
@@ -22,47 +22,47 @@ const start = { model: text("model"), numbers: text("numbers"), title: report.ab
 worker.postMessage({ start });
 
 worker.onmessage = ({ data: { id, line, value, error, status } }) => {
-  const one = waiting.get(id);
+  const one = pending.get(id);
   if (!one) return; // nobody waits for it any more
   if (line !== undefined) return one.each(line);
-  waiting.delete(id);
+  pending.delete(id);
   if (error === undefined) one.resolve(value);
   else one.reject(new ServerError(error, { status }));
 };
 worker.onerror = ({ message }) => {
-  for (const { reject } of waiting.values())
+  for (const { reject } of pending.values())
     reject(new ServerError(`The model does not run in this browser: ${message}`));
-  waiting.clear();
+  pending.clear();
 };
 
 /**
- * @param {string} name @param {unknown[]} given
+ * @param {string} name @param {unknown[]} args
  * @param {{view?: string, each?: (line: any) => void, signal?: AbortSignal}} [options]
  * @returns {Promise<any>}
  */
-function ask(name, given, { view, each = () => {}, signal } = {}) {
+function ask(name, args, { view, each = () => {}, signal } = {}) {
   const id = ++count;
   if (view) {
-    leave(asking.get(view));
-    asking.set(view, id);
+    cancel(newest.get(view));
+    newest.set(view, id);
   }
-  signal?.addEventListener("abort", () => leave(id));
+  signal?.addEventListener("abort", () => cancel(id));
   return new Promise((resolve, reject) => {
-    waiting.set(id, { resolve, reject, each });
-    worker.postMessage({ id, name, given });
+    pending.set(id, { resolve, reject, each });
+    worker.postMessage({ id, name, args });
   });
 }
 
-/** Ends a question that nobody waits for any more. */
-function leave(/** @type {number|undefined} */ id) {
-  const one = id === undefined ? undefined : waiting.get(id);
+/** Ends a request that nobody waits for any more. */
+function cancel(/** @type {number|undefined} */ id) {
+  const one = id === undefined ? undefined : pending.get(id);
   if (id === undefined || !one) return;
-  waiting.delete(id);
+  pending.delete(id);
   worker.postMessage({ cancel: id });
   one.reject(new Replaced());
 }
 
-const nothingTrained = async () => {
+const refuseTraining = async () => {
   throw new ServerError("A report holds no history of training; regard explore shows it.");
 };
 
@@ -100,5 +100,5 @@ export const cell = (run, place, query, key, view) => ask("cell", [run, place, q
 export const readouts = (run, place, view) => ask("readouts", [run, place], { view });
 /** @type {Api["steps"]} */
 export const steps = (run, place, query, keys, view) => ask("steps", [run, place, query, keys], { view });
-export const training = nothingTrained;
-export const trained = nothingTrained;
+export const training = refuseTraining;
+export const trained = refuseTraining;

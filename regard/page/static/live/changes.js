@@ -35,5 +35,5 @@ function requirePlace(
 
 function requireRange(/** @type {string} */ name, /** @type {Span} */ [first, stop], /** @type {number} */ length) {
   if (first >= 0 && first < stop && stop <= length) return;
-  throw new ServerError(`${name}=${first},${stop} is no range within 0,${length}.`);
+  throw new ServerError(`${name}=${first},${stop} is not a range within 0,${length}.`);
 }

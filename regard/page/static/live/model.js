@@ -72,7 +72,7 @@ export function embed(
  */
 export function block({ config, weights }, layer, x, rows, rotation, cache, changes) {
   const name = `h.${layer}`;
-  const attended = attention(
+  const middle = attention(
     config,
     weights,
     layer,
@@ -82,10 +82,10 @@ export function block({ config, weights }, layer, x, rows, rotation, cache, chan
     cache,
     changes,
   );
-  add(attended, 0, x);
-  const fed = mlp(config, weights, `${name}.mlp`, norm(config, attended, weights, `${name}.ln_2`), rows);
-  add(fed, 0, attended);
-  return fed;
+  add(middle, 0, x);
+  const result = mlp(config, weights, `${name}.mlp`, norm(config, middle, weights, `${name}.ln_2`), rows);
+  add(result, 0, middle);
+  return result;
 }
 
 /**
@@ -122,9 +122,9 @@ function project(config, weights, layer, x, rows, rotation, cache) {
     [query, widths[0], weights[`${name}.q_norm.weight`]],
     [key, widths[1], weights[`${name}.k_norm.weight`]],
   ])) {
-    const added = part.subarray(cache.length * width, (cache.length + rows) * width);
-    if (gains) normalise(added, D, gains, null, config.norm_eps, false);
-    if (rotation) rotate(added, width, D, rotation);
+    const rowsOfPart = part.subarray(cache.length * width, (cache.length + rows) * width);
+    if (gains) normalise(rowsOfPart, D, gains, null, config.norm_eps, false);
+    if (rotation) rotate(rowsOfPart, width, D, rotation);
   }
 }
 

@@ -13,14 +13,15 @@ export function linear(input, rows, weight, bias) {
   const outputs = weight.length / inputs;
   const result = new Float32Array(rows * outputs);
   if (bias) for (let row = 0; row < rows; row++) result.set(bias, row * outputs);
-  for (let output = 0; output < outputs; output += 4) {
-    if (output + 4 > outputs) {
-      for (let row = 0; row < rows; row++) addRest(input, row, weight, output, inputs, result, outputs);
-      break;
-    }
-    let row = 0;
-    for (; row + 2 <= rows; row += 2) addTwo(input, row, weight, output, inputs, result, outputs);
-    if (row < rows) addOne(input, row, weight, output, inputs, result, outputs);
+  const [pairs, whole] = [rows - (rows % 2), outputs - (outputs % 4)];
+  for (let output = 0; output < whole; output += 4) {
+    for (let row = 0; row < pairs; row += 2) addTwo(input, row, weight, output, inputs, result, outputs);
+  }
+  for (let row = 0; row < pairs; row++) addRest(input, row, weight, whole, inputs, result, outputs);
+  if (pairs < rows) {
+    const sums = new Float64Array(outputs); // of the last vector: a step of generation has no other
+    multiplyRows(input, pairs * inputs, { numbers: weight, first: 0, width: inputs, D: inputs }, 1, 0, outputs, sums);
+    for (let output = 0; output < outputs; output++) result[pairs * outputs + output] += sums[output];
   }
   return result;
 }
@@ -71,35 +72,6 @@ function addTwo(input, row, weight, output, inputs, result, outputs) {
   result[below + 1] += b1;
   result[below + 2] += b2;
   result[below + 3] += b3;
-}
-
-/**
- * The same of one vector: a step of generation has no other.
- * @param {Float32Array} input @param {number} row @param {Float32Array} weight @param {number} output
- * @param {number} inputs @param {Float32Array} result @param {number} outputs
- */
-function addOne(input, row, weight, output, inputs, result, outputs) {
-  let a0 = 0;
-  let a1 = 0;
-  let a2 = 0;
-  let a3 = 0;
-  const upper = row * inputs;
-  const first = output * inputs;
-  const second = first + inputs;
-  const third = second + inputs;
-  const fourth = third + inputs;
-  for (let i = 0; i < inputs; i++) {
-    const a = input[upper + i];
-    a0 += a * weight[first + i];
-    a1 += a * weight[second + i];
-    a2 += a * weight[third + i];
-    a3 += a * weight[fourth + i];
-  }
-  const at = row * outputs + output;
-  result[at] += a0;
-  result[at + 1] += a1;
-  result[at + 2] += a2;
-  result[at + 3] += a3;
 }
 
 /**

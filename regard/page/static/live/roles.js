@@ -1,4 +1,5 @@
 /** The role of a head on a text: mirrors `regard/record/evidence.py`, `roles.py` and `head_scores.py`, of one text. */
+import { SCORES } from "../quantities.js";
 
 /**
  * @typedef {import("./tallies.js").Tally} Tally
@@ -38,15 +39,6 @@ const MEANINGS = /** @type {Record<string, string>} */ ({
 });
 const OF_REPEATS = ["induction", "duplicate token"];
 const OF_PLACES = ["previous token", "current token", "first token"];
-const SCORES = /** @type {const} */ ([
-  "previous_token",
-  "first_token",
-  "current_token",
-  "induction",
-  "duplicate_token",
-  "entropy",
-  "distance",
-]);
 
 /**
  * A head's scores and role, as the server sends them; mirrors `_of_layer` and `Run._score`.

@@ -12,11 +12,11 @@ const BITS = 48; // of a random number
 
 /**
  * The next token, of logits (V); mirrors `Sampler.draw`.
- * @param {Float32Array} logits @param {Sampling} sampling @param {number} step @param {Iterable<number>} held ids of the text
+ * @param {Float32Array} logits @param {Sampling} sampling @param {number} step @param {Iterable<number>} text its ids
  */
-export function draw(logits, sampling, step, held) {
+export function draw(logits, sampling, step, text) {
   const { repetition_penalty: penalty = 1, temperature = 0.8, seed = 0n } = sampling;
-  const own = penalty === 1 ? logits : penalised(logits, held, penalty);
+  const own = penalty === 1 ? logits : penalised(logits, text, penalty);
   if (temperature === 0) return likeliest(own);
   return pick(probabilities(own, sampling), uniform(seed, 0n, BigInt(step)));
 }
@@ -25,14 +25,14 @@ export function draw(logits, sampling, step, held) {
 const likeliest = (/** @type {Float32Array} */ logits) =>
   logits.reduce((best, logit, token) => (logit > logits[best] ? token : best), 0);
 
-/** Makes the tokens that a text holds less likely; mirrors `penalised`. */
+/** Makes the tokens of a text less likely; mirrors `penalised`. */
 function penalised(
   /** @type {Float32Array} */ logits,
-  /** @type {Iterable<number>} */ held,
+  /** @type {Iterable<number>} */ text,
   /** @type {number} */ penalty,
 ) {
   const result = logits.slice();
-  for (const token of new Set(held))
+  for (const token of new Set(text))
     result[token] = logits[token] > 0 ? logits[token] / penalty : logits[token] * penalty;
   return result;
 }

@@ -14,7 +14,7 @@ import { talliesOf } from "./tallies.js";
 /**
  * A run over a text; mirrors `regard.explorer._run.Run`.
  * @typedef {{name: string, ids: number[], notes: string[], cache: Cache, changes: Intervention[],
- *   logits: Float32Array, probabilities: Float64Array, plain: LiveRun|null, measured: Map<string, object>,
+ *   logits: Float32Array, probabilities: Float64Array, plain: LiveRun|null, effects: Map<string, object>,
  *   heads: Map<string, import("../offline/attention.js").Head>}} LiveRun
  */
 
@@ -86,9 +86,9 @@ export class Subject {
     const { model } = this;
     const { config } = model;
     const sampling = { temperature, seed: seed == null ? anySeed() : BigInt(seed) };
-    const { ids: given, cache: read, logits: known } = from.plain ?? from;
-    const ids = [...given];
-    let [start, cache, logits] = [0, read.branch(config, given.length, config.context), known];
+    const { ids: idsBefore, cache: cacheBefore, logits: logitsBefore } = from.plain ?? from;
+    const ids = [...idsBefore];
+    let [start, cache, logits] = [0, cacheBefore.branch(config, idsBefore.length, config.context), logitsBefore];
     for (let step = 0; step < tokens; step++) {
       const token = draw(logits, sampling, step, ids);
       ids.push(token);
@@ -118,17 +118,17 @@ export class Subject {
    */
   *open(ids, notes, changes = [], plain = null) {
     const key = JSON.stringify([ids, changes]);
-    const known = this.runs.get(key);
-    if (known) return this.run(known.name);
+    const existing = this.runs.get(key);
+    if (existing) return this.run(existing.name);
     const cache = plain ? new Cache(this.model.config, ids.length) : this.prefixOf(ids);
     const logits = yield* this.logitsAfter(cache, ids.slice(cache.length), changes);
     const probabilities = softmax(logits);
     if (probabilities.some(Number.isNaN))
-      throw new ServerError("The model's logits are no numbers; its weights are damaged.");
+      throw new ServerError("The model's logits are not numbers; its weights are damaged.");
     const name = `${++this.count}`;
     this.first ??= name;
     const fresh = { name, ids, notes, cache, changes, logits, probabilities, plain };
-    this.runs.set(key, { ...fresh, measured: new Map(), heads: new Map() });
+    this.runs.set(key, { ...fresh, effects: new Map(), heads: new Map() });
     const rest = [...this.runs].filter(([, one]) => one.name !== this.first);
     for (const [old] of rest.slice(0, -KEPT)) this.runs.delete(old);
     return this.run(name);
@@ -200,9 +200,9 @@ export class Subject {
   /** One head of a run. */
   head(/** @type {LiveRun} */ one, /** @type {number} */ layer, /** @type {number} */ head) {
     const key = `${layer}/${head}`;
-    const made = one.heads.get(key) ?? headOf(this.model.config, one.cache, one.changes, layer, head);
-    one.heads.set(key, made);
-    return made;
+    const result = one.heads.get(key) ?? headOf(this.model.config, one.cache, one.changes, layer, head);
+    one.heads.set(key, result);
+    return result;
   }
 
   /** The scores of all heads, a line a layer; mirrors `Run.scores`. */
@@ -222,21 +222,21 @@ export class Subject {
   }
 
   /**
-   * What the likeliest next token rests on: how far that is, a line each, then the effects. What was measured is kept.
+   * What the likeliest next token rests on: how far that is, a line each, then the effects. They are kept.
    * @param {LiveRun} one @param {"heads"|"keys"} over
    * @returns {Generator<unknown, void>}
    */
   *effects(one, over) {
     if (one.plain) throw new ServerError("This run is changed; effects are those of the text as it is.");
-    const known = one.measured.get(over);
-    if (known) {
-      yield known;
+    const existing = one.effects.get(over);
+    if (existing) {
+      yield existing;
       return;
     }
     const [{ token }] = this.following(one);
     const measure = over === "heads" ? overHeads : overKeys;
-    const measured = { over, token, ...(yield* measure(this.model, one, token)) };
-    one.measured.set(over, measured);
-    yield measured;
+    const result = { over, token, ...(yield* measure(this.model, one, token)) };
+    one.effects.set(over, result);
+    yield result;
   }
 }

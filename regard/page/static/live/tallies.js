@@ -84,7 +84,7 @@ export function* talliesOf(head, ids) {
  * @param {Float64Array} received @param {Float64Array} seers
  */
 function readRow(head, query, weights, rows, received, seers) {
-  let [entropy, sum, moment, apart] = [0, 0, 0, 0];
+  let [entropy, sum, moment, distances] = [0, 0, 0, 0];
   for (let key = 0; key < weights.length; key++) {
     const weight = weights[key];
     if (weight > 0) entropy -= weight * Math.log(weight);
@@ -92,7 +92,7 @@ function readRow(head, query, weights, rows, received, seers) {
     moment += weight * Math.abs(query - key);
     received[key] += weight;
     if (!visible(head, query, key)) continue;
-    apart += Math.abs(query - key);
+    distances += Math.abs(query - key);
     seers[key] += 1;
   }
   const many = countVisible(head, query);
@@ -103,7 +103,7 @@ function readRow(head, query, weights, rows, received, seers) {
   rows.previous[query] = query ? weights[query - 1] : 0;
   rows.highest[query] = Math.log(Math.max(1, many));
   rows.even[query] = 1 / Math.max(1, many);
-  rows.far[query] = many ? apart / many : 0;
+  rows.far[query] = many ? distances / many : 0;
 }
 
 /** What the key so far back gets on average from the other queries that see it; mirrors `_from_other_queries`. */

@@ -1,4 +1,4 @@
-/** A worker that holds a model, and answers what the page asks of it: `Api` of types.d.ts, name by name. */
+/** A worker that holds a model, and answers the requests of the page: `Api` of types.d.ts, name by name. */
 import { ServerError } from "../errors.js";
 import * as attention from "../offline/attention.js";
 import { inflated } from "../offline/bytes.js";
@@ -11,63 +11,63 @@ const scope = /** @type {WorkerScope} */ (/** @type {unknown} */ (self));
 const [QUICK, SHOWN, ASIDE, MEASURED] = [0, 1, 2, 3];
 
 /**
- * For each question the lane it is answered in, and its answer in steps: lines as they come, then a value.
- * @type {Record<string, [number, (subject: Subject, ...given: any[]) => Generator<unknown, unknown>]>}
+ * For each request the lane it is answered in, and its answer in steps: lines as they come, then a value.
+ * @type {Record<string, [number, (subject: Subject, ...args: any[]) => Generator<unknown, unknown>]>}
  */
-const QUESTIONS = {
+const ANSWERS = {
   fetchRun: [QUICK, once((subject, run) => subject.describe(subject.run(run)))],
-  open: [SHOWN, (subject, text) => described(subject, subject.read(text))],
-  append: [SHOWN, (subject, run, token) => described(subject, subject.append(subject.run(run), token))],
-  change: [SHOWN, (subject, run, changes) => described(subject, subject.change(subject.run(run), changes))],
+  open: [SHOWN, (subject, text) => describeOpen(subject, subject.read(text))],
+  append: [SHOWN, (subject, run, token) => describeOpen(subject, subject.append(subject.run(run), token))],
+  change: [SHOWN, (subject, run, changes) => describeOpen(subject, subject.change(subject.run(run), changes))],
   generate: [SHOWN, (subject, run, options) => subject.generate(subject.run(run), options)],
   heads: [ASIDE, (subject, run) => subject.scores(subject.run(run))],
   effects: [MEASURED, (subject, run, over) => subject.effects(subject.run(run), over)],
-  thumbnails: [ASIDE, (subject, run, layer, size) => attention.pictures(chosen(subject, run, [layer, "mean"]), size)],
+  thumbnails: [ASIDE, (subject, run, layer, size) => attention.pictures(headsAt(subject, run, [layer, "mean"]), size)],
   map: [
     SHOWN,
     (subject, run, place, { queries, keys, block }) =>
-      attention.averaged(chosen(subject, run, place), queries, keys, block),
+      attention.averaged(headsAt(subject, run, place), queries, keys, block),
   ],
-  readouts: [SHOWN, (subject, run, place) => attention.readouts(chosen(subject, run, place))],
+  readouts: [SHOWN, (subject, run, place) => attention.readouts(headsAt(subject, run, place))],
   row: [
     QUICK,
-    once((subject, run, place, query) => attention.floats(attention.row(chosen(subject, run, place), query))),
+    once((subject, run, place, query) => attention.floats(attention.row(headsAt(subject, run, place), query))),
   ],
   column: [
     QUICK,
-    once((subject, run, place, key) => attention.floats(attention.column(chosen(subject, run, place), key))),
+    once((subject, run, place, key) => attention.floats(attention.column(headsAt(subject, run, place), key))),
   ],
-  cell: [QUICK, once((subject, run, place, query, key) => attention.cell(chosen(subject, run, place), query, key))],
+  cell: [QUICK, once((subject, run, place, query, key) => attention.cell(headsAt(subject, run, place), query, key))],
   steps: [
     QUICK,
-    once((subject, run, place, query, keys) => attention.walk(chosen(subject, run, place)[0], query, keys)),
+    once((subject, run, place, query, keys) => attention.walk(headsAt(subject, run, place)[0], query, keys)),
   ],
 };
 
 /** An answer in one step. */
-function once(/** @type {(subject: Subject, ...given: any[]) => unknown} */ answerOf) {
+function once(/** @type {(subject: Subject, ...args: any[]) => unknown} */ answerOf) {
   // eslint-disable-next-line require-yield -- one step is the whole
-  return function* (/** @type {Subject} */ subject, /** @type {any[]} */ ...given) {
-    return answerOf(subject, ...given);
+  return function* (/** @type {Subject} */ subject, /** @type {any[]} */ ...args) {
+    return answerOf(subject, ...args);
   };
 }
 
 /** A run as the page gets it, once it is there. */
-function* described(
+function* describeOpen(
   /** @type {Subject} */ subject,
   /** @type {Generator<void, import("./subject.js").LiveRun>} */ opening,
 ) {
   return subject.describe(yield* opening);
 }
 
-/** The heads that are meant: one, all of a layer, or all. */
-function chosen(/** @type {Subject} */ subject, /** @type {string} */ run, /** @type {Place} */ [layer, head]) {
+/** The heads at a place: one, all of a layer, or all. */
+function headsAt(/** @type {Subject} */ subject, /** @type {string} */ run, /** @type {Place} */ [layer, head]) {
   const { layers, heads } = subject.model.config;
   const open = subject.run(run);
-  return numbered(layer, layers).flatMap((at) => numbered(head, heads).map((one) => subject.head(open, at, one)));
+  return numbersOf(layer, layers).flatMap((at) => numbersOf(head, heads).map((one) => subject.head(open, at, one)));
 }
 
-const numbered = (/** @type {number|"mean"} */ one, /** @type {number} */ count) =>
+const numbersOf = (/** @type {number|"mean"} */ one, /** @type {number} */ count) =>
   one === "mean" ? Array.from({ length: count }, (_, number) => number) : [one];
 
 /** The model, with the text that is open at first. */
@@ -95,16 +95,16 @@ scope.onmessage = ({ data }) => {
   else answer(data);
 };
 
-async function answer(/** @type {LiveQuestion} */ { id, name, given }) {
-  const [lane, steps] = QUESTIONS[name];
+async function answer(/** @type {LiveRequest} */ { id, name, args }) {
+  const [lane, steps] = ANSWERS[name];
   try {
     const subject = await ready;
-    // What a question refuses is refused at its first step, as an answer.
+    // A request that is refused gets the error as its answer, at its first step.
     work.add({
       id,
       lane,
       steps: (function* () {
-        return yield* steps(subject, ...given);
+        return yield* steps(subject, ...args);
       })(),
     });
   } catch (error) {

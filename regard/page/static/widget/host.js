@@ -48,7 +48,7 @@ function render({ model, el }) {
     open.add(id);
     model.send({ ...request, page: name, id });
   };
-  const callOff = (/** @type {number} */ id) => {
+  const cancel = (/** @type {number} */ id) => {
     if (open.delete(id)) model.send({ page: name, id, cancel: true });
   };
 
@@ -67,16 +67,16 @@ function render({ model, el }) {
   };
 
   /** A document in the frame says that it is there: it gets a way to here, which no other page has. */
-  const greet = (/** @type {MessageEvent} */ event) => {
+  const connect = (/** @type {MessageEvent} */ event) => {
     if (event.source !== frame.contentWindow || event.data !== "regard") return;
-    open.forEach(callOff);
+    open.forEach(cancel);
     name = randomName();
     const channel = new MessageChannel();
     port?.close();
     port = channel.port1;
     port.onmessage = ({ data }) => {
       if (data.selection) choose(data);
-      else if (data.cancel) callOff(data.id);
+      else if (data.cancel) cancel(data.id);
       else ask(data.id, data);
     };
     frame.contentWindow?.postMessage("regard", "*", [channel.port2]);
@@ -100,15 +100,15 @@ function render({ model, el }) {
       attributeFilter: ["class", "style", "theme", "data-theme", "data-jp-theme-light"],
     });
   model.on("msg:custom", receive);
-  window.addEventListener("message", greet);
+  window.addEventListener("message", connect);
   ask(PAGE, { method: "GET", path: "/" });
 
   return () => {
     clearTimeout(silence);
     colours.disconnect();
     model.off("msg:custom", receive);
-    window.removeEventListener("message", greet);
-    open.forEach(callOff);
+    window.removeEventListener("message", connect);
+    open.forEach(cancel);
     port?.close();
   };
 }

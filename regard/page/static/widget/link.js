@@ -1,11 +1,11 @@
 /**
- * In a notebook this stands in for ../link.js: there is no address to be copied, and the notebook is told
+ * In a notebook this stands in for ../link.js: the page has no address to copy, and sends the notebook
  * what is chosen. What else is otherwise in a notebook is here too: the wheel, links, who does not answer.
  */
 import { currentAddress } from "../address.js";
 import { byId, findAll, settled, targetOf } from "../dom.js";
 import { get, subscribe } from "../store.js";
-import { tell, update } from "./request.js";
+import { sendSelection, update } from "./request.js";
 
 /** What is chosen, by the numbers that Python has for it; null where all are meant, or none. @returns {WidgetSelection} */
 function selection() {
@@ -25,7 +25,8 @@ export function startLink() {
     "The kernel does not answer. Where it runs a cell, this page goes on by itself after it; where it has ended, run the cell of this page again. What you see stays.";
   const chosen = settled(250, () => {
     const address = currentAddress();
-    if (address) tell({ address: (update == null ? "" : `?update=${update}`) + address, selection: selection() });
+    if (address)
+      sendSelection({ address: (update == null ? "" : `?update=${update}`) + address, selection: selection() });
   });
   subscribe(
     "run view layer head average query key zoom colour fit sort size compare active tab update wide folded difference changes",

@@ -29,8 +29,8 @@ const host = new Promise((resolve) => {
   window.parent.postMessage("regard", "*");
 });
 
-/** Tells the notebook what is chosen. */
-export const tell = async (/** @type {{address: string, selection: WidgetSelection}} */ chosen) =>
+/** Sends the notebook what is chosen. */
+export const sendSelection = async (/** @type {{address: string, selection: WidgetSelection}} */ chosen) =>
   (await host).postMessage(chosen);
 
 /** As `fetch`. @param {string} path @param {RequestInit} options @returns {Promise<Response>} */

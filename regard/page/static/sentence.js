@@ -18,8 +18,8 @@ let requests = 0;
 /** Runs without a head, by text and head. @type {Map<string, Run>} */
 const known = new Map();
 
-export function startSaying() {
-  const soon = settled(30, tell);
+export function startSentence() {
+  const soon = settled(30, writeSentence);
   subscribe("plain view query layer head average about", () => {
     const { view, plain, without } = get();
     if (without && (view !== "opening" || without.of !== plain?.id)) set({ without: null });
@@ -29,13 +29,13 @@ export function startSaying() {
   });
 }
 
-async function tell() {
+async function writeSentence() {
   const { view, plain, about } = get();
   const source = sourceOf("first");
   const mine = ++requests;
   if (view !== "opening" || !plain) return;
   const query = source.query ?? plain.length - 1;
-  const row = await awaitAnswer(api.row(plain.id, placeOf(source), query, "saying"));
+  const row = await awaitAnswer(api.row(plain.id, placeOf(source), query, "sentence"));
   if (!row || mine !== requests) return;
   const { layer, head, average } = source;
   const first = looks(plain, source, query, row.values);
@@ -46,7 +46,7 @@ async function tell() {
     const name = `${plain.id}/${layer}/${head}`;
     without = known.get(name) ?? null;
     if (!without) {
-      const answer = await awaitAnswer(api.change(plain.id, [{ kind: "off", layer, head }], "saying-without"));
+      const answer = await awaitAnswer(api.change(plain.id, [{ kind: "off", layer, head }], "sentence-without"));
       if (mine !== requests) return;
       if (answer) {
         if (known.size > 100) known.clear();
@@ -66,11 +66,11 @@ export function strongestOf(/** @type {ArrayLike<number>} */ weights) {
   return best;
 }
 
-const warm = (/** @type {string} */ textContent) => make("em", { textContent });
-const blue = (/** @type {string} */ textContent) => make("i", { textContent });
+const accented = (/** @type {string} */ textContent) => make("em", { textContent });
+const changed = (/** @type {string} */ textContent) => make("i", { textContent });
 
-/** A token as it is said: without the space before it. */
-const said = (/** @type {Run} */ run, /** @type {number} */ k) =>
+/** A token in quotation marks, without the space before it. */
+const quoted = (/** @type {Run} */ run, /** @type {number} */ k) =>
   isolated(`“${short(run.tokens[k].text.trim() || run.labels[k], 24)}”`);
 const answerOf = (/** @type {Candidate} */ { label }) => isolated(short(bare(label), 24));
 
@@ -83,13 +83,13 @@ function looks(run, source, query, weights) {
   const key = strongestOf(weights);
   const who = whoOf(run, source);
   const next = query === run.length - 1 ? run.next?.[0] : null;
-  const lead = next ? ["To say ", warm(answerOf(next)), `, ${who}`] : [`At ${said(run, query)} `, who];
+  const lead = next ? ["To say ", accented(answerOf(next)), `, ${who}`] : [`At ${quoted(run, query)} `, who];
   if (key < 0) return [...lead, " sees nothing."];
   if (weights[key] < FAINT) return [...lead, ` looks everywhere, nowhere with more than ${weight(weights[key])}.`];
-  const number = next ? [] : [", with weight ", warm(weight(weights[key]))];
-  if (key === query) return [...lead, " stays where it is, on ", warm(said(run, key)), ...number, "."];
+  const number = next ? [] : [", with weight ", accented(weight(weights[key]))];
+  if (key === query) return [...lead, " stays where it is, on ", accented(quoted(run, key)), ...number, "."];
   const way = key < query ? "looks back at" : "looks ahead at";
-  return [...lead, ` ${way} `, warm(phrase(run, weights, key)), ...number, "."];
+  return [...lead, ` ${way} `, accented(phrase(run, weights, key)), ...number, "."];
 }
 
 function whoOf(/** @type {Run} */ run, /** @type {HeadName} */ { layer, head, average }) {
@@ -108,7 +108,7 @@ function phrase(/** @type {Run} */ run, /** @type {Float32Array} */ weights, /**
     .slice(start, stop)
     .map((token) => token.text)
     .join("");
-  return text.trim() ? isolated(`“${short(text.trim(), 32)}”`) : said(run, key);
+  return text.trim() ? isolated(`“${short(text.trim(), 32)}”`) : quoted(run, key);
 }
 
 /** The second half: what the next token is without the head. @returns {(Node|string)[]} */
@@ -117,8 +117,14 @@ function becomes(/** @type {Run} */ plain, /** @type {Run} */ without) {
   const after = without.next?.find(({ token }) => token === answer.token);
   const [winner] = [...(without.next ?? [])].sort((a, b) => b.probability - a.probability);
   if (!after || !winner) return [];
-  if (winner.token !== answer.token) return [" Without it, the answer becomes ", blue(answerOf(winner)), "."];
+  if (winner.token !== answer.token) return [" Without it, the answer becomes ", changed(answerOf(winner)), "."];
   const [p, q] = [answer.probability, after.probability];
   if (Math.abs(p - q) < LITTLE) return [" Without it, the answer stays the same."];
-  return [` Without it, the answer ${q < p ? "falls" : "rises"} from `, warm(weight(p)), " to ", blue(weight(q)), "."];
+  return [
+    ` Without it, the answer ${q < p ? "falls" : "rises"} from `,
+    accented(weight(p)),
+    " to ",
+    changed(weight(q)),
+    ".",
+  ];
 }

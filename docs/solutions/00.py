@@ -1,0 +1,36 @@
+"""Solutions of the exercises of page 0."""
+
+from collections import Counter
+from itertools import pairwise
+
+# 0.1: What had been lost is what nobody had seen.
+answer_0_1 = "kite"
+
+# 0.2: In the stories 9 of 12,581.
+answer_0_2 = "less than one in a hundred"
+
+# 0.3: It takes the word from the sentence, wherever it stands.
+answer_0_3 = "drum"
+
+# 0.4: The four words after “the” are kite, ball, kite, drum.
+answer_0_4 = 2 / 4
+
+# 0.5: 1 + 2 + … + 25.
+answer_0_5 = 25 * 26 / 2
+
+
+# 0.6: Of equally common ones `most_common` gives the first to occur.
+def most_common_after(words, word):
+    after = Counter(second for first, second in pairwise(words) if first == word)
+    return after.most_common(1)[0][0]
+
+
+# 0.7: The place of the largest weight is the place of its token.
+def looked_at(tokens, weights):
+    return tokens[int(weights.argmax())]
+
+
+# 0.8: From 0.81 to 0.18. In the stories that the model has read, somebody looks for what was lost,
+# first here and then there. In the shorter sentence nobody does, so its heads do not look for it,
+# and the guess is an animal, with a probability below 0.1.
+answer_0_8 = "less than half"
