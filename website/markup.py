@@ -19,6 +19,7 @@ from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 from website.code import code_block
+from website.questions import QuestionError, question
 from website.widgets import WidgetError, widget
 
 __all__ = ["Heading", "Part", "Rendered", "render"]
@@ -192,7 +193,7 @@ def _table_end(_renderer: RendererHTML, *_: Any) -> str:
 
 
 def _html(_: RendererHTML, tokens: Sequence[Token], at: int, _options: Any, env: Any) -> str:
-    """A comment that names a widget becomes one; others are left out; what is folded stays so."""
+    """A widget or a question becomes one; other comments are left out; what is folded stays so."""
     text = tokens[at].content
     if _FOLDED.fullmatch(text):
         return text
@@ -202,11 +203,15 @@ def _html(_: RendererHTML, tokens: Sequence[Token], at: int, _options: Any, env:
             "HTML other than comments and <details><summary>Hint</summary> between empty lines is "
             f"not taken from Markdown: {text.strip()!r}"
         )
-    if match is None or match["kind"] != "widget":
+    if match is None or match["kind"] not in {"widget", "question", "questions"}:
         return ""
+    if match["kind"] == "questions":
+        return '<div class="questions"></div>\n'
     try:
+        if match["kind"] == "question":
+            return question(match["rest"])
         return widget(match["rest"], env["text"], env["page"])
-    except WidgetError as error:
+    except (WidgetError, QuestionError) as error:
         raise ValueError(f"in {text.strip()!r}: {error}") from None
 
 

@@ -18,6 +18,7 @@ _LINK = re.compile(r"\]\(([^)#\s]+\.md)")
 _LADDER = re.compile(r"\d\d[a-z]?-")
 _CARD = "regard/gpt/shipped/README.md"
 _INDEX = "docs/README.md"
+_COURSE = ("docs/questions.md",)
 _LOOK_UP = ("docs/definitions.md", _CARD, "docs/contributing.md", "docs/site.md")
 
 
@@ -54,11 +55,10 @@ def sections() -> list[Section]:
     docs = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
     ladder = [name for name in docs if _LADDER.match(Path(name).name)]
     linked = [name for name in _links(_INDEX) if name in docs]
-    rest = [
-        name for name in dict.fromkeys([*linked, *docs]) if name not in {*ladder, _INDEX, *_LOOK_UP}
-    ]
+    elsewhere = {*ladder, *_COURSE, _INDEX, *_LOOK_UP}
+    rest = [name for name in dict.fromkeys([*linked, *docs]) if name not in elsewhere]
     return [
-        Section("Learn", [_page(name) for name in (_INDEX, *ladder)]),
+        Section("Learn", [_page(name) for name in (_INDEX, *ladder, *_COURSE)]),
         Section("Use", [_page(name) for name in rest]),
         Section("Look up", [_page(name) for name in _LOOK_UP]),
     ]

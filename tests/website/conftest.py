@@ -1,5 +1,6 @@
 """The site, built once for the tests of this folder, without what the model computes."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -79,3 +80,31 @@ def node(tmp_path_factory):
         return json.loads(done.stdout)
 
     return run
+
+
+@pytest.fixture
+def show(pages, site):
+    """Open a page from its file; whatever it asks for or complains about fails the test."""
+    complaints = []
+
+    def check_request(request):
+        if not request.url.startswith((site.as_uri(), "data:")):
+            complaints.append(f"asks {request.url}")
+
+    def says(message):
+        if message.type == "error":
+            complaints.append(message.text)
+
+    with contextlib.ExitStack() as stack:
+
+        def go(address, *, width=1440, height=900, **options):
+            viewport = {"width": width, "height": height}
+            page = stack.enter_context(pages(viewport=viewport, **options))
+            page.on("request", check_request)
+            page.on("console", says)
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.goto(f"{site.as_uri()}/{address}")
+            return page
+
+        yield go
+    assert complaints == []

@@ -1,39 +1,9 @@
 """The pages in a browser: read from a file, by key, on a phone, in the dark."""
 
-import contextlib
-
 import pytest
 
 KINDS = ["index.html", "02-weights-from-the-data.html", "04-why-divide-by-the-root-of-d.html"]
 KINDS += ["reference/regard.steps.html", "gallery/forming.html", "gallery/long-map.html"]
-
-
-@pytest.fixture
-def show(pages, site):
-    """Open a page from its file; whatever it asks for or complains about fails the test."""
-    complaints = []
-
-    def check_request(request):
-        if not request.url.startswith((site.as_uri(), "data:")):
-            complaints.append(f"asks {request.url}")
-
-    def says(message):
-        if message.type == "error":
-            complaints.append(message.text)
-
-    with contextlib.ExitStack() as stack:
-
-        def go(address, *, width=1440, height=900, **options):
-            viewport = {"width": width, "height": height}
-            page = stack.enter_context(pages(viewport=viewport, **options))
-            page.on("request", check_request)
-            page.on("console", says)
-            page.on("pageerror", lambda error: complaints.append(str(error)))
-            page.goto(f"{site.as_uri()}/{address}")
-            return page
-
-        yield go
-    assert complaints == []
 
 
 @pytest.mark.parametrize(("scheme", "rules"), [("light", None), ("dark", ["color-contrast"])])
