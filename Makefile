@@ -18,7 +18,7 @@ TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family 
 the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress bench pictures site gallery model card clean
+.PHONY: help demo test thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress bench pictures notebooks site slides gallery model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -82,8 +82,14 @@ pictures: $(TESTS) ## make the pictures of README and docs anew
 	$(BIN)/python docs/demo.py
 	$(BIN)/python docs/explorer.py
 
+notebooks: $(TESTS) ## run the course and write each of its pages as a notebook, into build/notebooks
+	$(BIN)/python docs/notebooks.py build/notebooks
+
 site: $(TESTS) ## build the site into build/site, with the model in it
 	$(BIN)/python -m website build/site
+
+slides: $(TESTS) ## write the course's slides into build/slides.html, one file that needs no network
+	$(BIN)/python -m website.slides build/slides.html
 
 gallery: $(TESTS) ## make the site's gallery, some minutes of computing, kept in build/gallery
 	$(BIN)/python -m website.gallery build/gallery

@@ -7,39 +7,148 @@ other block is plain code, whose asserts must hold. All blocks of a page share o
 from __future__ import annotations
 
 import contextlib
+import doctest
+import io
+import re
+import sys
 import tempfile
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from sybil import Document
-from sybil.evaluators.doctest import NUMBER
-from sybil.parsers.markdown import PythonCodeBlockParser
+from sybil.evaluators.doctest import NUMBER, OutputChecker
 
 FOLDER = Path(__file__).resolve().parent
 
+_FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+_CHECKER = OutputChecker()
+
+
+@dataclass
+class Statement:
+    """Code that is run in one go: a statement of a session, or a whole plain block.
+
+    Args:
+        source: the code, without prompts.
+        line: where it starts on the page, from 1.
+        wanted: what the page says it prints; None for a plain block, whose output is not compared.
+        error: the last line of the traceback that the page shows in place of an output.
+        printed: what it has printed.
+        shown: what a session shows of the value of an expression.
+    """
+
+    source: str
+    line: int
+    wanted: str | None = None
+    error: str | None = None
+    printed: str = ""
+    shown: str = ""
+
+
+@dataclass
+class Block:
+    """A Python block of a page, and where it lies in the page's text."""
+
+    start: int
+    stop: int
+    statements: Sequence[Statement]
+
+
+@dataclass
+class Page:
+    """A page whose blocks have run.
+
+    Args:
+        text: its Markdown.
+        blocks: its Python blocks, with what they printed.
+        namespace: the names that they have defined.
+    """
+
+    text: str
+    blocks: Sequence[Block]
+    namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
+
 
 @cache
-def run(page: Path) -> dict[str, Any]:
+def execute(path: Path) -> Page:
     """Run a page as a reader would who starts afresh.
 
     Numbers that a page prints are compared to as many digits as it prints: the last one may be off
     by one, since sums are rounded differently on different machines.
 
-    Returns:
-        The names that the page has defined.
-
     Raises:
         AssertionError: a claim does not hold, or an output differs; with page and line.
     """
-    document = Document.parse(str(page), PythonCodeBlockParser(doctest_optionflags=NUMBER))
-    document.namespace["__name__"] = "__main__"
+    text = path.read_text("utf-8")
+    page = Page(text, [*_blocks(text)])
     with _afresh():
-        for example in document.examples():
-            example.evaluate()
-    return document.namespace
+        for block in page.blocks:
+            for statement in block.statements:
+                _run(statement, path, page.namespace)
+    return page
+
+
+def run(path: Path) -> dict[str, Any]:
+    """Run a page, as `execute` does, and return the names that it has defined."""
+    return execute(path).namespace
+
+
+def _blocks(text: str) -> Iterator[Block]:
+    for fence in _FENCE.finditer(text):
+        if fence["language"] == "python":
+            line = text.count("\n", 0, fence.start("code")) + 1
+            yield Block(fence.start(), fence.end(), [*_statements(fence["code"], line)])
+
+
+def _statements(code: str, line: int) -> Iterator[Statement]:
+    if not code.lstrip().startswith(">>>"):
+        yield Statement(code, line)
+        return
+    for one in doctest.DocTestParser().get_examples(code):
+        yield Statement(one.source, line + one.lineno, one.want, one.exc_msg)
+
+
+def _run(statement: Statement, path: Path, namespace: dict[str, Any]) -> None:
+    """Run a statement and compare what it prints, if the page says what."""
+    mode = "exec" if statement.wanted is None else "single"
+    # Empty lines before it give tracebacks the line of the page.
+    code = compile("\n" * (statement.line - 1) + statement.source, str(path), mode)
+    printed, shown, error = io.StringIO(), io.StringIO(), ""
+    with contextlib.redirect_stdout(printed), _display(shown):
+        try:
+            exec(code, namespace)  # noqa: S102  # the pages of this repository
+        except Exception as raised:
+            if statement.error is None:
+                raise
+            error = traceback.format_exception_only(raised)[-1]
+    statement.printed, statement.shown = printed.getvalue(), shown.getvalue()
+    if statement.wanted is not None:
+        wanted, came = statement.wanted, statement.printed + statement.shown
+        if statement.error is not None:
+            wanted, came = statement.error, error
+        example = doctest.Example(statement.source, wanted)
+        if not _CHECKER.check_output(wanted, came, NUMBER):
+            difference = _CHECKER.output_difference(example, came, NUMBER)
+            raise AssertionError(f"{path}, line {statement.line}: {statement.source}{difference}")
+
+
+@contextlib.contextmanager
+def _display(stream: io.StringIO) -> Iterator[None]:
+    """Write the values of expressions to this stream."""
+
+    def display(value: object) -> None:
+        if value is not None:
+            stream.write(f"{value!r}\n")
+
+    before, sys.displayhook = sys.displayhook, display
+    try:
+        yield
+    finally:
+        sys.displayhook = before
 
 
 @contextlib.contextmanager

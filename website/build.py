@@ -12,18 +12,16 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from regard.page.bundle import script
+from website.colours import colours
 from website.gallery.exhibit import Exhibit, read_exhibits
 from website.markup import Heading, Part, render
 from website.reference import address_of, reference_pages
+from website.slides import write_slides
 from website.sources import ROOT, Page, Section, sections
 
 __all__ = ["build"]
 
 _HERE = Path(__file__).parent
-_COLOURS = re.compile(
-    r'^:root(?P<theme>\[data-theme="dark"\])? \{\n(?P<rules>.*?)^\}', re.MULTILINE | re.DOTALL
-)
-_COLOUR = re.compile(r"^  (?:color-scheme: \w+|--[\w-]+: #[0-9a-f]{3,8});\n", re.MULTILINE)
 _ASSETS = {".svg": "pictures", ".png": "pictures", ".py": "solutions"}
 """The folder of what pages show or link to, by its kind."""
 _FRONT = Page("index.html", "regard", "README.md")
@@ -85,7 +83,7 @@ class _Site:
         self._write_front()
 
     def write_static(self) -> None:
-        """Pictures and solutions that pages link to, scripts, styles, and what is searched."""
+        """What pages show or link to, scripts, styles, slides, and what is searched."""
         for asset in sorted(self._assets):
             target = self._folder / _ASSETS[Path(asset).suffix] / Path(asset).name
             target.parent.mkdir(exist_ok=True)
@@ -96,6 +94,7 @@ class _Site:
         widget = script("main.js", folder=_HERE / "static/widget")
         (static / "widget.js").write_text(widget, "utf-8")
         (static / "colours.css").write_text(colours(), "utf-8")
+        write_slides(self._folder / "slides.html")
         index = json.dumps([*self._search.values()], ensure_ascii=False, separators=(",", ":"))
         (static / "search-index.js").write_text(f"globalThis.searchIndex={index};\n", "utf-8")
 
@@ -216,18 +215,6 @@ def _front_texts(text: str) -> tuple[str, str]:
     if match is None:
         raise ValueError("README.md must begin with a title, a paragraph and a picture")
     return match["lead"], match["rest"]
-
-
-def colours() -> str:
-    """The colours of the explorer's page, light and dark, for this site's style."""
-    text = (ROOT / "regard/page/static/page.css").read_text("utf-8")
-    blocks = {
-        bool(one["theme"]): "".join(_COLOUR.findall(one["rules"]))
-        for one in _COLOURS.finditer(text)
-    }
-    if not (blocks.get(False) and blocks.get(True)):
-        raise ValueError("page.css must begin with a :root of light colours and one of dark ones")
-    return f':root {{\n{blocks[False]}}}\n:root[data-theme="dark"] {{\n{blocks[True]}}}\n'
 
 
 def _with_neighbours(

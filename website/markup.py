@@ -27,6 +27,11 @@ __all__ = ["Heading", "Part", "Rendered", "render"]
 _NO_SLUG = re.compile(r"[^\w\- ]")
 _COMMENT = re.compile(r"\s*<!--\s*(?P<kind>\w+)(?P<rest>.*?)-->\s*", flags=re.DOTALL)
 _FOLDED = re.compile(r"\s*(<details>\s*<summary>[^<>]+</summary>|</details>)\s*")
+_PLACES = {
+    "questions": '<div class="questions"></div>\n',
+    "slides": '<p><a href="slides.html">The slides</a></p>\n',
+}
+"""What stands on the site where a comment of one word stands in the Markdown."""
 _EXTERNAL = re.compile(r"[a-z]+:")
 
 
@@ -203,10 +208,10 @@ def _html(_: RendererHTML, tokens: Sequence[Token], at: int, _options: Any, env:
             "HTML other than comments and <details><summary>Hint</summary> between empty lines is "
             f"not taken from Markdown: {text.strip()!r}"
         )
-    if match is None or match["kind"] not in {"widget", "question", "questions"}:
+    if match is None or match["kind"] not in {"widget", "question", *_PLACES}:
         return ""
-    if match["kind"] == "questions":
-        return '<div class="questions"></div>\n'
+    if match["kind"] in _PLACES:
+        return _PLACES[match["kind"]]
     try:
         if match["kind"] == "question":
             return question(match["rest"])

@@ -18,7 +18,7 @@ _LINK = re.compile(r"\]\(([^)#\s]+\.md)")
 _LADDER = re.compile(r"\d\d[a-z]?-")
 _CARD = "regard/gpt/shipped/README.md"
 _INDEX = "docs/README.md"
-_COURSE = ("docs/questions.md",)
+_COURSE = ("docs/questions.md", "docs/teaching.md")
 _LOOK_UP = ("docs/definitions.md", _CARD, "docs/contributing.md", "docs/site.md")
 
 

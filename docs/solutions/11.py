@@ -3,7 +3,7 @@
 import torch
 
 # 11.1: The last word sees the same keys with the same weights, in another order of terms.
-answer_11_1 = 0
+answer_11_1 = "not at all"
 
 # 11.2: The key two places back now claims to stand one place back.
 answer_11_2 = 2
@@ -15,7 +15,7 @@ answer_11_3 = -(1 * 4 + 2 * 1)
 answer_11_4 = [1 / 15, 2 / 15, 4 / 15, 8 / 15]
 
 
-# 11.5: One angle for each position and pair; the halves of the channels are turned together.
+# 11.5: One angle for each position and pair; the halves of the channels are rotated together.
 def rotate(x):
     length, channels = x.shape
     speeds = 10_000 ** (-torch.arange(0, channels, 2) / channels)  # (D/2,)
@@ -33,6 +33,6 @@ def alibi_bias(slopes, length):
     return (-slopes[:, None, None] * distance).masked_fill(distance < 0, -torch.inf)
 
 
-# 11.7: A key that is not turned says nothing of its place: swapped words cannot be told apart any
-# more. A query that is turned says where it stands, so moving the sentence changes its scores.
+# 11.7: A key that is not rotated says nothing of its place: swapped words cannot be told apart any
+# more. A query that is rotated says where it stands, so moving the sentence changes its scores.
 answer_11_7 = "both"

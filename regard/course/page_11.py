@@ -18,14 +18,14 @@ def _angles(x: Tensor, exponent: float = 2.0, base: float = 10_000.0) -> Tensor:
     return torch.arange(len(x))[:, None] / base**pairs
 
 
-def _turned(x: Tensor, angles: Tensor) -> Tensor:
+def _rotated(x: Tensor, angles: Tensor) -> Tensor:
     a, b = x.chunk(2, dim=-1)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
 def _rotate(x: Tensor) -> Tensor:
-    return _turned(x, _angles(x))
+    return _rotated(x, _angles(x))
 
 
 def _neighbours(x: Tensor) -> Tensor:
@@ -81,24 +81,28 @@ EXERCISES = (
         "11.1",
         kind="predict",
         title="The change of the last context when two earlier words swap, without positions",
-        expected=0.0,
+        expected="not at all",
         hint=(
             "The context is a sum over the keys, and a sum does not depend on the order of its "
             "terms."
         ),
         mistakes=(
             Mistake(
-                "as much as with positions",
-                0.472,
+                "the mask taken for an order",
+                "a little",
                 "The causal mask hides later keys alone, and the last word sees all.",
             ),
-            Mistake("all of it", 1.0, "The same keys get the same weights in another order."),
+            Mistake(
+                "other words",
+                "as much as with other words",
+                "The same keys get the same weights, in another order of terms.",
+            ),
         ),
     ),
     Answer(
         "11.2",
         kind="predict",
-        title="How many tokens back the head looks when keys are turned by one position more",
+        title="How many tokens back the head looks when keys are rotated by one position more",
         expected=2,
         hint=(
             "The head looks for a key that claims to stand one place before the query. Where does "
@@ -106,7 +110,7 @@ EXERCISES = (
         ),
         mistakes=(
             Mistake(
-                "the keys turned back",
+                "the keys rotated back",
                 0,
                 "The key at the query's own place now claims to stand after it.",
             ),
@@ -125,7 +129,7 @@ EXERCISES = (
             "(−4, −1)."
         ),
         mistakes=(
-            Mistake("not turned", 6.0, "The positions differ by 2, which is half a turn."),
+            Mistake("not rotated", 6.0, "The positions differ by 2, which is half a turn."),
             Mistake("one quarter turn", -7.0, "The positions differ by two, so by two quarters."),
             Mistake("a quarter turn back", 7.0, "The positions differ by two, so by two quarters."),
         ),
@@ -156,7 +160,7 @@ EXERCISES = (
     ),
     Function(
         "11.5",
-        title="rotate(x): queries or keys (T, D), row p turned by p · 10000^(−2i/D) in the pair i",
+        title="rotate(x): queries or keys (T, D), row p rotated by p · 10000^(−2i/D) in the pair i",
         name="rotate",
         reference=_rotate,
         cases=_rows,
@@ -167,7 +171,7 @@ EXERCISES = (
         mistakes=(
             Mistake(
                 "the other way round",
-                lambda x: _turned(x, -_angles(x)),
+                lambda x: _rotated(x, -_angles(x)),
                 "The minus stands before the sine in the first half.",
             ),
             Mistake(
@@ -177,14 +181,14 @@ EXERCISES = (
             ),
             Mistake(
                 "i for 2i",
-                lambda x: _turned(x, _angles(x, exponent=1.0)),
+                lambda x: _rotated(x, _angles(x, exponent=1.0)),
                 "With i counting pairs, the exponent is −2i/D.",
             ),
             Mistake("added", _added, "Sinusoids are added; rotary positions multiply."),
             Mistake(
                 "positions from 1",
-                lambda x: _turned(torch.cat([x[:1], x]), _angles(torch.cat([x[:1], x])))[1:],
-                "Row 0 stands at position 0 and is not turned.",
+                lambda x: _rotated(torch.cat([x[:1], x]), _angles(torch.cat([x[:1], x])))[1:],
+                "Row 0 stands at position 0 and is not rotated.",
             ),
         ),
     ),
@@ -217,7 +221,7 @@ EXERCISES = (
     Answer(
         "11.7",
         kind="break",
-        title="The questions whose answer changes when queries are turned and keys are not",
+        title="The questions whose answer changes when queries are rotated and keys are not",
         expected="both",
         hint="Without its rotation, does a key still tell where it stands? Does the query?",
         mistakes=(
@@ -229,12 +233,12 @@ EXERCISES = (
             Mistake(
                 "the order still counts",
                 "distance",
-                "Keys that are not turned say nothing of their places, so they are a set again.",
+                "Keys that are not rotated say nothing of their places, so they are a set again.",
             ),
             Mistake(
                 "half a rotation suffices",
                 "neither",
-                "Only the product of two turned vectors depends on the difference of their angles.",
+                "Only a product of two rotated vectors depends on the difference of their angles.",
             ),
         ),
     ),

@@ -1,6 +1,7 @@
 """Every Python block of README.md and of docs/ runs, and prints what the page says."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pages
@@ -13,6 +14,12 @@ PAGES = [ROOT / "README.md", *sorted(pages.FOLDER.rglob("*.md"))]
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_blocks_run(page):
     pages.run(page)
+    if find_spec("nbformat"):  # here, since what has run need not run again for the notebook
+        import nbformat
+        import notebooks
+
+        if page in notebooks.sources():
+            nbformat.validate(notebooks.notebook(page))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

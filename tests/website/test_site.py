@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from website.build import colours
+from website.colours import colours
 from website.markup import render
 from website.sources import ROOT, sections
 
