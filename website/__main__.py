@@ -12,6 +12,8 @@ from website.live import write_live
 
 _GALLERY = Path("build/gallery")
 """What ``python -m website.gallery`` made, if it did."""
+_NOTEBOOKS = Path("build/notebooks")
+"""What ``make notebooks`` made, if it did."""
 
 
 def main(arguments: list[str]) -> None:
@@ -21,7 +23,7 @@ def main(arguments: list[str]) -> None:
     folder = parser.parse_args(arguments).folder
     start = time.perf_counter()
     write_live(folder)
-    build(folder, _GALLERY if _GALLERY.is_dir() else None)
+    build(folder, *(made if made.is_dir() else None for made in (_GALLERY, _NOTEBOOKS)))
     files = [path for path in folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files) / 1e6
     seconds = time.perf_counter() - start

@@ -28,12 +28,13 @@ _FRONT = Page("index.html", "regard", "README.md")
 _GALLERY = Page("gallery/index.html", "Gallery")
 
 
-def build(folder: Path, gallery: Path | None = None) -> None:
+def build(folder: Path, gallery: Path | None = None, notebooks: Path | None = None) -> None:
     """Write the site.
 
     Args:
         folder: is made where it is missing; files in it are overwritten.
         gallery: the folder that ``python -m website.gallery`` made; None leaves it out.
+        notebooks: the folder that ``make notebooks`` made; None leaves them out.
 
     Raises:
         ValueError: for a link to nothing, and for Markdown that can't be rendered.
@@ -42,6 +43,8 @@ def build(folder: Path, gallery: Path | None = None) -> None:
     if gallery:
         not_shown = shutil.ignore_patterns("run", "exhibit.json")
         shutil.copytree(gallery, folder / "gallery", ignore=not_shown, dirs_exist_ok=True)
+    if notebooks:
+        shutil.copytree(notebooks, folder / "notebooks", dirs_exist_ok=True)
     site = _Site(folder, sections(), read_exhibits(gallery) if gallery else [])
     site.write_pages()
     site.write_static()
@@ -78,7 +81,7 @@ class _Site:
         for one in self._reference:
             self._collect(one.page, one.parts)
             headings = [Heading(2, anchor, name) for anchor, name in one.contents]
-            self._write("page.html", one.page, html=one.html, headings=headings)
+            self._write("page.html", one.page, html=one.html, headings=headings, notebook=None)
         self._write_gallery()
         self._write_front()
 
@@ -137,8 +140,15 @@ class _Site:
         )
         self._collect(page, rendered.parts)
         headings = [one for one in rendered.headings if one.level == 2]
+        notebook = Path("notebooks", page.address).with_suffix(".ipynb")
         self._write(
-            "page.html", page, html=rendered.html, headings=headings, before=before, after=after
+            "page.html",
+            page,
+            html=rendered.html,
+            headings=headings,
+            before=before,
+            after=after,
+            notebook=notebook.as_posix() if (self._folder / notebook).is_file() else None,
         )
 
     def _write(

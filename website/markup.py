@@ -19,6 +19,7 @@ from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 from website.code import code_block
+from website.exercises import with_exercises
 from website.questions import QuestionError, question
 from website.widgets import WidgetError, widget
 
@@ -87,7 +88,7 @@ def render(
         ValueError: for HTML that is neither a comment nor ``<details>`` with its summary, and for
             what `link` refuses.
     """
-    tokens = _without_steps_of_the_ladder(_PARSER.parse(text))
+    tokens = with_exercises(_without_steps_of_the_ladder(_PARSER.parse(text)))
     headings, parts = _outline(tokens)
     environment = {"link": link, "name": name, "page": page, "text": text}
     return Rendered(_PARSER.renderer.render(tokens, _PARSER.options, environment), headings, parts)
@@ -220,6 +221,10 @@ def _html(_: RendererHTML, tokens: Sequence[Token], at: int, _options: Any, env:
         raise ValueError(f"in {text.strip()!r}: {error}") from None
 
 
+def _exercise(_: RendererHTML, tokens: Sequence[Token], at: int, *_rest: Any) -> str:
+    return tokens[at].content
+
+
 def _formula(content: str, options: dict[str, Any]) -> str:
     display = "block" if options["display_mode"] else "inline"
     return latex2mathml.converter.convert(content, display=display)
@@ -238,6 +243,7 @@ def _parser() -> MarkdownIt:
         "table_open": _table_start,
         "table_close": _table_end,
         "html_block": _html,
+        "exercise": _exercise,
         "html_inline": _html,
     }
     for kind, rule in rules.items():

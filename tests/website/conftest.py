@@ -50,7 +50,9 @@ def site(tmp_path_factory, gallery):
     folder = tmp_path_factory.mktemp("site")
     live = '<!doctype html><html lang="en"><title>live</title><main><h1>Live</h1></main></html>'
     (folder / "live.html").write_text(live)
-    build(folder, gallery)
+    notebooks = tmp_path_factory.mktemp("notebooks")
+    (notebooks / "05-causal-mask.ipynb").write_text("{}")
+    build(folder, gallery, notebooks)
     return folder
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 KINDS = ["index.html", "02-weights-from-the-data.html", "04-why-divide-by-the-root-of-d.html"]
+KINDS += ["05-causal-mask.html"]
 KINDS += ["reference/regard.steps.html", "gallery/forming.html", "gallery/long-map.html"]
 
 
@@ -105,6 +106,33 @@ def test_a_change_moves_all_that_follows_and_a_query_is_followed(show):
     assert widget.locator("[data-name=weights] tbody tr").first.inner_text().split() == [
         *("the", "1.000", "0.000", "0.000", "0.000", "0.000", "0.000")
     ]
+
+
+def test_an_answer_is_checked_in_the_page(show):
+    page = show("05-causal-mask.html", width=390, height=844)
+    exercise = page.locator("#exercise-5-3")
+    answer, said = exercise.get_by_label("Your answer: 3 numbers"), exercise.locator("output")
+    for text, words in {
+        "0.5 1/2, 0": "Right.",
+        "1 0 0": "Not it: itself hidden. A query sees its own position too: j ≤ i.",
+        "1 1 1": "Not it.",
+        "1/2 1/2": "Expected 3 numbers.",
+        "half": "Write numbers with spaces between, such as 0.5 or 1/2.",
+    }.items():
+        answer.fill(text)
+        assert not said.is_visible()
+        answer.press("Enter")
+        assert said.inner_text() == words
+    choice = page.locator("#exercise-5-2")
+    choice.get_by_label("Your answer").select_option("nothing")
+    choice.get_by_role("button", name="Check").click()
+    assert choice.locator("output").inner_text().startswith("Not it: a score of 0 taken for")
+    solution = page.locator("#exercise-5-5 .solution")
+    assert not solution.locator("pre").is_visible()
+    solution.locator("summary").click()
+    assert "def causal_mask(length):" in solution.locator("pre").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.get_by_role("link", name="This page as a notebook").count() == 1
 
 
 def test_a_map_is_flown_over_by_key_and_training_is_played(show, site):

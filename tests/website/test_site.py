@@ -20,7 +20,7 @@ class Read(HTMLParser):
     def __init__(self, path):
         super().__init__()
         self.path, self.links, self.loads, self.anchors, self.code = path, [], [], [], []
-        self._in_code = False
+        self._in_code = self._in_solution = False
         self.feed(path.read_text("utf-8"))
 
     def handle_starttag(self, tag, attributes):
@@ -32,11 +32,15 @@ class Read(HTMLParser):
         address = attributes.get("src") or (tag == "link" and attributes.get("href"))
         if address:
             self.loads.append(address)
-        if tag == "pre":
+        if tag == "details":
+            self._in_solution = attributes.get("class") == "solution"
+        if tag == "pre" and not self._in_solution:
             self._in_code = True
             self.code.append("")
 
     def handle_endtag(self, tag):
+        if tag == "details":
+            self._in_solution = False
         if tag == "pre":
             self._in_code = False
 
