@@ -33,9 +33,11 @@ def with_exercises(tokens: Sequence[Token]) -> list[Token]:
             one = _exercise(tokens[at + 1].content)
             if one is not None:
                 result.append(_html(f'<div class="exercise" id="exercise-{_id(one)}">\n'))
+        if one is not None and token.type == "html_block" and "<details>" in token.content:
+            result.append(_html(_field(one)))
         result.append(token)
         if one is not None and token.type == "html_block" and "</details>" in token.content:
-            result.append(_html(f"{_solution(one)}{_field(one)}</div>\n"))
+            result.append(_html(f"{_solution(one)}</div>\n"))
             one = None
     return result
 
