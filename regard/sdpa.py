@@ -101,13 +101,14 @@ def broadcast(
     for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
         refuse_nested(tensor, name)
     kept = 3 if grouped and min(t.ndim for t in tensors) > 2 else 2
-    try:
-        leading = torch.broadcast_shapes(*(t.shape[:-kept] for t in tensors))
-    except RuntimeError as error:
-        shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
-        cure = "" if grouped else "; enable_gqa=True lets query heads share key heads"
-        raise ValueError(f"query, key and value do not broadcast: {shapes}{cure}") from error
-    query, key, value = (t.expand(*leading, *t.shape[-kept:]) for t in tensors)
+    if not query.shape[:-kept] == key.shape[:-kept] == value.shape[:-kept]:
+        try:
+            leading = torch.broadcast_shapes(*(t.shape[:-kept] for t in tensors))
+        except RuntimeError as error:
+            shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
+            cure = "" if grouped else "; enable_gqa=True lets query heads share key heads"
+            raise ValueError(f"query, key and value do not broadcast: {shapes}{cure}") from error
+        query, key, value = (t.expand(*leading, *t.shape[-kept:]) for t in tensors)
     if kept == 3 and key.shape[-3] != value.shape[-3]:  # groups of their own: one for each head
         key, value = (_for_each_head(t, query.shape[-3]) for t in (key, value))
     return query, key, value

@@ -16,18 +16,17 @@ import torch
 from torch import Tensor
 
 from regard._axes import Mover
-from regard._contexts import abstract_reason, is_concrete
+from regard._contexts import is_concrete
 from regard._display import show
 from regard._shapes import Float, Int
 from regard.backends.kernel_spec import Divergence
-from regard.errors import Error
 from regard.pattern._operator import LinearOperator
 from regard.pattern.divergence import divergence
 from regard.pattern.index import Index, require_room, span, spelled_out
 from regard.pattern.internal_readouts import LogSumExp, Weights
 from regard.pattern.mean import MeanPattern
-from regard.pattern.reading import take
-from regard.pattern.readout import Readout, Sizes, check_readout
+from regard.pattern.reading import require_numbers, sizes_of, take
+from regard.pattern.readout import Readout, check_readout
 from regard.pattern.stream import refined
 from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.steps import worst_error
@@ -282,7 +281,7 @@ class Pattern(LinearOperator):
         return self._part(self._problem.select(pairs), lambda known: known[pairs.flatten()])
 
     def _weights(self, pairs: Tensor, rows: Any, columns: Any, limit: int | None) -> Tensor:
-        self._require_numbers()
+        require_numbers(self._problem)
         queries, keys = self.shape[-2:]
         row_index = torch.arange(queries)[rows]
         column_index = torch.arange(keys)[columns]
@@ -328,18 +327,8 @@ class Pattern(LinearOperator):
     def _read(
         self, readouts: tuple[Readout[Any, Any], ...], columns: slice | None
     ) -> tuple[Any, ...]:
-        self._require_numbers()
-        problem, (queries, keys) = self._problem, self.shape[-2:]
-        sizes = Sizes(problem.leading, queries, keys, self.dtype, self.device, problem.group)
-        return take(readouts, problem, sizes, self._logsumexp, columns)
-
-    def _require_numbers(self) -> None:
-        why = abstract_reason(self._problem.query, self._problem.key)
-        if why is not None:
-            raise Error(
-                f"a pattern's weights can't be read under {why}; return query and key, or the "
-                "pattern, and read it afterwards"
-            )
+        require_numbers(self._problem)
+        return take(readouts, self._problem, sizes_of(self._problem), self._logsumexp, columns)
 
     def plot(
         self,

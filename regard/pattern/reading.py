@@ -13,13 +13,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard._contexts import abstract_reason
 from regard.backends import native
 from regard.backends.gpu import triton
 from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.errors import Error
 from regard.pattern.readout import Readout, Sizes
 from regard.pattern.stream import stream
 from regard.problem import Problem
 from regard.problem.finite import without_autocast
+
+
+def require_numbers(problem: Problem) -> None:
+    """Refuse to read weights of tensors that hold no numbers.
+
+    Raises:
+        Error: if they hold none.
+    """
+    why = abstract_reason(problem.query, problem.key)
+    if why is not None:
+        raise Error(
+            f"a pattern's weights can't be read under {why}; return query and key, or the "
+            "pattern, and read it afterwards"
+        )
+
+
+def sizes_of(problem: Problem) -> Sizes:
+    """Say what readouts need to know of a problem's pattern."""
+    return Sizes(
+        problem.leading,
+        problem.queries,
+        problem.keys,
+        problem.exact_dtype,
+        problem.query.device,
+        problem.group,
+    )
 
 
 def take(
@@ -43,12 +71,15 @@ def take(
     if apart:
         return _take_apart(readouts, apart, problem, sizes, logsumexp, columns)
     reader, specs = _kernel_specs(readouts, problem, sizes)
-    computed = reader.read(problem, list(specs.values()), logsumexp, columns) if specs else []
-    from_kernel = iter(computed)
-    if logsumexp is None:  # the same bits whether it was known before or not
-        of_kinds = zip(specs.values(), computed, strict=True)
-        logsumexp = next((t[0] for spec, t in of_kinds if spec.kind is Kind.LOGSUMEXP), None)
     rest = [readout for i, readout in enumerate(readouts) if i not in specs]
+    requests = list(specs.values())
+    if rest and logsumexp is None and reader is not None:
+        # What is streamed has the same bits whatever else is read, and whether it was known before.
+        requests.append(KernelSpec(kind=Kind.LOGSUMEXP, shape=(sizes.queries,)))
+    computed = reader.read(problem, requests, logsumexp, columns) if requests and reader else []
+    if len(requests) > len(specs):
+        (logsumexp,) = computed.pop()
+    from_kernel = iter(computed)
     streamed = iter(_streamed(rest, problem, sizes, logsumexp, columns) if rest else ())
     return tuple(
         readout.from_kernel(next(from_kernel), sizes) if i in specs else next(streamed)
@@ -81,11 +112,11 @@ def _take_apart(
 
 def _kernel_specs(
     readouts: Sequence[Readout[Any, Any]], problem: Problem, sizes: Sizes
-) -> tuple[ModuleType, dict[int, KernelSpec]]:
-    """Choose the kernels, and say which readouts, by their index, they compute and how."""
+) -> tuple[ModuleType | None, dict[int, KernelSpec]]:
+    """Choose the kernels, if any, and say which readouts, by their index, they compute and how."""
     reader = triton if problem.query.device.type == "cuda" else native
     if reader.objection_to_reading(problem) or 0 in (*sizes.leading, sizes.queries, sizes.keys):
-        return reader, {}
+        return None, {}
     specs = ((i, readout.kernel_spec(sizes)) for i, readout in enumerate(readouts))
     known = {i: spec for i, spec in specs if spec is not None}
     return reader, {i: spec for i, spec in known.items() if not reader.objection_to(spec, problem)}

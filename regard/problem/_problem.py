@@ -214,7 +214,7 @@ class Problem:
             query=self.query.detach(),
             key=self.key.detach(),
             value=None,
-            rows=replace(self.rows, bias=bias),
+            rows=self.rows if bias is None else replace(self.rows, bias=bias),
             alibi=alibi,
             sink=sink,
             dropout=0.0,

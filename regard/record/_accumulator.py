@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from regard.pattern import Pattern
+from regard.pattern.reading import require_numbers, sizes_of, take
 from regard.pattern.readout import Readout, Sizes, Tile
+from regard.problem import Problem
 
 # Rows of so many calls are put together at a time, since a tensor for each of a long generation's
 # steps would take more memory than the numbers in it.
@@ -49,23 +51,35 @@ class Accumulator:
         self._parts = [_Rows(r) if "query" in r.axes else _Sums(r) for r in readouts]
         self._sizes: Sizes | None = None
 
-    def add(
-        self, pattern: Pattern, shift: int, others: Sequence[Readout[Any, Any]] = ()
-    ) -> tuple[Any, ...]:
+    def add(self, problem: Problem, shift: int) -> None:
         """Read a call.
 
         Args:
-            pattern: its rows, over the keys that it had.
+            problem: its rows, over the keys that it had.
             shift: how many of the whole pattern's keys come before these.
+        """
+        require_numbers(problem)
+        sizes = sizes_of(problem)
+        self._add(problem, shift, lambda readouts: take(readouts, problem, sizes, None, None))
+
+    def add_pattern(self, pattern: Pattern, others: Sequence[Readout[Any, Any]]) -> tuple[Any, ...]:
+        """Read the only call.
+
+        Args:
+            pattern: all rows, over all keys.
             others: what else to read of it in the same pass.
 
         Returns:
-            The results of the others, which are of this call alone.
+            The results of the others.
         """
-        # Sums that were made in inference mode could not be added to outside of it.
-        inferring = torch.is_inference_mode_enabled()
-        with torch.inference_mode(mode=False) if inferring else nullcontext(), torch.no_grad():
-            return self._add(pattern, shift, others)
+        results: list[Any] = []
+
+        def read(readouts: Sequence[Readout[Any, Any]]) -> Sequence[Any]:
+            results.extend(pattern.read(*readouts, *others))
+            return results
+
+        self._add(pattern.problem, 0, read)
+        return tuple(results[len(results) - len(others) :])
 
     def results(self) -> tuple[Any, ...]:
         """Give what was read so far, with the axes of the whole pattern."""
@@ -74,23 +88,36 @@ class Accumulator:
         return tuple(part.finish(sizes) for part in self._parts)
 
     def _add(
-        self, pattern: Pattern, shift: int, others: Sequence[Readout[Any, Any]]
-    ) -> tuple[Any, ...]:
-        problem, before = pattern.problem, self._sizes
+        self,
+        problem: Problem,
+        shift: int,
+        read: Callable[[Sequence[Readout[Any, Any]]], Sequence[Any]],
+    ) -> None:
+        # Sums that were made in inference mode could not be added to outside of it.
+        inferring = torch.is_inference_mode_enabled()
+        with torch.inference_mode(mode=False) if inferring else nullcontext(), torch.no_grad():
+            self._add_tile(problem, shift, read)
+
+    def _add_tile(
+        self,
+        problem: Problem,
+        shift: int,
+        read: Callable[[Sequence[Readout[Any, Any]]], Sequence[Any]],
+    ) -> None:
+        before = self._sizes
         first = 0 if before is None else before.queries
         queries = slice(first, first + problem.queries)
         keys = slice(shift, shift + problem.keys)
         known = self._keys if before is None else before.keys
         leading = problem.leading if before is None else before.leading
         lengths = queries.stop, max(known, keys.stop)
-        sizes = Sizes(leading, *lengths, pattern.dtype, pattern.device, problem.group)
+        sizes = Sizes(leading, *lengths, problem.exact_dtype, problem.query.device, problem.group)
         self._sizes = sizes
         tile = Tile(slice(0, problem.queries), queries, keys, keys, problem)
         requests = [part.of_tile(tile, sizes) for part in self._parts]
-        results = iter(pattern.read(*(one for some in requests for one in some), *others))
+        results = iter(read([one for some in requests for one in some]))
         for part, some in zip(self._parts, requests, strict=True):
             part.take(tile, sizes, tuple(islice(results, len(some))))
-        return tuple(results)
 
 
 class _Part(ABC):
@@ -146,6 +173,8 @@ class _Rows(_Part):
         self._results: list[Any] = []
 
     def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:
+        if type(self.readout).of_tile is Readout.of_tile and tile.keys.start == 0:
+            return (self.readout,)
         state = self.readout.begin(_rows_of(sizes, tile.problem.queries))
         requests = self.readout.of_tile(state, tile)
         if tile.keys.start == 0:  # its own result is that of the whole pattern's rows
@@ -173,19 +202,25 @@ class _Rows(_Part):
         if len(self._results) == 1:
             return self._results[0]
         axis = len(sizes.leading) + self.readout.axes.index("query")
-        widened = [self._widened(result, axis, sizes) for result in self._results]
-        return mapped(lambda *parts: torch.cat(parts, dim=axis), *widened)
+        results = self._results
+        if {"rank", "key"} & set(self.readout.axes):
+            row = _rows_of(sizes, 1)
+            shapes = [t.shape[axis + 1 :] for t in tensors_in(self._empty(row))]
+            results = [self._widened(result, axis, shapes, sizes) for result in results]
+        return mapped(lambda *parts: torch.cat(parts, dim=axis), *results)
 
-    def _widened(self, result: Any, axis: int, sizes: Sizes) -> Any:
+    def _widened(self, result: Any, axis: int, shapes: list[torch.Size], sizes: Sizes) -> Any:
         """Fill a result up to the width that it has over all keys."""
         tensors = tensors_in(result)
-        own = _rows_of(sizes, tensors[0].shape[axis])
-        if not {"rank", "key"} & set(self.readout.axes):
+        if [tensor.shape[axis + 1 :] for tensor in tensors] == shapes:
             return result
-        whole = self.readout.finish(self.readout.begin(own), own)
+        whole = self._empty(_rows_of(sizes, tensors[0].shape[axis]))
         for part, longer in zip(tensors, tensors_in(whole), strict=True):
             longer[tuple(slice(size) for size in part.shape)] = part
         return whole
+
+    def _empty(self, sizes: Sizes) -> Any:
+        return self.readout.finish(self.readout.begin(sizes), sizes)
 
 
 def _rows_of(sizes: Sizes, queries: int) -> Sizes:

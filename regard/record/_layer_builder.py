@@ -75,6 +75,13 @@ class LayerBuilder(ABC):
     def _ends_with(self, key: Float[Tensor, "B G s D"]) -> bool:
         """Tell whether keys are the last ones of this pattern."""
 
+    def _extend_keys(self, key: Float[Tensor, "B G s D"], past: int) -> bool:
+        """Take in the keys after the first ``past``, if those are the last ones of this pattern."""
+        if not self._ends_with(key[..., :past, :]):
+            return False
+        self._append(key[..., past:, :])
+        return True
+
     @abstractmethod
     def _take(self, problem: Problem, shift: int, width: int) -> None:
         """Take in the rows of a call that are kept.
@@ -90,11 +97,13 @@ class LayerBuilder(ABC):
             return False
         problem = select_heads(problem, self.heads)
         past = _past(problem)
-        if self._kind != "cross" and self._comes_after(problem, past):
-            width = past + problem.queries
-            self._grow(problem.key[..., past:width, :])
-            self._add(problem, number, shift=self._keys - width, width=width)
-            return True
+        width = past + problem.queries
+        if self._kind != "cross" and self._may_come_after(problem, past):
+            key = problem.key if width == problem.keys else problem.key[..., :width, :]
+            if self._extend_keys(key, past):
+                self._keys += problem.queries
+                self._add(problem, number, shift=self._keys - width, width=width)
+                return True
         if problem.queries == 1 and problem.keys == self._keys and self._ends_with(problem.key):
             self._add(
                 problem, number, shift=0, width=self._keys
@@ -112,23 +121,15 @@ class LayerBuilder(ABC):
                 "or made outside the recording; record with num_beams=1, and from the prompt on"
             )
 
-    def _comes_after(self, problem: Problem, past: int) -> bool:
+    def _may_come_after(self, problem: Problem, past: int) -> bool:
         width = past + problem.queries
-        return (
-            0 < past <= self._keys
-            and width <= problem.keys
-            and _last_seen(problem) <= width
-            and self._ends_with(problem.key[..., :past, :])
-        )
-
-    def _grow(self, key: Float[Tensor, "B G s D"]) -> None:
-        self._append(key)
-        self._keys += key.shape[-2]
+        return 0 < past <= self._keys and width <= problem.keys and _last_seen(problem) <= width
 
     def _add(self, problem: Problem, number: int, *, shift: int, width: int) -> None:
-        numbers = self._selection.row_numbers(self._queries, problem.queries, number)
-        first, self._queries = self._queries, self._queries + problem.queries
-        if len(numbers) < problem.queries:
+        count = problem.queries
+        numbers = self._selection.row_numbers(self._queries, count, number)
+        first, self._queries = self._queries, self._queries + count
+        if len(numbers) < count:
             index = torch.tensor(numbers, dtype=torch.int64, device=problem.query.device)
             problem = problem.at(index - first)
         self._take(problem, shift, width)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard._shapes import Float
-from regard.pattern import Pattern
+from regard._shapes import Float, Int
 from regard.pattern.readout import Readout
 from regard.problem import Problem
 from regard.record._accumulator import Accumulator
@@ -69,32 +69,44 @@ class ReadingsBuilder(LayerBuilder):
 
     def _ends_with(self, key: Float[Tensor, "B G s D"]) -> bool:
         """Tell whether the last keys have the checksums of the last ones of this pattern."""
-        theirs = _checksums(key)
-        count = min(len(theirs), len(self._checksums))
-        return (
-            theirs[len(theirs) - count :] == list(self._checksums)[len(self._checksums) - count :]
-        )
+        return self._are_last(_checksums(key))
+
+    def _extend_keys(self, key: Float[Tensor, "B G s D"], past: int) -> bool:
+        further = key.shape[-2] - past
+        if past + further <= 0 or further > _COMPARED:
+            return super()._extend_keys(key, past)
+        # The sums of both at once, which a step of a generation needs.
+        sums = _checksums(key, _COMPARED + further)
+        if not self._are_last(sums[: len(sums) - further]):
+            return False
+        self._checksums.extend(sums[len(sums) - further :])
+        return True
+
+    def _are_last(self, sums: list[int]) -> bool:
+        count = min(len(sums), len(self._checksums))
+        return sums[len(sums) - count :] == list(self._checksums)[len(self._checksums) - count :]
 
     def _take(self, problem: Problem, shift: int, width: int) -> None:
         if problem.queries == 0:
             return
-        problem = problem.crop(slice(0, problem.queries), slice(0, width))
+        if width < problem.keys:
+            problem = problem.crop(slice(0, problem.queries), slice(0, width))
         self.leading = self.leading or problem.leading
-        self._accumulator.add(Pattern.of(problem, None), shift)
+        self._accumulator.add(problem, shift)
 
 
-def _checksums(key: Float[Tensor, "B G s D"]) -> list[int]:
-    """Make a number of the bits of each of the last few keys, of all sequences and heads."""
-    last = key[..., -_COMPARED:, :].movedim(-2, 0).flatten(1).contiguous()  # (s, B·G·D)
-    bits = last.view(_INTEGERS[last.itemsize]).long()
-    sums: list[int] = (bits * _factors(bits.shape[-1], bits.device)).sum(dim=-1).tolist()
+def _checksums(key: Float[Tensor, "B G s D"], count: int = _COMPARED) -> list[int]:
+    """Make a number of the bits of each of the last keys, of all sequences and heads."""
+    bits = key[..., -count:, :].view(_INTEGERS[key.itemsize])
+    batch, groups, _, dim = key.shape
+    sums: list[int] = (bits * _factors((batch, groups, 1, dim), key.device)).sum((0, 1, 3)).tolist()
     return sums
 
 
 @lru_cache(maxsize=4)
-def _factors(count: int, device: torch.device) -> Tensor:
+def _factors(shape: tuple[int, ...], device: torch.device) -> Int[Tensor, "B G 1 D"]:
     """Make odd numbers that have no order, by wrapping products and shifts, of consecutive ones."""
-    numbers = torch.arange(1, count + 1, device=device)
+    numbers = torch.arange(1, prod(shape) + 1, device=device).reshape(shape)
     numbers = numbers * -7046029254386353131
     numbers = (numbers ^ (numbers >> 30)) * -4658895280553007687
     return (numbers ^ (numbers >> 27)) | 1

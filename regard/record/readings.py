@@ -153,10 +153,10 @@ def _read(layer: Layer, readouts: Sequence[Readout[Any, Any]]) -> LayerReadings:
     calls = layer.calls
     accumulator = Accumulator(by_call, keys)
     if len(calls) == 1:
-        at_once = iter(accumulator.add(*calls[0], whole))
+        at_once = iter(accumulator.add_pattern(calls[0].pattern, whole))
     else:
         for call in calls if by_call else ():
-            accumulator.add(*call)
+            accumulator.add(call.pattern.problem, call.shift)
         at_once = iter(layer.pattern.read(*whole) if whole else ())
     of_calls = iter(accumulator.results() if by_call else ())
     return LayerReadings(

@@ -5,6 +5,7 @@ Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S ke
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import torch
@@ -36,17 +37,20 @@ def read(
     for spec in specs:
         shape = (batch * heads, *spec.shape)
         # Chosen weights are written where a key is visible, everything else in full.
-        make = problem.query.new_zeros if spec.kind == Kind.WEIGHTS else problem.query.new_empty
-        result = make(shape, dtype=torch.float32)
-        positions = (result.new_empty(shape, dtype=torch.int64),) if spec.kind == Kind.TOP else ()
-        results.append((result, *positions))
-    table = torch.tensor([_pack(*pair) for pair in zip(specs, results, strict=True)])
+        make = torch.zeros if spec.kind is Kind.WEIGHTS else torch.empty
+        result = make(shape, dtype=torch.float32, device="cpu")
+        if spec.kind is Kind.TOP:
+            results.append((result, torch.empty(shape, dtype=torch.int64, device="cpu")))
+        else:
+            results.append((result,))
+    pairs = zip(specs, results, strict=True)
+    table = array("q", [number for pair in pairs for number in _pack(*pair)])
     known = None if logsumexp is None else logsumexp.float().contiguous()
     span = slice(0, problem.keys) if columns is None else columns
     readouts = (
         0 if known is None else known.data_ptr(),
         *(span.start, span.stop),
-        *(len(specs), table.data_ptr()),
+        *(len(specs), table.buffer_info()[0]),
     )
     packed = Arguments.of(problem).pack()
     call("regard_read", packed.numbers, readouts)

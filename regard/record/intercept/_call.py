@@ -6,7 +6,7 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimen
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,9 @@ class Call:
         self.require_numbers()
         if self.changed is not None:
             return self.changed.detached()
-        return check(self.query, self.key, scoring=self.scoring).detached()
+        problem = check(self.query.detach(), self.key.detach(), scoring=self.scoring)
+        added = (problem.rows.bias, problem.alibi, problem.sink)
+        return problem if all(tensor is None for tensor in added) else problem.detached()
 
     def attention(self) -> Problem:
         """The attention that is computed, with value, dropout and gradients."""
@@ -85,10 +87,19 @@ class Call:
                 "the model runs on the meta device, where tensors hold no numbers; load its weights"
             )
 
+    def with_(self, **fields: Any) -> Call:
+        """Copy it with other fields, as `dataclasses.replace` does in several times as long.
+
+        It is done for every attention call of a model.
+        """
+        copy = object.__new__(Call)
+        vars(copy).update(vars(self), **fields)
+        return copy
+
     def to_compare(self) -> Call:
         """Make what is kept of a call to compare it with the next one of its module."""
         state = self.query.clone() if self.query.is_inference() else version(self.query)
-        return replace(self, value=None, query_state=state)
+        return self.with_(value=None, query_state=state)
 
     def repeats(self, other: Call) -> bool:
         """Whether another call of the same module had the same weights, for other values.

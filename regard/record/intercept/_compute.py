@@ -6,7 +6,7 @@ Axes: B batch, H query heads, L queries, Dv head dimension of value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -43,8 +43,13 @@ class Monitor(Protocol):
     def changed(self, call: Call) -> tuple[Call, list[Callable[[Tensor], Tensor]]]:
         """Let interventions change a call: what it became, and what becomes of its context."""
 
-    def notice_imports(self) -> None:
-        """See functions of libraries and the compiler, where they were imported since."""
+    def notice_imports(self) -> int:
+        """See functions of libraries and the compiler, where they were imported since.
+
+        Returns:
+            How many modules are loaded, if nothing more is to be seen until further ones are; −1 if
+            one of those looked for is about to be loaded.
+        """
 
     def notify(self, call: Call) -> None:
         """Hand a call to all observers."""
@@ -68,6 +73,8 @@ def run_call(call: Call, problem: Problem, backend: str | None = None) -> Tensor
     return context.to(call.query.dtype)
 
 
-def gradients(monitor: Monitor) -> torch.set_grad_enabled:
+def gradients(monitor: Monitor) -> AbstractContextManager[object]:
     """A graph is needed only of calls that may be computed here."""
-    return torch.set_grad_enabled(monitor.takes_part and torch.is_grad_enabled())
+    if monitor.takes_part or not torch.is_grad_enabled():
+        return nullcontext()
+    return torch.no_grad()

@@ -50,20 +50,27 @@ class EagerCode:
         self._forced = False
         self._announced = False
 
-    def force(self) -> None:
+    def force(self) -> bool:
         """Have compiled code run eagerly from now on, once the compiler is loaded.
+
+        Returns:
+            False while it is being loaded.
 
         Raises:
             RecordError: inside code that is compiled.
         """
-        if self._forced or not hasattr(sys.modules.get("torch._dynamo"), "set_stance"):
-            return  # loading the compiler takes seconds, and without it nothing is compiled
+        if self._forced:
+            return True
+        compiler = sys.modules.get("torch._dynamo")
+        if not hasattr(compiler, "set_stance"):
+            return compiler is None  # loading it takes seconds, and without it nothing is compiled
         require_no_graph()
         with _lock:
             if not _blocks:
                 _force_eager()
             _blocks.append(self)
         self._forced = True
+        return True
 
     def release(self) -> None:
         """Take this block's part back."""
@@ -128,10 +135,11 @@ class EagerCode:
 
 def _is_compiled(module: nn.Module) -> bool:
     """Whether a module, its call or its ``forward`` went through ``torch.compile``."""
+    own = vars(module)  # where what is missing is found missing faster than by hasattr
     return (
-        hasattr(module, "_orig_mod")
+        "_orig_mod" in own.get("_modules", ())
         or getattr(module, "_compiled_call_impl", None) is not None
-        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+        or hasattr(own.get("forward"), "_torchdynamo_orig_callable")
     )
 
 

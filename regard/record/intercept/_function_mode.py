@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from sys import modules
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from regard.record.intercept._compute import Monitor
 
 _BACKWARD = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+_SEEN = frozenset(
+    (
+        *(F.scaled_dot_product_attention, F.multi_head_attention_forward),
+        *(attention, attention_with_pattern, *_BACKWARD),
+    )
+)
 
 
 class FunctionMode(TorchFunctionMode):
@@ -35,6 +42,8 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, monitor: Monitor) -> None:
         super().__init__()
         self._monitor = monitor
+        self._modules = -1
+        """How many modules were loaded when all that concerns this mode was noticed; −1: never."""
 
     def __torch_function__(
         self,
@@ -43,22 +52,27 @@ class FunctionMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        options = kwargs or {}
-        self._monitor.notice_imports()
-        if func is F.scaled_dot_product_attention:
-            require_no_graph()
-            return self._sdpa(*args, **options)
-        if func in (attention, attention_with_pattern):
-            require_no_graph()
-            return self._attention(func, *args, **options)
-        if func is F.multi_head_attention_forward:
-            require_no_graph()
-            return self._multi_head(*args, **options)
-        if func in _BACKWARD and self._monitor.changes:
+        if len(modules) != self._modules:
+            self._modules = self._monitor.notice_imports()
+        if func not in _SEEN:  # as nearly all are: every step here is one for each call of torch
+            return func(*args) if kwargs is None else func(*args, **kwargs)
+        return self._seen(func, args, kwargs or {})
+
+    def _seen(
+        self, func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        if func in _BACKWARD:
+            if not self._monitor.changes:
+                return func(*args, **options)
             # Torch leaves this mode for what it calls; checkpoints compute their calls again.
             with self._monitor.recomputing(), self:
                 return _on_plain_tensors(func)(*args, **options)
-        return func(*args, **options)
+        require_no_graph()
+        if func is F.scaled_dot_product_attention:
+            return self._sdpa(*args, **options)
+        if func is F.multi_head_attention_forward:
+            return self._multi_head(*args, **options)
+        return self._attention(func, *args, **options)
 
     def _sdpa(self, *args: Any, **kwargs: Any) -> Any:
         def own() -> Tensor:

@@ -85,14 +85,17 @@ class FunctionCalls:
                 while _active:
                     _active.pop().restore()
 
-    def notice_imports(self) -> None:
+    def notice_imports(self) -> bool:
         """Replace the functions of modules that were loaded since.
+
+        Returns:
+            Whether all functions of loaded modules are replaced: one may be half loaded.
 
         Raises:
             RecordError: if one of them runs already, so that its call is missed.
         """
         if sys.modules.keys().isdisjoint(self._pending):  # as at nearly every call
-            return
+            return True
         for code, path in self._replace_loaded():
             frame = inspect.currentframe()
             while frame is not None and frame.f_code is not code:
@@ -102,6 +105,7 @@ class FunctionCalls:
                     f"{path} was imported inside the block and called before it could be seen; "
                     "import it before the block"
                 )
+        return sys.modules.keys().isdisjoint(self._pending)
 
     def _replace_loaded(self) -> list[tuple[CodeType, str]]:
         """Replace what can be by now; returns the code that the functions had, and their paths."""

@@ -8,6 +8,7 @@ observers or interventions, and compiled code runs eagerly as long.
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -98,7 +99,7 @@ def is_observed() -> bool:
     return hasattr(_this_thread, "monitor")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class _ActiveModule:
     """A module that is being called."""
 
@@ -119,6 +120,8 @@ class _CallMonitor:
         self.reducer = MaskReducer()
         self._thread = threading.get_ident()
         self._modules: list[_ActiveModule] = []
+        self._loaded = -1
+        """How many modules were loaded when all was noticed; see `notice_imports`."""
         self._runs = -1
         self._seen = 0
         self._before: Call | None = None
@@ -187,10 +190,15 @@ class _CallMonitor:
         edits += [partial(_observed, observer, call) for observer in self.context_observers]
         return call, edits
 
-    def notice_imports(self) -> None:
-        """See functions of libraries and the compiler, where they were imported since."""
-        self._functions.notice_imports()
-        self._eager.force()
+    def notice_imports(self) -> int:
+        """See functions of libraries and the compiler, where they were imported since.
+
+        Returns:
+            How many modules are loaded, if nothing more is to be seen until further ones are; −1 if
+            one of those looked for is about to be loaded.
+        """
+        replaced, forced = self._functions.notice_imports(), self._eager.force()
+        return len(sys.modules) if replaced and forced else -1
 
     def notify(self, call: Call) -> None:
         """Hand a call to all observers."""
@@ -212,16 +220,17 @@ class _CallMonitor:
         modules = self._called()
         if modules and isinstance(modules[-1], nn.TransformerEncoderLayer):  # fused
             modules = (*modules, modules[-1].self_attn)
-        call = replace(call, modules=modules, run=self._runs)
+        call = call.with_(modules=modules, run=self._runs)
         before, self._before = self._before, call.to_compare()
         if before is not None and before.run == call.run and call.repeats(before):
-            return replace(call, repeated=True)
+            return call.with_(repeated=True)
         return call
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - torch's signature
         if threading.get_ident() != self._thread:
             return
-        self.notice_imports()
+        if not self._modules or len(sys.modules) != self._loaded:
+            self._loaded = self.notice_imports()
         self._eager.announce(module)
         frame = _calling_frame()
         while self._modules and not _is_called_from(frame, self._modules[-1].frame):
@@ -239,10 +248,13 @@ class _CallMonitor:
     def _leave(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
         # After an error, torch passes no keyword arguments.
         kwargs, output = rest if len(rest) == 2 else ({}, None)
-        if threading.get_ident() != self._thread or all(m is not module for m in self._called()):
+        if threading.get_ident() != self._thread or not self._modules:
             return
-        while self._modules[-1].module is not module:
-            self._pop()
+        if self._modules[-1].module is not module:
+            if all(m is not module for m in self._called()):
+                return
+            while self._modules[-1].module is not module:
+                self._pop()
         if self._fast_module is not None and output is not None:
             may_attend = isinstance(module, nn.MultiheadAttention) or module is self._fast_module
             if may_attend and self._seen == self._modules[-1].seen:
