@@ -90,10 +90,11 @@ def _markdown(text: str) -> Iterator[nbformat.NotebookNode]:
 
 
 def _to_notebook(match: re.Match[str]) -> str:
-    """A link to a page that has a notebook leads to it; of one to another file the words stay."""
+    """A link to a page that has a notebook leads to it; of others the words stay."""
     if (FOLDER / match["page"]) in sources():
         return f"[{match['words']}]({Path(match['page']).stem}.ipynb)"
-    return match["words"]
+    is_code = match["page"].endswith(".py")
+    return f"{match['words']}: docs/{match['page']}" if is_code else match["words"]
 
 
 def _code(block: Block) -> Iterator[nbformat.NotebookNode]:
@@ -126,12 +127,10 @@ def _cell(statements: list[Statement]) -> nbformat.NotebookNode:
 def _to_answer(one: Exercise) -> nbformat.NotebookNode:
     """A cell that says so until it is filled in; whoever runs all cells goes on after it."""
     if isinstance(one, Answer):
-        code = f"{one.variable} = ...  # {one.expects}"
-        given = one.variable
+        code, given = f"\n{one.variable} = ...  # {one.expects}\n", one.variable
     else:
-        code = f"def {one.signature}:\n    ...\n\n"
-        given = one.name
-    source = f'from regard.course import check\n\n{code}\ncheck("{one.number}", {given})'
+        code, given = f"\n\ndef {one.signature}:\n    ...\n\n\n", one.name
+    source = f'from regard.course import check\n{code}check("{one.number}", {given})'
     return v4.new_code_cell(source, metadata={"tags": ["raises-exception"]})
 
 

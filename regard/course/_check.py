@@ -112,7 +112,7 @@ def _judge_function(subject: Function, given: Any, file: str | None) -> Verdict:
         raise CourseError(
             f"{subject.name} is of type {kind}; expected a function {subject.signature}"
         )
-    cases = subject.cases()
+    cases = _seeded(subject.cases)
     came = [_outcome(given, arguments) for arguments in cases]
     differences = [
         _compare_outcomes(one, _outcome(subject.reference, arguments), subject.tolerance)
@@ -163,12 +163,17 @@ class _Raised:
 
 def _outcome(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """What a function gives on a copy of the arguments, from a fixed seed; or the error."""
+    try:
+        return _seeded(lambda: function(*copy.deepcopy(arguments)))
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever the learner's code raises
+        return _Raised(error)
+
+
+def _seeded(function: Callable[[], Any]) -> Any:
+    """What a function gives from a fixed seed; the caller's random numbers stay as they are."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        try:
-            return function(*copy.deepcopy(arguments))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever the learner's code raises
-            return _Raised(error)
+        return function()
 
 
 def _compare_outcomes(came: Any, expected: Any, tolerance: float) -> Difference | Misfit | None:

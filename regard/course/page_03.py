@@ -15,8 +15,13 @@ def _attend(
     return (query @ key.T / divisor).softmax(dim=dim) @ value
 
 
-def _head(x: torch.Tensor, wq: torch.Tensor, wk: torch.Tensor, wv: torch.Tensor) -> torch.Tensor:
-    return _attend(x @ wq, x @ wk, x @ wv, wq.shape[1] ** 0.5)
+def _head(
+    x: torch.Tensor,
+    Wq: torch.Tensor,  # noqa: N803  # the letters of the page
+    Wk: torch.Tensor,  # noqa: N803
+    Wv: torch.Tensor,  # noqa: N803
+) -> torch.Tensor:
+    return _attend(x @ Wq, x @ Wk, x @ Wv, Wq.shape[1] ** 0.5)
 
 
 def _heads() -> list[tuple[torch.Tensor, ...]]:
