@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import torch
-from drawing import ACCENT, FAINT, INK, LINE, SHADES, STYLE, canvas, write
+from drawing import ACCENT, FAINT, INK, LINE, ROLES, SHADES, STYLE, canvas, write
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 from pages import FOLDER
@@ -68,7 +68,7 @@ def _text(axes: Axes, result: ForwardPass, head: HeadScores) -> None:
         weight = float(row[position])
         box = Rectangle((x, y - 0.14), width, 0.28, facecolor=SHADES(weight), linewidth=0)
         if position == query:
-            box.set(edgecolor=ACCENT, linewidth=1.6, facecolor="none", zorder=3)
+            box.set(edgecolor=ROLES["query"], linewidth=1.6, facecolor="none", zorder=3)
         axes.add_patch(box)
         style = {"family": "DejaVu Sans Mono", "size": 11, "color": INK}
         for i, letter in enumerate(text):  # letter by letter: the grid holds whatever the font

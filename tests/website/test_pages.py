@@ -4,7 +4,12 @@ import pytest
 
 KINDS = ["index.html", "02-weights-from-the-data.html", "04-why-divide-by-the-root-of-d.html"]
 KINDS += ["05-causal-mask.html"]
-KINDS += ["reference/regard.steps.html", "gallery/forming.html", "gallery/long-map.html"]
+KINDS += [
+    "questions.html",
+    "reference/regard.steps.html",
+    "gallery/forming.html",
+    "gallery/long-map.html",
+]
 
 
 @pytest.mark.parametrize(("scheme", "rules"), [("light", None), ("dark", ["color-contrast"])])
