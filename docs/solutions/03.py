@@ -17,7 +17,7 @@ answer_3_4 = 3 * 5 * 4
 
 
 # 3.5: Three vectors for each row, then the steps of page 2 with the scale.
-def head(x, Wq, Wk, Wv):  # noqa: N803  # the letters of the page
+def head(x, Wq, Wk, Wv):
     query, key, value = x @ Wq, x @ Wk, x @ Wv
     scaled = query @ key.T / Wq.shape[1] ** 0.5
     return torch.softmax(scaled, dim=-1) @ value

@@ -19,13 +19,13 @@ def split_heads(x, heads):
 
 
 # 7.5: Page 5 in every head, with the root of a head's own width.
-def multi_head(x, wq, wk, wv, wo, heads):
-    query, key, value = (split_heads(x @ matrix, heads) for matrix in (wq, wk, wv))  # (B, H, T, D)
+def multi_head(x, Wq, Wk, Wv, Wo, heads):
+    query, key, value = (split_heads(x @ matrix, heads) for matrix in (Wq, Wk, Wv))  # (B, H, T, D)
     scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5  # (B, H, T, T)
     later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
     weights = torch.softmax(scores.masked_fill(later, -torch.inf), dim=-1)
     context = weights @ value  # (B, H, T, D)
-    return context.transpose(1, 2).flatten(2) @ wo
+    return context.transpose(1, 2).flatten(2) @ Wo
 
 
 def positions_that_reach_the_last():

@@ -13,8 +13,8 @@ answer_8_3 = 12 * 12 + 5 * 12 + 5 * 12 + 12 * 12
 
 
 # 8.4: Only the queries come from x; the rest is a head without a mask.
-def cross_attention(x, source, wq, wk, wv):
-    query, key, value = x @ wq, source @ wk, source @ wv
+def cross_attention(x, source, Wq, Wk, Wv):
+    query, key, value = x @ Wq, source @ Wk, source @ Wv
     scores = query @ key.T  # (L, S)
     return torch.softmax(scores / query.shape[-1] ** 0.5, dim=-1) @ value
 

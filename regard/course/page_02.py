@@ -160,17 +160,20 @@ EXERCISES = (
     Answer(
         "2.7",
         kind="break",
-        title="The least whole number whose exponential is infinite in float32",
-        expected=89.0,
-        tolerance=0.1,
-        hint="torch.exp(torch.tensor(80.0)) is finite. Go on from there.",
+        title="The key that “went” gives most to when the row of “by” is ten times as long",
+        expected="by",
+        hint="Which of the scores of “went” become ten times as large?",
         mistakes=(
             Mistake(
-                "float64 for float32",
-                710.0,
-                "Python's own numbers have 64 bits; torch's have 32 unless you say otherwise.",
+                "direction alone",
+                "sunny",
+                "“sunny” was the strongest; its score is still 0.72, and that of “by” is 2.9 now.",
             ),
-            Mistake("the largest that is finite", 88.0, "exp(88) is 1.7e38, which still fits."),
+            Mistake(
+                "a row taken to like itself best",
+                "went",
+                "Its score with itself is still 0.67; length counts as much as direction.",
+            ),
         ),
     ),
 )

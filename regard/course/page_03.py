@@ -17,9 +17,9 @@ def _attend(
 
 def _head(
     x: torch.Tensor,
-    Wq: torch.Tensor,  # noqa: N803  # the letters of the page
-    Wk: torch.Tensor,  # noqa: N803
-    Wv: torch.Tensor,  # noqa: N803
+    Wq: torch.Tensor,
+    Wk: torch.Tensor,
+    Wv: torch.Tensor,
 ) -> torch.Tensor:
     return _attend(x @ Wq, x @ Wk, x @ Wv, Wq.shape[1] ** 0.5)
 

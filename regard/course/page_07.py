@@ -47,22 +47,22 @@ def _tables() -> Sequence[tuple[Tensor, int]]:
     ]
 
 
-def _multi_head(x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor, heads: int) -> Tensor:
+def _multi_head(x: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor, Wo: Tensor, heads: int) -> Tensor:
     """Causal self-attention of several heads: x (B, T, E), matrices (E, E), to (B, T, E)."""
-    return _merged(_contexts(x, wq, wk, wv, heads, x.shape[-1] // heads)) @ wo
+    return _merged(_contexts(x, Wq, Wk, Wv, heads, x.shape[-1] // heads)) @ Wo
 
 
 def _contexts(
     x: Tensor,
-    wq: Tensor,
-    wk: Tensor,
-    wv: Tensor,
+    Wq: Tensor,
+    Wk: Tensor,
+    Wv: Tensor,
     heads: int,
     divisor: float,
     *,
     causal: bool = True,
 ) -> Tensor:
-    query, key, value = (_split_heads(x @ matrix, heads) for matrix in (wq, wk, wv))
+    query, key, value = (_split_heads(x @ matrix, heads) for matrix in (Wq, Wk, Wv))
     scores = query @ key.transpose(-2, -1) / divisor**0.5
     if causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
@@ -75,46 +75,46 @@ def _merged(contexts: Tensor) -> Tensor:
 
 
 def _scaled_by_width(
-    x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor, heads: int
+    x: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor, Wo: Tensor, heads: int
 ) -> Tensor:
-    return _merged(_contexts(x, wq, wk, wv, heads, x.shape[-1])) @ wo
+    return _merged(_contexts(x, Wq, Wk, Wv, heads, x.shape[-1])) @ Wo
 
 
-def _no_scale(x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor, heads: int) -> Tensor:
-    return _merged(_contexts(x, wq, wk, wv, heads, 1.0)) @ wo
+def _no_scale(x: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor, Wo: Tensor, heads: int) -> Tensor:
+    return _merged(_contexts(x, Wq, Wk, Wv, heads, 1.0)) @ Wo
 
 
-def _no_mask(x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor, heads: int) -> Tensor:
-    return _merged(_contexts(x, wq, wk, wv, heads, x.shape[-1] // heads, causal=False)) @ wo
+def _no_mask(x: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor, Wo: Tensor, heads: int) -> Tensor:
+    return _merged(_contexts(x, Wq, Wk, Wv, heads, x.shape[-1] // heads, causal=False)) @ Wo
 
 
 def _no_output_matrix(
-    x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, _wo: Tensor, heads: int
+    x: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor, _Wo: Tensor, heads: int
 ) -> Tensor:
-    return _merged(_contexts(x, wq, wk, wv, heads, x.shape[-1] // heads))
+    return _merged(_contexts(x, Wq, Wk, Wv, heads, x.shape[-1] // heads))
 
 
 def _merged_without_transpose(
-    x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor, heads: int
+    x: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor, Wo: Tensor, heads: int
 ) -> Tensor:
-    return _contexts(x, wq, wk, wv, heads, x.shape[-1] // heads).reshape(x.shape) @ wo
+    return _contexts(x, Wq, Wk, Wv, heads, x.shape[-1] // heads).reshape(x.shape) @ Wo
 
 
 def _output_transposed(
-    x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor, heads: int
+    x: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor, Wo: Tensor, heads: int
 ) -> Tensor:
-    return _multi_head(x, wq, wk, wv, wo.T, heads)
+    return _multi_head(x, Wq, Wk, Wv, Wo.T, heads)
 
 
-def _one_head(x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor, _heads: int) -> Tensor:
-    return _multi_head(x, wq, wk, wv, wo, 1)
+def _one_head(x: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor, Wo: Tensor, _heads: int) -> Tensor:
+    return _multi_head(x, Wq, Wk, Wv, Wo, 1)
 
 
 def _layers() -> Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int]]:
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(2, 5, 12, generator=generator)
-    wq, wk, wv, wo = torch.randn(4, 12, 12, generator=generator).unbind()
-    return [(x, wq, wk, wv, wo, 3), (x, wq, wk, wv, wo, 4)]
+    Wq, Wk, Wv, Wo = torch.randn(4, 12, 12, generator=generator).unbind()
+    return [(x, Wq, Wk, Wv, Wo, 3), (x, Wq, Wk, Wv, Wo, 4)]
 
 
 EXERCISES = (
@@ -166,7 +166,7 @@ EXERCISES = (
     Function(
         "7.4",
         kind="write",
-        title="Cut the channels of a batch among heads",
+        title="split_heads(x, heads): channels cut among heads, (B, T, E) to (B, H, T, D)",
         name="split_heads",
         reference=_split_heads,
         cases=_tables,
@@ -197,11 +197,11 @@ EXERCISES = (
     Function(
         "7.5",
         kind="write",
-        title="Causal self-attention of several heads",
+        title="multi_head(x, Wq, Wk, Wv, Wo, heads): causal self-attention of several heads",
         name="multi_head",
         reference=_multi_head,
         cases=_layers,
-        hint="Split query, key, value; page 5 in each head, with the root of D = E/H; merge; @ wo.",
+        hint="Split query, key, value; page 5 in each head, with the root of D = E/H; merge; @ Wo.",
         mistakes=(
             Mistake(
                 "√E for √D", _scaled_by_width, "A head's dot products have D = E/H terms, not E."
@@ -209,7 +209,7 @@ EXERCISES = (
             Mistake("no scale", _no_scale, "Scores are divided by √D before softmax."),
             Mistake("no mask", _no_mask, "A query must not see later keys: −∞ above the diagonal."),
             Mistake(
-                "no output matrix", _no_output_matrix, "The merged contexts are multiplied by wo."
+                "no output matrix", _no_output_matrix, "The merged contexts are multiplied by Wo."
             ),
             Mistake(
                 "merged without transpose",
@@ -217,9 +217,9 @@ EXERCISES = (
                 "Bring T before H again, then join the last two axes: transpose(1, 2).flatten(2).",
             ),
             Mistake(
-                "wo transposed",
+                "Wo transposed",
                 _output_transposed,
-                "wo is a matrix here, not an nn.Linear, which stores it transposed.",
+                "Wo is a matrix here, not an nn.Linear, which stores it transposed.",
             ),
             Mistake("one head", _one_head, "Each head has its own softmax over its own channels."),
         ),

@@ -14,29 +14,29 @@ __all__ = ["EXERCISES", "TITLE"]
 TITLE = "Cross-attention"
 
 
-def _cross_attention(x: Tensor, source: Tensor, wq: Tensor, wk: Tensor, wv: Tensor) -> Tensor:
-    scores = (x @ wq) @ (source @ wk).mT
-    return torch.softmax(scores / wq.shape[-1] ** 0.5, dim=-1) @ (source @ wv)
+def _cross_attention(x: Tensor, source: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor) -> Tensor:
+    scores = (x @ Wq) @ (source @ Wk).mT
+    return torch.softmax(scores / Wq.shape[-1] ** 0.5, dim=-1) @ (source @ Wv)
 
 
-def _softmax_over_queries(x: Tensor, source: Tensor, wq: Tensor, wk: Tensor, wv: Tensor) -> Tensor:
-    scores = (x @ wq) @ (source @ wk).mT
-    return torch.softmax(scores / wq.shape[-1] ** 0.5, dim=0) @ (source @ wv)
+def _softmax_over_queries(x: Tensor, source: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor) -> Tensor:
+    scores = (x @ Wq) @ (source @ Wk).mT
+    return torch.softmax(scores / Wq.shape[-1] ** 0.5, dim=0) @ (source @ Wv)
 
 
-def _not_scaled(x: Tensor, source: Tensor, wq: Tensor, wk: Tensor, wv: Tensor) -> Tensor:
-    return torch.softmax((x @ wq) @ (source @ wk).mT, dim=-1) @ (source @ wv)
+def _not_scaled(x: Tensor, source: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor) -> Tensor:
+    return torch.softmax((x @ Wq) @ (source @ Wk).mT, dim=-1) @ (source @ Wv)
 
 
-def _scaled_by_width(x: Tensor, source: Tensor, wq: Tensor, wk: Tensor, wv: Tensor) -> Tensor:
-    scores = (x @ wq) @ (source @ wk).mT
-    return torch.softmax(scores / x.shape[-1] ** 0.5, dim=-1) @ (source @ wv)
+def _scaled_by_width(x: Tensor, source: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor) -> Tensor:
+    scores = (x @ Wq) @ (source @ Wk).mT
+    return torch.softmax(scores / x.shape[-1] ** 0.5, dim=-1) @ (source @ Wv)
 
 
-def _masked(x: Tensor, source: Tensor, wq: Tensor, wk: Tensor, wv: Tensor) -> Tensor:
-    scaled = (x @ wq) @ (source @ wk).mT / wq.shape[-1] ** 0.5
+def _masked(x: Tensor, source: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor) -> Tensor:
+    scaled = (x @ Wq) @ (source @ Wk).mT / Wq.shape[-1] ** 0.5
     later = torch.ones_like(scaled, dtype=torch.bool).triu(diagonal=1)
-    return torch.softmax(scaled.masked_fill(later, -torch.inf), dim=-1) @ (source @ wv)
+    return torch.softmax(scaled.masked_fill(later, -torch.inf), dim=-1) @ (source @ Wv)
 
 
 def _cross_cases() -> Sequence[tuple[Tensor, ...]]:

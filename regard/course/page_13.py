@@ -200,7 +200,7 @@ EXERCISES = (
     Function(
         "13.5",
         kind="write",
-        title="Log-sum-exp of rows that come in blocks of columns",
+        title="online_softmax(blocks): log-sum-exp of rows that come in blocks of columns",
         name="online_softmax",
         reference=_online_softmax,
         cases=_score_blocks,
@@ -231,7 +231,7 @@ EXERCISES = (
     Function(
         "13.6",
         kind="write",
-        title="Context over two parts of the keys, from the contexts over each",
+        title="join(context_a, logsumexp_a, context_b, logsumexp_b): context over all keys",
         name="join",
         reference=_join,
         cases=_parts,

@@ -76,6 +76,9 @@ def test_a_page_has_the_exercises_that_are_checked(page):
     assert on_page == [(one.number, one.kind) for one in page.exercises]
     for one in page.exercises:
         assert f"`regard check {one.number} " in text
+        if not isinstance(one, Answer):
+            assert f"`{one.signature}`" in text
+            assert one.title.startswith(f"{one.signature}: ")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_number)
