@@ -28,7 +28,7 @@ def positions(names: Mapping[str, Any]) -> Figure:
                 strength = 0.5 if same else (scores[i, j].item() - low) / (high - low)
                 at = left + j * _CELL, 0.38 + i * _CELL
                 square(axes, *at, tint("score", strength), "", _CELL, _CELL)
-    legend = "rows: queries; columns: keys; darker: higher score"
+    legend = "rows: queries; columns: keys; the stronger the shade, the higher the score"
     write(axes, 0.3, 2.05, legend, "left", color=FAINT)
     return figure
 
