@@ -55,7 +55,11 @@ def check(
 
 def _verdict(subject: Exercise, answer: list[str]) -> Verdict:
     if len(answer) == 1 and answer[0].endswith(".py"):
-        verdict, printed = check_file(subject.number, Path(answer[0]))
+        try:
+            verdict, printed = check_file(subject.number, Path(answer[0]))
+        except CourseError as error:
+            typer.echo(error.printed, nl=False)
+            raise
         typer.echo(printed, nl=False)
         return verdict
     if not isinstance(subject, Answer):

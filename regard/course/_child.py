@@ -58,7 +58,7 @@ def _defined(path: str) -> Mapping[str, Any]:
     spec = importlib.util.spec_from_file_location("solution", path)
     if spec is None or spec.loader is None:
         raise CourseError(f"{name} is no Python file; its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # as dataclasses need
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:

@@ -66,12 +66,14 @@ def check_file(number: str, path: Path, *, seconds: float = SECONDS) -> tuple[Ve
     with TemporaryDirectory() as folder:
         reply, stuck = Path(folder, "reply.json"), Path(folder, "stuck.txt")
         arguments = [number, str(path.resolve()), str(seconds), str(reply), str(stuck)]
-        printed, status = _run([sys.executable, "-m", "regard.course._child", *arguments], seconds)
+        # -u: what was printed before the end is not lost.
+        command = [sys.executable, "-u", "-m", "regard.course._child", *arguments]
+        printed, status = _run(command, seconds)
         if not reply.is_file():
-            raise CourseError(_why_no_reply(path, seconds, stuck, status))
+            raise CourseError(_why_no_reply(path, seconds, stuck, status), printed)
         content = json.loads(reply.read_text("utf-8"))
     if "error" in content:
-        raise CourseError(content["error"])
+        raise CourseError(content["error"], printed)
     return Verdict(right=content["right"], text=content["text"]), printed
 
 
@@ -108,5 +110,5 @@ def _why_no_reply(path: Path, seconds: float, stuck: Path, status: int | None) -
         return f"{path} was still running{where} after {seconds:g} seconds; make it end sooner"
     return (
         f"{path} ended the process (exit status {status}) before it was checked; "
-        "take out what ends it, such as os._exit()"
+        "take out what ends it, such as os._exit(), or use less memory"
     )

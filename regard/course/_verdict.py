@@ -10,7 +10,16 @@ __all__ = ["CourseError", "Verdict"]
 
 
 class CourseError(Error):
-    """An answer that cannot be checked; the message says why, and the cure."""
+    """An answer that cannot be checked; the message says why, and the cure.
+
+    Args:
+        message: one line.
+        printed: what the learner's file printed before.
+    """
+
+    def __init__(self, message: str, printed: str = "") -> None:
+        super().__init__(message)
+        self.printed = printed
 
 
 @dataclass(frozen=True, repr=False)

@@ -62,16 +62,17 @@ def test_a_missing_answer_names_the_variable(reply):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("def causal_mask(n):\n    while True: pass", "still running in line 2 after 0.5 seconds"),
+        ("def causal_mask(n):\n    while True: pass", "still running in line 3 after 0.5 seconds"),
         ("import os\nos._exit(3)", "ended the process (exit status 3) before it was checked"),
     ],
 )  # fmt: skip
 def test_a_file_that_hangs_or_ends_the_process(tmp_path, text, error):
     path = tmp_path / "my.py"
-    path.write_text(text, "utf-8")
+    path.write_text(f"print('seen')\n{text}", "utf-8")
     with pytest.raises(CourseError) as failure:
         check_file("5.5", path, seconds=0.5)
     assert error in str(failure.value)
+    assert failure.value.printed == "seen\n"
 
 
 def test_a_file_that_is_missing(tmp_path):
