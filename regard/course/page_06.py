@@ -105,6 +105,25 @@ EXERCISES = (
     ),
     Answer(
         "6.2",
+        kind="predict",
+        title="How often a head without dropout is right once the best witness only guesses",
+        expected="one time in four",
+        hint="Which witnesses does a head listen to, if one of them has never been wrong?",
+        mistakes=(
+            Mistake(
+                "the others heard as well",
+                "nearly always",
+                "Nothing in training made the head listen to them: witness 0 was always right.",
+            ),
+            Mistake(
+                "half of the weight",
+                "one time in two",
+                "All of the weight is on witness 0, whose guess is right one time in four.",
+            ),
+        ),
+    ),
+    Answer(
+        "6.3",
         kind="by hand",
         title="A weight of 0.4 that survives dropout with p = 0.2",
         expected=0.5,
@@ -116,7 +135,7 @@ EXERCISES = (
         ),
     ),
     Answer(
-        "6.3",
+        "6.4",
         kind="by hand",
         title="The context of the weights 0.5, 0.3, 0.2 of which the second is dropped",
         expected=22.0,
@@ -128,7 +147,7 @@ EXERCISES = (
         ),
     ),
     Function(
-        "6.4",
+        "6.5",
         title="dropout(weights, survives, p): the weights after dropout",
         name="dropout",
         reference=_dropout,
@@ -142,7 +161,7 @@ EXERCISES = (
         ),
     ),
     Function(
-        "6.5",
+        "6.6",
         title="dropped_attention(query, key, value, survives, p): causal attention with dropout",
         name="dropped_attention",
         reference=_dropped_attention,
@@ -155,7 +174,7 @@ EXERCISES = (
         ),
     ),
     Answer(
-        "6.6",
+        "6.7",
         kind="break",
         title="The weight of a key whose score, not whose weight, is dropped",
         expected=0.5,
