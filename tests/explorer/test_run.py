@@ -57,7 +57,7 @@ def test_each_sequence_has_its_own_tokens(recorded, padded):
 def test_rows_columns_and_cells(run, padded, layer):
     weights, masked = padded.weights[layer][run.sequence], padded.masked[layer][run.sequence]
     for head in range(H):
-        for query in range(L):
+        for query in range(head % 3, L, 3):  # two heads have each of them
             near(run.row(layer, head, query), weights[head, query])
             near(run.column(layer, head, query), weights[head, :, query])
     for head, query, key in [(0, 12, 5), (5, 7, 7), (3, 4, 9), (2, 1, 0), (4, 12, 2)]:
@@ -76,7 +76,7 @@ def test_rows_columns_and_cells(run, padded, layer):
 def test_means_over_heads_and_layers(run, padded):
     of_layer = [weights[run.sequence].mean(0) for weights in padded.weights]
     over_all = torch.stack(of_layer).mean(0)
-    for at in range(L):
+    for at in range(run.sequence, L, N):
         near(run.row(1, "mean", at), of_layer[1][at])
         near(run.column(0, "mean", at), of_layer[0][:, at])
         near(run.row("mean", "mean", at), over_all[at])

@@ -83,9 +83,9 @@ def running():
         explorer.stop()
 
 
-@pytest.fixture
-def show(pages, running, settled):
-    """Open the page of something; whatever it complains about fails the test."""
+@contextlib.contextmanager
+def _showing(pages, running, settled):
+    """Open pages, and close them; what they complain about fails the test."""
     with contextlib.ExitStack() as stack:
         complaints = []
 
@@ -112,3 +112,30 @@ def show(pages, running, settled):
 
         yield go
     assert complaints == []
+
+
+@pytest.fixture
+def show(pages, running, settled):
+    """Open the page of something; whatever it complains about fails the test."""
+    with _showing(pages, running, settled) as go:
+        yield go
+
+
+@pytest.fixture(scope="module")
+def show_once(pages, running, settled):
+    """The same for pages that several tests of a file share."""
+    with _showing(pages, running, settled) as go:
+        yield go
+
+
+@pytest.fixture(scope="session")
+def resize():
+    """Give a page another width, and wait until it has drawn itself anew."""
+    frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+    def change(page, width):
+        page.set_viewport_size({"width": width, "height": page.viewport_size["height"]})
+        page.evaluate(frames)  # in which the page sees that its size is another
+        page.locator("html[data-settled=true]").wait_for()
+
+    return change

@@ -57,10 +57,15 @@ def phone(show, model, pages, settled, tmp_path):
         yield go
 
 
-@pytest.mark.parametrize("width", [390, 480, 600, 700])
 @pytest.mark.parametrize("what", ["page", "report"])
-def test_a_phone_shows_one_column_of_whole_panels(phone, settled, what, width):
-    page = phone(what, width)
+def test_a_phone_shows_one_column_of_whole_panels(phone, settled, resize, what):
+    page = phone(what, 390)
+    for width in (390, 480, 600, 700):
+        resize(page, width)
+        one_column(page, settled, width)
+
+
+def one_column(page, settled, width):
     for tab in ("steps", "readouts"):
         page.locator(f"#tab-{tab}").tap()
         settled(page)
