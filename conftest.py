@@ -54,9 +54,8 @@ def import_core_checked() -> None:
     """Import the core such that every call is held to its annotations."""
     assert "regard" not in sys.modules, "regard was imported before its annotations were checked"
     sys.path.insert(0, str(Path(__file__).parent / "tests"))  # the package `support`
-    importlib.import_module(
-        "support.typecheck"
-    )  # and with it beartype, which must not see TYPE_CHECKING
+    # And with it beartype, which must not see TYPE_CHECKING.
+    jaxtyping.jaxtyped = importlib.import_module("support.typecheck").jaxtyped
     typing.TYPE_CHECKING = True
     try:
         with jaxtyping.install_import_hook(CORE, "support.typecheck.checked"):

@@ -12,6 +12,7 @@ import random
 import re
 import warnings
 
+import jaxtyping
 from beartype import beartype
 from beartype._check.code import codemain
 from beartype.roar import BeartypeCallHintParamViolation, BeartypeDecorHintPep585DeprecationWarning
@@ -19,6 +20,8 @@ from beartype.roar import BeartypeCallHintParamViolation, BeartypeDecorHintPep58
 # It checks one entry of a list, which it draws by Python's global generator. A thread that calls a
 # checked function would so change the state that hypothesis watches while it draws an example.
 codemain.getrandbits = random.Random(0).getrandbits
+
+_JAXTYPED = jaxtyping.jaxtyped
 
 
 def checked(function):
@@ -45,5 +48,53 @@ def checked(function):
         except BeartypeCallHintParamViolation:
             if result is not None:
                 raise
+
+    return checker
+
+
+def jaxtyped(*, typechecker):
+    """In the place of jaxtyping's: leave its scopes of axes to the functions that name shapes.
+
+    They cost more than most functions of the core, and make functions inside functions anew at
+    every call. The others are checked by beartype alone.
+    """
+    with_shapes = _JAXTYPED(typechecker=typechecker)
+
+    def decorate(thing):
+        if not inspect.isfunction(thing) or _names_shapes(thing):
+            return with_shapes(thing)
+        return thing if "<locals>" in thing.__qualname__ else _without_shapes(thing)
+
+    return decorate
+
+
+def _names_shapes(function):
+    """Whether an annotation, or a name in it such as an alias, is one of jaxtyping's."""
+    if "<locals>" in function.__qualname__:
+        return False
+    names = set(re.findall(r"\w+", " ".join(map(str, function.__annotations__.values()))))
+    known = (function.__globals__.get(name) for name in names)
+    return any("jaxtyping" in f"{getattr(thing, '__module__', '')} {thing!r}" for thing in known)
+
+
+def _without_shapes(function):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BeartypeDecorHintPep585DeprecationWarning)
+        strict = beartype(function)
+
+    @functools.wraps(function)
+    def checker(*args, **kwargs):
+        if jaxtyping.config.jaxtyping_disable:
+            return function(*args, **kwargs)
+        try:
+            return strict(*args, **kwargs)
+        except BeartypeCallHintParamViolation as error:
+            if error.__traceback__.tb_next.tb_next is not None:
+                raise  # of a call inside the function
+            violation = error
+        result = function(*args, **kwargs)  # which is to refuse them itself
+        if result is NotImplemented or "return" not in function.__annotations__:
+            return result
+        raise violation
 
     return checker
