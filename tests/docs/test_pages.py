@@ -58,6 +58,20 @@ def test_a_page_names_the_extras_that_its_code_needs(page):
     assert needed <= named
 
 
+@pytest.mark.parametrize(
+    "page", [one for one in PAGES if LADDER.match(one.name)], ids=lambda page: page.stem
+)
+def test_the_index_says_of_a_page_what_the_page_says_of_itself(page):
+    text = page.read_text(encoding="utf-8")
+    (title,) = re.findall(r"^# (.+)$", text, flags=re.MULTILINE)[:1]
+    (minutes,) = re.findall(r"^> About (\d+) minutes", text, flags=re.MULTILINE)
+    index = (pages.FOLDER / "README.md").read_text(encoding="utf-8")
+    row = re.search(rf"^\| \[(.+)\]\({page.name}\) \| .+ \| (\d+) \|$", index, flags=re.MULTILINE)
+    assert row is not None, f"docs/README.md has no row for {page.name}: | page | what | minutes |"
+    assert row[2] == minutes
+    assert title.startswith(row[1])
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_is_installed_is_this_project_and_not_the_reader_s(page):
     for what in re.findall(r"pip install '?([^\s'`]+)", page.read_text(encoding="utf-8")):
