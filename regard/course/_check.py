@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -125,9 +126,7 @@ def _judge_function(subject: Function, given: Any, file: str | None) -> Verdict:
     at, difference = next((at, one) for at, one in enumerate(differences) if one is not None)
     outcome = came[at]
     raised = outcome.described(file) if isinstance(outcome, _Raised) else None
-    what = (
-        f"{subject.name}({', '.join(map(_argument, cases[at]))}){raised or _described(difference)}"
-    )
+    what = f"{_call(subject, cases[at])}{raised or _described(difference)}"
     mistake = _first(subject.mistakes, lambda one: _makes(one, subject, cases, came))
     if isinstance(difference, Misfit) and mistake is None:
         raise CourseError(what) from getattr(came[at], "error", None)
@@ -200,12 +199,17 @@ def _makes(
     )
 
 
-def _argument(value: Any) -> str:
+def _call(subject: Function, arguments: tuple[Any, ...]) -> str:
+    """A call as one reads it: numbers as they are, tensors by name and shape."""
+    names = inspect.signature(subject.reference).parameters
+    shown = (_argument(name, one) for name, one in zip(names, arguments, strict=False))
+    return f"{subject.name}({', '.join(shown)})"
+
+
+def _argument(name: str, value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        return f"tensor of shape {tuple(value.shape)}"
-    if isinstance(value, bool | int | float | str):
-        return repr(value)
-    return type(value).__name__
+        return f"{name} {tuple(value.shape)}"
+    return repr(value) if isinstance(value, bool | int | float | str) else name
 
 
 def _first(mistakes: Sequence[Mistake], holds: Callable[[Mistake], bool]) -> Mistake | None:

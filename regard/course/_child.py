@@ -85,7 +85,7 @@ def _find(subject: Exercise, names: Mapping[str, Any], file: str) -> Any:
             return names[name]
     own = [name for name in names if not name.startswith("_")]
     near = get_close_matches(wanted[0], own, n=1)
-    cure = f"rename {near[0]}" if near else "define it"
+    cure = f"define it, or rename {near[0]} if that is it" if near else "define it"
     raise CourseError(f"{file} does not define {what}; {cure}")
 
 

@@ -44,7 +44,7 @@ def test_a_place_among_several_tables():
         return weights
 
     text = check("5.6", last_is_wrong).text
-    assert "causal_weights(tensor of shape (2, 3, 7, 7)), table 1, 2, row 6, column 3: " in text
+    assert "causal_weights(scores (2, 3, 7, 7)), table 1, 2, row 6, column 3: " in text
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_a_wrong_answer_of_a_file(reply):
         ("\nraise KeyError('x')", "my.py raises KeyError in line 2: 'x'; mend it until"),
         ("raise SystemExit(3)", "my.py raises SystemExit in line 1: 3; mend it"),
         ("def mask(length): ...", "my.py does not define a function causal_mask(length); define"),
-        ("def causal_maks(length): ...", "causal_mask(length); rename causal_maks"),
+        ("def causal_maks(length): ...", "causal_mask(length); define it, or rename causal_maks"),
         ("def causal_mask(length):\n    return length.x", "object has no attribute 'x' (line 2)"),
         ("def causal_mask(): ...", "causal_mask(1) raises TypeError: causal_mask() takes 0 pos"),
     ],
