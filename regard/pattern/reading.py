@@ -54,8 +54,8 @@ def take(
     readouts: Sequence[Readout[Any, Any]],
     problem: Problem,
     sizes: Sizes,
-    logsumexp: Tensor | None,
-    columns: slice | None,
+    logsumexp: Tensor | None = None,
+    columns: slice | None = None,
 ) -> tuple[Any, ...]:
     """Take several readouts, each in its place; within some keys, if columns are given.
 

@@ -13,20 +13,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import islice
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard._shapes import Float
 from regard.pattern import Pattern
+from regard.pattern.internal_readouts import Weights
+from regard.pattern.ordered import add_rows
 from regard.pattern.reading import require_numbers, sizes_of, take
 from regard.pattern.readout import Readout, Sizes, Tile
+from regard.pattern.received import Received
 from regard.problem import Problem
 
 # Rows of so many calls are put together at a time, since a tensor for each of a long generation's
 # steps would take more memory than the numbers in it.
 _TOGETHER = 64
+# Weights of rows that are read together, where sums need them.
+_WEIGHTS = 2**20
 
 
 def missing_for_calls(readout: Readout[Any, Any]) -> str | None:
@@ -36,6 +44,21 @@ def missing_for_calls(readout: Readout[Any, Any]) -> str | None:
     if not readout.is_mergeable:
         return f"has no {type(readout).__name__}.merge, which makes one result of two calls'"
     return None
+
+
+def allows_rows_together(readout: Readout[Any, Any]) -> bool:
+    """Whether rows of several calls, read together, give the bits of each call read by itself.
+
+    Kernels compute a row by itself. A maximum is the same in any order, and sums of weights can be
+    added up in that of the calls.
+    """
+    if not readout.has_kernel:
+        return False
+    return "query" in readout.axes or readout.reduction == "max" or _sums_weights(readout)
+
+
+def _sums_weights(readout: Readout[Any, Any]) -> bool:
+    return type(readout) is Received and readout.reduce == "sum" and readout.queries is None
 
 
 class Accumulator:
@@ -60,7 +83,21 @@ class Accumulator:
         """
         require_numbers(problem)
         sizes = sizes_of(problem)
-        self._add(problem, shift, lambda readouts: take(readouts, problem, sizes, None, None))
+        self._add(problem, shift, partial(take, problem=problem, sizes=sizes))
+
+    def add_rows(self, problem: Problem) -> None:
+        """Read several calls of a row each, as if one by one.
+
+        Args:
+            problem: their rows, over all keys; of readouts that `allows_rows_together`.
+        """
+        require_numbers(problem)
+        rows_at_once = max(1, _WEIGHTS // max(1, prod(problem.heads) * problem.keys))
+        for first in range(0, problem.queries, rows_at_once):
+            rows = slice(first, min(first + rows_at_once, problem.queries))
+            part = problem.crop(rows, slice(0, problem.keys))
+            read = partial(take, problem=part, sizes=sizes_of(part))
+            self._add(part, 0, read, one_by_one=True)
 
     def add_pattern(self, pattern: Pattern, others: Sequence[Readout[Any, Any]]) -> tuple[Any, ...]:
         """Read the only call.
@@ -92,14 +129,18 @@ class Accumulator:
         problem: Problem,
         shift: int,
         read: Callable[[Sequence[Readout[Any, Any]]], Sequence[Any]],
+        *,
+        one_by_one: bool = False,
     ) -> None:
         # Sums that were made in inference mode could not be added to outside of it.
         inferring = torch.is_inference_mode_enabled()
         with torch.inference_mode(mode=False) if inferring else nullcontext(), torch.no_grad():
-            self._add_tile(problem, shift, read)
+            parts = [part.one_by_one() for part in self._parts] if one_by_one else self._parts
+            self._add_tile(parts, problem, shift, read)
 
     def _add_tile(
         self,
+        parts: Sequence[_Part],
         problem: Problem,
         shift: int,
         read: Callable[[Sequence[Readout[Any, Any]]], Sequence[Any]],
@@ -114,9 +155,9 @@ class Accumulator:
         sizes = Sizes(leading, *lengths, problem.exact_dtype, problem.query.device, problem.group)
         self._sizes = sizes
         tile = Tile(slice(0, problem.queries), queries, keys, keys, problem)
-        requests = [part.of_tile(tile, sizes) for part in self._parts]
+        requests = [part.of_tile(tile, sizes) for part in parts]
         results = iter(read([one for some in requests for one in some]))
-        for part, some in zip(self._parts, requests, strict=True):
+        for part, some in zip(parts, requests, strict=True):
             part.take(tile, sizes, tuple(islice(results, len(some))))
 
 
@@ -137,6 +178,10 @@ class _Part(ABC):
     @abstractmethod
     def finish(self, sizes: Sizes) -> Any:
         """Give the result."""
+
+    def one_by_one(self) -> _Part:
+        """What takes in rows as if each came by itself."""
+        return self
 
 
 class _Sums(_Part):
@@ -161,6 +206,33 @@ class _Sums(_Part):
 
     def finish(self, sizes: Sizes) -> Any:
         return self.readout.finish(mapped(torch.clone, self._state), sizes)
+
+    def one_by_one(self) -> _Part:
+        """A maximum is that of all rows; weights are added up row by row."""
+        return _WeightSums(self) if _sums_weights(self.readout) else self
+
+    def add_weights(self, weights: Float[Tensor, "N R S"]) -> None:
+        """Add rows to sums over queries, in their order."""
+        self._state.copy_(add_rows(self._state, weights))
+
+
+class _WeightSums(_Part):
+    """Sums of the weights of rows that are read together, added up one by one."""
+
+    def __init__(self, sums: _Sums) -> None:
+        super().__init__(sums.readout)
+        self._sums = sums
+
+    def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:
+        self._sums.of_tile(tile, sizes)
+        return (Weights(torch.arange(tile.problem.keys)),)
+
+    def take(self, tile: Tile, sizes: Sizes, results: tuple[Any, ...]) -> None:  # noqa: ARG002 - of all parts
+        (weights,) = _numbered_through(results, sizes)
+        self._sums.add_weights(weights)
+
+    def finish(self, sizes: Sizes) -> Any:
+        return self._sums.finish(sizes)
 
 
 class _Rows(_Part):

@@ -154,7 +154,7 @@ def _joined(pieces: list[_Piece], keys: int) -> Rows:
         start, stop = (bound.clamp(max=piece.width) for bound in (table.start, table.stop))
         tables.append([bound + shift for bound in (table.positions, start, stop)])
     groups = (tuple(group) for group in zip(*tables, strict=True))
-    columns = ([bound.expand(*_common(group), -1) for bound in group] for group in groups)
+    columns = (_spread(group) for group in groups)
     return replace(
         pieces[0].rows,
         keys=keys,
@@ -174,10 +174,20 @@ def _shifted(piece: _Piece) -> Spans | None:
     return piece.rows.spans.mapped(lambda table: table.clamp(max=piece.width) + piece.shift)
 
 
+def _spread(bounds: tuple[Tensor, ...]) -> list[Tensor]:
+    """Expand tensors (b, h, L) to one batch and number of heads."""
+    lead = _common(bounds)
+    return [bound.expand(*lead, -1) for bound in bounds]
+
+
 def _common(tensors: tuple[Tensor, ...]) -> tuple[int, int]:
-    """The batch and heads that tensors (b, h, ...) broadcast to."""
-    shape = torch.broadcast_shapes(*(t.shape[:2] for t in tensors))
-    return shape[0], shape[1]
+    """The batch and heads that tensors (b, h, ...), b and h all or 1, broadcast to."""
+    batch, heads = zip(*(tensor.shape[:2] for tensor in tensors), strict=True)
+    return _size(batch), _size(heads)
+
+
+def _size(sizes: tuple[int, ...]) -> int:
+    return next((size for size in sizes if size != 1), 1)
 
 
 def _written_out(

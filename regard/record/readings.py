@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,9 +19,12 @@ from torch import Tensor
 
 from regard._display import show
 from regard._extras import needing
+from regard.backends import native
+from regard.pattern import Pattern
 from regard.pattern.readout import Readout, check_readout
-from regard.record._accumulator import Accumulator, missing_for_calls
-from regard.record.layer import Layer
+from regard.problem import Problem
+from regard.record._accumulator import Accumulator, allows_rows_together, missing_for_calls
+from regard.record.layer import CallPattern, Layer
 from regard.record.names import Kind
 
 if TYPE_CHECKING:
@@ -151,14 +156,13 @@ def _read(layer: Layer, readouts: Sequence[Readout[Any, Any]]) -> LayerReadings:
     by_call = [readout for readout, own in zip(readouts, apart, strict=True) if own]
     whole = [readout for readout, own in zip(readouts, apart, strict=True) if not own]
     calls = layer.calls
-    accumulator = Accumulator(by_call, keys)
     if len(calls) == 1:
+        accumulator = Accumulator(by_call, keys)
         at_once = iter(accumulator.add_pattern(calls[0].pattern, whole))
+        of_calls = iter(accumulator.results() if by_call else ())
     else:
-        for call in calls if by_call else ():
-            accumulator.add(call.pattern.problem, call.shift)
         at_once = iter(layer.pattern.read(*whole) if whole else ())
-    of_calls = iter(accumulator.results() if by_call else ())
+        of_calls = iter(_read_calls(layer.pattern, calls, by_call))
     return LayerReadings(
         name=layer.name,
         kind=layer.kind,
@@ -169,6 +173,49 @@ def _read(layer: Layer, readouts: Sequence[Readout[Any, Any]]) -> LayerReadings:
         keys=keys,
         results=tuple(next(of_calls if own else at_once) for own in apart),
     )
+
+
+def _read_calls(
+    pattern: Pattern, calls: Sequence[CallPattern], readouts: Sequence[Readout[Any, Any]]
+) -> list[Any]:
+    """Read calls of one pattern in their order, steps of a generation together where they can be.
+
+    Their bits are those of each call read by itself, where kernels read and no matrix is written
+    out for a mask.
+    """
+    rows = pattern.problem.rows
+    kernels = native.objection_to_reading(pattern.problem) is None
+    may = kernels and rows.allowed is None and rows.bias is None
+    together = [may and allows_rows_together(readout) for readout in readouts]
+    results: dict[bool, Iterator[Any]] = {}
+    for some in {*together}:
+        own = [r for r, alike in zip(readouts, together, strict=True) if alike == some]
+        accumulator = Accumulator(own, pattern.shape[-1])
+        for problem, shift, count in _steps(pattern, calls, together=some):
+            if count > 1:
+                accumulator.add_rows(problem)
+            else:
+                accumulator.add(problem, shift)
+        results[some] = iter(accumulator.results())
+    return [next(results[some]) for some in together]
+
+
+def _steps(
+    pattern: Pattern, calls: Sequence[CallPattern], *, together: bool
+) -> Iterator[tuple[Problem, int, int]]:
+    """Yield problems to read, the keys that come before theirs, and how many calls each is of."""
+    first = 0
+    is_step = [together and c.shift == 0 and c.pattern.shape[-2] == 1 for c in calls]
+    for step, group in groupby(zip(is_step, calls, strict=True), key=itemgetter(0)):
+        some = [call for _, call in group]
+        if step and len(some) > 1:
+            rows = slice(first, first + len(some))
+            yield pattern.problem.crop(rows, slice(0, pattern.shape[-1])), 0, len(some)
+            first += len(some)
+            continue
+        for call in some:
+            yield call.pattern.problem, call.shift, 1
+            first += call.pattern.shape[-2]
 
 
 def labelled(readouts: Sequence[Readout[Any, Any]], layers: Sequence[LayerReadings]) -> Readings:

@@ -6,7 +6,8 @@ from support.caches import CAUSAL, PROMPT, STEPWISE, Attend, B, D, H, T, chunks,
 from torch import nn
 
 import regard
-from regard.record import RecordError
+from regard.backends import native
+from regard.record import RecordError, _accumulator
 
 READOUTS = [
     regard.Received(),
@@ -149,6 +150,23 @@ def test_a_long_generation_puts_its_rows_together_in_order():
         grown(layer, query, key, chunks(3, *[1] * 77), mask)
     for name, expected in zip(("weights", "positions"), recording[0].topk(9), strict=True):
         assert torch.equal(run.readings[f"top_{name}"].values[0], expected)
+
+
+def test_the_steps_of_a_recorded_generation_are_read_together(monkeypatch):
+    """To the bits of each by itself, whatever number of them a pass takes."""
+    layer, (query, key) = Attend(), sequence(41)
+    mask = torch.ones(41, 41, dtype=torch.bool).tril()
+    readouts = [r for r in READOUTS if r not in (regard.Offsets(3), READOUTS[7])]
+    with regard.record(layer) as recording, regard.record(layer, read=readouts) as run:
+        grown(layer, query, key, chunks(3, *[1] * 38), mask)
+    passes, read = [], native.read
+    monkeypatch.setattr(native, "read", lambda *given: passes.append(0) or read(*given))
+    for at_once in (2**20, 7 * B * H * 41):
+        monkeypatch.setattr(_accumulator, "_WEIGHTS", at_once)
+        for name, expected in recording.read(*readouts).items():
+            assert torch.equal(run.readings[name].values, expected.values), name
+    # The prompt, and 38 steps: in one pass, then in six.
+    assert len(passes) == 2 * 1 + 1 + 6
 
 
 class Cross(nn.Module):
