@@ -25,7 +25,7 @@ def drawn_with(svg):
 
 def test_every_picture_is_drawn_and_every_one_is_shown(drawn):
     texts = [page.read_text(encoding="utf-8") for page in pages.FOLDER.glob("*.md")]
-    shown = re.findall(r"\]\(pictures/([^)]+\.svg)\)", "\n".join(texts))
+    shown = re.findall(r"!\[[^]]+\]\(pictures/([^)]+\.svg)\)", "\n".join(texts))
     assert sorted(path.name for path in drawn.iterdir()) == NAMES == sorted(set(shown))
 
 
