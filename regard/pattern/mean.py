@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._shapes import Float
+from regard._shapes import Bool, Float
 from regard.errors import Error
 from regard.pattern._operator import Factor, LinearOperator
 from regard.pattern.index import Index
@@ -20,7 +20,7 @@ from regard.pattern.stream import HIDDEN, LOWEST, WeightBlock
 
 __all__ = ["MeanPattern"]
 
-_BLOCK = 2**20  # weights of a head that are held at a time
+_BLOCK = 2**19  # weights of a head that are held at a time
 _LIMIT = 2**30  # bytes that `dense` may take, by default
 
 
@@ -184,11 +184,8 @@ class MeanPattern(Factor):
         part = self.crop((rows.start, rows.stop), (columns.start, columns.stop))
         height, width = part.shape[-2:]
         weights = part.dense(limit=None).reshape(-1, height, width)
-        seen = torch.zeros_like(weights, dtype=torch.bool)
-        for pattern in part.patterns:
-            visible = pattern.problem.rows.visible(slice(0, height), slice(0, width))
-            seen |= visible.expand(*pattern.problem.heads, -1, -1).reshape_as(seen)
-        log_weights = weights.log().clamp_(min=LOWEST).masked_fill_(~seen, HIDDEN)
+        hidden = ~self._seen(rows, columns).reshape_as(weights)
+        log_weights = weights.log().clamp_(min=LOWEST).masked_fill_(hidden, HIDDEN)
         own = part.patterns[0].problem.rows
         positions = own.spread(own.positions).reshape(-1, height) + columns.start
         return WeightBlock(
@@ -202,6 +199,20 @@ class MeanPattern(Factor):
             has_nan=bool(weights.isnan().any()),
             scaled=_refuse_scores,
         )
+
+    def _seen(self, rows: slice, columns: slice) -> Bool[Tensor, "N 1 R C"]:
+        """Say which keys any of the heads sees, of masks that differ: most layers have one."""
+        masks = {}
+        for pattern in self.patterns:
+            own = pattern.problem.rows
+            parts = (own.bounds, own.allowed, own.bias, own.spans)
+            masks[own.heads, *map(id, parts)] = own
+        seen: Tensor | None = None
+        for own in masks.values():
+            visible = own.visible(rows, columns).expand(*own.heads, -1, -1)
+            seen = visible if seen is None else seen | visible
+        assert seen is not None, "there is a pattern at least"
+        return seen
 
 
 def _refuse_scores() -> Tensor:
