@@ -5,6 +5,8 @@ import torch
 
 import regard
 from regard.gpt import GPT, GPTConfig
+from regard.monitor.clip import factors
+from regard.monitor.history import LayerPlace, UpdateReading
 from regard.nn import MultiHeadAttention
 
 
@@ -74,3 +76,22 @@ def test_what_is_missing_is_named():
         regard.Monitor(read=[regard.Entropy()]).qk_clip()
     with pytest.raises(ValueError, match="tau must be a finite number above 0, but is 0"):
         regard.Monitor().qk_clip(0)
+
+
+def test_a_largest_score_that_is_infinite_clips_no_head():
+    place = LayerPlace("self", 0, "attn", heads=2, groups=2)
+    values = {"max_logit": torch.tensor([torch.inf, 8.0], dtype=torch.float64)}
+    (clip,) = factors(UpdateReading(0, (place,), values), "max_logit", tau=2.0)
+    assert clip.gamma.tolist() == [1.0, 0.25]
+
+
+def test_there_are_no_factors_of_an_update_that_was_not_read():
+    layer = MultiHeadAttention(6, 2, mask=regard.causal())
+    layer.load_state_dict({n: torch.ones_like(t) for n, t in layer.state_dict().items()})
+    monitor = regard.Monitor(layer, every=2)
+    factors_of_updates = []
+    for _ in range(2):
+        with monitor.update():
+            layer(torch.ones(1, 5, 6)).sum().backward()
+        factors_of_updates.append(len(monitor.qk_clip(tau=1.0)))
+    assert factors_of_updates == [1, 0]

@@ -7,6 +7,8 @@ import torch
 
 import regard
 from regard.monitor import JSONLinesWriter, WriterWarning
+from regard.monitor.history import LayerPlace, UpdateReading
+from regard.monitor.writers import scalars_of
 from regard.nn import MultiHeadAttention
 
 
@@ -56,3 +58,19 @@ def test_a_writer_that_fails_is_left_out_and_training_goes_on(tmp_path):
     with pytest.warns(WriterWarning, match="JSONLinesWriter failed at update 0 and gets no more"):
         train([0, 10], killed, lambda update, scalars: updates.append(update))
     assert updates == [0, 10]
+
+
+def test_scalars_sum_up_each_quantity():
+    place = LayerPlace("cross", 3, "attn", heads=3, groups=1)
+    reading = UpdateReading(7, (place,), {"entropy": torch.tensor([1.0, 5.0, 3.0]).double()})
+    assert scalars_of(reading) == {
+        **{f"attention/entropy/{name}": x for name, x in (("min", 1), ("mean", 3), ("max", 5))},
+        **{f"attention/entropy/cross.3.{head}": x for head, x in enumerate((1, 5, 3))},
+    }
+
+
+def test_a_line_that_was_cut_off_is_dropped(tmp_path):
+    path = tmp_path / "numbers.jsonl"
+    path.write_text('{"update": 1}\n{"update": 2}')
+    JSONLinesWriter(path)(5, {})
+    assert path.read_text() == '{"update": 1}\n{"update": 5}\n'
