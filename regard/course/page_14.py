@@ -121,7 +121,7 @@ EXERCISES = (
     Function(
         "14.4",
         kind="write",
-        title="What the decoder is given in training",
+        title="decoder_input(target, start): what the decoder is given in training",
         name="decoder_input",
         reference=_decoder_input,
         cases=_targets,
@@ -155,7 +155,7 @@ EXERCISES = (
     Function(
         "14.5",
         kind="write",
-        title="Share of words whose largest weight is at a wrong place",
+        title="alignment_error(weights, places): share of words looked up at a wrong place",
         name="alignment_error",
         reference=_alignment_error,
         cases=_alignments,
