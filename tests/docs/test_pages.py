@@ -1,5 +1,6 @@
 """Every Python block of README.md and of docs/ runs, and prints what the page says."""
 
+import itertools
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,15 @@ def test_links_lead_somewhere(page):
         address = "".join(target)
         if "://" not in address:
             assert (page.parent / address).exists(), f"{page.name} refers to {address}"
+
+
+def test_the_pages_of_the_course_link_to_their_neighbours():
+    course = [path for path in PAGES if LADDER.match(path.name)]
+    for before, after in itertools.pairwise(course):
+        links = {path: path.read_text("utf-8").splitlines()[2] for path in (before, after)}
+        assert "[Index](README.md) · next: [" in links[before]
+        assert links[before].endswith(f"]({after.name})"), before.name
+        assert f"]({before.name}) · [Index](README.md)" in links[after], after.name
 
 
 # What code on a page needs beyond torch, and the extra that brings it.
