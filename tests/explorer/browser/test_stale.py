@@ -6,8 +6,6 @@ import pytest
 
 from regard.explorer.subjects import ModelSubject
 
-pytestmark = pytest.mark.thorough
-
 SEEN = "(one) => getComputedStyle(one).backgroundColor"
 CLEAR = "rgba(0, 0, 0, 0)"
 STRONGEST = "#tokens .token[data-at='{}']"

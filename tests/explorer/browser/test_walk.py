@@ -8,8 +8,6 @@ import torch
 
 from regard.explorer.subjects import RecordingSubject
 
-pytestmark = pytest.mark.thorough
-
 LENGTH, QUERY = 83, 70
 
 
