@@ -9,7 +9,11 @@
 #include "processor.h"
 #include "threads.h"
 
+#if defined(_WIN32)
+#define REGARD_EXPORT __declspec(dllexport)
+#else
 #define REGARD_EXPORT __attribute__((visibility("default")))
+#endif
 
 namespace regard {
 namespace {

@@ -5,9 +5,8 @@
 // whatever the number of vectors, of rows and of threads.
 #pragma once
 
-#include <stdlib.h>
-
 #include "element.h"
+#include "system.h"
 #include "threads.h"
 
 namespace regard::REGARD_SET {
@@ -109,7 +108,7 @@ static void widen_vectors(const regard_matvec &product, float *x) {
 template <class Element>
 int matvec(const regard_matvec &product) {
   const int64_t width = (product.inputs + LANES - 1) / LANES * LANES;
-  float *x = (float *)aligned_alloc(64, size_t(product.vectors * width / 16 + 1) * 64);
+  float *x = (float *)system::allocate(64, size_t(product.vectors * width / 16 + 1) * 64);
   if (!x) return REGARD_OUT_OF_MEMORY;
   widen_vectors<Element>(product, x);
   const int64_t tasks = min(product.outputs, product.threads * TASKS_OF_THREAD);
@@ -118,7 +117,7 @@ int matvec(const regard_matvec &product) {
                   last = product.outputs * (number + 1) / tasks;
     multiply_rows_of_task<Element>(product, row, last, x);
   });
-  free(x);
+  system::release(x);
   return result;
 }
 

@@ -1,11 +1,10 @@
 // The machine's peak rates: the limits that the kernels' speed is measured against.
 #pragma once
 
-#include <stdlib.h>
-
 #include <chrono>
 
 #include "arithmetic.h"
+#include "system.h"
 #include "threads.h"
 
 namespace regard::REGARD_SET {
@@ -73,7 +72,7 @@ __attribute__((noinline)) static void read_all(const float *from, int64_t count)
 static double peak_bandwidth(int64_t threads) {
   constexpr int64_t bytes = int64_t(512) << 20, piece = int64_t(1) << 20, times = 4;
   constexpr int64_t pieces = bytes / piece, floats_of_piece = piece / int64_t(sizeof(float));
-  float *memory = (float *)aligned_alloc(4096, size_t(bytes));
+  float *memory = (float *)system::allocate(4096, size_t(bytes));
   if (!memory) return 0;
   const auto for_each_piece = [&](int64_t count, auto task) {
     return for_each_task(int(threads), count, 0, [&](int64_t number, void *) {
@@ -84,7 +83,7 @@ static double peak_bandwidth(int64_t threads) {
   const double seconds = seconds_of([&] {
     result |= for_each_piece(times * pieces, [](float *at) { read_all(at, floats_of_piece); });
   });
-  free(memory);
+  system::release(memory);
   return result == REGARD_DONE ? double(times * bytes) / seconds : 0;
 }
 

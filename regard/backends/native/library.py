@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-_NAME = "libregard.dylib" if sys.platform == "darwin" else "libregard.so"
+_ENDING = {"darwin": "dylib", "win32": "dll"}.get(sys.platform, "so")
+_NAME = f"libregard.{_ENDING}"
 _ABI = 5  # what this package expects of `regard_abi()`
 _VARIABLE = "REGARD_INSTRUCTIONS"
 

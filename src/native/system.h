@@ -1,0 +1,29 @@
+// What each operating system does in its own way.
+#pragma once
+
+#include <stddef.h>
+
+namespace regard::system {
+
+// Aligned memory, given back by release(); null if there is none.
+void *allocate(size_t alignment, size_t bytes);
+void release(void *memory);
+
+// Lets another thread run on this core.
+void yield();
+
+// Runs body(context) on each of so many threads of a pool that is there already.
+using Parallel = void (*)(void (*body)(void *), void *context, unsigned threads, unsigned flags);
+
+// The entry of the OpenMP runtime that torch has loaded; null if there is none. We load none, so
+// there is never a second pool.
+Parallel find_parallel();
+
+// The file that the entry is in.
+const char *file_of(Parallel parallel);
+
+// Whether this process is a fork, which has none of a pool's threads: its runtime would wait for
+// them forever.
+bool forked();
+
+}  // namespace regard::system

@@ -1,0 +1,56 @@
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "system.h"
+
+namespace regard::system {
+namespace {
+
+// Whether this process is a fork that has run no program of its own. It may have inherited a pool
+// that worked before this library was loaded, when nobody was there to notice the fork. Linux has a
+// flag for it, the ninth number of this file, behind a name that may hold anything; macOS has no
+// such file, and there the runtime is LLVM's, which makes a new pool after a fork.
+bool is_fork() noexcept {
+  constexpr unsigned forked_and_not_executed = 0x40;  // PF_FORKNOEXEC of the kernel's sched.h
+  std::ifstream file("/proc/self/stat");
+  std::string line;
+  if (!std::getline(file, line)) return false;
+  std::istringstream numbers(line.substr(line.rfind(')') + 1));
+  std::string state;
+  long long parent, group, session, terminal, foreground;
+  unsigned long long flags = 0;
+  numbers >> state >> parent >> group >> session >> terminal >> foreground >> flags;
+  return numbers && (flags & forked_and_not_executed);
+}
+
+std::atomic<bool> is_forked{is_fork()};
+const int watch_forks = pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
+
+}  // namespace
+
+void *allocate(size_t alignment, size_t bytes) { return aligned_alloc(alignment, bytes); }
+
+void release(void *memory) { free(memory); }
+
+void yield() { sched_yield(); }
+
+// The entry that GCC compiles `#pragma omp parallel` to; LLVM's runtime has it too.
+Parallel find_parallel() {
+  return reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+}
+
+const char *file_of(Parallel parallel) {
+  Dl_info found;
+  return dladdr(reinterpret_cast<void *>(parallel), &found) ? found.dli_fname : "";
+}
+
+bool forked() { return is_forked; }
+
+}  // namespace regard::system
