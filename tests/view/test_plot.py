@@ -239,7 +239,7 @@ def test_arguments_that_can_not_be_drawn_are_refused():
         head(7).plot(["a", "b", "c"])
     with pytest.raises(TypeError, match="sequence of strings"):
         head(7).plot("letters")
-    with pytest.raises(ValueError, match="no range within"):
+    with pytest.raises(ValueError, match="is not a range within"):
         head(7).plot(queries=(3, 9))
     with pytest.raises(ValueError, match="nothing to draw"):
         regard.Pattern(torch.zeros(0, 4), torch.zeros(3, 4)).plot()
