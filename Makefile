@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # What is installed: enough for the command, for the tests too, for the benchmark's peers too, for
-# the test in JupyterLab too.
+# the test in JupyterLab too, for wheels of every platform too.
 COMMAND := $(VENV)/installed-command
 TESTS := $(VENV)/installed-tests
 PEERS := $(VENV)/installed-peers
 LAB := $(VENV)/installed-lab
+WHEELS := $(VENV)/installed-wheels
 # kvpress needs another transformers than the tests.
 KVPRESS := build/kvpress
 NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
@@ -18,7 +19,7 @@ TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family 
 the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress bench pictures notebooks site slides gallery model card clean
+.PHONY: help demo test thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress bench pictures notebooks site slides gallery wheels model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -94,6 +95,9 @@ slides: $(TESTS) ## write the course's slides into build/slides.html, one file t
 gallery: $(TESTS) ## make the site's gallery, some minutes of computing, kept in build/gallery
 	$(BIN)/python -m website.gallery build/gallery
 
+wheels: $(WHEELS) ## build a wheel for each platform into build/dist, and run the kernels of those that run here
+	$(BIN)/python tools/wheels.py build/dist
+
 model: $(COMMAND) ## train the shipped model again, into runs/shipped; an hour and a half
 	$(BIN)/python tools/model.py runs/shipped
 	$(BIN)/python tools/card.py runs/shipped > runs/shipped/README.md
@@ -128,6 +132,10 @@ $(CHECKERS): $(JAVASCRIPT)/package-lock.json
 
 $(LAB): $(TESTS)
 	$(BIN)/python tools/install.py test lab
+	@touch $@
+
+$(WHEELS): $(TESTS)
+	$(BIN)/python tools/install.py test wheels
 	@touch $@
 
 # Peers that can't be had are named as missing, and keep no one from measuring.
