@@ -153,13 +153,17 @@ def _display(stream: io.StringIO) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _afresh() -> Iterator[None]:
-    """An empty folder, torch as it starts but for a fixed seed, and one thread for small sums."""
+    """An empty folder, torch as it starts but for a fixed seed, and one thread for small sums.
+
+    What a page sets for itself, such as gradients off, does not reach the next one.
+    """
     threads = torch.get_num_threads()
     torch.set_printoptions(profile="default")
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.chdir(folder),
         torch.random.fork_rng(devices=[]),
+        torch.enable_grad(),
     ):
         torch.manual_seed(0)
         torch.set_num_threads(1)

@@ -18,7 +18,7 @@ def check_tensor(tensor: object, name: str) -> None:
     """Check that an argument is a tensor whose memory can be read.
 
     Raises:
-        TypeError: if it is no tensor, or one of another kind.
+        TypeError: if it is not a tensor, or one of another kind.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} must be a tensor, but is {type(tensor).__name__}")

@@ -169,7 +169,7 @@ def qk(model: nn.Module, layer: int, head: int) -> LowRank:
     Raises:
         TypeError: if the model is of another kind, normalises queries or keys inside its attention
             (which leaves no such map), or has quantised or adapted matrices; or for an index that
-            is no integer.
+            is not an integer.
         IndexError: if there is no such layer or head.
         ValueError: if the sizes of the matrices do not fit together, or they hold no values.
 
@@ -199,7 +199,7 @@ def ov(model: nn.Module, layer: int, head: int) -> LowRank:
         D is the width of a value. Both are views, as for `qk`.
 
     Raises:
-        TypeError, IndexError, ValueError: as for `qk`; normalised queries and keys are no error.
+        TypeError, IndexError, ValueError: as for `qk`; normalised queries and keys are allowed.
 
     Example:
         >>> from regard.gpt import GPT, GPTConfig

@@ -118,6 +118,6 @@ def _for_each_head(tensor: Tensor, heads: int) -> Tensor:
     groups = tensor.shape[-3]
     if groups == 0 or heads % groups:
         raise ValueError(
-            f"the query's {heads} heads are no multiple of {groups} key or value heads"
+            f"the query's {heads} heads are not a multiple of {groups} key or value heads"
         )
     return tensor.repeat_interleave(heads // groups, dim=-3)

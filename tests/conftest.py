@@ -38,7 +38,7 @@ def threads():
 
 @pytest.fixture
 def unchecked():
-    """Leave the shapes that annotations name unchecked: in a graph, sizes are no numbers."""
+    """Leave the shapes that annotations name unchecked: in a graph, sizes are not numbers."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

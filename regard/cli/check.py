@@ -80,7 +80,7 @@ def _number(word: str) -> float:
         return float(Fraction(word)) if "/" in word else float(word.replace("−", "-"))
     except (ValueError, ZeroDivisionError):
         raise MisuseError(
-            f"{word!r} is no number and no Python file; write 0.5, 1/2 or my.py"
+            f"{word!r} is neither a number nor a Python file; write 0.5, 1/2 or my.py"
         ) from None
 
 

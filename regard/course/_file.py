@@ -62,7 +62,7 @@ def check_file(number: str, path: Path, *, seconds: float = SECONDS) -> tuple[Ve
     """
     exercise(number)
     if not path.is_file():
-        raise CourseError(f"{path} is no file; name the Python file that holds your solution")
+        raise CourseError(f"{path} is not a file; name the Python file that holds your solution")
     with TemporaryDirectory() as folder:
         reply, stuck = Path(folder, "reply.json"), Path(folder, "stuck.txt")
         arguments = [number, str(path.resolve()), str(seconds), str(reply), str(stuck)]

@@ -138,7 +138,7 @@ EXERCISES = (
         cases=_rows,
         hint="Three lines: scores = x @ x.T, weights = softmax of each row, context = weights @ x.",
         mistakes=(
-            Mistake("no softmax", lambda x: x @ x.T @ x, "Scores are no weights."),
+            Mistake("no softmax", lambda x: x @ x.T @ x, "Scores are not weights."),
             Mistake(
                 "softmax over the wrong axis",
                 lambda x: (x @ x.T).softmax(dim=0) @ x,

@@ -33,7 +33,7 @@ EXERCISES = (
     Answer(
         "5.1",
         kind="predict",
-        title="The weight that row 0 gives itself behind the causal mask",
+        title="The weight that row 0 gives itself under the causal mask",
         expected=1.0,
         tolerance=0.0006,
         hint="Which keys does row 0 see, and what do the weights of a row sum to?",

@@ -116,7 +116,7 @@ EXERCISES = (
             Mistake("as for self-attention", 576, "Keys and values are made of 5 channels."),
             Mistake("no output matrix", 264, "The layer also has an output matrix."),
             Mistake(
-                "for each head", 1224, "The heads share the channels: their number is no factor."
+                "for each head", 1224, "The heads share the channels: their number is not a factor."
             ),
         ),
     ),
@@ -144,7 +144,7 @@ EXERCISES = (
     ),
     Function(
         "8.5",
-        title="padded_weights(scaled, keep): the weights where keep says which keys are no padding",
+        title="padded_weights(scaled, keep): the weights, keep true for keys that are not padding",
         name="padded_weights",
         reference=_padded_weights,
         cases=_padded_cases,

@@ -129,7 +129,7 @@ EXERCISES = (
             Mistake(
                 "no softmax",
                 lambda logits, targets: -_of_targets(logits, targets).mean(),
-                "Logits are no probabilities yet.",
+                "Logits are not probabilities yet.",
             ),
             Mistake(
                 "no sign",

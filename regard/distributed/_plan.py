@@ -74,7 +74,7 @@ class Plan:
                     key=key[..., keys.local, :],
                     value=None if value is None else value[..., keys.local, :],
                     rows=cut,
-                    sink=None,  # it is no key: it is taken in once, after all tiles
+                    sink=None,  # it is not a key: it is added once, after all tiles
                 )
                 places = (queries.local, queries.positions, keys.local, keys.positions)
                 yield Tile(*places, problem, self.queries.length)

@@ -85,7 +85,7 @@ def unshard(
     layout = Layout(sum(sizes), ring.size)
     if sizes != [layout.size(rank) for rank in range(ring.size)]:
         raise ValueError(
-            f"the ranks hold {sizes} positions, which are no shards of {layout.length}; cut the "
+            f"the ranks hold {sizes} positions, which are not shards of {layout.length}; cut the "
             "whole sequence with regard.distributed.shard(x, dim)"
         )
     each = torch.Size(others).numel()

@@ -82,7 +82,7 @@ def report(
     subject = as_subject(shown, tokenizer=tokenizer, text=text, title=title)
     target = Path(path)
     if target.exists() and not target.is_file():  # such as /dev/stdout, which no file must replace
-        raise FileExistsError(f"{path} exists and is no regular file")
+        raise FileExistsError(f"{path} exists and is not a regular file")
     page = live_html(subject, start=start) if live else report_html(subject, start=start)
     data = page.encode()
     replace_file(target, data)

@@ -388,7 +388,7 @@ def _range(name: str, value: str, size: int) -> tuple[int, int]:
 
 def _require_cells(block: int, *spans: tuple[int, int]) -> None:
     if block.bit_count() != 1:
-        raise ExplorerError(f"block={block} is no power of two")
+        raise ExplorerError(f"block={block} is not a power of two")
     most = max(stop - first for first, stop in spans)
     if most > block * PIXELS:
         raise ExplorerError(

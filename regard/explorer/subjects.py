@@ -291,7 +291,7 @@ class ModelSubject:
                 logits = self._model(torch.tensor(ids, device=self._device)[None])[0, -1]
         shares = logits.softmax(-1)
         if shares.isnan().any():
-            raise ExplorerError("the model's logits are no numbers; its weights are damaged")
+            raise ExplorerError("the model's logits are not numbers; its weights are damaged")
         before = None if plain is None else plain.probabilities
         # Of a changed run also what was likely before, so that both can stand beside each other.
         most = shares if before is None else shares.maximum(before)

@@ -76,7 +76,7 @@ def about(path: Path) -> dict[str, str]:
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor, from the file's header; `CheckpointError` as for `about`."""
     with opened(path) as file:
-        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (the file is not a mapping)
 
 
 def count_layers(names: Iterable[str]) -> int:

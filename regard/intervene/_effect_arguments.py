@@ -16,7 +16,7 @@ def check_arguments(over: Any, method: Any, by: Any, spans: Any, batch_size: Any
     """Check what needs no model.
 
     Raises:
-        TypeError: for a batch size that is no number.
+        TypeError: for a batch size that is not a number.
         ValueError: for anything else.
     """
     for name, value, choices in (
@@ -56,7 +56,7 @@ def checked_spans(spans: Sequence[Place], length: int) -> list[Place]:
         first, stop = block
         if not 0 <= first < stop <= length:
             raise ValueError(
-                f"spans: ({first}, {stop}) is no span of keys; it must hold 0 ≤ first < stop ≤ "
+                f"spans: ({first}, {stop}) is not a span of keys; it must hold 0 ≤ first < stop ≤ "
                 f"{length}, the number of tokens"
             )
     if not blocks:

@@ -21,7 +21,7 @@ from regard.record import Recording, record
 from regard.record.intercept import change_calls, replace_attention, uncompiled
 from regard.record.layer import Layer
 
-_TOKENS = 8192  # of a batch: more of them are no faster
+_TOKENS = 8192  # of a batch: more of them are not faster
 _BYTES = 2**29  # of a batch's logits
 
 

@@ -109,7 +109,7 @@ class Effects:
             count: how many, at least 2.
 
         Raises:
-            ValueError: for effects that are no approximation, or fewer than 2 heads.
+            ValueError: for effects that are not approximated, or fewer than 2 heads.
         """
         if self._ablate is None:
             raise ValueError(

@@ -70,7 +70,7 @@ class Loss:
 
     ids: Int[Tensor, " T"]
     present: Tensor | None = None
-    """Which tokens are no padding, ``(T,)``."""
+    """Which tokens are not padding, ``(T,)``."""
 
     def __str__(self) -> str:
         return "loss"
@@ -126,7 +126,7 @@ def numbers(result: Any, count: int) -> Float[Tensor, " B"]:
     """Check what a target gave: a number for each of so many sequences.
 
     Raises:
-        TypeError: if it is no tensor or number.
+        TypeError: if it is not a tensor or a number.
         ValueError: for another shape.
     """
     if not isinstance(result, (Tensor, float, int)):

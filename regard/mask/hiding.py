@@ -30,7 +30,7 @@ def hide(
     Args:
         keys: an integer, a slice or integers; negative ones count from the end S.
         queries: likewise, by position, as `causal` compares them with keys; None is all. Positions
-            at which no query sits are no error.
+            at which no query sits are allowed.
         heads: likewise, numbered 0 … H − 1; None is all.
 
     Raises:

@@ -186,7 +186,7 @@ def _add(
     text = _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub(bound, text)))
     unread = _UNREAD.search(text)
     if unread is not None:
-        raise ValueError(f"{name}: {unread[0]!r} is no import or export that can be bundled")
+        raise ValueError(f"{name}: {unread[0]!r} is not an import or export that can be bundled")
     done[name] = (
         f"/* {name} */\nconst {_variable(name)} = (() => {{\n{text}"
         f"return {{ {', '.join(exports)} }};\n}})();"

@@ -61,7 +61,7 @@ def objection(problem: Problem) -> str | None:
     if not torch.equal(positions, torch.arange(problem.queries, device=positions.device)):
         return "has queries that do not sit at the keys' own places"
     if not all(tensor.isfinite().all() for tensor in (problem.query, problem.key)):
-        return "has queries or keys that are no finite numbers"
+        return "has queries or keys that are not finite numbers"
     return None
 
 

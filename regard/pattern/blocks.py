@@ -141,5 +141,5 @@ class Blocks(Readout[_Grid, "Tensor"]):
         ends = []
         for span, side in ((block.columns, self.columns), (block.rows, self.rows)):
             ends += [span.start % side, -span.stop % side]
-        whole = pad(block.weights, ends)  # weights are no less than 0
+        whole = pad(block.weights, ends)  # weights are not below 0
         return whole.unflatten(2, (-1, self.columns)).unflatten(1, (-1, self.rows)).amax((2, 4))

@@ -142,8 +142,8 @@ class Max(Readout["Tensor", "Tensor"]):
 class Entropy(Readout["Tensor", "Tensor"]):
     """Entropy of each row, −Σ w·ln w over its keys, in nats: ``(..., L)``.
 
-    0 where all weight lies on one key, ln n where it is spread evenly over n. A sink is no key: its
-    share is left out of the sum.
+    0 where all weight lies on one key, ln n where it is spread evenly over n. A sink is not a key:
+    its share is left out of the sum.
     """
 
     axes = ("query",)

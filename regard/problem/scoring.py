@@ -72,12 +72,14 @@ class Scoring:
         """Take the keywords of a public call.
 
         Raises:
-            TypeError: for a keyword that is no option.
+            TypeError: for a keyword that is not an option.
         """
         known = ScoringOptions.__annotations__
         for name in options:
             if name not in known:
-                raise TypeError(f"{name!r} is no option of attention; expected {', '.join(known)}")
+                raise TypeError(
+                    f"{name!r} is not an option of attention; expected {', '.join(known)}"
+                )
         return cls(**options)
 
 

@@ -8,7 +8,7 @@ def test_all_exercises_stand_under_their_pages(regard):
     at = lines.index("5 · The causal mask")
     assert (
         lines[at + 1]
-        == "  5.1    predict  The weight that row 0 gives itself behind the causal mask"
+        == "  5.1    predict  The weight that row 0 gives itself under the causal mask"
     )
 
 
@@ -42,10 +42,10 @@ def test_a_file_and_what_it_prints(regard, tmp_path):
 
 def test_what_cannot_be_checked_is_one_line(misused):
     assert "there is no exercise '5.x'" in misused("check", "5.x")
-    assert "'half' is no number and no Python file" in misused("check", "5.3", "half")
-    assert "'--half' is no number" in misused("check", "5.3", "--half")
-    assert "'1/0' is no number" in misused("check", "5.3", "1/0")
+    assert "'half' is neither a number nor a Python file" in misused("check", "5.3", "half")
+    assert "'--half' is neither a number" in misused("check", "5.3", "--half")
+    assert "'1/0' is neither a number" in misused("check", "5.3", "1/0")
     assert "takes one Python file that defines causal_mask(length); got '3'" in misused(
         "check", "5.5", "3"
     )
-    assert "no.py is no file" in misused("check", "5.5", "no.py")
+    assert "no.py is not a file" in misused("check", "5.5", "no.py")

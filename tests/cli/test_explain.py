@@ -214,7 +214,7 @@ def test_a_page_replaces_nothing_but_a_file(misused, model, tmp_path, kind):
         if pipe != path:
             path.symlink_to(pipe)
     line = misused("explain", TEXT, "--model", model, "--html", path)
-    assert f"{path} exists and is no regular file; choose another --html FILE" in line
+    assert f"{path} exists and is not a regular file; choose another --html FILE" in line
     assert not path.is_file()
 
 

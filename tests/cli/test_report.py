@@ -84,7 +84,7 @@ def test_a_report_replaces_nothing_but_a_file(misused, model, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
         line = misused("report", model, "--text", TEXT, "--out", path)
-        assert f"{path} exists and is no regular file; choose another --out FILE" in line
+        assert f"{path} exists and is not a regular file; choose another --out FILE" in line
 
 
 def test_two_folders_are_refused(misused, model):

@@ -44,7 +44,7 @@ def test_a_pattern_is_one_hot_whatever_computed_the_context(backend, score):
     query = torch.randn(1, 2, QUERIES, 64, generator=torch.Generator().manual_seed(3))
     query = (
         query * math.sqrt(score * 8) / query.norm(dim=-1, keepdim=True)
-    )  # scores are no integers
+    )  # scores are not integers
     context, pattern = regard.attention_with_pattern(
         query, query, query, backend=backend, scale=1 / 8
     )

@@ -182,7 +182,7 @@ def test_key_and_value_may_have_groups_of_their_own():
     context = regard.scaled_dot_product_attention(query, key, value, enable_gqa=True)
     repeated = key.repeat_interleave(3, 0), value.repeat_interleave(2, 0)
     torch.testing.assert_close(context, F.scaled_dot_product_attention(query, *repeated))
-    with pytest.raises(ValueError, match="6 heads are no multiple of 4 key or value heads"):
+    with pytest.raises(ValueError, match="6 heads are not a multiple of 4 key or value heads"):
         regard.scaled_dot_product_attention(query, key, torch.randn(4, 7, 4), enable_gqa=True)
 
 

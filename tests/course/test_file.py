@@ -76,5 +76,5 @@ def test_a_file_that_hangs_or_ends_the_process(tmp_path, text, error):
 
 
 def test_a_file_that_is_missing(tmp_path):
-    with pytest.raises(CourseError, match=r"no\.py is no file; name the Python file"):
+    with pytest.raises(CourseError, match=r"no\.py is not a file; name the Python file"):
         check_file("5.5", tmp_path / "no.py")

@@ -25,7 +25,7 @@ EVERYONE = {
     "readouts": r"ValueError: the ranks disagree about readouts: .*TopK\(k=3\).*TopK\(k=2\)",
     "own readout": r"TypeError: .*Own.* can't be read over several ranks.*Own.merge.*not defined",
     "keys of a mass": r"ValueError: keys does not index 13 keys",
-    "unshard": r"ValueError: the ranks hold \[.*\] positions, which are no shards of \d+",
+    "unshard": r"ValueError: the ranks hold \[.*\] positions, which are not shards of \d+",
     "dropout": r"ValueError: dropout=0.5 can't be honoured over several ranks: set it to 0",
     "bias": r"ValueError: bias can't be honoured over several ranks",
     "backend": r"ValueError: backend='eager' can't be honoured over several ranks",

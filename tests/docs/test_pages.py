@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pages
 import pytest
+import torch
 
 ROOT = pages.FOLDER.parent
 PAGES = [ROOT / "README.md", *sorted(pages.FOLDER.rglob("*.md"))]
@@ -109,3 +110,10 @@ def test_failing_assert_is_reported_with_page_and_line(tmp_path):
         pages.run(page)
     entry = failure.traceback[-1]
     assert (Path(entry.path).name, entry.lineno + 1) == ("page.md", 5)
+
+
+def test_a_page_that_switches_gradients_off_does_so_for_itself(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nimport torch\n_ = torch.set_grad_enabled(False)\n```\n")
+    pages.run(page)
+    assert torch.is_grad_enabled()

@@ -25,7 +25,7 @@ MASKS = {
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr(_bands, "_BAND", L * 7)  # rows that L is no multiple of
+    monkeypatch.setattr(_bands, "_BAND", L * 7)  # rows that L is not a multiple of
 
 
 @pytest.fixture(params=MASKS)

@@ -33,7 +33,7 @@ REFUSED = [
     ("map", {**WINDOW, **PLACE, "keys": "1,2,3"}, 422, "keys"),
     ("map", {**WINDOW, **PLACE, "keys": "1.0,2.0"}, 422, "keys"),
     ("map", {**WINDOW, **PLACE, "block": 0}, 422, "block"),
-    ("map", {**WINDOW, **PLACE, "block": 3}, 422, "block=3 is no power of two"),
+    ("map", {**WINDOW, **PLACE, "block": 3}, 422, "block=3 is not a power of two"),
     ("map", {**WINDOW, **PLACE, "block": 2**21}, 422, "block"),
     ("map", {**WINDOW, "layer": "mean", "head": 1}, 422, "ask for head=mean"),
     ("map", PLACE, 422, "queries"),

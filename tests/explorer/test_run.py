@@ -119,7 +119,7 @@ def test_a_mean_can_be_called_off_between_heads(recorded, looks):
 def test_the_readouts_of_a_long_mean_come_in_bands(make_recording, dense, monkeypatch):
     monkeypatch.setattr(
         "regard.explorer._means.MEAN_BAND", 61 * 7
-    )  # rows that 61 is no multiple of
+    )  # rows that 61 is not a multiple of
     query, key = torch.randn(2, 1, 3, 61, D, generator=torch.Generator().manual_seed(8))
     run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
     mean = dense(query, key, torch.ones(61, 61, dtype=torch.bool).tril())[1][0].mean(0)

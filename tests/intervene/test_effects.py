@@ -314,7 +314,7 @@ def test_it_measures_the_model_as_interventions_around_it_made_it(gpt, ids):
         ({"spans": [(0, 1)]}, ValueError, "give over='keys' with them"),
         ({"spans": [], "over": "keys"}, ValueError, "spans is empty"),
         ({"spans": [(0, 14)], "over": "keys"}, ValueError, "0 ≤ first < stop ≤ 13"),
-        ({"spans": [(3, 3)], "over": "keys"}, ValueError, "is no span of keys"),
+        ({"spans": [(3, 3)], "over": "keys"}, ValueError, "is not a span of keys"),
         ({"spans": [3], "over": "keys"}, TypeError, "pairs of whole numbers"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
         ({"batch_size": 2.0}, TypeError, "batch_size must be a whole number"),

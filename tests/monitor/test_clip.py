@@ -63,7 +63,7 @@ def test_scores_that_are_negative_or_no_numbers_are_left_alone():
     with torch.no_grad():
         layer.query.weight.fill_(1.0)
         layer.key.weight.fill_(-1.0)
-        layer.query.weight[2:] = 1e30  # whose product is no number in float32
+        layer.query.weight[2:] = 1e30  # whose product is not a number in float32
         layer.key.weight[2:] = 1e30
     monitor = read(layer, x)
     assert monitor.values("max_logit")[0, 0] < 0

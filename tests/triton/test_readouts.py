@@ -211,7 +211,7 @@ def test_keys_of_weight_zero_are_named_as_long_as_they_are_visible():
     assert top.positions[0].tolist() == [0, -1, -1]
 
 
-# What is no number
+# What is not a number
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@
 
   /**
    * @param {string} text
-   * @returns {number[] | null} null where there is a word that is no number
+   * @returns {number[] | null} null where there is a word that is not a number
    */
   function numbersIn(text) {
     const numbers = (text.replaceAll(",", " ").match(/\S+/g) ?? []).map(toNumber);

@@ -67,7 +67,7 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
         plan = _PLANS[signature]
     except KeyError:
         plan = _remember(signature, query, key, value, mask, scale)
-    except TypeError:  # a scale that is no number: the checks will say so
+    except TypeError:  # a scale that is not a number: the checks will say so
         return None
     if plan is None:
         return None

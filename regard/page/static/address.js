@@ -171,7 +171,7 @@ export function writeAddress() {
   else history.replaceState(state, "", address);
 }
 
-/** Keeps the address as the page is. Nothing else takes part in the history: hovering is no journey. */
+/** Keeps the address as the page is. Nothing else takes part in the history: moving the pointer is not a step back. */
 export function startAddress() {
   const write = settled(250, writeAddress);
   subscribe("changes", writeAddress);

@@ -155,7 +155,7 @@ export function picture({ values, rows, columns, offset = 0 }, scale, theme, hid
       pixels[4 * at + 1] = colours[level + 1];
       pixels[4 * at + 2] = colours[level + 2];
       pixels[4 * at + 3] = 255;
-      if (Number.isNaN(value)) pixels[4 * at + 3] = 90; // a NaN is no weight: it shows as a stain
+      if (Number.isNaN(value)) pixels[4 * at + 3] = 90; // a NaN is not a weight: it has a colour of its own
     }
   }
   context.putImageData(image, 0, 0);

@@ -14,7 +14,7 @@ export function startCompare() {
 }
 
 export function begin(/** @type {State["compare"]} */ compare) {
-  // The changed run that is on the right is no second text.
+  // The changed run that is on the right is not a second text.
   if (get().compare === "change") setSide("second", { run: null, heads: new Map() });
   const { run, layer, head } = sourceOf("first");
   if (!run) return set({ compare: "off" });

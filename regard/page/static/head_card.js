@@ -106,7 +106,7 @@ function showSwitch() {
 function scores(/** @type {Record<string, any>|null} */ figures, /** @type {Average} */ average) {
   const pairs = make("dl", { className: "pairs" });
   for (const name of SCORES) {
-    // A mean's entropy is no mean of entropies; the readouts have it.
+    // A mean's entropy is not the mean of the entropies; the readouts have it.
     const value = average !== "head" && name === "entropy" ? null : figures?.[name];
     pairs.append(
       make("dt", { textContent: [wordsFor(name), unitOf(name)].filter(Boolean).join(", ") }),

@@ -75,7 +75,7 @@ class TextEntry {
       this.typed = true;
     });
     this.field.addEventListener("keydown", (event) => {
-      event.stopPropagation(); // what is typed is no command
+      event.stopPropagation(); // what is typed is not a command
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.#submit();
       else if (event.key === "Escape" && runOf(this.side)) this.cancel.click();
     });
@@ -123,7 +123,7 @@ class TextEntry {
       return refuse(`has ${count(file.size)} bytes; at most ${count(most())} characters are taken`);
     const text = decoded(await during(file.arrayBuffer()));
     if (text === null) return refuse("is not UTF-8 text; convert it first, for example with iconv -f latin1 -t utf-8");
-    if (text.includes("\u0000")) return refuse("is no text file");
+    if (text.includes("\u0000")) return refuse("is not a text file");
     this.field.value = text;
     this.typed = false;
     this.open(true);

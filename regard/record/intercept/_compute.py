@@ -24,6 +24,8 @@ class Monitor(Protocol):
     """Where the calls that are seen are brought."""
 
     reducer: MaskReducer
+    modules_seen: int
+    """How many modules were loaded when `see_imports` last saw all of them; −1: not all yet."""
 
     @property
     def module(self) -> nn.Module | None:
@@ -43,13 +45,8 @@ class Monitor(Protocol):
     def changed(self, call: Call) -> tuple[Call, list[Callable[[Tensor], Tensor]]]:
         """Let interventions change a call: what it became, and what becomes of its context."""
 
-    def notice_imports(self) -> int:
-        """See functions of libraries and the compiler, where they were imported since.
-
-        Returns:
-            How many modules are loaded, if nothing more is to be seen until further ones are; −1 if
-            one of those looked for is about to be loaded.
-        """
+    def see_imports(self) -> None:
+        """See functions of libraries and the compiler, where they were imported since."""
 
     def notify(self, call: Call) -> None:
         """Hand a call to all observers."""

@@ -42,8 +42,6 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, monitor: Monitor) -> None:
         super().__init__()
         self._monitor = monitor
-        self._modules = -1
-        """How many modules were loaded when all that concerns this mode was noticed; −1: never."""
 
     def __torch_function__(
         self,
@@ -52,8 +50,8 @@ class FunctionMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if len(modules) != self._modules:
-            self._modules = self._monitor.notice_imports()
+        if len(modules) != self._monitor.modules_seen:
+            self._monitor.see_imports()
         if func not in _SEEN:  # as nearly all are: every step here is one for each call of torch
             return func(*args) if kwargs is None else func(*args, **kwargs)
         return self._seen(func, args, kwargs or {})

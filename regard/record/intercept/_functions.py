@@ -85,7 +85,7 @@ class FunctionCalls:
                 while _active:
                     _active.pop().restore()
 
-    def notice_imports(self) -> bool:
+    def see_imports(self) -> bool:
         """Replace the functions of modules that were loaded since.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Calls of attention that are no torch functions: what reads them, and what becomes of them.
+"""Calls of attention that are not torch functions: what reads them, and what becomes of them.
 
 Axes: B batch, H query heads, L queries, D head dimension of query and key, Dv of value.
 """

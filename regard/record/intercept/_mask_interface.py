@@ -62,7 +62,7 @@ def mask_interface(
     from transformers import masking_utils
 
     compiling = torch.compiler.is_compiling()
-    if not compiling:  # then the mask is no tensor, and adding it raises
+    if not compiling:  # then the mask is not a tensor, and adding it raises
         require_mask_interface(config)
     everything: Any = masking_utils.bidirectional_mask_function
     only_earlier: Any = masking_utils.causal_mask_function

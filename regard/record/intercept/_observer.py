@@ -120,8 +120,7 @@ class _CallMonitor:
         self.reducer = MaskReducer()
         self._thread = threading.get_ident()
         self._modules: list[_ActiveModule] = []
-        self._loaded = -1
-        """How many modules were loaded when all was noticed; see `notice_imports`."""
+        self.modules_seen = -1
         self._runs = -1
         self._seen = 0
         self._before: Call | None = None
@@ -190,15 +189,10 @@ class _CallMonitor:
         edits += [partial(_observed, observer, call) for observer in self.context_observers]
         return call, edits
 
-    def notice_imports(self) -> int:
-        """See functions of libraries and the compiler, where they were imported since.
-
-        Returns:
-            How many modules are loaded, if nothing more is to be seen until further ones are; −1 if
-            one of those looked for is about to be loaded.
-        """
-        replaced, forced = self._functions.notice_imports(), self._eager.force()
-        return len(sys.modules) if replaced and forced else -1
+    def see_imports(self) -> None:
+        """See functions of libraries and the compiler, where they were imported since."""
+        replaced, forced = self._functions.see_imports(), self._eager.force()
+        self.modules_seen = len(sys.modules) if replaced and forced else -1
 
     def notify(self, call: Call) -> None:
         """Hand a call to all observers."""
@@ -229,8 +223,8 @@ class _CallMonitor:
     def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - torch's signature
         if threading.get_ident() != self._thread:
             return
-        if not self._modules or len(sys.modules) != self._loaded:
-            self._loaded = self.notice_imports()
+        if not self._modules or len(sys.modules) != self.modules_seen:
+            self.see_imports()
         self._eager.announce(module)
         frame = _calling_frame()
         while self._modules and not _is_called_from(frame, self._modules[-1].frame):

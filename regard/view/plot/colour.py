@@ -36,7 +36,7 @@ _HUE, _OTHER_HUE = math.radians(42), math.radians(250)
 _LEVELS = 256
 _PLENTY = 0.1  # a weight from which on the scale of single weights goes up to 1
 _FAINTEST = 1e-6  # least upper end of a scale
-_STAIN = "#4f8fc0"  # a NaN is no weight: it has a hue of its own
+_STAIN = "#4f8fc0"  # a NaN is not a weight: it has a hue of its own
 
 
 @cache

@@ -120,7 +120,7 @@ def test_a_file_is_dropped_anywhere_on_the_page(show, settled, model):
     assert page.locator("#tokens .token").first.text_content() == "The"
     # What is no text, or too long, is refused in a sentence.
     for name, content, message in [
-        ("x.png", "a\0b", "“x.png” is no text file."),
+        ("x.png", "a\0b", "“x.png” is not a text file."),
         ("x.txt", "x" * (4 * CHARACTERS + 1), f"“x.txt” has {4 * CHARACTERS + 1:,} bytes; at most"),
         ("x.txt", [*"été".encode("latin-1")], "“x.txt” is not UTF-8 text; convert it first"),
         ("x.txt", "", "“x.txt” is empty."),

@@ -60,7 +60,7 @@ def read_diagonals(
             logs = log_weights(
                 inputs, place, vectors, others, shift, row, column, interval, EDGE=True
             )
-            # A hidden key is no key of weight 0: it is not counted.
+            # A hidden key is not a key of weight 0: it is not counted.
             weights = tl.where(logs == -float("inf"), -1.0, tl.exp2(logs))
             since = tl.maximum(nearest - (tile + KEYS - 1), 0)
             until = tl.minimum(farthest - tile, offset_number - 1)
