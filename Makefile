@@ -19,7 +19,7 @@ TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family 
 the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress bench pictures notebooks site slides gallery wheels model card clean
+.PHONY: help demo test thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress bench pictures notebooks site slides gallery wheels release-check model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -95,8 +95,18 @@ slides: $(TESTS) ## write the course's slides into build/slides.html, one file t
 gallery: $(TESTS) ## make the site's gallery, some minutes of computing, kept in build/gallery
 	$(BIN)/python -m website.gallery build/gallery
 
-wheels: $(WHEELS) ## build a wheel for each platform into build/dist, and run the kernels of those that run here
+wheels: $(WHEELS) ## build the sdist and a wheel for each platform into build/dist, and run the kernels of those that run here
 	$(BIN)/python tools/wheels.py build/dist
+
+# The citation and the workflows are checked offline; the packages of the fresh environment come
+# from where pip takes them.
+release-check: wheels ## build it all twice, compare, install the wheel of this platform elsewhere, check what is published
+	$(BIN)/python tools/rebuild.py build/dist
+	$(BIN)/twine check --strict build/dist/*.tar.gz
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/zizmor --offline --quiet .github/workflows
+	$(BIN)/python tools/fresh_install.py --inventory build/dist/regard.cdx.json build/dist/*-manylinux_2_28_$$(uname -m).whl
 
 model: $(COMMAND) ## train the shipped model again, into runs/shipped; an hour and a half
 	$(BIN)/python tools/model.py runs/shipped

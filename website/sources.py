@@ -19,7 +19,13 @@ _LADDER = re.compile(r"\d\d[a-z]?-")
 _CARD = "regard/gpt/shipped/README.md"
 _INDEX = "docs/README.md"
 _COURSE = ("docs/questions.md", "docs/teaching.md")
-_LOOK_UP = ("docs/definitions.md", _CARD, "docs/contributing.md", "docs/site.md")
+_LOOK_UP = (
+    "docs/definitions.md",
+    _CARD,
+    "docs/contributing.md",
+    "docs/site.md",
+    "docs/releasing.md",
+)
 
 
 @dataclass(frozen=True)
