@@ -19,8 +19,10 @@ with quiet_interrupts() if is_command() else nullcontext():  # torch takes secon
         InterventionError,
         Logit,
         LogProbability,
+        PassageEffects,
         effects,
         intervene,
+        passage_effects,
     )
     from regard.mask import Mask, causal, dense, documents, hide, intervals, padding, prefix, window
     from regard.monitor import Alarm, Monitor
@@ -43,11 +45,14 @@ with quiet_interrupts() if is_command() else nullcontext():  # torch takes secon
         Fidelity,
         Layer,
         LinkWeights,
+        Passage,
+        PassageWeights,
         Recording,
         Run,
         fidelity,
         load,
         record,
+        split_passages,
         use_in_transformers,
     )
     from regard.sdpa import scaled_dot_product_attention
@@ -75,6 +80,9 @@ __all__ = [
     "MaxScore",
     "Monitor",
     "Offsets",
+    "Passage",
+    "PassageEffects",
+    "PassageWeights",
     "Pattern",
     "Received",
     "Recording",
@@ -96,9 +104,11 @@ __all__ = [
     "intervene",
     "load",
     "padding",
+    "passage_effects",
     "prefix",
     "record",
     "scaled_dot_product_attention",
+    "split_passages",
     "use_in_transformers",
     "window",
 ]

@@ -15,6 +15,7 @@ from regard.cli.errors import MisuseError
 from regard.cli.explain import explain
 from regard.cli.explore import explore
 from regard.cli.generate import generate
+from regard.cli.passages import passages
 from regard.cli.prepare import prepare
 from regard.cli.report import report
 from regard.cli.train import train
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 app.command()(explain)
 app.command()(effects)
+app.command()(passages)
 app.command()(explore)
 app.command()(report)
 app.command()(prepare)

@@ -6,6 +6,7 @@ from regard.intervene._effects import effects
 from regard.intervene._errors import InterventionError
 from regard.intervene._intervene import intervene
 from regard.intervene._intervention import Intervention
+from regard.intervene._passage_effects import PassageEffects, passage_effects
 
 __all__ = [
     "Check",
@@ -15,6 +16,8 @@ __all__ = [
     "InterventionError",
     "LogProbability",
     "Logit",
+    "PassageEffects",
     "effects",
     "intervene",
+    "passage_effects",
 ]

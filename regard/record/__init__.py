@@ -11,6 +11,8 @@ from regard.record.layer import Layer
 from regard.record.link_values import LinkValues
 from regard.record.link_weights import LinkWeights
 from regard.record.links import Link
+from regard.record.passage_weights import PassageWeights
+from regard.record.passages import Passage, split_passages, token_offsets
 from regard.record.readings import LayerReadings, Reading, Readings
 from regard.record.run import Run
 
@@ -24,6 +26,8 @@ __all__ = [
     "Link",
     "LinkValues",
     "LinkWeights",
+    "Passage",
+    "PassageWeights",
     "Reading",
     "Readings",
     "RecordError",
@@ -32,5 +36,7 @@ __all__ = [
     "fidelity",
     "load",
     "record",
+    "split_passages",
+    "token_offsets",
     "use_in_transformers",
 ]

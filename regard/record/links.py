@@ -10,8 +10,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Protocol, runtime_checkable
+
+from regard.record.spelling import spell
 
 __all__ = ["Link", "Span", "TokenLink", "place_links"]
 
@@ -19,7 +21,6 @@ Span = tuple[int, int]
 """The first of some characters, or tokens, and one past the last."""
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")  # or a mark
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of a character, as tokenizers show it
 _FACTOR = 2  # control words are at most so many times nearer or farther than a deciding word
 
 
@@ -94,7 +95,7 @@ class _Words:
     """The words of a text, on its tokens."""
 
     def __init__(self, tokens: Sequence[str], text: str | None) -> None:
-        self._starts, self._ends, spelling = _spell(tokens)
+        self._starts, self._ends, spelling = spell(tokens)
         self._first = 0 if text is None else _only_place(text, spelling)
         self.text = spelling if text is None else text
         words = {self.tokens(*match.span()): match[0] for match in _WORD.finditer(self.text)}
@@ -168,29 +169,6 @@ class _Words:
         """Whether tokens hold a letter or digit, and so no mark alone."""
         start, stop = self._starts[span[0]] - self._first, self._ends[span[1] - 1] - self._first
         return any(map(str.isalnum, self.text[max(start, 0) : stop]))
-
-
-def _spell(tokens: Sequence[str]) -> tuple[list[int], list[int], str]:
-    """Where each token starts and stops in the text that they spell, in characters; and the text.
-
-    A token that holds part of a character counts as holding it whole.
-    """
-    pieces = [_bytes(token) for token in tokens]
-    text = b"".join(pieces).decode(errors="surrogateescape")
-    # Where each character, and each token, stops in bytes.
-    signs = list(accumulate(len(sign.encode(errors="surrogateescape")) for sign in text))
-    stops = list(accumulate(map(len, pieces)))
-    starts = [bisect_right(signs, start) for start in (0, *stops[:-1])]
-    ends = [bisect_left(signs, stop) + 1 if stop else 0 for stop in stops]
-    return starts, ends, text
-
-
-def _bytes(token: str) -> bytes:
-    parts = _BYTE.split(token)  # text and hexadecimal digits in turn
-    return b"".join(
-        bytes.fromhex(part) if place % 2 else part.encode(errors="replace")
-        for place, part in enumerate(parts)
-    )
 
 
 def _only_place(text: str, spelling: str) -> int:

@@ -144,12 +144,12 @@ def read_all(
     found = []
     with bar(len(layers), progress=progress) as advance:
         for layer in layers:
-            found.append(_read(layer, readouts))
+            found.append(read_layer(layer, readouts))
             advance(1)
     return labelled(readouts, found)
 
 
-def _read(layer: Layer, readouts: Sequence[Readout[Any, Any]]) -> LayerReadings:
+def read_layer(layer: Layer, readouts: Sequence[Readout[Any, Any]]) -> LayerReadings:
     """Read a layer call by call, as it is while a model runs, or where that can't be, at once."""
     *leading, _, keys = layer.pattern.shape
     apart = [missing_for_calls(readout) is None for readout in readouts]

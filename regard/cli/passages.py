@@ -1,0 +1,127 @@
+"""`regard passages`."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import torch
+import typer
+from rich.console import Console
+from rich.text import Text
+
+import regard
+from regard.cli.device import Device, device_of
+from regard.cli.errors import MisuseError, memory_errors, user_errors
+from regard.cli.model import SHIPPED, Fetch, Model
+from regard.cli.reader import Encoded, Reader, open_reader
+from regard.cli.text import read_text
+from regard.record.links import Span
+from regard.view.passages_report import passages_report
+
+__all__ = ["passages"]
+
+
+def passages(
+    context: Annotated[
+        Path, typer.Option(help="Document, Markdown or plain text.", metavar="FILE")
+    ],
+    question: Annotated[str, typer.Option(help="What follows the document.")],
+    model: Model = None,
+    answer: Annotated[
+        str | None,
+        typer.Option(help="Answer to explain; by default the model's own, token by token."),
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens of the model's own answer at most.")] = 16,
+    hidden_from: Annotated[
+        str,
+        typer.Option(
+            help="Hide passages from question and answer, or from the answer alone.",
+            metavar="question|answer",
+        ),
+    ] = "question",
+    device: Device = "cpu",
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
+    fetch: Fetch = False,
+) -> None:
+    """Show which parts of a document an answer looked at, and which it needed.
+
+    The document is split into paragraphs and headings. The weight of each stands beside what the
+    answer's log-probability loses without it.
+
+    The model is one of regard, or any causal language model of transformers in a folder.
+
+    Example: regard passages --context notes.md --question "When was it built?" --model DIR
+    """
+    if hidden_from not in ("question", "answer"):
+        raise MisuseError(f"--hidden-from must be question or answer, but is {hidden_from}")
+    if tokens < 1:
+        raise MisuseError(f"--tokens must be at least 1, but is {tokens}")
+    if answer is not None and not answer.strip():
+        raise MisuseError("--answer is empty: give a word, or leave it out")
+    place = device_of(device)
+    document = (read_text(None, context) or "").rstrip()
+    if not document:
+        raise MisuseError(f"{context} holds white space alone: give a file with text")
+    reader = open_reader(model, fetch=fetch, device=place)
+    text, start = _prompt(reader, document, question)
+    with memory_errors("give a shorter document, or a smaller model"):
+        encoded, span = _with_answer(reader, text, answer, tokens)
+        parts = regard.split_passages(document, encoded.offsets, start=start)
+        with user_errors(ValueError):  # of a model whose logits are NaN
+            effects = regard.passage_effects(
+                reader.model,
+                torch.tensor(encoded.ids, device=place),
+                parts,
+                slice(*span),
+                hidden_from=cast("Literal['question', 'answer']", hidden_from),
+            )
+    said = reader.decode(encoded.ids[slice(*span)])
+    if as_json:
+        content = {"answer": said, **effects.as_dict()}
+        typer.echo(json.dumps(content, ensure_ascii=False))
+        return
+    console = Console(highlight=False)
+    console.print(Text(f"{model or SHIPPED}: {len(encoded.ids)} tokens", "dim"))
+    for renderable in passages_report(effects, said):
+        console.print(renderable)
+
+
+def _prompt(reader: Reader, document: str, question: str) -> tuple[str, int]:
+    """What the model reads before its answer, and where the document begins in it."""
+    asked = f"{document}\n\n{question}"
+    text = reader.prompt(asked)
+    if text.count(asked) != 1:
+        raise MisuseError(
+            "the model's chat template changes the document, so its passages cannot be placed; "
+            "give a document without white space at its ends"
+        )
+    return text, text.index(asked)
+
+
+def _with_answer(
+    reader: Reader, text: str, answer: str | None, tokens: int
+) -> tuple[Encoded, Span]:
+    """The tokens of a prompt and its answer, and which are the answer's."""
+    if answer is None:
+        prompt = reader.encode(text)
+        _require_room(reader, len(prompt.ids) + tokens)
+        own = reader.answer(prompt.ids, tokens)
+        if not own:
+            raise MisuseError("the model ends the text at once: give --answer TEXT")
+        end = (len(text), len(text))
+        whole = Encoded([*prompt.ids, *own], [*prompt.offsets, *[end] * len(own)])
+        return whole, (len(prompt.ids), len(whole.ids))
+    apart = reader.is_chat or text[-1:].isspace() or answer[:1].isspace()
+    whole = reader.encode(f"{text}{'' if apart else ' '}{answer}")
+    _require_room(reader, len(whole.ids))
+    own = [number for number, (_, stop) in enumerate(whole.offsets) if stop > len(text)]
+    return whole, (own[0], own[-1] + 1)
+
+
+def _require_room(reader: Reader, length: int) -> None:
+    if reader.context is not None and length > reader.context:
+        raise MisuseError(
+            f"document, question and answer have {length} tokens, but the model's context is "
+            f"{reader.context}: give a shorter document"
+        )

@@ -1,0 +1,189 @@
+"""A model that reads a document and answers: one of regard, or any causal one of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regard._extras import needing
+from regard.cli.errors import MisuseError, user_errors
+from regard.cli.model import folder_of, open_model
+from regard.gpt import Sampling, generate
+from regard.gpt.checkpoint import CONFIG, holds_pretrained, load_json
+from regard.gpt.errors import CheckpointError
+from regard.record import token_offsets
+from regard.record.links import Span
+
+if TYPE_CHECKING:
+    from regard.gpt import GPT, Tokenizer
+
+__all__ = ["Encoded", "Reader", "open_reader"]
+
+
+_UNREADABLE = (OSError, ValueError, ImportError, KeyError)
+"""What transformers raises where a folder holds no model, or one that it does not know."""
+
+
+class Encoded(NamedTuple):
+    """A text as tokens."""
+
+    ids: list[int]
+    offsets: list[Span]
+    """For each token its first character in the text, and one past its last."""
+
+
+class Reader(Protocol):
+    """A model and its tokenizer."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, in evaluation mode."""
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens that it takes; None if it does not say."""
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether texts are the turns of a conversation."""
+
+    def prompt(self, text: str) -> str:
+        """What the model reads where a user says something."""
+
+    def encode(self, text: str) -> Encoded:
+        """The tokens of what the model reads."""
+
+    def answer(self, ids: Sequence[int], tokens: int) -> list[int]:
+        """The likeliest token so many times, up to the answer's end."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some tokens."""
+
+
+def open_reader(name: str | None, *, fetch: bool, device: torch.device) -> Reader:
+    """Open the model that ``--model`` names; None is the one that comes with regard.
+
+    Raises:
+        MisuseError: there is none of this name, it is damaged, or it is no causal language model.
+    """
+    folder = Path(name) if name is not None and Path(name).is_dir() else None
+    if folder is None:
+        folder = folder_of(name, fetch=fetch)
+    with user_errors(CheckpointError, OSError):
+        other = folder is not None and holds_pretrained(folder)
+        if folder is not None and other and load_json(folder / CONFIG)["model_type"] != "gpt2":
+            return _TransformersReader(folder, device)
+    return _OwnReader(*open_model(name, fetch=fetch, device=device))
+
+
+class _OwnReader:
+    is_chat = False
+
+    def __init__(self, model: GPT, tokenizer: Tokenizer) -> None:
+        self.model = model
+        self.context = model.config.context
+        self._tokenizer = tokenizer
+
+    def prompt(self, text: str) -> str:
+        return text
+
+    def encode(self, text: str) -> Encoded:
+        with user_errors(ValueError):  # a character that this tokenizer has no token for
+            ids = self._tokenizer.encode(text)
+        return Encoded(ids, token_offsets(self._tokenizer.tokens(ids)))
+
+    def answer(self, ids: Sequence[int], tokens: int) -> list[int]:
+        greedy = Sampling(temperature=0.0)
+        with user_errors(ValueError):  # of a model whose logits are NaN
+            (whole,) = generate(self.model, [ids], tokens=tokens, sampling=greedy, past="refuse")
+        end = self._tokenizer.end
+        return _until(whole[len(ids) :].tolist(), () if end is None else (end,))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids)
+
+
+class _TransformersReader:
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        with needing("transformers"):
+            from transformers import AutoModelForCausalLM, AutoTokenizer
+        with user_errors(*_UNREADABLE, rewrite=_first_line), _without_bars():
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            model, about = AutoModelForCausalLM.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, output_loading_info=True
+            )
+        if about["missing_keys"]:
+            raise MisuseError(
+                f"the model in {folder} lacks {len(about['missing_keys'])} weights, such as "
+                f"{min(about['missing_keys'])}: give the folder of a causal language model"
+            )
+        self.model: Any = model.to(device).eval()
+        if not self._tokenizer.is_fast:
+            raise MisuseError(
+                f"the tokenizer in {folder} does not say which characters a token holds; it needs "
+                "a tokenizer.json"
+            )
+        self.is_chat = self._tokenizer.chat_template is not None
+        text_config = self.model.config.get_text_config()
+        self.context: int | None = getattr(text_config, "max_position_embeddings", None)
+
+    def prompt(self, text: str) -> str:
+        if not self.is_chat:
+            return text
+        turns = [{"role": "user", "content": text}]
+        prompt: str = self._tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True
+        )
+        return prompt
+
+    def encode(self, text: str) -> Encoded:
+        encoded = self._tokenizer(
+            text, return_offsets_mapping=True, add_special_tokens=not self.is_chat
+        )
+        return Encoded(encoded["input_ids"], [tuple(o) for o in encoded["offset_mapping"]])
+
+    def answer(self, ids: Sequence[int], tokens: int) -> list[int]:
+        prompt = torch.tensor([ids], device=self.model.device)
+        whole: Tensor = self.model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=tokens,
+            do_sample=False,
+            pad_token_id=0,  # of one text there is no padding; else it warns
+        )
+        ends = self.model.generation_config.eos_token_id
+        known = [] if ends is None else ends if isinstance(ends, list) else [ends]
+        return _until(whole[0, len(ids) :].tolist(), known)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(ids)
+        return text
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Have transformers show no bar while it loads: a command's errors are one line."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _until(ids: list[int], ends: Sequence[int]) -> list[int]:
+    """The tokens before the first that ends a text."""
+    first = min((ids.index(end) for end in ends if end in ids), default=len(ids))
+    return ids[:first]
+
+
+def _first_line(message: str) -> str:
+    return message.strip().split("\n")[0]

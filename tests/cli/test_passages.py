@@ -1,0 +1,167 @@
+"""`regard passages`: which parts of a document an answer looked at, and which it needed."""
+
+import json
+import re
+from itertools import islice
+
+import pytest
+import torch
+
+import regard as library
+from regard.gpt.stories import stories
+
+hf = pytest.importorskip("transformers")
+
+DOCUMENT = "# Cats\n\nThe cat sat on the mat.\n\nThe dog sat on the cat,\nthe cat on the dog.\n"
+QUESTION = "The dog sat on"
+PARTS = ["# Cats", "The cat sat on the mat.", "The dog sat on the cat,\nthe cat on the dog."]
+CHAT = (
+    "{% for turn in messages %}<{{ turn.role }}>{{ turn.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.fixture
+def document(tmp_path):
+    path = tmp_path / "doc.md"
+    path.write_text(DOCUMENT)
+    return path
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """A small random Llama with a tokenizer, and the same with a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([DOCUMENT], trainer)
+    config = hf.LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=24,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        max_position_embeddings=101,
+        initializer_range=0.5,
+        bos_token_id=0,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    model = hf.LlamaForCausalLM(config)
+    made = {}
+    for name, template in (("plain", None), ("chat", CHAT)):
+        made[name] = tmp_path_factory.mktemp(name)
+        model.save_pretrained(made[name])
+        fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+        fast.chat_template = template
+        fast.save_pretrained(made[name])
+    return made
+
+
+@pytest.fixture
+def measured(regard, document):
+    def call(folder, *options):
+        done = regard(
+            *("passages", "--context", document, "--question", QUESTION, "--model", folder),
+            *("--json", *options),
+        )
+        assert (done.status, done.err) == (0, "")
+        return json.loads(done.out)
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["plain", "chat"])
+def test_numbers_are_those_of_the_library_and_offsets_those_of_the_file(measured, folders, name):
+    found = measured(folders[name], "--tokens", 3)
+    assert [part["text"] for part in found["passages"]] == PARTS
+    for part in found["passages"]:
+        assert DOCUMENT[part["start_character"] : part["stop_character"]] == part["text"]
+    model = hf.AutoModelForCausalLM.from_pretrained(folders[name]).eval()
+    tokenizer = hf.AutoTokenizer.from_pretrained(folders[name])
+    asked = f"{DOCUMENT.rstrip()}\n\n{QUESTION}"
+    text = asked if name == "plain" else f"<user>{asked}<assistant>"
+    ids = tokenizer(text, return_tensors="pt", add_special_tokens=name == "plain").input_ids
+    with torch.no_grad():
+        for _ in range(3):
+            ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=-1)
+    assert found["answer"] == tokenizer.decode(ids[0, -3:])
+    spans = [(part["first"], part["stop"]) for part in found["passages"]]
+    assert [tokenizer.decode(ids[0, slice(*span)]).strip() for span in spans] == PARTS
+    effects = library.passage_effects(model, ids, spans, slice(-3, None))
+    for part, row in zip(found["passages"], effects.rows(), strict=True):
+        assert part["effect"] == pytest.approx(row["effect"], abs=1e-5)
+        assert part["weight"] == pytest.approx(row["weight"], abs=1e-6)
+    assert found["log_probability"] == pytest.approx(effects.unchanged, abs=1e-5)
+
+
+def test_an_answer_may_be_given(measured, folders):
+    found = measured(folders["plain"], "--answer", "the cat", "--hidden-from", "answer")
+    assert found["answer"] == " the cat"  # joined by a space
+    first, stop = found["answer_tokens"]
+    assert found["hidden_from"] == [first - 1, stop - 1]
+    assert measured(folders["chat"], "--answer", "the cat")["answer"] == "the cat"
+
+
+def test_passages_stand_in_the_order_of_need_and_are_quoted(regard, tmp_path, monkeypatch):
+    story = list(islice(stories(0, 4), 4))[2].text
+    context, question = story[: story.rindex(" attic.")].rsplit("\n\n", 1)
+    path = tmp_path / "story.txt"
+    path.write_text(context)
+    command = ("passages", "--context", path, "--question", question, "--tokens", 1)
+    done = regard(*command)
+    assert (done.status, done.err) == (0, "")
+    assert "Answer attic\n" in done.out
+    rows = [line for line in done.out.splitlines() if re.match(r" ?0\.\d{3} ", line)]
+    assert len(rows) == 4 + 3  # passages; the first token, sinks and everything else
+    assert "A barge chugged" in rows[0]
+    figures = re.findall(r" ([+−]\d+\.\d\d) ", done.out)
+    changes = [float(figure.replace("−", "-")) for figure in figures]
+    assert changes[0] < -1
+    assert changes == sorted(changes)
+    assert "Looked at and needed most: characters " in done.out
+    assert "opened the door of the attic" in " ".join(done.out.split())
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = regard(*command).out
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert "█" not in narrow
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--hidden-from", "all"), "--hidden-from must be question or answer, but is all"),
+        (("--tokens", "0"), "--tokens must be at least 1, but is 0"),
+        (("--answer", " "), "--answer is empty"),
+        (("--tokens", "99"), "but the model's context is 101: give a shorter document"),
+        (("--model", "nowhere"), "nowhere"),
+    ],
+)
+def test_misuse_is_refused_in_one_line(misused, document, folders, options, message):
+    command = ("passages", "--context", document, "--question", QUESTION)
+    own = () if "--model" in options else ("--model", folders["plain"])
+    assert message in misused(*command, *own, *options)
+
+
+def test_files_that_cannot_be_read_are_refused(misused, tmp_path, folders):
+    def line(path, folder=folders["plain"]):
+        return misused("passages", "--context", path, "--question", "?", "--model", folder)
+
+    assert "does not exist" in line(tmp_path / "none.md")
+    blank = tmp_path / "blank.md"
+    blank.write_text("\n \n")
+    assert "white space alone" in line(blank)
+    blank.write_text("A cat.")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text('{"model_type": "llama"}')
+    assert "regard: " in line(blank, broken)
