@@ -1,8 +1,9 @@
 """What the page asks for to change a model's attention."""
 
 from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from regard.explorer._answers import Lines, describe, progress_lines
@@ -16,6 +17,7 @@ from regard.explorer._routes import (
     View,
     require_model,
 )
+from regard.explorer._sentences import SPANS
 
 __all__ = ["router"]
 
@@ -44,3 +46,18 @@ async def effects(
     """Measure what the likeliest next token rests on: progress line by line, then the effects."""
     model = require_model(subject, NO_MODEL)
     return Lines(progress_lines(jobs.work, view, partial(model.effects, run, over)))
+
+
+@router.get("/runs/{name}/passages", response_class=Lines)
+async def passages(
+    subject: CurrentSubject,
+    run: CurrentRun,
+    jobs: CurrentJobs,
+    view: View,
+    spans: Annotated[str, Query(pattern=SPANS)],
+) -> Lines:
+    """Measure which passages the likeliest next token needs: progress, then the effects."""
+    model = require_model(subject, NO_MODEL)
+    ends = [[int(end) for end in span.split(",")] for span in spans.split(";") if span]
+    pairs = [(first, stop) for first, stop in ends]
+    return Lines(progress_lines(jobs.work, view, partial(model.passages, run, pairs)))

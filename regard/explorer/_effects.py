@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 import regard
@@ -13,7 +14,7 @@ from regard.explorer._errors import ExplorerError
 if TYPE_CHECKING:
     from regard.explorer._run import Run
 
-__all__ = ["Over", "measure_effects"]
+__all__ = ["Over", "measure_effects", "measure_passages"]
 
 Over = Literal["heads", "keys"]
 
@@ -35,10 +36,9 @@ def measure_effects(
     Raises:
         ExplorerError: the run is changed.
     """
-    if run.before is not None or run.following is None:
-        raise ExplorerError("this run is changed; effects are those of the text as it is")
+    token = _next_token(run)
     if over not in run.effects:
-        target = regard.LogProbability(run.following[0][0])
+        target = regard.LogProbability(token)
         measured = regard.effects(model, ids, target, over=over, progress=progress)
         run.effects[over] = {
             "over": over,
@@ -48,3 +48,49 @@ def measure_effects(
             "spans": [list(place) for place in measured.places] if over == "keys" else None,
         }
     return run.effects[over]
+
+
+def measure_passages(
+    model: nn.Module,
+    ids: Tensor,
+    run: Run,
+    spans: Sequence[tuple[int, int]],
+    progress: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Measure the log-probability of the next token with each passage hidden from what follows.
+
+    Args:
+        model: whose run it is.
+        ids: the run's tokens, ``(T,)``.
+        run: a run that is not changed.
+        spans: the passages; what comes after the last one is the question.
+        progress: as for `measure_effects`.
+
+    Raises:
+        ExplorerError: the run is changed, or the spans are no passages of it.
+    """
+    token = _next_token(run)
+    key = f"passages {list(spans)}"
+    if key not in run.effects:
+        text, answer = torch.cat([ids, ids.new_tensor([token])]), slice(len(ids), len(ids) + 1)
+        try:
+            measured = regard.passage_effects(
+                model, text, spans, answer, sinks=(), progress=progress
+            )
+        except ValueError as error:
+            raise ExplorerError(str(error)) from error
+        run.effects[key] = {
+            "token": token,
+            "unchanged": measured.unchanged,
+            "effects": measured.values.tolist(),
+            "without": measured.without_any,
+            "weights": measured.weights.mean.tolist(),
+            "spans": [list(span) for span in spans],
+        }
+    return run.effects[key]
+
+
+def _next_token(run: Run) -> int:
+    if run.before is not None or run.following is None:
+        raise ExplorerError("this run is changed; effects are those of the text as it is")
+    return int(run.following[0][0])

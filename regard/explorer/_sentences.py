@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["NAME", "PLACE", "RANGE", "describe_errors"]
+__all__ = ["NAME", "PLACE", "RANGE", "SPANS", "describe_errors"]
 
 NAME = "^[A-Za-z0-9_-]+$"
 PLACE = "^([0-9]{1,9}|mean)$"
 RANGE = "^[0-9]{1,10},[0-9]{1,10}$"
+SPANS = "^([0-9]{1,10},[0-9]{1,10}(;|$)){1,200}$"
 
 _FORMS = {
     NAME: "must be made of letters, digits, - and _",
     PLACE: "must be a number, counted from 0, or mean",
+    SPANS: "must be pairs of whole numbers, first and stop, such as 0,12;14,20, at most 200",
     RANGE: "must be two whole numbers, first and stop, such as 0,128",
 }
 _WORDS = {

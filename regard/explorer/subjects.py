@@ -17,7 +17,7 @@ from torch import Tensor
 
 import regard
 from regard.explorer._changes import Change, changed, check_changes
-from regard.explorer._effects import Over, measure_effects
+from regard.explorer._effects import Over, measure_effects, measure_passages
 from regard.explorer._errors import ExplorerError
 from regard.explorer._run import Run
 from regard.explorer.example import readable_example, readable_examples
@@ -207,6 +207,13 @@ class ModelSubject:
         """Measure what the likeliest next token rests on; see `measure_effects`."""
         ids = torch.tensor(self._ids(run), device=self._device)
         return measure_effects(self._model, ids, run, over, progress)
+
+    def passages(
+        self, run: Run, spans: Sequence[tuple[int, int]], progress: Callable[[int, int], None]
+    ) -> dict[str, Any]:
+        """Measure which passages the next token needs; see `measure_passages`."""
+        ids = torch.tensor(self._ids(run), device=self._device)
+        return measure_passages(self._model, ids, run, spans, progress)
 
     def generate(
         self, run: Run, *, tokens: int, temperature: float, seed: int | None

@@ -113,7 +113,7 @@ def effects(
         if over == "keys":
             return _over_keys(runs, unchanged, table, selected[1], spans, size, progress)
         places = [(layer.index, head) for layer, numbers in table for head in numbers]
-        with _reports(len(places), progress) as report:
+        with reports(len(places), progress) as report:
             values = _ablated(runs, unchanged, places, by, size, report)
         return _over_heads(runs, unchanged, table, values, "ablation")
 
@@ -162,7 +162,7 @@ def _over_keys(
     values = torch.zeros(len(blocks), dtype=torch.float64)
     hidden = [number for number, (_, stop) in enumerate(blocks) if stop < length]
     indices = [layer.index for layer, _ in table]
-    with _reports(len(blocks), progress) as report:
+    with reports(len(blocks), progress) as report:
         report(len(blocks) - len(hidden))  # no later query is there to hide them from
         for chunk in chunks(len(hidden), size if runs.batches else 1):
             entries = [hidden[number] for number in chunk]
@@ -209,7 +209,7 @@ def _by_gradient(
     values = torch.cat([by_layer[layer.index][list(numbers)] for layer, numbers in table])
 
     def ablate(places: Sequence[Place]) -> Float[Tensor, " K"]:
-        with torch.no_grad(), runs.open(), _reports(len(places), progress) as report:
+        with torch.no_grad(), runs.open(), reports(len(places), progress) as report:
             start = runs.unchanged()
             return _ablated(runs, start, places, by, batch_size or start.batch_size, report)
 
@@ -264,7 +264,9 @@ def _selected(
 
 
 @contextmanager
-def _reports(total: int, progress: Progress) -> Iterator[Callable[[int], None]]:
+def reports(
+    total: int, progress: Progress, title: str = "measuring effects"
+) -> Iterator[Callable[[int], None]]:
     """What is called with how many changes were made since it was called last."""
     if callable(progress):
         done = 0
@@ -276,5 +278,5 @@ def _reports(total: int, progress: Progress) -> Iterator[Callable[[int], None]]:
 
         yield report
         return
-    with bar(total, progress=progress, title="measuring effects") as advance:
+    with bar(total, progress=progress, title=title) as advance:
         yield advance

@@ -18,13 +18,13 @@ from regard._display import show
 from regard._extras import needing
 from regard._indices import Indices
 from regard._shapes import Float, Int
+from regard.intervene._effects import Progress, reports
 from regard.intervene._intervene import intervene
 from regard.intervene._tail_runs import TailRuns
 from regard.record import Passage, PassageWeights, record
 from regard.record.links import Span
 from regard.record.passage_weights import answer_span, readouts_of, select, weights_of
 from regard.record.passages import check_passages
-from regard.record.readings import bar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +111,7 @@ def passage_effects(
     layers: Indices | None = None,
     heads: Indices | None = None,
     sinks: Sequence[int] | None = None,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> PassageEffects:
     """Measure which passages of a context an answer looked at, and which it needed.
 
@@ -138,7 +138,9 @@ def passage_effects(
         layers: the layers whose weights are read; all by default. Passages are hidden in all.
         heads: likewise, of each layer.
         sinks: keys that are shown apart; see `Recording.passages`.
-        progress: show a bar on the terminal (needs rich); None shows it where there is one.
+        progress: show a bar on the terminal (needs rich); None shows it where there is one. Or a
+            function, which is called with how many runs are done and how many there are; what it
+            raises ends the work.
 
     Raises:
         RecordError: for a model that can't be recorded.
@@ -168,7 +170,8 @@ def passage_effects(
     last = max(passage.tokens[1] for passage in passages)
     start = span[0] - 1 if hidden_from == "answer" else min(last, span[0] - 1)
     hidden = [[passage] for passage in passages]
-    with torch.inference_mode(), bar(len(hidden) + 2, progress=progress, title="passages") as step:
+    runs_to_do = len(hidden) + 2
+    with torch.inference_mode(), reports(runs_to_do, progress, "measuring passages") as step:
         readouts = readouts_of(span, range(span[1] - 1), sinks)
         with record(model, read=readouts) as run:
             runs = TailRuns(model, text[:, : span[1] - 1], start)

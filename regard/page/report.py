@@ -31,7 +31,7 @@ _WEIGHT = 5e-4
 
 _STAND_INS = {
     "api.js": "offline/api.js",
-    **dict.fromkeys(("changes.js", "cut.js", "matters.js"), "offline/unchanged.js"),
+    **dict.fromkeys(("changes.js", "cut.js", "matters.js", "passages.js"), "offline/unchanged.js"),
 }
 """Modules in place of those that need the server."""
 

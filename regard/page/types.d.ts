@@ -18,6 +18,8 @@ interface Measured<Values = number[]> {
 }
 /** What the next token of a run rests on, as far as that was measured. */
 type Effects = { run: string; heads: Measured<number[][]> | null; keys: Measured | null };
+/** What the next token looks at and needs of each passage, as far as that was measured. */
+type Passages = { run: string; spans: Span[]; measured: (Measured & { weights: number[]; without: number }) | null };
 /** A rectangle of the map: queries and keys. */
 type Zone = { queries: Span; keys: Span };
 type TabName = "steps" | "readouts" | "training";
@@ -137,6 +139,7 @@ interface Api {
   ): Promise<Steps>;
   training(): Promise<TrainingHistory>;
   effects(run: string, over: "heads" | "keys", each: (line: StreamLine) => void, signal: AbortSignal): Promise<void>;
+  passages(run: string, spans: Span[], each: (line: StreamLine) => void, signal: AbortSignal): Promise<void>;
   trained(step: number): Promise<Floats>;
 }
 
@@ -196,6 +199,7 @@ interface StreamLine {
   done?: number;
   total?: number;
   effects?: number[] | number[][];
+  weights?: number[];
 }
 
 /** A side as it is seen, whichever side's text and head it shares. */
@@ -238,6 +242,7 @@ interface State {
   /** Whether clicks in the grid switch heads off. */
   switching: boolean;
   effects: Effects | null;
+  passages: Passages | null;
   /** How far measuring them is, in words. */
   measuring: string;
   /** Whether the right map is the difference. */

@@ -35,6 +35,28 @@ def test_effects_are_those_of_the_library_and_say_how_far_they_are(measure, firs
     assert measure(over) == [last]  # it was measured once
 
 
+def test_passages_are_those_of_the_library(client, first, network, lines, refused):
+    model, tokenizer = network
+    spans = [(0, 2), (2, 5)]
+
+    def measured(query):
+        return lines(client.get(f"/api/runs/{first['id']}/passages?spans={query}"))
+
+    *progress, last = measured("0,2;2,5")
+    target = first["next"][0]["token"]
+    ids = torch.tensor([*tokenizer.encode(first["text"]), target])
+    expected = regard.passage_effects(model, ids, spans, slice(len(ids) - 1, len(ids)), sinks=())
+    assert last["effects"] == pytest.approx(expected.values.tolist(), abs=1e-5)
+    assert last["without"] == pytest.approx(expected.without_any, abs=1e-5)
+    assert last["weights"] == pytest.approx(expected.weights.mean.tolist(), abs=1e-6)
+    assert (last["token"], last["spans"]) == (target, [[0, 2], [2, 5]])
+    assert progress[-1] == {"done": 4, "total": 4}
+    assert measured("0,2;2,5") == [last]  # it was measured once
+    assert "overlaps" in measured("0,3;2,5")[0]["error"]
+    answer = client.get(f"/api/runs/{first['id']}/passages?spans=0,2;3")
+    assert "spans is '0,2;3', but must be pairs" in refused(answer, 422)
+
+
 def test_effects_that_are_refused(measure, client, first, reader, refused):
     off = {"changes": [{"kind": "off", "layer": 0, "head": 1}]}
     changed = client.post(f"/api/runs/{first['id']}/changed", json=off).json()["id"]

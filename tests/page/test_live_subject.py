@@ -133,6 +133,19 @@ def test_what_the_next_token_rests_on(ask, subject, over):
     assert max(map(abs, torch.tensor(measured["effects"]).flatten().tolist())) > 0.01
 
 
+@pytest.mark.parametrize("spans", [[(0, 3), (3, 9), (11, 14)], [(2, 20)]])
+def test_what_the_next_token_looks_at_and_needs_of_passages(ask, subject, spans):
+    server, _, _ = subject
+    reports = []
+    run = server.read(TEXT)
+    expected = server.passages(run, spans, lambda *done: reports.append(done))
+    code = "return finished(subject.passages(plain, given.spans));"
+    *progress, measured = ask(code, spans=spans)
+    assert [(one["done"], one["total"]) for one in progress] == reports
+    assert_equal(measured, expected)
+    assert max(map(abs, measured["effects"])) > 0.01
+
+
 def test_appending_and_generating_past_the_context(ask, subject):
     server, _, _ = subject
     run = server.read(TEXT)

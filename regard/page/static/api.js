@@ -148,6 +148,9 @@ export const generate = (run, options, each, signal) =>
 export const heads = (run, each, view) => lines(of(run, "heads"), each, { view });
 /** @type {Api["effects"]} */
 export const effects = (run, over, each, signal) => lines(of(run, "effects", { over }), each, { signal });
+/** @type {Api["passages"]} */
+export const passages = (run, spans, each, signal) =>
+  lines(of(run, "passages", { spans: spans.map((span) => span.join()).join(";") }), each, { signal });
 /** @type {Api["thumbnails"]} */
 export const thumbnails = (run, layer, size, view) => floats(of(run, "thumbnails", { layer, size }), { view });
 /** @type {Api["map"]} */

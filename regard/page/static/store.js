@@ -31,6 +31,7 @@ const state = {
   switching: false,
   difference: false,
   effects: null,
+  passages: null,
   measuring: "",
   active: "first",
   tab: "steps",

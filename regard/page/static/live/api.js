@@ -86,6 +86,8 @@ export const generate = (run, options, each, signal) => ask("generate", [run, op
 export const heads = (run, each, view) => ask("heads", [run], { each, view });
 /** @type {Api["effects"]} */
 export const effects = (run, over, each, signal) => ask("effects", [run, over], { each, signal });
+/** @type {Api["passages"]} */
+export const passages = (run, spans, each, signal) => ask("passages", [run, spans], { each, signal });
 /** @type {Api["thumbnails"]} */
 export const thumbnails = (run, layer, size, view) => ask("thumbnails", [run, layer, size], { view });
 /** @type {Api["map"]} */

@@ -62,6 +62,35 @@ export function* overKeys(model, plain, token) {
   return { unchanged, effects, spans };
 }
 
+/**
+ * What the next token looks at and needs of each passage, hidden from what comes after the last one; mirrors
+ * `measure_passages`.
+ * @param {GPT} model @param {LiveRun} plain @param {number} token @param {Span[]} spans
+ * @param {Float64Array} row the mean weights of the last query
+ */
+export function* overPassages(model, plain, token, spans, row) {
+  const { ids, cache } = plain;
+  const { config } = model;
+  const total = spans.length + 2;
+  const start = Math.min(Math.max(...spans.map(([, stop]) => stop)), ids.length - 1);
+  const keysOf = (/** @type {Span} */ [first, stop]) => Array.from({ length: stop - first }, (_, k) => first + k);
+  const numbers = [];
+  for (const hidden of [[], ...spans.map((span) => [span]), spans]) {
+    const changes = hidden.map(
+      (keys) => /** @type {const} */ ({ kind: "knock_out", layer: null, head: null, queries: null, keys }),
+    );
+    const stream = yield* run(model, ids.slice(start), cache.branch(config, start, ids.length), changes);
+    numbers.push(logOf(logitsOf(model, stream.subarray(-config.dim), 1), token));
+    yield { done: numbers.length, total };
+  }
+  const [unchanged, ...changed] = numbers;
+  const effects = changed.map((number) => number - unchanged);
+  const without = effects.pop();
+  // The first token is shown apart.
+  const weights = spans.map((span) => keysOf(span).reduce((sum, key) => sum + (key > 0 ? row[key] : 0), 0));
+  return { unchanged, effects, without, weights, spans };
+}
+
 /** Mirrors `blocks_of`. @returns {Span[]} */
 function blocksOf(/** @type {number} */ length) {
   const size = Math.ceil(length / BLOCKS);

@@ -1,9 +1,10 @@
 /** A model and the texts that are open under it; mirrors `regard.explorer.subjects.ModelSubject`. */
 import { ServerError } from "../errors.js";
+import { row } from "../offline/attention.js";
 import { Cache } from "./cache.js";
 import { interventionsOf } from "./changes.js";
 import { startOf } from "./config.js";
-import { overHeads, overKeys } from "./effects.js";
+import { overHeads, overKeys, overPassages } from "./effects.js";
 import { headOf } from "./heads.js";
 import { readable, visible } from "./labels.js";
 import { logitsOf, run, softmax } from "./model.js";
@@ -237,6 +238,28 @@ export class Subject {
     const measure = over === "heads" ? overHeads : overKeys;
     const result = { over, token, ...(yield* measure(this.model, one, token)) };
     one.effects.set(over, result);
+    yield result;
+  }
+
+  /**
+   * Which passages the likeliest next token needs: how far that is, a line each, then the effects.
+   * @param {LiveRun} one @param {Span[]} spans
+   * @returns {Generator<unknown, void>}
+   */
+  *passages(one, spans) {
+    if (one.plain) throw new ServerError("This run is changed; effects are those of the text as it is.");
+    const key = `passages ${spans}`;
+    const existing = one.effects.get(key);
+    if (existing) {
+      yield existing;
+      return;
+    }
+    const { layers, heads } = this.model.config;
+    const every = Array.from({ length: layers * heads }, (_, k) => this.head(one, Math.floor(k / heads), k % heads));
+    const [{ token }] = this.following(one);
+    const weights = row(every, one.ids.length - 1);
+    const result = { token, ...(yield* overPassages(this.model, one, token, spans, weights)) };
+    one.effects.set(key, result);
     yield result;
   }
 }

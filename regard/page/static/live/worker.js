@@ -22,6 +22,7 @@ const ANSWERS = {
   generate: [SHOWN, (subject, run, options) => subject.generate(subject.run(run), options)],
   heads: [ASIDE, (subject, run) => subject.scores(subject.run(run))],
   effects: [MEASURED, (subject, run, over) => subject.effects(subject.run(run), over)],
+  passages: [MEASURED, (subject, run, spans) => subject.passages(subject.run(run), spans)],
   thumbnails: [ASIDE, (subject, run, layer, size) => attention.pictures(headsAt(subject, run, [layer, "mean"]), size)],
   map: [
     SHOWN,

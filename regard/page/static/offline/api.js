@@ -69,6 +69,7 @@ export const append = refuse;
 export const generate = refuse;
 export const change = refuse;
 export const effects = refuse;
+export const passages = refuse;
 export const training = refuse;
 export const trained = refuse;
 export const update = null;

@@ -1,6 +1,6 @@
 /**
- * In a report this stands in for ../changes.js, ../cut.js and ../matters.js: no model runs there, so nothing
- * can be changed, and the page says so.
+ * In a report this stands in for ../changes.js, ../cut.js, ../matters.js and ../passages.js: no model runs there, so
+ * nothing can be changed, and the page says so.
  */
 import { byId } from "../dom.js";
 import { runOf, subscribe } from "../store.js";
@@ -18,6 +18,7 @@ export function startChanges() {
 const nothing = () => {};
 export const startCut = nothing;
 export const startMatters = nothing;
+export const startPassages = nothing;
 export const openCutForm = nothing;
 /** @type {typeof import("../changes.js").switchHead} */
 export const switchHead = nothing;
