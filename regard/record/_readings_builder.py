@@ -17,9 +17,9 @@ from torch import Tensor
 from regard._shapes import Float, Int
 from regard.pattern.readout import Readout
 from regard.problem import Problem
-from regard.record._accumulator import Accumulator
 from regard.record._layer_builder import LayerBuilder
 from regard.record._selection import Selection
+from regard.record.accumulator import Accumulator
 from regard.record.names import Kind
 
 # Of so many keys a checksum is kept each: sequences that changed places differ in their last words.

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from regard.pattern.readout import Readout, check_readout
 from regard.problem import Problem
-from regard.record._accumulator import mapped, missing_for_calls, tensors_in
 from regard.record._errors import RecordError
 from regard.record._readings_builder import ReadingsBuilder
 from regard.record._recorder import Recorder
 from regard.record._selection import Selection
+from regard.record.accumulator import mapped, missing_for_calls, tensors_in
 from regard.record.names import Kind
 from regard.record.readings import LayerReadings
 

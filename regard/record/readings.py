@@ -23,7 +23,7 @@ from regard.backends import native
 from regard.pattern import Pattern
 from regard.pattern.readout import Readout, check_readout
 from regard.problem import Problem
-from regard.record._accumulator import Accumulator, allows_rows_together, missing_for_calls
+from regard.record.accumulator import Accumulator, allows_rows_together, missing_for_calls
 from regard.record.layer import CallPattern, Layer
 from regard.record.names import Kind
 

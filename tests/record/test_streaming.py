@@ -7,7 +7,7 @@ from torch import nn
 
 import regard
 from regard.backends import native
-from regard.record import RecordError, _accumulator
+from regard.record import RecordError, accumulator
 
 READOUTS = [
     regard.Received(),
@@ -162,7 +162,7 @@ def test_the_steps_of_a_recorded_generation_are_read_together(monkeypatch):
     passes, read = [], native.read
     monkeypatch.setattr(native, "read", lambda *given: passes.append(0) or read(*given))
     for at_once in (2**20, 7 * B * H * 41):
-        monkeypatch.setattr(_accumulator, "_WEIGHTS", at_once)
+        monkeypatch.setattr(accumulator, "_WEIGHTS", at_once)
         for name, expected in recording.read(*readouts).items():
             assert torch.equal(run.readings[name].values, expected.values), name
     # The prompt, and 38 steps: in one pass, then in six.
