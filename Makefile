@@ -11,6 +11,9 @@ LAB := $(VENV)/installed-lab
 WHEELS := $(VENV)/installed-wheels
 # kvpress needs another transformers than the tests.
 KVPRESS := build/kvpress
+# vLLM needs another one, and a torch for CPUs, of torch's own index.
+VLLM := build/vllm
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
 NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
 # The page's JavaScript is checked with what npm installs here.
 JAVASCRIPT := tools/javascript
@@ -19,7 +22,7 @@ TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family 
 the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress bench pictures notebooks site slides gallery wheels release-check model card clean
+.PHONY: help demo test thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress vllm bench pictures notebooks site slides gallery wheels release-check model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -74,6 +77,9 @@ neon: $(TESTS) ## cross-compile the kernels for NEON and run them in an emulator
 
 kvpress: $(KVPRESS)/installed ## compare the presses with those of kvpress, in an environment of its own
 	$(KVPRESS)/bin/python -m pytest --noconftest -W default tests/integrations/kvpress
+
+vllm: $(VLLM)/installed ## test the plugin of vLLM in vLLM, in an environment of its own; a quarter of an hour
+	$(VLLM)/bin/python -m pytest --confcutdir integrations/vllm -W default integrations/vllm/tests
 
 bench: $(PEERS) ## measure against peers, a quarter of an hour; keep the machine idle meanwhile
 	$(BIN)/python -m benchmarks
@@ -134,6 +140,15 @@ $(TESTS): pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 $(KVPRESS)/installed: pyproject.toml constraints-kvpress.txt $(NATIVE)
 	$(PYTHON) -m venv $(KVPRESS)
 	$(KVPRESS)/bin/python tools/install.py --constraint constraints-kvpress.txt test-kvpress
+	@touch $@
+
+# vLLM asks for torchvision and its like, which a text model does not need, and which the index of
+# Python's packages has for a GPU's torch alone: they can't be loaded beside another.
+$(VLLM)/installed: pyproject.toml integrations/vllm/pyproject.toml integrations/vllm/constraints.txt $(NATIVE)
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python tools/install.py --constraint integrations/vllm/constraints.txt \
+		--package 'integrations/vllm[test]' --index $(TORCH_INDEX) record
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec torchvision
 	@touch $@
 
 $(CHECKERS): $(JAVASCRIPT)/package-lock.json

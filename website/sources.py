@@ -18,6 +18,7 @@ _LINK = re.compile(r"\]\(([^)#\s]+\.md)")
 _LADDER = re.compile(r"\d\d[a-z]?-")
 _CARD = "regard/gpt/shipped/README.md"
 _INDEX = "docs/README.md"
+_PLUGIN = "integrations/vllm/README.md"
 _COURSE = ("docs/questions.md", "docs/teaching.md")
 _LOOK_UP = (
     "docs/definitions.md",
@@ -59,6 +60,7 @@ class Section:
 def sections() -> list[Section]:
     """Every page of Markdown but the front page, in the order of reading."""
     docs = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
+    docs.append(_PLUGIN)
     ladder = [name for name in docs if _LADDER.match(Path(name).name)]
     linked = [name for name in _links(_INDEX) if name in docs]
     elsewhere = {*ladder, *_COURSE, _INDEX, *_LOOK_UP}
@@ -92,4 +94,6 @@ def _address(source: str) -> str:
         return "learn.html"
     if source == _CARD:
         return "model.html"
+    if source == _PLUGIN:
+        return "vllm.html"
     return Path(source).relative_to("docs").with_suffix(".html").as_posix()

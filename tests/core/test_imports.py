@@ -1,8 +1,8 @@
 """Who may import whom: no room imports a higher one, nobody imports what is private elsewhere.
 
 A private name starts with an underscore. It belongs to the package, that is the folder, in which it
-stands, and to the packages inside it; so for benchmarks, tools, docs and website. Tests may import
-it too.
+stands, and to the packages inside it; so for benchmarks, tools, docs, website and the packages in
+integrations. Tests may import it too.
 """
 
 import ast
@@ -64,7 +64,9 @@ IN_TRITON = PACKAGE / "backends" / "gpu" / "triton" / "kernels"
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 BESIDE = sorted(
-    f for name in ("benchmarks", "tools", "docs", "website") for f in (ROOT / name).rglob("*.py")
+    f
+    for name in ("benchmarks", "tools", "docs", "website", "integrations")
+    for f in (ROOT / name).rglob("*.py")
 )
 
 
