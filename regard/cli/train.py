@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from regard.cli._allocator import keep_freed_memory
 from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, memory_errors, user_errors
 from regard.cli.options import Overrides, config_options
@@ -93,6 +94,7 @@ def train(
             "its training run by --resume"
         )
     chosen_device = device_of(device)
+    keep_freed_memory()
     with (
         memory_errors("lower --batch and raise --accumulate, or choose a smaller model"),
         user_errors(
