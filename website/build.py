@@ -41,7 +41,7 @@ def build(folder: Path, gallery: Path | None = None, notebooks: Path | None = No
     """
     folder.mkdir(parents=True, exist_ok=True)
     if gallery:
-        not_shown = shutil.ignore_patterns("run", "exhibit.json")
+        not_shown = shutil.ignore_patterns("run", "exhibit.json", "progress.json")
         shutil.copytree(gallery, folder / "gallery", ignore=not_shown, dirs_exist_ok=True)
     if notebooks:
         shutil.copytree(notebooks, folder / "notebooks", dirs_exist_ok=True)
@@ -120,7 +120,7 @@ class _Site:
             seconds = sum(one.seconds for one in self._exhibits)
             files = (path for path in (self._folder / "gallery").rglob("*") if path.is_file())
             size = sum(path.stat().st_size for path in files) / 1e6
-            text = f"Made by the library in {seconds:.0f} s, {size:.1f} MB."
+            text = f"Made by the library in {seconds:.0f} s of processor time; {size:.1f} MB."
             self._write(
                 "gallery.html",
                 _GALLERY,

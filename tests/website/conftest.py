@@ -25,8 +25,11 @@ def gallery(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("gallery")
     shapes = {"tokens": 1024, "tile": 256, "whole": 1, "finest": 2, "corner": 512}
-    heads = {"steps": [1, 2, 3], "heads": 2, "score": "a score"}
-    heads |= {"roles": [["even", "even"]] * 3, "scores": [[0.1, None]] * 3}
+    heads = {"steps": [1, 2, 3], "columns": 2, "captions": [["one", "two"]] * 3}
+    lines = [[0.1, 0.2, 0.3], [None, 1.0, 0.8]]
+    heads |= {
+        "curves": [{"title": title, "most": 2, "lines": lines} for title in ("a loss", "more")]
+    }
     for name, data in {"long-map": shapes, "forming": heads}.items():
         (folder / name).mkdir()
         viewer = {"long-map": "pyramid.js", "forming": "forming.js"}[name]

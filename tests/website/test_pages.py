@@ -157,7 +157,16 @@ def test_a_map_is_flown_over_by_key_and_training_is_played(show, site):
     page.goto(f"{site.as_uri()}/gallery/forming.html")
     page.locator("input[type=range]").fill("0")
     assert page.locator("output").inner_text() == "1"
-    assert page.locator("figcaption").all_inner_texts() == ["0·0 even", "0·1 even"]
+    assert page.locator("figcaption").all_inner_texts() == ["one", "two"]
+    plots = page.locator(".viewer svg")
+    assert plots.locator("text:first-child").all_text_contents() == ["a loss", "more"]
+    page.locator(".forming figure").nth(1).hover()
+    assert (
+        plots.locator("path.marked").evaluate_all(
+            "(all) => all.map((one) => one.getAttribute('d'))"
+        )
+        == ["M0.0,150.0L360.0,75.0L720.0,90.0"] * 2
+    )
     page.get_by_role("button", name="play").click()
     page.locator("output", has_text="3").wait_for()
     page.get_by_role("button", name="play").wait_for()

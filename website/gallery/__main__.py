@@ -1,10 +1,12 @@
-"""Make the exhibits that are missing: ``python -m website.gallery build/gallery``."""
+"""Make the exhibits that are missing: ``python -m website.gallery build/gallery``.
+
+Each is kept once it is made, and a run that was killed goes on where it was.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +14,11 @@ from pathlib import Path
 from website.gallery.exhibit import Exhibit
 from website.gallery.forming import forming
 from website.gallery.long_map import long_map
+from website.gallery.progress import Progress
 from website.gallery.sinks import sinks
 from website.gallery.texts import copying, pronoun
 
-EXHIBITS: dict[str, Callable[[Path], Exhibit]] = {
+EXHIBITS: dict[str, Callable[[Progress], Exhibit]] = {
     "induction": copying,
     "pronoun": pronoun,
     "forming": forming,
@@ -32,13 +35,15 @@ def main(arguments: list[str]) -> None:
     for order, (name, make) in enumerate(EXHIBITS.items()):
         place = folder / name
         if (place / "exhibit.json").exists():
+            print(f"{place}: made before")
             continue
         place.mkdir(parents=True, exist_ok=True)
-        start = time.perf_counter()
-        exhibit = make(place)
-        seconds = time.perf_counter() - start
+        progress = Progress(place)
+        progress.say("begins")
+        exhibit = make(progress)
+        seconds = progress.seconds
         replace(exhibit, seconds=seconds, data=exhibit.data | {"order": order}).write(place)
-        print(f"{place}: {seconds:.0f} s", flush=True)
+        progress.say("made")
 
 
 if __name__ == "__main__":

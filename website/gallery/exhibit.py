@@ -23,7 +23,7 @@ class Exhibit:
         frame: the address of a page that is shown in it, from the site's folder.
         viewer: the script that shows it instead, which takes ``data``.
         data: for the viewer.
-        seconds: that making it took.
+        seconds: of processor time that making it took.
     """
 
     name: str

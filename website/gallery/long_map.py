@@ -13,8 +13,10 @@ from torch.nn import functional as F
 import regard
 from regard.gpt import GPT, load
 from regard.gpt.stories import stories
+from regard.record import RecordError
 from website.gallery.exhibit import Exhibit
 from website.gallery.pictures import DECADES, HIGHEST, ink, write_picture
+from website.gallery.progress import Progress
 
 __all__ = ["levels", "long_map"]
 
@@ -25,10 +27,14 @@ _CORNER = 4096  # the last tokens, whose tiles go down to a token a pixel
 _FINEST = 8
 
 
-def long_map(folder: Path) -> Exhibit:
-    """Write every tile of the pyramid that holds a weight, as ``level/row-column.png``."""
-    pattern = _pattern()
-    count = sum(_write(folder, *tile) for tile in _tiles(pattern))
+def long_map(progress: Progress) -> Exhibit:
+    """Write every tile of the pyramid that holds a weight, as ``level/row-column.png``.
+
+    Running the model takes most of the time, so its recording is kept for a later try.
+    """
+    folder = progress.folder
+    pattern = _pattern(progress)
+    count = sum(_write(folder, *tile) for tile in _tiles(pattern, progress))
     return Exhibit(
         name="long-map",
         title="65,536 tokens: a map to fly over",
@@ -51,8 +57,21 @@ def long_map(folder: Path) -> Exhibit:
     )
 
 
-def _pattern() -> regard.Pattern:
+def _pattern(progress: Progress) -> regard.Pattern:
     """The pattern of the head, of a model that is cut off above it and takes longer texts."""
+    kept = progress.folder / "run"
+    try:
+        recording = regard.load(kept)
+    except RecordError:  # such as on the first try
+        progress.say(f"the model reads {_TOKENS:,} tokens")
+        recording = _record()
+        progress.say("each row's log-sum-exp is computed and kept")
+        recording.save(kept, overwrite=True)
+    return recording[0][0]
+
+
+def _record() -> regard.Recording:
+    """Run the layers up to the head over stories."""
     shipped, tokenizer = load()
     model = GPT(replace(shipped.config, context=_TOKENS, layers=_LAYER + 1)).eval()
     weights = shipped.state_dict()
@@ -64,17 +83,19 @@ def _pattern() -> regard.Pattern:
             break
     with torch.no_grad(), regard.record(model, layers=_LAYER, heads=[_HEAD]) as recording:
         model(torch.tensor(ids[:_TOKENS]))
-    return recording[0][0]
+    return recording
 
 
-def _tiles(pattern: regard.Pattern) -> Iterator[tuple[int, int, int, Tensor]]:
+def _tiles(pattern: regard.Pattern, progress: Progress) -> Iterator[tuple[int, int, int, Tensor]]:
     """Level, row, column and weights of each tile."""
     pixels = _TILE << _WHOLE
     block = _TOKENS // pixels
-    bands = [
-        pattern.crop(queries=(row * block, (row + _TILE) * block)).image(_TILE, pixels)
-        for row in range(0, pixels, _TILE)
-    ]
+    bands = []
+    for row in range(0, pixels, _TILE):
+        band = pattern.crop(queries=(row * block, (row + _TILE) * block))
+        bands.append(band.image(_TILE, pixels))
+        progress.say(f"{len(bands)} of {pixels // _TILE} bands of the map")
+    progress.say("tiles are written")
     yield from levels(torch.cat(bands), _WHOLE, range(_WHOLE + 1), first=0)
     corner = pattern.crop(queries=(_TOKENS - _CORNER, _TOKENS), keys=(_TOKENS - _CORNER, _TOKENS))
     first = (_TOKENS - _CORNER) // _TILE

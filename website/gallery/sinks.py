@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
 from website.gallery.exhibit import Exhibit
+from website.gallery.progress import Progress
 
 __all__ = ["sinks"]
 
 _LAYERS, _HEADS, _DIM, _TOKENS = 12, 12, 64, 96
 
 
-def sinks(folder: Path) -> Exhibit:
+def sinks(progress: Progress) -> Exhibit:
     """A report of 144 heads that more and more look at the first token."""
     torch.manual_seed(0)
     names = [f"token {at}" for at in range(_TOKENS)]
@@ -24,7 +23,9 @@ def sinks(folder: Path) -> Exhibit:
         for layer in range(_LAYERS):
             query, key, value = _make_sink(layer)
             F.scaled_dot_product_attention(query, key, value, is_causal=True)
-    regard.report(recording, folder / "report.html", title="sinks, planted", start="l=6&h=6")
+    regard.report(
+        recording, progress.folder / "report.html", title="sinks, planted", start="l=6&h=6"
+    )
     return Exhibit(
         name="sinks",
         title="Sinks: weight that has nowhere else to go",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import urlencode
 
 import torch
@@ -11,13 +10,14 @@ from regard.explorer.example import EXAMPLES
 from regard.gpt import GPT, Tokenizer, load
 from regard.gpt.stories import Kind, stories
 from website.gallery.exhibit import Exhibit
+from website.gallery.progress import Progress
 
 __all__ = ["copying", "pronoun"]
 
 _SEED, _STORIES, _LONGEST = 0, 60, 320
 
 
-def copying(_: Path) -> Exhibit:
+def copying(_: Progress) -> Exhibit:
     """Words that come a second time."""
     return Exhibit(
         name="induction",
@@ -32,7 +32,7 @@ def copying(_: Path) -> Exhibit:
     )
 
 
-def pronoun(_: Path) -> Exhibit:
+def pronoun(_: Progress) -> Exhibit:
     """The pronoun of a held-out story whose name a head looks at most."""
     model, tokenizer = load()
     weight, text, layer, head, name = max(_on_names(model, tokenizer), key=lambda one: one[0])

@@ -1,9 +1,10 @@
-/** Heads over the updates of a training run: a picture of each, and one of its scores as a curve. */
+/** Heads over the updates of a training run: a picture of each, and what was measured as curves. */
 "use strict";
 (() => {
   const place = /** @type {HTMLElement} */ (document.querySelector(".viewer"));
-  /** @type {{steps: number[], heads: number, roles: string[][], score: string, scores: (number|null)[][]}} */
-  const { steps, heads, roles, score: title, scores } = JSON.parse(place.dataset.exhibit ?? "");
+  /** @typedef {{title: string, most: number, lines: (number|null)[][]}} Curves */
+  /** @type {{steps: number[], columns: number, captions: string[][], curves: Curves[]}} */
+  const { steps, columns, captions, curves } = JSON.parse(place.dataset.exhibit ?? "");
   const sprite = `${place.dataset.folder}/heads.png`;
   const [WIDTH, HEIGHT, PAUSE] = [720, 150, 180];
   const SVG = "http://www.w3.org/2000/svg";
@@ -14,72 +15,69 @@
   const play = document.createElement("button");
   play.type = "button";
   const slider = Object.assign(document.createElement("input"), { type: "range", min: 0, max: steps.length - 1 });
-  const label = document.createElement("label");
+  const slide = document.createElement("label");
   const number = document.createElement("output");
-  label.append("update ", slider, " ", number);
+  slide.append("update ", slider, " ", number);
   const bar = document.createElement("div");
   bar.className = "switches";
-  bar.append(play, label);
+  bar.append(play, slide);
 
   const grid = document.createElement("div");
   grid.className = "forming";
-  grid.style.gridTemplateColumns = `repeat(${heads}, 1fr)`;
-  const figures = roles[0].map((_, head) => {
+  grid.style.gridTemplateColumns = `repeat(${columns}, 1fr)`;
+  const figures = captions[0].map((_, head) => {
     const figure = document.createElement("figure");
     const picture = document.createElement("div");
     picture.style.backgroundImage = `url("${sprite}")`;
-    picture.style.backgroundSize = `${steps.length * 100}% ${roles[0].length * 100}%`;
+    picture.style.backgroundSize = `${steps.length * 100}% ${captions[0].length * 100}%`;
     const caption = document.createElement("figcaption");
     figure.append(picture, caption);
     grid.append(figure);
-    figure.addEventListener("pointerenter", () => mark(head));
+    figure.addEventListener("pointerenter", () => mark(head % columns));
     figure.addEventListener("pointerleave", () => mark(-1));
     return { picture, caption };
   });
 
-  const curves = document.createElementNS(SVG, "svg");
-  curves.setAttribute("viewBox", `-30 -8 ${WIDTH + 40} ${HEIGHT + 30}`);
-  curves.setAttribute("role", "img");
-  curves.setAttribute("aria-label", `${title}, of each head over the updates`);
   const x = (/** @type {number} */ i) => (i / (steps.length - 1)) * WIDTH;
   const y = (/** @type {number} */ share) => HEIGHT * (1 - share);
-  for (const share of [0, 0.5, 1]) {
-    line(0, y(share), WIDTH, y(share), "rule");
-    text(-8, y(share) + 5, String(share), "end");
-  }
-  text(0, HEIGHT + 18, `update ${steps[0]}`, "start");
-  text(WIDTH / 2, HEIGHT + 18, title, "middle");
-  text(WIDTH, HEIGHT + 18, String(steps[steps.length - 1]), "end");
-  const paths = roles[0].map((_, head) => {
-    const path = document.createElementNS(SVG, "path");
-    const points = scores.map((row, i) => `${x(i).toFixed(1)},${y(row[head] ?? 0).toFixed(1)}`);
-    path.setAttribute("d", `M${points.join("L")}`);
-    curves.append(path);
-    return path;
-  });
-  const now = line(0, 0, 0, HEIGHT, "now");
-  place.append(bar, grid, curves);
+  const plots = curves.map(plot);
+  place.append(bar, grid, ...plots.map(({ svg }) => svg));
 
-  /** @param {number} x1 @param {number} y1 @param {number} x2 @param {number} y2 @param {string} kind */
-  function line(x1, y1, x2, y2, kind) {
-    const one = document.createElementNS(SVG, "line");
-    for (const [name, value] of Object.entries({ x1, y1, x2, y2 })) one.setAttribute(name, String(value));
-    one.setAttribute("class", kind);
-    curves.append(one);
+  function plot(/** @type {Curves} */ { title, most, lines }) {
+    const svg = make("svg", { viewBox: `-30 -26 ${WIDTH + 40} ${HEIGHT + 50}`, role: "img" });
+    svg.setAttribute("aria-label", `${title}, of each training run over the updates`);
+    svg.append(label(0, -12, title, "start"));
+    for (const share of [0, 0.5, 1]) {
+      svg.append(make("line", { x1: 0, x2: WIDTH, y1: y(share), y2: y(share), class: "rule" }));
+      svg.append(label(-8, y(share) + 5, String(share * most), "end"));
+    }
+    svg.append(label(0, HEIGHT + 18, `update ${steps[0]}`, "start"));
+    svg.append(label(WIDTH, HEIGHT + 18, String(steps[steps.length - 1]), "end"));
+    const paths = lines.map((values) => {
+      const points = values.map((value, i) => `${x(i).toFixed(1)},${y((value ?? 0) / most).toFixed(1)}`);
+      return make("path", { d: `M${points.join("L")}` });
+    });
+    const now = make("line", { x1: 0, x2: 0, y1: 0, y2: HEIGHT, class: "now" });
+    svg.append(...paths, now);
+    return { svg, paths, now };
+  }
+
+  /** @param {string} kind @param {Record<string, string|number>} attributes */
+  function make(kind, attributes) {
+    const one = document.createElementNS(SVG, kind);
+    for (const [name, value] of Object.entries(attributes)) one.setAttribute(name, String(value));
     return one;
   }
 
   /** @param {number} left @param {number} base @param {string} words @param {string} anchor */
-  function text(left, base, words, anchor) {
-    const one = document.createElementNS(SVG, "text");
-    for (const [name, value] of Object.entries({ x: left, y: base })) one.setAttribute(name, String(value));
-    one.setAttribute("text-anchor", anchor);
+  function label(left, base, words, anchor) {
+    const one = make("text", { x: left, y: base, "text-anchor": anchor });
     one.textContent = words;
-    curves.append(one);
+    return one;
   }
 
-  function mark(/** @type {number} */ head) {
-    paths.forEach((path, i) => path.classList.toggle("marked", i === head));
+  function mark(/** @type {number} */ line) {
+    for (const { paths } of plots) paths.forEach((path, i) => path.classList.toggle("marked", i === line));
   }
 
   function show() {
@@ -87,12 +85,11 @@
       const across = (at / Math.max(1, steps.length - 1)) * 100;
       const down = (head / Math.max(1, figures.length - 1)) * 100;
       picture.style.backgroundPosition = `${across}% ${down}%`;
-      caption.textContent = `${Math.floor(head / heads)}·${head % heads} ${roles[at][head]}`;
+      caption.textContent = captions[at][head];
     });
     slider.value = String(at);
     number.textContent = String(steps[at]);
-    now.setAttribute("x1", String(x(at)));
-    now.setAttribute("x2", String(x(at)));
+    for (const { now } of plots) for (const end of ["x1", "x2"]) now.setAttribute(end, String(x(at)));
     play.textContent = timer === undefined ? "play" : "pause";
   }
 
