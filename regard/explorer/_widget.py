@@ -13,6 +13,9 @@ from regard.explorer._messages import Messages
 from regard.explorer._report import notebook_report
 from regard.explorer._work import Work
 from regard.page.notebook import fallback_html, widget_module, widget_page
+from regard.record import Recording
+from regard.record.layer import Labels
+from regard.view.notebook import recording_png
 
 if TYPE_CHECKING:
     from regard.explorer.subjects import Subject
@@ -61,7 +64,7 @@ class ExplorerWidget(anywidget.AnyWidget):
             return HTMLResponse(html)
 
         self._messages = Messages(app, self.send)
-        self._fallback: str | None = None
+        self._fallback: dict[str, str] | None = None
         super().__init__()
         self.on_msg(self._receive)
 
@@ -84,7 +87,15 @@ class ExplorerWidget(anywidget.AnyWidget):
             return None
         data, metadata = bundle
         if self._fallback is None:
-            self._fallback = fallback_html(
-                self._subject.about()["title"], notebook_report(self._subject)
-            )
-        return {**data, "text/html": self._fallback}, metadata
+            self._fallback = _fallback(self._subject)
+        return {**data, **self._fallback}, metadata
+
+
+def _fallback(subject: Subject) -> dict[str, str]:
+    """What is shown where no kernel runs, by its type: a report, and a picture of the heads."""
+    about = subject.about()
+    run = subject.run(about["runs"][0])
+    recording = Recording(lambda: list(run.layers), lambda: Labels((run.tokens,)))
+    still = recording_png(recording)
+    page = {"text/html": fallback_html(about["title"], notebook_report(subject), still)}
+    return page if still is None else page | {"image/png": still}

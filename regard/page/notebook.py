@@ -27,7 +27,8 @@ _DECADES = 7
 _WIDGET = {name: f"widget/{name}" for name in ("request.js", "link.js", "scheme.js")}
 """Modules in place of those that need an address, and of what the notebook decides."""
 _COLOURS = re.compile(r"^:root[^{]*\{[^}]*\}", re.MULTILINE)
-_FRAME = 'title="regard explore" allow="clipboard-write" width="100%" height="900" style="border:0"'
+_HEIGHT = 900  # pixels
+_FRAME = f'title="regard explore" allow="clipboard-write" width="100%" height="{_HEIGHT}"'
 _SCHEME = re.compile(r"\s*color-scheme:[^;]*;")  # with one, a frame is not clear
 
 
@@ -91,7 +92,7 @@ def explorer_html(url: str, port: int, report: str | None, *, install: str | Non
         frame = _frame(report)
         note = "Below, a report of the page, which is part of this notebook."
     else:
-        frame = f'<iframe src="{escape(url)}" {_FRAME}></iframe>'
+        frame = f'<iframe src="{escape(url)}" {_FRAME} style="border:0"></iframe>'
         note = (
             "Where the frame below stays empty, as in VS Code, in Colab or with a Jupyter on "
             f"another machine, forward port {port} of the machine that Python runs on, such as by "
@@ -104,18 +105,35 @@ def explorer_html(url: str, port: int, report: str | None, *, install: str | Non
     return head + frame
 
 
-def _frame(report: str) -> str:
+def _frame(report: str, style: str = "") -> str:
     """A report in a frame that may reach nothing."""
     sandbox = 'sandbox="allow-scripts allow-downloads"'
-    return f'<iframe {sandbox} srcdoc="{_attribute(report)}" {_FRAME}></iframe>'
+    style = f'style="border:0{style}"'
+    return f'<iframe {sandbox} srcdoc="{_attribute(report)}" {_FRAME} {style}></iframe>'
 
 
-def fallback_html(title: str, report: str | None) -> str:
-    """What a notebook shows of a widget without a kernel: a report, where there is one."""
+def fallback_html(title: str, report: str | None, still: str | None) -> str:
+    """What a notebook shows of a widget without a kernel: a report, or at least a picture.
+
+    Args:
+        title: what the page calls it.
+        report: its report.
+        still: the heads, a PNG in base64. The report covers it, so it is seen where frames are
+            left out.
+    """
     head = f'<div style="line-height:1.45">regard explore: {escape(title)}. '
+    picture = ""
+    if still is not None:
+        style = "background:#fff;border-radius:4px;max-width:100%;height:auto"
+        source = f"data:image/png;base64,{still}"
+        picture = f'<img alt="The heads of {_attribute(title)}" style="{style}" src="{source}">'
     if report is None:
-        return f"{head}Run this cell to see the page.</div>"
-    return f"{head}A report of the page; run this cell for the page itself.</div>{_frame(report)}"
+        return f"{head}Run this cell to see the page.</div>{picture}"
+    over = _frame(report, ";position:absolute;left:0;top:0")
+    return (
+        f"{head}A report of the page; run this cell for the page itself.</div>"
+        f'<div style="position:relative;min-height:{_HEIGHT}px">{picture}{over}</div>'
+    )
 
 
 def widget_page() -> str:

@@ -34,7 +34,15 @@ if TYPE_CHECKING:
     from regard.record.heads import HeadScores
     from regard.view.plot.heads import Thumbnails
 
-__all__ = ["LARGEST", "MOVING", "effects_html", "pattern_html", "recording_html", "steps_html"]
+__all__ = [
+    "LARGEST",
+    "MOVING",
+    "effects_html",
+    "pattern_html",
+    "recording_html",
+    "recording_png",
+    "steps_html",
+]
 
 LARGEST = 130_000
 """Most characters of a still picture; a larger one is drawn with fewer dots."""
@@ -105,6 +113,17 @@ def recording_html(recording: Recording) -> str:
             yield line(f"… {len(layers) - _LAYERS_LISTED} more: recording.layers")
 
     return whole(parts, recording)
+
+
+def recording_png(recording: Recording) -> str | None:
+    """A recording's heads as a still picture, a PNG in base64; None where matplotlib is missing."""
+    try:
+        from regard.view.plot.heads import draw_thumbnails
+        from regard.view.plot.style import on_paper
+    except ImportError:
+        return None
+    with on_paper():
+        return _small_png(draw_thumbnails(*_read_recording(recording)))
 
 
 def effects_html(effects: Effects) -> str:
@@ -288,15 +307,20 @@ def _picture(draw: Callable[[], Figure], shown: object) -> Iterable[str]:
 
 
 def _image(figure: Figure) -> str:
-    """A figure as an image element, with fewer dots where it would be too large."""
+    """A figure as an image element."""
+    width = round(96 * figure.get_figwidth())
+    source = f"data:image/png;base64,{_small_png(figure)}"
+    return f'<div><img alt="" width="{width}" style="{_PAPER}" src="{source}"></div>'
+
+
+def _small_png(figure: Figure) -> str:
+    """A figure as PNG in base64, with fewer dots where it would be too large."""
     density = _DENSITY
     data = _png(figure, density)
     while len(data) > LARGEST and density > _COARSEST:
         density = max(_COARSEST, int(0.9 * density * (LARGEST / len(data)) ** 0.5))
         data = _png(figure, density)
-    width = round(96 * figure.get_figwidth())
-    source = f"data:image/png;base64,{data}"
-    return f'<div><img alt="" width="{width}" style="{_PAPER}" src="{source}"></div>'
+    return data
 
 
 def _png(figure: Figure, density: int) -> str:

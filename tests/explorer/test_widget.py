@@ -2,6 +2,7 @@
 
 import json
 import sys
+from base64 import b64decode
 from types import SimpleNamespace
 
 import pytest
@@ -63,13 +64,18 @@ def test_python_reads_what_is_chosen_and_does_not_write_it(widget, comms):
 
 def test_without_a_kernel_a_report_stands_in_its_place(widget, subject):
     bundle, _ = widget._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "text/html", VIEW}
+    assert set(bundle) == {"text/plain", "text/html", "image/png", VIEW}
+    assert b64decode(bundle["image/png"]).startswith(b"\x89PNG")
     assert bundle[VIEW]["model_id"] == widget.model_id
     elements = Elements(bundle["text/html"])
     assert elements.text.startswith("regard explore: a model. ")
     frame = elements.actual["iframe"]
     assert frame["srcdoc"] == live_html(subject)
     assert frame["sandbox"] == "allow-scripts allow-downloads"
+    # Where frames are left out the heads are seen, under the report where they are not.
+    still = elements.actual["img"]
+    assert still["src"] == f"data:image/png;base64,{bundle['image/png']}"
+    assert bundle["text/html"].index("<img") < bundle["text/html"].index("<iframe")
 
 
 def test_of_a_recording_it_is_one_if_it_is_short(comms, make_recording, monkeypatch):
