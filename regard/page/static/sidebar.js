@@ -23,6 +23,8 @@ import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
 import { bounded, isWhole, whole } from "./zoom.js";
 
+const WIDTH = 146; // of the colour scale, in pixels
+
 /**
  * Weights and scores as they came, so that going back and forth does not blink.
  * @type {Map<string, Cell>}
@@ -169,9 +171,8 @@ function drawSidebar() {
   const weights = [at, ...(scale.signed ? [spot("first")] : [])].map((one) => one.cell?.weight ?? seen(one));
   const [now, before = 0] = weights;
   const value = at.key == null || now == null || before == null ? null : now - before;
-  const width = byId("page").clientWidth <= 1180 ? 130 : 146;
   const canvas = byId("scale");
-  paintScale(prepared(canvas, width, 36), { width, scale, inks: inks(), value });
+  paintScale(prepared(canvas, WIDTH, 36), { width: WIDTH, scale, inks: inks(), value });
   canvas.setAttribute(
     "aria-label",
     `Colour scale, ${scale.kind}, from ${scale.signed ? signed(-scale.high, 6) : weight(scale.low)} to ${weight(scale.high)}`,
@@ -185,8 +186,8 @@ function drawSidebar() {
   byId("zoom-out").disabled = all;
   byId("fit").disabled = all;
   byId("fit").setAttribute("aria-pressed", String(get().fit));
-  const size = Math.min(width, 130);
   if (!all) {
+    const size = 130;
     const picture = column.coarse ? column.pictureOf(column.coarse, scale) : null;
     paintOverview(prepared(overview, size, size), {
       size,

@@ -57,6 +57,27 @@ def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, wr
     assert again.locator("#sentence em").last.text_content() == strongest
 
 
+# Of the model's shape: whether it is seen, how far it reaches over the chips, how much is cut off.
+SHAPE = """() => {
+  const box = (name) => document.querySelector(name).getBoundingClientRect();
+  const [chips, about, shape] = ["#examples", "#about", "#about-shape"].map(box);
+  const [over, cut] = [chips.right - shape.left, about.left - shape.left];
+  return { seen: shape.top < about.bottom, over, cut };
+}"""
+
+
+def test_what_has_no_room_beside_the_chips_is_not_shown(show, settled, resize, teller):
+    page = show(teller, "")
+    seen = {}
+    for width in (1440, 1300, 1181, 1180, 1000, 900):
+        resize(page, width)
+        shape = page.evaluate(SHAPE)
+        seen[width] = shape["seen"]
+        assert not shape["seen"] or (shape["over"] < 0 and shape["cut"] < 0.5), (width, shape)
+    assert seen[1440]
+    assert not seen[900]
+
+
 def test_a_chip_opens_its_text_and_a_long_text_the_panel(show, settled, teller):
     page = show(teller, "")
     chips = page.locator("#examples button")

@@ -53,6 +53,16 @@ window.takeAway = window.render();
 </script>"""
 
 
+# What of the map's sidebar is cut off: buttons past its edges, and pixels below it.
+CUT_OFF = """(bar) => {
+  const edges = bar.getBoundingClientRect();
+  const outside = [...bar.querySelectorAll("button")].filter((one) => {
+    const { left, right, bottom } = one.getBoundingClientRect();
+    return left < edges.left || right > edges.right || bottom > edges.bottom;
+  });
+  return [outside.map((one) => one.textContent), bar.scrollHeight - bar.clientHeight];
+}"""
+
 # Another frame of the notebook's page greets the widget too; how many ports it gets.
 STRANGER = """(cell) => new Promise((count) => {
   const frame = document.createElement("iframe");
@@ -160,6 +170,14 @@ def test_the_kernel_answers_and_python_reads_what_is_chosen(show, settled, model
     frame.locator("#tokens .token").nth(before + 2).wait_for()
     settled(frame)
     assert frame.locator("#problem").is_hidden()
+
+
+def test_buttons_and_overview_are_seen_whole_in_a_low_frame(show, settled, model):
+    frame = show(model).frame
+    frame.locator("#zoom-in").click()
+    frame.locator("#overview").wait_for()
+    settled(frame)
+    assert frame.locator("#sidebar").evaluate(CUT_OFF) == [[], 0]
 
 
 def test_a_kernel_that_runs_a_cell_is_waited_for(show, settled, model):
