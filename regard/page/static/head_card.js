@@ -108,13 +108,13 @@ function scores(/** @type {Record<string, any>|null} */ figures, /** @type {Aver
   for (const name of SCORES) {
     // A mean's entropy is not the mean of the entropies; the readouts have it.
     const value = average !== "head" && name === "entropy" ? null : figures?.[name];
-    pairs.append(
-      make("dt", { textContent: [wordsFor(name), unitOf(name)].filter(Boolean).join(", ") }),
-      make("dd", {
-        textContent: figures ? (value == null ? "–" : signed(value, name === "distance" ? 1 : 3)) : "…",
-        title: value == null && figures ? "does not apply to this text: too little in it repeats" : "",
-      }),
-    );
+    const number = make("dd", {
+      textContent: figures ? (value == null ? "–" : signed(value, name === "distance" ? 1 : 3)) : "…",
+      title: value == null && figures ? "does not apply to this text: too little in it repeats" : "",
+    });
+    // Shares have a bar, so that it is seen which of them are close to each other.
+    if (value != null && !unitOf(name)) number.style.setProperty("--share", String(value));
+    pairs.append(make("dt", { textContent: [wordsFor(name), unitOf(name)].filter(Boolean).join(", ") }), number);
   }
   return pairs;
 }

@@ -75,6 +75,14 @@ def test_a_mean_is_shown_everywhere(show, settled, written, model, run, choice, 
     page.locator("#grid .cell").nth(2).click()
     settled(page)
     assert page.locator("#head-card strong").text_content().startswith("Layer 0 · Head 2")
+    # Its shares have bars as long as they are; entropy and distance have none.
+    bars = page.locator("#head-card dd").evaluate_all(
+        "(all) => all.map((one) => one.style.getPropertyValue('--share'))"
+    )
+    scores = run.scores(0)["heads"][2]
+    shares = [scores[f"{name}_token"] for name in ("previous", "first", "current")]
+    assert [float(one) for one in bars[:3]] == pytest.approx(shares, abs=1e-6)
+    assert bars[-2:] == ["", ""]
     assert state(page).items() >= {"l": "0", "h": "2"}.items()
     assert "a" not in state(page)
 
