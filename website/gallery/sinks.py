@@ -18,7 +18,7 @@ _LAYERS, _HEADS, _DIM, _TOKENS = 12, 12, 64, 96
 def sinks(progress: Progress) -> Exhibit:
     """A report of 144 heads that more and more look at the first token."""
     torch.manual_seed(0)
-    names = [f"token {at}" for at in range(_TOKENS)]
+    names = [f" {at}" for at in range(_TOKENS)]
     with regard.record(tokens=names) as recording:
         for layer in range(_LAYERS):
             query, key, value = _make_sink(layer)
@@ -33,9 +33,9 @@ def sinks(progress: Progress) -> Exhibit:
             f"The shape of the small GPT-2: {_LAYERS} layers of {_HEADS} heads, {_TOKENS} "
             "tokens. Its queries and keys are made up, as no weights of GPT-2 come with the "
             "package: random, with a direction added that every query has and the first key "
-            "alone, the more the deeper the layer. So the first column takes what no other key "
-            "asks for (Xiao et al. 2023, arXiv:2309.17453). `regard explore --model "
-            "openai-community/gpt2` shows the same of GPT-2 itself."
+            "alone, the more the deeper the layer and the further right the head. So the first "
+            "column takes what no other key asks for (Xiao et al. 2023, arXiv:2309.17453). "
+            "`regard explore --model openai-community/gpt2` shows the same of GPT-2 itself."
         ),
         frame="gallery/sinks/report.html",
     )

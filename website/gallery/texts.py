@@ -50,9 +50,9 @@ def pronoun(_: Progress) -> Exhibit:
 
 
 def _live(text: str, *, layer: int | None = None, head: int = 0) -> str:
-    fields = {"t": text} | (
-        {} if layer is None else {"l": str(layer), "h": str(head), "p": "opening"}
-    )
+    fields = {"t": text, "p": "opening"}
+    if layer is not None:
+        fields |= {"l": str(layer), "h": str(head)}
     return f"live.html#{urlencode(fields)}"
 
 
