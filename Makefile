@@ -98,7 +98,7 @@ site: $(TESTS) ## build the site into build/site, with the model in it
 slides: $(TESTS) ## write the course's slides into build/slides.html, one file that needs no network
 	$(BIN)/python -m website.slides build/slides.html
 
-gallery: $(TESTS) ## make the site's gallery, some minutes of computing, kept in build/gallery
+gallery: $(TESTS) ## make the site's gallery, about two minutes of processor time, kept in build/gallery
 	$(BIN)/python -m website.gallery build/gallery
 
 wheels: $(WHEELS) ## build the sdist and a wheel for each platform into build/dist, and run the kernels of those that run here
