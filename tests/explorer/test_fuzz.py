@@ -47,6 +47,7 @@ PATHS = [
             "readouts",
             "steps",
             "effects",
+            "passages",
         ]
     ),
 ]
