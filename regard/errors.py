@@ -4,4 +4,10 @@ from __future__ import annotations
 
 
 class Error(Exception):
-    """Base of every error that `regard` defines itself."""
+    """Base of every error that `regard` defines itself.
+
+    Example:
+        >>> import regard
+        >>> issubclass(regard.InterventionError, regard.Error)
+        True
+    """

@@ -41,7 +41,14 @@ _NAMES = (
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of the computation: its name, its result and a line that describes it."""
+    """One step of the computation: its name, its result and a line that describes it.
+
+    Example:
+        >>> import regard, torch
+        >>> step = next(iter(regard.explain(*torch.zeros(3, 5, 2), mask=regard.causal())))
+        >>> step.name, step.shape
+        ('query', (5, 2))
+    """
 
     name: str
     tensor: Float[Tensor, "..."]

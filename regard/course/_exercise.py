@@ -12,6 +12,13 @@ import torch
 __all__ = ["Answer", "Exercise", "Function", "Kind", "Mistake"]
 
 Kind: TypeAlias = Literal["predict", "by hand", "write", "break"]
+"""What an exercise asks for.
+
+Example:
+    >>> from regard.course import exercise
+    >>> exercise("5.5").kind
+    'write'
+"""
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,11 @@ class Mistake:
         name: a few words, such as ``0 for −∞``.
         wrong: of an `Answer` the value that comes of it; of a `Function` a function with it.
         why: one sentence that says what is wrong with it.
+
+    Example:
+        >>> from regard.course import exercise
+        >>> [mistake.name for mistake in exercise("1.1").mistakes]
+        ['−∞ counted as 0', 'not divided by the sum']
     """
 
     name: str
@@ -43,6 +55,12 @@ class Answer:
         tolerance: how far a number may be off, absolutely.
         hint: the first step of the way.
         mistakes: wrong answers that people give.
+
+    Example:
+        >>> from regard.course import exercise
+        >>> answer = exercise("1.3")
+        >>> answer.variable, answer.expects, answer.expected
+        ('answer_1_3', '4 numbers', [6.0, 3.0, 3.0, 4.0])
     """
 
     number: str
@@ -94,6 +112,11 @@ class Function:
         hint: the first step of the way.
         mistakes: functions with the mistakes that people make; at least one case tells each of them
             from the reference and from the others.
+
+    Example:
+        >>> from regard.course import exercise
+        >>> exercise("5.5").signature
+        'causal_mask(length)'
     """
 
     number: str
@@ -119,3 +142,10 @@ class Function:
 
 
 Exercise: TypeAlias = Answer | Function
+"""An exercise of the course.
+
+Example:
+    >>> from regard.course import Answer, exercise
+    >>> isinstance(exercise("1.1"), Answer), isinstance(exercise("5.5"), Answer)
+    (True, False)
+"""

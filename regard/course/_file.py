@@ -59,6 +59,17 @@ def check_file(number: str, path: Path, *, seconds: float = SECONDS) -> tuple[Ve
     Raises:
         CourseError: there is no such exercise or file, the file fails, does not end, or lacks what
             is checked, or that cannot be compared.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from regard.course import check_file
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "my.py")
+        ...     _ = path.write_text("answer_1_3 = [6, 3, 3, 4]")
+        ...     verdict, printed = check_file("1.3", path)
+        >>> verdict.right, printed
+        (True, '')
     """
     exercise(number)
     if not path.is_file():

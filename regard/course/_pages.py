@@ -22,6 +22,12 @@ class Page:
         number: as in the number of its exercises, such as ``5`` or ``9a``.
         title: its heading without the number.
         exercises: in the order in which they stand on the page.
+
+    Example:
+        >>> from regard.course import pages
+        >>> page = pages()[0]
+        >>> page.number, page.title
+        ('0', 'Why look back')
     """
 
     number: str

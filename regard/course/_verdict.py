@@ -15,6 +15,14 @@ class CourseError(Error):
     Args:
         message: one line.
         printed: what the learner's file printed before.
+
+    Example:
+        >>> from regard.course import CourseError, exercise
+        >>> try:
+        ...     exercise("1.99")
+        ... except CourseError as error:
+        ...     print(str(error).partition(":")[0])
+        there is no exercise '1.99'
     """
 
     def __init__(self, message: str, printed: str = "") -> None:
@@ -30,6 +38,11 @@ class Verdict:
         right: whether the answer is right.
         text: one line where it is right; else the first wrong number and its place, the mistake
             where it is recognised, and the hint.
+
+    Example:
+        >>> from regard.course import check
+        >>> check("1.3", [6, 3, 3, 4]).right
+        True
     """
 
     right: bool

@@ -100,6 +100,16 @@ def attention_with_pattern(
 
     Raises:
         ValueError, TypeError, DistributedError: as for `attention`.
+
+    Example:
+        >>> import torch, torch.distributed as dist, regard
+        >>> from regard.distributed import attention_with_pattern, shard
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> query, key, value = shard(torch.randn(3, 2, 5, 7), -2).unbind()
+        >>> context, pattern = attention_with_pattern(query, key, value, mask=regard.causal())
+        >>> pattern.entropy().shape
+        torch.Size([2, 5])
+        >>> dist.destroy_process_group()
     """
     return attend(query, key, value, options, group=group)
 

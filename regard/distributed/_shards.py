@@ -18,6 +18,14 @@ def layout(length: int, *, group: dist.ProcessGroup | None = None) -> Layout:
     Args:
         length: number of positions of the whole sequence.
         group: the ranks; None is the default group.
+
+    Example:
+        >>> import torch, torch.distributed as dist
+        >>> from regard.distributed import layout
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> layout(5).size(0)
+        5
+        >>> dist.destroy_process_group()
     """
     return Layout(length, Ring(group).size)
 
@@ -30,6 +38,14 @@ def positions(length: int, *, group: dist.ProcessGroup | None = None) -> Int[Ten
     Args:
         length: number of positions of the whole sequence.
         group: the ranks; None is the default group.
+
+    Example:
+        >>> import torch, torch.distributed as dist
+        >>> from regard.distributed import positions
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> positions(5)
+        tensor([0, 1, 2, 3, 4])
+        >>> dist.destroy_process_group()
     """
     ring = Ring(group)
     return Layout(length, ring.size).positions(ring.rank)
@@ -47,6 +63,14 @@ def shard(
 
     Returns:
         A copy of the positions that this rank holds, an early and a late chunk.
+
+    Example:
+        >>> import torch, torch.distributed as dist
+        >>> from regard.distributed import shard
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> shard(torch.arange(5), 0)
+        tensor([0, 1, 2, 3, 4])
+        >>> dist.destroy_process_group()
     """
     ring = Ring(group)
     chunks = Layout(x.shape[dim], ring.size).chunks(ring.rank)
@@ -70,6 +94,14 @@ def unshard(
     Raises:
         ValueError: if the shards do not fit together.
         DistributedError: if there is no process group, or another rank has failed.
+
+    Example:
+        >>> import torch, torch.distributed as dist
+        >>> from regard.distributed import shard, unshard
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> unshard(shard(torch.arange(5), 0), 0)
+        tensor([0, 1, 2, 3, 4])
+        >>> dist.destroy_process_group()
     """
     ring = Ring(group)
     others = [*x.shape]

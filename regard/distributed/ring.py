@@ -20,7 +20,16 @@ from regard.errors import Error
 
 
 class DistributedError(Error):
-    """There is no process group to work in, or another rank of it has failed."""
+    """There is no process group to work in, or another rank of it has failed.
+
+    Example:
+        >>> from regard.distributed import DistributedError, layout
+        >>> try:
+        ...     layout(5)
+        ... except DistributedError as error:
+        ...     print(str(error).partition(";")[0])
+        there is no process group
+    """
 
 
 class Ring:

@@ -55,6 +55,17 @@ class Explorer:
 
     Raises:
         OSError: if the port is taken.
+
+    Example:
+        >>> import torch, regard
+        >>> from regard.explorer import Explorer, RecordingSubject
+        >>> with regard.record() as recording:
+        ...     _ = regard.attention(*torch.randn(3, 1, 2, 7, 4), mask=regard.causal())
+        >>> server = Explorer(RecordingSubject(recording, title="a recording"))
+        >>> server.start()
+        >>> server.url.startswith("http://127.0.0.1:")
+        True
+        >>> server.stop()
     """
 
     def __init__(self, subject: Subject, *, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -154,6 +165,15 @@ def explore(
             read by the model.
         OSError: if the port is taken.
         TypeError: for a model without a tokenizer, and a recording with a tokenizer or a text.
+
+    Example:
+        >>> import regard
+        >>> from regard.gpt import load
+        >>> model, tokenizer = load()
+        >>> page = regard.explore(model, tokenizer=tokenizer, text="The cat sat.", port=0)
+        >>> page.url.startswith("http://127.0.0.1:")
+        True
+        >>> page.stop()
     """
     subject = as_subject(shown, tokenizer=tokenizer, text=text, title=title)
     if host is None and port is None and not open_browser and shows_widgets():

@@ -58,6 +58,13 @@ class ModelSubject:
         ids: its tokens instead, as numbers.
         notes: what to say of them.
         training: the history of its heads, if it was recorded.
+
+    Example:
+        >>> from regard.explorer import ModelSubject
+        >>> from regard.gpt import load
+        >>> subject = ModelSubject(*load(), title="the model", text="The cat sat.")
+        >>> subject.about()["writes"]
+        True
     """
 
     def __init__(
@@ -336,6 +343,14 @@ class RecordingSubject:
 
     Raises:
         ExplorerError: if it holds nothing that a page could show.
+
+    Example:
+        >>> import torch, regard
+        >>> from regard.explorer import RecordingSubject
+        >>> with regard.record() as recording:
+        ...     _ = regard.attention(*torch.randn(3, 1, 2, 7, 4), mask=regard.causal())
+        >>> RecordingSubject(recording, title="a recording").about()["shape"]
+        '1 layer × 2 heads'
     """
 
     def __init__(self, recording: Recording, *, title: str) -> None:

@@ -77,6 +77,13 @@ class LinkEffects:
         log_probability: of that token, in nats.
         log_odds: of that token against the first tokens of all alternatives together, in nats; NaN
             for links without alternatives, or whose alternatives begin likewise.
+
+    Example:
+        >>> from regard.gpt import link_effects, load
+        >>> from regard.gpt.stories import story
+        >>> effects = link_effects(*load(), [story(3)])
+        >>> effects.correct.mean.shape == (len(effects.counts),)
+        True
     """
 
     weights: LinkWeights

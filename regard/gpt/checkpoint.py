@@ -54,6 +54,16 @@ def save(
     Raises:
         CheckpointError: `folder` holds such a model, and `overwrite` is False.
         ValueError: the tokenizer's vocabulary is not the model's.
+
+    Example:
+        >>> import tempfile
+        >>> from regard.gpt import load, save
+        >>> model, tokenizer = load()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(folder, model, tokenizer)
+        ...     again, _ = load(folder)
+        >>> bool((again.wte.weight == model.wte.weight).all())
+        True
     """
     folder = Path(folder)
     require_own_tokenizer(model, tokenizer)
@@ -137,6 +147,11 @@ def load_training(folder: str | Path | None = None) -> dict[str, Any]:
 
     Raises:
         CheckpointError: the folder has no such file, or it is damaged.
+
+    Example:
+        >>> from regard.gpt import load_training
+        >>> sorted(load_training())[:3]
+        ['baselines', 'bits_per_byte', 'config']
     """
     path = (SHIPPED if folder is None else Path(folder)) / TRAINING
     if not path.is_file():

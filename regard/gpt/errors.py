@@ -6,15 +6,41 @@ from regard.errors import Error
 
 
 class CheckpointError(Error, ValueError):
-    """A model or run is missing, damaged, or another one than expected."""
+    """A model or run is missing, damaged, or another one than expected.
+
+    Example:
+        >>> import tempfile
+        >>> from regard.gpt import CheckpointError, load
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     try:
+        ...         load(folder)
+        ...     except CheckpointError as error:
+        ...         print(str(error).partition(": ")[2].partition(";")[0])
+        it has no config.json, tokenizer.json, model.safetensors
+    """
 
 
 class CorpusError(Error, ValueError):
-    """A text is missing, unreadable or too short."""
+    """A text is missing, unreadable or too short.
+
+    Example:
+        >>> from regard.gpt import CorpusError, read_texts
+        >>> try:
+        ...     read_texts("missing.txt")
+        ... except CorpusError as error:
+        ...     print(error)
+        missing.txt does not exist; expected a text file or a folder of them
+    """
 
 
 class SaveError(Error, OSError):
-    """A checkpoint could not be written, such as on a full disk; the one before it is whole."""
+    """A checkpoint could not be written, such as on a full disk; the one before it is whole.
+
+    Example:
+        >>> from regard.gpt import SaveError
+        >>> issubclass(SaveError, OSError)  # so what handles a full disk handles it
+        True
+    """
 
 
 class DivergedError(Error, ArithmeticError):
@@ -23,6 +49,12 @@ class DivergedError(Error, ArithmeticError):
     Attributes:
         step: the update, counted from 1.
         starts: where in the training text the windows of its batch begin, in tokens.
+
+    Example:
+        >>> from regard.gpt import DivergedError
+        >>> error = DivergedError("the loss is nan at update 7", step=7, starts=(0, 512))
+        >>> error.step, error.starts
+        (7, (0, 512))
     """
 
     def __init__(self, message: str, *, step: int, starts: tuple[int, ...] = ()) -> None:

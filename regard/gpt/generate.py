@@ -123,6 +123,15 @@ def stream(
 
     Returns:
         An iterator over `tokens` tensors of shape ``(B,)``, or ``()`` for `ids` of shape ``(N,)``.
+
+    Example:
+        >>> import torch
+        >>> from regard.gpt import Sampling, load, stream
+        >>> model, tokenizer = load()
+        >>> ids, greedy = torch.tensor(tokenizer.encode("Once upon a")), Sampling(temperature=0.0)
+        >>> drawn = stream(model, ids, tokens=1, sampling=greedy)
+        >>> [tokenizer.decode([int(token)]) for token in drawn]
+        [' time']
     """
     prompts = _prompts(model, ids)
     if tokens < 0:
@@ -162,6 +171,12 @@ def stream_text(
 
     Raises:
         ValueError: as in `generate`; or `prompt` or a stop string is empty.
+
+    Example:
+        >>> from regard.gpt import Sampling, load, stream_text
+        >>> greedy = Sampling(temperature=0.0)
+        >>> "".join(stream_text(*load(), "Once upon a", tokens=1, sampling=greedy))
+        ' time'
     """
     return (piece for _, piece in stream_texts(model, tokenizer, [prompt], **options))
 
@@ -179,6 +194,13 @@ def stream_texts(
     Raises:
         TypeError: `prompts` is a str.
         ValueError: as in `stream_text`.
+
+    Example:
+        >>> from regard.gpt import Sampling, load, stream_texts
+        >>> greedy = Sampling(temperature=0.0)
+        >>> pieces = stream_texts(*load(), ["Once upon a", "The"], tokens=1, sampling=greedy)
+        >>> sorted({number for number, _ in pieces})
+        [0, 1]
     """
     return _stream_texts(model, tokenizer, prompts, 1, **options)
 

@@ -21,6 +21,12 @@ class ParameterCounts:
         head: one head of one layer: its query, key, value and output matrices and the first
             three's biases, with keys and values that it shares with other heads counted whole. The
             output bias and the QK-norms belong to a layer, not to a head.
+
+    Example:
+        >>> from regard.gpt import GPTConfig, parameter_counts
+        >>> counts = parameter_counts(GPTConfig.gpt2("small"))
+        >>> counts.heads, counts.mlp, counts.total
+        (28348416, 56669184, 124439808)
     """
 
     token_embedding: int

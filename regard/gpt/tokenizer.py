@@ -21,7 +21,13 @@ FILE = "tokenizer.json"
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Text to token ids and back."""
+    """Text to token ids and back.
+
+    Example:
+        >>> from regard.gpt import CharTokenizer, Tokenizer
+        >>> isinstance(CharTokenizer("hello"), Tokenizer)
+        True
+    """
 
     @property
     def vocab_size(self) -> int:

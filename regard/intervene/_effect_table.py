@@ -34,6 +34,16 @@ class Effect:
         name: the head's layer and number, such as ``2·0``, or the keys and what they are called.
         place: the head's layer and number; or the block's first key and one past its last.
         value: the number without it − the number as it is.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> x = torch.randn(1, 5, 6)
+        >>> effects = regard.effects(layer, lambda layer: layer(x), lambda y: y[:, -1].norm(dim=-1))
+        >>> (effect,) = effects.largest(1)
+        >>> effect.value == effects.values[effect.place]
+        tensor(True)
     """
 
     name: str
@@ -49,6 +59,18 @@ class Check:
         approximate: the effects that were largest by gradient.
         true: those of the same heads by ablation.
         rank_correlation: Spearman's, between both; NaN where either has one value alone.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> x = torch.randn(1, 5, 6)
+        >>> effects = regard.effects(
+        ...     layer, lambda layer: layer(x), lambda y: y[:, -1].norm(dim=-1), method="gradient"
+        ... )
+        >>> check = effects.check(2)
+        >>> [one.name for one in check.approximate] == [one.name for one in check.true]
+        True
     """
 
     approximate: tuple[Effect, ...]
@@ -77,6 +99,15 @@ class Effects:
         labels: for each axis, the numbers of layers and heads, or the names of the keys.
         places: for each entry of `values`, row by row, its layer and head, or its first key and one
             past its last.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> x = torch.randn(1, 5, 6)
+        >>> effects = regard.effects(layer, lambda layer: layer(x), lambda y: y[:, -1].norm(dim=-1))
+        >>> effects.values.shape, effects.labels
+        (torch.Size([1, 2]), ((0,), (0, 1)))
     """
 
     values: Float[Tensor, "N H"] | Float[Tensor, " K"]

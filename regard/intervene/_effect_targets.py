@@ -24,6 +24,14 @@ class LogProbability:
     Attributes:
         token: its id.
         position: the token after which it is expected; negative from the end.
+
+    Example:
+        >>> import regard, torch
+        >>> target = regard.LogProbability(2)
+        >>> print(target)
+        log-probability of token 2 at position -1
+        >>> target(torch.zeros(1, 3, 4)).exp()
+        tensor([0.2500], dtype=torch.float64)
     """
 
     token: int
@@ -48,6 +56,11 @@ class Logit:
     Attributes:
         token: its id.
         position: the token after which it is expected; negative from the end.
+
+    Example:
+        >>> import regard, torch
+        >>> regard.Logit(2, position=0)(torch.arange(12.0).view(1, 3, 4))
+        tensor([2.], dtype=torch.float64)
     """
 
     token: int

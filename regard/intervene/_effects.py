@@ -96,7 +96,8 @@ def effects(
 
     Example:
         >>> import regard, torch
-        >>> layer = regard.nn.MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
         >>> x = torch.randn(1, 5, 6)
         >>> regard.effects(layer, lambda layer: layer(x), lambda y: y[:, -1].norm(dim=-1)).axes
         ('layer', 'head')

@@ -39,7 +39,8 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
 
     Example:
         >>> import regard, torch
-        >>> layer = regard.nn.MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
         >>> with regard.intervene(layer) as change, regard.record(layer) as recording:
         ...     change.knock_out(queries=-1, keys=slice(1, 3), heads=0)
         ...     _ = layer(torch.randn(1, 5, 6))

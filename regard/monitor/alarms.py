@@ -12,7 +12,20 @@ from regard.record.names import Kind
 
 
 class AlarmWarning(UserWarning):
-    """An alarm of a `Monitor`: a head is out of its bounds."""
+    """An alarm of a `Monitor`: a head is out of its bounds.
+
+    Example:
+        >>> import regard, torch, warnings
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> monitor = regard.Monitor(layer, every=1, alarms=[regard.Alarm("entropy", above=0.1)])
+        >>> with warnings.catch_warnings(record=True) as shown:
+        ...     warnings.simplefilter("always")
+        ...     with monitor.update():
+        ...         layer(torch.randn(1, 5, 6)).sum().backward()
+        >>> shown[0].category.__name__
+        'AlarmWarning'
+    """
 
 
 @dataclass(frozen=True)
@@ -91,6 +104,14 @@ class Alert:
         kind, layer, head: which head.
         name: path of the module that attends.
         value: what was read; NaN sets every alarm off.
+
+    Example:
+        >>> import regard
+        >>> from regard.monitor import Alert
+        >>> alarm = regard.Alarm("max_logit", above=100)
+        >>> alert = Alert(alarm, update=7, kind="self", layer=3, head=5, name="", value=123.4)
+        >>> print(alert)
+        update 7: max_logit of layer 3, head 5 is 123.4, above 100
     """
 
     alarm: Alarm

@@ -34,6 +34,16 @@ class QKClip:
         gamma: γ of each query head, ``(H,)``, float64.
         query: factor on the query weights of each head, and on their bias, ``(H,)``.
         key: factor on the key weights of each key head, and on their bias, ``(G,)``.
+
+    Example:
+        >>> import regard, torch
+        >>> monitor = regard.Monitor(every=1)
+        >>> x = torch.full((1, 2, 3, 4), 2.0, requires_grad=True)  # scores of 8
+        >>> with monitor.update():
+        ...     regard.attention(x, x, x).sum().backward()
+        >>> (clip,) = monitor.qk_clip(tau=2)
+        >>> clip.gamma.tolist(), clip.query.tolist()
+        ([0.25, 0.25], [0.5, 0.5])
     """
 
     kind: Kind

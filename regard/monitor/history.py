@@ -14,7 +14,13 @@ from regard.record.names import KINDS, Kind
 
 
 class Head(NamedTuple):
-    """A head of a model, and the kind of attention that it belongs to."""
+    """A head of a model, and the kind of attention that it belongs to.
+
+    Example:
+        >>> from regard.monitor import Head
+        >>> Head("cross", 3, 5).short, str(Head("self", 3, 5))
+        ('cross.3.5', 'layer 3, head 5')
+    """
 
     kind: Kind
     layer: int

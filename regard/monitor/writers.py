@@ -13,7 +13,22 @@ from regard.monitor.history import UpdateReading
 
 
 class WriterWarning(UserWarning):
-    """A writer of a `Monitor` failed, and gets no more numbers."""
+    """A writer of a `Monitor` failed, and gets no more numbers.
+
+    Example:
+        >>> import regard, torch, warnings
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> def fail(update, scalars):
+        ...     raise OSError("the disk is full")
+        >>> monitor = regard.Monitor(layer, every=1, writers=[fail])
+        >>> with warnings.catch_warnings(record=True) as shown:
+        ...     warnings.simplefilter("always")
+        ...     with monitor.update():
+        ...         layer(torch.randn(1, 5, 6)).sum().backward()
+        >>> shown[0].category.__name__
+        'WriterWarning'
+    """
 
 
 @runtime_checkable

@@ -27,6 +27,13 @@ class Rotation:
     Attributes:
         cos, sin: of each position and pair, ``(L, D/2)``, or ``(B, 1, L, D/2)`` where each sequence
             has positions of its own.
+
+    Example:
+        >>> import torch
+        >>> from regard.nn import Rotation
+        >>> rotation = Rotation.of(torch.arange(5), dim=6)
+        >>> rotation(torch.randn(2, 5, 6)).shape
+        torch.Size([2, 5, 6])
     """
 
     cos: Float[Tensor, "*#b L half"]

@@ -33,6 +33,14 @@ class Image(Readout[_Picture, "Tensor"]):
 
     Each pixel is the mean weight over its rectangle of the pattern, whose edges need not fall
     between tokens: a token cut by an edge counts for both pixels by its parts.
+
+    Example:
+        >>> import regard, torch
+        >>> pattern = regard.Pattern(torch.zeros(4, 1), torch.zeros(4, 1), mask=regard.causal())
+        >>> (image,) = pattern.read(regard.Image(2, 2))
+        >>> image
+        tensor([[0.5000, 0.0000],
+                [0.2917, 0.2083]])
     """
 
     axes = ("row", "column")

@@ -22,7 +22,15 @@ __all__ = ["Lag", "LagWeights"]
 
 
 class LagWeights(NamedTuple):
-    """The weight of each query on one key."""
+    """The weight of each query on one key.
+
+    Example:
+        >>> import regard, torch
+        >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
+        >>> (before,) = pattern.read(regard.Lag(1))
+        >>> before.weights
+        tensor([0.0000, 0.5000, 0.3333])
+    """
 
     weights: Float[Tensor, "*b L"]
     log_weights: Float[Tensor, "*b L"]

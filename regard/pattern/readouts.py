@@ -52,7 +52,16 @@ __all__ = [
 
 
 class Top(NamedTuple):
-    """The strongest keys of each query, strongest first."""
+    """The strongest keys of each query, strongest first.
+
+    Example:
+        >>> import regard, torch
+        >>> top = regard.Pattern(torch.eye(3), torch.eye(3), mask=regard.causal()).topk(2)
+        >>> top.positions
+        tensor([[ 0, -1],
+                [ 1,  0],
+                [ 2,  0]])
+    """
 
     weights: Float[Tensor, "*b L k"]
     positions: Int[Tensor, "*b L k"]
@@ -65,6 +74,13 @@ class TopK(Readout[Top, Top]):
 
     Of two keys of equal weight the kernels put the lower index first; torch's own ranking, which
     other devices and float64 go by, has no rule.
+
+    Example:
+        >>> import regard, torch
+        >>> pattern = regard.Pattern(torch.eye(3), torch.eye(3), mask=regard.causal())
+        >>> (top,) = pattern.read(regard.TopK(1))
+        >>> top.positions.T
+        tensor([[0, 1, 2]])
     """
 
     axes = ("query", "rank")
@@ -123,7 +139,15 @@ class TopK(Readout[Top, Top]):
 
 @dataclass(frozen=True)
 class Max(Readout["Tensor", "Tensor"]):
-    """The largest weight of each row: ``(..., L)``; 0 for a row that sees nothing."""
+    """The largest weight of each row: ``(..., L)``; 0 for a row that sees nothing.
+
+    Example:
+        >>> import regard, torch
+        >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
+        >>> (largest,) = pattern.read(regard.Max())
+        >>> largest
+        tensor([1.0000, 0.5000, 0.3333])
+    """
 
     axes = ("query",)
     kind = Kind.MAX
@@ -144,6 +168,13 @@ class Entropy(Readout["Tensor", "Tensor"]):
 
     0 where all weight lies on one key, ln n where it is spread evenly over n. A sink is not a key:
     its share is left out of the sum.
+
+    Example:
+        >>> import regard, torch
+        >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
+        >>> (entropy,) = pattern.read(regard.Entropy())
+        >>> entropy
+        tensor([0.0000, 0.6931, 1.0986])
     """
 
     axes = ("query",)
@@ -168,6 +199,13 @@ class Distance(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
 
     Σ w·|i − j| / Σ w, where i is the query's position among the keys; 0 for a row that sees
     nothing.
+
+    Example:
+        >>> import regard, torch
+        >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
+        >>> (distance,) = pattern.read(regard.Distance())
+        >>> distance
+        tensor([0.0000, 0.5000, 1.0000])
     """
 
     axes = ("query",)
@@ -214,6 +252,13 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     Entry d averages the weight of key i − d over the queries i that see it. A head that looks at
     the previous token has 1 at d = 1. On a text that repeats itself after p tokens, an induction
     head stands out at d = p − 1 (Olsson et al. 2022, arXiv:2209.11895, section "Induction heads").
+
+    Example:
+        >>> import regard, torch
+        >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
+        >>> (offsets,) = pattern.read(regard.Offsets(2))
+        >>> offsets
+        tensor([0.6111, 0.4167])
     """
 
     axes = ("offset",)
@@ -264,6 +309,13 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
 
     Args:
         keys: an index, a slice, indices, or a boolean ``(S,)``.
+
+    Example:
+        >>> import regard, torch
+        >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
+        >>> (mass,) = pattern.read(regard.Mass([0]))
+        >>> mass
+        tensor([1.0000, 0.5000, 0.3333])
     """
 
     axes = ("query",)

@@ -32,7 +32,18 @@ _LISTED = 12  # heads that are printed
 
 @dataclass(frozen=True, kw_only=True)
 class HeadFidelity:
-    """How far one head's weights moved."""
+    """How far one head's weights moved.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.record() as full:
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> worst = regard.fidelity(full, full)[0]
+        >>> worst.mean, worst.kept
+        (0.0, 1.0)
+    """
 
     layer: int
     head: int
@@ -53,6 +64,17 @@ class Fidelity(Sequence[HeadFidelity]):
     Attributes:
         kind: what is measured: ``"js"``, ``"kl"`` or ``"tv"``.
         heads: one entry a head, by their mean.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.record() as full:
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> regard.fidelity(full, full)
+         head       js  largest  at query  keys kept
+          0.0   0.0000   0.0000         0       100%
+          0.1   0.0000   0.0000         0       100%
     """
 
     kind: Divergence

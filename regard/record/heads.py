@@ -85,7 +85,17 @@ class HeadScores(PatternScores):
 
 
 class Heads(Sequence[HeadScores]):
-    """The scores of all heads, layer by layer."""
+    """The scores of all heads, layer by layer.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.record(layer) as recording:
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> [(head.layer, head.head) for head in recording.heads()]
+        [(0, 0), (0, 1)]
+    """
 
     def __init__(self, scores: Sequence[HeadScores]) -> None:
         self._scores = tuple(scores)

@@ -25,7 +25,18 @@ class CallPattern(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Layer:
-    """One attention layer of a run."""
+    """One attention layer of a run.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.record(layer) as recording:
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> layer = recording.layers[0]
+        >>> layer.kind, layer.index, layer.heads, layer.pattern.shape
+        ('self', 0, (0, 1), torch.Size([1, 2, 5, 5]))
+    """
 
     name: str
     """Path of the module that attends, such as ``transformer.h.0.attn``."""

@@ -59,6 +59,18 @@ class LinkValues:
     Attributes:
         values: the numbers, in float64 on the CPU.
         groups: the kinds and texts of the links.
+
+    Example:
+        >>> import regard, torch
+        >>> from types import SimpleNamespace
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.record(tokens=["Ann", " and", " Ben", ":", " Ann"]) as recording:
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> copy = SimpleNamespace(kind="copy", decided=(13, 16), deciding=[(0, 3)], decoys=[])
+        >>> deciding = recording.against([copy]).deciding
+        >>> deciding.mean.shape, deciding.groups.counts
+        (torch.Size([1, 1, 2]), {'copy': 1})
     """
 
     values: Float[Tensor, "M *rest"]

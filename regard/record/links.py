@@ -29,6 +29,13 @@ class Link(Protocol):
     """A word of a text that follows from earlier words, such as `regard.gpt.stories.Link`.
 
     Spans are ``(start, stop)`` in characters of the text.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> from regard.record import Link
+        >>> copy = SimpleNamespace(kind="copy", decided=(13, 16), deciding=[(0, 3)], decoys=[])
+        >>> isinstance(copy, Link)
+        True
     """
 
     @property

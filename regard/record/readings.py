@@ -40,6 +40,16 @@ class Reading:
         axes: names of the axes, ``layer`` first.
         parts: a tensor for each layer, with the other axes.
         labels: for each layer, the numbers along some of its axes; else they count from 0.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.record(layer) as recording:
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> entropy = recording.read(regard.Entropy())["entropy"]
+        >>> entropy.axes, entropy.values.shape
+        (('layer', 'batch', 'head', 'query'), torch.Size([1, 1, 2, 5]))
     """
 
     name: str
@@ -87,7 +97,17 @@ class Reading:
 
 
 class Readings(Mapping[str, Reading]):
-    """Readouts by name: ``readings["entropy"]``; top keys are two, their weights and positions."""
+    """Readouts by name: ``readings["entropy"]``; top keys are two, their weights and positions.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.record(layer) as recording:
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> list(recording.read(regard.TopK(2), regard.Received()))
+        ['top_weights', 'top_positions', 'received']
+    """
 
     def __init__(self, entries: Mapping[str, Reading]) -> None:
         self._entries = dict(entries)
@@ -114,7 +134,17 @@ class Readings(Mapping[str, Reading]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LayerReadings:
-    """What was read of one layer."""
+    """What was read of one layer.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.record(layer, read=[regard.Entropy()]) as run:
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> run.layers[0].keys, run.layers[0].heads
+        (5, (0, 1))
+    """
 
     name: str = ""
     """Path of the module that attends."""

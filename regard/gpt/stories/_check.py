@@ -17,7 +17,14 @@ _ARTICLE = re.compile(r"\b([Aa]n?) (hour|[a-z])")
 
 @dataclass(frozen=True)
 class Mistake:
-    """A word that contradicts what stands before it."""
+    """A word that contradicts what stands before it.
+
+    Example:
+        >>> from regard.gpt.stories import check
+        >>> (mistake,) = check("An tent stood in the park.")
+        >>> mistake.word, mistake.expected, mistake.span
+        ('An', 'a', (0, 2))
+    """
 
     span: Span
     word: str
@@ -27,7 +34,13 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Review:
-    """What a story's reading gave: its mistakes, and the sentences that no passage explains."""
+    """What a story's reading gave: its mistakes, and the sentences that no passage explains.
+
+    Example:
+        >>> from regard.gpt.stories import review, story
+        >>> review(story(0).text)
+        Review(mistakes=(), unparsed=())
+    """
 
     mistakes: tuple[Mistake, ...]
     unparsed: tuple[Span, ...]
@@ -39,12 +52,25 @@ def check(text: str) -> list[Mistake]:
     Args:
         text: a story of this world, told by the generator or by a model. Sentences that no passage
             of the world explains are passed over; `review` names them.
+
+    Example:
+        >>> from regard.gpt.stories import check, story
+        >>> check(story(0).text)
+        []
+        >>> [mistake.expected for mistake in check("An tent stood in the park.")]
+        ['a']
     """
     return list(review(text).mistakes)
 
 
 def review(text: str) -> Review:
-    """The mistakes of a text, and where its sentences are none of this world's."""
+    """The mistakes of a text, and where its sentences are none of this world's.
+
+    Example:
+        >>> from regard.gpt.stories import review
+        >>> review("Attention is all you need.").unparsed
+        ((0, 26),)
+    """
     reader = _Reader()
     tokens = tokens_of(text)
     texts = [token.text for token in tokens]

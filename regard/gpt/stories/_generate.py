@@ -27,6 +27,11 @@ def story(seed: int) -> Story:
 
     Args:
         seed: a whole number, at least 0.
+
+    Example:
+        >>> from regard.gpt.stories import story
+        >>> story(0).text == story(0).text, len(story(0).links) > 0
+        (True, True)
     """
     if seed < 0:
         raise ValueError(f"seed is {seed}; a whole number that is at least 0 was expected")
@@ -56,13 +61,25 @@ def story(seed: int) -> Story:
 
 
 def stories(seed: int, count: int) -> Iterator[Story]:
-    """The stories of the seeds from `seed` to `seed + count - 1`."""
+    """The stories of the seeds from `seed` to `seed + count - 1`.
+
+    Example:
+        >>> from regard.gpt.stories import stories
+        >>> [one.seed for one in stories(5, 3)]
+        [5, 6, 7]
+    """
     for number in range(seed, seed + count):
         yield story(number)
 
 
 def corpus(seed: int, characters: int) -> list[str]:
-    """Texts of stories, from `seed` on, that have at least so many characters together."""
+    """Texts of stories, from `seed` on, that have at least so many characters together.
+
+    Example:
+        >>> from regard.gpt.stories import corpus
+        >>> sum(map(len, corpus(0, 1000))) >= 1000
+        True
+    """
     texts: list[str] = []
     total = 0
     while total < characters:

@@ -12,7 +12,13 @@ CLOSING = {'"': '"', "(": ")"}  # opening mark → closing mark
 
 
 class Kind(Enum):
-    """Why a word follows from earlier words; the value is the reason in a sentence."""
+    """Why a word follows from earlier words; the value is the reason in a sentence.
+
+    Example:
+        >>> from regard.gpt.stories import Kind
+        >>> Kind.RHYME.value
+        'The end of a line rhymes with the line that it belongs to.'
+    """
 
     PRONOUN = "A pronoun agrees with the name that it stands for: Anna shook her head."
     BINDING = "What was bound together stays together: a red kite is the red kite later on."
@@ -33,6 +39,12 @@ class Link:
     """A word of a story that follows from earlier words of it.
 
     Spans are `(start, stop)` in characters of the story's text.
+
+    Example:
+        >>> from regard.gpt.stories import story
+        >>> link = story(0).links[0]
+        >>> link.decided > link.deciding[0]  # it follows in the text, too
+        True
     """
 
     kind: Kind
@@ -44,7 +56,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Fact:
-    """What a story states: a relation, what it is about, its value, and the words that state it."""
+    """What a story states: a relation, what it is about, its value, and the words that state it.
+
+    Example:
+        >>> from regard.gpt.stories import story
+        >>> one = story(0)
+        >>> all(one.text[slice(*span)] for fact in one.facts for span in fact.spans)
+        True
+    """
 
     relation: str
     about: tuple[str, ...]
@@ -54,7 +73,14 @@ class Fact:
 
 @dataclass(frozen=True)
 class Story:
-    """A story with its links, in the order of their decided words, and what holds at its end."""
+    """A story with its links, in the order of their decided words, and what holds at its end.
+
+    Example:
+        >>> from regard.gpt.stories import story
+        >>> one = story(0)
+        >>> one.seed, one.text[-1].isspace()
+        (0, True)
+    """
 
     text: str
     links: tuple[Link, ...]

@@ -63,6 +63,15 @@ def read_texts(path: str | Path) -> list[str]:
 
     Raises:
         CorpusError: `path` is missing, holds no text, or a file in it is not UTF-8.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from regard.gpt import read_texts
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a.txt").write_text("One text.")
+        ...     read_texts(folder)
+        ['One text.']
     """
     files = text_files(Path(path))
     texts = [text for text in map(_read, files) if text.strip()]

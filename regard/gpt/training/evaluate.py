@@ -27,6 +27,13 @@ def evaluate(model: GPT, tokens: Tensor, *, batch: int = 16, end: int | None = N
 
     Raises:
         ValueError: `tokens` has fewer than two.
+
+    Example:
+        >>> import torch
+        >>> from regard.gpt import evaluate, load
+        >>> model, tokenizer = load()
+        >>> evaluate(model, torch.tensor(tokenizer.encode("The cat sat on the mat."))) > 0
+        True
     """
     return mean_loss(model, tokens, batch=batch, end=end)
 

@@ -60,6 +60,19 @@ class History:
         images: ``(M, N, H, S, S)``, each pattern averaged down.
         evidence: for each update, head by head, what its name rests on: the fields of
             `regard.record.HeadScores` that say so; of none in runs of earlier versions.
+
+    Example:
+        >>> import io, tempfile
+        >>> from rich.console import Console
+        >>> from regard.gpt import GPTConfig, TrainConfig, history, train
+        >>> gpt = GPTConfig(layers=1, heads=1, dim=4, context=8)
+        >>> config = TrainConfig(tokenizer="char", steps=2, record_every=1)
+        >>> quiet = Console(file=io.StringIO())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = train(folder, texts=["abc " * 200], gpt=gpt, config=config, console=quiet)
+        ...     heads = history(folder)
+        >>> heads.steps, heads.score("first_token").shape
+        ((1, 2), torch.Size([2, 1, 1]))
     """
 
     steps: tuple[int, ...]
@@ -116,6 +129,18 @@ def history(folder: str | Path) -> History:
 
     Raises:
         CheckpointError: the folder has no training run with recordings, or damaged ones.
+
+    Example:
+        >>> import io, tempfile
+        >>> from rich.console import Console
+        >>> from regard.gpt import GPTConfig, TrainConfig, history, train
+        >>> gpt = GPTConfig(layers=1, heads=1, dim=4, context=8)
+        >>> config = TrainConfig(tokenizer="char", steps=2, record_every=2)
+        >>> quiet = Console(file=io.StringIO())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = train(folder, texts=["abc " * 200], gpt=gpt, config=config, console=quiet)
+        ...     print(history(folder).steps)
+        (2,)
     """
     run = TrainingRunFolder.latest(Path(folder))
     place = run.path / PATTERNS

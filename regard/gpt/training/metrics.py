@@ -42,6 +42,20 @@ class Metrics:
         checkpoint: the folder of the checkpoint, where one was written at this step.
         model: the model, in training mode. Where ranks hold shards of it, all of them have to run
             it together.
+
+    Example:
+        >>> import io, tempfile
+        >>> from rich.console import Console
+        >>> from regard.gpt import GPTConfig, TrainConfig, train
+        >>> gpt = GPTConfig(layers=1, heads=1, dim=4, context=8)
+        >>> config = TrainConfig(tokenizer="char", steps=2)
+        >>> quiet = Console(file=io.StringIO())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     seen = []
+        ...     options = dict(console=quiet, callbacks=[seen.append])
+        ...     _ = train(folder, texts=["abc " * 200], gpt=gpt, config=config, **options)
+        >>> [(metrics.step, metrics.tokens) for metrics in seen]
+        [(1, 64), (2, 128)]
     """
 
     step: int
@@ -96,6 +110,13 @@ class Callback(Protocol):
 
     On a GPU it is called once in `TrainConfig.log_every` updates, for each of them in order; the
     model is then that of the last.
+
+    Example:
+        >>> from regard.gpt import Callback, Metrics
+        >>> def stop_if_worse(metrics: Metrics) -> None:
+        ...     if metrics.validation_loss is not None and metrics.validation_loss > 9:
+        ...         raise RuntimeError(f"update {metrics.step}: {metrics.validation_loss:.2f} nats")
+        >>> callback: Callback = stop_if_worse  # train(..., callbacks=[stop_if_worse])
     """
 
     def __call__(self, metrics: Metrics, /) -> object:

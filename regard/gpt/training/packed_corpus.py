@@ -56,6 +56,18 @@ class Corpus:
         training: ``(N,)`` ids to train on, memory-mapped.
         validation: ``(M,)`` ids held out, likewise.
         manifest: the content of ``corpus.json``.
+
+    Example:
+        >>> import io, tempfile
+        >>> from pathlib import Path
+        >>> from rich.console import Console
+        >>> from regard.gpt import prepare
+        >>> quiet = Console(file=io.StringIO())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     texts = ["One text. " * 90]
+        ...     corpus = prepare(Path(folder, "new"), texts, tokenizer="char", console=quiet)
+        ...     print(corpus.tokenizer.decode(corpus.training[:9]), corpus.bytes_per_token)
+        One text. 1.0
     """
 
     folder: Path
@@ -112,6 +124,18 @@ def prepare(
         ValueError: `vocab_size` is too small, `tokenizer` has no token for a character, or a
             text holds a lone surrogate, which UTF-8 cannot express.
         OSError: `folder` cannot be written; nothing of it stays.
+
+    Example:
+        >>> import io, tempfile
+        >>> from pathlib import Path
+        >>> from rich.console import Console
+        >>> from regard.gpt import prepare
+        >>> quiet = Console(file=io.StringIO())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     texts = ["One text. " * 90, "Another. " * 90]
+        ...     corpus = prepare(Path(folder, "corpus"), texts, tokenizer="char", console=quiet)
+        ...     print(corpus.tokenizer.vocab_size, len(corpus.training) > len(corpus.validation))
+        11 True
     """
     folder = Path(folder)
     if folder.exists():
@@ -181,6 +205,18 @@ def open_corpus(folder: str | Path, *, verify: bool = True) -> Corpus:
 
     Raises:
         CorpusError: `folder` holds no corpus, or a damaged one.
+
+    Example:
+        >>> import io, tempfile
+        >>> from pathlib import Path
+        >>> from rich.console import Console
+        >>> from regard.gpt import open_corpus, prepare
+        >>> quiet = Console(file=io.StringIO())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "corpus")
+        ...     corpus = prepare(path, ["One text. " * 90], tokenizer="char", console=quiet)
+        ...     print(open_corpus(path).fingerprint == corpus.fingerprint)
+        True
     """
     folder = Path(folder)
     try:

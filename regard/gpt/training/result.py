@@ -36,6 +36,18 @@ class TrainResult:
         signal: the signal that ended training early: SIGINT, which Ctrl-C sends, or SIGTERM; None
             where all updates were made.
         record: the content of `training.json`.
+
+    Example:
+        >>> import io, tempfile
+        >>> from rich.console import Console
+        >>> from regard.gpt import GPTConfig, TrainConfig, train
+        >>> gpt = GPTConfig(layers=1, heads=1, dim=4, context=8)
+        >>> config = TrainConfig(tokenizer="char", steps=2)
+        >>> quiet = Console(file=io.StringIO())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = train(folder, texts=["abc " * 200], gpt=gpt, config=config, console=quiet)
+        >>> result.interrupted, result.tokenizer.decode(result.tokenizer.encode("cab"))
+        (False, 'cab')
     """
 
     model: GPT

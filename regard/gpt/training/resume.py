@@ -123,6 +123,19 @@ def recipe_of(folder: str | Path) -> tuple[GPTConfig, TrainConfig]:
 
     Raises:
         CheckpointError: there is no checkpoint, or it is damaged.
+
+    Example:
+        >>> import io, tempfile
+        >>> from rich.console import Console
+        >>> from regard.gpt import GPTConfig, TrainConfig, recipe_of, train
+        >>> gpt = GPTConfig(layers=1, heads=1, dim=4, context=8)
+        >>> config = TrainConfig(tokenizer="char", steps=2)
+        >>> quiet = Console(file=io.StringIO())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = train(folder, texts=["abc " * 200], gpt=gpt, config=config, console=quiet)
+        ...     shape, recipe = recipe_of(folder)
+        >>> shape.dim, recipe == config
+        (4, True)
     """
     return recipe(TrainingRunFolder.latest(Path(folder)).state())
 

@@ -22,6 +22,11 @@ class TensorBoard:
 
     Raises:
         ModuleNotFoundError: TensorBoard is not installed; the message says how to get it.
+
+    Example:
+        >>> from regard.gpt import TensorBoard, train
+        >>> writer = TensorBoard("runs/mine")  # doctest: +SKIP
+        >>> result = train("mine", callbacks=[writer])  # doctest: +SKIP
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -97,6 +97,18 @@ def train(
         DistributedError: another rank failed, or is lost; the latest checkpoint stays.
         KeyboardInterrupt: Ctrl-C or SIGTERM came before the first update, or twice; no checkpoint
             is written.
+
+    Example:
+        >>> import io, tempfile
+        >>> from rich.console import Console
+        >>> from regard.gpt import GPTConfig, TrainConfig, train
+        >>> gpt = GPTConfig(layers=1, heads=1, dim=4, context=8)
+        >>> config = TrainConfig(tokenizer="char", steps=2)
+        >>> quiet = Console(file=io.StringIO())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = train(folder, texts=["abc " * 200], gpt=gpt, config=config, console=quiet)
+        >>> result.model.config.vocab_size, result.record["step"]
+        (4, 2)
     """
     if texts is not None and corpus is not None:
         raise ValueError("texts and corpus exclude each other; leave out one of them")

@@ -44,6 +44,16 @@ def use_in_transformers() -> None:
 
     Raises:
         ImportError: without transformers, which the extra ``transformers`` brings.
+
+    Example:
+        >>> import regard, torch
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> shape = dict(n_layer=1, n_head=2, n_embd=6, vocab_size=11, n_positions=7)
+        >>> model = GPT2Model(GPT2Config(**shape, bos_token_id=None, eos_token_id=None)).eval()
+        >>> regard.use_in_transformers()
+        >>> model.set_attn_implementation("regard")
+        >>> model(torch.tensor([[1, 2, 3]])).last_hidden_state.shape
+        torch.Size([1, 3, 6])
     """
     with needing("transformers"):
         from transformers import AttentionInterface, AttentionMaskInterface

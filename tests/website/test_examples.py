@@ -1,0 +1,35 @@
+"""Every name of the reference has an example, and none of them is there for show."""
+
+import doctest
+
+import pytest
+
+from website.docstrings import rooms
+
+WITHOUT_LIBRARY = {"regard.gpt.TensorBoard"}  # where the tests run
+ENTRIES = [entry for room in rooms() for entry in room.entries if entry.same_as is None]
+
+
+def examples(entry):
+    """Its examples, and those of what it has, as doctest reads them."""
+    sections = [section for one in (entry, *entry.members) for section in one.sections]
+    texts = [str(getattr(one.value, "contents", one.value)) for one in sections]
+    return [one for text in texts for one in doctest.DocTestParser().get_examples(text)]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.path)
+def test_a_public_name_has_an_example_that_runs(entry):
+    found = examples(entry)
+    assert found, f"the docstring of {entry.path} has no example; give it one, after >>>"
+    run = [one.source for one in found if not one.options.get(doctest.SKIP)]
+    beyond_imports = [source for source in run if not source.startswith(("import ", "from "))]
+    assert bool(beyond_imports) != (entry.path in WITHOUT_LIBRARY)
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in ENTRIES if entry.kind == "value"], ids=lambda entry: entry.path
+)
+def test_the_example_of_a_value_runs(entry):
+    """Python keeps no docstring of a value, so that `pytest --doctest-modules` does not see it."""
+    test = doctest.DocTest(examples(entry), {}, entry.path, None, None, None)
+    assert doctest.DocTestRunner().run(test).failed == 0
