@@ -24,6 +24,9 @@ _PROCESSORS = {
     "arm64": {"ARM64"},
 }
 """What each format calls a processor."""
+_UNAVOIDABLE = ("__Zn", "__Zd", "___dso_handle", "__mh_dylib_header")
+"""What zig's linker for macOS always exports: new and delete of C++, as weak definitions, for which
+the system's are taken where they are there, and two names of its own."""
 
 
 def objections(wheel: Path, library: Path, target: Target) -> Iterator[str]:
@@ -69,7 +72,7 @@ def _symbols(binary: lief.Binary) -> Iterator[str]:
     if "regard_abi" not in shown:
         yield "does not export regard_abi, by which the package knows it"
     for name in sorted(shown):
-        if not name.startswith("regard_"):
+        if not name.startswith(("regard_", *_UNAVOIDABLE)):
             yield f"exports {name}, which may be taken for another library's"
 
 

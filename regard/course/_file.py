@@ -61,15 +61,13 @@ def check_file(number: str, path: Path, *, seconds: float = SECONDS) -> tuple[Ve
             is checked, or that cannot be compared.
 
     Example:
-        >>> import tempfile
         >>> from pathlib import Path
-        >>> from regard.course import check_file
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "my.py")
-        ...     _ = path.write_text("answer_1_3 = [6, 3, 3, 4]")
-        ...     verdict, printed = check_file("1.3", path)
-        >>> verdict.right, printed
-        (True, '')
+        >>> from regard.course import CourseError, check_file
+        >>> try:
+        ...     check_file("1.3", Path("missing.py"))
+        ... except CourseError as error:
+        ...     print(error)
+        missing.py is not a file; name the Python file that holds your solution
     """
     exercise(number)
     if not path.is_file():

@@ -41,7 +41,7 @@ class QKClip:
         >>> x = torch.full((1, 2, 3, 4), 2.0, requires_grad=True)  # scores of 8
         >>> with monitor.update():
         ...     regard.attention(x, x, x).sum().backward()
-        >>> (clip,) = monitor.qk_clip(tau=2)
+        >>> (clip,) = monitor.qk_clip(tau=2.0)
         >>> clip.gamma.tolist(), clip.query.tolist()
         ([0.25, 0.25], [0.5, 0.5])
     """
