@@ -44,6 +44,15 @@ class PassageEffects:
         without_any: the same with all passages hidden.
         unchanged: the answer's log-probability as it is, in nats: the sum over its tokens.
         hidden_from: the first query that passages are hidden from, and one past the last.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.gpt import GPT, GPTConfig
+        >>> model = GPT(GPTConfig(vocab_size=11, context=9, layers=1, heads=2, dim=4)).eval()
+        >>> ids = torch.tensor([5, 1, 7, 3, 2, 6, 7])
+        >>> effects = regard.passage_effects(model, ids, [(1, 3), (3, 5)], slice(6, 7))
+        >>> sorted(effects.order())
+        [0, 1]
     """
 
     weights: PassageWeights

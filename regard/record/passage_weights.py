@@ -57,6 +57,16 @@ class PassageWeights:
             `Recording.passages`.
         layers: numbers of the layers.
         heads: numbers of the heads. What a layer does not have is NaN.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.gpt import GPT, GPTConfig
+        >>> model = GPT(GPTConfig(vocab_size=11, context=9, layers=1, heads=2, dim=4)).eval()
+        >>> ids = torch.tensor([5, 1, 7, 3, 2, 6, 7])
+        >>> effects = regard.passage_effects(model, ids, [(1, 3), (3, 5)], slice(6, 7))
+        >>> weights = effects.weights
+        >>> weights.shares.shape, [str(passage) for passage in weights.passages]
+        (torch.Size([2, 1, 2]), ['tokens 1–2', 'tokens 3–4'])
     """
 
     passages: tuple[Passage, ...]

@@ -27,6 +27,12 @@ class Passage:
         tokens: its first token, and one past its last.
         characters: its first character in the text, and one past its last; None if not known.
         text: what it reads; empty if not known.
+
+    Example:
+        >>> from regard.record.passages import split_passages, token_offsets
+        >>> (passage,) = split_passages("They sleep.", token_offsets(["They", " sleep", "."]))
+        >>> passage.tokens, passage.text
+        ((0, 3), 'They sleep.')
     """
 
     tokens: Span
