@@ -175,6 +175,10 @@ class Mask:
         return IndexBounds(positions, start, stop)
 
 
+# One for all calls: a mask does not change, and a short call would take longer to make than to use.
+_CAUSAL = Mask((Causal(),))
+
+
 def causal(*, offset: int | Int[Tensor, "*b"] | None = None) -> Mask:
     """Let each query see its own position and those before it.
 
@@ -188,7 +192,7 @@ def causal(*, offset: int | Int[Tensor, "*b"] | None = None) -> Mask:
         >>> regard.causal().visible(2, 3).int().tolist()
         [[1, 1, 0], [1, 1, 1]]
     """
-    return Mask((Causal(),), _checked_offset(offset))
+    return _CAUSAL if offset is None else Mask((Causal(),), _checked_offset(offset))
 
 
 def window(size: int, *, ahead: int = 0, offset: int | Int[Tensor, "*b"] | None = None) -> Mask:
