@@ -1,8 +1,9 @@
 """What reading costs: tokens a second that an engine generates, with and without the plugin.
 
-``VLLM_ENABLE_V1_MULTIPROCESSING=0 python integrations/vllm/throughput.py [ROUNDS]`` serves a batch
-again and again, in turn: as if the plugin were not there; attached, and nobody asks; and with one
-request of the batch, or all, that ask for readouts of one layer or of all. Medians of the rounds.
+``VLLM_ENABLE_V1_MULTIPROCESSING=0 python integrations/vllm/throughput.py [ROUNDS [WAYS]]`` serves a
+batch again and again, in turn: as if the plugin were not there; attached, and nobody asks; and with
+one request of the batch, or all, that ask for readouts of one layer or of all; or in the first of
+these ways. Medians of the rounds.
 """
 
 import statistics
@@ -22,7 +23,7 @@ BATCH, PROMPT, TOKENS, LAYERS = 8, 128, 32, 4
 READ: tuple[Any, ...] = ("received", "topk", "entropy")
 
 
-def main(rounds: int) -> None:
+def main(rounds: int = 15, count: int = 5) -> None:
     """Measure, and print a line for each way."""
     with tempfile.TemporaryDirectory() as folder:
         engine = start(Path(folder))
@@ -36,9 +37,10 @@ def main(rounds: int) -> None:
         "one asks of all layers": [regard_vllm.ask(READ), *[None] * (BATCH - 1)],
         "all ask of all layers": [regard_vllm.ask(READ)] * BATCH,
     }
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    seconds: dict[str, list[float]] = {way: [] for way in [*ways][:count]}
     for number in range(rounds + 1):
-        for way, asks in ways.items():
+        for way in seconds if number % 2 else reversed(seconds):
+            asks = ways[way]
             if way == "not attached":
                 del worker.model_runner.execute_model  # what attach has put before the class's own
             taken = serve(engine, answers, number, asks)
@@ -73,6 +75,7 @@ def start(folder: Path) -> LLM:
         enable_prefix_caching=False,
         max_model_len=256,
         kv_cache_memory_bytes=2**28,
+        distributed_executor_backend="uni",
     )
 
 
@@ -95,4 +98,4 @@ def serve(engine: LLM, answers: regard_vllm.Answers, seed: int, asks: list[Any])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 7)
+    main(*map(int, sys.argv[1:]))

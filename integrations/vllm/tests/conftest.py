@@ -33,9 +33,6 @@ CONFIGS = {
     "gpt2": lambda: transformers.GPT2Config(
         n_positions=512, n_embd=96, n_layer=2, n_head=3, initializer_range=0.2, **COMMON
     ),
-    "bloom": lambda: transformers.BloomConfig(
-        hidden_size=96, n_layer=2, n_head=3, initializer_range=0.2, **COMMON
-    ),
 }
 
 

@@ -5,6 +5,7 @@ import re
 import shlex
 import socket
 import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -42,10 +43,11 @@ def server(folder):
     options = shlex.split("--enforce-eager --max-model-len 256 --dtype float32")
     variables, *rest = shlex.split(command)
     name, value = variables.split("=")
+    assert rest.pop(0) == "python"
     log = folder / "server.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [*rest, *options],
+            [sys.executable, *rest, *options],
             cwd=folder,
             env=os.environ | {name: value},
             stdout=file,
