@@ -292,9 +292,13 @@ def test_an_answer_is_found_by_the_name_that_the_sender_knows_and_handed_out_onc
     assert engine.reader.take("cmpl-z", 0, 0) is None
 
 
-def test_an_unknown_order_of_keys_is_refused(engine):
+@pytest.mark.parametrize("quantised", [False, True])
+def test_an_unknown_order_of_keys_is_refused(engine, quantised):
     for layer in engine.layers:
-        layer.impl.do_kv_cache_update = lambda layer, key, value, cache, slots: cache.fill_(1)
+        if quantised:
+            layer.kv_cache = layer.kv_cache.nan_to_num().to(torch.uint8)
+        else:
+            layer.impl.do_kv_cache_update = lambda layer, key, value, cache, slots: cache.fill_(1)
     engine.run({"a": 3}, [engine.serve("a", *tensors(), asked())])
     with pytest.raises(regard_vllm.AnswerError, match="does not write keys into the cache"):
         take(engine, "a")

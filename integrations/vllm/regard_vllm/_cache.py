@@ -18,6 +18,7 @@ from torch import Tensor
 
 from regard import Error
 
+_PLAIN = (torch.float32, torch.bfloat16, torch.float16)
 # Digits that any floating-point type holds exactly.
 _BASE = 128
 
@@ -35,6 +36,8 @@ class KeyLayout:
     """
 
     def __init__(self, implementation: Any, layer: Any, cache: Tensor) -> None:
+        if cache.dtype not in _PLAIN:
+            raise Error(_unknown(implementation))
         _, groups, self._block, width = cache.shape
         self._size = width // 2
         numbers = self._block * self._size

@@ -20,7 +20,7 @@ import regard_vllm
 README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 (SERVE,) = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
-PROMPT = "w5 w17 w3 w29 w5"
+PROMPT = "w5 w27 w3 w29 w5"
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_the_client(server):
 
 def test_prompts_and_choices_have_answers_of_their_own(server):
     ask = regard_vllm.ask(["entropy"])
-    other = "w8 w9 w10 w11 w12 w13 w14"
+    other = "w28 w29 w30 w31 w32 w33 w34"
     body = {"n": 2, "temperature": 1, "seed": 5, "vllm_xargs": ask}
     both = post(server, prompt=[PROMPT, other], **body)
     for prompt, length in enumerate((12, 14)):
@@ -143,7 +143,7 @@ def test_a_request_that_cannot_be_read_is_served_and_says_why(server):
 
 
 def test_a_salt_has_the_whole_prompt_computed(server):
-    prompt = " ".join(f"w{2 + i % 93}" for i in range(150))
+    prompt = " ".join(f"w{20 + i % 70}" for i in range(150))
     ask = regard_vllm.ask(["entropy"], layers=[0])
     post(server, prompt=prompt)
     assert take(server, post(server, prompt=prompt, vllm_xargs=ask)).rows.start == 128
