@@ -50,7 +50,7 @@ EXTRAS = {
     r"\.plot\(|\.plot_heads\(": "plot",
     r"regard\.explore\(|regard explore ": "explore",
     r"ExplorerWidget\(": "notebook",
-    r"^regard (explain|effects|generate|train|doctor|report) ": "cli",
+    r"^regard (explain|effects|passages|generate|train|doctor|report) ": "cli",
 }
 BRINGS = {"transformers": {"record", "gpt"}, "explore": {"cli", "gpt"}, "cli": {"gpt"}}
 LADDER = re.compile(r"\d\d[a-z]?-")
