@@ -14,6 +14,8 @@ KVPRESS := build/kvpress
 # vLLM needs another one, and a torch for CPUs, of torch's own index.
 VLLM := build/vllm
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
+# llama.cpp is compiled, for this processor.
+LLAMA := build/llama
 NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
 # The page's JavaScript is checked with what npm installs here.
 JAVASCRIPT := tools/javascript
@@ -22,7 +24,7 @@ TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family 
 the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress vllm bench pictures notebooks site slides gallery wheels release-check model card clean
+.PHONY: help demo test thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -83,6 +85,11 @@ vllm: $(VLLM)/installed ## test the plugin of vLLM in vLLM, in an environment of
 
 bench: $(PEERS) ## measure against peers, a quarter of an hour; keep the machine idle meanwhile
 	$(BIN)/python -m benchmarks
+
+# Compiled from source, which takes minutes; where that can't be done, a line says so.
+bench-llama: $(LLAMA)/installed ## measure generation beside llama.cpp, in an environment of its own
+	@if [ -e $(LLAMA)/installed ]; then $(LLAMA)/bin/python -m benchmarks.llama; \
+	else echo "llama.cpp is not measured, since it can't be installed: $(LLAMA)/errors.txt"; fi
 
 pictures: $(TESTS) ## make the pictures of README and docs anew
 	$(BIN)/python docs/pictures.py
@@ -150,6 +157,12 @@ $(VLLM)/installed: pyproject.toml integrations/vllm/pyproject.toml integrations/
 		--package 'integrations/vllm[test]' --index $(TORCH_INDEX) record
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec torchvision
 	@touch $@
+
+$(LLAMA)/installed: pyproject.toml constraints-llama.txt $(NATIVE)
+	$(PYTHON) -m venv $(LLAMA)
+	CMAKE_ARGS=-DGGML_NATIVE=ON CMAKE_BUILD_PARALLEL_LEVEL=2 PIP_NO_BINARY=llama-cpp-python \
+		$(LLAMA)/bin/python tools/install.py --constraint constraints-llama.txt bench-llama \
+		2>$(LLAMA)/errors.txt && touch $@ || true
 
 $(CHECKERS): $(JAVASCRIPT)/package-lock.json
 	npm --prefix $(JAVASCRIPT) ci --no-audit --no-fund

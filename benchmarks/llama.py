@@ -1,0 +1,174 @@
+"""Generating beside llama.cpp, on the same weights: ``python -m benchmarks.llama``.
+
+A step reads every weight once, so both are bound by the memory's bandwidth, which is measured in
+the same rounds. Before anything is timed, both must choose the same tokens, but for ties.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.gguf_weights import KINDS, rounded, write_gguf
+from benchmarks.llama_decoder import LlamaDecoder
+from benchmarks.machine import describe
+from benchmarks.measure import Measured, interleaved
+from benchmarks.report import Report
+from regard.backends.native.library import why_missing
+from regard.backends.native.peak import peak_bandwidth
+from regard.gpt import GPT, GPTConfig, Sampling, generate
+
+PROMPT, NEW = 32, 128
+BATCHES, THREADS = (1, 8), (1, 2)
+PRECISIONS = (("float32",), ("bfloat16", "float16", "q8_0"))
+"""What is timed in the same rounds; of q8_0, llama.cpp alone."""
+VARIED = 0.08  # standard deviation of first weights after which the next token is seldom the last
+TIES = {"float32": 2**-10, "bfloat16": 2**-5, "float16": 2**-8}
+"""How far two logits may be apart, as a share of the largest, for either token to be generated.
+
+The roundings of twelve layers; in float32 those of llama.cpp's GELU, a table in float16."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model in a precision.
+
+    Attributes:
+        path: of the file for llama.cpp.
+        size: bytes that a step reads.
+        model: ours; None in a precision that it does not have.
+    """
+
+    path: Path
+    size: int
+    model: GPT | None
+
+
+def main() -> None:
+    """Print the table, or one line where a part is missing."""
+    absent = [name for name in ("llama_cpp", "gguf") if find_spec(name) is None]
+    if absent:
+        print(f"llama.cpp is not measured: {' and '.join(absent)} can't be imported here")
+        return
+    missing = why_missing()
+    if missing is not None:
+        sys.exit(f"the kernels are what is measured, but {missing}")
+    torch.set_num_threads(max(THREADS))
+    describe()
+    report = Report()
+    with tempfile.TemporaryDirectory() as folder:
+        weights = all_weights(Path(folder))
+        for names in PRECISIONS:
+            for threads in THREADS:
+                table(report, f"{', '.join(names)}; {threads} threads")
+                for batch in BATCHES:
+                    chosen = {name: weights[name] for name in names}
+                    with generations(chosen, batch, threads) as tasks:
+                        rows(report, chosen, batch, interleaved(tasks, peak_bandwidth))
+    report.summary()
+
+
+def all_weights(folder: Path) -> dict[str, Weights]:
+    """Write the model in each precision, after a check that its layout is read aright."""
+    torch.manual_seed(0)
+    config = GPTConfig.gpt2("small")
+    _require_same_tokens(GPT(replace(config, initial_std=VARIED)).eval(), folder / "varied.gguf")
+    model = GPT(config).eval()
+    weights = {}
+    for name in KINDS:
+        path = folder / f"{name}.gguf"
+        ours = None if name == "q8_0" else rounded(model, getattr(torch, name))
+        weights[name] = Weights(path, write_gguf(model, path, name), ours)
+    return weights
+
+
+def _require_same_tokens(model: GPT, path: Path) -> None:
+    size = write_gguf(model, path, "float32")
+    with generations({"float32": Weights(path, size, model)}, 3, max(THREADS)):
+        path.unlink()
+
+
+@contextmanager
+def generations(
+    weights: Mapping[str, Weights], batch: int, threads: int
+) -> Iterator[dict[str, Callable[[], Tensor]]]:
+    """What generates, by library and precision, after ours and theirs chose the same tokens."""
+    torch.set_num_threads(threads)
+    config = GPTConfig.gpt2("small")
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(config.vocab_size, (batch, PROMPT), generator=generator)
+    tasks: dict[str, Callable[[], Tensor]] = {}
+    with ExitStack() as stack:
+        for name, one in weights.items():
+            decoder = LlamaDecoder(
+                one.path,
+                sequences=batch,
+                tokens=PROMPT + NEW,
+                threads=threads,
+                half_cache=name != "float32",
+            )
+            theirs = partial(stack.enter_context(decoder).generate, prompts, NEW)
+            if one.model is not None:
+                greedy = Sampling(temperature=0.0)
+                ours = partial(generate, one.model, prompts, tokens=NEW, sampling=greedy)
+                _require_same(name, one.model, ours(), theirs())
+                tasks[f"regard, {name}"] = ours
+            tasks[f"llama.cpp, {name}"] = theirs
+        yield tasks
+
+
+def _require_same(name: str, model: GPT, ours: Tensor, theirs: Tensor) -> None:
+    """Raise unless each row's first token that differs, if any, is as likely to our model."""
+    for row, other in zip(ours, theirs, strict=True):
+        differ = (row != other).nonzero()
+        if len(differ) == 0:
+            continue
+        place = int(differ[0])
+        with torch.no_grad():
+            logits = model(row[:place])[-1].float()  # (V,)
+        apart = (logits[row[place]] - logits[other[place]]).abs() / logits.abs().max()
+        if apart > TIES[name]:
+            raise RuntimeError(
+                f"in {name}, token {place - PROMPT} is {row[place]} and llama.cpp's is "
+                f"{other[place]}, whose logits differ by {apart:.1e} of the largest"
+            )
+
+
+def table(report: Report, what: str) -> None:
+    """Begin a table."""
+    report.table(
+        f"generation beside llama.cpp, {what}: GPT-2's shape, prompts of {PROMPT} tokens, {NEW} "
+        "drawn greedily",
+        *(("model", 34), ("tokens/s", 9), ("of bandwidth", 12), ("× llama.cpp", 18)),
+    )
+
+
+def rows(report: Report, weights: Mapping[str, Weights], batch: int, measured: Measured) -> None:
+    """Print the rows of a batch; ours beside the better of llama.cpp's in the same precisions."""
+    rates = {name: batch * NEW / taken for name, taken in measured.seconds.items()}
+    same = [f"llama.cpp, {name}" for name, one in weights.items() if one.model is not None]
+    best = max(rates[name] for name in same)
+    fastest = max((name for name in rates if name.startswith("regard")), key=rates.__getitem__)
+    for name, rate in rates.items():
+        row = f"{name}, {batch} at a time"
+        size = weights[name.split(", ")[1]].size
+        report.row(
+            row,
+            f"{rate:.1f}",
+            f"{rate / batch * size / measured.limit:.0%}",
+            report.at_least(row, rate / best, 1.0 if name == fastest else None),
+        )
+    report.row(f"bandwidth, GB/s read: {measured.limit / 1e9:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What is compared with llama.cpp: the weights under its names, and the table."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import llama
+from benchmarks.gguf_weights import gguf_weights, rounded
+from benchmarks.measure import Measured
+from benchmarks.report import Report
+from regard.gpt import GPT, GPTConfig
+
+SHAPE = {"vocab_size": 11, "context": 7, "layers": 2, "heads": 3, "dim": 12}
+
+
+def test_every_weight_has_a_name_in_the_file():
+    model = GPT(GPTConfig(**SHAPE))
+    weights = gguf_weights(model)
+    assert len(weights) == len(list(model.parameters()))
+    assert weights["blk.1.attn_qkv.weight"].equal(model.h[1].attn.c_attn.weight)
+    assert weights["blk.0.ffn_down.bias"].equal(model.h[0].mlp.c_proj.bias)
+    assert weights["output_norm.weight"].equal(model.ln_f.weight)
+
+
+def test_a_model_of_another_layout_is_refused():
+    with pytest.raises(ValueError, match="GPT-2's own layout"):
+        gguf_weights(GPT(GPTConfig(**SHAPE, norm="rms")))
+
+
+def test_a_rounded_model_keeps_its_weights():
+    model = GPT(GPTConfig(**SHAPE))
+    half = rounded(model, torch.bfloat16)
+    assert half.wte.weight.equal(model.wte.weight.bfloat16())
+
+
+def test_ours_is_compared_with_the_better_of_theirs(capsys):
+    weights = {
+        name: llama.Weights(Path(), size, None if name == "q8_0" else GPT(GPTConfig(**SHAPE)))
+        for name, size in (("bfloat16", 2), ("float16", 2), ("q8_0", 1))
+    }
+    seconds = {
+        "regard, bfloat16": 1.0,
+        "llama.cpp, bfloat16": 3.0,
+        "regard, float16": 2.0,
+        "llama.cpp, float16": 1.5,
+        "llama.cpp, q8_0": 0.5,
+    }
+    report = Report()
+    llama.table(report, "made up")
+    llama.rows(report, weights, 2, Measured(seconds, limit=512.0))
+    printed = {row.split("  ")[0]: row.split() for row in capsys.readouterr().out.splitlines()}
+    assert report.counts == (1, [])  # of our rows, the faster has a target: 1.5 times theirs
+    ours = printed["regard, bfloat16, 2 at a time"]
+    assert ours[-5:] == ["50%", "1.50", "≥", "1", "✓"]  # 128 steps a second of 2 bytes each
+    assert printed["llama.cpp, q8_0, 2 at a time"][-1] == "3.00"
+    assert math.isclose(float(printed["regard, float16, 2 at a time"][-2].rstrip("%")), 25)
+
+
+def test_a_missing_peer_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(llama, "find_spec", lambda name: None)
+    llama.main()
+    assert capsys.readouterr().out.splitlines() == [
+        "llama.cpp is not measured: llama_cpp and gguf can't be imported here"
+    ]
+
+
+def test_only_a_tie_may_be_generated_otherwise():
+    model = GPT(GPTConfig(**SHAPE)).eval()
+    ours = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        logits = model(ours[0, :2])[-1]
+    least = ours.clone()
+    ours[0, 2], least[0, 2] = logits.argmax(), logits.argmin()
+    llama._require_same("float32", model, ours, ours.clone())
+    with pytest.raises(RuntimeError, match=r"whose logits differ by .* of the largest"):
+        llama._require_same("float32", model, ours, least)
