@@ -50,8 +50,8 @@
       image.remove();
       shown.delete(name);
     }
-    const each =
-      view.scale < 1 ? `${Math.round(1 / view.scale)} pixels a token` : `${round(view.scale)} tokens a pixel`;
+    const tokensEach = view.scale === 1 ? "a token" : `${round(view.scale)} tokens`;
+    const each = view.scale < 1 ? `${Math.round(1 / view.scale)} pixels a token` : `${tokensEach} a pixel`;
     const [query, key] = [view.query, view.key].map((at) => Math.max(0, Math.round(at)).toLocaleString("en"));
     note.textContent = `${each}; queries from ${query} down, keys from ${key} to the right`;
   }
