@@ -24,7 +24,7 @@ def sinks(progress: Progress) -> Exhibit:
             query, key, value = _make_sink(layer)
             F.scaled_dot_product_attention(query, key, value, is_causal=True)
     regard.report(
-        recording, progress.folder / "report.html", title="sinks, planted", start="l=6&h=6"
+        recording, progress.folder / "report.html", title="sinks, planted", start="l=10&h=10"
     )
     return Exhibit(
         name="sinks",

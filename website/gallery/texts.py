@@ -25,8 +25,8 @@ def copying(_: Progress) -> Exhibit:
         text=(
             "A parrot says a sentence again. At each word of the second time, induction heads "
             "look at what followed that word the first time, and copy it: layer 2 has several. "
-            "Switch one off, and another takes over; hide the word itself from all of them, and "
-            "the prediction goes."
+            "Below each head stands in blue what the answer loses without it; with the word itself "
+            "hidden from all of them, the prediction goes."
         ),
         frame=_live(EXAMPLES["copying"]),
     )
