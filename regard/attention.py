@@ -6,17 +6,21 @@ key, Dv of value. Every leading dimension is optional.
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from collections.abc import Sequence
+from typing import Any, Unpack, overload
 
 import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
+from regard._contexts import must_dispatch
 from regard._shapes import Float
-from regard.backends import choose_checked, quick, run
+from regard.backends import Choice, choose_checked, quick, run
 from regard.mask import Mask
 from regard.pattern import Pattern
-from regard.problem import Scoring, ScoringOptions, check
+from regard.pattern.reading import attend_and_take
+from regard.pattern.readout import Readout, check_readout
+from regard.problem import Problem, Scoring, ScoringOptions, check
 
 __all__ = ["attention", "attention_with_pattern"]
 
@@ -24,17 +28,44 @@ __all__ = ["attention", "attention_with_pattern"]
 _QUICK = {"mask", "scale"}  # the options that `quick` knows
 
 
+@overload
 def attention(
     query: Float[Tensor, "*b L D"],
     key: Float[Tensor, "*#g S D"],
     value: Float[Tensor, "*#g S Dv"],
     *,
+    read: None = None,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
     backend: str | None = None,
     check_finite: bool = False,
     **options: Unpack[ScoringOptions],
-) -> Float[Tensor, "*b L Dv"]:
+) -> Float[Tensor, "*b L Dv"]: ...
+@overload
+def attention(
+    query: Float[Tensor, "*b L D"],
+    key: Float[Tensor, "*#g S D"],
+    value: Float[Tensor, "*#g S Dv"],
+    *,
+    read: Sequence[Readout[Any, Any]],
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+    backend: str | None = None,
+    check_finite: bool = False,
+    **options: Unpack[ScoringOptions],
+) -> tuple[Float[Tensor, "*b L Dv"], tuple[Any, ...]]: ...
+def attention(
+    query: Float[Tensor, "*b L D"],
+    key: Float[Tensor, "*#g S D"],
+    value: Float[Tensor, "*#g S Dv"],
+    *,
+    read: Sequence[Readout[Any, Any]] | None = None,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+    backend: str | None = None,
+    check_finite: bool = False,
+    **options: Unpack[ScoringOptions],
+) -> Float[Tensor, "*b L Dv"] | tuple[Float[Tensor, "*b L Dv"], tuple[Any, ...]]:
     """Compute scaled dot-product attention.
 
     ``context = softmax(mask(cap·tanh(scale·query·keyᵀ/cap) + bias)) @ value`` (Vaswani et al. 2017,
@@ -60,6 +91,10 @@ def attention(
         alibi: positive slope of each head, ``(H,)``: −slope·|distance| is added (Press et al.
             2022, arXiv:2108.12409, section 3).
         sink: a logit of each head, ``(H,)``, that takes part in the softmax and has no value.
+        read: readouts of the weights, such as ``[Received(), Entropy(), TopK(8)]``, that are to be
+            taken as well: what `attention_with_pattern` and `Pattern.read` give, to the bit. On a
+            CPU, where no gradient is needed, they are taken of the scores that the context is
+            computed from. They carry no gradients, and are those before dropout.
         dropout: probability of zeroing a weight, the others scaled by 1/(1−p); meant for training.
         generator: where the dropout's seed is drawn from; None is torch's global one. In the same
             state it drops the same weights by every backend, and in `explain`.
@@ -69,7 +104,8 @@ def attention(
             from the device, which waits for all that it has to do, and cuts a compiled graph.
 
     Returns:
-        context ``(B, H, L, Dv)`` in the dtype of value.
+        context ``(B, H, L, Dv)`` in the dtype of value; with `read`, that and a tuple of their
+        results, in their order.
 
     Raises:
         ValueError: for shapes, dtypes, devices or numbers that do not fit together, and for a
@@ -81,9 +117,27 @@ def attention(
         >>> query, key, value = torch.randn(3, 2, 5, 7).unbind()
         >>> regard.attention(query, key, value, mask=regard.causal()).shape
         torch.Size([2, 5, 7])
+        >>> context, (received, entropy) = regard.attention(
+        ...     query, key, value, mask=regard.causal(), read=[regard.Received(), regard.Entropy()]
+        ... )
+        >>> received.shape, entropy.shape
+        (torch.Size([2, 5]), torch.Size([2, 5]))
     """
+    if read is not None:
+        return _attention_and_readings(
+            query,
+            key,
+            value,
+            read,
+            dropout=dropout,
+            generator=generator,
+            backend=backend,
+            check_finite=check_finite,
+            **options,
+        )
     if has_torch_function((query, key, value)):  # such as a recording, which observes the call
-        return handle_torch_function(
+        handle: Any = handle_torch_function  # whose type knows no overloads
+        return handle(
             attention,
             (query, key, value),
             query,
@@ -167,7 +221,50 @@ def attention_with_pattern(
     problem = check(
         query, key, value, scoring, dropout=dropout, generator=generator, check_finite=check_finite
     )
-    choice = choose_checked(problem, backend)
+    return _with_pattern(problem, choose_checked(problem, backend))
+
+
+def _with_pattern(problem: Problem, choice: Choice) -> tuple[Tensor, Pattern]:
     context, logsumexp = run(problem, choice)
     of_library = choice.name != "native"
     return problem.restore(context), Pattern.of(problem, logsumexp, by_library=of_library)
+
+
+def _attention_and_readings(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    read: Sequence[Readout[Any, Any]],
+    *,
+    dropout: float,
+    generator: torch.Generator | None,
+    backend: str | None,
+    check_finite: bool,
+    **options: Unpack[ScoringOptions],
+) -> tuple[Tensor, tuple[Any, ...]]:
+    if isinstance(read, Readout) or not isinstance(read, Sequence):
+        raise TypeError(f"read must be a list of readouts, such as [Received()], but is {read!r}")
+    for readout in read:
+        check_readout(readout)
+    if has_torch_function((query, key, value)):
+        context, pattern = attention_with_pattern(
+            query,
+            key,
+            value,
+            dropout=dropout,
+            generator=generator,
+            backend=backend,
+            check_finite=check_finite,
+            **options,
+        )
+        return context, pattern.read(*read)
+    scoring = Scoring.of(options)
+    problem = check(
+        query, key, value, scoring, dropout=dropout, generator=generator, check_finite=check_finite
+    )
+    choice = choose_checked(problem, backend)
+    if choice.name != "native" or problem.differentiable or must_dispatch():
+        context, pattern = _with_pattern(problem, choice)
+        return context, pattern.read(*read)
+    context, readings = attend_and_take(read, problem)
+    return problem.restore(context), readings

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from regard._contexts import abstract_reason
+from regard._shapes import Float
 from regard.backends import native
 from regard.backends.gpu import triton
 from regard.backends.kernel_spec import KernelSpec, Kind
@@ -84,6 +85,30 @@ def take(
     return tuple(
         readout.from_kernel(next(from_kernel), sizes) if i in specs else next(streamed)
         for i, readout in enumerate(readouts)
+    )
+
+
+def attend_and_take(
+    readouts: Sequence[Readout[Any, Any]], problem: Problem
+) -> tuple[Float[Tensor, "B H L Dv"], tuple[Any, ...]]:
+    """Compute the context by the kernels on a CPU, and on the way the readouts that they take.
+
+    Args:
+        readouts: the reductions.
+        problem: one that these kernels have no objection to, and that needs no gradients.
+    """
+    sizes = sizes_of(problem)
+    whole = [r for r in readouts if r.restricted(sizes.queries) is None]
+    _, found = _kernel_specs(whole, problem, sizes)
+    specs = {id(whole[i]): spec for i, spec in found.items()}
+    context, logsumexp, computed = native.run_and_read(problem, list(specs.values()))
+    from_kernel = dict(zip(specs, computed, strict=True))
+    rest = [r for r in readouts if id(r) not in specs]
+    known = logsumexp.reshape(sizes.heads, sizes.queries)
+    others = iter(take(rest, problem, sizes, known) if rest else ())
+    return context, tuple(
+        r.from_kernel(from_kernel[id(r)], sizes) if id(r) in specs else next(others)
+        for r in readouts
     )
 
 

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 5
+#define REGARD_ABI 6
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -130,6 +130,11 @@ typedef struct {
 
 // Takes any number of readouts in one pass over the pattern of query and key; needs no value.
 int regard_read(const regard_problem *problem, const regard_readouts *readouts);
+
+// regard_forward, and then regard_read with the log-sum-exps that it wrote, which `readouts` names:
+// to the bit, but in one pass where scores can be kept for the latter.
+int regard_forward_and_read(const regard_problem *problem, const regard_tensor *context,
+                            float *logsumexp, const regard_readouts *readouts);
 
 // How far each row of one pattern is from that of another, a sink being one more key: relative
 // entropy of the first to the second, that of both to their mean, averaged, in nats; and half of

@@ -162,10 +162,12 @@ static void context_of_visible(const Values &values, const Segment &segment, int
       }
 }
 
-template <class Arithmetic>
+// Calls keep(first, last, segments, their number, scores) with the masked scores of a block of
+// keys.
+template <class Arithmetic, class Keep>
 static void forward_block(const ForwardCall &call, const QueryBlock &queries,
                           const QueryBlock &next, int32_t first, int32_t last,
-                          const ForwardScratch &scratch, Softmax &softmax) {
+                          const ForwardScratch &scratch, Softmax &softmax, const Keep &keep) {
   using Element = typename Arithmetic::Element;
   constexpr int STEP = Arithmetic::STEP;
   const regard_problem &p = call.problem;
@@ -174,7 +176,7 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
   Segment segments[MAX_SEGMENTS];
   const KeyRange common = {queries.common_start, queries.common_stop};
   const int count = split_into_segments(queries, first, last, common, segments);
-  if (count == 0) return;
+  if (count == 0) return keep(first, last, segments, 0, scratch.scores);
   const auto scores_of = [&](const Segment &segment) {
     return scratch.scores + (segment.key - first) * QUERIES;
   };
@@ -202,6 +204,7 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
     else if (segment.edge)
       apply_mask(p, scoring, queries, segment, scores_of(segment), peak);
   }
+  keep(first, last, segments, count, scratch.scores);
   rescale(queries, peak, scoring.factor, p.dim_value, softmax, scratch.context);
 
   const auto values =
@@ -276,9 +279,14 @@ static void finish(const ForwardCall &call, const QueryBlock &queries,
              call.context);
 }
 
-template <class Arithmetic>
+struct KeepNothing {
+  void operator()(int32_t, int32_t, const Segment *, int, const float *) const {}
+};
+
+template <class Arithmetic, class Keep = KeepNothing>
 static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
-                            const QueryBlock &next, const ForwardScratch &scratch) {
+                            const QueryBlock &next, const ForwardScratch &scratch,
+                            const Keep &keep = {}) {
   const regard_problem &p = call.problem;
   Softmax softmax;
   for (int j = 0; j < VECTORS; j++)
@@ -287,7 +295,7 @@ static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
   Arithmetic::load_queries(p.query, queries, p.dim, call.scoring.query_factor, scratch.query);
   for (int32_t key = queries.first_key; key < queries.stop_key; key += FORWARD_BLOCK)
     forward_block<Arithmetic>(call, queries, next, key, min(key + FORWARD_BLOCK, queries.stop_key),
-                              scratch, softmax);
+                              scratch, softmax, keep);
   finish<Arithmetic>(call, queries, scratch, softmax);
 }
 

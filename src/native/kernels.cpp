@@ -51,9 +51,30 @@ int backward_of_any_dtype(const regard_problem &p, const regard_gradients &g) {
 }
 
 int read_of_any_dtype(const regard_problem &p, const regard_readouts &readouts) {
-  if (p.dtype == REGARD_BFLOAT16) return read<BFloat16Arithmetic>(p, readouts);
-  if (p.dtype == REGARD_FLOAT16) return read<Widened<Float16>>(p, readouts);
-  return read<Widened<Float32>>(p, readouts);
+  const Reading reading(p, readouts);
+  if (p.dtype == REGARD_BFLOAT16) return read<BFloat16Arithmetic>(reading);
+  if (p.dtype == REGARD_FLOAT16) return read<Widened<Float16>>(reading);
+  return read<Widened<Float32>>(reading);
+}
+
+// In one pass, or in two with the same bits.
+template <class Arithmetic, class Element>
+int attend_and_read(const regard_problem &p, const regard_tensor &context, float *logsumexp,
+                    const regard_readouts &readouts) {
+  const ForwardCall call = {p, scoring_of(p), context, logsumexp};
+  const Reading reading(p, readouts, &call);
+  if (!has_few_rows(p) && shares_pass(reading)) return read<Arithmetic>(reading);
+  const int result = attend<Arithmetic, Element>(p, context, logsumexp);
+  return result == REGARD_DONE ? read<Arithmetic>(Reading(p, readouts)) : result;
+}
+
+int forward_and_read_of_any_dtype(const regard_problem &p, const regard_tensor &context,
+                                  float *logsumexp, const regard_readouts &readouts) {
+  if (p.dtype == REGARD_BFLOAT16)
+    return attend_and_read<BFloat16Arithmetic, BFloat16>(p, context, logsumexp, readouts);
+  if (p.dtype == REGARD_FLOAT16)
+    return attend_and_read<Widened<Float16>, Float16>(p, context, logsumexp, readouts);
+  return attend_and_read<Widened<Float32>, Float32>(p, context, logsumexp, readouts);
 }
 
 int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,
@@ -82,6 +103,7 @@ const Kernels &kernels() {
       .forward = forward_of_any_dtype,
       .backward = backward_of_any_dtype,
       .read = read_of_any_dtype,
+      .forward_and_read = forward_and_read_of_any_dtype,
       .compare = compare_of_any_dtype,
       .matvec = matvec_of_any_dtype,
       .peak_flops = peak_flops_of_any_dtype,

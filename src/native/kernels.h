@@ -10,6 +10,8 @@ struct Kernels {
   int (*forward)(const regard_problem &, const regard_tensor &context, float *logsumexp);
   int (*backward)(const regard_problem &, const regard_gradients &);
   int (*read)(const regard_problem &, const regard_readouts &);
+  int (*forward_and_read)(const regard_problem &, const regard_tensor &context, float *logsumexp,
+                          const regard_readouts &);
   int (*compare)(const regard_problem &, const regard_problem &, const regard_divergence &);
   int (*matvec)(const regard_matvec &);
   double (*peak_flops)(int64_t dtype, int64_t threads);

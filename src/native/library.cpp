@@ -137,6 +137,13 @@ REGARD_EXPORT int regard_read(const regard_problem *problem, const regard_readou
   return has_no_heads(*problem) ? REGARD_DONE : kernels().read(*problem, *readouts);
 }
 
+REGARD_EXPORT int regard_forward_and_read(const regard_problem *problem,
+                                          const regard_tensor *context, float *logsumexp,
+                                          const regard_readouts *readouts) {
+  if (has_no_rows(*problem)) return regard_read(problem, readouts);
+  return kernels().forward_and_read(*problem, *context, logsumexp, *readouts);
+}
+
 REGARD_EXPORT int regard_compare(const regard_problem *one, const regard_problem *other,
                                  const regard_divergence *divergence) {
   return has_no_rows(*one) ? REGARD_DONE : kernels().compare(*one, *other, *divergence);

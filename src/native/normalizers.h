@@ -1,16 +1,38 @@
 // Normalizers of rows: computed from all their keys, or from a known log-sum-exp.
 #pragma once
 
+#include "kept_scores.h"
 #include "threads.h"
-#include "weights.h"
 
 namespace regard::REGARD_SET {
 
+// The sum of 2^(factor·score − shift) of one vector's scores, (keys, QUERIES).
+REGARD_INLINE floats sum_of_exponentials(const float *scores, int32_t keys, floats factor,
+                                         const Shift &shift) {
+  floats even = {}, odd = {}, w[4];
+  const auto weight = [&](int32_t k) REGARD_INLINE_LAMBDA {
+    return exp2((load(scores + k * QUERIES) - shift.before) * factor - shift.after);
+  };
+  int32_t k = 0;
+  for (; k + 4 <= keys; k += 4) {
+    REGARD_UNROLLED_FOR (int i = 0; i < 4; i++) w[i] = weight(k + i);
+    even += w[0] + w[1];
+    odd += w[2] + w[3];
+  }
+  if (k == keys) return even + odd;
+  for (int i = 0; i < 4; i++) w[i] = k + i < keys ? weight(k + i) : floats{};
+  even += w[0] + w[1];
+  odd += w[2] + w[3];
+  return even + odd;
+}
+
 // Computes the log-sum-exp of a block's rows, as the forward pass does, and their normalizers.
+// Scores are kept as far as there is room for them.
 template <class Arithmetic>
 static void find_normalizers(const regard_problem &p, const Scoring &scoring,
                              const QueryBlock &queries, const ReadScratch &scratch,
-                             float *logsumexp, RowNormalizer *normalizers) {
+                             float *logsumexp, RowNormalizer *normalizers,
+                             const KeptScores &kept = {}) {
   floats peak[VECTORS], total[VECTORS];
   ints seen[VECTORS];
   for (int j = 0; j < VECTORS; j++)
@@ -18,6 +40,7 @@ static void find_normalizers(const regard_problem &p, const Scoring &scoring,
   const floats factor = broadcast(scoring.factor);
   for_each_read_block(queries, [&](int32_t first, int32_t last) {
     WeightBlock block(p, queries, first, last, scratch);
+    if (kept.holds(first, last)) block.weights = kept.of(first);
     compute_scores<Arithmetic>(scoring, scratch, block, seen);
     for (int j = 0; j < queries.vectors; j++) {
       const Shift old = shift_of(peak[j], factor);
@@ -25,8 +48,7 @@ static void find_normalizers(const regard_problem &p, const Scoring &scoring,
       const Shift shift = shift_of(higher, factor);
       total[j] *= peak[j] == broadcast(HIDDEN) ? floats{} : ratio_of(old, shift, factor);
       peak[j] = higher;
-      total[j] +=
-          exponentials<Widened<Float32>>(block.weights + j * LANES, block.keys, factor, shift);
+      total[j] += sum_of_exponentials(block.weights + j * LANES, block.keys, factor, shift);
     }
   });
   for (int j = 0; j < queries.vectors; j++) {

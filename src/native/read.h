@@ -44,13 +44,17 @@ struct Reading {
   const regard_readouts &readouts;
   const Scoring scoring;
   const ChunkPlan plan;
-  int64_t sums_per_head = 0;              // numbers, for each chunk
-  size_t memory = 0;                      // bytes that the readouts need on a thread
-  bool scores = false;                    // whether more than the log-sum-exp is asked for
-  bool weights = false;                   // whether more than scores tell
-  bool columns = false, entropy = false;  // see `WeightBlock`
+  int64_t sums_per_head = 0;  // numbers, for each chunk
+  size_t memory = 0;          // bytes that the readouts need on a thread
+  bool scores = false;        // whether more than the log-sum-exp is asked for
+  bool weights = false;       // whether more than scores tell
+  bool columns = false, entropy = false, peaks = false;  // see `WeightBlock`
+  bool scaled = false;                                   // likewise, where scores are adjusted
+  bool keeps = false;                                    // whether scores are kept; see KeptScores
+  const ForwardCall *forward = nullptr;  // computed in the same pass, where it is wanted
 
-  Reading(const regard_problem &problem, const regard_readouts &request)
+  Reading(const regard_problem &problem, const regard_readouts &request,
+          const ForwardCall *call = nullptr)
       : p(problem), readouts(request), scoring(scoring_of(problem)), plan(problem) {
     for (int64_t i = 0; i < readouts.count; i++) {
       const regard_readout &readout = readouts.list[i];
@@ -60,9 +64,19 @@ struct Reading {
         weights |= kind.of_weights;
         columns |= kind.of_columns;
         entropy |= kind.of_entropy;
+        peaks |= kind.of_peaks;
+        scaled |= kind.of_scaled && scoring.adjusted;
       });
       scores |= readout.kind != REGARD_LOGSUMEXP;
     }
+    keeps = (call || !readouts.logsumexp) && scores && !scaled;
+    if (keeps) forward = call;
+  }
+
+  // Bytes on a thread: those for a block, the readouts' own, the scores that are kept.
+  size_t memory_per_thread() const {
+    return ReadScratch::size(p) + memory + (keeps ? KeptScores::size(p) : 0) +
+           (forward ? aligned(ForwardScratch::size(p)) : 0);
   }
 
   int64_t sums_per_head_set() const { return plan.heads_per_set * plan.chunks * sums_per_head; }
@@ -89,6 +103,16 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
   const auto each = [&](auto call) { reading.for_each(rows, scratch.readouts, sums, call); };
   Arithmetic::load_queries(p.query, queries, p.dim, reading.scoring.query_factor, scratch.query);
 
+  char *memory = scratch.readouts + reading.memory;
+  const KeptScores kept = reading.keeps ? KeptScores(queries, memory) : KeptScores();
+  if (reading.forward) {
+    QueryBlock none;  // to fetch ahead
+    none.count = 0;
+    forward_queries<Arithmetic>(*reading.forward, queries, none,
+                                ForwardScratch(p, memory + KeptScores::size(p)),
+                                KeepScores(queries, kept));
+  }
+
   Normalizers normalizers;
   if (reading.readouts.logsumexp) {
     load_normalizers<Arithmetic>(p, reading.scoring, queries, scratch, reading.readouts.logsumexp,
@@ -96,8 +120,8 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
   } else {
     RowNormalizer exact[QUERIES];
     normalizers.factor = reading.scoring.factor;
-    find_normalizers<Arithmetic>(p, reading.scoring, queries, scratch, normalizers.logsumexp,
-                                 exact);
+    find_normalizers<Arithmetic>(p, reading.scoring, queries, scratch, normalizers.logsumexp, exact,
+                                 kept);
     normalizers.prepare(queries, exact);
   }
 
@@ -105,8 +129,12 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
   if (reading.scores)
     for_each_read_block(queries, [&](int32_t first, int32_t last) {
       WeightBlock block(p, queries, first, last, scratch);
-      ints ignored[VECTORS] = {};
-      compute_scores<Arithmetic>(reading.scoring, scratch, block, ignored);
+      if (kept.holds(first, last)) {
+        take_kept(kept, reading.peaks, block);
+      } else {
+        ints ignored[VECTORS] = {};
+        compute_scores<Arithmetic>(reading.scoring, scratch, block, ignored);
+      }
       each([&](auto kind, const ReadoutState &at) { kind.scores(at, block); });
       if (!reading.weights) return;
       compute_weights(normalizers, reading.columns, reading.entropy, block);
@@ -151,7 +179,7 @@ template <class Arithmetic>
 static int read_one_by_one(const Reading &reading) {
   const regard_problem &p = reading.p;
   const ChunkPlan &plan = reading.plan;
-  const size_t own = ReadScratch::size(p) + reading.memory;
+  const size_t own = reading.memory_per_thread();
   return for_each_task(int(p.threads), plan.head_sets,
                        own + size_t(reading.sums_per_head_set()) * sizeof(double),
                        [&](int64_t number, void *memory) {
@@ -181,7 +209,7 @@ static int read_by_chunks(const Reading &reading) {
       return all_sums + head_set * reading.sums_per_head_set();
     };
     result = for_each_task(
-        int(p.threads), head_sets * plan.chunks, ReadScratch::size(p) + reading.memory,
+        int(p.threads), head_sets * plan.chunks, reading.memory_per_thread(),
         [&](int64_t number, void *memory) {
           // The last rows first, since those see the most when attention is causal.
           const int64_t chunk = plan.chunks - 1 - number / head_sets, head_set = number % head_sets;
@@ -198,11 +226,18 @@ static int read_by_chunks(const Reading &reading) {
 }
 
 template <class Arithmetic>
-static int read(const regard_problem &p, const regard_readouts &readouts) {
-  const Reading reading(p, readouts);
-  const bool many = reading.plan.head_sets >= 4 * p.threads;
+static int read(const Reading &reading) {
+  const bool many = reading.plan.head_sets >= 4 * reading.p.threads;
   const bool small = reading.sums_per_head_set() * int64_t(sizeof(double)) <= MAX_SUM_BYTES;
   return many && small ? read_one_by_one<Arithmetic>(reading) : read_by_chunks<Arithmetic>(reading);
+}
+
+// Whether the blocks of rows that are read are those of the forward pass, whose results depend on
+// them where rows begin at different keys; and whether there are as many tasks as threads.
+static bool shares_pass(const Reading &reading) {
+  const regard_problem &p = reading.p;
+  return reading.forward && group_size(p) == 1 &&
+         reading.plan.head_sets * reading.plan.chunks >= 4 * p.threads;
 }
 
 }  // namespace regard::REGARD_SET

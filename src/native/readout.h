@@ -40,6 +40,7 @@ struct Sums {
 struct Readout {
   // What it needs of a block.
   static constexpr bool of_weights = true, of_columns = false, of_entropy = false;
+  static constexpr bool of_peaks = false, of_scaled = false;
 
   // Bytes that a thread needs for a block, and numbers that are summed up for a head and chunk.
   static size_t memory(const regard_problem &, const regard_readout &) { return 0; }

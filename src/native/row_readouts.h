@@ -32,7 +32,7 @@ struct LogSumExp : Readout {
 
 // The largest weight.
 struct Max : Readout {
-  static constexpr bool of_weights = false;
+  static constexpr bool of_weights = false, of_peaks = true;
 
   static size_t memory(const regard_problem &, const regard_readout &) {
     return QUERIES * sizeof(float);
@@ -60,6 +60,8 @@ struct Max : Readout {
 
 // The largest scaled score.
 struct MaxScore : Max {
+  static constexpr bool of_scaled = true;
+
   static void scores(const ReadoutState &at, const WeightBlock &block) {
     if (!scoring_of(at.p).adjusted) return Max::scores(at, block);
     for (int j = 0; j < block.queries.vectors; j++) {

@@ -18,7 +18,7 @@ from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend
 from regard.backends.native._divergence import compare
 from regard.backends.native._matvec import matvec, supports_matvec
-from regard.backends.native._readouts import read
+from regard.backends.native._readouts import read, run_and_read
 from regard.backends.native.library import Description, describe, why_missing
 from regard.problem import Problem
 
@@ -34,6 +34,7 @@ __all__ = [
     "objection_to_reading",
     "read",
     "run",
+    "run_and_read",
     "supports_matvec",
     "why_missing",
 ]

@@ -1,6 +1,7 @@
 """Readouts by the kernels: reductions of the weights, any number of them in one pass.
 
-Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S keys.
+Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S keys, Dv head dimension
+of value.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard.backends.kernel_spec import KernelSpec, Kind
-from regard.backends.native._arguments import Arguments
+from regard.backends.native._arguments import Arguments, vectors
 from regard.backends.native.library import call
 from regard.problem import Problem
 
@@ -32,10 +33,42 @@ def read(
         logsumexp: of each row; None to compute it on the way.
         columns: stay within these keys, for which the log-sum-exp must be given.
     """
-    batch, heads = problem.heads
+    results = _results(problem, specs)
+    known = None if logsumexp is None else logsumexp.float().contiguous()
+    packed = Arguments.of(problem).pack()
+    request, _kept = _request(problem, specs, results, known, columns)
+    call("regard_read", packed.numbers, request)
+    return results
+
+
+def run_and_read(
+    problem: Problem, specs: Sequence[KernelSpec]
+) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"], list[tuple[Tensor, ...]]]:
+    """Compute context, log-sum-exp and readouts of the same rows, in one pass where that can be.
+
+    They are those of the operator and of `read` with its log-sum-exp, to the bit.
+
+    Args:
+        problem: one that `objection` has nothing against, and that needs no gradients.
+        specs: the reductions.
+    """
+    inputs = Arguments.of(problem)
+    shape = inputs.query.shape[:-1]
+    context = inputs.query.new_empty((*shape, inputs.value.shape[-1]))
+    logsumexp = inputs.query.new_empty(shape, dtype=torch.float32)
+    results = _results(problem, specs)
+    packed = inputs.pack()
+    request, _kept = _request(problem, specs, results, logsumexp, None)
+    call("regard_forward_and_read", packed.numbers, vectors(context), logsumexp.data_ptr(), request)
+    return context, logsumexp, results
+
+
+def _results(problem: Problem, specs: Sequence[KernelSpec]) -> list[tuple[Tensor, ...]]:
+    """Make what the kernels write."""
+    heads = torch.Size(problem.heads).numel()
     results: list[tuple[Tensor, ...]] = []
     for spec in specs:
-        shape = (batch * heads, *spec.shape)
+        shape = (heads, *spec.shape)
         # Chosen weights are written where a key is visible, everything else in full.
         make = torch.zeros if spec.kind is Kind.WEIGHTS else torch.empty
         result = make(shape, dtype=torch.float32, device="cpu")
@@ -43,18 +76,22 @@ def read(
             results.append((result, torch.empty(shape, dtype=torch.int64, device="cpu")))
         else:
             results.append((result,))
+    return results
+
+
+def _request(
+    problem: Problem,
+    specs: Sequence[KernelSpec],
+    results: Sequence[tuple[Tensor, ...]],
+    logsumexp: Tensor | None,
+    columns: slice | None,
+) -> tuple[tuple[int, ...], Sequence[int]]:
+    """Lay a request out as ``regard_readouts``; and what must be kept as long as it is used."""
     pairs = zip(specs, results, strict=True)
     table = array("q", [number for pair in pairs for number in _pack(*pair)])
-    known = None if logsumexp is None else logsumexp.float().contiguous()
     span = slice(0, problem.keys) if columns is None else columns
-    readouts = (
-        0 if known is None else known.data_ptr(),
-        *(span.start, span.stop),
-        *(len(specs), table.buffer_info()[0]),
-    )
-    packed = Arguments.of(problem).pack()
-    call("regard_read", packed.numbers, readouts)
-    return results
+    known = 0 if logsumexp is None else logsumexp.data_ptr()
+    return (known, span.start, span.stop, len(specs), table.buffer_info()[0]), table
 
 
 def _pack(spec: KernelSpec, result: tuple[Tensor, ...]) -> tuple[int, ...]:

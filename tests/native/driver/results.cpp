@@ -101,8 +101,10 @@ void succeed(int result) {
   if (result != REGARD_DONE) throw std::runtime_error("a computation ran out of memory");
 }
 
-std::vector<Reading> read(Random &random, const Sample &sample, const regard_problem &problem,
-                          const float *logsumexp, int64_t first_key, int64_t last_key) {
+// Calls take(readouts) with those that are to be taken.
+template <class Take>
+std::vector<Reading> read_by(Random &random, const Sample &sample, const float *logsumexp,
+                             int64_t first_key, int64_t last_key, Take take) {
   std::vector<Reading> readings;
   const auto possible = [&](int64_t kind) {
     const bool blocks = kind == REGARD_MAX_BLOCKS && !(sample.sizes.queries && sample.sizes.keys);
@@ -118,8 +120,14 @@ std::vector<Reading> read(Random &random, const Sample &sample, const regard_pro
                     r.height, r.width});
   const regard_readouts readouts = {logsumexp, first_key, last_key, int64_t(list.size()),
                                     list.data()};
-  succeed(regard_read(&problem, &readouts));
+  succeed(take(readouts));
   return readings;
+}
+
+std::vector<Reading> read(Random &random, const Sample &sample, const regard_problem &problem,
+                          const float *logsumexp, int64_t first_key, int64_t last_key) {
+  return read_by(random, sample, logsumexp, first_key, last_key,
+                 [&](const regard_readouts &readouts) { return regard_read(&problem, &readouts); });
 }
 
 void differentiate(const regard_problem &problem, const Sample &sample, const Results &results) {
@@ -147,6 +155,24 @@ bool same(const std::vector<Reading> &one, const std::vector<Reading> &other) {
         one[i].positions.bytes() != other[i].positions.bytes())
       return false;
   return true;
+}
+
+// Whether one call that computes context and readouts gives the bits of two calls.
+bool same_together(Random &random, const Sample &sample, const regard_problem &problem,
+                   const Results &results) {
+  const Sizes &s = sample.sizes;
+  Random again = random;
+  const std::vector<Reading> apart =
+      read(random, sample, problem, results.logsumexp.data(), 0, s.keys);
+  const Tensor context(sample.dtype, s.batch, s.heads, s.queries, s.dim_value, Layout::plain);
+  const Numbers<float> logsumexp(s.batch * s.heads * s.queries);
+  const regard_tensor view = context.view();
+  const std::vector<Reading> together =
+      read_by(again, sample, logsumexp.data(), 0, s.keys, [&](const regard_readouts &readouts) {
+        return regard_forward_and_read(&problem, &view, logsumexp.data(), &readouts);
+      });
+  return same(apart, together) && context.bytes() == results.attended.bytes() &&
+         logsumexp.bytes() == results.logsumexp.bytes();
 }
 
 }  // namespace
@@ -180,6 +206,7 @@ Results Results::of(const Sample &sample, int64_t threads) {
       .first_key = first,
       .last_key = last,
       .divergence = {},
+      .together_as_apart = false,
   };
   const regard_problem problem = sample.problem(threads);
   const regard_tensor context = results.context.view();
@@ -200,6 +227,7 @@ Results Results::of(const Sample &sample, int64_t threads) {
   }
   results.all = read(random, sample, problem, nullptr, 0, s.keys);
   results.part = read(random, sample, problem, results.logsumexp.data(), first, last);
+  results.together_as_apart = same_together(random, sample, problem, results);
   return results;
 }
 

@@ -36,6 +36,7 @@ struct Results {
   // Divergences of each kind, (B, H, L), to the same pattern with another scale.
   static constexpr double OTHER_SCALE = 0.5;
   Numbers<double> divergence[3];
+  bool together_as_apart;  // whether context and readouts of one call have the bits of two
 };
 
 }  // namespace driver

@@ -1,0 +1,150 @@
+"""Readouts taken with a context have the bits of those taken of its pattern, and it has its own.
+
+By the kernels, in their own pass; by every other way, after it.
+"""
+
+import pytest
+import torch
+from support.cpu_paths import SETS, forced, streamed
+from support.draws import normal
+from support.patterns import flat
+
+import regard
+from regard.backends import native
+from regard.pattern.readouts import (
+    Distance,
+    Entropy,
+    Image,
+    Lag,
+    Mass,
+    Max,
+    MaxScore,
+    Offsets,
+    Received,
+    TopK,
+)  # fmt: skip
+
+READOUTS = (
+    *(TopK(5), Entropy(), Received(), Max(), MaxScore(), Distance(), Lag(1), Offsets(9)),
+    *(Mass([3, 50]), Image(13, 11), Received("max"), Received(queries=slice(-5, None))),
+)
+# Rows that fill no block, more than a block to read, and in the forward pass.
+QUERIES, KEYS = 331, 409
+KEEP = torch.arange(KEYS) < 311
+CASES = {
+    "causal": (regard.causal(), {}),
+    "a window, whose rows begin anywhere": (regard.window(37), {}),
+    "rows that see nothing": (regard.causal() & regard.padding(KEEP.flip(0)[None]), {}),
+    "a softcap, for which scores are adjusted": (regard.causal(), {"softcap": 3.0}),
+    "log-sum-exps that are imprecise": (regard.causal(), {"scale": 40.0}),
+    "a sink": (None, {"sink": torch.tensor([1.0, 2.0])}),
+    "spans": (regard.causal() & regard.hide([5, 300], [7, 250]), {}),
+}
+
+
+def tensors(groups=2, dtype=torch.float32):
+    return [
+        normal(3, heads, length, size, seed=seed).to(dtype)
+        for seed, (heads, length, size) in enumerate(
+            [(2, QUERIES, 17), (groups, KEYS, 17), (groups, KEYS, 13)]
+        )
+    ]
+
+
+def assert_same_bits(query, key, value, readouts=READOUTS, **options):
+    context, pattern = regard.attention_with_pattern(query, key, value, **options)
+    apart = pattern.read(*readouts)
+    own, together = regard.attention(query, key, value, read=readouts, **options)
+    torch.testing.assert_close(own, context, rtol=0, atol=0, equal_nan=True)
+    assert len(together) == len(apart)
+    for readout, one, other in zip(readouts, together, apart, strict=True):
+        for a, b in zip(flat([one]), flat([other]), strict=True):
+            torch.testing.assert_close(
+                a, b, rtol=0, atol=0, equal_nan=True, msg=lambda m, r=readout: f"{r}: {m}"
+            )
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("case", CASES)
+def test_bits_of_two_calls(case, name):
+    mask, options = CASES[case]
+    with forced(name):
+        assert_same_bits(*tensors(), mask=mask, **options)
+        options = {"mask": mask, **options}
+        context = regard.attention(*tensors(), read=[Entropy()], **options)[0]
+        assert torch.equal(context, regard.attention(*tensors(), **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_bits_of_two_calls_in_every_dtype(dtype):
+    assert_same_bits(*tensors(dtype=dtype), mask=regard.causal())
+
+
+def test_heads_that_share_keys():
+    assert_same_bits(*tensors(groups=1), mask=regard.window(37))
+
+
+def test_a_nan_comes_out_of_both():
+    query, key, value = tensors()
+    key[0, :, 100, 3] = torch.nan
+    assert_same_bits(query, key, value, mask=regard.causal())
+
+
+def test_more_keys_than_scores_are_kept_of():
+    """The last keys' scores are computed twice, whether the log-sum-exps are known or not."""
+    keys = 65_536 + 700
+    query, key = normal(67, 3, seed=1), normal(keys, 3, seed=2)
+    readouts = (Entropy(), TopK(3), Received(), Max())
+    assert_same_bits(query, key, key, readouts)
+    unknown = regard.Pattern(query, key).read(*readouts)
+    known = regard.attention(query, key, key, read=readouts)[1]
+    for one, other in zip(flat(unknown), flat(known), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_gradients_flow_through_the_context():
+    query, key, value = (t.requires_grad_() for t in tensors())
+    context, (entropy,) = regard.attention(
+        query, key, value, mask=regard.causal(), read=[Entropy()]
+    )
+    assert context.requires_grad
+    assert not entropy.requires_grad
+    with torch.no_grad():
+        _, (alone,) = regard.attention(query, key, value, mask=regard.causal(), read=[Entropy()])
+    assert torch.equal(entropy, alone)
+
+
+def test_readings_are_those_before_dropout():
+    query, key, value = tensors()
+    options = {"mask": regard.causal(), "read": [Received()]}
+    dropped, (received,) = regard.attention(
+        query, key, value, dropout=0.5, generator=torch.Generator().manual_seed(3), **options
+    )
+    context, (plain,) = regard.attention(query, key, value, **options)
+    assert not torch.equal(dropped, context)
+    assert torch.equal(received, plain)
+
+
+def test_without_kernels():
+    with streamed():
+        assert_same_bits(*tensors(), mask=regard.causal())
+
+
+def test_a_recording_sees_the_call():
+    query, key, value = tensors()
+    with regard.record() as recording:
+        _, (entropy,) = regard.attention(query, key, value, mask=regard.causal(), read=[Entropy()])
+    assert len(recording) == 1
+    torch.testing.assert_close(recording[0].entropy(), entropy, rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(not SETS, reason="needs the kernels")
+def test_the_kernels_compute_both_in_one_call(monkeypatch):
+    monkeypatch.setattr(native, "read", lambda *_: pytest.fail("a second pass"))
+    regard.attention(*tensors(), mask=regard.causal(), read=[Entropy(), Received(), TopK(3)])
+
+
+@pytest.mark.parametrize("read", [Entropy(), "entropy", [3]])
+def test_other_things_are_no_readouts(read):
+    with pytest.raises(TypeError, match="readout"):
+        regard.attention(*tensors(), read=read)
