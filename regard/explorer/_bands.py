@@ -12,10 +12,11 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from regard._shapes import Float
 from regard.explorer._work import require_wanted
 from regard.pattern import MeanPattern, Pattern
 from regard.pattern.readout import Sizes
-from regard.pattern.readouts import Distance, Entropy, Mass, Readout, Received
+from regard.pattern.readouts import Blocks, Distance, Entropy, Mass, Readout, Received
 from regard.pattern.stream import WeightBlock
 from regard.record.tallies import Read
 
@@ -39,23 +40,41 @@ class PendingHead:
     def __init__(self, pattern: Pattern) -> None:
         self._pattern = pattern
         self._parts: list[Tensor] = []
+        self._cells: list[Tensor] = []
+        self._block: int | None = None
         self._next = 0
         self._lock = Lock()
 
     def finish(self, cancelled: Event | None) -> Pattern:
         """Return the head with its log-sum-exps; while one thread computes them, others wait."""
+        return self._finish(None, cancelled)[0]
+
+    def finish_averaged(
+        self, block: int, cancelled: Event | None
+    ) -> tuple[Pattern, Float[Tensor, "rows columns"] | None]:
+        """Return it likewise, and in cells of block × block, averaged in the same pass.
+
+        The cells are None where log-sum-exps were computed without them before.
+        """
+        return self._finish(block, cancelled)
+
+    def _finish(self, block: int | None, cancelled: Event | None) -> tuple[Pattern, Tensor | None]:
         while not self._lock.acquire(timeout=_PATIENCE):
             require_wanted(cancelled)
         try:
-            for first, stop in bands(self._pattern, _BAND, self._next):
+            if self._next == 0:
+                self._block = block
+            for first, stop in bands(self._pattern, _BAND, self._next, self._block or 1):
                 require_wanted(cancelled)
                 band = rows(self._pattern, first, stop)
-                band.read()
+                of_band = () if self._block is None else (Blocks(self._block, self._block),)
+                self._cells += band.read(*of_band)
                 self._parts.append(band.logsumexp)
                 self._next = stop
+            cells = torch.cat(self._cells) if block is not None and block == self._block else None
         finally:
             self._lock.release()
-        return Pattern.of(self._pattern.problem, torch.cat(self._parts, dim=-1))
+        return Pattern.of(self._pattern.problem, torch.cat(self._parts, dim=-1)), cells
 
 
 def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
@@ -138,10 +157,10 @@ def cancellable_reader(cancelled: Event | None) -> Read:
 
 
 def bands(
-    pattern: Pattern | MeanPattern, weights: int, first: int = 0
+    pattern: Pattern | MeanPattern, weights: int, first: int = 0, block: int = 1
 ) -> Iterator[tuple[int, int]]:
-    """Cut a head's rows into ranges of so many weights each."""
+    """Cut a head's rows into ranges of whole blocks, of so many weights each."""
     queries, keys = pattern.shape
-    height = max(1, weights // max(keys, 1))
+    height = max(1, weights // max(keys, 1) // block) * block
     for start in range(first, queries, height):
         yield start, min(start + height, queries)

@@ -138,13 +138,29 @@ class Run:
         pattern = self.head(layer, head)
         if pattern.has_logsumexp:
             return pattern
+        return self._finished(layer, head, self._pending_head(layer, head).finish(cancelled))
+
+    def _pending_head(self, layer: int, head: int) -> PendingHead:
+        pattern = self.head(layer, head)
         with self._lock:
-            unfinished = self._pending.setdefault((layer, head), PendingHead(pattern))
-        known = unfinished.finish(cancelled)
+            return self._pending.setdefault((layer, head), PendingHead(pattern))
+
+    def _finished(self, layer: int, head: int, known: Pattern) -> Pattern:
         with self._lock:
             self._pending.pop((layer, head), None)
             self._heads[layer, head] = known
         return known
+
+    def _average(self, layer: int, head: int, window: Window, cancelled: Event) -> Tensor:
+        """Average a window of a head; the first whole one comes with its log-sum-exps."""
+        whole = 0, len(self.tokens)
+        if window.queries == window.keys == whole and not self.head(layer, head).has_logsumexp:
+            pending = self._pending_head(layer, head)
+            known, cells = pending.finish_averaged(window.block, cancelled)
+            self._finished(layer, head, known)
+            if cells is not None:
+                return cells
+        return average_window(self._with_logsumexp(layer, head, cancelled), window, cancelled)
 
     # Answers
 
@@ -202,9 +218,7 @@ class Run:
         if MEAN in {layer, head}:
             average = self.mean(layer, head, cancelled).map
         else:
-            average = partial(
-                average_window, self._with_logsumexp(int(layer), int(head), cancelled)
-            )
+            average = partial(self._average, int(layer), int(head))
         length = len(self.tokens)
         return self._windows.read((layer, head), length, average, window, cancelled)
 

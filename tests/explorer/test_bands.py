@@ -64,6 +64,27 @@ def test_log_sum_exps_that_were_called_off_are_gone_on_with(pattern, bands, look
     assert bands == [(first, min(first + 7, L)) for first in range(0, L, 7)]  # each of them once
 
 
+@pytest.mark.parametrize("block", [1, 2, 4])
+def test_cells_that_come_with_log_sum_exps(pattern, bands, block):
+    pending = PendingHead(pattern)
+    with pytest.raises(ReplacedError):
+        pending.finish_averaged(block, Once(1))
+    known, cells = pending.finish_averaged(block, None)
+    near(known._logsumexp, pattern.logsumexp[None])
+    near(cells, pattern.blocks(block, block))
+    assert all(first % block == 0 for first, _ in bands)
+    assert pending.finish(None).has_logsumexp
+
+
+def test_log_sum_exps_that_were_begun_without_cells(pattern):
+    pending = PendingHead(pattern)
+    with pytest.raises(ReplacedError):
+        pending.finish(Once(1))
+    known, cells = pending.finish_averaged(2, None)
+    near(known._logsumexp, pattern.logsumexp[None])
+    assert cells is None
+
+
 @pytest.mark.parametrize("size", [1, 2, 13, 30, 60, 61, 64])
 @pytest.mark.parametrize("known", [False, True])
 def test_a_thumbnail(pattern, size, known):
