@@ -151,7 +151,7 @@ class ReadableRecording(ABC):
             layers: the layers of self-attention to read; all by default.
             heads: the heads of each; likewise.
             sinks: keys that are shown apart, as is the first token. By default they are found:
-                keys up to the last passage's end whose mean weight, over the queries that see them
+                keys up to the last passage's end whose mean weight, over all queries from them on
                 and over all these heads, is above 0.3 (the threshold of a head's sink in Gu et
                 al. 2024, arXiv:2410.10781, section 3).
 

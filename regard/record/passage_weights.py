@@ -200,7 +200,7 @@ def readouts_of(
             "all recorded; record all rows"
         ) from None
     looks = Received(queries=slice(first, last + 1))
-    return (looks,) if sinks is not None else (looks, Received("mean"))
+    return (looks,) if sinks is not None else (looks, Received())
 
 
 def select(
@@ -243,10 +243,11 @@ def weights_of(
     looks = [_of_heads(layer.results[0], own) for layer, own in zip(readings, places, strict=True)]
     end = max(passage.tokens[1] for passage in passages)
     if sinks is None:
-        means = [
-            _of_heads(layer.results[1], own) for layer, own in zip(readings, places, strict=True)
-        ]
-        resting = torch.cat([mean[:, :end] for mean in means]).mean(dim=0)
+        given = torch.cat(
+            [_of_heads(layer.results[1], own) for layer, own in zip(readings, places, strict=True)]
+        )
+        following = torch.arange(given.shape[-1], 0, -1)  # queries from each key on
+        resting = (given.mean(dim=0) / following)[:end]
         sinks = [key for key in (resting > _SINK).nonzero().flatten().tolist() if key > 0]
     owners = _owners(passages, sinks, looks[0].shape[-1])
     heads = tuple(
