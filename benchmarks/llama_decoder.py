@@ -32,9 +32,10 @@ class LlamaDecoder:
         self._silent = llama_cpp.llama_log_callback(lambda *_: None)
         llama_cpp.llama_log_set(self._silent, ctypes.c_void_p())
         llama_cpp.llama_backend_init()
-        self._model = llama_cpp.llama_model_load_from_file(
-            str(path).encode(), llama_cpp.llama_model_default_params()
-        )
+        loading = llama_cpp.llama_model_default_params()
+        # Of a mapped file the system may drop pages, which would be read while time is taken.
+        loading.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
+        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), loading)
         if self._model is None:
             raise ValueError(f"llama.cpp can't read {path}")
         options = llama_cpp.llama_context_default_params()
