@@ -191,7 +191,7 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
     const auto *first_value = first_row<Element>(p.value, queries, segment.key);
     const RowsToFetch values = {first_value, p.value.row * int64_t(sizeof *first_value),
                                 p.dim_value * int64_t(sizeof *first_value)};
-    if (at_end) fetch_part<Element>(p.query, next, p.dim, n, count);
+    if (at_end) fetch_rows<Element>(p.query, next, p.dim, {n, n + 1, count});
     with_live(segment.last - segment.first, [&](auto live) {
       score_rows<typename Arithmetic::Products, live>(
           keys.data + (segment.key - first) * keys.stride, keys.stride, segment.keys,
@@ -212,7 +212,7 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
   for (int n = 0; n < count; n++) {
     const Segment &segment = segments[n];
     float *scores = scores_of(segment);
-    if (at_end) fetch_part<Element>(call.context, queries, p.dim_value, n, count);
+    if (at_end) fetch_rows<Element>(call.context, queries, p.dim_value, {n, n + 1, count});
     auto seen = values;
     seen.data += (segment.key - first) / STEP * values.stride;
     const bool hiding = segment.edge || scoring.adjusted;
@@ -299,20 +299,32 @@ static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
   finish<Arithmetic>(call, queries, scratch, softmax);
 }
 
+// How many of a number of pieces of work make a task: neighbours in memory, with several tasks for
+// every thread.
+REGARD_INLINE int64_t pieces_per_task(const regard_problem &p, int64_t pieces) {
+  return max(int64_t(1), min(int64_t(8), pieces / (16 * p.threads)));
+}
+
 template <class Arithmetic>
 static int forward(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
   const ForwardCall call = {p, scoring_of(p), context, logsumexp};
   const int64_t query_blocks = p.batch * p.groups * query_blocks_per_group(p);
-  return for_each_task(int(p.threads), query_blocks, ForwardScratch::size(p),
-                       [&](int64_t number, void *memory) {
-                         QueryBlock queries, next;  // this thread's next, in all likelihood
-                         begin(p, number, queries);
-                         next.count = 0;
-                         if (number + p.threads < query_blocks)
-                           choose_rows(p, number + p.threads, next);
-                         const ForwardScratch scratch(p, memory);
-                         find_spans(p, scratch.spans, queries);
-                         forward_queries<Arithmetic>(call, queries, next, scratch);
+  const int64_t per_task = pieces_per_task(p, query_blocks);
+  return for_each_task(int(p.threads), (query_blocks + per_task - 1) / per_task,
+                       ForwardScratch::size(p), [&](int64_t task, void *memory) {
+                         const int64_t first = task * per_task,
+                                       last = min(query_blocks, first + per_task);
+                         for (int64_t number = first; number < last; number++) {
+                           QueryBlock queries, next;  // this thread's next, in all likelihood
+                           begin(p, number, queries);
+                           const int64_t following =
+                               number + 1 < last ? number + 1 : last + (p.threads - 1) * per_task;
+                           next.count = 0;
+                           if (following < query_blocks) choose_rows(p, following, next);
+                           const ForwardScratch scratch(p, memory);
+                           find_spans(p, scratch.spans, queries);
+                           forward_queries<Arithmetic>(call, queries, next, scratch);
+                         }
                        });
 }
 

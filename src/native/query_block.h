@@ -50,6 +50,8 @@ struct QueryBlock {
   alignas(64) int32_t position[QUERIES];
   // The smallest range of keys that holds all that the rows of a vector see.
   int32_t vector_start[VECTORS], vector_stop[VECTORS];
+  // The range that all lanes of a vector see, as far as no span hides its keys.
+  int32_t vector_common_start[VECTORS], vector_common_stop[VECTORS];
   // The same for all rows, and the range that every row sees which is not fully masked, as far as
   // no span hides its keys.
   int32_t first_key, stop_key, common_start, common_stop;
@@ -116,14 +118,19 @@ static void find_key_ranges(const regard_problem &p, QueryBlock &queries) {
   queries.stop_key = queries.common_start = 0;
   for (int j = 0; j < VECTORS; j++) {
     int32_t low = int32_t(p.keys), high = 0;
+    int32_t latest = 0, earliest = int32_t(p.keys);  // start and stop
     for (int r = j * LANES; r < (j + 1) * LANES; r++) {
       const int32_t start = queries.start[r], stop = queries.stop[r];
       const bool sees = start < stop;
       low = sees ? min(low, start) : low;
       high = sees ? max(high, stop) : high;
+      latest = max(latest, start);
+      earliest = min(earliest, stop);
       queries.common_start = sees ? max(queries.common_start, start) : queries.common_start;
       queries.common_stop = sees ? min(queries.common_stop, stop) : queries.common_stop;
     }
+    queries.vector_common_start[j] = latest;
+    queries.vector_common_stop[j] = earliest;
     queries.vector_start[j] = low;
     queries.vector_stop[j] = high;
     queries.first_key = min(queries.first_key, low);
@@ -175,16 +182,34 @@ REGARD_INLINE const typename Element::type *first_row(const regard_tensor &t,
          row * t.row;
 }
 
-// Prefetches part number `part` of `parts` of the block's rows. Inline, since GCC takes the
-// function for one without effect.
+// Part of a whole: [first, last) of `of`.
+struct Part {
+  int64_t first, last, of;
+
+  int64_t start(int64_t count) const { return count * first / of; }
+  int64_t stop(int64_t count) const { return count * last / of; }
+};
+
+template <class Number>
+REGARD_INLINE void fetch_row(const Number *row, int64_t dim) {
+  for (int64_t d = 0; d < dim; d += int64_t(64 / sizeof(Number))) __builtin_prefetch(row + d);
+}
+
+// Prefetches a part of the block's rows. Inline, since GCC takes the function for one without
+// effect.
 template <class Element>
-REGARD_INLINE void fetch_part(const regard_tensor &t, const QueryBlock &queries, int64_t dim,
-                              int part, int parts) {
-  constexpr int64_t line = 64 / sizeof(typename Element::type);
-  for (int r = queries.count * part / parts; r < queries.count * (part + 1) / parts; r++) {
-    const auto *row = row_of<Element>(t, queries, r);
-    for (int64_t d = 0; d < dim; d += line) __builtin_prefetch(row + d);
-  }
+REGARD_INLINE void fetch_rows(const regard_tensor &t, const QueryBlock &queries, int64_t dim,
+                              const Part &part) {
+  for (int64_t r = part.start(queries.count); r < part.stop(queries.count); r++)
+    fetch_row(row_of<Element>(t, queries, int(r)), dim);
+}
+
+// Likewise of `count` keys or values of the block's group.
+template <class Element>
+REGARD_INLINE void fetch_keys(const regard_tensor &t, const QueryBlock &queries, int64_t first,
+                              int64_t count, int64_t dim, const Part &part) {
+  for (int64_t k = part.start(count); k < part.stop(count); k++)
+    fetch_row(first_row<Element>(t, queries, first + k), dim);
 }
 
 // The block's rows, transposed, to columns of width QUERIES. `load_full` makes a vector of `width`

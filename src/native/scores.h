@@ -72,10 +72,22 @@ struct Segment {
   bool edge;        // not every row sees every key, or spans touch its block
 };
 
+// Whether all lanes of a vector see all keys of a segment.
+REGARD_INLINE bool sees_all(const QueryBlock &queries, const Segment &segment, int j) {
+  return queries.vector_common_start[j] <= segment.key &&
+         segment.key + segment.keys <= queries.vector_common_stop[j] &&
+         !touched_by_spans(queries, segment.key, segment.key + segment.keys);
+}
+
 // Applies spans and hides the keys outside each row's interval.
 static void apply_mask(const regard_problem &p, const Scoring &scoring, const QueryBlock &queries,
                        const Segment &segment, float *scores, floats *peak) {
   for (int j = segment.first; j < segment.last; j++) {
+    if (sees_all(queries, segment, j)) {
+      for (int32_t k = 0; k < segment.keys; k++)
+        peak[j] = max(peak[j], load(scores + k * QUERIES + j * LANES));
+      continue;
+    }
     apply_spans(p, queries, scoring.unit, j, segment.key, segment.keys, scores + j * LANES,
                 QUERIES);
     const ints start = load(queries.start + j * LANES), stop = load(queries.stop + j * LANES);
