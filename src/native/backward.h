@@ -61,7 +61,8 @@ static void add_numbers(const Backward &w, const QueryBlock &queries, const Quer
 
 template <class Arithmetic>
 static void visit(const Backward &w, const KeyPanel<Arithmetic> &panel, int64_t panel_number,
-                  int64_t number, const QueryBlock &queries, const PanelScratch &scratch) {
+                  int64_t number, const QueryBlock &queries, const PanelScratch &scratch,
+                  const FetchAhead<Arithmetic> &ahead) {
   const regard_problem &p = w.p;
   const regard_gradients &g = w.g;
   QueryRows rows = {.query = scratch.query,
@@ -70,7 +71,7 @@ static void visit(const Backward &w, const KeyPanel<Arithmetic> &panel, int64_t 
                     .gradient_rows = scratch.gradient_rows};
   load_query_rows<Arithmetic>(p, g, w.scoring, w.normalizers, queries, rows);
   floats alibi[VECTORS] = {};
-  backward_queries(p, g, w.scoring, panel, queries, rows, scratch, alibi);
+  backward_queries(p, g, w.scoring, panel, queries, rows, scratch, ahead, alibi);
 
   const KeyRange range = {queries.first_key, queries.stop_key};
   const QuerySums to = {.sums = w.query_sums,
@@ -104,6 +105,21 @@ static KeyPanel<Arithmetic> open_panel(const regard_problem &p, int64_t group, i
   return opened;
 }
 
+// The queries that the thread takes next in all likelihood: the panel's, or those of the next
+// group.
+template <class Arithmetic>
+static FetchAhead<Arithmetic> ahead_of(const Backward &w, const KeyPanel<Arithmetic> &panel,
+                                       int64_t group, int64_t number, const QueryBlock &queries) {
+  const bool last = number + 1 == w.query_blocks;
+  FetchAhead<Arithmetic> ahead = {
+      .p = w.p, .g = w.g, .panel = panel, .queries = queries, .next = {}, .last_of_panel = last};
+  ahead.next.count = 0;
+  if (last && (w.panels > 1 || group + 1 == w.groups)) return ahead;
+  choose_rows(w.p, group * w.query_blocks + number + 1, ahead.next);
+  if (last) ahead.next_keys = w.p.keys;
+  return ahead;
+}
+
 template <class Arithmetic>
 static void backward_panel(const Backward &w, int64_t group, int64_t index, void *memory) {
   const PanelScratch scratch(w.p, memory);
@@ -119,7 +135,9 @@ static void backward_panel(const Backward &w, int64_t group, int64_t index, void
       begin(w.p, group * w.query_blocks + number, queries);
       if (w.g.bias.data) clear_bias_gradient(w.g.bias, queries, panel.first, panel.last);
       if (seen) find_spans(w.p, scratch.spans, queries);
-      if (seen) visit(w, panel, panel_number, number, queries, scratch);
+      if (seen)
+        visit(w, panel, panel_number, number, queries, scratch,
+              ahead_of(w, panel, group, number, queries));
     }
     __atomic_store_n(&w.finished[panel_number], number + 1, __ATOMIC_RELEASE);
   }
@@ -182,16 +200,20 @@ static int backward(const regard_problem &p, const regard_gradients &g) {
   if (!normalizers.data) return REGARD_OUT_OF_MEMORY;
   w.normalizers = (RowNormalizer *)normalizers.data;
 
+  // With one panel a group nobody waits for another, whose start they need not hurry.
+  const int64_t per_task = many ? 1 : pieces_per_task(p, w.groups);
   int result = many ? find_key_ranges(w) : REGARD_DONE;
   if (result == REGARD_DONE && imprecise)
     result = find_imprecise_normalizers<Arithmetic>(p, w.scoring, g.logsumexp,
                                                     (RowNormalizer *)normalizers.data);
   if (result == REGARD_DONE)
-    result =
-        for_each_task(int(p.threads), w.groups * w.panels, PanelScratch::size(p),
-                      [&](int64_t number, void *memory) {
-                        backward_panel<Arithmetic>(w, number % w.groups, number / w.groups, memory);
-                      });
+    result = for_each_task(
+        int(p.threads), (w.groups * w.panels + per_task - 1) / per_task, PanelScratch::size(p),
+        [&](int64_t task, void *memory) {
+          for (int64_t number = task * per_task;
+               number < min(w.groups * w.panels, (task + 1) * per_task); number++)
+            backward_panel<Arithmetic>(w, number % w.groups, number / w.groups, memory);
+        });
   if (g.alibi) sum_numbers(w, w.alibi, g.alibi);
   if (g.sink) sum_numbers(w, w.sink, g.sink);
   return result;

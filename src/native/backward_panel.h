@@ -155,13 +155,43 @@ static void backward_segment(const regard_problem &p, const regard_gradients &g,
   });
 }
 
+// What is fetched while a block is computed, a part with each segment: where gradients go, and what
+// the thread reads next. In small problems everything is new to the cache.
+template <class Arithmetic>
+struct FetchAhead {
+  const regard_problem &p;
+  const regard_gradients &g;
+  const KeyPanel<Arithmetic> &panel;
+  const QueryBlock &queries;
+  QueryBlock next;        // of queries; it has no rows where none follows
+  bool last_of_panel;     // after these queries the panel's gradients are written
+  int64_t next_keys = 0;  // of the panel that follows, another group's first one
+
+  __attribute__((always_inline)) void operator()(const Part &part) const {
+    using Element = typename Arithmetic::Element;
+    if (g.query.data) fetch_rows<Element>(g.query, queries, p.dim, part);
+    fetch_rows<Element>(p.query, next, p.dim, part);
+    fetch_rows<Element>(g.context, next, p.dim_value, part);
+    fetch_rows<Element>(g.context_gradient, next, p.dim_value, part);
+    fetch_keys<Element>(p.key, next, 0, next_keys, p.dim, part);
+    fetch_keys<Element>(p.value, next, 0, next_keys, p.dim_value, part);
+    if (!last_of_panel) return;
+    const int64_t keys = panel.last - panel.first;
+    if (g.key.data) fetch_keys<Element>(g.key, queries, panel.first, keys, p.dim, part);
+    if (g.value.data) fetch_keys<Element>(g.value, queries, panel.first, keys, p.dim_value, part);
+  }
+};
+
 // Everything between a panel's keys and a block of queries, whose gradient is left in query_share.
 template <class Arithmetic>
 static void backward_queries(const regard_problem &p, const regard_gradients &g,
                              const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
                              const QueryBlock &queries, const QueryRows &rows,
-                             const PanelScratch &scratch, floats *alibi) {
+                             const PanelScratch &scratch, const FetchAhead<Arithmetic> &ahead,
+                             floats *alibi) {
   memset(scratch.query_share, 0, size_t(padded(p.dim)) * QUERIES * sizeof(float));
+  const int32_t first = max(queries.first_key, panel.first),
+                last = min(queries.stop_key, panel.last);
   const auto over = [&](int32_t from, int32_t to, bool common) {
     from = max(from, panel.first), to = min(to, panel.last);
     for (int32_t key = from; key < to; key += GRADIENT_BLOCK) {
@@ -169,13 +199,16 @@ static void backward_queries(const regard_problem &p, const regard_gradients &g,
       const int32_t end = min(key + GRADIENT_BLOCK, to);
       const int count = split_into_segments(queries, key, end,
                                             common ? KeyRange{key, end} : KeyRange{}, segments);
-      for (int n = 0; n < count; n++)
+      for (int n = 0; n < count; n++) {
+        const int32_t start = segments[n].key, stop = start + segments[n].keys;
+        ahead({max(start, first) - first, min(stop, last) - first, last - first});
         backward_segment(p, g, scoring, panel, queries, rows, segments[n], scratch, alibi);
+      }
     }
   };
-  // Keys that are multiplied together stay together.
-  const auto down = [](int32_t key) { return key / Arithmetic::STEP * Arithmetic::STEP; };
-  const auto up = [&](int32_t key) { return down(key + Arithmetic::STEP - 1); };
+  // Keys that are multiplied together stay together, and no segment is shorter than a strip.
+  const auto down = [](int32_t key) { return key / STRIP * STRIP; };
+  const auto up = [&](int32_t key) { return down(key + STRIP - 1); };
   const int32_t common_start = up(queries.common_start), common_stop = down(queries.common_stop);
   if (common_start < common_stop && !rows.fully_masked) {
     over(down(queries.first_key), common_start, false);
