@@ -40,14 +40,19 @@ class Attention(nn.Module):
         self.groups = config.group_count
         self.widths = [n * config.head_dim for n in (self.heads, self.groups, self.groups)]
         self.dropout = config.dropout
-        size = config.layer_window(layer)
-        self.mask = causal() if size is None else causal() & window(size)
+        self.mask = self.mask_of(config, layer)
         self.c_attn = Linear(config.dim, sum(self.widths), bias=config.bias)
         self.c_proj = Linear(config.dim, config.dim, bias=config.bias)
         self.q_norm, self.k_norm = (
             nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else None
             for _ in range(2)
         )
+
+    @staticmethod
+    def mask_of(config: GPTConfig, layer: int) -> Mask:
+        """What the queries of a layer see."""
+        size = config.layer_window(layer)
+        return causal() if size is None else causal() & window(size)
 
     def project(
         self, x: Tensor, rotation: Rotation | None = None
@@ -266,7 +271,9 @@ class GPT(nn.Module):
         """The logits of `forward` at the last token alone.
 
         For generation: no other position's logits are computed, and a single token, usually sampled
-        from the model, is not checked against the vocabulary.
+        from the model, is not checked against the vocabulary. In inference mode, a step of one
+        token for up to 8 sequences is one call of the native kernels, unless `step_objection` says
+        why not; it rounds where the modules round, and adds up in another order.
 
         Args:
             ids: as for `forward`, at least one token.
@@ -277,8 +284,14 @@ class GPT(nn.Module):
             ValueError: likewise.
             IndexError: a single token lies outside the vocabulary.
         """
+        from regard.gpt._step import step_logits
+
         if ids.shape[-1] != 1:
             self._check(ids)
+        else:
+            logits = step_logits(self, ids, cache)
+            if logits is not None:
+                return logits
         x = self._run(ids, None, cache, None)[..., -1, :].contiguous()  # (B, E)
         return linear(x, self.wte.weight)  # (B, V)
 

@@ -59,6 +59,29 @@ class KVCache:
         self._stored = 0
         self._memory: tuple[Tensor, Tensor] | None = None
 
+    @property
+    def memory(self) -> tuple[Tensor, Tensor] | None:
+        """Keys ``(B, G, N, D)`` and values, with room for N positions; None before the first."""
+        return self._memory
+
+    def extend(self) -> int:
+        """Add a position to those that `append` added; the caller writes its key and value.
+
+        Returns:
+            How many rows of `memory` are in use; the last of them is the new position's.
+
+        Raises:
+            ValueError: if it does not fit in, or nothing was appended before.
+        """
+        if self._memory is None:
+            raise ValueError("the cache is empty; append a key and a value first")
+        self._require_room(1)
+        self.length += 1
+        if self._stored == self._room:
+            self._evict()
+        self._stored += 1
+        return self._stored
+
     def append(
         self, key: Float[Tensor, "*b G L D"], value: Float[Tensor, "*b G L Dv"]
     ) -> tuple[Float[Tensor, "*b G S D"], Float[Tensor, "*b G S Dv"]]:
@@ -75,11 +98,7 @@ class KVCache:
             ValueError: if they do not fit in, or differ in shape or dtype from those before.
         """
         new = key.shape[-2]
-        if self.length + new > self.capacity:
-            raise ValueError(
-                f"the cache holds {self.length} of at most {self.capacity} positions, and {new} "
-                "more do not fit; make it with a larger capacity"
-            )
+        self._require_room(new)
         if self._memory is None:
             self._memory = (self._empty(key), self._empty(value))
         memory = self._memory
@@ -142,6 +161,13 @@ class KVCache:
             tensor.narrow(-2, 0, self._stored).copy_(before)
         branch._memory = key, value
         return branch
+
+    def _require_room(self, new: int) -> None:
+        if self.length + new > self.capacity:
+            raise ValueError(
+                f"the cache holds {self.length} of at most {self.capacity} positions, and {new} "
+                "more do not fit; make it with a larger capacity"
+            )
 
     def _empty(self, like: Tensor) -> Tensor:
         return like.new_empty((*like.shape[:-2], self._room, like.shape[-1]))

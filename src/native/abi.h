@@ -162,6 +162,44 @@ typedef struct {
 
 int regard_multiply(const regard_matvec *product);
 
+// One step of a GPT: of each of B sequences a new token, whose keys and values are added to a
+// cache; everything contiguous but the cache, and of one dtype. E is heads · dim, D the head
+// dimension.
+typedef struct {
+  const void *weight, *bias;  // (O, I); (O) or NULL
+} regard_linear;
+
+typedef struct {
+  const void *weight, *bias;  // of the width normalized; NULL: no norm; bias may be NULL
+  int64_t rms;                // RMS norm, else layer norm
+  double epsilon;
+} regard_norm;
+
+typedef struct {
+  regard_norm attention_norm, query_norm, key_norm, mlp_norm;
+  regard_linear qkv, projection;   // (E + 2·G·D, E): queries, keys, values; (E, E)
+  regard_linear expand, contract;  // (F, E), or (2·F, E): gate, up; (E, F)
+  regard_tensor key, value;        // (B, G, S, D), memory of the cache
+  int64_t keys;                    // S, the new one included, which goes to row S − 1
+  int64_t evicted, window;         // keys before the first row; most that a query sees
+} regard_layer;
+
+typedef struct {
+  int64_t dtype, threads;
+  int64_t batch, layers, heads, groups, dim, hidden, vocabulary;
+  int64_t gated;                   // SwiGLU, else GELU
+  const int64_t *ids, *positions;  // (B)
+  const int64_t *padding;          // (B): keys at the start that are hidden; or NULL
+  const void *tokens, *learned;    // (V, E); (positions, E) or NULL
+  const float *cosines, *sines;    // (B, D / 2), or NULL without rotary positions
+  const regard_layer *layer;       // of each
+  regard_norm norm;                // the last
+  void *result;                    // logits (B, V)
+} regard_gpt;
+
+// Ids and positions must lie in their tables. At most 16 heads share keys and values.
+int regard_gpt_step(const regard_gpt *gpt);
+
 // Measures what the threads can do at most, in some hundredths to tenths of a second: operations a
 // second on numbers of a dtype, as the instruction set in use multiplies them, and bytes a second
 // read from memory. 0: no memory to measure in.

@@ -259,9 +259,38 @@ static void merge_row(const regard_problem &p, const Scoring &scoring, const Que
   logsumexp[row_number(p, queries, row)] = sees ? sum.logsumexp() : -INFINITY;
 }
 
-// Splits of a task: neighbours in memory, with several tasks for every thread.
-REGARD_INLINE int64_t splits_per_task(const regard_problem &p, int64_t splits) {
-  return max(int64_t(1), min(int64_t(8), splits * p.batch * p.groups / (8 * p.threads)));
+// Tasks of a pair, each of splits that are neighbours in memory; several for every thread.
+REGARD_INLINE int64_t decode_tasks_per_pair(const regard_problem &p) {
+  const int64_t splits = parts(p.keys, SPLIT), per_thread = 8 * p.threads;
+  const int64_t per_task = splits * p.batch * p.groups / per_thread;
+  return parts(splits, max(int64_t(1), min(int64_t(8), per_task)));
+}
+
+// One of the tasks of a pair, so many splits of its keys; the last one that ends merges all of
+// them.
+template <class Element>
+static void decode_task(const regard_problem &p, const Scoring &scoring, const Partials &partials,
+                        int64_t tasks_per_pair, int64_t number, void *memory,
+                        const regard_tensor &context, float *logsumexp) {
+  const int64_t per_task = parts(parts(p.keys, SPLIT), tasks_per_pair);
+  const int64_t pair = number / tasks_per_pair, first = number % tasks_per_pair * per_task;
+  QueryBlock queries;
+  begin(p, pair, queries);
+  const DecodeScratch scratch(p, memory);
+  find_spans(p, scratch.spans, queries);
+  for (int r = 0; r < queries.count; r++)
+    widen_rows(Element(), row_of<Element>(p.query, queries, r), 0, 1, p.dim, scoring.query_factor,
+               scratch.query + r * padded(p.dim));
+  const Splits splits = splits_of(queries);
+  for (int64_t split = max(first, splits.first); split < min(first + per_task, splits.last);
+       split++) {
+    const int64_t at = partials.at(pair, split);
+    decode_split<Element>(p, scoring, queries, split, scratch, partials.numbers + at,
+                          partials.context + at * partials.width);
+  }
+  if (__atomic_sub_fetch(&partials.left[pair], 1, __ATOMIC_ACQ_REL) > 0) return;
+  for (int r = 0; r < queries.count; r++)
+    merge_row<Element>(p, scoring, queries, r, partials, scratch.block_rows, context, logsumexp);
 }
 
 template <class Element>
@@ -269,34 +298,14 @@ static int decode(const regard_problem &p, const regard_tensor &context, float *
   const Scoring scoring = scoring_of(p);
   const Partials partials(p);
   if (!partials.memory) return REGARD_OUT_OF_MEMORY;
-  const int64_t per_task = splits_per_task(p, partials.splits),
-                tasks_per_pair = parts(partials.splits, per_task);
+  const int64_t tasks_per_pair = decode_tasks_per_pair(p);
   for (int64_t pair = 0; pair < p.batch * p.groups; pair++)
     partials.left[pair] = int32_t(tasks_per_pair);
-
-  return for_each_task(
-      int(p.threads), p.batch * p.groups * tasks_per_pair, DecodeScratch::size(p),
-      [&](int64_t number, void *memory) {
-        const int64_t pair = number / tasks_per_pair, first = number % tasks_per_pair * per_task;
-        QueryBlock queries;
-        begin(p, pair, queries);
-        const DecodeScratch scratch(p, memory);
-        find_spans(p, scratch.spans, queries);
-        for (int r = 0; r < queries.count; r++)
-          widen_rows(Element(), row_of<Element>(p.query, queries, r), 0, 1, p.dim,
-                     scoring.query_factor, scratch.query + r * padded(p.dim));
-        const Splits splits = splits_of(queries);
-        for (int64_t split = max(first, splits.first); split < min(first + per_task, splits.last);
-             split++) {
-          const int64_t at = partials.at(pair, split);
-          decode_split<Element>(p, scoring, queries, split, scratch, partials.numbers + at,
-                                partials.context + at * partials.width);
-        }
-        if (__atomic_sub_fetch(&partials.left[pair], 1, __ATOMIC_ACQ_REL) > 0) return;
-        for (int r = 0; r < queries.count; r++)
-          merge_row<Element>(p, scoring, queries, r, partials, scratch.block_rows, context,
-                             logsumexp);
-      });
+  return for_each_task(int(p.threads), p.batch * p.groups * tasks_per_pair, DecodeScratch::size(p),
+                       [&](int64_t number, void *memory) {
+                         decode_task<Element>(p, scoring, partials, tasks_per_pair, number, memory,
+                                              context, logsumexp);
+                       });
 }
 
 }  // namespace regard::REGARD_SET

@@ -9,6 +9,7 @@
 #include "decode.h"
 #include "divergence.h"
 #include "forward.h"
+#include "gpt_step.h"
 #include "matvec.h"
 #include "normalizers.h"
 #include "pairs.h"
@@ -90,6 +91,12 @@ int matvec_of_any_dtype(const regard_matvec &product) {
   return matvec<Float32>(product);
 }
 
+int gpt_step_of_any_dtype(const regard_gpt &gpt) {
+  if (gpt.dtype == REGARD_BFLOAT16) return gpt_step<BFloat16>(gpt);
+  if (gpt.dtype == REGARD_FLOAT16) return gpt_step<Float16>(gpt);
+  return gpt_step<Float32>(gpt);
+}
+
 double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {
   return dtype == REGARD_BFLOAT16 ? peak_flops<BFloat16Arithmetic>(threads)
                                   : peak_flops<Widened<Float32>>(threads);
@@ -106,6 +113,7 @@ const Kernels &kernels() {
       .forward_and_read = forward_and_read_of_any_dtype,
       .compare = compare_of_any_dtype,
       .matvec = matvec_of_any_dtype,
+      .gpt_step = gpt_step_of_any_dtype,
       .peak_flops = peak_flops_of_any_dtype,
       .peak_bandwidth = peak_bandwidth,
   };

@@ -14,6 +14,7 @@ struct Kernels {
                           const regard_readouts &);
   int (*compare)(const regard_problem &, const regard_problem &, const regard_divergence &);
   int (*matvec)(const regard_matvec &);
+  int (*gpt_step)(const regard_gpt &);
   double (*peak_flops)(int64_t dtype, int64_t threads);
   double (*peak_bandwidth)(int64_t threads);
 };

@@ -153,6 +153,10 @@ REGARD_EXPORT int regard_multiply(const regard_matvec *product) {
   return product->vectors && product->outputs ? kernels().matvec(*product) : REGARD_DONE;
 }
 
+REGARD_EXPORT int regard_gpt_step(const regard_gpt *gpt) {
+  return gpt->batch ? kernels().gpt_step(*gpt) : REGARD_DONE;
+}
+
 REGARD_EXPORT double regard_peak_flops(int dtype, int64_t threads) {
   return kernels().peak_flops(dtype, threads);
 }

@@ -9,17 +9,6 @@
 
 namespace regard::REGARD_SET {
 
-// Keeps a vector in a register, and the compiler from knowing what it holds.
-REGARD_INLINE void keep_in_register(floats &x) {
-#if defined(__x86_64__)
-  asm volatile("" : "+v"(x));
-#elif defined(__aarch64__)
-  asm volatile("" : "+w"(x));
-#else
-  asm volatile("" : "+m"(x));
-#endif
-}
-
 template <class Work>
 double seconds_of(Work work) {
   using clock = std::chrono::steady_clock;

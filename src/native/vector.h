@@ -54,6 +54,18 @@ REGARD_INLINE void store(uint16_t *to, halves x) { *(unaligned::halves *)to = x;
 REGARD_INLINE floats broadcast(float x) { return x - floats{}; }
 REGARD_INLINE ints broadcast(int32_t x) { return x - ints{}; }
 
+// Keeps a vector in a register, and the compiler from knowing what it holds.
+template <class Vector>
+REGARD_INLINE void keep_in_register(Vector &x) {
+#if defined(__x86_64__)
+  asm volatile("" : "+v"(x));
+#elif defined(__aarch64__)
+  asm volatile("" : "+w"(x));
+#else
+  asm volatile("" : "+m"(x));
+#endif
+}
+
 // The second where either is NaN, as the x86 instructions have it.
 REGARD_INLINE floats max(floats a, floats b) {
 #if defined(__AVX512F__)

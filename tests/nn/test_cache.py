@@ -125,3 +125,22 @@ def test_what_has_no_copies_is_refused():
         cache.branch(2, 7)
     with pytest.raises(ValueError, match="capacity is 4; the cache holds 5"):
         cache.branch(2, 4)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3])
+def test_a_position_that_the_caller_writes_is_as_one_appended(window):
+    key, value = torch.randn(2, 2, 3, 11, 5).unbind()
+    appended, extended = KVCache(11, window=window), KVCache(11, window=window)
+    with pytest.raises(ValueError, match="the cache is empty; append a key and a value first"):
+        extended.extend()
+    for cache in (appended, extended):
+        cache.append(key[:, :, :2], value[:, :, :2])
+    for i in range(2, 11):
+        expected = appended.append(key[:, :, i : i + 1], value[:, :, i : i + 1])
+        rows = extended.extend()
+        for memory, new, wanted in zip(extended.memory, (key, value), expected, strict=True):
+            memory[:, :, rows - 1] = new[:, :, i]
+            assert torch.equal(memory[:, :, :rows], wanted)
+        assert extended.length == appended.length
+    with pytest.raises(ValueError, match="the cache holds 11 of at most 11 positions, and 1 more"):
+        extended.extend()

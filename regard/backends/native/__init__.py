@@ -17,13 +17,19 @@ from regard.backends.native import library
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend
 from regard.backends.native._divergence import compare
+from regard.backends.native._gpt_step import GPTStep, Layer, Norm, Weights
 from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._readouts import read, run_and_read
 from regard.backends.native.library import Description, describe, why_missing
 from regard.problem import Problem
 
 __all__ = [
+    "WIDEST",
     "Description",
+    "GPTStep",
+    "Layer",
+    "Norm",
+    "Weights",
     "backward",
     "compare",
     "describe",
@@ -39,7 +45,7 @@ __all__ = [
     "why_missing",
 ]
 
-_WIDEST = 256  # head dimension; the scratch memory of a task grows with it
+WIDEST = 256  # head dimension; the scratch memory of a task grows with it
 _LONGEST = 2**31 - 1  # queries or keys
 _MOST_SPANS = 2**12  # whose sums for a few rows a thread keeps
 
@@ -51,8 +57,8 @@ def objection(problem: Problem) -> str | None:
         return why
     if problem.value is None:
         return "it computes no weights without a value"
-    if problem.value.shape[-1] > _WIDEST:
-        return f"it takes head dimensions of at most {_WIDEST}"
+    if problem.value.shape[-1] > WIDEST:
+        return f"it takes head dimensions of at most {WIDEST}"
     return objection_to_context(problem)
 
 
@@ -65,8 +71,8 @@ def objection_to_reading(problem: Problem) -> str | None:
         return f"query is on {problem.query.device}, and it computes on a CPU"
     if problem.query.dtype not in CODES:
         return f"query is {problem.query.dtype}, which only the written-out computation serves"
-    if problem.query.shape[-1] > _WIDEST:
-        return f"it takes head dimensions of at most {_WIDEST}"
+    if problem.query.shape[-1] > WIDEST:
+        return f"it takes head dimensions of at most {WIDEST}"
     if max(problem.queries, problem.keys) > _LONGEST:
         return f"it takes at most {_LONGEST} queries and keys"
     return None

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "gpt.h"
 #include "judge.h"
 
 namespace driver {
@@ -48,6 +49,8 @@ int64_t on_every_set(int64_t samples) {
       regard_choose(set.c_str());
       const std::string wrong = check(sample, reference);
       if (!wrong.empty()) report(sample, wrong), failures++;
+      const std::string step = wrong_in_gpt_step(uint64_t(seed));
+      if (!step.empty()) std::cerr << set << ", " << step << "\n", failures++;
     }
   }
   return failures;
@@ -60,6 +63,8 @@ int64_t at_once(int64_t samples, int64_t callers) {
       const Sample sample = Sample::random(uint64_t(seed));
       const std::string wrong = check(sample, Reference(sample));
       if (!wrong.empty()) report(sample, wrong), failures++;
+      const std::string step = wrong_in_gpt_step(uint64_t(seed));
+      if (!step.empty()) report(sample, step), failures++;
     }
   };
   std::vector<std::thread> threads;

@@ -1,0 +1,150 @@
+"""One step of a GPT in one call of the native library: the structs that it reads.
+
+Axis letters: B batch, G key/value heads, S positions kept, E model dimension, D head dimension,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Float
+from regard.backends.native import library
+from regard.backends.native._arguments import CODES
+
+_LAYER = struct.Struct("3qd3qd3qd3qd19q")  # regard_layer in src/native/abi.h
+_STORED = struct.Struct("2q")  # its keys and evicted, before its last number
+_STORED_AT = _LAYER.size - 3 * 8
+_GPT = struct.Struct("21qdq")  # regard_gpt there
+_UNLIMITED = 2**62
+
+MAX_SEQUENCES = 8
+"""Of more, products are bound by arithmetic, which matrix libraries do better."""
+MAX_HEADS_OF_GROUP = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """A layer norm or RMS norm; None in its place is none."""
+
+    weight: Tensor
+    bias: Tensor | None
+    rms: bool
+    epsilon: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A layer's parameters and the memory of its cache; the maps are weight and bias each."""
+
+    attention_norm: Norm
+    query_norm: Norm | None
+    key_norm: Norm | None
+    mlp_norm: Norm
+    maps: tuple[tuple[Tensor, Tensor | None], ...]
+    """Of queries, keys and values; of contexts; into and out of the hidden channels."""
+    memory: tuple[Tensor, Tensor]
+    """Keys and values, ``(B, G, S, D)`` or ``(G, S, D)``."""
+    window: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """What all steps of a model with a cache share."""
+
+    heads: int
+    groups: int
+    dim: int
+    hidden: int
+    gated: bool
+    tokens: Tensor
+    """``(V, E)``."""
+    learned: Tensor | None
+    norm: Norm
+    layers: Sequence[Layer]
+
+
+class GPTStep:
+    """The steps of a model with a cache.
+
+    Args:
+        weights: tensors on the CPU, of one dtype and contiguous except for the cache.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._layers = ctypes.create_string_buffer(b"".join(map(_packed, weights.layers)))
+
+    def logits(
+        self,
+        stored: Sequence[tuple[int, int]],
+        ids: Tensor,
+        positions: Tensor,
+        *,
+        padding: Tensor | None,
+        rotation: tuple[Tensor, Tensor] | None,
+    ) -> Float[Tensor, "B V"]:
+        """Compute the logits after one new token a sequence, and add its keys to the cache.
+
+        A sequence's logits depend, to the last bit, on nothing but the sequence, the model and the
+        instruction set.
+
+        Args:
+            stored: of each layer, the keys stored when the step is done, and those evicted before.
+            ids: ``(B,)`` int64, in the vocabulary; contiguous, as all that follow.
+            positions: ``(B,)`` int64, in the table of learned ones.
+            padding: ``(B,)`` int64: how many positions at the start are padding.
+            rotation: float32 cosines and sines ``(B, D/2)``.
+        """
+        weights, tokens = self._weights, self._weights.tokens
+        for layer, numbers in enumerate(stored):
+            _STORED.pack_into(self._layers, layer * _LAYER.size + _STORED_AT, *numbers)
+        result = tokens.new_empty((len(ids), len(tokens)))
+        library.call(
+            "regard_gpt_step",
+            _GPT.pack(
+                *(CODES[tokens.dtype], torch.get_num_threads(), len(ids), len(weights.layers)),
+                *(weights.heads, weights.groups, weights.dim, weights.hidden, len(tokens)),
+                int(weights.gated),
+                *_pointers(ids, positions, padding, tokens, weights.learned),
+                *_pointers(*(rotation or (None, None))),
+                ctypes.addressof(self._layers),
+                *_numbers(weights.norm),
+                result.data_ptr(),
+            ),
+        )
+        return result
+
+
+def _packed(layer: Layer) -> bytes:
+    return _LAYER.pack(
+        *_numbers(layer.attention_norm),
+        *_numbers(layer.query_norm),
+        *_numbers(layer.key_norm),
+        *_numbers(layer.mlp_norm),
+        *(pointer for pair in layer.maps for pointer in _pointers(*pair)),
+        *(number for memory in layer.memory for number in _places(memory)),
+        *(0, 0, _UNLIMITED if layer.window is None else layer.window),
+    )
+
+
+def _numbers(norm: Norm | None) -> tuple[int, int, int, float]:
+    if norm is None:
+        return 0, 0, 0, 0.0
+    weight, bias = _pointers(norm.weight, norm.bias)
+    return weight, bias, int(norm.rms), norm.epsilon
+
+
+def _pointers(*tensors: Tensor | None) -> tuple[int, ...]:
+    return tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
+
+
+def _places(memory: Tensor) -> tuple[int, int, int, int]:
+    batch = memory.stride(0) if memory.ndim > 3 else 0
+    return memory.data_ptr(), batch, memory.stride(-3), memory.stride(-2)

@@ -1,0 +1,284 @@
+"""A step of generation in one call of the native library, where nothing has to see its modules.
+
+Between the layers of a small model, Python takes more time than the computation.
+
+Axis letters: B batch, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from operator import is_
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
+from torch.overrides import has_torch_function
+
+from regard._contexts import must_dispatch
+from regard._shapes import Float, Int
+from regard.backends import native
+from regard.gpt._linear import Embedding, Linear
+from regard.gpt.cache import GPTCache
+from regard.gpt.model import GPT, MLP, Attention, Block, SwiGLU
+from regard.nn import KVCache, Rotation
+
+_MAX_SEQUENCES = 8  # of more, products are bound by arithmetic, which matrix libraries do better
+_MAX_HEADS_OF_GROUP = 16  # as the kernel takes them
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_MODULES = (
+    *(GPT, Block, Attention, MLP, SwiGLU, Linear, Embedding),
+    *(nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.ModuleList),
+)
+
+
+def step_objection(model: GPT, ids: Int[Tensor, "*b T"], cache: GPTCache) -> str | None:
+    """Say why `next_logits` calls the modules one by one, or None where it is one native call.
+
+    Args:
+        model: the model.
+        ids: as for `GPT.next_logits`.
+        cache: likewise.
+    """
+    return _objection_to_call(ids, cache) or _objection_to_model(model, ids, cache)
+
+
+def step_logits(
+    model: GPT, ids: Int[Tensor, "*b 1"], cache: GPTCache
+) -> Float[Tensor, "*b V"] | None:
+    """Compute `GPT.next_logits` in one call, or None where `step_objection` has a reason.
+
+    Raises:
+        IndexError: a token lies outside the vocabulary.
+        ValueError: the cache is full.
+    """
+    if _objection_to_call(ids, cache) is not None:
+        return None
+    step = _STEPS.get(cache)
+    if step is None or not step.is_current(model, ids):
+        if _objection_to_model(model, ids, cache) is not None:
+            return None
+        step = _STEPS[cache] = _Step(model, cache)
+    return step.logits(ids)
+
+
+def _objection_to_call(ids: Tensor, cache: GPTCache) -> str | None:
+    """What the state of torch, the ids and the cache have against it."""
+    if ids.shape[-1] != 1:
+        return f"ids holds {ids.shape[-1]} tokens of a sequence, and a step reads one"
+    if ids.numel() > _MAX_SEQUENCES:
+        return f"there are {ids.numel()} sequences, and it computes at most {_MAX_SEQUENCES}"
+    if not torch.is_inference_mode_enabled():
+        return "gradients may be wanted outside of torch.inference_mode()"
+    if cache.length == 0:
+        return "the cache is empty"
+    if must_dispatch():
+        return "a compiler, a trace, a transform or a profiler has to see every operator"
+    if has_torch_function((ids,)):
+        return "a recording, an intervention or another function mode has to see every call"
+    if torch_modules._global_forward_hooks or torch_modules._global_forward_pre_hooks:  # noqa: SLF001 - torch has no public way
+        return "there are hooks on all modules"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
+    return native.why_missing()
+
+
+def _objection_to_model(model: GPT, ids: Tensor, cache: GPTCache) -> str | None:
+    """What the model's modules and parameters, and the memory of the cache, have against it."""
+    return (
+        _objection_to_modules(model)
+        or _objection_to_parameters(model)
+        or _objection_to_shape(model)
+        or _objection_to_cache(model, ids, cache)
+    )
+
+
+def _objection_to_modules(model: GPT) -> str | None:
+    for path, module in model.named_modules():
+        name = path or "the model"
+        if type(module) not in _MODULES:
+            return f"{name} is a {type(module).__name__}"
+        if "forward" in vars(module):
+            return f"the forward method of {name} was replaced"
+        if any(_hooks(module)):
+            return f"{name} has hooks"
+        if module.training:
+            return f"{name} is in training mode"
+    return None
+
+
+def _objection_to_parameters(model: GPT) -> str | None:
+    dtype = model.wte.weight.dtype
+    for name, parameter in model.named_parameters():
+        if type(parameter) is not nn.Parameter or not parameter.is_cpu:
+            return f"{name} is not a plain tensor on the CPU"
+        if parameter.dtype != dtype or dtype not in _DTYPES:
+            return f"{name} is {parameter.dtype}; it takes one of {_DTYPES} for all"
+        if not parameter.is_contiguous() or parameter.is_neg():
+            return f"{name} is not contiguous"
+    return None
+
+
+def _objection_to_shape(model: GPT) -> str | None:
+    config = model.config
+    if config.head_dim > native.WIDEST:
+        return f"heads have {config.head_dim} channels, and it takes at most {native.WIDEST}"
+    if config.heads // config.group_count > _MAX_HEADS_OF_GROUP:
+        return f"more than {_MAX_HEADS_OF_GROUP} heads share their keys"
+    for layer, block in enumerate(model.h):
+        assert isinstance(block, Block), "its class was checked"
+        if block.attn.mask.affine != Attention.mask_of(config, layer).affine:
+            return f"h.{layer}.attn.mask was replaced"
+    return None
+
+
+def _objection_to_cache(model: GPT, ids: Tensor, cache: GPTCache) -> str | None:
+    config = model.config
+    if type(cache) is not GPTCache or any(type(layer) is not KVCache for layer in cache.layers):
+        return "the cache is of another class"
+    windows = [config.layer_window(layer) for layer in range(config.layers)]
+    if [layer.window for layer in cache.layers] != windows:
+        return "the cache is another model's"
+    for memory in chain.from_iterable(layer.memory or () for layer in cache.layers):
+        shape = (*ids.shape[:-1], config.group_count, memory.shape[-2], config.head_dim)
+        if memory.shape != shape or memory.dtype != model.wte.weight.dtype or not memory.is_cpu:
+            return "the cache holds keys of another shape, dtype or device"
+        if memory.stride(-1) != 1 or memory.requires_grad:
+            return "the memory of the cache is not plain"
+    return None
+
+
+class _Step:
+    """What is known of a model and a cache that have a native step, until they change.
+
+    Args:
+        model: the model.
+        cache: the cache, into which something was read.
+    """
+
+    def __init__(self, model: GPT, cache: GPTCache) -> None:
+        self._config = model.config
+        self._vocabulary = len(model.wte.weight)
+        self._cache_layers = cache.layers
+        self._positions = cache.positions
+        self._modules = list(model.modules())
+        self._hooks = [hooks for module in self._modules for hooks in _hooks(module)]
+        self._attributes = [vars(module) for module in self._modules]
+        self._children = [module._modules for module in self._modules]  # noqa: SLF001 - torch has no public table
+        self._tables = [module._parameters for module in self._modules]  # noqa: SLF001 - likewise
+        self._tensors = [t for table in self._tables for t in table.values() if t is not None]
+        self._pointers = [tensor.data_ptr() for tensor in self._tensors]
+        self._memory = [layer.memory for layer in cache.layers]
+        self._kernel = native.GPTStep(_weights(model, cache))
+
+    def is_current(self, model: GPT, ids: Tensor) -> bool:
+        """Whether model and cache are what they were, and nothing has come to see the modules."""
+        if any(self._hooks) or model is not self._modules[0]:
+            return False
+        if any(map(_is_changed, self._attributes)):
+            return False
+        children = chain.from_iterable(map(dict.values, self._children))
+        if not _same(list(children), self._modules[1:]):
+            return False
+        tensors = [t for table in self._tables for t in table.values() if t is not None]
+        if not _same(tensors, self._tensors):
+            return False
+        if [tensor.data_ptr() for tensor in tensors] != self._pointers:
+            return False
+        memory = self._memory[0]
+        assert memory is not None
+        batch = memory[0].shape[:-3]
+        return ids.shape[:-1] == batch and _same(
+            [layer.memory for layer in self._cache_layers], self._memory
+        )
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """Compute a step: ``(B, 1)`` or ``(1,)`` ids to ``(B, V)`` or ``(V,)`` logits."""
+        for token in ids.flatten().tolist():
+            if not 0 <= token < self._vocabulary:
+                raise IndexError(
+                    f"ids holds {token}; expected 0 to {self._vocabulary - 1}, the vocabulary"
+                )
+        positions = self._positions(ids)  # (1,) or (B, 1)
+        config, count = self._config, ids.numel()
+        positions = positions.expand(count, 1).reshape(count)
+        rotation = None
+        if config.positions == "rotary":
+            rotation = _rotation(positions, config.head_dim, config.rotary_base)
+        stored = []
+        for layer in self._cache_layers:
+            keys = layer.extend()
+            stored.append((keys, layer.length - keys))
+        padding = self._cache_layers[0].padding
+        logits = self._kernel.logits(
+            stored,
+            ids.reshape(count).long().contiguous(),
+            positions.contiguous(),
+            padding=None if padding is None else padding.long().contiguous(),
+            rotation=rotation,
+        )
+        return logits.view(*ids.shape[:-1], -1)
+
+
+_STEPS: WeakKeyDictionary[GPTCache, _Step] = WeakKeyDictionary()
+
+
+def _hooks(module: nn.Module) -> tuple[dict[int, object], dict[int, object]]:
+    return module._forward_hooks, module._forward_pre_hooks  # noqa: SLF001 - torch has no public way
+
+
+def _is_changed(attributes: dict[str, object]) -> bool:
+    return "forward" in attributes or bool(attributes["training"])
+
+
+def _same(now: Sequence[object], before: Sequence[object]) -> bool:
+    return len(now) == len(before) and all(map(is_, now, before))
+
+
+def _rotation(positions: Tensor, dim: int, base: float) -> tuple[Tensor, Tensor]:
+    rotation = Rotation.of(positions, dim, base=base)  # (B, D/2)
+    return rotation.cos.contiguous(), rotation.sin.contiguous()
+
+
+def _weights(model: GPT, cache: GPTCache) -> native.Weights:
+    config = model.config
+    return native.Weights(
+        heads=config.heads,
+        groups=config.group_count,
+        dim=config.head_dim,
+        hidden=config.hidden_dim,
+        gated=config.mlp == "swiglu",
+        tokens=model.wte.weight,
+        learned=None if model.wpe is None else model.wpe.weight,
+        norm=_norm(model.ln_f),
+        layers=[
+            _layer(block, layer)
+            for block, layer in zip(model.h, cache.layers, strict=True)
+            if isinstance(block, Block)
+        ],
+    )
+
+
+def _layer(block: Block, cache: KVCache) -> native.Layer:
+    attention, mlp = block.attn, block.mlp
+    maps = (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)
+    assert cache.memory is not None
+    return native.Layer(
+        attention_norm=_norm(block.ln_1),
+        query_norm=None if attention.q_norm is None else _norm(attention.q_norm),
+        key_norm=None if attention.k_norm is None else _norm(attention.k_norm),
+        mlp_norm=_norm(block.ln_2),
+        maps=tuple((linear.weight, linear.bias) for linear in maps),
+        memory=cache.memory,
+        window=cache.window,
+    )
+
+
+def _norm(norm: nn.Module) -> native.Norm:
+    if isinstance(norm, nn.RMSNorm):
+        assert norm.eps is not None
+        return native.Norm(weight=norm.weight, bias=None, rms=True, epsilon=norm.eps)
+    assert isinstance(norm, nn.LayerNorm)
+    return native.Norm(weight=norm.weight, bias=norm.bias, rms=False, epsilon=norm.eps)

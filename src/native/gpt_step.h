@@ -1,0 +1,214 @@
+// One step of a GPT in one call: a team of threads goes through all layers, awake from the first to
+// the last. Every number between two maps is rounded to the dtype, as by the modules.
+//
+// What all rows of a map need, such as a norm, each thread computes for itself: that takes less
+// than waiting for another thread.
+#pragma once
+
+#include "gpt_attention.h"
+#include "matvec.h"
+
+namespace regard::REGARD_SET {
+
+// Memory that the threads share; sizes in numbers.
+template <class Element>
+struct StepMemory {
+  using Number = typename Element::type;
+  int64_t width, qkv_width, hidden_width;
+  void *memory;
+  Number *stream, *qkv, *context, *hidden, *added;
+  int64_t *bounds;
+
+  explicit StepMemory(const regard_gpt &gpt)
+      : width(gpt.heads * gpt.dim), qkv_width(width + 2 * gpt.groups * gpt.dim),
+        hidden_width(gpt.gated ? 2 * gpt.hidden : gpt.hidden) {
+    const int64_t rows = width + qkv_width + width + hidden_width + width;
+    const size_t numbers = size_t(gpt.batch * rows) * sizeof(Number);
+    const size_t count = size_t(3 * gpt.batch * gpt.layers);
+    memory = system::allocate(64, (numbers + count * sizeof(int64_t) + 64) / 64 * 64);
+    bounds = (int64_t *)memory;
+    stream = (Number *)(bounds + count);
+    qkv = stream + gpt.batch * width;
+    context = qkv + gpt.batch * qkv_width;
+    hidden = context + gpt.batch * width;
+    added = hidden + gpt.batch * hidden_width;
+  }
+  StepMemory(const StepMemory &) = delete;
+  StepMemory &operator=(const StepMemory &) = delete;
+  ~StepMemory() { system::release(memory); }
+};
+
+template <class Element>
+class GPTStep {
+ public:
+  using Products = RowProducts<Element>;
+  using Number = typename Products::Number;
+  using Input = typename Products::Input;
+
+  explicit GPTStep(const regard_gpt &gpt) : gpt_(gpt), shared_(gpt), partials_(largest(gpt)) {}
+
+  int run() {
+    if (!shared_.memory || !partials_.memory) return REGARD_OUT_OF_MEMORY;
+    embed();
+    constexpr int64_t phases_of_layer = 6;
+    return on_team(int(gpt_.threads), gpt_.layers * phases_of_layer + 1, memory_per_thread(),
+                   [&](Team &team, void *memory) { compute(team, memory); });
+  }
+
+ private:
+  // The attention problem whose partial results take the most memory.
+  static regard_problem largest(const regard_gpt &gpt) {
+    regard_problem p = {};
+    p.batch = gpt.batch, p.heads = gpt.heads, p.groups = gpt.groups, p.queries = 1;
+    p.dim = p.dim_value = gpt.dim;
+    for (int64_t layer = 0; layer < gpt.layers; layer++)
+      p.keys = max(p.keys, gpt.layer[layer].keys);
+    return p;
+  }
+
+  int64_t inputs_size() const {
+    return Inputs<Products>::size(gpt_.batch, max(shared_.width, gpt_.hidden));
+  }
+  size_t memory_per_thread() const {
+    const regard_problem p = largest(gpt_);
+    const size_t inputs = size_t(inputs_size()) * sizeof(Input);
+    return inputs + max(DecodeScratch::size(p), size_t(padded(shared_.width)) * sizeof(float));
+  }
+
+  void embed() {
+    const Element element;
+    const int64_t width = shared_.width;
+    for (int64_t b = 0; b < gpt_.batch; b++) {
+      const Number *token = (const Number *)gpt_.tokens + gpt_.ids[b] * width;
+      Number *to = shared_.stream + b * width;
+      if (!gpt_.learned) {
+        memcpy(to, token, size_t(width) * sizeof *to);
+        continue;
+      }
+      const Number *position = (const Number *)gpt_.learned + gpt_.positions[b] * width;
+      for (int64_t i = 0; i < width; i += LANES)
+        narrow_part(element, to + i,
+                    widen_part(element, token + i, width - i) +
+                        widen_part(element, position + i, width - i),
+                    width - i);
+    }
+    for (int64_t layer = 0; layer < gpt_.layers; layer++)
+      find_bounds(gpt_, gpt_.layer[layer], bounds_of(layer));
+  }
+
+  Bounds bounds_of(int64_t layer) const {
+    int64_t *start = shared_.bounds + 3 * gpt_.batch * layer;
+    return {start, start + gpt_.batch, start + 2 * gpt_.batch};
+  }
+
+  LinearMap<Number> map(const regard_linear &linear, int64_t inputs, int64_t outputs) const {
+    return {(const Number *)linear.weight, (const Number *)linear.bias, inputs, outputs};
+  }
+
+  // The stream, normalized.
+  Inputs<Products> normed(const regard_norm &norm, Input *memory, float *floats_of_norm) const {
+    const int64_t width = shared_.width;
+    const Inputs<Products> x = {memory, gpt_.batch, padded_inputs(width)};
+    for (int64_t b = 0; b < gpt_.batch; b++) {
+      normalize(
+          Element(), norm, shared_.stream + b * width, width, floats_of_norm,
+          [&](int64_t i, int64_t count, floats lanes) { x.set(b, i, first_lanes(lanes, count)); });
+      for (int64_t i = padded(width); i < x.width; i += LANES) x.set(b, i, floats{});
+    }
+    return x;
+  }
+
+  // A phase: rows of a map times inputs that each thread makes, then finish(first, last) for them.
+  template <class Make, class Finish>
+  static void multiply(Team &team, const RowTasks &tasks, const LinearMap<Number> &map,
+                       Number *result, Make make, Finish finish) {
+    Inputs<Products> x = {nullptr, 0, 0};
+    team.run(tasks.count, [&](int64_t number) {
+      if (!x.data) x = make();
+      const int64_t first = tasks.first(number), last = tasks.last(number);
+      multiply_rows<Products>(map, first, last, x, result, map.outputs);
+      finish(first, last);
+    });
+  }
+
+  // Of each sequence's numbers [first, last): `to` becomes function(to, from).
+  template <class Function>
+  void combine(Number *to, int64_t stride, const Number *from, int64_t from_stride, int64_t first,
+               int64_t last, Function function) const {
+    const Element element;
+    for (int64_t b = 0; b < gpt_.batch; b++)
+      for (int64_t i = first; i < last; i += LANES) {
+        Number *at = to + b * stride + i;
+        const floats other = widen_part(element, from + b * from_stride + i, last - i);
+        narrow_part(element, at, function(widen_part(element, at, last - i), other), last - i);
+      }
+  }
+
+  void add_to_stream(int64_t first, int64_t last) const {
+    const int64_t width = shared_.width;
+    combine(shared_.stream, width, shared_.added, width, first, last,
+            [](floats x, floats added) { return x + added; });
+  }
+
+  // Phase of the hidden channels: gate and up of the same channels are one thread's.
+  void expand(const regard_layer &layer, Team &team, Input *inputs, float *norm) const {
+    const int64_t hidden = gpt_.hidden, width = shared_.hidden_width;
+    Number *to = shared_.hidden;
+    const LinearMap<Number> all = map(layer.expand, shared_.width, width);
+    const auto make = [&] { return normed(layer.mlp_norm, inputs, norm); };
+    Inputs<Products> x = {nullptr, 0, 0};
+    const RowTasks tasks(hidden, gpt_.threads);
+    team.run(tasks.count, [&](int64_t number) {
+      if (!x.data) x = make();
+      const int64_t first = tasks.first(number), last = tasks.last(number);
+      multiply_rows<Products>(all, first, last, x, to, width);
+      if (!gpt_.gated)
+        return combine(to, width, to, width, first, last, [](floats h, floats) { return gelu(h); });
+      multiply_rows<Products>(all, hidden + first, hidden + last, x, to, width);
+      combine(to, width, to + hidden, width, first, last,
+              [](floats gate, floats up) { return rounded(Element(), silu(gate)) * up; });
+    });
+  }
+
+  void compute(Team &team, void *memory) {
+    const int64_t width = shared_.width, threads = gpt_.threads, batch = gpt_.batch;
+    Input *inputs = (Input *)memory;
+    float *rest = (float *)(inputs + inputs_size());
+    const auto nothing = [](int64_t, int64_t) {};
+    const auto add = [&](int64_t first, int64_t last) { add_to_stream(first, last); };
+    for (int64_t i = 0; i < gpt_.layers; i++) {
+      const regard_layer &layer = gpt_.layer[i];
+      multiply(
+          team, RowTasks(shared_.qkv_width, threads), map(layer.qkv, width, shared_.qkv_width),
+          shared_.qkv, [&] { return normed(layer.attention_norm, inputs, rest); }, nothing);
+      attend<Element>(gpt_, layer, bounds_of(i), partials_, shared_.qkv, shared_.qkv_width,
+                      shared_.context, team, rest);
+      multiply(
+          team, RowTasks(width, threads), map(layer.projection, width, width), shared_.added,
+          [&] { return load_inputs<Products>(shared_.context, batch, width, width, inputs); }, add);
+      expand(layer, team, inputs, rest);
+      multiply(
+          team, RowTasks(width, threads), map(layer.contract, gpt_.hidden, width), shared_.added,
+          [&] {
+            return load_inputs<Products>(shared_.hidden, batch, gpt_.hidden, shared_.hidden_width,
+                                         inputs);
+          },
+          add);
+    }
+    const regard_linear logits = {gpt_.tokens, nullptr};
+    multiply(
+        team, RowTasks(gpt_.vocabulary, threads), map(logits, width, gpt_.vocabulary),
+        (Number *)gpt_.result, [&] { return normed(gpt_.norm, inputs, rest); }, nothing);
+  }
+
+  const regard_gpt &gpt_;
+  StepMemory<Element> shared_;
+  Partials partials_;
+};
+
+template <class Element>
+int gpt_step(const regard_gpt &gpt) {
+  return GPTStep<Element>(gpt).run();
+}
+
+}  // namespace regard::REGARD_SET

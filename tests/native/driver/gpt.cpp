@@ -1,0 +1,119 @@
+#include "gpt.h"
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "numbers.h"
+
+namespace driver {
+namespace {
+
+using Bytes = std::vector<char>;
+
+struct GPT {
+  std::mt19937_64 random;
+  regard_gpt gpt = {};
+  std::vector<Bytes> memory;
+  std::vector<float> cosines, sines;
+  std::vector<int64_t> ids, positions, padding;
+  std::vector<regard_layer> layers;
+  int64_t room = 0;
+  bool rotates = false, padded = false;
+
+  explicit GPT(uint64_t seed) : random(seed) {
+    gpt.dtype = below(3), gpt.batch = 1 + below(9), gpt.layers = 1 + below(2);
+    gpt.groups = 1 + below(3), gpt.heads = gpt.groups * (1 + below(4)), gpt.dim = 2 + 2 * below(20);
+    gpt.hidden = 1 + below(150), gpt.vocabulary = 1 + below(200), gpt.gated = below(2);
+    room = 1 + below(seed % 5 ? 40 : 1200);
+    rotates = below(2), padded = below(2);
+    const int64_t width = gpt.heads * gpt.dim, rows = width + 2 * gpt.groups * gpt.dim;
+    const bool norms = below(2);
+    for (int64_t i = 0; i < gpt.layers; i++) {
+      regard_layer layer = {};
+      layer.attention_norm = norm(width), layer.mlp_norm = norm(width);
+      if (norms) layer.query_norm = norm(gpt.dim), layer.key_norm = norm(gpt.dim);
+      layer.qkv = linear(rows, width), layer.projection = linear(width, width);
+      layer.expand = linear(gpt.gated ? 2 * gpt.hidden : gpt.hidden, width);
+      layer.contract = linear(width, gpt.hidden);
+      layer.keys = 1 + below(room), layer.evicted = below(3), layer.window = 1 + below(2 * room);
+      layers.push_back(layer);
+    }
+    gpt.norm = norm(width);
+    gpt.tokens = numbers(gpt.vocabulary * width);
+    if (!rotates) gpt.learned = numbers(7 * width);
+    for (int64_t b = 0; b < gpt.batch; b++) {
+      ids.push_back(below(gpt.vocabulary)), positions.push_back(below(7)),
+          padding.push_back(below(room));
+      for (int64_t i = 0; i < gpt.dim / 2; i++)
+        cosines.push_back(float(uniform())), sines.push_back(float(uniform()));
+    }
+  }
+
+  int64_t below(int64_t limit) { return int64_t(random() % uint64_t(limit)); }
+  double uniform() { return double(below(2001)) / 1000 - 1; }
+
+  void *numbers(int64_t count) {
+    const int64_t bytes = bytes_of(gpt.dtype);
+    Bytes made(size_t(count * bytes));
+    for (int64_t i = 0; i < count; i++) encode(gpt.dtype, made.data() + i * bytes, uniform() / 4);
+    memory.push_back(std::move(made));
+    return memory.back().data();
+  }
+  regard_linear linear(int64_t outputs, int64_t inputs) {
+    return {numbers(outputs * inputs), below(2) ? numbers(outputs) : nullptr};
+  }
+  regard_norm norm(int64_t width) {
+    return {numbers(width), below(2) ? numbers(width) : nullptr, below(2), 1e-5};
+  }
+
+  // The logits of sequences [first, first + count), whose caches are the same at every call.
+  Bytes step(int64_t threads, int64_t first, int64_t count) const {
+    const int64_t bytes = bytes_of(gpt.dtype), row = gpt.dim, head = room * row;
+    const int64_t batch = gpt.groups * head, size = gpt.batch * batch;
+    std::vector<Bytes> caches;
+    std::vector<regard_layer> list = layers;
+    std::mt19937_64 own(1);
+    for (regard_layer &layer : list)
+      for (regard_tensor *to : {&layer.key, &layer.value}) {
+        Bytes cache(size_t(size * bytes));
+        for (int64_t i = 0; i < size; i++)
+          encode(gpt.dtype, cache.data() + i * bytes, double(own() % 2001) / 1000 - 1);
+        caches.push_back(std::move(cache));
+        *to = {caches.back().data() + first * batch * bytes, batch, head, row};
+      }
+    Bytes logits(size_t(count * gpt.vocabulary * bytes));
+    regard_gpt part = gpt;
+    part.threads = threads, part.batch = count, part.layer = list.data();
+    part.ids = ids.data() + first, part.positions = positions.data() + first;
+    if (padded) part.padding = padding.data() + first;
+    if (rotates) {
+      part.cosines = cosines.data() + first * (gpt.dim / 2);
+      part.sines = sines.data() + first * (gpt.dim / 2);
+    }
+    part.result = logits.data();
+    if (regard_gpt_step(&part) != REGARD_DONE) logits.clear();
+    return logits;
+  }
+};
+
+}  // namespace
+
+std::string wrong_in_gpt_step(uint64_t seed) {
+  const GPT model(seed);
+  const regard_gpt &gpt = model.gpt;
+  const std::string name = "step of GPT " + std::to_string(seed) + ": ";
+  const Bytes logits = model.step(1, 0, gpt.batch);
+  const int64_t bytes = bytes_of(gpt.dtype);
+  for (int64_t i = 0; i < gpt.batch * gpt.vocabulary; i++)
+    if (!std::isfinite(decode(gpt.dtype, logits.data() + i * bytes))) return name + "no number";
+  if (model.step(3, 0, gpt.batch) != logits) return name + "not the same bits with three threads";
+  for (int64_t b = 0; b < gpt.batch; b++) {
+    const Bytes alone = model.step(2, b, 1);
+    if (!std::equal(alone.begin(), alone.end(), logits.begin() + b * gpt.vocabulary * bytes))
+      return name + "not the same bits alone";
+  }
+  return "";
+}
+
+}  // namespace driver
