@@ -7,7 +7,7 @@ Axis letters: B batch, T tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import is_
 from weakref import WeakKeyDictionary
@@ -225,7 +225,7 @@ class _Step:
 _STEPS: WeakKeyDictionary[GPTCache, _Step] = WeakKeyDictionary()
 
 
-def _hooks(module: nn.Module) -> tuple[dict[int, object], dict[int, object]]:
+def _hooks(module: nn.Module) -> tuple[Mapping[int, object], Mapping[int, object]]:
     return module._forward_hooks, module._forward_pre_hooks  # noqa: SLF001 - torch has no public way
 
 
