@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 6
+#define REGARD_ABI 7
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
