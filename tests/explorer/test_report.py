@@ -118,7 +118,7 @@ REFUSED = {
         "a mask that is not an interval of keys",
     ),
     "a bias": (lambda: regard.Pattern(X, X, bias=torch.randn(7, 7)), "adds a bias of its own"),
-    "a NaN": (lambda: regard.Pattern(NAN, X), "no finite numbers"),
+    "a NaN": (lambda: regard.Pattern(NAN, X), "not finite numbers"),
 }
 
 
@@ -172,7 +172,7 @@ def test_a_recording_is_written_and_replaced_in_one_go(padded, tmp_path, monkeyp
 def test_nothing_but_a_file_is_replaced(padded, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(FileExistsError, match="no regular file"):
+        with pytest.raises(FileExistsError, match="not a regular file"):
             regard.report(padded.recording, path)
 
 

@@ -12,6 +12,7 @@ namespace {
 using Bytes = std::vector<char>;
 
 struct GPT {
+  uint64_t seed;
   std::mt19937_64 random;
   regard_gpt gpt = {};
   std::vector<Bytes> memory;
@@ -21,11 +22,11 @@ struct GPT {
   int64_t room = 0;
   bool rotates = false, padded = false;
 
-  explicit GPT(uint64_t seed) : random(seed) {
+  explicit GPT(uint64_t number) : seed(number), random(number) {
     gpt.dtype = below(3), gpt.batch = 1 + below(9), gpt.layers = 1 + below(2);
     gpt.groups = 1 + below(3), gpt.heads = gpt.groups * (1 + below(4)), gpt.dim = 2 + 2 * below(20);
     gpt.hidden = 1 + below(150), gpt.vocabulary = 1 + below(200), gpt.gated = below(2);
-    room = 1 + below(seed % 5 ? 40 : 1200);
+    room = 1 + below(number % 5 ? 40 : 1200);
     rotates = below(2), padded = below(2);
     const int64_t width = gpt.heads * gpt.dim, rows = width + 2 * gpt.groups * gpt.dim;
     const bool norms = below(2);
@@ -73,7 +74,7 @@ struct GPT {
     const int64_t batch = gpt.groups * head, size = gpt.batch * batch;
     std::vector<Bytes> caches;
     std::vector<regard_layer> list = layers;
-    std::mt19937_64 own(1);
+    std::mt19937_64 own(seed);
     for (regard_layer &layer : list)
       for (regard_tensor *to : {&layer.key, &layer.value}) {
         Bytes cache(size_t(size * bytes));
