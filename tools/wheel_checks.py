@@ -63,15 +63,15 @@ def _links(binary: lief.Binary, target: Target) -> Iterator[str]:
 
 
 def _symbols(binary: lief.Binary) -> Iterator[str]:
-    """It asks for nothing of Python, and shows its own functions alone."""
-    asked = {_plain(function.name) for function in binary.imported_functions}
-    shown = {_plain(function.name) for function in binary.exported_functions}
-    for name in sorted(asked):
+    """What it needs of Python, or exports beside its own functions."""
+    needed = {_plain(function.name) for function in binary.imported_functions}
+    exported = {_plain(function.name) for function in binary.exported_functions}
+    for name in sorted(needed):
         if re.match("_?Py[A-Z_]", name):
             yield f"needs {name} of Python, so it does not serve every version of it"
-    if "regard_abi" not in shown:
+    if "regard_abi" not in exported:
         yield "does not export regard_abi, by which the package knows it"
-    for name in sorted(shown):
+    for name in sorted(exported):
         if not name.startswith(("regard_", *_UNAVOIDABLE)):
             yield f"exports {name}, which may be taken for another library's"
 

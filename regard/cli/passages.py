@@ -89,14 +89,14 @@ def passages(
 
 def _prompt(reader: Reader, document: str, question: str) -> tuple[str, int]:
     """What the model reads before its answer, and where the document begins in it."""
-    asked = f"{document}\n\n{question}"
-    text = reader.prompt(asked)
-    if text.count(asked) != 1:
+    content = f"{document}\n\n{question}"
+    text = reader.prompt(content)
+    if text.count(content) != 1:
         raise MisuseError(
             "the model's chat template changes the document, so its passages cannot be placed; "
             "give a document without white space at its ends"
         )
-    return text, text.index(asked)
+    return text, text.index(content)
 
 
 def _with_answer(

@@ -69,7 +69,7 @@ def open_reader(name: str | None, *, fetch: bool, device: torch.device) -> Reade
     """Open the model that ``--model`` names; None is the one that comes with regard.
 
     Raises:
-        MisuseError: there is none of this name, it is damaged, or it is no causal language model.
+        MisuseError: there is none of this name, it is damaged, or it is not causal.
     """
     folder = Path(name) if name is not None and Path(name).is_dir() else None
     if folder is None:

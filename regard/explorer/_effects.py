@@ -67,7 +67,7 @@ def measure_passages(
         progress: as for `measure_effects`.
 
     Raises:
-        ExplorerError: the run is changed, or the spans are no passages of it.
+        ExplorerError: the run is changed, or the spans are not passages of it.
     """
     token = _next_token(run)
     key = f"passages {list(spans)}"

@@ -8,6 +8,7 @@ from regard._extras import install
 
 try:
     from regard.gpt._link_effects import LinkEffects, link_effects
+    from regard.gpt._step import step_objection
     from regard.gpt.bpe import BPETokenizer
     from regard.gpt.cache import GPTCache
     from regard.gpt.checkpoint import load, load_training, save
@@ -81,6 +82,7 @@ __all__ = [
     "recipe_of",
     "save",
     "split_texts",
+    "step_objection",
     "stream",
     "stream_text",
     "stream_texts",

@@ -41,6 +41,12 @@ def step_objection(model: GPT, ids: Int[Tensor, "*b T"], cache: GPTCache) -> str
         model: the model.
         ids: as for `GPT.next_logits`.
         cache: likewise.
+
+    Example:
+        >>> from regard.gpt import GPTCache, load, step_objection
+        >>> model, _ = load()
+        >>> step_objection(model, torch.tensor([7]), GPTCache(model.config))
+        'gradients may be wanted outside of torch.inference_mode()'
     """
     return _objection_to_call(ids, cache) or _objection_to_model(model, ids, cache)
 

@@ -258,7 +258,7 @@ def weights_of(
         columns = [heads.index(layer.heads[at]) for at in own]
         sums = received.new_zeros(len(own), len(table)).index_add_(1, owners, received)
         shares = sums / (answer[1] - answer[0])
-        shares[:, -2] += (1 - shares.sum(dim=-1)).clamp_min(0)  # of a sink that is no key
+        shares[:, -2] += (1 - shares.sum(dim=-1)).clamp_min(0)  # of a sink that is not a key
         table[:, row, columns] = shares.T
     return PassageWeights(
         passages=passages,

@@ -251,7 +251,7 @@ static void merge_row(const regard_problem &p, const Scoring &scoring, const Que
   float factor = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
   if (p.sink.data) factor *= sum.take_in(number_of(p.sink, queries, row));
   factor /= sum.total;
-  // Where nothing is seen the context is 0, even where what may not be seen is no number.
+  // Where nothing is seen the context is 0, even where what may not be seen is not a number.
   for (int64_t d = 0; d < p.dim_value; d += LANES)
     narrow_part(Element(), row_of<Element>(context, queries, row) + d,
                 sees ? load(sums + d) * factor : floats{}, p.dim_value - d);

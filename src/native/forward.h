@@ -259,7 +259,7 @@ static void finish(const ForwardCall &call, const QueryBlock &queries,
                           ? softmax.seen[j]
                           : load(queries.start + j * LANES) < load(queries.stop + j * LANES);
     factors[j] = share / total;
-    if (any(~sees))  // their context is 0 even where what they may not see is no number
+    if (any(~sees))  // their context is 0 even where what they may not see is not a number
       for (int64_t d = 0; d < p.dim_value; d++) {
         float *at = scratch.context + d * QUERIES + j * LANES;
         store(at, sees ? load(at) : floats{});

@@ -54,7 +54,7 @@ class Answer:
         try:
             index, tensors = index_of(data), load(data)
         except (KeyError, TypeError, ValueError, SafetensorError) as error:
-            raise AnswerError(f"these bytes are no answer: {error!r}") from error
+            raise AnswerError(f"these bytes are not an answer: {error!r}") from error
         if index["error"] is not None:
             raise AnswerError(index["error"])
         rows = range(*index["rows"])

@@ -34,8 +34,8 @@ class Limits:
         """Take them out of an engine's ``additional_config``.
 
         Raises:
-            ValueError: for an unknown name, a limit that is no positive whole number, or a folder
-                that is not there.
+            ValueError: for an unknown name, a limit that is not a positive whole number, or a
+                folder that is not there.
             TypeError: for anything but a mapping.
         """
         own = configuration.get("regard", {})
