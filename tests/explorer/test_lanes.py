@@ -56,15 +56,15 @@ def ask(explorer, raw):
 def busy(recorded, monkeypatch, ask):
     """Have the server compute all of these, or wait to: all heads but one stand still."""
     run, begun, go = recorded.run("0"), Event(), Event()
-    known = run._with_logsumexp
+    pending = run._pending_head
 
-    def held(layer, head, cancelled):
+    def held(layer, head):
         if (layer, head) != (LAYER, HEAD):
             begun.set()
             assert go.wait(LIMIT)
-        return known(layer, head, cancelled)
+        return pending(layer, head)
 
-    monkeypatch.setattr(run, "_with_logsumexp", held)
+    monkeypatch.setattr(run, "_pending_head", held)
     requests = []
     with ThreadPoolExecutor(4) as threads:
 
