@@ -79,15 +79,20 @@ async def lines(
 
 
 async def progress_lines(
-    work: Work, view: str | None, compute: Callable[[Callable[[int, int], None]], dict[str, Any]]
+    work: Work,
+    view: str | None,
+    compute: Callable[[Callable[[int, int], None], Event], dict[str, Any]],
+    lane: Lane = Lane.MEASURED,
 ) -> AsyncIterator[bytes]:
     """Send how far a long computation is, a line of JSON each, and at last its result or error.
 
     Args:
         work: computes.
         view: what it is for.
-        compute: does it; it calls what it is given with how much is done, and of how much. Once
-            nobody reads the lines, that raises `ReplacedError`.
+        compute: does it; it calls the first that it is given with how much is done, and of how
+            much. Once nobody reads the lines, that raises `ReplacedError`, and the second, an
+            event, is set.
+        lane: what it may have to wait for.
     """
     loop = asyncio.get_running_loop()
     reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -97,9 +102,9 @@ async def progress_lines(
             require_wanted(cancelled)
             loop.call_soon_threadsafe(reports.put_nowait, {"done": done, "total": total})
 
-        return compute(progress)
+        return compute(progress, cancelled)
 
-    job = asyncio.ensure_future(work.run(view, begin, Lane.MEASURED))
+    job = asyncio.ensure_future(work.run(view, begin, lane))
     report = asyncio.ensure_future(reports.get())
     try:
         while not job.done():

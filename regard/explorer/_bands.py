@@ -5,7 +5,7 @@ Axes: L queries, S keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Event, Lock
 from typing import Any, overload
 
@@ -104,7 +104,10 @@ def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
 
 
 def readouts_along(
-    pattern: Pattern | MeanPattern, cancelled: Event | None, band: int | None = None
+    pattern: Pattern | MeanPattern,
+    cancelled: Event | None,
+    band: int | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Tensor:
     """Read entropy, distance, weight on the first key and weight received, ``(4, L)``.
 
@@ -112,6 +115,7 @@ def readouts_along(
         pattern: a head, or a mean of heads.
         cancelled: ends it early.
         band: weights that are read at a time; None: `_BAND`.
+        progress: called after each band with how many rows have been read.
     """
     of_rows: list[Tensor] = []
     received = torch.zeros(pattern.shape[-1], dtype=torch.float64, device=pattern.device)
@@ -120,6 +124,8 @@ def readouts_along(
         *of_band, part = rows(pattern, first, stop).read(Entropy(), Distance(), Mass(0), Received())
         of_rows.append(torch.stack(of_band))
         received += part
+        if progress is not None:
+            progress(stop)
     return torch.cat([torch.cat(of_rows, dim=-1), received.to(pattern.dtype)[None]])
 
 

@@ -1,6 +1,5 @@
 """What the page asks for to change a model's attention."""
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -45,7 +44,9 @@ async def effects(
 ) -> Lines:
     """Measure what the likeliest next token rests on: progress line by line, then the effects."""
     model = require_model(subject, NO_MODEL)
-    return Lines(progress_lines(jobs.work, view, partial(model.effects, run, over)))
+    return Lines(
+        progress_lines(jobs.work, view, lambda progress, _: model.effects(run, over, progress))
+    )
 
 
 @router.get("/runs/{name}/passages", response_class=Lines)
@@ -60,4 +61,6 @@ async def passages(
     model = require_model(subject, NO_MODEL)
     ends = [[int(end) for end in span.split(",")] for span in spans.split(";") if span]
     pairs = [(first, stop) for first, stop in ends]
-    return Lines(progress_lines(jobs.work, view, partial(model.passages, run, pairs)))
+    return Lines(
+        progress_lines(jobs.work, view, lambda progress, _: model.passages(run, pairs, progress))
+    )

@@ -5,7 +5,7 @@ Axes: L queries, S keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Event
 from typing import Any, overload
@@ -38,13 +38,15 @@ class Mean:
         weights: Tensor = self._until(cancelled)[:, key]
         return weights
 
-    def readouts(self, cancelled: Event | None = None) -> Tensor:
+    def readouts(
+        self, cancelled: Event | None = None, progress: Callable[[int], None] | None = None
+    ) -> Tensor:
         """Entropy, distance, weight on the first key and weight received, ``(4, L)``.
 
         They are those of the mean pattern. Its entropy is not the mean of the heads' entropies, so
-        all its rows are computed.
+        all its rows are computed; `progress` is called with how many of them are.
         """
-        return readouts_along(self._until(cancelled), cancelled, MEAN_BAND)
+        return readouts_along(self._until(cancelled), cancelled, MEAN_BAND, progress)
 
     def cell(self, query: int, key: int, cancelled: Event | None = None) -> dict[str, Any]:
         """One weight; a mean of softmaxes has no score of its own."""

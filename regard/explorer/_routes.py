@@ -14,7 +14,15 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from regard.errors import Error
-from regard.explorer._answers import Lines, Numbers, describe, lines, numbers, token_entry
+from regard.explorer._answers import (
+    Lines,
+    Numbers,
+    describe,
+    lines,
+    numbers,
+    progress_lines,
+    token_entry,
+)
 from regard.explorer._changes import require_range
 from regard.explorer._errors import ExplorerError
 from regard.explorer._run import MEAN, Run
@@ -327,6 +335,19 @@ async def cell(
 async def readouts(run: CurrentRun, place: CurrentPlace, jobs: CurrentJobs, view: View) -> Numbers:
     """Entropy, distance, weight on the first token and weight received, along the text."""
     return numbers(await jobs.run(view, run.readouts, *place, cancel=True))
+
+
+@router.get("/runs/{name}/readouts/progress", response_class=Lines)
+async def readouts_progress(
+    run: CurrentRun, place: CurrentPlace, jobs: CurrentJobs, view: View
+) -> Lines:
+    """Compute a mean's readouts, which are kept, and tell line by line how far they are."""
+
+    def compute(progress: Callable[[int, int], None], cancelled: Event) -> dict[str, Any]:
+        run.readouts(*place, cancelled, progress)
+        return {"ready": True}
+
+    return Lines(progress_lines(jobs.work, view, compute, Lane.SHOWN))
 
 
 @router.get("/runs/{name}/steps")

@@ -5,6 +5,7 @@ Axes: H heads of a layer, L queries, S keys, D head dimension, Dv of value.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
@@ -58,6 +59,7 @@ class Run:
     """What its next token rests on, by what was switched off, as far as that was measured."""
     _layers: dict[int, Pattern] = field(default_factory=dict)
     _heads: dict[tuple[int, int], Pattern] = field(default_factory=dict)
+    _readouts: dict[tuple[int | str, int | str], Tensor] = field(default_factory=dict)
     _windows: Windows = field(default_factory=Windows)
     _pending: dict[tuple[int, int], PendingHead] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -270,14 +272,42 @@ class Run:
         heads = [self.head(*place) for place in self._places(layer, head)]
         return Mean([rows(pattern, query, query + 1) for pattern in heads])
 
-    def readouts(self, layer: int | str, head: int | str, cancelled: Event | None = None) -> Tensor:
-        """Entropy, distance, weight on the first key and weight received, ``(4, L)``."""
+    def readouts(
+        self,
+        layer: int | str,
+        head: int | str,
+        cancelled: Event | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Tensor:
+        """Entropy, distance, weight on the first key and weight received, ``(4, L)``.
+
+        Those of a mean of several heads are kept: they can take minutes.
+
+        Args:
+            layer: a layer, or all.
+            head: a head, or all.
+            cancelled: ends it early.
+            progress: called with how many rows of heads were gone through, and of how many: once
+                for the log-sum-exps, and once for the readouts.
+        """
+        if (layer, head) in self._readouts:
+            return self._readouts[layer, head]
+        places, length = self._places(layer, head), len(self.tokens)
+        rows_in_all = len(places) * length
+
+        def report(rows: int) -> None:
+            if progress is not None:
+                progress(rows, 2 * rows_in_all)
+
+        for number, place in enumerate(places, start=1):
+            self._with_logsumexp(*place, cancelled)
+            report(number * length)
         mean = self.mean(layer, head, cancelled)
-        return (
-            mean.readouts(cancelled)
-            if len(mean.patterns) > 1
-            else readouts_along(mean.patterns[0], cancelled)
-        )
+        if len(places) == 1:
+            return readouts_along(mean.patterns[0], cancelled)
+        along = mean.readouts(cancelled, lambda read: report(rows_in_all + read * len(places)))
+        self._readouts[layer, head] = along
+        return along
 
     def steps(
         self,

@@ -128,7 +128,13 @@ interface Api {
   row(run: string, place: Place, query: number, view: string): Promise<Floats>;
   column(run: string, place: Place, key: number, view: string): Promise<Floats>;
   cell(run: string, place: Place, query: number, key: number, view: string): Promise<Cell>;
-  readouts(run: string, place: Place, view: string): Promise<Floats>;
+  /** With `each` it is called with how far they are; the signal stops them. */
+  readouts(
+    run: string,
+    place: Place,
+    view: string,
+    options?: { each?: (line: StreamLine) => void; signal?: AbortSignal },
+  ): Promise<Floats>;
   /** Ranks of keys that are written out, and a key. */
   steps(
     run: string,

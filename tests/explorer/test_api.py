@@ -1,5 +1,6 @@
 """The HTTP interface: what each address answers."""
 
+import json
 from threading import Event
 
 import pytest
@@ -115,6 +116,9 @@ def test_means_have_maps_cells_and_readouts(reader, recorded, floats, place):
     assert cell == run.cell(*place, 9, 7)
     numbers = floats(reader.get(address("1", "readouts", **at))).view(4, L)
     assert torch.equal(numbers, run.readouts(*place).float())
+    *progress, last = reader.get(address("1", "readouts/progress", **at)).text.splitlines()
+    assert json.loads(last) == {"ready": True}
+    assert all(json.loads(line).keys() == {"done", "total"} for line in progress)
     window = {"queries": "4,12", "keys": "0,8", "block": 2}
     cells = floats(reader.get(address("1", "map", **at, **window)), "X-Rows", "X-Columns")
     assert torch.equal(cells, run.map(*place, Window((4, 12), (0, 8), 2), Event()).float())

@@ -37,7 +37,7 @@ LONG = {
     "thumbnails": ["thumbnails?layer=0&size=8", "thumbnails?layer=1&size=8"],
     "scores": ["heads", "heads"],
     "map": [f"map?layer=0&head={head}&queries=0,13&keys=0,13&block=1" for head in (0, 1, 2)],
-    "readouts": ["readouts?layer=mean&head=mean", "readouts?layer=0&head=mean"],
+    "readouts": ["readouts?layer=mean&head=mean", "readouts/progress?layer=0&head=mean"],
     "column": ["column?layer=0&head=0&key=3", "column?layer=0&head=mean&key=3"],
 }
 

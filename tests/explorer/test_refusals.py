@@ -56,6 +56,7 @@ REFUSED = [
     ("cell", {"layer": "mean", "head": 1, "query": 1, "key": 1}, 422, "ask for head=mean"),
     ("readouts", {"layer": 0, "head": 6}, 404, "there is no head 6"),
     ("readouts", {"layer": "mean", "head": 2}, 422, "ask for head=mean"),
+    ("readouts/progress", {"layer": 0, "head": 6}, 404, "there is no head 6"),
     ("steps", {**PLACE, "query": 13}, 404, "there is no query 13"),
     ("steps", {**PLACE, "query": 1, "picked": 13}, 404, "there is no key 13"),
     ("steps", {**PLACE, "query": 1, "count": 0}, 422, "count"),

@@ -129,6 +129,19 @@ def test_the_readouts_of_a_long_mean_come_in_bands(make_recording, dense, monkey
     near(received, mean.sum(0))
 
 
+def test_the_readouts_of_a_mean_say_how_far_they_are_and_are_kept(recorded, monkeypatch):
+    monkeypatch.setattr("regard.explorer._means.MEAN_BAND", 5 * L)
+    run, said = recorded.run("0"), []
+    stopped = Once(2)
+    with pytest.raises(ReplacedError):
+        run.readouts(1, "mean", stopped, lambda *_: None)
+    along = run.readouts(1, "mean", None, lambda *progress: said.append(progress))
+    heads = len(run.layers[1].heads)
+    rows = [*range(L, heads * L + 1, L), *(heads * (L + read) for read in (5, 10, L))]
+    assert said == [(row, 2 * heads * L) for row in rows]
+    assert run.readouts(1, "mean", Once(0)) is along
+
+
 @pytest.mark.parametrize(
     ("queries", "keys", "block"),
     [((0, 13), (0, 13), 1), ((0, 13), (0, 13), 4), ((3, 11), (2, 13), 2), ((12, 13), (0, 13), 16)],

@@ -33,9 +33,10 @@ async function ask(path, { view, method = "GET", body, signal } = {}, again = tr
   let control = null;
   if (view) {
     asking.get(view)?.abort();
-    control = new AbortController();
-    asking.set(view, control);
-    signal = control.signal;
+    const mine = new AbortController();
+    asking.set(view, mine);
+    signal?.addEventListener("abort", () => mine.abort());
+    control = mine;
   }
   /** @type {Record<string, string>} */
   const headers = { "X-Client": client };
@@ -46,7 +47,7 @@ async function ask(path, { view, method = "GET", body, signal } = {}, again = tr
     answer = await requests.send(addressOf(path), {
       method,
       headers,
-      signal,
+      signal: control?.signal ?? signal,
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch (error) {
@@ -58,7 +59,7 @@ async function ask(path, { view, method = "GET", body, signal } = {}, again = tr
   if (answer.status === 409) {
     // An earlier request of this view can reach the server later, and replace the one that is wanted.
     const newest = view && asking.get(view) === control;
-    if (newest && again) return ask(path, { view, method, body }, false);
+    if (newest && again) return ask(path, { view, method, body, signal }, false);
     throw new Replaced();
   }
   let sentence = `The server answered ${answer.status}.`;
@@ -164,7 +165,20 @@ export const column = (run, [layer, head], key, view) => floats(of(run, "column"
 export const cell = (run, [layer, head], query, key, view) =>
   json(of(run, "cell", { layer, head, query, key }), { view });
 /** @type {Api["readouts"]} */
-export const readouts = (run, [layer, head], view) => floats(of(run, "readouts", { layer, head }), { view });
+export const readouts = async (run, [layer, head], view, { each, signal } = {}) => {
+  const path = of(run, "readouts", { layer, head });
+  if (each && !kept.has(path)) {
+    let ready = false;
+    const take = (/** @type {any} */ line) => {
+      if (line.error) throw new ServerError(line.error);
+      ready = line.ready === true;
+      if (!ready) each(line);
+    };
+    await lines(of(run, "readouts/progress", { layer, head }), take, { view, signal });
+    if (!ready) throw new Replaced();
+  }
+  return floats(path, { view, signal });
+};
 /** @type {Api["steps"]} */
 export const steps = (run, [layer, head], query, keys, view) =>
   json(of(run, "steps", { layer, head, query, ...keys }), { view });

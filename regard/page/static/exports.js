@@ -1,5 +1,4 @@
 /** What is seen, as files: pictures as PNG and SVG, numbers as CSV. */
-import * as api from "./api.js";
 import { byId, find, make, targetOf } from "./dom.js";
 import { paintMap, paintScale } from "./draw_map.js";
 import { paintReadouts } from "./draw_readouts.js";
@@ -8,10 +7,10 @@ import { placeName } from "./format.js";
 import { ordered } from "./heads.js";
 import { columns } from "./map.js";
 import { during } from "./pending.js";
-import { awaitAnswer } from "./answers.js";
+import { readoutsOf } from "./along.js";
 import { wordsFor } from "./quantities.js";
 import { readoutsDrawing } from "./readouts.js";
-import { colourFor, figuresOf, get, openSourceOf, placeOf, runOf, set, sourceOf } from "./store.js";
+import { colourFor, figuresOf, get, openSourceOf, runOf, set, sourceOf } from "./store.js";
 import { SvgSurface, context2d, fill } from "./canvas.js";
 import { UNFINISHED, fileName, save, tables } from "./tables.js";
 import { inks } from "./theme.js";
@@ -120,7 +119,7 @@ function exportHeads(/** @type {string} */ kind) {
 async function exportReadouts(/** @type {string} */ kind) {
   const source = openSourceOf();
   const { run } = source;
-  const data = await awaitAnswer(api.readouts(run.id, placeOf(source), "readouts-export"));
+  const data = await readoutsOf(source.side, { anew: true });
   if (!data) return;
   const [width, height, edge] = [960, 320, 16];
   const look = inks();

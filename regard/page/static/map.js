@@ -5,6 +5,7 @@ import { byId, framed, make, markStale, settled } from "./dom.js";
 import { hit, layout, paintMap } from "./draw_map.js";
 import { count, named, placeName } from "./format.js";
 import { listen } from "./gestures.js";
+import { readoutsOf } from "./along.js";
 import { awaitAnswer } from "./answers.js";
 import { around, glide } from "./glide.js";
 import { MapTitle } from "./map_title.js";
@@ -63,6 +64,7 @@ export class MapColumn {
     this.#ask = settled(12, () => this.#load());
     new ResizeObserver(() => this.#resized()).observe(this.field);
     document.addEventListener("inks", () => this.#recolour());
+    document.addEventListener("readouts", () => this.wanted && !this.root.hidden && this.#begin(this.wanted));
     subscribe("hover query key changes cutForm difference", () => this.redraw());
     subscribe("colour fit", () => this.#recolour());
     subscribe("view", () => this.#resized());
@@ -202,8 +204,7 @@ export class MapColumn {
   }
 
   async #begin(/** @type {string} */ wanted) {
-    const { run } = this.openSourceOf();
-    const margins = await awaitAnswer(api.readouts(run.id, placeOf(this.source()), `readouts-${this.side}`));
+    const margins = await readoutsOf(this.side);
     if (!margins || wanted !== this.wanted) return;
     const [entropy, received] = ["entropy", "received"].map((name) => readoutOf(name, margins.values));
     this.margins = { of: wanted, entropy, received };

@@ -3,6 +3,7 @@ import * as api from "./api.js";
 import { bar, byId, framed, keyButton, make, markStale, rove, settled, table } from "./dom.js";
 import { LEFT, paintReadouts } from "./draw_readouts.js";
 import { named, plural, weight } from "./format.js";
+import { readoutsOf } from "./along.js";
 import { awaitAnswer } from "./answers.js";
 import { READOUTS, wordsFor } from "./quantities.js";
 import { change, get, keyNow, openSourceOf, placeOf, queryNow, queryRead, set, sourceOf, subscribe } from "./store.js";
@@ -36,6 +37,7 @@ export function startReadouts() {
   });
   subscribe("hover query key tab zoom active", draw);
   document.addEventListener("inks", draw);
+  document.addEventListener("readouts", ask);
   new ResizeObserver(draw).observe(plots);
   const at = (/** @type {PointerEvent} */ event) => {
     const { run } = sourceOf();
@@ -85,14 +87,14 @@ async function load(/** @type {() => void} */ draw) {
   if (!run || tab !== "readouts" || folded || now.offline) return;
   const query = queryRead();
   const key = place();
-  if (loaded !== key) {
-    const data = await awaitAnswer(api.readouts(run.id, placeOf(source), "readouts-panel"));
-    if (!data) return;
-    loaded = key;
-    values = data.values;
-    dim();
-    draw();
-  }
+  if (loaded !== key)
+    readoutsOf(source.side).then((data) => {
+      if (!data || key !== place()) return;
+      loaded = key;
+      values = data.values;
+      dim();
+      draw();
+    });
   const data = await awaitAnswer(api.row(run.id, placeOf(source), query, "row-panel"));
   if (!data) return;
   row = { of: `${key}/${query}`, run, query, weights: data.values };

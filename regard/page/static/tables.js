@@ -4,6 +4,7 @@ import { make } from "./dom.js";
 import { csvRow, short } from "./format.js";
 import { ordered } from "./heads.js";
 import { activeColumn } from "./map.js";
+import { readoutsOf } from "./along.js";
 import { awaitAnswer } from "./answers.js";
 import { READOUTS, SCORES, readoutOf, unitOf } from "./quantities.js";
 import { figuresOf, get, openSourceOf, placeOf, queryNow, queryRead, set } from "./store.js";
@@ -118,7 +119,7 @@ async function stepsTable() {
 async function readoutsTable() {
   const source = openSourceOf();
   const { run } = source;
-  const data = await awaitAnswer(api.readouts(run.id, placeOf(source), "readouts-export"));
+  const data = await readoutsOf(source.side, { anew: true });
   if (!data) return;
   const columns = READOUTS.map((name) => readoutOf(name, data.values));
   table(

@@ -1,10 +1,13 @@
 """What answers a question that is no longer the current one is declared stale, and dimmed."""
 
 import contextlib
+from threading import Event
 
 import pytest
+import torch
 
-from regard.explorer.subjects import ModelSubject
+from regard.explorer._means import Mean
+from regard.explorer.subjects import ModelSubject, RecordingSubject
 
 SEEN = "(one) => getComputedStyle(one).backgroundColor"
 CLEAR = "rgba(0, 0, 0, 0)"
@@ -151,3 +154,44 @@ def test_some_queries_stand_for_a_long_map_until_it_has_come(show, settled, long
         assert page.evaluate(drawn) != whole
     note.filter(has_text="a cell is the mean of").wait_for()
     assert settled(page).evaluate(drawn) == whole
+
+
+@pytest.fixture(scope="module")
+def long_mean(make_recording):
+    """Two heads over so many tokens that the page asks how far their mean's readouts are."""
+    query, key = torch.randn(2, 1, 2, 4096, 4, generator=torch.Generator().manual_seed(3))
+    return RecordingSubject(make_recording([(query, key)]), title="two heads")
+
+
+def test_readouts_of_a_long_mean_say_how_far_they_are_and_can_be_stopped(
+    show, settled, long_mean, monkeypatch
+):
+    ended, readouts = Event(), Mean.readouts
+
+    def endless(self, cancelled, progress):
+        try:
+            while True:
+                progress(1024)
+                cancelled.wait(0.01)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(Mean, "readouts", endless)
+    page = show(long_mean, "#p=panel&b=readouts&q=4095")
+    button, plots = page.locator("#readouts-progress"), page.locator("#readouts .plots")
+    assert button.is_hidden()
+    page.locator("#average [value=layer]").click()
+    page.get_by_role("button", name="Stop the readouts (62 %)").wait_for()
+    page.locator("#readouts .along > div:last-child[data-state=current]").wait_for()  # its row
+    assert plots.get_attribute("data-state") == "stale"
+    button.click()
+    settled(page)
+    assert ended.wait(30)
+    assert button.text_content() == "Compute the readouts"
+    page.locator("#tokens .token.query").hover()  # asks for nothing anew
+    assert settled(page).locator("#problem").is_hidden()
+    assert button.text_content() == "Compute the readouts"
+    monkeypatch.setattr(Mean, "readouts", readouts)
+    button.click()
+    page.locator("#readouts .plots[data-state=current]").wait_for()
+    assert settled(page).locator("#readouts-progress").is_hidden()

@@ -99,7 +99,7 @@ export const column = (run, place, key, view) => ask("column", [run, place, key]
 /** @type {Api["cell"]} */
 export const cell = (run, place, query, key, view) => ask("cell", [run, place, query, key], { view });
 /** @type {Api["readouts"]} */
-export const readouts = (run, place, view) => ask("readouts", [run, place], { view });
+export const readouts = (run, place, view, options) => ask("readouts", [run, place], { ...options, view });
 /** @type {Api["steps"]} */
 export const steps = (run, place, query, keys, view) => ask("steps", [run, place, query, keys], { view });
 export const training = refuseTraining;

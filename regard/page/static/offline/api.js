@@ -16,10 +16,11 @@ const pause = () => new Promise((go) => setTimeout(go));
 /**
  * Runs a generator, lets the page have its turn, and ends it when its view asks anew.
  * @template T
- * @param {string} view @param {() => Generator<void, T>} begin
+ * @param {string} view @param {() => Generator<StreamLine|void, T>} begin
+ * @param {{each?: (line: StreamLine) => void, signal?: AbortSignal}} [options] each: called with how far it is
  * @returns {Promise<T>}
  */
-async function computed(view, begin) {
+async function computed(view, begin, { each, signal } = {}) {
   const mine = Symbol(view);
   if (view) asking.set(view, mine);
   const generator = begin();
@@ -28,7 +29,8 @@ async function computed(view, begin) {
     if (done) return value;
     if (performance.now() - since < BREATH) continue;
     await pause();
-    if (view && asking.get(view) !== mine) throw new Replaced();
+    if (signal?.aborted || (view && asking.get(view) !== mine)) throw new Replaced();
+    if (value) each?.(value);
     since = performance.now();
   }
 }
@@ -99,9 +101,9 @@ export const column = async (run, place, key) => attention.floats(attention.colu
 export const cell = async (run, place, query, key) => attention.cell(await chosen(run, place), query, key);
 
 /** @type {Api["readouts"]} */
-export const readouts = async (run, place, view) => {
+export const readouts = async (run, place, view, options) => {
   const all = await chosen(run, place);
-  return computed(view, () => attention.readouts(all));
+  return computed(view, () => attention.readouts(all), options);
 };
 
 /** @type {Api["steps"]} */

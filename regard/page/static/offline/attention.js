@@ -171,7 +171,9 @@ export function* pictures(/** @type {Head[]} */ heads, /** @type {number} */ siz
   };
 }
 
-/** The readouts along the text, one after the other. */
+const percent = (/** @type {number} */ done, /** @type {number} */ total) => Math.floor((100 * done) / total);
+
+/** The readouts along the text, one after the other; on the way, how far they are, a percent at a time. */
 export function* readouts(/** @type {Head[]} */ heads) {
   const { length } = heads[0];
   /** @type {Record<string, Float64Array>} */
@@ -189,7 +191,7 @@ export function* readouts(/** @type {Head[]} */ heads) {
     along.distance[query] = sum === 0 ? 0 : moment / sum; // how far a query looks back, on average
     along.entropy[query] = Math.max(0, entropy);
     along.first_token[query] = one[0];
-    yield;
+    yield percent(query + 1, length) > percent(query, length) ? { done: query + 1, total: length } : undefined;
   }
   return { values: Float32Array.from(READOUTS.flatMap((name) => [...along[name]])), rows: 0, columns: 0, heads: 0 };
 }

@@ -1,0 +1,73 @@
+/**
+ * The readouts along the text of what a side shows, asked for once by the map's margins and the panel. Those of a
+ * mean over a long text can take minutes: a button says how far they are, and stops them.
+ */
+import * as api from "./api.js";
+import { awaitAnswer } from "./answers.js";
+import { byId } from "./dom.js";
+import { LONG } from "./sketch.js";
+import { activeSide, openSourceOf, placeOf, sourceOf, subscribe } from "./store.js";
+
+/** @typedef {{of: string, control: AbortController, part: number|null, answer: Promise<Floats|null>}} Reading */
+
+/** The newest of each side. @type {Partial<Record<SideName, Reading>>} */
+const readings = {};
+
+export function startAlong() {
+  byId("readouts-progress").onclick = () => {
+    const reading = readings[activeSide()];
+    if (!reading) return;
+    if (!reading.control.signal.aborted) return reading.control.abort();
+    delete readings[activeSide()];
+    document.dispatchEvent(new CustomEvent("readouts"));
+  };
+  subscribe("run layer head average active compare", show);
+}
+
+/**
+ * The readouts of what a side shows; null where they were stopped, replaced or refused.
+ * @param {SideName} side @param {{anew?: boolean}} [options] anew: compute them though they were stopped
+ */
+export function readoutsOf(side, { anew = false } = {}) {
+  const of = nameOf(side);
+  const known = readings[side];
+  if (known && known.of === of && !(anew && known.control.signal.aborted)) return known.answer;
+  const { run, average, ...source } = openSourceOf(side);
+  const control = new AbortController();
+  const each = (/** @type {StreamLine} */ { done, total }) => {
+    if (control.signal.aborted || !total) return;
+    mine.part = (done ?? 0) / total;
+    show();
+  };
+  const long = average !== "head" && run.length >= LONG;
+  const asked = api.readouts(run.id, placeOf({ ...source, average }), `readouts-${side}`, {
+    signal: control.signal,
+    each: long ? each : undefined,
+  });
+  /** @type {Reading} */
+  const mine = { of, control, part: null, answer: awaitAnswer(asked).then(end) };
+  readings[side] = mine;
+  function end(/** @type {Floats|null} */ answer) {
+    mine.part = null;
+    if (!answer && !control.signal.aborted && readings[side] === mine) delete readings[side];
+    show();
+    return answer;
+  }
+  return mine.answer;
+}
+
+function nameOf(/** @type {SideName} */ side) {
+  const source = sourceOf(side);
+  return source.run ? [source.run.id, ...placeOf(source)].join("/") : "";
+}
+
+function show() {
+  const side = activeSide();
+  const reading = readings[side];
+  const stopped = Boolean(reading?.control.signal.aborted);
+  const button = byId("readouts-progress");
+  button.hidden = !reading || reading.of !== nameOf(side) || (!stopped && reading.part == null);
+  button.textContent = stopped
+    ? "Compute the readouts"
+    : `Stop the readouts (${Math.floor(100 * (reading?.part ?? 0))} %)`;
+}
