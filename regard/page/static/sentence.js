@@ -70,7 +70,7 @@ const accented = (/** @type {string} */ textContent) => make("em", { textContent
 const changed = (/** @type {string} */ textContent) => make("i", { textContent });
 
 /** A token in quotation marks, without the space before it. */
-const quoted = (/** @type {Run} */ run, /** @type {number} */ k) =>
+export const quoted = (/** @type {Run} */ run, /** @type {number} */ k) =>
   isolated(`“${short(run.tokens[k].text.trim() || run.labels[k], 24)}”`);
 const answerOf = (/** @type {Candidate} */ { label }) => isolated(short(bare(label), 24));
 

@@ -7,6 +7,7 @@ import { paintNeeds } from "./matters.js";
 import { plural, sentence, weight } from "./format.js";
 import { awaitAnswer } from "./answers.js";
 import { drawArcs } from "./arcs.js";
+import { drawHairlines } from "./hairlines.js";
 import {
   activeSide,
   change,
@@ -21,6 +22,7 @@ import {
   sourceOf,
   subscribe,
 } from "./store.js";
+import { onThumbnails } from "./thumbnails.js";
 
 /** Most tokens that stand on the page at a time; of a longer text, those around the query. */
 const MOST = 2400;
@@ -84,6 +86,7 @@ class TextView {
       soon();
     });
     subscribe("view", () => this.repaint());
+    onThumbnails(() => this.repaint()); // the other heads' lines are read from them
     subscribe("query", () => this.#follow());
     subscribe("effects", () => this.#markNeeds());
   }
@@ -321,6 +324,7 @@ class TextView {
     const animate = this.arcsOf !== of;
     drawArcs(this.root, spans, arcs ? { query, weights: gives, first, animate } : null);
     this.arcsOf = arcs ? of : "";
+    if (this.side === "first") drawHairlines(this.root, spans, get().view === "opening" ? this.headSide : null);
     taken.textContent = takes && !stale ? (last ? "nothing: it is the last" : `≤ ${weight(mostTakes)}`) : "";
   }
 }

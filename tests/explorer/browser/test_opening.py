@@ -2,14 +2,28 @@
 
 import math
 import re
+from collections import Counter
 
 import pytest
+import torch
 
 from regard.explorer._changes import SwitchOff
-from regard.explorer.subjects import ModelSubject
+from regard.explorer.subjects import ModelSubject, RecordingSubject
 
 ARCS = """() => [...document.querySelectorAll(".arcs path")].map((one) =>
   [Number(one.dataset.key), Number(one.getAttribute("stroke-width"))])"""
+
+HAIRLINES = """() => [...document.querySelectorAll(".hairlines g")].map((one) =>
+  [...one.dataset.head.split("/").map(Number), Number(one.dataset.key)])"""
+
+# Where a pointer meets one of the lines.
+REACHED = """() => {
+  for (const path of document.querySelectorAll(".hairlines .reach")) {
+    const along = path.getPointAtLength(path.getTotalLength() / 2);
+    const { x, y } = along.matrixTransform(path.getScreenCTM());
+    if (document.elementFromPoint(x, y)?.matches(".reach")) return [x, y];
+  }
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +69,51 @@ def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, wr
     page.keyboard.press("p")
     again = show(teller, settled(page).evaluate("location.hash"))
     assert again.locator("#sentence em").last.text_content() == strongest
+
+
+def test_a_thin_line_goes_to_the_strongest_key_of_each_other_head(show, settled, teller):
+    page = show(teller, "#l=2&h=2&p=opening")
+    run = teller.run(teller.about()["runs"][0])
+    assert settled(page).locator(".hairlines g").count() > 3
+    places = [(at, head) for at, layer in enumerate(run.layers) for head in layer.heads]
+    for query in (len(run.tokens) - 1, 7):
+        page.locator(f"#tokens .token[data-at='{query}']").click()
+        settled(page)
+        rows = {place: run.row(*place, query) for place in places if place != (2, 2)}
+        looks = {place: int(row.argmax()) for place, row in rows.items() if row.max() >= 0.1}
+        drawn = {(*place, key) for place, key in looks.items() if key != query}
+        assert {tuple(one) for one in page.evaluate(HAIRLINES)} == drawn
+        # In words it says how many, of which the lines to one key are so many.
+        note = page.locator("#hairlines-note").text_content()
+        assert note.startswith(f"Thin lines: where {len(rows)} other heads look most; ")
+        key, most = Counter(looks.values()).most_common(1)[0]
+        word = "the token itself" if key == query else f"\u2068“{run.tokens[key].strip()}”\u2069"
+        assert f" {most} at {word}" in note
+    # The pointer names the head, and a click goes to it.
+    page.mouse.move(*page.evaluate(REACHED))
+    layer, head = page.locator(".hairlines .on").get_attribute("data-head").split("/")
+    assert f"Head {layer}·{head}, " in page.locator("#hairlines-note").text_content()
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_function("(place) => location.hash.includes(place)", arg=f"l={layer}&h={head}")
+    assert settled(page).locator(f".hairlines g[data-head='{layer}/{head}']").count() == 0
+    # Where the thumbnails do not hold every weight, the page says so.
+    page.locator("#examples button").last.click()
+    page.locator("#entry-text").fill("the cat sat, " * 20)
+    page.locator("#entry-run").click()
+    page.locator("#hairlines-note", has_text="up to 64 tokens").wait_for()
+    assert settled(page).locator(".hairlines").count() == 0
+
+
+def test_of_many_heads_those_of_the_chosen_layer_have_thin_lines(show, settled, make_recording):
+    generator = torch.Generator().manual_seed(2)
+    given = [tuple(5 * torch.randn(2, 1, 33, 11, 3, generator=generator)) for _ in range(2)]
+    page = show(RecordingSubject(make_recording(given), title="many"), "#l=1&h=2&p=opening")
+    note = settled(page).locator("#hairlines-note").text_content()
+    assert note.startswith("Thin lines: where 32 other heads of layer 1 look most; ")
+    places = page.evaluate(HAIRLINES)
+    assert places
+    assert all(layer == 1 and head != 2 for layer, head, _ in places)
 
 
 # Of the model's shape: whether it is seen, how far it reaches over the chips, how much is cut off.

@@ -1,0 +1,134 @@
+/** Thin lines in the text: the key that each of the other heads attends to most, beneath the arcs of the chosen one. */
+import { headName } from "./change_list.js";
+import { byId, make } from "./dom.js";
+import { plural, weight } from "./format.js";
+import { quoted, strongestOf } from "./sentence.js";
+import { chooseHead, figuresOf, queryNow, sourceOf } from "./store.js";
+import { SIZE, thumbnailsOf } from "./thumbnails.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+/** A head without a greater weight looks at no single token, and has no line. */
+const FAINT = 0.1;
+/** Of more heads, those of the chosen layer alone have lines. */
+const MANY = 64;
+/** Keys that the note names. */
+const NAMED = 3;
+
+/** @typedef {{layer: number, head: number, key: number, weight: number}} Look where a head looks */
+
+/**
+ * Draws them, from the thumbnails: of a short text these hold every weight, so that nothing is asked for.
+ * @param {HTMLElement} root the tokens' box @param {HTMLElement[]} spans @param {SideName|null} side null: none
+ */
+export function drawHairlines(root, spans, side) {
+  root.querySelector("svg.hairlines")?.remove();
+  const note = byId("hairlines-note");
+  const source = side && sourceOf(side);
+  note.hidden = !source?.run;
+  if (!source?.run || !side) return;
+  const { run } = source;
+  const query = queryNow(side);
+  const looks = run.length <= SIZE ? looksOf({ ...source, run }, query) : null;
+  const rest = run.length > SIZE ? `Lines of the other heads are drawn up to ${SIZE} tokens.` : "";
+  note.textContent = looks ? summaryOf(run, query, looks) : rest;
+  const drawn = looks?.filter((one) => one.weight >= FAINT && one.key !== query) ?? [];
+  if (!drawn.length) return;
+  const picture = document.createElementNS(SVG, "svg");
+  picture.classList.add("hairlines");
+  picture.setAttribute("aria-hidden", "true"); // the note says it, and the grid has every head
+  const paths = pathsOf(root, spans, query, drawn);
+  drawn.forEach((one, at) => {
+    const line = document.createElementNS(SVG, "g");
+    line.dataset.head = `${one.layer}/${one.head}`;
+    line.dataset.key = String(one.key);
+    line.style.setProperty("--weight", String(one.weight));
+    for (const name of ["seen", "reach"]) {
+      const path = document.createElementNS(SVG, "path");
+      path.setAttribute("d", paths[at]);
+      path.classList.add(name); // the second is wide, so that a pointer meets it
+      line.append(path);
+    }
+    line.addEventListener("pointerenter", () => {
+      line.classList.add("on");
+      note.replaceChildren(...nameOf(run, source, one));
+    });
+    line.addEventListener("pointerleave", () => {
+      line.classList.remove("on");
+      note.textContent = summaryOf(run, query, looks ?? []);
+    });
+    line.addEventListener("click", () => chooseHead(one.layer, one.head, side));
+    picture.append(line);
+  });
+  root.prepend(picture);
+}
+
+/**
+ * Where the other heads look, or null as long as their thumbnails have not come.
+ * @param {OpenSource} source @param {number} query @returns {Look[]|null}
+ */
+function looksOf({ run, layer: chosen, head: own, average }, query) {
+  const looks = [];
+  for (const [layer, { heads }] of run.layers.entries()) {
+    if (headCount(run) > MANY && layer !== chosen) continue;
+    const data = [thumbnailsOf("first", layer), thumbnailsOf("second", layer)].find((one) => one?.run === run.id);
+    if (!data || data.columns !== run.length) return null;
+    for (const head of heads.keys()) {
+      if (average === "head" && layer === chosen && head === own) continue;
+      const start = (head * data.rows + query) * data.columns;
+      const row = data.values.subarray(start, start + data.columns);
+      const key = strongestOf(row);
+      looks.push({ layer, head, key, weight: row[key] ?? 0 });
+    }
+  }
+  return looks;
+}
+
+/**
+ * A line for each, beside those that end at the same word.
+ * @param {HTMLElement} root @param {HTMLElement[]} spans @param {number} query @param {Look[]} looks
+ */
+function pathsOf(root, spans, query, looks) {
+  const box = root.getBoundingClientRect();
+  const wordAt = (/** @type {number} */ k) => {
+    const { left, width, top } = (spans[k].querySelector(".word") ?? spans[k]).getBoundingClientRect();
+    return { x: left + width / 2 - box.left + root.scrollLeft, y: top - box.top + root.scrollTop, width };
+  };
+  const start = wordAt(query);
+  return looks.map((one) => {
+    const same = looks.filter(({ key }) => key === one.key);
+    const at = same.indexOf(one);
+    const stop = wordAt(one.key);
+    const apart = Math.min(4, (0.7 * stop.width) / same.length);
+    const x = stop.x + (at - (same.length - 1) / 2) * apart;
+    const high = Math.min(start.y, stop.y) - 12 - Math.min(4, 26 / same.length) * at;
+    return `M${start.x},${start.y}C${start.x},${high} ${x},${high} ${x},${stop.y}`;
+  });
+}
+
+/** What the lines say, for those who do not see them. @param {Run} run @param {number} query @param {Look[]} looks */
+function summaryOf(run, query, looks) {
+  if (!looks.length) return "";
+  /** @type {Map<number, number>} */
+  const counts = new Map();
+  for (const { key, weight: most } of looks) if (most >= FAINT) counts.set(key, (counts.get(key) ?? 0) + 1);
+  const keys = [...counts].sort((a, b) => b[1] - a[1] || b[0] - a[0]);
+  const parts = keys
+    .slice(0, NAMED)
+    .map(([key, many]) => `${many} at ${key === query ? "the token itself" : quoted(run, key)}`);
+  const elsewhere = keys.slice(NAMED).reduce((sum, [, many]) => sum + many, 0);
+  const nowhere = looks.filter((one) => one.weight < FAINT).length;
+  if (elsewhere) parts.push(`${elsewhere} elsewhere`);
+  if (nowhere) parts.push(`${nowhere} at no single token`);
+  const within = headCount(run) > MANY ? ` of layer ${run.layers[looks[0].layer].index}` : "";
+  const verb = looks.length > 1 ? "look" : "looks";
+  return `Thin lines: where ${plural(looks.length, "other head")}${within} ${verb} most; ${parts.join(", ")}.`;
+}
+
+const headCount = (/** @type {Run} */ run) => run.layers.reduce((sum, { heads }) => sum + heads.length, 0);
+
+/** One head, by its number and what it does. @param {Run} run @param {Source} source @param {Look} look */
+function nameOf(run, { heads }, { layer, head, key, weight: most }) {
+  const role = figuresOf(layer, head, heads)?.role;
+  const name = make("b", { textContent: `Head ${headName(run, layer, head)}${role ? `, ${role},` : ""}` });
+  return [name, ` looks most at ${quoted(run, key)}, with weight ${weight(most)}. Click to see it.`];
+}
