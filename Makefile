@@ -11,9 +11,9 @@ LAB := $(VENV)/installed-lab
 WHEELS := $(VENV)/installed-wheels
 # kvpress needs another transformers than the tests.
 KVPRESS := build/kvpress
-# vLLM needs another one, and a torch for CPUs, of torch's own index.
+# vLLM needs another one, and torch's build for CPUs, 2.13.0+cpu: where pip does not find it, name
+# PyTorch's package index in PIP_EXTRA_INDEX_URL.
 VLLM := build/vllm
-TORCH_INDEX := https://download.pytorch.org/whl/cpu
 # llama.cpp is compiled, for this processor.
 LLAMA := build/llama
 NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
@@ -154,7 +154,7 @@ $(KVPRESS)/installed: pyproject.toml constraints-kvpress.txt $(NATIVE)
 $(VLLM)/installed: pyproject.toml integrations/vllm/pyproject.toml integrations/vllm/constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python tools/install.py --constraint integrations/vllm/constraints.txt \
-		--package 'integrations/vllm[test]' --index $(TORCH_INDEX) record
+		--package 'integrations/vllm[test]' record
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec torchvision
 	@touch $@
 

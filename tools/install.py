@@ -1,9 +1,8 @@
 """Install this checkout with some of its extras, with a line for each package and each long step.
 
-``python tools/install.py [--constraint FILE] [--package FOLDER[EXTRA…]] [--index URL] EXTRA…``, by
-the Python to install into. Versions are those of the file, constraints.txt by default; a package
-that lies in a folder of this checkout is installed as well; packages may come from another index,
-too. The rest of pip's output is printed where it fails.
+``python tools/install.py [--constraint FILE] [--package FOLDER[EXTRA…]] EXTRA…``, by the Python to
+install into. Versions are those of the file, constraints.txt by default; a package that lies in a
+folder of this checkout is installed as well. The rest of pip's output is printed where it fails.
 """
 
 from __future__ import annotations
@@ -29,14 +28,12 @@ def main(
     *extras: str,
     constraint: str = "constraints.txt",
     package: str | None = None,
-    index: str | None = None,
 ) -> int:
     """Install, and hand on pip's exit status."""
     command = [sys.executable, "-u", "-m", "pip", "install", "--progress-bar", "off"]
     command += ["--disable-pip-version-check", "--constraint", constraint]
     command += ["--editable", f".[{','.join(extras)}]"]
     command += ["--editable", package] if package else []
-    command += ["--extra-index-url", index] if index else []
     output: list[str] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         with subprocess.Popen(
@@ -78,7 +75,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--constraint", default="constraints.txt")
     parser.add_argument("--package")
-    parser.add_argument("--index")
     parser.add_argument("extras", nargs="+")
     given = vars(parser.parse_args())
     sys.exit(main(*given.pop("extras"), **given))
