@@ -5,8 +5,10 @@
 import * as api from "./api.js";
 import { awaitAnswer } from "./answers.js";
 import { byId } from "./dom.js";
-import { LONG } from "./sketch.js";
 import { activeSide, openSourceOf, placeOf, sourceOf, subscribe } from "./store.js";
+
+/** Weights of a mean's heads from which on it is said how far its readouts are: 4,096 tokens in two heads. */
+const MANY = 2 ** 25;
 
 /** @typedef {{of: string, control: AbortController, part: number|null, answer: Promise<Floats|null>}} Reading */
 
@@ -32,15 +34,16 @@ export function readoutsOf(side, { anew = false } = {}) {
   const of = nameOf(side);
   const known = readings[side];
   if (known && known.of === of && !(anew && known.control.signal.aborted)) return known.answer;
-  const { run, average, ...source } = openSourceOf(side);
+  const source = openSourceOf(side);
+  const { run } = source;
   const control = new AbortController();
   const each = (/** @type {StreamLine} */ { done, total }) => {
     if (control.signal.aborted || !total) return;
     mine.part = (done ?? 0) / total;
     show();
   };
-  const long = average !== "head" && run.length >= LONG;
-  const asked = api.readouts(run.id, placeOf({ ...source, average }), `readouts-${side}`, {
+  const long = source.average !== "head" && headsOf(source) * run.length ** 2 >= MANY;
+  const asked = api.readouts(run.id, placeOf(source), `readouts-${side}`, {
     signal: control.signal,
     each: long ? each : undefined,
   });
@@ -54,6 +57,12 @@ export function readoutsOf(side, { anew = false } = {}) {
     return answer;
   }
   return mine.answer;
+}
+
+/** How many heads a mean is of. */
+function headsOf(/** @type {OpenSource} */ { run, layer, average }) {
+  const layers = average === "model" ? run.layers : [run.layers[layer]];
+  return layers.reduce((sum, { heads }) => sum + heads.length, 0);
 }
 
 function nameOf(/** @type {SideName} */ side) {

@@ -24,13 +24,16 @@ async function computed(view, begin, { each, signal } = {}) {
   const mine = Symbol(view);
   if (view) asking.set(view, mine);
   const generator = begin();
+  /** @type {StreamLine|void} */
+  let latest = undefined;
   for (let since = performance.now(); ;) {
     const { done, value } = generator.next();
     if (done) return value;
+    latest = value ?? latest;
     if (performance.now() - since < BREATH) continue;
     await pause();
     if (signal?.aborted || (view && asking.get(view) !== mine)) throw new Replaced();
-    if (value) each?.(value);
+    if (latest) each?.(latest);
     since = performance.now();
   }
 }
