@@ -242,7 +242,7 @@ def _attention_and_readings(
     check_finite: bool,
     **options: Unpack[ScoringOptions],
 ) -> tuple[Tensor, tuple[Any, ...]]:
-    if isinstance(read, Readout) or not isinstance(read, Sequence):
+    if isinstance(read, (Readout, str)) or not isinstance(read, Sequence):
         raise TypeError(f"read must be a list of readouts, such as [Received()], but is {read!r}")
     for readout in read:
         check_readout(readout)

@@ -144,7 +144,14 @@ def test_the_kernels_compute_both_in_one_call(monkeypatch):
     regard.attention(*tensors(), mask=regard.causal(), read=[Entropy(), Received(), TopK(3)])
 
 
-@pytest.mark.parametrize("read", [Entropy(), "entropy", [3]])
-def test_other_things_are_no_readouts(read):
-    with pytest.raises(TypeError, match="readout"):
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (Entropy(), r"read must be a list of readouts.*Entropy"),
+        ("entropy", "read must be a list of readouts.*'entropy'"),
+        ([3], "3 is not a readout"),
+    ],
+)
+def test_anything_but_a_list_of_readouts_is_refused(read, message):
+    with pytest.raises(TypeError, match=message):
         regard.attention(*tensors(), read=read)
