@@ -45,6 +45,7 @@ PATHS = [
             "column",
             "cell",
             "readouts",
+            "readouts/progress",
             "steps",
             "effects",
             "passages",

@@ -382,6 +382,6 @@ def test_arguments_travel_as_flat_json():
     assert AttentionRequest.of({"other": 1}) is None
 
 
-def test_other_bytes_are_no_answer():
-    with pytest.raises(regard_vllm.AnswerError, match="no answer"):
+def test_other_bytes_are_not_an_answer():
+    with pytest.raises(regard_vllm.AnswerError, match="not an answer"):
         regard_vllm.Answer.from_bytes(b"\x05\0\0\0\0\0\0\0hello")
