@@ -112,6 +112,8 @@ async def progress_lines(
             if report.done():
                 yield json.dumps(report.result()).encode() + b"\n"
                 report = asyncio.ensure_future(reports.get())
+        while not reports.empty():  # what came together with the result
+            yield json.dumps(reports.get_nowait()).encode() + b"\n"
         result = job.result()
     except ReplacedError:
         return
