@@ -48,10 +48,10 @@ def add_library(pure: Path, library: Path, tag: str, wheels: Path) -> Path:
 def _time_of_last_commit() -> str:
     """In seconds, as SOURCE_DATE_EPOCH has it."""
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    if asked.returncode:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
         sys.exit("outside a checkout of git, set SOURCE_DATE_EPOCH: the time that archives state")
-    return asked.stdout.strip()
+    return result.stdout.strip()
 
 
 def _run(*command: str) -> None:

@@ -46,7 +46,7 @@ struct Reading {
   const ChunkPlan plan;
   int64_t sums_per_head = 0;  // numbers, for each chunk
   size_t memory = 0;          // bytes that the readouts need on a thread
-  bool scores = false;        // whether more than the log-sum-exp is asked for
+  bool scores = false;        // whether more than the log-sum-exp is to be computed
   bool weights = false;       // whether more than scores tell
   bool columns = false, entropy = false, peaks = false;  // see `WeightBlock`
   bool scaled = false;                                   // likewise, where scores are adjusted

@@ -1,4 +1,4 @@
-"""What was read of a request, as bytes that travel to who asked.
+"""The readouts of a request, as bytes that can be sent.
 
 The bytes are those of a safetensors file, so that any language reads them; its metadata has JSON
 under ``regard``: the layers, heads and rows, the axes of each tensor, the recording's folder, or
@@ -37,7 +37,7 @@ class Answer:
             the axes (layer, batch, head, …), where batch is 1.
         rows: positions of the queries that were read. It begins above 0 where the first keys came
             from the prefix cache, since their queries were not computed.
-        recording: folder of the recording on the engine's machine, if one was asked for.
+        recording: folder of the recording on the engine's machine, if the request has one.
     """
 
     readings: Readings

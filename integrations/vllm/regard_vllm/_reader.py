@@ -2,7 +2,7 @@
 
 While a request that asks is served, two functions are wrapped, of the worker's own objects: the
 model runner's ``execute_model``, since `attach`, by which requests come and go; and ``forward`` of
-the attention of each layer that is asked for, which is unwrapped when the last such request ends.
+the attention of each layer that a request names, unwrapped when the last such request ends.
 
 Axes: H query heads, G key/value heads, n queries of a step, D head dimension.
 """
@@ -178,7 +178,7 @@ class Reader:
         try:
             with torch.inference_mode(mode=False), torch.no_grad():
                 own = reading.layer(layer.number)
-                assert own is not None, "it was asked for"
+                assert own is not None, "a request names it"
                 rows = layer.rows(place, query, cache, metadata, own.heads)
                 reading.take(layer.number, *rows)
                 self._require_room()

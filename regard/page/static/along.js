@@ -1,5 +1,5 @@
 /**
- * The readouts along the text of what a side shows, asked for once by the map's margins and the panel. Those of a
+ * The readouts along the text of what a side shows, requested once for the map's margins and the panel. Those of a
  * mean over a long text can take minutes: a button says how far they are, and stops them.
  */
 import * as api from "./api.js";
@@ -43,12 +43,12 @@ export function readoutsOf(side, { anew = false } = {}) {
     show();
   };
   const long = source.average !== "head" && headsOf(source) * run.length ** 2 >= MANY;
-  const asked = api.readouts(run.id, placeOf(source), `readouts-${side}`, {
+  const request = api.readouts(run.id, placeOf(source), `readouts-${side}`, {
     signal: control.signal,
     each: long ? each : undefined,
   });
   /** @type {Reading} */
-  const mine = { of, control, part: null, answer: awaitAnswer(asked).then(end) };
+  const mine = { of, control, part: null, answer: awaitAnswer(request).then(end) };
   readings[side] = mine;
   function end(/** @type {Floats|null} */ answer) {
     mine.part = null;

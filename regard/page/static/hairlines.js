@@ -17,7 +17,7 @@ const NAMED = 3;
 /** @typedef {{layer: number, head: number, key: number, weight: number}} Look where a head looks */
 
 /**
- * Draws them, from the thumbnails: of a short text these hold every weight, so that nothing is asked for.
+ * Draws them, from the thumbnails: of a short text these hold every weight, so that no request is made.
  * @param {HTMLElement} root the tokens' box @param {HTMLElement[]} spans @param {SideName|null} side null: none
  */
 export function drawHairlines(root, spans, side) {
