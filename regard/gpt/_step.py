@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import is_
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,9 +26,12 @@ from regard.gpt.cache import GPTCache
 from regard.gpt.model import GPT, MLP, Attention, Block, SwiGLU
 from regard.nn import KVCache, Rotation
 
+Value = TypeVar("Value")
+
 _MAX_SEQUENCES = 8  # of more, products are bound by arithmetic, which matrix libraries do better
 _MAX_HEADS_OF_GROUP = 16  # as the kernel takes them
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_READ_ONCE = ("mask", "eps")  # of a module, beside its parameters
 _MODULES = (
     *(GPT, Block, Attention, MLP, SwiGLU, Linear, Embedding),
     *(nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.ModuleList),
@@ -172,10 +176,16 @@ class _Step:
         self._modules = list(model.modules())
         self._hooks = [hooks for module in self._modules for hooks in _hooks(module)]
         self._attributes = [vars(module) for module in self._modules]
+        self._settings_of = [
+            (table, name) for table in self._attributes for name in _READ_ONCE if name in table
+        ]
+        self._settings = [table[name] for table, name in self._settings_of]
         self._children = [module._modules for module in self._modules]  # noqa: SLF001 - torch has no public table
+        self._submodules = _values(self._children)
         self._tables = [module._parameters for module in self._modules]  # noqa: SLF001 - likewise
-        self._tensors = [t for table in self._tables for t in table.values() if t is not None]
-        self._pointers = [tensor.data_ptr() for tensor in self._tensors]
+        self._parameters = _values(self._tables)
+        self._tensors = [t for t in self._parameters if t is not None]
+        self._pointers = list(map(Tensor.data_ptr, self._tensors))
         self._memory = [layer.memory for layer in cache.layers]
         self._kernel = native.GPTStep(_weights(model, cache))
 
@@ -185,13 +195,13 @@ class _Step:
             return False
         if any(map(_is_changed, self._attributes)):
             return False
-        children = chain.from_iterable(map(dict.values, self._children))
-        if not _same(list(children), self._modules[1:]):
+        if not _same([table[name] for table, name in self._settings_of], self._settings):
             return False
-        tensors = [t for table in self._tables for t in table.values() if t is not None]
-        if not _same(tensors, self._tensors):
+        if not _same(_values(self._children), self._submodules):
             return False
-        if [tensor.data_ptr() for tensor in tensors] != self._pointers:
+        if not _same(_values(self._tables), self._parameters):
+            return False
+        if list(map(Tensor.data_ptr, self._tensors)) != self._pointers:
             return False
         memory = self._memory[0]
         assert memory is not None
@@ -237,6 +247,10 @@ def _hooks(module: nn.Module) -> tuple[Mapping[int, object], Mapping[int, object
 
 def _is_changed(attributes: dict[str, object]) -> bool:
     return "forward" in attributes or bool(attributes["training"])
+
+
+def _values(tables: Sequence[Mapping[str, Value]]) -> list[Value]:
+    return list(chain.from_iterable(table.values() for table in tables))
 
 
 def _same(now: Sequence[object], before: Sequence[object]) -> bool:

@@ -1,12 +1,14 @@
 """A step of generation in one native call: what it computes, and when the modules do instead."""
 
+import copy
+
 import pytest
 import torch
 from support.cpu_paths import SETS
 from torch import nn
 
 import regard
-from regard.gpt import GPT, GPTConfig, Sampling, generate, load
+from regard.gpt import GPT, GPTConfig, Sampling, _step, generate, load
 from regard.gpt._step import step_logits, step_objection
 from regard.gpt.cache import GPTCache
 
@@ -167,6 +169,28 @@ def test_a_model_that_changes_between_steps_is_computed_by_its_modules(change, r
         assert step_logits(model, ids[:, :1], cache) is not None
         change(model)
         assert reason in step_objection(model, ids[:, :1], cache)
+        assert step_logits(model, ids[:, :1], cache) is None
+
+
+@CONFIGS
+def test_the_model_is_read_once_for_all_steps_and_again_when_it_changed(config, monkeypatch):
+    model, ids = model_of(config), torch.tensor([[3, 1, 4]])
+    built = []
+    weights = _step._weights
+    monkeypatch.setattr(_step, "_weights", lambda *a: built.append(1) or weights(*a))
+    with torch.inference_mode():
+        cache = read(model, ids)
+        for _ in range(3):
+            assert step_logits(model, ids[:, :1], cache) is not None
+        assert len(built) == 1
+        model.h[1].ln_2 = copy.deepcopy(model.h[1].ln_2)
+        before = step_logits(model, ids[:, :1], cache)
+        assert len(built) == 2
+        model.ln_f.eps = 0.5
+        after = step_logits(model, ids[:, :1], cache)
+        assert len(built) == 3
+        assert not torch.allclose(before, after, rtol=1e-3)
+        model.h[0].register_module("more", nn.Linear(2, 2))
         assert step_logits(model, ids[:, :1], cache) is None
 
 
