@@ -270,7 +270,8 @@ def _weights(model: GPT, cache: GPTCache) -> native.Weights:
         dim=config.head_dim,
         hidden=config.hidden_dim,
         gated=config.mlp == "swiglu",
-        tokens=model.wte.weight,
+        dtype=model.wte.weight.dtype,
+        tokens=native.Map(weight=model.wte.weight, bias=None, scale=None),
         learned=None if model.wpe is None else model.wpe.weight,
         norm=_norm(model.ln_f),
         layers=[
@@ -290,7 +291,7 @@ def _layer(block: Block, cache: KVCache) -> native.Layer:
         query_norm=None if attention.q_norm is None else _norm(attention.q_norm),
         key_norm=None if attention.k_norm is None else _norm(attention.k_norm),
         mlp_norm=_norm(block.ln_2),
-        maps=tuple((linear.weight, linear.bias) for linear in maps),
+        maps=tuple(native.Map(weight=m.weight, bias=m.bias, scale=None) for m in maps),
         memory=cache.memory,
         window=cache.window,
     )

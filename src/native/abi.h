@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 7
+#define REGARD_ABI 8
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -152,21 +152,24 @@ int regard_compare(const regard_problem *one, const regard_problem *other,
                    const regard_divergence *divergence);
 
 // A linear map of a few vectors, everything contiguous and of one dtype: (V, O) = (V, I) · (O, I)ᵀ,
-// plus (O) unless bias is NULL.
+// plus (O) unless bias is NULL. Unless scale (O) is NULL, the weight is int8 and each of its rows
+// is multiplied by its scale.
 typedef struct {
   int64_t dtype, threads;
   int64_t vectors, inputs, outputs;
   const void *x, *weight, *bias;
+  const float *scale;
   void *result;
 } regard_matvec;
 
 int regard_multiply(const regard_matvec *product);
 
 // One step of a GPT: of each of B sequences a new token, whose keys and values are added to a
-// cache; everything contiguous but the cache, and of one dtype. E is heads · dim, D the head
-// dimension.
+// cache; everything contiguous but the cache, and of one dtype, except that all maps and the tokens
+// may be int8. E is heads · dim, D the head dimension.
 typedef struct {
   const void *weight, *bias;  // (O, I); (O) or NULL
+  const float *scale;         // (O): of an int8 weight, as above; or NULL
 } regard_linear;
 
 typedef struct {
@@ -191,6 +194,7 @@ typedef struct {
   const int64_t *ids, *positions;  // (B)
   const int64_t *padding;          // (B): keys at the start that are hidden; or NULL
   const void *tokens, *learned;    // (V, E); (positions, E) or NULL
+  const float *tokens_scale;       // (V): of int8 tokens; or NULL
   const float *cosines, *sines;    // (B, D / 2), or NULL without rotary positions
   const regard_layer *layer;       // of each
   regard_norm norm;                // the last

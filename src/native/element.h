@@ -16,6 +16,9 @@ struct BFloat16 {
 struct Float16 {
   using type = uint16_t;
 };
+struct Int8 {  // of weights alone
+  using type = int8_t;
+};
 
 REGARD_INLINE floats widen(Float32, const float *from) { return load(from); }
 
@@ -38,6 +41,16 @@ REGARD_INLINE floats widen(Float16, const uint16_t *from) {
   const floats finite = (floats)((bits & 0x7fff) << 13) * 0x1p112f;
   const uints special = (uints)((bits & 0x7c00) == 0x7c00) & 0x7f800000;
   return (floats)((uints)finite | special | (bits & 0x8000) << 16);
+#endif
+}
+
+REGARD_INLINE floats widen(Int8, const int8_t *from) {
+#if defined(__AVX512F__)  // GCC 12 widens halves of the vector and puts them together
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i_u *)from)));
+#elif defined(__AVX2__)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i_u *)from)));
+#else
+  return __builtin_convertvector(load(from), floats);
 #endif
 }
 

@@ -38,12 +38,13 @@ struct StepMemory {
   ~StepMemory() { system::release(memory); }
 };
 
-template <class Element>
+template <class Products>
 class GPTStep {
  public:
-  using Products = RowProducts<Element>;
+  using Element = typename Products::Element;
   using Number = typename Products::Number;
   using Input = typename Products::Input;
+  using Map = LinearMap<Products>;
 
   explicit GPTStep(const regard_gpt &gpt) : gpt_(gpt), shared_(gpt), partials_(largest(gpt)) {}
 
@@ -79,18 +80,15 @@ class GPTStep {
     const Element element;
     const int64_t width = shared_.width;
     for (int64_t b = 0; b < gpt_.batch; b++) {
-      const Number *token = (const Number *)gpt_.tokens + gpt_.ids[b] * width;
-      Number *to = shared_.stream + b * width;
-      if (!gpt_.learned) {
-        memcpy(to, token, size_t(width) * sizeof *to);
-        continue;
+      const auto *token = (const typename Products::Weight *)gpt_.tokens + gpt_.ids[b] * width;
+      const Number *position = (const Number *)gpt_.learned;
+      if (position) position += gpt_.positions[b] * width;
+      for (int64_t i = 0; i < width; i += LANES) {
+        floats x = widen_part(typename Products::WeightElement(), token + i, width - i);
+        if constexpr (Products::HAS_SCALE) x = rounded(element, x * gpt_.tokens_scale[gpt_.ids[b]]);
+        if (position) x += widen_part(element, position + i, width - i);
+        narrow_part(element, shared_.stream + b * width + i, x, width - i);
       }
-      const Number *position = (const Number *)gpt_.learned + gpt_.positions[b] * width;
-      for (int64_t i = 0; i < width; i += LANES)
-        narrow_part(element, to + i,
-                    widen_part(element, token + i, width - i) +
-                        widen_part(element, position + i, width - i),
-                    width - i);
     }
     for (int64_t layer = 0; layer < gpt_.layers; layer++)
       find_bounds(gpt_, gpt_.layer[layer], bounds_of(layer));
@@ -99,10 +97,6 @@ class GPTStep {
   Bounds bounds_of(int64_t layer) const {
     int64_t *start = shared_.bounds + 3 * gpt_.batch * layer;
     return {start, start + gpt_.batch, start + 2 * gpt_.batch};
-  }
-
-  LinearMap<Number> map(const regard_linear &linear, int64_t inputs, int64_t outputs) const {
-    return {(const Number *)linear.weight, (const Number *)linear.bias, inputs, outputs};
   }
 
   // The stream, normalized.
@@ -120,8 +114,8 @@ class GPTStep {
 
   // A phase: rows of a map times inputs that each thread makes, then finish(first, last) for them.
   template <class Make, class Finish>
-  static void multiply(Team &team, const RowTasks &tasks, const LinearMap<Number> &map,
-                       Number *result, Make make, Finish finish) {
+  static void multiply(Team &team, const RowTasks &tasks, const Map &map, Number *result, Make make,
+                       Finish finish) {
     Inputs<Products> x = {nullptr, 0, 0};
     team.run(tasks.count, [&](int64_t number) {
       if (!x.data) x = make();
@@ -154,7 +148,7 @@ class GPTStep {
   void expand(const regard_layer &layer, Team &team, Input *inputs, float *norm) const {
     const int64_t hidden = gpt_.hidden, width = shared_.hidden_width;
     Number *to = shared_.hidden;
-    const LinearMap<Number> all = map(layer.expand, shared_.width, width);
+    const Map all(layer.expand, shared_.width, width);
     const auto make = [&] { return normed(layer.mlp_norm, inputs, norm); };
     Inputs<Products> x = {nullptr, 0, 0};
     const RowTasks tasks(hidden, gpt_.threads);
@@ -179,25 +173,25 @@ class GPTStep {
     for (int64_t i = 0; i < gpt_.layers; i++) {
       const regard_layer &layer = gpt_.layer[i];
       multiply(
-          team, RowTasks(shared_.qkv_width, threads), map(layer.qkv, width, shared_.qkv_width),
+          team, RowTasks(shared_.qkv_width, threads), Map(layer.qkv, width, shared_.qkv_width),
           shared_.qkv, [&] { return normed(layer.attention_norm, inputs, rest); }, nothing);
       attend<Element>(gpt_, layer, bounds_of(i), partials_, shared_.qkv, shared_.qkv_width,
                       shared_.context, team, rest);
       multiply(
-          team, RowTasks(width, threads), map(layer.projection, width, width), shared_.added,
+          team, RowTasks(width, threads), Map(layer.projection, width, width), shared_.added,
           [&] { return load_inputs<Products>(shared_.context, batch, width, width, inputs); }, add);
       expand(layer, team, inputs, rest);
       multiply(
-          team, RowTasks(width, threads), map(layer.contract, gpt_.hidden, width), shared_.added,
+          team, RowTasks(width, threads), Map(layer.contract, gpt_.hidden, width), shared_.added,
           [&] {
             return load_inputs<Products>(shared_.hidden, batch, gpt_.hidden, shared_.hidden_width,
                                          inputs);
           },
           add);
     }
-    const regard_linear logits = {gpt_.tokens, nullptr};
+    const regard_linear logits = {gpt_.tokens, nullptr, gpt_.tokens_scale};
     multiply(
-        team, RowTasks(gpt_.vocabulary, threads), map(logits, width, gpt_.vocabulary),
+        team, RowTasks(gpt_.vocabulary, threads), Map(logits, width, gpt_.vocabulary),
         (Number *)gpt_.result, [&] { return normed(gpt_.norm, inputs, rest); }, nothing);
   }
 
@@ -206,9 +200,9 @@ class GPTStep {
   Partials partials_;
 };
 
-template <class Element>
+template <class Products>
 int gpt_step(const regard_gpt &gpt) {
-  return GPTStep<Element>(gpt).run();
+  return GPTStep<Products>(gpt).run();
 }
 
 }  // namespace regard::REGARD_SET

@@ -85,16 +85,27 @@ int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,
   return compare<Widened<Float32>>(one, other, request);
 }
 
+// Calls `call` with the products of a dtype with weights of its own, or of int8 where they have
+// scales.
+template <class Element, class Call>
+int with_products_of(const float *scale, Call call) {
+  return scale ? call(RowProducts<Element, Int8>()) : call(RowProducts<Element>());
+}
+template <class Call>
+int with_products(int64_t dtype, const float *scale, Call call) {
+  if (dtype == REGARD_BFLOAT16) return with_products_of<BFloat16>(scale, call);
+  if (dtype == REGARD_FLOAT16) return with_products_of<Float16>(scale, call);
+  return with_products_of<Float32>(scale, call);
+}
+
 int matvec_of_any_dtype(const regard_matvec &product) {
-  if (product.dtype == REGARD_BFLOAT16) return matvec<BFloat16>(product);
-  if (product.dtype == REGARD_FLOAT16) return matvec<Float16>(product);
-  return matvec<Float32>(product);
+  return with_products(product.dtype, product.scale,
+                       [&](auto products) { return matvec<decltype(products)>(product); });
 }
 
 int gpt_step_of_any_dtype(const regard_gpt &gpt) {
-  if (gpt.dtype == REGARD_BFLOAT16) return gpt_step<BFloat16>(gpt);
-  if (gpt.dtype == REGARD_FLOAT16) return gpt_step<Float16>(gpt);
-  return gpt_step<Float32>(gpt);
+  return with_products(gpt.dtype, gpt.tokens_scale,
+                       [&](auto products) { return gpt_step<decltype(products)>(gpt); });
 }
 
 double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {

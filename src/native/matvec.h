@@ -24,9 +24,8 @@ struct RowTasks {
   int64_t last(int64_t task) const { return min(rows, (task + 1) * size); }
 };
 
-template <class Element>
+template <class Products>
 int matvec(const regard_matvec &product) {
-  using Products = RowProducts<Element>;
   using Number = typename Products::Number;
   using Input = typename Products::Input;
   const size_t size =
@@ -35,8 +34,8 @@ int matvec(const regard_matvec &product) {
   if (!memory) return REGARD_OUT_OF_MEMORY;
   const Inputs<Products> x = load_inputs<Products>((const Number *)product.x, product.vectors,
                                                    product.inputs, product.inputs, memory);
-  const LinearMap<Number> map = {(const Number *)product.weight, (const Number *)product.bias,
-                                 product.inputs, product.outputs};
+  const regard_linear linear = {product.weight, product.bias, product.scale};
+  const LinearMap<Products> map(linear, product.inputs, product.outputs);
   const RowTasks tasks(product.outputs, product.threads);
   const int result =
       for_each_task(int(product.threads), tasks.count, 0, [&](int64_t number, void *) {

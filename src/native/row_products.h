@@ -6,6 +6,7 @@
 // vectors and rows beside it.
 #pragma once
 
+#include "abi.h"
 #include "element.h"
 #include "pairs.h"
 
@@ -17,18 +18,22 @@ REGARD_INLINE int64_t padded_inputs(int64_t inputs) {
   return (inputs + INPUT_STEP - 1) / INPUT_STEP * INPUT_STEP;
 }
 
-// How numbers of W and of x are multiplied: STEP of them in a vector; Input is what x lies in.
-template <class T>
+// How numbers of W and of x are multiplied: STEP of them in a vector; Input is what x lies in. W is
+// of the dtype of x and of the results, or Int8.
+template <class T, class W = T>
 struct RowProducts {
   using Element = T;
+  using WeightElement = W;
   using Number = typename T::type;
+  using Weight = typename W::type;
   using Input = float;
   using Vector = floats;
   static constexpr int STEP = LANES;
+  static constexpr bool HAS_SCALE = std::is_same_v<W, Int8>;
 
-  REGARD_INLINE floats load_row(const Number *from) { return widen(T(), from); }
-  REGARD_INLINE floats load_row_part(const Number *from, int64_t count) {
-    return widen_part(T(), from, count);
+  REGARD_INLINE floats load_row(const Weight *from) { return widen(W(), from); }
+  REGARD_INLINE floats load_row_part(const Weight *from, int64_t count) {
+    return widen_part(W(), from, count);
   }
   REGARD_INLINE floats load_input(const float *from) { return load(from); }
   REGARD_INLINE floats multiply_add(floats row, floats input, floats sum) {
@@ -38,12 +43,15 @@ struct RowProducts {
 
 #if defined(__AVX512BF16__)
 template <>
-struct RowProducts<BFloat16> {
+struct RowProducts<BFloat16, BFloat16> {
   using Element = BFloat16;
+  using WeightElement = BFloat16;
   using Number = uint16_t;
+  using Weight = uint16_t;
   using Input = uint16_t;
   using Vector = ints;
   static constexpr int STEP = 2 * LANES;
+  static constexpr bool HAS_SCALE = false;
 
   REGARD_INLINE ints load_row(const uint16_t *from) { return load_pairs(from); }
   REGARD_INLINE ints load_row_part(const uint16_t *from, int64_t count) {
@@ -82,16 +90,16 @@ constexpr int MAX_TOTALS = 2 * 16 + LANES;  // of a tile, and what is loaded and
 // Totals (vectors, rows) of rows of W, which lie `inputs` apart; x is (inputs / STEP, vectors,
 // STEP).
 template <class Products, int rows, int vectors>
-__attribute__((noinline)) void multiply_tile(const typename Products::Number *row, int64_t inputs,
+__attribute__((noinline)) void multiply_tile(const typename Products::Weight *row, int64_t inputs,
                                              const typename Products::Input *x, float *totals) {
   static_assert(rows <= LANES && vectors * rows <= MAX_TOTALS - LANES);
   constexpr int STEP = Products::STEP;
-  constexpr int64_t size = sizeof(typename Products::Number), line = 64 / size;
+  constexpr int64_t size = sizeof(typename Products::Weight), line = 64 / size;
   constexpr int64_t ahead = 8192 / size;
   const int64_t whole = inputs / STEP * STEP;
   floats sums[vectors * rows] = {};
   typename Products::Vector numbers[rows];
-  const typename Products::Number *at[rows];
+  const typename Products::Weight *at[rows];
   REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) at[r] = row + r * inputs;
   const auto add = [&]() REGARD_INLINE_LAMBDA {
     REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
@@ -117,11 +125,18 @@ __attribute__((noinline)) void multiply_tile(const typename Products::Number *ro
   sum_each<vectors * rows>(sums, totals);
 }
 
-// A linear map: (O, I), and (O) or null.
-template <class Number>
+// A linear map: (O, I), (O) or null, and the scales (O) of an int8 weight.
+template <class Products>
 struct LinearMap {
-  const Number *weight, *bias;
+  const typename Products::Weight *weight;
+  const typename Products::Number *bias;
+  const float *scale;
   int64_t inputs, outputs;
+
+  LinearMap(const regard_linear &linear, int64_t inputs, int64_t outputs)
+      : weight((const typename Products::Weight *)linear.weight),
+        bias((const typename Products::Number *)linear.bias), scale(linear.scale), inputs(inputs),
+        outputs(outputs) {}
 };
 
 // Vectors x, VECTORS_AT_ONCE of them together and then those left: (width / STEP, together, STEP),
@@ -179,9 +194,9 @@ REGARD_INLINE void with_count(int64_t count, Call call) {
 
 // Results (V, outputs) of rows [first, last), `stride` apart.
 template <class Products, int at_once>
-static void multiply_rows(const LinearMap<typename Products::Number> &map, int64_t first,
-                          int64_t last, const Inputs<Products> &x,
-                          typename Products::Number *result, int64_t stride) {
+static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t last,
+                          const Inputs<Products> &x, typename Products::Number *result,
+                          int64_t stride) {
   using Element = typename Products::Element;
   using Number = typename Products::Number;
   alignas(64) float totals[MAX_TOTALS];
@@ -190,13 +205,16 @@ static void multiply_rows(const LinearMap<typename Products::Number> &map, int64
                                            x.data + v * x.width, totals);
     constexpr size_t bytes = size_t(rows) * sizeof(Number);
     Number numbers[LANES] = {};
-    floats bias = {};
+    floats bias = {}, scale = {};
     if (map.bias) {
       memcpy(numbers, map.bias + row, bytes);
       bias = widen(Element(), numbers);
     }
+    if constexpr (Products::HAS_SCALE) memcpy(&scale, map.scale + row, rows * sizeof(float));
     for (int i = 0; i < vectors; i++) {
-      narrow(Element(), numbers, load(totals + i * rows) + bias);
+      floats total = load(totals + i * rows);
+      if constexpr (Products::HAS_SCALE) total *= scale;
+      narrow(Element(), numbers, total + bias);
       memcpy(result + (v + i) * stride + row, numbers, bytes);
     }
   };
@@ -214,9 +232,9 @@ static void multiply_rows(const LinearMap<typename Products::Number> &map, int64
 }
 
 template <class Products>
-static void multiply_rows(const LinearMap<typename Products::Number> &map, int64_t first,
-                          int64_t last, const Inputs<Products> &x,
-                          typename Products::Number *result, int64_t stride) {
+static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t last,
+                          const Inputs<Products> &x, typename Products::Number *result,
+                          int64_t stride) {
   with_count<VECTORS_AT_ONCE + 1>(min(x.count, int64_t(VECTORS_AT_ONCE)), [&](auto at_once) {
     multiply_rows<Products, at_once>(map, first, last, x, result, stride);
   });

@@ -35,18 +35,22 @@ using floats = float __attribute__((vector_size(LANES * 4)));
 using ints = int32_t __attribute__((vector_size(LANES * 4)));
 using uints = uint32_t __attribute__((vector_size(LANES * 4)));
 using halves = uint16_t __attribute__((vector_size(LANES * 2)));
+using bytes = int8_t __attribute__((vector_size(LANES)));
 
 // As typedef: an alias made by `using` has no such attributes with Clang, which does not say so.
 namespace unaligned {
 typedef float floats __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef uint16_t halves __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
-static_assert(alignof(floats) == 4 && alignof(ints) == 4 && alignof(halves) == 2);
+typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+static_assert(alignof(floats) == 4 && alignof(ints) == 4 && alignof(halves) == 2 &&
+              alignof(bytes) == 1);
 }  // namespace unaligned
 
 REGARD_INLINE floats load(const float *from) { return *(const unaligned::floats *)from; }
 REGARD_INLINE ints load(const int32_t *from) { return *(const unaligned::ints *)from; }
 REGARD_INLINE halves load(const uint16_t *from) { return *(const unaligned::halves *)from; }
+REGARD_INLINE bytes load(const int8_t *from) { return *(const unaligned::bytes *)from; }
 REGARD_INLINE void store(float *to, floats x) { *(unaligned::floats *)to = x; }
 REGARD_INLINE void store(int32_t *to, ints x) { *(unaligned::ints *)to = x; }
 REGARD_INLINE void store(uint16_t *to, halves x) { *(unaligned::halves *)to = x; }

@@ -35,14 +35,35 @@ def test_it_is_the_product(dtype, instructions):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+def test_rows_of_int8_are_multiplied_by_their_scales(dtype, instructions):
+    for inputs, outputs in SIZES:
+        for vectors in (1, 3, 4, 6, 8):
+            x, _, bias = drawn(vectors, inputs, outputs, dtype)
+            weight, scale = int8_drawn(inputs, outputs)
+            exact = F.linear(x.double(), weight * scale.double()[:, None], bias.double())
+            # As above: the products are near 1, and the scale adds one rounding.
+            close = {"rtol": 1.1 * torch.finfo(dtype).eps, "atol": 80 * 20 * 2**-24}
+            result = native.matvec(x, weight, bias, scale)
+            assert result.dtype == dtype
+            torch.testing.assert_close(result.double(), exact, **close)
+
+
+def int8_drawn(inputs, outputs):
+    draw = torch.Generator().manual_seed(inputs + outputs)
+    weight = torch.randint(-127, 128, (outputs, inputs), generator=draw, dtype=torch.int8)
+    return weight, (0.5 + torch.rand(outputs, generator=draw)) / 64
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 def test_neither_threads_nor_the_vectors_beside_it_change_a_bit(dtype, threads, instructions):
     x, weight, bias = drawn(8, 127, 331, dtype)
-    threads(1)
-    whole = native.matvec(x, weight, bias)
-    threads(3)
-    assert torch.equal(native.matvec(x, weight, bias), whole)
-    for some in (slice(0, 1), slice(7, 8), slice(1, 3), slice(2, 7)):
-        assert torch.equal(native.matvec(x[some], weight, bias), whole[some])
+    for matrix, scale in ((weight, None), int8_drawn(127, 331)):
+        threads(1)
+        whole = native.matvec(x, matrix, bias, scale)
+        threads(3)
+        assert torch.equal(native.matvec(x, matrix, bias, scale), whole)
+        for some in (slice(0, 1), slice(7, 8), slice(1, 3), slice(2, 7)):
+            assert torch.equal(native.matvec(x[some], matrix, bias, scale), whole[some])
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 3)])
@@ -66,3 +87,8 @@ def test_what_it_does_not_take():
     assert not native.supports_matvec(x, weight, torch.randn(10)[::2])
     assert not native.supports_matvec(x.to("meta"), weight.to("meta"), None)
     assert not native.supports_matvec(torch._neg_view(x), weight, bias)
+    int8, scale = int8_drawn(7, 5)
+    assert native.supports_matvec(x, int8, bias, scale)
+    assert not native.supports_matvec(x, int8, bias)
+    assert not native.supports_matvec(x, weight, bias, scale)
+    assert not native.supports_matvec(x, int8, bias, scale.double())

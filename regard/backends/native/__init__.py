@@ -17,7 +17,7 @@ from regard.backends.native import library
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend
 from regard.backends.native._divergence import compare
-from regard.backends.native._gpt_step import GPTStep, Layer, Norm, Weights
+from regard.backends.native._gpt_step import GPTStep, Layer, Map, Norm, Weights
 from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._readouts import read, run_and_read
 from regard.backends.native.library import Description, describe, why_missing
@@ -28,6 +28,7 @@ __all__ = [
     "Description",
     "GPTStep",
     "Layer",
+    "Map",
     "Norm",
     "Weights",
     "backward",

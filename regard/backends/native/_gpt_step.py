@@ -18,10 +18,10 @@ from regard._shapes import Float
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES
 
-_LAYER = struct.Struct("3qd3qd3qd3qd19q")  # regard_layer in src/native/abi.h
+_LAYER = struct.Struct("3qd3qd3qd3qd23q")  # regard_layer in src/native/abi.h
 _STORED = struct.Struct("2q")  # its keys and evicted, before its last number
 _STORED_AT = _LAYER.size - 3 * 8
-_GPT = struct.Struct("21qdq")  # regard_gpt there
+_GPT = struct.Struct("22qdq")  # regard_gpt there
 _UNLIMITED = 2**62
 
 MAX_SEQUENCES = 8
@@ -40,14 +40,25 @@ class Norm:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Map:
+    """A linear map."""
+
+    weight: Tensor
+    """``(O, I)``, in the dtype or, with a scale, int8."""
+    bias: Tensor | None
+    scale: Tensor | None
+    """``(O,)`` float32, by which the rows are multiplied."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layer:
-    """A layer's parameters and the memory of its cache; the maps are weight and bias each."""
+    """A layer's parameters and the memory of its cache."""
 
     attention_norm: Norm
     query_norm: Norm | None
     key_norm: Norm | None
     mlp_norm: Norm
-    maps: tuple[tuple[Tensor, Tensor | None], ...]
+    maps: tuple[Map, ...]
     """Of queries, keys and values; of contexts; into and out of the hidden channels."""
     memory: tuple[Tensor, Tensor]
     """Keys and values, ``(B, G, S, D)`` or ``(G, S, D)``."""
@@ -63,8 +74,11 @@ class Weights:
     dim: int
     hidden: int
     gated: bool
-    tokens: Tensor
-    """``(V, E)``."""
+    dtype: torch.dtype
+    """Of all tensors, but for those of maps and tokens with a scale, which all of them have or
+    none."""
+    tokens: Map
+    """Token embeddings ``(V, E)``, which make the logits too."""
     learned: Tensor | None
     norm: Norm
     layers: Sequence[Layer]
@@ -74,7 +88,7 @@ class GPTStep:
     """The steps of a model with a cache.
 
     Args:
-        weights: tensors on the CPU, of one dtype and contiguous except for the cache.
+        weights: tensors on the CPU, contiguous except for the cache.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -102,17 +116,17 @@ class GPTStep:
             padding: ``(B,)`` int64: how many positions at the start are padding.
             rotation: float32 cosines and sines ``(B, D/2)``.
         """
-        weights, tokens = self._weights, self._weights.tokens
+        weights, tokens = self._weights, self._weights.tokens.weight
         for layer, numbers in enumerate(stored):
             _STORED.pack_into(self._layers, layer * _LAYER.size + _STORED_AT, *numbers)
-        result = tokens.new_empty((len(ids), len(tokens)))
+        result = tokens.new_empty((len(ids), len(tokens)), dtype=weights.dtype)
         library.call(
             "regard_gpt_step",
             _GPT.pack(
-                *(CODES[tokens.dtype], torch.get_num_threads(), len(ids), len(weights.layers)),
+                *(CODES[weights.dtype], torch.get_num_threads(), len(ids), len(weights.layers)),
                 *(weights.heads, weights.groups, weights.dim, weights.hidden, len(tokens)),
                 int(weights.gated),
-                *_pointers(ids, positions, padding, tokens, weights.learned),
+                *_pointers(ids, positions, padding, tokens, weights.learned, weights.tokens.scale),
                 *_pointers(*(rotation or (None, None))),
                 ctypes.addressof(self._layers),
                 *_numbers(weights.norm),
@@ -128,7 +142,7 @@ def _packed(layer: Layer) -> bytes:
         *_numbers(layer.query_norm),
         *_numbers(layer.key_norm),
         *_numbers(layer.mlp_norm),
-        *(pointer for pair in layer.maps for pointer in _pointers(*pair)),
+        *(pointer for m in layer.maps for pointer in _pointers(m.weight, m.bias, m.scale)),
         *(number for memory in layer.memory for number in _places(memory)),
         *(0, 0, _UNLIMITED if layer.window is None else layer.window),
     )

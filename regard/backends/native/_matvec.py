@@ -10,19 +10,26 @@ import struct
 import torch
 from torch import Tensor
 
-from regard._shapes import Float
+from regard._shapes import Float, Int
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES
 
 _MAX_VECTORS = 8  # of more, products are bound by arithmetic, which matrix libraries do better
-_STRUCT = struct.Struct("9q")  # regard_matvec in src/native/abi.h
+_STRUCT = struct.Struct("10q")  # regard_matvec in src/native/abi.h
 
 
 def supports_matvec(
-    x: Float[Tensor, "*v I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, "O"] | None
+    x: Float[Tensor, "*v I"],
+    weight: Float[Tensor, "O I"] | Int[Tensor, "O I"],
+    bias: Float[Tensor, "O"] | None,
+    scale: Float[Tensor, "O"] | None = None,
 ) -> bool:
     """Whether `matvec` takes these arguments, whose shapes fit together."""
-    if not (x.is_cpu and weight.is_cpu and x.dtype == weight.dtype and x.dtype in CODES):
+    if not (x.is_cpu and weight.is_cpu and x.dtype in CODES):
+        return False
+    if weight.dtype != (x.dtype if scale is None else torch.int8):
+        return False
+    if scale is not None and not (scale.dtype == torch.float32 and scale.is_contiguous()):
         return False
     if not 0 < x.numel() <= _MAX_VECTORS * x.shape[-1]:
         return False
@@ -36,12 +43,16 @@ def supports_matvec(
 
 
 def matvec(
-    x: Float[Tensor, "*v I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, "O"] | None
+    x: Float[Tensor, "*v I"],
+    weight: Float[Tensor, "O I"] | Int[Tensor, "O I"],
+    bias: Float[Tensor, "O"] | None,
+    scale: Float[Tensor, "O"] | None = None,
 ) -> Float[Tensor, "*v O"]:
     """Compute ``x @ weightᵀ + bias``, added up in float32; no gradient.
 
-    A vector's result depends, to the last bit, on nothing but the vector, the matrix and the
-    instruction set: not on what is computed beside it.
+    With a scale the weight is int8, and each of its rows is multiplied by its scale. A vector's
+    result depends, to the last bit, on nothing but the vector, the matrix and the instruction set:
+    not on what is computed beside it.
     """
     outputs, inputs = weight.shape
     result = x.new_empty((*x.shape[:-1], outputs))
@@ -56,6 +67,7 @@ def matvec(
             x.data_ptr(),
             weight.data_ptr(),
             0 if bias is None else bias.data_ptr(),
+            0 if scale is None else scale.data_ptr(),
             result.data_ptr(),
         ),
     )

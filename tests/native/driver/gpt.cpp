@@ -20,7 +20,7 @@ struct GPT {
   std::vector<int64_t> ids, positions, padding;
   std::vector<regard_layer> layers;
   int64_t room = 0;
-  bool rotates = false, padded = false;
+  bool rotates = false, padded = false, int8 = false;
 
   explicit GPT(uint64_t number) : seed(number), random(number) {
     gpt.dtype = below(3), gpt.batch = 1 + below(9), gpt.layers = 1 + below(2);
@@ -30,6 +30,7 @@ struct GPT {
     rotates = below(2), padded = below(2);
     const int64_t width = gpt.heads * gpt.dim, rows = width + 2 * gpt.groups * gpt.dim;
     const bool norms = below(2);
+    int8 = below(2);
     for (int64_t i = 0; i < gpt.layers; i++) {
       regard_layer layer = {};
       layer.attention_norm = norm(width), layer.mlp_norm = norm(width);
@@ -41,7 +42,8 @@ struct GPT {
       layers.push_back(layer);
     }
     gpt.norm = norm(width);
-    gpt.tokens = numbers(gpt.vocabulary * width);
+    const regard_linear tokens = linear(gpt.vocabulary, width);
+    gpt.tokens = tokens.weight, gpt.tokens_scale = tokens.scale;
     if (!rotates) gpt.learned = numbers(7 * width);
     for (int64_t b = 0; b < gpt.batch; b++) {
       ids.push_back(below(gpt.vocabulary)), positions.push_back(below(7)),
@@ -62,7 +64,16 @@ struct GPT {
     return memory.back().data();
   }
   regard_linear linear(int64_t outputs, int64_t inputs) {
-    return {numbers(outputs * inputs), below(2) ? numbers(outputs) : nullptr};
+    const void *bias = below(2) ? numbers(outputs) : nullptr;
+    if (!int8) return {numbers(outputs * inputs), bias, nullptr};
+    Bytes weight(size_t(outputs * inputs)), scale(size_t(outputs) * sizeof(float));
+    for (char &number : weight) number = char(below(255) - 127);
+    for (int64_t i = 0; i < outputs; i++) {
+      const float one = float(uniform()) / 512;
+      std::memcpy(scale.data() + size_t(i) * sizeof one, &one, sizeof one);
+    }
+    memory.push_back(std::move(weight)), memory.push_back(std::move(scale));
+    return {memory[memory.size() - 2].data(), bias, (const float *)memory.back().data()};
   }
   regard_norm norm(int64_t width) {
     return {numbers(width), below(2) ? numbers(width) : nullptr, below(2), 1e-5};
