@@ -107,7 +107,7 @@ def _recorded(length: int, *, heads: int, layers: int) -> Recording:
 
 
 def _recording(recording: Recording) -> AbstractContextManager[httpx.Client]:
-    from regard.explorer.subjects import RecordingSubject
+    from regard.explorer import RecordingSubject
 
     return served(RecordingSubject(recording, title="recording"))
 

@@ -8,9 +8,10 @@ from regard._extras import needing
 if TYPE_CHECKING:
     from regard.explorer._errors import ExplorerError
     from regard.explorer._explore import Explorer, explore
+    from regard.explorer._recording_subject import RecordingSubject
     from regard.explorer._report import report
     from regard.explorer._widget import ExplorerWidget
-    from regard.explorer.subjects import ModelSubject, RecordingSubject
+    from regard.explorer.subjects import ModelSubject
 
 __all__ = [
     "Explorer",
@@ -30,7 +31,7 @@ _PLACES = {
     "report": ("_report", "cli"),
     "ExplorerError": ("_errors", "cli"),
     "ModelSubject": ("subjects", "cli"),
-    "RecordingSubject": ("subjects", "cli"),
+    "RecordingSubject": ("_recording_subject", "cli"),
 }
 
 

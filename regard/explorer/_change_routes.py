@@ -7,15 +7,15 @@ from fastapi.responses import Response
 
 from regard.explorer._answers import Lines, describe, progress_lines
 from regard.explorer._changes import Changes
-from regard.explorer._effects import Over
-from regard.explorer._routes import (
-    REFUSALS,
+from regard.explorer._dependencies import (
     CurrentJobs,
     CurrentRun,
     CurrentSubject,
     View,
     require_model,
 )
+from regard.explorer._effects import Over
+from regard.explorer._routes import REFUSALS
 from regard.explorer._sentences import SPANS
 
 __all__ = ["router"]

@@ -12,8 +12,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from regard.explorer._change_routes import router as change_router
+from regard.explorer._dependencies import MissingError
 from regard.explorer._errors import ExplorerError
-from regard.explorer._routes import MissingError, router
+from regard.explorer._routes import router
 from regard.explorer._sentences import describe_errors
 from regard.explorer._work import BusyError, ReplacedError, Work
 from regard.record import RecordError

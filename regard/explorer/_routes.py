@@ -3,17 +3,15 @@
 Numbers in bulk travel as little-endian float32, everything else as JSON.
 """
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from threading import Event
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from regard.errors import Error
 from regard.explorer._answers import (
     Lines,
     Numbers,
@@ -24,36 +22,40 @@ from regard.explorer._answers import (
     token_entry,
 )
 from regard.explorer._changes import require_range
+from regard.explorer._dependencies import (
+    CurrentJobs,
+    CurrentKey,
+    CurrentPlace,
+    CurrentQuery,
+    CurrentRun,
+    CurrentSubject,
+    MissingError,
+    Range,
+    Update,
+    View,
+    Whole,
+    require,
+    require_head,
+    require_model,
+)
 from regard.explorer._errors import ExplorerError
-from regard.explorer._run import MEAN, Run
-from regard.explorer._sentences import NAME, PLACE, RANGE
 from regard.explorer._walk import STRONGEST
 from regard.explorer._windows import Window
-from regard.explorer._work import Lane, ReplacedError, Work
+from regard.explorer._work import Lane
 from regard.explorer.subjects import CHARACTERS, GENERATED, ModelSubject, Subject
 from regard.explorer.training import TrainingHistory
 
-__all__ = ["MissingError", "router"]
+__all__ = ["REFUSALS", "router"]
 
 PIXELS = 2048
 """Most cells along a side of a picture."""
 WRITTEN = 256
 """Most keys that are written out at a time."""
 
-Result = TypeVar("Result")
-Name = Annotated[str | None, Header(max_length=64, pattern=NAME)]
-Update = Annotated[int, Field(ge=0, le=2**53)]
-Whole = Annotated[int, Query(ge=0, le=2**31)]
-Place = Annotated[str, Query(pattern=PLACE)]
-Range = Annotated[str, Query(pattern=RANGE)]
 Side = Annotated[int, Query(ge=1, le=PIXELS)]
 Page = Annotated[int, Query(ge=1, le=WRITTEN)]
 Picked = Annotated[int | None, Query(ge=0, le=2**31)]
 BlockSize = Annotated[int, Query(ge=1, le=2**20)]
-
-
-class MissingError(Error, LookupError):
-    """A text, layer, head, token or update that does not exist."""
 
 
 class Refusal(BaseModel):
@@ -82,107 +84,6 @@ class Generation(BaseModel):
     seed: int | None = Field(default=None, ge=0, le=2**63 - 1)
 
 
-class Jobs:
-    """Computations of one request: cancelled when its sender hangs up."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self.work: Work = request.app.state.work
-
-    async def run(
-        self,
-        view: str | None,
-        compute: Callable[..., Result],
-        *arguments: object,
-        lane: Lane = Lane.SHOWN,
-        cancel: bool = False,
-    ) -> Result:
-        """Compute something in a thread; see `Work.run`.
-
-        Args:
-            view: what it is for.
-            compute: does it.
-            arguments: of `compute`.
-            lane: what it may have to wait for.
-            cancel: whether `compute` takes, after its arguments, the event that cancels it.
-        """
-
-        def begin(cancelled: Event) -> Result:
-            return compute(*arguments, *([cancelled] if cancel else []))
-
-        job = asyncio.ensure_future(self.work.run(view, begin, lane))
-        hang_up = asyncio.ensure_future(self._hang_up())
-        try:
-            await asyncio.wait({job, hang_up}, return_when=asyncio.FIRST_COMPLETED)
-            if not job.done():
-                raise ReplacedError("replaced")  # the sender has hung up
-            return await job
-        finally:
-            hang_up.cancel()
-            job.cancel()
-
-    async def _hang_up(self) -> None:
-        while (await self._request.receive())["type"] != "http.disconnect":
-            pass
-
-
-# These are coroutines though none waits: in threads, requests would overtake each other, and the
-# older of a view would replace the newer.
-
-
-async def _subject(request: Request, update: Update | None = None) -> Subject:
-    subject: Subject = request.app.state.subject
-    if update is None:
-        return subject
-    model = require_model(subject)
-    work: Work = request.app.state.work
-    return await work.run(None, lambda _: model.at(update))
-
-
-CurrentSubject = Annotated[Subject, Depends(_subject)]
-
-
-async def _run(subject: CurrentSubject, name: str) -> Run:
-    try:
-        return subject.run(name)
-    except KeyError:
-        raise MissingError("this text is not open any more; open it again") from None
-
-
-async def _view(x_client: Name = None, x_view: Name = None) -> str | None:
-    return None if x_client is None or x_view is None else f"{x_client}/{x_view}"
-
-
-async def _jobs(request: Request) -> Jobs:
-    return Jobs(request)
-
-
-CurrentRun = Annotated[Run, Depends(_run)]
-
-
-async def _place(run: CurrentRun, layer: Place, head: Place) -> tuple[int | str, int | str]:
-    """Layer and head, of which each may be a mean."""
-    if layer == MEAN:
-        if head != MEAN:
-            raise ExplorerError("a mean over layers is one over heads too; ask for head=mean")
-        return MEAN, MEAN
-    _require_head(run, int(layer), None if head == MEAN else int(head))
-    return int(layer), MEAN if head == MEAN else int(head)
-
-
-async def _query(run: CurrentRun, query: Whole) -> int:
-    return _require("query", query, len(run.tokens))
-
-
-async def _key(run: CurrentRun, key: Whole) -> int:
-    return _require("key", key, len(run.tokens))
-
-
-CurrentPlace = Annotated[tuple[int | str, int | str], Depends(_place)]
-CurrentQuery = Annotated[int, Depends(_query)]
-CurrentKey = Annotated[int, Depends(_key)]
-CurrentJobs = Annotated[Jobs, Depends(_jobs)]
-View = Annotated[str | None, Depends(_view)]
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {
         "description": "Why the request failed",
@@ -272,7 +173,7 @@ async def thumbnails(
     run: CurrentRun, jobs: CurrentJobs, view: View, layer: Whole, size: Side = 64
 ) -> Numbers:
     """Small pictures of a layer's heads."""
-    _require_head(run, layer)
+    require_head(run, layer)
     pictures = await jobs.run(view, run.thumbnails, layer, size, lane=Lane.ASIDE, cancel=True)
     return numbers(pictures, "X-Heads", "X-Rows", "X-Columns")
 
@@ -363,9 +264,9 @@ async def steps(
     picked: Picked = None,
 ) -> dict[str, Any]:
     """One query's attention, number by number, for some of its keys."""
-    _require_head(run, layer, head)
+    require_head(run, layer, head)
     if picked is not None:
-        _require("key", picked, len(run.tokens))
+        require("key", picked, len(run.tokens))
     steps_of = partial(run.steps, first=first, count=count, picked=picked)
     return await jobs.run(view, steps_of, layer, head, query, lane=Lane.QUICK)
 
@@ -379,26 +280,6 @@ def _training(subject: Subject) -> TrainingHistory:
     if history is None:
         raise MissingError("no training was recorded here; train with --record-every")
     return history
-
-
-def require_model(
-    subject: Subject, otherwise: str = "this is a recording, which can't be run over another text"
-) -> ModelSubject:
-    if not isinstance(subject, ModelSubject):
-        raise ExplorerError(otherwise)
-    return subject
-
-
-def _require(name: str, value: int, count: int) -> int:
-    if value >= count:
-        raise MissingError(f"there is no {name} {value}; there are 0 … {count - 1}")
-    return value
-
-
-def _require_head(run: Run, layer: int, head: int | None = None) -> None:
-    _require("layer", layer, len(run.layers))
-    if head is not None:
-        _require("head", head, len(run.layers[layer].heads))
 
 
 def _range(name: str, value: str, size: int) -> tuple[int, int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regard.explorer.subjects import ModelSubject, RecordingSubject
+from regard.explorer._recording_subject import RecordingSubject
+from regard.explorer.subjects import ModelSubject
 from regard.gpt import GPT
 from regard.record import Recording
 

@@ -1,4 +1,4 @@
-"""What the explorer shows: a model, which runs over any text, or a recording.
+"""What the explorer shows; here a model, which runs over any text.
 
 Axes: H heads, T tokens, E model dimension, D head dimension.
 """
@@ -22,7 +22,6 @@ from regard.explorer._errors import ExplorerError
 from regard.explorer._run import Run
 from regard.explorer.example import readable_example, readable_examples
 from regard.gpt import CheckpointError, Sampling, load, stream
-from regard.record import Recording
 
 if TYPE_CHECKING:
     from regard.explorer.training import TrainingHistory
@@ -104,7 +103,7 @@ class ModelSubject:
         config = self._model.config
         return {
             "title": self._title,
-            "shape": f"{_shape(config.layers, config.heads)}, context {config.context}",
+            "shape": f"{shape_text(config.layers, config.heads)}, context {config.context}",
             "writes": True,
             "generates": True,
             "example": self._example,
@@ -334,87 +333,6 @@ class ModelSubject:
         )
 
 
-class RecordingSubject:
-    """A recording: the self-attention of its sequences.
-
-    Args:
-        recording: what was recorded.
-        title: what it is called.
-
-    Raises:
-        ExplorerError: if it holds nothing that a page could show.
-
-    Example:
-        >>> import torch, regard
-        >>> from regard.explorer import RecordingSubject
-        >>> with regard.record() as recording:
-        ...     _ = regard.attention(*torch.randn(3, 1, 2, 7, 4), mask=regard.causal())
-        >>> RecordingSubject(recording, title="a recording").about()["shape"]
-        '1 layer × 2 heads'
-    """
-
-    def __init__(self, recording: Recording, *, title: str) -> None:
-        layers = recording.of_kind()
-        if not layers:
-            raise ExplorerError("the recording holds no attention")
-        first = layers[0].pattern
-        for layer in layers:
-            shape = layer.pattern.shape
-            if len(shape) not in (3, 4) or shape[-1] != shape[-2] or shape[-1] != first.shape[-1]:
-                raise ExplorerError(
-                    f"the explorer shows whole sequences, (heads, length, length), but "
-                    f"{layer.name or 'a layer'} is {layer.pattern!r}; record all rows, from the "
-                    "prompt on"
-                )
-        names = recording.tokens
-        count = first.shape[0] if first.ndim == 4 else 1
-        self._title = title
-        self._shape = _shape(len(layers), len(layers[0].heads))
-        self._runs = {
-            str(sequence): Run(
-                id=str(sequence),
-                title=title if count == 1 else f"{title}, sequence {sequence}",
-                tokens=_names(names, sequence, first.shape[-1]),
-                layers=layers,
-                sequence=sequence,
-            )
-            for sequence in range(count)
-        }
-
-    def about(self) -> dict[str, Any]:
-        """What it is, and what can be done with it."""
-        return {
-            "title": self._title,
-            "shape": self._shape,
-            "writes": False,
-            "generates": False,
-            "example": None,
-            "limits": {"characters": 0, "tokens": 0, "generate": 0},
-            "runs": list(self._runs),
-        }
-
-    def run(self, name: str) -> Run:
-        """One sequence of it.
-
-        Raises:
-            KeyError: for another sequence.
-        """
-        return self._runs[name]
-
-
-def _shape(layers: int, heads: int) -> str:
+def shape_text(layers: int, heads: int) -> str:
     """Say how many there are: 1 layer × 2 heads."""
     return f"{layers} layer{'s' * (layers != 1)} × {heads} head{'s' * (heads != 1)}"
-
-
-def _names(
-    names: tuple[tuple[str, ...], ...] | None, sequence: int, length: int
-) -> tuple[str, ...]:
-    if names is None:
-        return tuple(map(str, range(length)))
-    own = names[sequence if sequence < len(names) else 0]
-    if len(own) != length:
-        raise ExplorerError(
-            f"the recording has names for {len(own)} positions, but {length} positions"
-        )
-    return own

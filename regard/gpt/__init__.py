@@ -31,7 +31,8 @@ try:
     from regard.gpt.training.evaluate import evaluate
     from regard.gpt.training.history import History, history
     from regard.gpt.training.metrics import Callback, Metrics
-    from regard.gpt.training.packed_corpus import Corpus, open_corpus, prepare
+    from regard.gpt.training.packed_corpus import Corpus, open_corpus
+    from regard.gpt.training.prepare import prepare
     from regard.gpt.training.result import TrainResult
     from regard.gpt.training.resume import recipe_of
     from regard.gpt.training.schedule import learning_rate

@@ -17,10 +17,10 @@ from support.notebook import Comm
 from torch import nn
 
 import regard
-from regard.explorer import Explorer
+from regard.explorer import Explorer, RecordingSubject
 from regard.explorer._server import application
 from regard.explorer._work import Work
-from regard.explorer.subjects import ModelSubject, RecordingSubject
+from regard.explorer.subjects import ModelSubject
 from regard.gpt import GPT, BPETokenizer, GPTConfig, TrainConfig, train
 
 TEXT = "the cat sat on the mat, the dog sat on the cat"

@@ -7,11 +7,10 @@ import torch
 from support.explorer import Once
 
 import regard
-from regard.explorer import _bands
+from regard.explorer import RecordingSubject, _bands
 from regard.explorer._bands import PendingHead, cancellable_reader, readouts_along, thumbnail
 from regard.explorer._windows import Window
 from regard.explorer._work import ReplacedError
-from regard.explorer.subjects import RecordingSubject
 from regard.record.repeats import Repeats
 
 L, D = 61, 5

@@ -6,8 +6,9 @@ from hypothesis import strategies
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.openapi import from_asgi
 
+from regard.explorer import RecordingSubject
 from regard.explorer._server import application
-from regard.explorer.subjects import ModelSubject, RecordingSubject
+from regard.explorer.subjects import ModelSubject
 
 load_all_checks()
 EXAMPLES = 15

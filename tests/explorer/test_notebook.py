@@ -4,8 +4,7 @@ import pytest
 import torch
 from support.notebook import Elements
 
-from regard.explorer import Explorer, _report
-from regard.explorer.subjects import RecordingSubject
+from regard.explorer import Explorer, RecordingSubject, _report
 
 
 @pytest.fixture

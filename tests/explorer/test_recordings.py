@@ -8,7 +8,8 @@ import torch
 from support.explorer import near
 
 import regard
-from regard.explorer.subjects import ExplorerError, RecordingSubject
+from regard.explorer import RecordingSubject
+from regard.explorer.subjects import ExplorerError
 from regard.record import load
 
 L, D = 13, 5

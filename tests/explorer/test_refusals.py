@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.explorer import address
 
-from regard.explorer.subjects import RecordingSubject
+from regard.explorer import RecordingSubject
 
 PLACE = {"layer": 1, "head": 4}
 

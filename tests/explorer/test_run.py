@@ -9,9 +9,9 @@ import pytest
 import torch
 from support.explorer import Once, near
 
+from regard.explorer import RecordingSubject
 from regard.explorer._windows import Window
 from regard.explorer._work import ReplacedError
-from regard.explorer.subjects import RecordingSubject
 
 N, H, L, D = 2, 6, 13, 5
 

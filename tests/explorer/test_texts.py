@@ -6,8 +6,9 @@ import pytest
 import torch
 from support.explorer import address
 
+from regard.explorer import RecordingSubject
 from regard.explorer._interface import BODY
-from regard.explorer.subjects import CHARACTERS, ModelSubject, RecordingSubject
+from regard.explorer.subjects import CHARACTERS, ModelSubject
 
 
 def test_reading_a_text_opens_a_run(client, network):

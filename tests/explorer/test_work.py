@@ -14,8 +14,8 @@ import pytest
 import torch
 from support.explorer import in_loop
 
+from regard.explorer import RecordingSubject
 from regard.explorer._work import WAITING, BusyError, ReplacedError, Work
-from regard.explorer.subjects import RecordingSubject
 
 LIMIT = 30  # seconds, for what should not take any
 

@@ -22,7 +22,7 @@ from regard.gpt import (
     prepare,
 )
 from regard.gpt.training import _sources as sources
-from regard.gpt.training import packed_corpus as module
+from regard.gpt.training import prepare as module
 from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training.corpus import read_texts
 
@@ -246,8 +246,8 @@ def test_many_files_that_are_not_text_are_counted(tmp_path):
 KILLED = """
 import os, signal, sys
 from regard.gpt import prepare
-from regard.gpt.training import packed_corpus
-packed_corpus.replace_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from regard.gpt.training import prepare as module
+module.replace_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 prepare(sys.argv[1], ["a line of text\\n" * 99], tokenizer="char")
 """
 

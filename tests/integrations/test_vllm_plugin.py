@@ -201,7 +201,7 @@ def test_nothing_is_wrapped_where_nobody_asks(engine):
 
 
 def test_a_recording_is_what_explore_opens(monkeypatch, tmp_path):
-    from regard.explorer.subjects import RecordingSubject
+    from regard.explorer import RecordingSubject
 
     engine = attached(monkeypatch, tmp_path)
     query, key = tensors()

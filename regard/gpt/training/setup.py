@@ -23,7 +23,8 @@ from regard.gpt.training.checkpoints import CORPUS, TrainingRunFolder, lock_fold
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import python_texts
 from regard.gpt.training.hardware import bfloat16, compiling, this_machine
-from regard.gpt.training.packed_corpus import Corpus, open_corpus, prepare
+from regard.gpt.training.packed_corpus import Corpus, open_corpus
+from regard.gpt.training.prepare import prepare
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainState
 

@@ -11,7 +11,8 @@ import contextlib
 import pytest
 import torch
 
-from regard.explorer.subjects import ModelSubject, RecordingSubject
+from regard.explorer import RecordingSubject
+from regard.explorer.subjects import ModelSubject
 from regard.gpt import load
 
 EXAMPLE = "The cat sat on the mat and blinked. Still the cat sat on the mat."

@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 import torch
 
+from regard.explorer import RecordingSubject
 from regard.explorer._changes import SwitchOff
-from regard.explorer.subjects import ModelSubject, RecordingSubject
+from regard.explorer.subjects import ModelSubject
 
 ARCS = """() => [...document.querySelectorAll(".arcs path")].map((one) =>
   [Number(one.dataset.key), Number(one.getAttribute("stroke-width"))])"""

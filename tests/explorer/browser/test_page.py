@@ -10,8 +10,8 @@ import xml.etree.ElementTree as ET
 import pytest
 import torch
 
-from regard.explorer import Explorer
-from regard.explorer.subjects import ModelSubject, RecordingSubject
+from regard.explorer import Explorer, RecordingSubject
+from regard.explorer.subjects import ModelSubject
 
 pytestmark = pytest.mark.thorough
 

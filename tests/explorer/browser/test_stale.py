@@ -6,8 +6,9 @@ from threading import Event
 import pytest
 import torch
 
+from regard.explorer import RecordingSubject
 from regard.explorer._means import Mean
-from regard.explorer.subjects import ModelSubject, RecordingSubject
+from regard.explorer.subjects import ModelSubject
 
 SEEN = "(one) => getComputedStyle(one).backgroundColor"
 CLEAR = "rgba(0, 0, 0, 0)"

@@ -6,7 +6,8 @@ import threading
 import pytest
 import torch
 
-from regard.explorer.subjects import CHARACTERS, RecordingSubject
+from regard.explorer import RecordingSubject
+from regard.explorer.subjects import CHARACTERS
 
 pytestmark = pytest.mark.thorough
 

@@ -6,7 +6,7 @@ import io
 import pytest
 import torch
 
-from regard.explorer.subjects import RecordingSubject
+from regard.explorer import RecordingSubject
 
 LENGTH, QUERY = 83, 70
 

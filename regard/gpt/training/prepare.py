@@ -1,0 +1,264 @@
+"""Turn text into a corpus on disk; `open_corpus` reads it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from errno import ENOSPC
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from regard._files import replace_file, sync_folder
+from regard.gpt.bpe import BPETokenizer
+from regard.gpt.checkpoint import dump_json
+from regard.gpt.errors import CorpusError
+from regard.gpt.tokenizer import FILE as TOKENIZER
+from regard.gpt.tokenizer import CharTokenizer, Tokenizer
+from regard.gpt.training._console import print_line
+from regard.gpt.training._folder_lock import FolderLock
+from regard.gpt.training._sources import Piece, Source, source_of
+from regard.gpt.training.packed_corpus import (
+    FORMAT,
+    MANIFEST,
+    PARTS,
+    VERSION,
+    Corpus,
+    open_corpus,
+)
+
+_BATCH = 1 << 20  # characters encoded at a time
+_SAMPLE = 64 << 20  # bytes of text that a vocabulary is learned from, at most
+
+
+def prepare(
+    folder: str | Path,
+    texts: Sequence[str] | Path,
+    *,
+    tokenizer: Literal["bpe", "char"] | Tokenizer = "bpe",
+    vocab_size: int = 1024,
+    validation: float = 0.05,
+    seed: int = 0,
+    utf8_only: bool = False,
+    console: Console | None = None,
+) -> Corpus:
+    """Turn text into a corpus on disk, once.
+
+    Memory does not grow with the text: a file is read, encoded by all threads and written piece by
+    piece. A vocabulary is learned from 64 MiB of the training text at most, spread over all of it.
+
+    Args:
+        folder: the folder to write; it must not exist.
+        texts: the texts; or the path of a UTF-8 file or of a folder of them, each a document.
+        tokenizer: ``"bpe"`` learns byte-level BPE from the training text, ``"char"`` takes all
+            characters of the text, or an existing tokenizer.
+        vocab_size: V of a BPE that is learned, its end token included.
+        validation: the share of text to hold out.
+        seed: fixes what is held out.
+        utf8_only: whether to skip files that are not UTF-8 text, and name them, instead of
+            raising.
+        console: where progress is shown; None is standard error.
+
+    Raises:
+        CorpusError: there is no text, or too little to hold some out; `folder` exists, or another
+            process prepares it.
+        TypeError: `texts` is a str, or one of them is not.
+        ValueError: `vocab_size` is too small, `tokenizer` has no token for a character, or a
+            text holds a lone surrogate, which UTF-8 cannot express.
+        OSError: `folder` cannot be written; nothing of it stays.
+
+    Example:
+        >>> import io, tempfile
+        >>> from pathlib import Path
+        >>> from rich.console import Console
+        >>> from regard.gpt import prepare
+        >>> quiet = Console(file=io.StringIO())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     texts = ["One text. " * 90, "Another. " * 90]
+        ...     corpus = prepare(Path(folder, "corpus"), texts, tokenizer="char", console=quiet)
+        ...     print(corpus.tokenizer.vocab_size, len(corpus.training) > len(corpus.validation))
+        11 True
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise CorpusError(f"{folder} already exists; prepare into a new folder, or remove it")
+    source = source_of(texts, validation=validation, seed=seed, utf8_only=utf8_only)
+    console = console or Console(stderr=True)
+    if (notice := source.notice()) is not None:
+        print_line(console, notice)
+    kind = tokenizer if isinstance(tokenizer, str) else "given"
+    made = folder.with_name(f".{folder.name}.tmp")
+    with _write_errors(folder), FolderLock(folder.with_name(f".{folder.name}.lock")) as lock:
+        if not lock.acquire():
+            raise CorpusError(f"another process prepares {folder}; wait until it has ended")
+        if made.exists():  # a process was killed
+            shutil.rmtree(made)
+        made.mkdir()
+        try:
+            with _bar(console) as progress:
+                if isinstance(tokenizer, str):
+                    tokenizer = _train_tokenizer(source, tokenizer, vocab_size, progress)
+                parts = _write(made, source, tokenizer, progress)
+            text = tokenizer.to_json()
+            replace_file(made / TOKENIZER, text.encode())
+            manifest = {
+                "format": FORMAT,
+                "version": VERSION,
+                "kind": kind,
+                "tokenizer": hashlib.sha256(text.encode()).hexdigest(),
+                "vocab_size": tokenizer.vocab_size,
+                "end": tokenizer.end,
+                "dtype": _dtype(tokenizer).name,
+                "split": {"validation": validation, "seed": seed},
+                "parts": parts,
+                "source": source.describe(),
+            }
+            replace_file(made / MANIFEST, dump_json(manifest))
+            made.rename(folder)
+            sync_folder(folder.parent)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+    return open_corpus(folder, verify=False)
+
+
+@contextmanager
+def _write_errors(folder: Path) -> Iterator[None]:
+    """Raise `OSError` for what can't be written inside the block, with the cure."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        cure = "free some space" if error.errno == ENOSPC else "prepare it elsewhere"
+        raise OSError(
+            error.errno,
+            f"the corpus could not be written, {error.strerror or error}: nothing of it stays; "
+            f"{cure}, and start again",
+            str(folder),
+        ) from error
+
+
+@dataclass
+class _Part:
+    """One part while it is written."""
+
+    file: IO[bytes]
+    tokens: int = 0
+    documents: int = 0
+    bytes: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def add(self, ids: NDArray[np.integer]) -> None:
+        data = ids.tobytes()
+        self.file.write(data)
+        self.digest.update(data)
+        self.tokens += len(ids)
+
+
+def _write(folder: Path, source: Source, tokenizer: Tokenizer, bar: Progress) -> dict[str, Any]:
+    """Encode all pieces into the files of both parts; their entries in the manifest."""
+    dtype = _dtype(tokenizer).newbyteorder("<")
+    task = bar.add_task("encoding", total=source.size)
+    end = np.array([] if tokenizer.end is None else [tokenizer.end], dtype)
+    with (
+        (folder / "training.bin").open("xb") as training,
+        (folder / "validation.bin").open("xb") as validation,
+    ):
+        parts = {False: _Part(training), True: _Part(validation)}
+        for pieces in _batches(source):
+            for piece, ids in zip(
+                pieces, tokenizer.encode_all([piece.text for piece in pieces]), strict=True
+            ):
+                part = parts[piece.held_out]
+                part.add(ids.astype(dtype))
+                part.bytes += len(piece.text.encode())
+                if piece.ends:
+                    part.add(end)
+                    part.documents += 1
+            bar.advance(task, sum(len(piece.text.encode()) for piece in pieces))
+        for part in parts.values():
+            part.file.flush()
+            os.fsync(part.file.fileno())
+    for name, part in zip(PARTS, parts.values(), strict=True):
+        if part.tokens < 2:
+            raise CorpusError(
+                f"the text leaves {part.tokens} tokens for {name}; give more text, or another "
+                "share to hold out"
+            )
+    return {
+        name: {
+            "tokens": part.tokens,
+            "documents": part.documents,
+            "bytes": part.bytes,
+            "sha256": part.digest.hexdigest(),
+        }
+        for name, part in zip(PARTS, parts.values(), strict=True)
+    }
+
+
+def _batches(source: Source) -> Iterator[list[Piece]]:
+    """Lists of pieces, each of a bounded number of characters."""
+    pieces: list[Piece] = []
+    size = 0
+    for piece in source:
+        pieces.append(piece)
+        size += len(piece.text)
+        if size >= _BATCH:
+            yield pieces
+            pieces, size = [], 0
+    if pieces:
+        yield pieces
+
+
+def _train_tokenizer(source: Source, kind: str, vocab_size: int, bar: Progress) -> Tokenizer:
+    """A tokenizer of this kind, made from the text."""
+    task = bar.add_task("vocabulary", total=source.size)
+
+    def texts(pieces: Iterator[Piece], is_used: Callable[[Piece], bool]) -> Iterator[str]:
+        for piece in pieces:
+            if is_used(piece):
+                yield piece.text
+            bar.advance(task, len(piece.text.encode()))
+
+    if kind == "char":  # held-out characters need ids, too
+        characters: set[str] = set()
+        for text in texts(iter(source), lambda _: True):
+            characters.update(text)
+        return CharTokenizer("".join(characters))
+    stride = max(1, -(-source.size // _SAMPLE))
+    sample = (piece for number, piece in enumerate(source) if number % stride == 0)
+    return BPETokenizer.train(
+        texts(sample, lambda piece: not piece.held_out), vocab_size=vocab_size, end=True
+    )
+
+
+def _dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
+    return np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_interactive,
+    )
