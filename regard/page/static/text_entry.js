@@ -68,11 +68,11 @@ class TextEntry {
       this.take(file.files?.[0]);
       file.value = ""; // the same file again is a change, too
     };
-    this.field.addEventListener("input", () => {
+    this.field.addEventListener("input", async () => {
       this.#tell();
       if (!get().about?.live || this.button.disabled) return;
-      typeText(this.field.value, this.side, this.typed); // seen as it is typed
-      this.typed = true;
+      const shown = await typeText(this.field.value, this.side, this.typed); // seen as it is typed
+      this.typed ||= shown; // not where more was typed before the answer came
     });
     this.field.addEventListener("keydown", (event) => {
       event.stopPropagation(); // what is typed is not a command

@@ -235,3 +235,18 @@ def test_back_takes_texts_back(page, settled):
         page.go_back()
         settled(page)
         assert read(page) == text
+
+
+def test_back_takes_a_text_back_that_was_typed_faster_than_it_was_read(page, settled):
+    write(page, settled, OTHER)
+    page.locator("#edit").click()
+    page.locator("#entry-text").evaluate(
+        """field => {
+            for (field.value of ["A", "A hen"]) field.dispatchEvent(new InputEvent("input"));
+        }"""
+    )
+    settled(page)
+    assert read(page) == "A hen"
+    page.go_back()
+    settled(page)
+    assert read(page) == OTHER
