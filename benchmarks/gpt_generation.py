@@ -47,7 +47,7 @@ def _rows(report: Report, model: GPT, peer: Any, batch: int) -> None:
         options = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False}
         tasks["transformers"] = partial(peer.generate, ids, **options)
     measured = interleaved(tasks, peak_bandwidth)
-    dtype = name_of(model.wte.weight.dtype)
+    dtype = name_of(model.dtype)
     rates = {name: batch * NEW / taken for name, taken in measured.seconds.items()}
     for name, rate in rates.items():
         row = f"{name}, {dtype}, {batch} at a time"

@@ -303,6 +303,11 @@ def _llama(block: nn.Module) -> _Layer | None:
 
 
 def _find(model: nn.Module, layer: int, head: int) -> _Head:
+    if getattr(model, "has_int8_weights", False):
+        raise TypeError(
+            "model has int8 weights, which are near those that it was trained with; load it "
+            'without weights="int8"'
+        )
     blocks = _first(model, "h", "transformer.h", "layers", "model.layers")
     if not isinstance(blocks, nn.ModuleList):
         raise TypeError(

@@ -11,7 +11,7 @@ from rich.text import Text
 import regard
 from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import SHIPPED, Fetch, Model, describe, open_model, read
+from regard.cli.model import SHIPPED, Fetch, Model, Weights, describe, open_model, read
 from regard.cli.text import read_text
 from regard.explorer.example import EXAMPLE
 from regard.gpt import Tokenizer
@@ -50,6 +50,7 @@ def effects(
         ),
     ] = "both",
     device: Device = "cpu",
+    weights: Weights = None,
     *,
     fetch: Fetch = False,
 ) -> None:
@@ -68,7 +69,7 @@ def effects(
         raise MisuseError(f"--over must be heads, keys or both, but is {over}")
     place = device_of(device)
     content = read_text(text, file)
-    network, tokenizer = open_model(model, fetch=fetch, device=place)
+    network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)
     with user_errors(ValueError):  # a character that this tokenizer has no token for
         whole = tokenizer.encode(EXAMPLE if content is None else content)
         watched = None if target is None else _token(tokenizer, target)

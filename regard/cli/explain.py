@@ -13,6 +13,7 @@ from regard.cli.model import (
     SHIPPED,
     Fetch,
     Model,
+    Weights,
     describe,
     head_steps,
     open_model,
@@ -51,6 +52,7 @@ def explain(
         typer.Option(help="Also write it as a page, as `regard report` does.", metavar="FILE"),
     ] = None,
     device: Device = "cpu",
+    weights: Weights = None,
     *,
     live: Live = False,
     fetch: Fetch = False,
@@ -74,7 +76,7 @@ def explain(
         raise MisuseError("--live is of the page that --html FILE writes: give both, or neither")
     place = device_of(device)
     content = read_text(text, file)
-    network, tokenizer = open_model(model, fetch=fetch, device=place)
+    network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)
     with user_errors(ValueError):  # a character that this tokenizer has no token for
         whole = tokenizer.encode(EXAMPLE if content is None else content)
     config = network.config

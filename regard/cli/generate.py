@@ -9,7 +9,7 @@ import typer
 
 from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, memory_errors, user_errors
-from regard.cli.model import Fetch, Model, open_model
+from regard.cli.model import Fetch, Model, Weights, open_model
 from regard.cli.options import Overrides, config_options
 from regard.cli.text import read_text
 from regard.gpt import Sampling, stream_texts
@@ -45,6 +45,7 @@ def generate(
     model: Model = None,
     fetch: Fetch = False,
     device: Device = "cpu",
+    weights: Weights = None,
     sampling: Overrides[Sampling],
 ) -> None:
     """Continue texts, one token after another.
@@ -60,7 +61,7 @@ def generate(
             "the text to continue is missing: write it here, or --file FILE, or - for stdin"
         )
     settings, place = sampling.apply(), device_of(device)
-    network, tokenizer = open_model(model, fetch=fetch, device=place)
+    network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)
     with memory_errors("lower --tokens, or give fewer texts"), user_errors(ValueError):
         pieces = stream_texts(
             network,

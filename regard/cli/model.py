@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import torch
 import typer
@@ -24,6 +24,7 @@ __all__ = [
     "SHIPPED",
     "Fetch",
     "Model",
+    "Weights",
     "describe",
     "folder_of",
     "head_steps",
@@ -48,15 +49,38 @@ Fetch = Annotated[
 ]
 
 
-def open_model(name: str | None, *, fetch: bool, device: torch.device) -> tuple[GPT, Tokenizer]:
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="Keep the matrices as int8, in a quarter of the memory; by default float32.",
+        metavar="int8",
+    ),
+]
+
+
+def open_model(
+    name: str | None, *, fetch: bool, device: torch.device, weights: str | None = None
+) -> tuple[GPT, Tokenizer]:
     """Load the model that ``--model`` names, and its tokenizer.
 
+    Args:
+        name: the model; None is the one that comes with regard.
+        fetch: whether a model of the hub may be fetched.
+        device: where it computes.
+        weights: in what the matrices are kept, as for `regard.gpt.load`.
+
     Raises:
-        MisuseError: there is none of this name, or it is damaged.
+        MisuseError: there is none of this name, or it is damaged; or no such weights.
     """
+    if weights not in {None, "int8"}:
+        raise MisuseError(f"--weights is {weights!r}: expected int8; leave it out for float32")
+    if weights is not None and device.type != "cpu":
+        raise MisuseError(
+            f"--weights {weights} is computed on a CPU, and --device is {device}: leave out one"
+        )
     folder = folder_of(name, fetch=fetch)
     with user_errors(CheckpointError, OSError):
-        return load(folder, device=device)
+        return load(folder, device=device, weights=cast('Literal["int8"] | None', weights))
 
 
 def folder_of(name: str | None, *, fetch: bool) -> Path | None:
@@ -81,7 +105,7 @@ def _with_options(message: str) -> str:
 
 def read(model: GPT, tokenizer: Tokenizer, ids: Sequence[int]) -> ForwardPass:
     """Run the model over a text and score its heads."""
-    text = torch.tensor(ids, device=model.wte.weight.device)
+    text = torch.tensor(ids, device=model.device)
     with torch.inference_mode():
         logits, patterns = model.with_patterns(text)
     return forward_pass(text, patterns, logits, name=tokenizer.tokens)
@@ -100,7 +124,7 @@ def head_steps(model: GPT, ids: Sequence[int], layer: int, head: int) -> regard.
 
     hook = attention.register_forward_pre_hook(project, with_kwargs=True)
     with torch.inference_mode():
-        model(torch.tensor(ids, device=model.wte.weight.device))
+        model(torch.tensor(ids, device=model.device))
     hook.remove()
     query, key, value = projections[0]  # (H, T, D), (G, T, D), (G, T, D)
     group = head // (attention.heads // attention.groups)

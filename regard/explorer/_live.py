@@ -22,6 +22,11 @@ def live_html(subject: Subject, *, start: str = "") -> str:
     if not isinstance(subject, ModelSubject):
         raise ExplorerError("a recording has no model that could run in the page; leave live out")
     model, tokenizer, run, ids = subject.first()
+    if model.has_int8_weights:
+        raise ExplorerError(
+            "a page computes in float32, and the model has int8 weights: load it without "
+            'weights="int8", or leave live out'
+        )
     why = objection_to_tokenizer(tokenizer)
     if why is not None:
         raise ExplorerError(

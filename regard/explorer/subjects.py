@@ -81,7 +81,7 @@ class ModelSubject:
         self._earlier: OrderedDict[int, ModelSubject] = OrderedDict()
         self._loading = Lock()
         self._model = model.eval()
-        self._device = model.wte.weight.device
+        self._device = model.device
         self._tokenizer = tokenizer
         self._title = title
         self._runs: OrderedDict[str, tuple[Run, list[int]]] = OrderedDict()

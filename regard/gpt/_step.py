@@ -21,6 +21,7 @@ from torch.overrides import has_torch_function
 from regard._contexts import must_dispatch
 from regard._shapes import Float, Int
 from regard.backends import native
+from regard.gpt._int8 import Int8Embedding, Int8Linear, Int8Matrix
 from regard.gpt._linear import Embedding, Linear
 from regard.gpt.cache import GPTCache
 from regard.gpt.model import GPT, MLP, Attention, Block, SwiGLU
@@ -33,7 +34,7 @@ _MAX_HEADS_OF_GROUP = 16  # as the kernel takes them
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _READ_ONCE = ("mask", "eps")  # of a module, beside its parameters
 _MODULES = (
-    *(GPT, Block, Attention, MLP, SwiGLU, Linear, Embedding),
+    *(GPT, Block, Attention, MLP, SwiGLU, Linear, Embedding, Int8Linear, Int8Embedding),
     *(nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.ModuleList),
 )
 
@@ -120,7 +121,7 @@ def _objection_to_modules(model: GPT) -> str | None:
 
 
 def _objection_to_parameters(model: GPT) -> str | None:
-    dtype = model.wte.weight.dtype
+    dtype = model.dtype
     for name, parameter in model.named_parameters():
         if type(parameter) is not nn.Parameter or not parameter.is_cpu:
             return f"{name} is not a plain tensor on the CPU"
@@ -128,6 +129,21 @@ def _objection_to_parameters(model: GPT) -> str | None:
             return f"{name} is {parameter.dtype}; it takes one of {_DTYPES} for all"
         if not parameter.is_contiguous() or parameter.is_neg():
             return f"{name} is not contiguous"
+    return _objection_to_int8(model)
+
+
+def _objection_to_int8(model: GPT) -> str | None:
+    of_other_kind = Linear if model.has_int8_weights else Int8Linear
+    for name, module in model.named_modules():
+        if isinstance(module, of_other_kind):
+            return f"{name} is a {type(module).__name__} and other matrices are not"
+        if not isinstance(module, Int8Matrix):
+            continue
+        for tensor, dtype in ((module.int8_weight, torch.int8), (module.scale, torch.float32)):
+            if type(tensor) is not Tensor or not tensor.is_cpu or tensor.dtype != dtype:
+                return f"{name} does not hold int8 numbers and their scales on the CPU"
+            if not tensor.is_contiguous():
+                return f"{name} is not contiguous"
     return None
 
 
@@ -153,7 +169,7 @@ def _objection_to_cache(model: GPT, ids: Tensor, cache: GPTCache) -> str | None:
         return "the cache is another model's"
     for memory in chain.from_iterable(layer.memory or () for layer in cache.layers):
         shape = (*ids.shape[:-1], config.group_count, memory.shape[-2], config.head_dim)
-        if memory.shape != shape or memory.dtype != model.wte.weight.dtype or not memory.is_cpu:
+        if memory.shape != shape or memory.dtype != model.dtype or not memory.is_cpu:
             return "the cache holds keys of another shape, dtype or device"
         if memory.stride(-1) != 1 or memory.requires_grad:
             return "the memory of the cache is not plain"
@@ -170,7 +186,7 @@ class _Step:
 
     def __init__(self, model: GPT, cache: GPTCache) -> None:
         self._config = model.config
-        self._vocabulary = len(model.wte.weight)
+        self._vocabulary = len(_map(model.wte, None).weight)
         self._cache_layers = cache.layers
         self._positions = cache.positions
         self._modules = list(model.modules())
@@ -182,7 +198,12 @@ class _Step:
         self._settings = [table[name] for table, name in self._settings_of]
         self._children = [module._modules for module in self._modules]  # noqa: SLF001 - torch has no public table
         self._submodules = _values(self._children)
-        self._tables = [module._parameters for module in self._modules]  # noqa: SLF001 - likewise
+        self._tables = [
+            table
+            for module in self._modules
+            for table in (module._parameters, module._buffers)  # noqa: SLF001 - likewise
+            if table or table is module._parameters  # noqa: SLF001 - likewise
+        ]
         self._parameters = _values(self._tables)
         self._tensors = [t for t in self._parameters if t is not None]
         self._pointers = list(map(Tensor.data_ptr, self._tensors))
@@ -270,8 +291,8 @@ def _weights(model: GPT, cache: GPTCache) -> native.Weights:
         dim=config.head_dim,
         hidden=config.hidden_dim,
         gated=config.mlp == "swiglu",
-        dtype=model.wte.weight.dtype,
-        tokens=native.Map(weight=model.wte.weight, bias=None, scale=None),
+        dtype=model.dtype,
+        tokens=_map(model.wte, None),
         learned=None if model.wpe is None else model.wpe.weight,
         norm=_norm(model.ln_f),
         layers=[
@@ -291,10 +312,16 @@ def _layer(block: Block, cache: KVCache) -> native.Layer:
         query_norm=None if attention.q_norm is None else _norm(attention.q_norm),
         key_norm=None if attention.k_norm is None else _norm(attention.k_norm),
         mlp_norm=_norm(block.ln_2),
-        maps=tuple(native.Map(weight=m.weight, bias=m.bias, scale=None) for m in maps),
+        maps=tuple(_map(linear, linear.bias) for linear in maps),
         memory=cache.memory,
         window=cache.window,
     )
+
+
+def _map(matrix: Linear | Embedding | Int8Matrix, bias: Tensor | None) -> native.Map:
+    if isinstance(matrix, Int8Matrix):
+        return native.Map(weight=matrix.int8_weight, bias=bias, scale=matrix.scale)
+    return native.Map(weight=matrix.weight, bias=bias, scale=None)
 
 
 def _norm(norm: nn.Module) -> native.Norm:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from regard._files import replace_files
 from regard.gpt._checksums import checksums, require_written
+from regard.gpt._int8 import to_int8
 from regard.gpt._tensors import count_layers, dump, read, read_shapes
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.config import GPTConfig
@@ -53,7 +54,7 @@ def save(
 
     Raises:
         CheckpointError: `folder` holds such a model, and `overwrite` is False.
-        ValueError: the tokenizer's vocabulary is not the model's.
+        ValueError: the tokenizer's vocabulary is not the model's, or the weights are int8.
 
     Example:
         >>> import tempfile
@@ -66,6 +67,7 @@ def save(
         True
     """
     folder = Path(folder)
+    require_float(model)
     require_own_tokenizer(model, tokenizer)
     contents = {
         folder / CONFIG: dump_json(asdict(model.config)),
@@ -89,6 +91,7 @@ def load(
     *,
     fetch: bool = False,
     device: torch.device | str = "cpu",
+    weights: Literal["int8"] | None = None,
 ) -> tuple[GPT, Tokenizer]:
     """The model and the tokenizer in a folder, of `save` or a GPT-2 of `transformers`.
 
@@ -100,29 +103,57 @@ def load(
     `model.safetensors`, and all three are compared with them. Weights without such a checksum, of
     an earlier version or another library, are loaded as they are.
 
+    With ``weights="int8"`` the matrices take a quarter of float32's memory. Each row of a linear
+    map, and of the token embeddings, which make the logits too, is rounded to integers from −127
+    to 127 times the row's own scale, its largest size divided by 127: no number moves by more than
+    half a scale. Norms, biases, learned positions and all activations stay in float32. Such a model
+    computes on a CPU; it can be recorded, changed and read like any other, not trained or saved.
+    While it is loaded, float32 weights are in memory too.
+
     Args:
         folder: the folder, or a name on the hub; None is the model that comes with the package.
         fetch: whether a model of the hub is fetched if the cache lacks it.
         device: the model's.
+        weights: "int8", or None for float32.
 
     Returns:
         The model, in evaluation mode and in float32 whatever precision the file keeps, and its
         tokenizer.
 
     Raises:
+        ValueError: `weights` is neither; or it is "int8", and `device` is no CPU.
         CheckpointError: the folder holds no model, or a damaged one; or there is no such folder,
-            and the cache lacks a GPT-2 of that name, or it can't be fetched. The message says what
-            is missing and what to do.
+            and the cache lacks a GPT-2 of that name, or it can't be fetched; or a weight that
+            int8 has no number for, being NaN or infinite. The message says what is missing and
+            what to do.
 
     >>> model, tokenizer = load()
     >>> tokenizer.decode(tokenizer.encode("A statement."))
     'A statement.'
+    >>> load(weights="int8")[0].h[0].mlp.c_fc.int8_weight.dtype
+    torch.int8
     """
+    _check_weights(weights, torch.device(device))
     from regard.gpt.hub import model_folder  # which reads the configuration as this file does
 
     folder = SHIPPED if folder is None else model_folder(folder, fetch=fetch)
-    if holds_pretrained(folder):
-        return _load_pretrained(folder, device)
+    model, tokenizer = (_load_pretrained if holds_pretrained(folder) else _load_own)(folder, device)
+    if weights is not None:
+        to_int8(model)
+    return model, tokenizer
+
+
+def _check_weights(weights: object, device: torch.device) -> None:
+    if weights is not None and weights != "int8":
+        raise ValueError(f"weights is {weights!r}; expected 'int8', or None for float32")
+    if weights is not None and device.type != "cpu":
+        raise ValueError(
+            f"weights is {weights!r}, which is computed on a CPU, and device is {device}: leave "
+            "weights out, or choose the CPU"
+        )
+
+
+def _load_own(folder: Path, device: torch.device | str) -> tuple[GPT, Tokenizer]:
     _require_files(folder)
     require_written(
         folder / WEIGHTS, {name: load_json(folder / name) for name in (CONFIG, TOKENIZER)}
@@ -168,6 +199,15 @@ def _load_pretrained(folder: Path, device: torch.device | str) -> tuple[GPT, Tok
     model, tokenizer = GPT.from_pretrained(folder), BPETokenizer.from_pretrained(folder)
     _require_one_model(folder, model.config, tokenizer)
     return model.to(device), tokenizer
+
+
+def require_float(model: GPT) -> None:
+    """Raise ValueError where a model's weights are int8, of which a file would hold less."""
+    if model.has_int8_weights:
+        raise ValueError(
+            "the model has int8 weights, which are made as it is loaded and not saved: save the "
+            'one that load gives without weights="int8"'
+        )
 
 
 def require_own_tokenizer(model: GPT, tokenizer: Tokenizer) -> None:

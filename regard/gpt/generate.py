@@ -243,7 +243,7 @@ def generate_texts(
     2
     """
     texts = [""] * len(prompts)
-    many = _TOGETHER if model.wte.weight.is_cuda else 1
+    many = _TOGETHER if model.device.type == "cuda" else 1
     for row, piece in _stream_texts(model, tokenizer, prompts, many, **options):
         texts[row] += piece
     return texts
@@ -251,7 +251,7 @@ def generate_texts(
 
 def _prompts(model: GPT, ids: Prompts) -> list[Tensor]:
     """The prompts as tensors on the model's device, checked."""
-    device = model.wte.weight.device
+    device = model.device
     if isinstance(ids, Tensor):
         if ids.ndim not in {1, 2} or ids.shape[-1] == 0:
             raise ValueError(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from regard import Mask, Pattern, attention, attention_with_pattern, causal, window
 from regard._shapes import Float, Int
+from regard.gpt._int8 import Int8Embedding, Int8Linear
 from regard.gpt._linear import Embedding, Linear, linear
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
@@ -41,8 +42,8 @@ class Attention(nn.Module):
         self.widths = [n * config.head_dim for n in (self.heads, self.groups, self.groups)]
         self.dropout = config.dropout
         self.mask = self.mask_of(config, layer)
-        self.c_attn = Linear(config.dim, sum(self.widths), bias=config.bias)
-        self.c_proj = Linear(config.dim, config.dim, bias=config.bias)
+        self.c_attn: Linear | Int8Linear = Linear(config.dim, sum(self.widths), bias=config.bias)
+        self.c_proj: Linear | Int8Linear = Linear(config.dim, config.dim, bias=config.bias)
         self.q_norm, self.k_norm = (
             nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else None
             for _ in range(2)
@@ -101,8 +102,8 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.c_fc = Linear(config.dim, config.hidden_dim, bias=config.bias)
-        self.c_proj = Linear(config.hidden_dim, config.dim, bias=config.bias)
+        self.c_fc: Linear | Int8Linear = Linear(config.dim, config.hidden_dim, bias=config.bias)
+        self.c_proj: Linear | Int8Linear = Linear(config.hidden_dim, config.dim, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, T, E)`` to ``(B, T, E)``."""
@@ -121,8 +122,8 @@ class SwiGLU(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.c_fc = Linear(config.dim, 2 * config.hidden_dim, bias=config.bias)
-        self.c_proj = Linear(config.hidden_dim, config.dim, bias=config.bias)
+        self.c_fc: Linear | Int8Linear = Linear(config.dim, 2 * config.hidden_dim, bias=config.bias)
+        self.c_proj: Linear | Int8Linear = Linear(config.hidden_dim, config.dim, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, T, E)`` to ``(B, T, E)``."""
@@ -193,7 +194,7 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
-        self.wte = Embedding(config.vocab_size, config.dim)
+        self.wte: Embedding | Int8Embedding = Embedding(config.vocab_size, config.dim)
         learned = config.positions == "learned"
         self.wpe = Embedding(config.context, config.dim) if learned else None
         self.drop = nn.Dropout(config.dropout)
@@ -250,7 +251,7 @@ class GPT(nn.Module):
         """
         self._check(ids)
         x = self._run(ids, patterns, cache, mask)  # (B, T, E)
-        return linear(x, self.wte.weight)  # (B, T, V): the embedding, transposed
+        return self._unembed(x)  # (B, T, V)
 
     def with_patterns(
         self,
@@ -293,7 +294,41 @@ class GPT(nn.Module):
             if logits is not None:
                 return logits
         x = self._run(ids, None, cache, None)[..., -1, :].contiguous()  # (B, E)
-        return linear(x, self.wte.weight)  # (B, V)
+        return self._unembed(x)  # (B, V)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are."""
+        return cast("Tensor", self.ln_f.weight).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which it computes: that of its parameters, but for matrices of int8."""
+        return cast("Tensor", self.ln_f.weight).dtype
+
+    @property
+    def has_int8_weights(self) -> bool:
+        """Whether it was loaded with ``weights="int8"``: it can't be trained or saved."""
+        return isinstance(self.wte, Int8Embedding)
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - nn.Module's own
+        """Switch to training mode, or with False to evaluation mode.
+
+        Raises:
+            ValueError: the weights are int8.
+        """
+        if mode and self.has_int8_weights:
+            raise ValueError(
+                "the model has int8 weights, which can't be trained: load it without "
+                'weights="int8"'
+            )
+        return super().train(mode)
+
+    def _unembed(self, x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b V"]:
+        """The logits: products with the token embeddings."""
+        if isinstance(self.wte, Int8Embedding):
+            return self.wte.unembed(x)
+        return linear(x, self.wte.weight)
 
     def _run(
         self,
@@ -357,7 +392,7 @@ class GPT(nn.Module):
 
         Raises:
             ValueError: GPT-2 lacks an option of this model, or the tokenizer is another model's;
-                the message names the field.
+                the message names the field. Or the weights are int8.
             TypeError: `transformers` can't read this kind of tokenizer.
         """
         from regard.gpt.pretrained import write_model

@@ -19,7 +19,14 @@ from regard._files import replace_files
 from regard.gpt._gpt2_config import config_of, gpt2_config
 from regard.gpt._tensors import count_layers, opened, read_shapes
 from regard.gpt.bpe import BPETokenizer
-from regard.gpt.checkpoint import CONFIG, WEIGHTS, dump_json, load_json, require_own_tokenizer
+from regard.gpt.checkpoint import (
+    CONFIG,
+    WEIGHTS,
+    dump_json,
+    load_json,
+    require_float,
+    require_own_tokenizer,
+)
 from regard.gpt.errors import CheckpointError
 from regard.gpt.hub import INDEX, MERGES, VOCABULARY, model_folder
 from regard.gpt.model import GPT
@@ -94,6 +101,7 @@ def read_tokenizer(path_or_name: str | Path, kind: type[_BPE]) -> _BPE:
 def write_model(model: GPT, folder: str | Path, tokenizer: Tokenizer | None) -> None:
     """Write the folder that `transformers` reads; see `GPT.save_pretrained`."""
     folder = Path(folder)
+    require_float(model)
     config = gpt2_config(model.config)
     contents = {folder / CONFIG: dump_json(config)}
     if tokenizer is not None:

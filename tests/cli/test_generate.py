@@ -99,3 +99,13 @@ def test_a_lack_of_memory_for_tokens_is_reported(regard, model):
     assert done.err == (
         "regard: this needs more memory than there is: lower --tokens, or give fewer texts\n"
     )
+
+
+def test_weights_are_kept_as_int8_where_asked_for(regard, misused, model):
+    rest = ("the", "--tokens", 9, "--temperature", 0, "--model", model)
+    network, tokenizer = load(model, weights="int8")
+    ids = torch.tensor(tokenizer.encode("the"))
+    drawn = generate(network, ids, tokens=9, sampling=Sampling(temperature=0.0))
+    done = regard("generate", *rest, "--weights", "int8")
+    assert done.out == tokenizer.decode(drawn.tolist()) + "\n"
+    assert "--weights is 'int4': expected int8" in misused("generate", *rest, "--weights", "int4")

@@ -1,0 +1,197 @@
+"""Matrices kept as int8, a quarter of float32: each row has a scale, activations stay as they are.
+
+A number w of a row is kept as the integer nearest to w / s, where s is the row's largest size
+divided by 127. So what is computed with, ŵ, is at most s / 2 from w. All linear maps are kept so,
+and the token embeddings, which make the logits too: a step of generation reads no other matrix
+whole. Norms and biases are small, and of learned positions a step reads a row; these stay.
+
+Axis letters: I inputs, O outputs of a map, V vocabulary, E model dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard._contexts import to_autocast_dtype
+from regard._shapes import Float, Int
+from regard.backends import native
+from regard.gpt._linear import Embedding, Linear
+from regard.gpt.errors import CheckpointError
+
+LARGEST = 127
+"""Of the integers; −128 is left out, so that a row's largest and smallest number are alike."""
+_TILE = 2**20
+"""Numbers of a matrix that are floating point at once in a product of many vectors: they fit into
+a processor's cache."""
+
+
+def quantized(
+    weight: Float[Tensor, "O I"], *, name: str
+) -> tuple[Int[Tensor, "O I"], Float[Tensor, "O"]]:
+    """A matrix as int8, and the scale of each row in float32.
+
+    Args:
+        weight: the matrix.
+        name: what an error calls it.
+
+    Raises:
+        CheckpointError: a number is not finite.
+    """
+    weight = weight.detach().float()
+    largest = weight.abs().amax(dim=1) if weight.numel() else weight.new_zeros(len(weight))  # (O,)
+    if not largest.isfinite().all():
+        raise CheckpointError(
+            f"{name} holds NaN or infinity, which int8 has no numbers for; load it without "
+            'weights="int8"'
+        )
+    scale = largest / LARGEST
+    divisor = torch.where(scale > 0, scale, 1)[:, None]
+    return (weight / divisor).round().clamp(-LARGEST, LARGEST).to(torch.int8), scale
+
+
+class Int8Matrix(nn.Module):
+    """A matrix of int8 with a scale a row.
+
+    Attributes:
+        int8_weight: ``(O, I)``.
+        scale: ``(O,)``, float32 whatever the model is converted to: row o stands for
+            ``scale[o] · int8_weight[o]``.
+        dtype: of the model's other parameters.
+    """
+
+    int8_weight: Tensor
+    scale: Tensor
+
+    def __init__(self, weight: Tensor, *, name: str) -> None:
+        super().__init__()
+        int8_weight, scale = quantized(weight, name=name)
+        self.register_buffer("int8_weight", int8_weight)
+        self.register_buffer("scale", scale)
+        self.dtype = weight.dtype
+
+    def dequantized(self) -> Float[Tensor, "O I"]:
+        """The matrix that is computed with, in float32."""
+        return self.int8_weight * self.scale[:, None]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002 - nn.Module's
+        """Convert and move as `nn.Module` does; but a scale in half precision would lose digits."""
+        scale = self.scale
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.dtype = self.scale.dtype
+        if self.scale.dtype != scale.dtype:
+            self.scale = scale.to(self.scale.device)
+        return self
+
+
+class Int8Linear(Int8Matrix):
+    """A linear map with a matrix of int8."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, linear: Linear, *, name: str) -> None:
+        super().__init__(linear.weight, name=name)
+        self.register_parameter("bias", linear.bias)
+
+    def forward(self, x: Float[Tensor, "*b I"]) -> Float[Tensor, "*b O"]:
+        """``x @ ŵᵀ + bias``."""
+        return int8_linear(x, self.int8_weight, self.scale, self.bias)
+
+    def extra_repr(self) -> str:
+        """The shape, as `nn.Linear` shows it."""
+        outputs, inputs = self.int8_weight.shape
+        return f"in_features={inputs}, out_features={outputs}, bias={self.bias is not None}"
+
+
+class Int8Embedding(Int8Matrix):
+    """Token embeddings of int8."""
+
+    def __init__(self, embedding: Embedding, *, name: str) -> None:
+        super().__init__(embedding.weight, name=name)
+
+    def forward(self, ids: Int[Tensor, "*b"]) -> Float[Tensor, "*b E"]:
+        """The rows of tokens, in the dtype of the model's other parameters."""
+        exact = torch.promote_types(self.dtype, torch.float32)
+        rows = F.embedding(ids, self.int8_weight).to(exact)
+        return (rows * F.embedding(ids, self.scale[:, None])).to(self.dtype)
+
+    def unembed(self, x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b V"]:
+        """``x @ ŵᵀ``."""
+        return int8_linear(x, self.int8_weight, self.scale, None)
+
+    def extra_repr(self) -> str:
+        """The shape, as `nn.Embedding` shows it."""
+        return ", ".join(map(str, self.int8_weight.shape))
+
+
+def to_int8(model: nn.Module) -> None:
+    """Replace the linear maps and the token embeddings of a GPT, one matrix after another.
+
+    Its other parameters need no gradient from then on, since it can't be trained.
+
+    Raises:
+        CheckpointError: a number is not finite.
+    """
+    for path, module in list(model.named_modules()):
+        made: Int8Matrix
+        if isinstance(module, Linear):
+            made = Int8Linear(module, name=f"{path}.weight")
+        elif path == "wte" and isinstance(module, Embedding):
+            made = Int8Embedding(module, name="wte.weight")
+        else:
+            continue
+        owner, _, attribute = path.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, made.train(module.training))
+    model.requires_grad_(requires_grad=False)
+
+
+def int8_linear(
+    x: Float[Tensor, "*b I"],
+    int8_weight: Int[Tensor, "O I"],
+    scale: Float[Tensor, "O"],
+    bias: Float[Tensor, "O"] | None,
+) -> Float[Tensor, "*b O"]:
+    """``x @ (scale · int8_weight)ᵀ + bias``; the matrix is never floating point as a whole.
+
+    Only where a gradient of `x` is wanted, autograd keeps its rows until that was computed.
+
+    Raises:
+        ValueError: a tensor is not on a CPU.
+    """
+    if not (x.is_cpu and int8_weight.is_cpu):
+        raise ValueError(
+            f"the model has int8 weights on {int8_weight.device} and reads a tensor on {x.device}; "
+            'these are computed on a CPU: move both there, or load it without weights="int8"'
+        )
+    if (
+        not torch.compiler.is_compiling()
+        and torch.is_inference_mode_enabled()
+        and native.supports_matvec(x, int8_weight, bias, scale)
+    ):
+        return native.matvec(x, int8_weight, bias, scale)
+    x = to_autocast_dtype(x)
+    with torch.autocast("cpu", enabled=False):
+        return _by_rows(x, int8_weight, scale, bias)
+
+
+def _by_rows(x: Tensor, int8_weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply by some rows at a time, as floating point.
+
+    Before it is multiplied by the scale, a sum may be too large for float16; in any other dtype the
+    integers are exact, and so the scale comes last.
+    """
+    dtype = torch.float32 if x.dtype == torch.float16 else x.dtype
+    vectors = x.to(dtype)
+    count = max(1, _TILE // max(1, x.shape[-1]))
+    parts = []
+    for start in range(0, len(int8_weight), count):
+        rows = slice(start, start + count)
+        part = F.linear(vectors, int8_weight[rows].to(dtype)) * scale[rows]
+        if bias is not None:
+            part = part + bias[rows]
+        parts.append(part.to(x.dtype))
+    return torch.cat(parts, dim=-1)
