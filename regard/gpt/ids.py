@@ -45,3 +45,23 @@ def check_dtype(ids: object) -> None:
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
         kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
         raise TypeError(f"ids is {kind}; expected a tensor of int64 (torch.long) token ids")
+
+
+def check_call(ids: Tensor, config: GPTConfig) -> None:
+    """Check the ids that a model is called with; those on CUDA it leaves to the device.
+
+    Raises:
+        TypeError: `ids` is not a tensor of int64 or int32.
+        ValueError: an id lies outside the vocabulary, or the shape is neither ``(B, T)`` nor
+            ``(T,)`` with T at most the context.
+    """
+    check_dtype(ids)
+    if not (ids.is_cuda or torch.compiler.is_compiling()):  # whose graph a reading would cut
+        check_ids(ids, config)
+    if ids.ndim not in (1, 2):
+        raise ValueError(f"ids has shape {tuple(ids.shape)}; expected (B, T) or (T,)")
+    if ids.shape[-1] > config.context:
+        raise ValueError(
+            f"ids holds {ids.shape[-1]} tokens and the model's context is {config.context}; pass a "
+            f"piece of it, such as ids[..., -{config.context}:]"
+        )

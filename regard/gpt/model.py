@@ -24,7 +24,7 @@ from regard.gpt._int8 import Int8Embedding, Int8Linear
 from regard.gpt._linear import Embedding, Linear, linear
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
-from regard.gpt.ids import check_dtype, check_ids
+from regard.gpt.ids import check_call
 from regard.gpt.tokenizer import Tokenizer
 from regard.nn import KVCache, Rotation
 
@@ -249,7 +249,7 @@ class GPT(nn.Module):
                 cache have room for, or an id outside the vocabulary, of which on CUDA the device
                 tells; see `check_ids`.
         """
-        self._check(ids)
+        check_call(ids, self.config)
         x = self._run(ids, patterns, cache, mask)  # (B, T, E)
         return self._unembed(x)  # (B, T, V)
 
@@ -288,7 +288,7 @@ class GPT(nn.Module):
         from regard.gpt._step import step_logits
 
         if ids.shape[-1] != 1:
-            self._check(ids)
+            check_call(ids, self.config)
         else:
             logits = step_logits(self, ids, cache)
             if logits is not None:
@@ -398,16 +398,3 @@ class GPT(nn.Module):
         from regard.gpt.pretrained import write_model
 
         write_model(self, folder, tokenizer)
-
-    def _check(self, ids: Tensor) -> None:
-        check_dtype(ids)
-        if not (ids.is_cuda or torch.compiler.is_compiling()):  # whose graph a reading would cut
-            check_ids(ids, self.config)
-        if ids.ndim not in (1, 2):
-            raise ValueError(f"ids has shape {tuple(ids.shape)}; expected (B, T) or (T,)")
-        if ids.shape[-1] > self.config.context:
-            raise ValueError(
-                f"ids holds {ids.shape[-1]} tokens and the model's context is "
-                f"{self.config.context}; pass a piece of it, such as ids[..., "
-                f"-{self.config.context}:]"
-            )
