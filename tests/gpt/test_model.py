@@ -10,6 +10,7 @@ import torch
 from support.gpt_formulas import made, written_out
 
 from regard.gpt import GPT, GPTConfig
+from regard.gpt.ids import check_call
 
 CONFIG = GPTConfig(vocab_size=29, context=13, layers=3, heads=5, dim=35, dropout=0.0)
 
@@ -129,7 +130,7 @@ def test_the_mlp_compiles_into_one_graph_that_computes_the_same(model):
 
 def test_the_model_s_check_of_the_ids_compiles_without_a_break(model, ids):
     def checked(ids):
-        model._check(ids)
+        check_call(ids, model.config)
         return ids + 1
 
     assert torch.compile(checked, fullgraph=True, backend="eager")(ids).equal(ids + 1)
