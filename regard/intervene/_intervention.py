@@ -25,7 +25,8 @@ class Intervention:
     integers, None for all; and ``kind``, as in a `Recording`: ``self``, ``cross`` or ``encoder``.
     Queries and keys are numbered over the whole text, also where a cache holds the earlier ones,
     negative ones from the end that the text has at the call; of cross-attention the keys are the
-    source's.
+    source's. Where a rolling cache was full before the block began, how many keys it has dropped is
+    unknown: from the second call on, numbers from the start raise an `InterventionError`.
 
     Whatever the order of the methods, one call is changed in this one: keys are hidden
     (`knock_out`), numbers added (`steer`), scores multiplied (`temper`); then the softmax; then

@@ -9,6 +9,7 @@ Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from regard._indices import from_start, runs
 from regard._shapes import Bool, Float, Int
 from regard.intervene._changes import Selected
+from regard.intervene._errors import InterventionError
 from regard.problem import Problem
 from regard.record.sites import Site
 
@@ -33,9 +35,12 @@ class Place:
     """How many queries each entry of the batch has had, or one for all."""
     key_counts: tuple[int, ...]
     """How many keys, likewise."""
+    is_certain: bool = True
+    """Whether numbers from the start are known: not where a rolling cache was filled elsewhere."""
 
     def rows(self, numbers: Selected) -> Bool[Tensor, "#b #h L"]:
         """Which of the call's rows are meant."""
+        self._require_certain("queries", numbers)
         if numbers is None:
             return torch.ones_like(self.queries, dtype=torch.bool)
         parts = [
@@ -48,12 +53,28 @@ class Place:
 
     def spans(self, numbers: Selected, keys: int) -> list[tuple[Tensor, Tensor]]:
         """The runs of keys that are meant, each as start and stop ``(b, 1, 1)`` in the call."""
+        self._require_certain("keys", numbers)
         entries = [key_runs(numbers, count) for count in self.key_counts]
         width = max(len(entry) for entry in entries)
         padded = torch.tensor([entry + [(0, 0)] * (width - len(entry)) for entry in entries])
         ends = (padded.reshape(len(entries), width, 2) - self.first_key).clamp(0, keys)
         ends = ends.to(self.queries.device)
         return [(ends[:, n, :1, None], ends[:, n, 1:, None]) for n in range(width)]
+
+    def _require_certain(self, name: str, numbers: Selected) -> None:
+        if self.is_certain or numbers is None or _count_from_end(numbers):
+            return
+        raise InterventionError(
+            f"{name}={numbers!r} counts from the start of the text, but a rolling cache was full "
+            "before the block began, and how many keys it has dropped is unknown; enter the block "
+            "before the text's first token is read, or count from the end"
+        )
+
+
+def _count_from_end(numbers: tuple[int, ...] | slice) -> bool:
+    if isinstance(numbers, tuple):
+        return all(number < 0 for number in numbers)
+    return numbers.start is not None and numbers.start < 0 and (numbers.stop or -1) < 0
 
 
 def key_runs(numbers: Selected, count: int) -> list[tuple[int, int]]:
@@ -87,6 +108,8 @@ class _End:
     """The last one, by which the next call of a text with a cache is known."""
     count: int
     """Of queries."""
+    start: Literal["read", "cached", "dropped"] = "read"
+    """Its first token was read here, or came from a cache, which perhaps had dropped keys."""
 
 
 class Progress:
@@ -108,13 +131,20 @@ class Progress:
         known = None if before is None else next((e for e in ends if _equal(e.key, before)), None)
         # Of a rolling cache the first keys are gone: the call's first is a later one of the text.
         first_key = 0 if known is None else max(known.count - past, 0)
+        start = _start(known, past, first_key)
         queries = positions + first_key
         counts = _counts(queries)
-        place = Place(queries=queries, first_key=first_key, query_counts=counts, key_counts=counts)
+        place = Place(
+            queries=queries,
+            first_key=first_key,
+            query_counts=counts,
+            key_counts=counts,
+            is_certain=start != "dropped",
+        )
         last = _last_key(problem, past + problem.queries)
         if last is not None:
             others = [end for end in ends if end is not known]
-            self._ends[site] = [_End(last.clone(), max(counts)), *others][:_TEXTS]
+            self._ends[site] = [_End(last.clone(), max(counts), start), *others][:_TEXTS]
         if site.kind == "self":
             self._latest = run, place
         return place
@@ -137,6 +167,16 @@ class Progress:
             query_counts=(seen + problem.queries,),
             key_counts=(problem.keys,),
         )
+
+
+def _start(known: _End | None, past: int, first_key: int) -> Literal["read", "cached", "dropped"]:
+    """How a text began, as far as its next call tells."""
+    if known is None:
+        return "cached" if past else "read"
+    if known.start != "cached":
+        return known.start
+    # A cache that drops a key at once was full before; one that grows holds all of the text.
+    return "dropped" if first_key else "read"
 
 
 def _last_key(problem: Problem, count: int) -> Tensor | None:

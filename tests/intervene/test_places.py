@@ -69,6 +69,34 @@ def test_a_change_stated_while_a_text_is_read(name):
     close(torch.cat(parts, 1), written(ids).logits.detach())
 
 
+@pytest.mark.parametrize("number", [3, slice(0, 9), slice(-3, 9), [-1, 3]])
+def test_numbers_are_refused_where_a_rolling_cache_was_full_before_the_block(number):
+    """Its first call looks like that of a cache which holds all of the text."""
+    ids, model = text(14), CASES["mistral"].build("sdpa")
+    cache = hf.DynamicCache(config=model.config)
+    read(model, ids[:, :9], cache)
+    with regard.intervene(model) as change:
+        change.knock_out(keys=number)
+        read(model, ids[:, 9:10], cache)
+        with pytest.raises(regard.InterventionError, match=r"^keys=.*a rolling cache was full"):
+            read(model, ids[:, 10:11], cache)
+
+
+@pytest.mark.parametrize("number", [-1, slice(-3, -1)])
+def test_numbers_from_the_end_need_no_count_of_dropped_keys(number):
+    ids, model = text(14), CASES["mistral"].build("sdpa")
+    edits = [edit("steer", keys=number, queries=slice(-1, None), by=1.5)]
+    elsewhere, here = (hf.DynamicCache(config=model.config) for _ in range(2))
+    read(model, ids[:, :9], elsewhere)
+    steps = [ids[:, i : i + 1] for i in range(9, 14)]
+    changes = changed(model, edits, lambda: [read(model, one, elsewhere) for one in steps])
+    with regard.intervene(model) as change:
+        read(model, ids[:, :9], here)
+        edits[0].state(change)
+        expected = [read(model, one, here) for one in steps]
+    close(torch.cat(changes, 1), torch.cat(expected, 1), atol=0)
+
+
 def test_a_text_in_chunks_and_another_after_it():
     edits = [
         edit("knock_out", layers=1, keys=slice(2, 5), queries=slice(4, 9)),
