@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard._devices import upload
 from regard._shapes import Shaped
 
 
@@ -81,7 +82,7 @@ def matrix(
         raise ValueError(
             f"{name} has shape {tuple(tensor.shape)}, which does not broadcast to {full}"
         )
-    tensor = tensor.to(device)
+    tensor = upload(tensor, device)
     if len(leading) > 2 and tensor.ndim > 3:  # several batch dimensions become one
         return tensor.expand(*leading, *tensor.shape[-2:]).flatten(0, -4)
     return tensor.reshape(*(1,) * (4 - tensor.ndim), *tensor.shape)

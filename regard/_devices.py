@@ -20,7 +20,8 @@ def is_nvidia(device: torch.device) -> bool:
 
 def upload(tensor: Shaped[Tensor, "..."], device: torch.device) -> Shaped[Tensor, "..."]:
     """Copy a tensor to a device; from the CPU to a GPU by way of pinned memory, without waiting."""
-    if device.type != "cuda" or tensor.is_cuda or not is_concrete(tensor):
+    stays = device.type != "cuda" or tensor.is_cuda
+    if stays or tensor.requires_grad or not is_concrete(tensor):  # what is pinned has no graph
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 

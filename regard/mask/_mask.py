@@ -23,7 +23,7 @@ from torch import Tensor
 
 from regard._axes import align, flat, matrix
 from regard._contexts import abstract_reason
-from regard._devices import require
+from regard._devices import require, upload
 from regard._indices import check_whole
 from regard._shapes import Bool, Float, Int, Shaped
 from regard._tensors import check_dtype, check_integers, check_tensor
@@ -156,9 +156,9 @@ class Mask:
     ) -> AffineBounds | IndexBounds:
         offset: int | Tensor = keys - queries if self.offset is None else self.offset
         if self.positions is not None:
-            positions = align(self.positions.to(device), leading, "positions")
+            positions = align(upload(self.positions, device), leading, "positions")
         elif isinstance(offset, torch.Tensor):
-            offset = align(offset.to(device)[..., None], leading, "offset")
+            offset = align(upload(offset, device)[..., None], leading, "offset")
             positions = offset + torch.arange(queries, device=device)
         else:  # in a graph, it may be a symbol
             ends = intersect_affine([term.affine(offset) for term in self.terms])
@@ -168,8 +168,9 @@ class Mask:
         start, stop = torch.zeros_like(positions), torch.full_like(positions, keys)
         for term in self.terms:
             low, high = term.bounds(positions, keys, leading)
-            start = torch.maximum(start, torch.as_tensor(low, device=device))
-            stop = torch.minimum(stop, torch.as_tensor(high, device=device))
+            # A number is not made a tensor, which is a copy that waits for a GPU.
+            start = torch.maximum(start, low) if isinstance(low, Tensor) else start.clamp(min=low)
+            stop = torch.minimum(stop, high) if isinstance(high, Tensor) else stop.clamp(max=high)
         start = start.clamp(0, keys)
         start, stop = torch.broadcast_tensors(start, torch.maximum(start, stop.clamp(0, keys)))
         return IndexBounds(positions, start, stop)

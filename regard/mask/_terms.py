@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard._axes import align
+from regard._devices import upload
 
 if TYPE_CHECKING:
     Bounds = tuple[Tensor | int, Tensor | int]
@@ -72,8 +73,11 @@ class Prefix:
         return f"prefix({self.length})"
 
     def bounds(self, positions: Tensor, keys: int, leading: tuple[int, ...]) -> Bounds:  # noqa: ARG002 - Term's signature
-        length = torch.as_tensor(self.length, device=positions.device)
-        return 0, torch.maximum(align(length[..., None], leading, "length"), positions + 1)
+        later = positions + 1
+        if not isinstance(self.length, Tensor):
+            return 0, later.clamp(min=self.length)
+        length = upload(self.length, positions.device)[..., None]
+        return 0, torch.maximum(align(length, leading, "length"), later)
 
     def affine(self, position: int) -> None: ...
 
@@ -96,7 +100,7 @@ class Documents:
         index = positions.clamp(0, max(keys - 1, 0))
 
         def look_up(table: Tensor) -> Tensor:
-            table = align(table.to(positions.device), leading, "ids")
+            table = align(upload(table, positions.device), leading, "ids")
             shape = torch.broadcast_shapes(table.shape[:-1], index.shape[:-1])
             return table.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
 
@@ -120,7 +124,7 @@ class Padding:
 
     def bounds(self, positions: Tensor, keys: int, leading: tuple[int, ...]) -> Bounds:
         _check_length("keep", self.keys, keys)
-        start, stop = self.start.to(positions.device), self.stop.to(positions.device)
+        start, stop = (upload(table, positions.device) for table in (self.start, self.stop))
         return align(start[..., None], leading, "keep"), align(stop[..., None], leading, "keep")
 
     def affine(self, position: int) -> None: ...
@@ -143,7 +147,7 @@ class Intervals:
                 f"intervals covers {self.start.shape[-1]} queries, but there are {queries}; give "
                 "one start and one stop a query"
             )
-        start, stop = self.start.to(positions.device), self.stop.to(positions.device)
+        start, stop = (upload(table, positions.device) for table in (self.start, self.stop))
         return align(start, leading, "start"), align(stop, leading, "stop")
 
     def affine(self, position: int) -> None: ...

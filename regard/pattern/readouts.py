@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard._devices import upload
 from regard._shapes import Float, Int
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern._offset_counts import queries_that_see
@@ -367,7 +368,7 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         if isinstance(self.keys, (int, slice)):
             index: int | slice | Tensor = self.keys
         else:
-            index = torch.as_tensor(self.keys, device=sizes.device)
+            index = upload(torch.as_tensor(self.keys), sizes.device)
             index = index if index.numel() else index.long()
         try:
             marked[index] = 1

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard._devices import upload
 from regard._shapes import Int
 from regard._tensors import check_integers
 from regard.backends.kernel_spec import KernelSpec, Kind
@@ -102,7 +103,7 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         state[0][:, tile.local_queries, :-1] += results[0]
 
     def _padded(self, sizes: Sizes) -> Int[Tensor, "S"]:
-        labels = torch.as_tensor(self.labels, device=sizes.device)
+        labels = upload(torch.as_tensor(self.labels), sizes.device)
         if labels.numel() > sizes.keys:
             raise ValueError(
                 f"labels are {labels.numel()}, but there are only {sizes.keys} keys; give one each"

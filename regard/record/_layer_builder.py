@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard._devices import upload
 from regard._shapes import Float
 from regard.mask.bounds import AffineBounds
 from regard.problem import Problem
@@ -130,8 +131,8 @@ class LayerBuilder(ABC):
         numbers = self._selection.row_numbers(self._queries, count, number)
         first, self._queries = self._queries, self._queries + count
         if len(numbers) < count:
-            index = torch.tensor(numbers, dtype=torch.int64, device=problem.query.device)
-            problem = problem.at(index - first)
+            index = torch.tensor(numbers, dtype=torch.int64, device="cpu") - first
+            problem = problem.at(upload(index, problem.query.device))
         self._take(problem, shift, width)
         self._rows += numbers
 

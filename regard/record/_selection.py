@@ -5,12 +5,14 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard._devices import upload
 from regard._indices import check_indices, check_whole, chosen, contains, from_start, has_negative
 from regard.problem import Problem
 
@@ -108,7 +110,12 @@ def select_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
     heads, groups = problem.heads[1], problem.key.shape[1]
     if numbers == tuple(range(heads)):
         return problem
-    index = torch.tensor(numbers, dtype=torch.int64, device=problem.query.device)
+
+    def index_of(some: Sequence[int]) -> Tensor:
+        index = torch.tensor(some, dtype=torch.int64, device="cpu")
+        return upload(index, problem.query.device)
+
+    index = index_of(numbers)
 
     def pick(tensor: Tensor) -> Tensor:
         return tensor if tensor.shape[1] == 1 else tensor[:, index]
@@ -124,7 +131,7 @@ def select_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
         problem,
         leading=(*problem.leading[:-1], len(numbers)),
         query=problem.query[:, index],
-        key=problem.key[:, shared],
+        key=problem.key[:, index_of(shared)],
         rows=problem.rows.mapped((problem.heads[0], len(numbers)), pick),
         alibi=pick_if_any(problem.alibi),
         sink=pick_if_any(problem.sink),

@@ -10,6 +10,7 @@ from support import fake_gpu
 from support.fake_gpu import DEVICE, FakeGPUTensor
 from support.small_runs import go
 
+import regard
 from regard.gpt import (
     DivergedError,
     GPTConfig,
@@ -110,6 +111,33 @@ def test_updates_wait_for_the_device_once_in_log_every(tmp_path, monkeypatch, op
         trained(tmp_path / "m", DEVICE, recipe=replace(recipe, optimizer=optimizer), gpt=gpt)
     assert waiting == [[]] * 5
     assert losses == [(3, 1), (2, 2), (0, 0)]  # the last with the validation; none is left to save
+
+
+INDEX = torch.arange(16)
+MASKS = {
+    "documents": regard.documents(INDEX // 7),
+    "padding": regard.padding(torch.stack([INDEX >= 3, INDEX >= 0])),
+    "prefix": regard.prefix(5),
+    "prefixes": regard.prefix(torch.tensor([5, 2])),
+    "offset": regard.causal(offset=torch.tensor([0, 1])),
+    "dense": regard.dense(torch.eye(16).bool()),
+    "hidden": regard.hide(slice(1, 3), queries=slice(7, None)),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_from_the_cpu_are_copied_while_the_device_goes_on(name):
+    generator = torch.Generator().manual_seed(0)
+    here = torch.randn(3, 2, 2, 16, 8, generator=generator).unbind()
+    with fake_gpu.gpu():
+        query, key, value = (tensor.to(DEVICE).requires_grad_() for tensor in here)
+        with fake_gpu.waits() as found:
+            context = regard.attention(query, key, value, mask=regard.causal() & MASKS[name])
+            context.sum().backward()
+        assert found == []
+        expected = regard.attention(*here, mask=regard.causal() & MASKS[name])
+        # Sums of up to 16 numbers near 1, which other kernels add in another order.
+        torch.testing.assert_close(context.detach().cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_metrics_of_updates_that_were_read_together_are_those_of_each(tmp_path):

@@ -43,6 +43,15 @@ def test_nothing_leaves_the_device_while_a_model_is_recorded_and_read(model):
     assert [head.role for head in heads] == [head.role for head in expected.heads()]
 
 
+@pytest.mark.parametrize("options", [{}, {"heads": [1, 4]}, {"rows": [-1, 5]}], ids=str)
+def test_recording_waits_for_nothing(model, options):
+    with gpu():
+        model, ids = model.to(DEVICE), IDS.to(DEVICE)
+        with fake_gpu.waits() as found, torch.no_grad(), regard.record(model, **options):
+            model(ids)
+    assert found == []
+
+
 def test_to_moves_a_recording(model):
     expected = recorded(model, IDS, tokens=[str(i) for i in range(LENGTH)])
     with gpu() as crossed:

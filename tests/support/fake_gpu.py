@@ -88,6 +88,8 @@ def _computed(func, args, kwargs):
     here = [t for t in tensors if not isinstance(t, FakeGPUTensor) and t.ndim > 0]
     if there and (func in _READING or _indexes_by_values(func, args)):
         _wait(str(func))
+    if func in _CROSSING and _crosses(func, args, kwargs) and not _is_asynchronous(args, kwargs):
+        _wait("copy")
     if func in _BY_INDEX and isinstance(args[0], FakeGPUTensor):
         here = []  # CUDA takes an index of the CPU
     if there and here and func not in _CROSSING:
@@ -111,6 +113,20 @@ def _computed(func, args, kwargs):
     kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
     result = func(*tree_map(held, args), **tree_map(held, kwargs))
     return args[0] if func is _ATEN.copy_.default else tree_map(wrapped, result)
+
+
+def _crosses(func, args, kwargs):
+    """Whether a copy begins on one device and ends on the other."""
+    if func is _ATEN.copy_.default:
+        # Not the other way round: torch's engine lays gradients out where the numbers really are.
+        return isinstance(args[0], FakeGPUTensor) and not isinstance(args[1], FakeGPUTensor)
+    target = kwargs.get("device")
+    is_there = isinstance(args[0], FakeGPUTensor)
+    return target is not None and is_there != (torch.device(target).type == "cuda")
+
+
+def _is_asynchronous(args, kwargs):
+    return kwargs.get("non_blocking") or (len(args) > 2 and args[2])
 
 
 def _indexes_by_values(func, args):
@@ -148,11 +164,9 @@ def _mimic_moving(patch, crossed):
         if device.type == tensor.device.type:
             same = dtype in (None, tensor.dtype) and not copy
             return tensor if same else _ATEN._to_copy.default(tensor, dtype=dtype)
-        if not non_blocking:
-            _wait("copy")
         if device.type == "cpu":
             crossed.append(tuple(tensor.shape))
-        return _ATEN._to_copy.default(tensor, dtype=dtype, device=device)
+        return _ATEN._to_copy.default(tensor, dtype=dtype, device=device, non_blocking=non_blocking)
 
     def grouped(lists, *flags):
         groups = own_groups(lists, *flags).items()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from regard._devices import upload
 from regard.problem import Problem
 
 Look = Callable[..., Tensor]
@@ -123,7 +124,7 @@ def _spans(problem: Problem) -> list[tuple[Look, Look, Look]]:
     if spans is None:
         return []
     start, stop = (table.to(torch.int32).unbind() for table in (spans.start, spans.stop))
-    added = spans.added.float().to(spans.start.device).unbind()
+    added = upload(spans.added.float(), spans.start.device).unbind()
     tables = zip(start, stop, added, strict=True)
     return [(_table(low), _table(high), _table(number)) for low, high, number in tables]
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard._devices import upload
 from regard._shapes import Int
 from regard.mask.spans import Spans
 from regard.problem import Problem
@@ -230,7 +231,7 @@ def _span_tables(spans: Spans | None, device: torch.device) -> tuple[Tensor | No
     if spans is None:
         return None, None, None
     start, stop = (t.to(torch.int32).contiguous() for t in (spans.start, spans.stop))
-    return start, stop, spans.added.float().to(device)
+    return start, stop, upload(spans.added.float(), device)
 
 
 def _with_dense_rows(tensor: Tensor) -> Tensor:
