@@ -17,6 +17,7 @@ from benchmarks.cases import name_of
 from benchmarks.gpu_peers import peers
 from benchmarks.gpu_result import Result
 from regard.backends import NAMES, choose
+from regard.backends.kernel_spec import Divergence
 from regard.pattern.readouts import Top
 from regard.problem import Scoring, check
 
@@ -35,9 +36,22 @@ READOUTS: dict[str, regard.Readout[Any, Any]] = {
     "image 512 × 512": regard.Image(512, 512),
     "offsets 64": regard.Offsets(64),
 }
+DIVERGENCES: tuple[Divergence, ...] = ("kl", "js", "tv")
 # Weights are computed from products that were added up in float32, whatever their factors: a score
 # near 10 is off by some 1e-6, and a weight by as much of its size. A context comes rounded.
 CONTEXT = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}
+
+
+def further(keys: int) -> dict[str, regard.Readout[Any, Any]]:
+    """Readouts beside those that are timed in one pass, of a pattern of so many keys."""
+    return {
+        "received, mean": regard.Received("mean"),
+        "received, max": regard.Received("max"),
+        "max score": regard.MaxScore(),
+        "lag 1": regard.Lag(1),
+        "spans of 64 keys": regard.Spans(torch.arange(keys) // 64),
+        "block maxima 64 × 64": regard.Blocks(64, 64, "max"),
+    }
 
 
 def checks(result: Result, device: torch.device, *, tiny: bool = False) -> None:
@@ -114,6 +128,8 @@ def comparisons(
 ) -> Iterator[tuple[str, float, float]]:
     """Yield what was compared, the largest error, relative and absolute, and what it may be."""
     yield "readouts", *_of_readouts(query, key, options)
+    yield "divergences", *_of_divergences(query, key, options)
+    yield "attention(read=[…])", *_of_attention(query, key, value, options)
     yield from _of_backends(query, key, value, options)
 
 
@@ -144,9 +160,33 @@ def _of_readouts(query: Tensor, key: Tensor, options: dict[str, Any]) -> tuple[f
     return max(_error(one, other) for one, other in pairs), 2e-5
 
 
+def _of_divergences(query: Tensor, key: Tensor, options: dict[str, Any]) -> tuple[float, float]:
+    """Compare a pattern with that of a key less exact, as a quantised cache has it."""
+    other = (key * 16).round() / 16
+
+    def far(query: Tensor, *keys: Tensor) -> list[Tensor]:
+        one, two = (regard.Pattern(query, each, **options) for each in keys)
+        return [one.divergence(two, kind) for kind in DIVERGENCES]
+
+    exact = far(query.double(), key.double(), other.double())
+    pairs = zip(far(query, key, other), exact, strict=True)
+    return max(_error(*pair) for pair in pairs), 2e-5
+
+
+def _of_attention(
+    query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+) -> tuple[float, float]:
+    """Compare the readouts that attention takes as well."""
+    readouts = [regard.Received(), regard.Entropy(), regard.Max()]
+    exact = regard.Pattern(query.double(), key.double(), **options).read(*readouts)
+    _, actual = regard.attention(query, key, value, read=readouts, **options)
+    return max(_error(*pair) for pair in zip(actual, exact, strict=True)), 2e-5
+
+
 def _everything(pattern: regard.Pattern) -> list[Tensor]:
-    results = pattern.read(*READOUTS.values())
+    results = pattern.read(*READOUTS.values(), *further(pattern.shape[-1]).values())
     tensors = [r.weights if isinstance(r, Top) else r for r in results]
+    tensors = [part for t in tensors for part in (t if isinstance(t, tuple) else (t,))]
     rows = torch.linspace(-1, 1, L, device=pattern.device, dtype=pattern.dtype)
     return [*tensors, pattern.received(), pattern[..., ROWS, :], rows @ pattern]
 

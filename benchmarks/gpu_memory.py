@@ -10,7 +10,7 @@ from torch import Tensor
 
 import regard
 from benchmarks.cases import Case
-from benchmarks.gpu_checks import READOUTS
+from benchmarks.gpu_checks import READOUTS, further
 from benchmarks.gpu_clock import extra_mib
 from benchmarks.gpu_peers import peers
 from benchmarks.gpu_result import Result
@@ -37,10 +37,11 @@ def memory(result: Result, shape: Case, device: torch.device) -> None:
         context = regard.attention(*leaves, mask=regard.causal())
         torch.autograd.grad(context.sum(), leaves)
 
+    readouts = READOUTS | further(shape.length)
     tasks: dict[str, Callable[[], object]] = {
         "attention, forward": attend,
         "attention, forward and backward": gradients,
-        **{f"readout: {name}": partial(pattern.read, each) for name, each in READOUTS.items()},
+        **{f"readout: {name}": partial(pattern.read, each) for name, each in readouts.items()},
         "all readouts, in one pass": partial(pattern.read, *READOUTS.values()),
     }
     ways: dict[str, Callable[[], Tensor]] = peers(query, key, pattern.logsumexp)

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
 from benchmarks.cases import Case
-from benchmarks.gpu_checks import READOUTS
+from benchmarks.gpu_checks import READOUTS, further
 from benchmarks.gpu_clock import extra_mib, seconds
 from benchmarks.gpu_peers import eager_readouts, peers
 from benchmarks.gpu_result import Result
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CAUSAL = regard.causal()
 EVERYTHING = f"all {len(READOUTS)} in one pass"
+TOGETHER = ("received", "entropy", "top 8")
 TARGETS = {"received": 0.6, EVERYTHING: 1.2}
 """Times the flash forward, at the most."""
 EAGER_COPIES = 6  # of the weights, in float32: what eager holds at its most
@@ -135,6 +136,15 @@ def _of_shape(
     for name, names in sets.items():
         floor = None if ceilings is None else ceilings.floor(shape, names)
         row(name, partial(pattern.read, *(READOUTS[each] for each in names)), floor)
+    for name, readout in further(shape.length).items():
+        row(name, partial(pattern.read, readout))
+    other = regard.Pattern(query, key.flip(-1), mask=CAUSAL)
+    row("divergence from another pattern", partial(pattern.divergence, other))
+    together = [READOUTS[name] for name in TOGETHER]
+    row(
+        f"a forward with {', '.join(TOGETHER)} by attention(read=[…])",
+        partial(regard.attention, query, key, value, mask=CAUSAL, backend=backend, read=together),
+    )
     ways: dict[str, Callable[[], object]] = {**peers(query, key, pattern.logsumexp)}
     ways = {f"received by {name}": way for name, way in ways.items()}
     ways["all of them, eager"] = partial(eager_readouts, query, key)

@@ -55,6 +55,8 @@ def test_every_comparison_passes_and_a_wrong_result_is_reported(monkeypatch, tmp
         monkeypatch.setattr(gpu_checks, name, size)
     small = {"received": regard.Received(), "entropy": regard.Entropy(), "top 8": regard.TopK(3)}
     monkeypatch.setattr(gpu_checks, "READOUTS", small)
+    monkeypatch.setattr(gpu_checks, "further", lambda keys: {"lag 1": regard.Lag(1)})
+    monkeypatch.setattr(gpu_checks, "DIVERGENCES", ("js",))
     monkeypatch.setattr(gpu_checks, "ROWS", slice(3, 5))
     result = Result(tmp_path, torch.device("cpu"), 60.0)
 
