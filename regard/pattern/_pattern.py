@@ -25,9 +25,8 @@ from regard.pattern.divergence import divergence
 from regard.pattern.index import Index, require_room, span, spelled_out
 from regard.pattern.internal_readouts import LogSumExp, Weights
 from regard.pattern.mean import MeanPattern
-from regard.pattern.reading import require_numbers, sizes_of, take
+from regard.pattern.reading import refined, require_numbers, sizes_of, take
 from regard.pattern.readout import Readout, check_readout
-from regard.pattern.stream import refined
 from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.steps import worst_error
 
@@ -93,7 +92,7 @@ class Pattern(LinearOperator):
         pattern = cls.__new__(cls)
         pattern._keep(problem, logsumexp)  # noqa: SLF001 - its own class
         pattern._unrefined = by_library and logsumexp is not None and is_concrete(logsumexp)  # noqa: SLF001 - its own class
-        if pattern._unrefined and not problem.query.is_cuda:  # noqa: SLF001 - a GPU is waited for only when it is read
+        if pattern._unrefined and not problem.query.is_cuda:  # noqa: SLF001 - a GPU computes it only where it is read
             pattern._row_logsumexp()  # noqa: SLF001 - its own class
         return pattern
 
@@ -362,8 +361,7 @@ class Pattern(LinearOperator):
         assert self._logsumexp is not None, "read() computes it"
         if self._unrefined:
             self._unrefined = False
-            own = Pattern.of(self._problem, None)
-            self._logsumexp = refined(self._logsumexp, own._row_logsumexp)  # noqa: SLF001 - likewise
+            self._logsumexp = refined(self._problem, self._logsumexp)
         return self._logsumexp
 
     def verify(self, rows: int = 64) -> float:

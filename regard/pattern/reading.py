@@ -19,8 +19,9 @@ from regard.backends import native
 from regard.backends.gpu import triton
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.errors import Error
+from regard.pattern.internal_readouts import LogSumExp
 from regard.pattern.readout import Readout, Sizes
-from regard.pattern.stream import stream
+from regard.pattern.stream import MOST_LOGSUMEXP, is_coarse, stream
 from regard.problem import Problem
 from regard.problem.finite import without_autocast
 
@@ -110,6 +111,25 @@ def attend_and_take(
         r.from_kernel(from_kernel[id(r)], sizes) if id(r) in specs else next(others)
         for r in readouts
     )
+
+
+def refined(problem: Problem, logsumexp: Float[Tensor, "N L"]) -> Float[Tensor, "N L"]:
+    """Replace a library's coarse log-sum-exps by those of the pattern's own dot products.
+
+    A library rounds its products differently; for large scores the difference shows in the weights.
+
+    Args:
+        problem: query, key, mask and the rest.
+        logsumexp: of each row, heads numbered through.
+    """
+    has_weights = logsumexp.numel() > 0 and problem.keys > 0
+    if problem.query.is_cuda and has_weights and not triton.objection_to_reading(problem):
+        return triton.refine(problem, logsumexp, MOST_LOGSUMEXP)  # waits for no number
+    coarse = is_coarse(logsumexp)
+    if not bool(coarse.any()):
+        return logsumexp
+    (own,) = take([LogSumExp()], problem, sizes_of(problem))
+    return own.to(logsumexp.dtype).where(coarse, logsumexp)
 
 
 def _take_apart(

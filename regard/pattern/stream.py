@@ -34,7 +34,7 @@ LOWEST = -1e29
 
 # Beyond this size a log-sum-exp is too coarse to make weights of scores. There a row's peak
 # is subtracted first, and the logarithm of its sum of exponentials then.
-_MOST_LOGSUMEXP = 64
+MOST_LOGSUMEXP = 64.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -204,20 +204,7 @@ def _norms(
 
 def is_coarse(logsumexp: Float[Tensor, "*b L"]) -> Bool[Tensor, "*b L"]:
     """Tell rows whose log-sum-exp makes no exact weights by itself."""
-    return logsumexp.isfinite() & (logsumexp.abs() > _MOST_LOGSUMEXP)
-
-
-def refined(
-    logsumexp: Float[Tensor, "N L"], own: Callable[[], Float[Tensor, "N L"]]
-) -> Float[Tensor, "N L"]:
-    """Replace a library's coarse log-sum-exps by those of the pattern's own dot products.
-
-    A library rounds its products differently; for large scores the difference shows in the weights.
-    """
-    coarse = is_coarse(logsumexp)
-    if not bool(coarse.any()):
-        return logsumexp
-    return own().to(logsumexp.dtype).where(coarse, logsumexp)
+    return logsumexp.isfinite() & (logsumexp.abs() > MOST_LOGSUMEXP)
 
 
 def _hide(scores: Tensor, part: Problem, rows: slice, columns: slice, hidden: float) -> None:

@@ -167,6 +167,9 @@ def main():
     }
     actual = [
         *report("plain", [LogSumExp()], known=False),
+        *described(
+            "refined", lambda: _read.refine_all(problem_of(), rows[:, 0], 64.0), capability=90
+        ),
         *report("plain", [Received()]),
         *report("all readouts", TOGETHER),
         *report("offsets", [Offsets(64)]),

@@ -1,15 +1,19 @@
 """Where the kernels of a GPU run: on one, or on the CPU under Triton's interpreter."""
 
 import contextlib
+import sys
 import warnings
 from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
+from regard.backends import native
 from regard.backends.gpu import triton
 from regard.pattern import divergence, reading
+from support import fake_gpu
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -28,6 +32,7 @@ def kernels():
     interpreted.objection_to_comparing = lambda *pair: next(
         filter(None, map(interpreted.objection_to_reading, pair)), None
     )
+    interpreted.run_and_read = native.run_and_read  # attention itself is the CPU's
     # Without the self-check, which takes the interpreter seconds.
     interpreted.read, interpreted.compare = _read.read_all, _compare.compare_all
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
@@ -37,6 +42,56 @@ def kernels():
         patch.setattr(divergence, "native", interpreted)
         _mend_dot(patch)
         yield
+
+
+@contextlib.contextmanager
+def kernels_on_fake_gpu():
+    """Have a mimicked GPU whose readouts the kernels compute, under Triton's interpreter.
+
+    Yields:
+        The names of the kernels that were launched, one after the other.
+    """
+    from triton.runtime.interpreter import InterpretedFunction
+
+    from regard.backends.gpu.triton import _read
+
+    launched = []
+
+    class Unwrapped:
+        """A kernel that is given what the tensors of the mimicked GPU hold."""
+
+        def __init__(self, kernel):
+            self._kernel = kernel
+
+        def __getitem__(self, grid):
+            def launch(**arguments):
+                launched.append(self._kernel.fn.__name__)
+                self._kernel[grid](**tree_map(_held, arguments))
+
+            return launch
+
+    package = _read.__name__.rpartition(".")[0]
+    objection = triton.objection_to_reading
+    with (
+        fake_gpu.gpu(),
+        pytest.MonkeyPatch.context() as patch,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", RuntimeWarning)  # as above
+        patch.setattr(triton, "objection_to_reading", objection)
+        patch.setattr(triton, "why_no_triton", lambda: None)
+        patch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+        _mend_dot(patch)
+        for name, module in list(sys.modules.items()):
+            if name.startswith(f"{package}._"):
+                for attribute, kernel in list(vars(module).items()):
+                    if isinstance(kernel, InterpretedFunction):
+                        patch.setattr(module, attribute, Unwrapped(kernel))
+        yield launched
+
+
+def _held(argument):
+    return argument.held if isinstance(argument, fake_gpu.FakeGPUTensor) else argument
 
 
 def _mend_dot(patch):

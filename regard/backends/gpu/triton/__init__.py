@@ -28,7 +28,14 @@ from regard.backends.kernel_spec import Divergence, KernelSpec, Kind
 from regard.errors import Error
 from regard.problem import Problem
 
-__all__ = ["compare", "objection_to", "objection_to_comparing", "objection_to_reading", "read"]
+__all__ = [
+    "compare",
+    "objection_to",
+    "objection_to_comparing",
+    "objection_to_reading",
+    "read",
+    "refine",
+]
 
 _WIDEST = 256  # head dimension: wider tiles do not fit a processor's memory
 _LONGEST = 2**31 - 2**10  # queries or keys, with room to round up to a tile
@@ -87,6 +94,29 @@ def read(
     if why is not None:
         raise Error(f"readouts by Triton cannot run: {why}. Read a copy: pattern.to('cpu').")
     return read_all(problem, specs, logsumexp, columns)
+
+
+def refine(
+    problem: Problem, logsumexp: Float[Tensor, "N L"], coarse_above: float
+) -> Float[Tensor, "N L"]:
+    """Compute the log-sum-exps of large size anew; the GPU alone learns whether there are any.
+
+    Args:
+        problem: one that `objection_to_reading` has nothing against.
+        logsumexp: of each row, by another kernel, which rounds products otherwise.
+        coarse_above: the size beyond which one is replaced.
+
+    Raises:
+        Error: where the kernel's first use on a device, which is compared with the definition,
+            fails.
+    """
+    from regard.backends.gpu.triton._read import refine_all
+    from regard.backends.gpu.triton._self_check import failure_to_refine
+
+    why = failure_to_refine(problem)
+    if why is not None:
+        raise Error(f"readouts by Triton cannot run: {why}. Read a copy: pattern.to('cpu').")
+    return refine_all(problem, logsumexp, coarse_above)
 
 
 def compare(

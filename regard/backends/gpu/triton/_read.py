@@ -11,6 +11,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from regard._devices import upload
 from regard._shapes import Float
 from regard.backends.gpu.triton._inputs import Launch, power_of_two, spread_strides
 from regard.backends.gpu.triton._one_pass import take_rows
@@ -74,12 +75,26 @@ def _take(launch: Launch, specs: Sequence[KernelSpec], known: Tensor) -> list[tu
     return take_rows(launch.crowded(), specs, known)
 
 
-def _logsumexp(launch: Launch) -> Float[Tensor, "N L"]:
+def refine_all(
+    problem: Problem, logsumexp: Float[Tensor, "N L"], coarse_above: float
+) -> Float[Tensor, "N L"]:
+    """Compute coarse log-sum-exps anew; see `refine`."""
+    device = problem.query.device
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        given = logsumexp.float().contiguous()
+        return _logsumexp(Launch.of(problem, None), given, coarse_above)
+
+
+def _logsumexp(
+    launch: Launch, given: Float[Tensor, "N L"] | None = None, coarse_above: float = 0.0
+) -> Float[Tensor, "N L"]:
     problem = launch.problem
     result = problem.query.new_empty((launch.heads, problem.queries), dtype=torch.float32)
     read_logsumexp[(launch.heads * launch.query_blocks,)](
         **launch.arguments(),
         sink=launch.per_head(problem.sink),
+        given=given,
+        coarse_above=coarse_above,
         logsumexp=result,
         blocks=launch.query_blocks,
     )
@@ -94,7 +109,7 @@ def _slices(launch: Launch, spec: KernelSpec, known: Tensor) -> Tensor:
         read_slices[(launch.heads * launch.query_blocks, tiles)](
             **launch.arguments(),
             logsumexp=known,
-            chosen=spec.operand.to(known.device),
+            chosen=upload(spec.operand, known.device),
             weights=weights,
             chosen_number=spec.size,
             blocks=launch.query_blocks,
@@ -180,7 +195,7 @@ def _block_maxima(launch: Launch, spec: KernelSpec, known: Tensor) -> Tensor:
         blocks=launch.query_blocks,
         SLOTS=parts.slots,
     )
-    base = torch.tensor(parts.base, device=known.device)[:, None]
+    base = upload(torch.tensor(parts.base, device="cpu"), known.device)[:, None]
     row = (base + torch.arange(parts.slots, device=known.device)).reshape(1, -1, 1)
     cells = known.new_zeros((launch.heads, rows + parts.slots, columns))
     maxima = maxima.flatten(1, 2)

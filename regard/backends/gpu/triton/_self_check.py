@@ -16,7 +16,7 @@ from regard._definitions import divergence_of
 from regard._shapes import Float
 from regard.backends.gpu.self_check import difference, once, small_problem
 from regard.backends.gpu.triton._compare import compare_all
-from regard.backends.gpu.triton._read import read_all
+from regard.backends.gpu.triton._read import read_all, refine_all
 from regard.backends.kernel_spec import Divergence, KernelSpec, Kind
 from regard.problem import Problem
 from regard.steps import written_out
@@ -48,6 +48,24 @@ def failure(problem: Problem, kinds: Sequence[Kind]) -> str | None:
         return None
 
     return once(("triton", together, device, dtype), device, compare)
+
+
+def failure_to_refine(problem: Problem) -> str | None:
+    """Say why the kernel is not to be trusted that replaces log-sum-exps, or None."""
+    if not is_concrete(problem.query):
+        return None
+    device, dtype = problem.query.device, problem.query.dtype
+
+    def compare() -> str | None:
+        small = small_problem(device, dtype)
+        exact = dict(written_out(small.cast(torch.float64)))["logsumexp"].flatten(0, 1)
+        given = torch.full_like(exact, 7.0)
+        given[:, 1::2] = 1.0  # of an allowed size, and so to be left as it is
+        result = refine_all(small, given, 6.0)
+        expected = exact.where(given > 6.0, given)
+        return difference("log-sum-exp", result, expected, TOLERANCE)
+
+    return once(("triton", "refine", device, dtype), device, compare)
 
 
 def failure_to_compare(problem: Problem, kind: Divergence) -> str | None:

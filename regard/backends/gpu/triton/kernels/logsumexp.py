@@ -1,4 +1,4 @@
-"""The log-sum-exp of each row, for patterns whose kernel did not give it.
+"""The log-sum-exp of each row, for patterns whose kernel gave none, or one too coarse.
 
 Milakov and Gimelshein 2018, "Online normalizer calculation for softmax" (arXiv:1805.02867),
 algorithm 3: a row's maximum and the sum below it are kept together, tile by tile.
@@ -24,6 +24,8 @@ from regard.backends.gpu.triton.kernels.weights import (
 def read_logsumexp(
     inputs,  # an `_inputs.Inputs`
     sink,
+    given,  # (N, L): another kernel's, whose coarse numbers alone are replaced; or None
+    coarse_above,
     logsumexp,  # (N, L): the result
     blocks,
     QUERIES: tl.constexpr,
@@ -35,11 +37,20 @@ def read_logsumexp(
     )
     queries = inputs.queries
 
+    own = number.to(tl.int64) * queries + row
+    if given is not None:
+        library = tl.load(given + own, mask=row < queries, other=0.0)
+        size = tl.abs(library)
+        is_coarse = (size > coarse_above) & (size < float("inf"))
+        some = tl.max(is_coarse.to(tl.int32)) > 0
+
     largest = tl.full((QUERIES,), -float("inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     nothing = tl.zeros((QUERIES,), tl.float32)
     for phase in tl.static_range(3):
         since, until = range_of(tiles, phase)
+        if given is not None:  # a block without a coarse number is left as it is
+            until = tl.where(some, until, since)
         for tile in range(since, until, KEYS):
             column = tile + tl.arange(0, KEYS)
             others = load_keys(inputs, place, column, WIDTH)
@@ -60,4 +71,6 @@ def read_logsumexp(
         result = above + tl.log(tl.exp(result - above) + tl.exp(extra - above))
     # NaN is not among the maxima, but in the sum.
     result = tl.where(fully_masked & (total == 0), -float("inf"), result)
-    tl.store(logsumexp + number.to(tl.int64) * queries + row, result, mask=row < queries)
+    if given is not None:
+        result = tl.where(is_coarse, result, library)
+    tl.store(logsumexp + own, result, mask=row < queries)
