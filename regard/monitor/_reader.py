@@ -137,10 +137,8 @@ def _read(problem: Problem, readouts: Mapping[str, Readout[Any, Any]]) -> dict[s
 
 
 def _rows_that_see(pattern: Pattern) -> Bool[Tensor, "B H L"]:
-    """Which rows see a key: others are padding, and do not count."""
-    rows = pattern.problem.rows
-    sees = pattern.logsumexp.reshape(*pattern.problem.heads, -1) != -torch.inf
-    return sees & (rows.start < rows.stop)  # a row that sees nothing may still have a sink
+    """Which rows see a key, not a sink alone: others are padding, and do not count."""
+    return pattern.logsumexp.reshape(*pattern.problem.heads, -1) != -torch.inf
 
 
 def _tally(

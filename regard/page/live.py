@@ -85,7 +85,7 @@ def objection_to_tokenizer(tokenizer: Tokenizer) -> str | None:
             return f"its {part} is {kind}"
         for option, known in _OPTIONS.get(part, {}).items():
             if value.get(option) not in known:
-                return f"its {part} has {option}={value[option]!r}"
+                return f"its {part} has {option}={value.get(option)!r}"
     for token in file.get("added_tokens", ()):
         if any(token.get(name) for name in _ADDED):
             return f"its token {token['content']!r} takes in what stands around it"

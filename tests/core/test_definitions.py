@@ -306,3 +306,13 @@ def test_singular_values_of_nothing_or_too_few_are_refused_or_none():
     assert pattern.singular_values(9).shape == (2, 5)
     with pytest.raises(ValueError, match="k must be at least 1, but is 0"):
         pattern.singular_values(0)
+
+
+def test_steps_count_keys_after_their_query_as_far_as_those_before():
+    """Without a mask; each weight is a third, and no query looks three or more tokens back."""
+    query, key = torch.zeros(2, 1, 3, 2).unbind()
+    steps = regard.explain(query, key, key)
+    third, both = torch.full((), 1 / 3), torch.tensor([[1.0, 2 / 3, 1.0]])
+    torch.testing.assert_close(steps.distance(), both, rtol=0, atol=1e-7)
+    torch.testing.assert_close(steps.offsets(5)[0, :3], third.expand(3), rtol=0, atol=1e-7)
+    assert steps.offsets(5)[0, 3:].tolist() == [0, 0]

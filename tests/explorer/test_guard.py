@@ -95,6 +95,7 @@ def test_requests_that_another_site_made_are_refused(client, site, status):
         ("POST", "/api/runs", {}, 422),
         ("DELETE", "/api/runs", {}, 405),
         ("POST", "/api/runs", {"Content-Length": "99999999"}, 413),
+        ("POST", "/api/runs", {"Content-Length": "-1"}, 413),
         ("GET", "/", {"Host": "evil.example"}, 403),
     ],
 )

@@ -120,6 +120,7 @@ def test_a_recording_is_answered_for_as_by_the_server(send, reader, recorded):
     for case in [
         ("GET", "/api/about"),
         ("GET", address("1", "heads")),
+        ("GET", "/api/runs/%31"),
         ("GET", address("1", "readouts/progress", **HEADS)),
         ("GET", address("1", "map", **HEADS, queries="0,13", keys="0,13", block=1)),
         ("POST", "/api/runs", {"text": "the dog"}),

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard.gpt import GPT, GPTConfig
+from regard.pattern.readouts import MaxScore
 from regard.record import RecordError
 
 LAYERS, HEADS = 2, 3
@@ -168,6 +169,37 @@ def test_rows_that_see_nothing_do_not_count():
         own(query, key, mask)
     expected = regard.Pattern(query, key, mask=regard.dense(mask)).entropy().double()
     expected = (expected * seen[:, None]).sum(dim=(0, 2)) / seen.sum()
+    torch.testing.assert_close(monitor.values("entropy")[0], expected, rtol=0, atol=1e-6)
+
+
+def test_the_largest_of_scores_below_zero_is_theirs_where_rows_see_nothing():
+    class Padded(nn.Module):
+        def forward(self, query, key):
+            return regard.attention(query, key, key, mask=regard.causal(offset=-2))
+
+    query = torch.rand(2, HEADS, 5, 7).add(1).requires_grad_()
+    key, monitor = -torch.rand(2, HEADS, 5, 7) - 1, regard.Monitor(every=1, read=[MaxScore()])
+    own = Padded()
+    with monitor.update():
+        own(query, key)
+    scores = (query @ key.mT / 7**0.5).detach().double()
+    expected = scores.masked_fill(torch.ones(5, 5).triu(-1).bool(), -torch.inf).amax((0, 2, 3))
+    assert bool((expected < 0).all())
+    torch.testing.assert_close(monitor.values("max_score")[0], expected, rtol=0, atol=1e-6)
+
+
+def test_a_row_that_sees_a_sink_alone_does_not_count():
+    class WithSink(nn.Module):
+        def forward(self, query, key, sink):
+            return regard.attention(query, key, key, mask=regard.causal(offset=-2), sink=sink)
+
+    query, key = torch.randn(2, 2, HEADS, 5, 7).unbind()
+    sink, own, monitor = torch.randn(HEADS), WithSink(), regard.Monitor(every=1)
+    query.requires_grad_()
+    with monitor.update():
+        own(query, key, sink)
+    pattern = regard.Pattern(query.detach(), key, mask=regard.causal(offset=-2), sink=sink)
+    expected = pattern.entropy()[..., 2:].double().mean(dim=(0, 2))
     torch.testing.assert_close(monitor.values("entropy")[0], expected, rtol=0, atol=1e-6)
 
 

@@ -1,5 +1,6 @@
 """A model in the page computes what Python's does: ids, probabilities, draws, changed attention."""
 
+import json
 import random
 import sys
 import unicodedata
@@ -103,6 +104,23 @@ def test_tokenizers_that_a_page_does_not_have_are_refused_by_name():
             objection_to_tokenizer(BPETokenizer.from_json(text))
             == f"its pre_tokenizer has {option}={value}"
         )
+
+
+def test_a_tokenizer_that_changes_its_text_first_is_refused_by_what_changes_it():
+    file = json.loads(BPETokenizer.train(["a b"], vocab_size=256).to_json())
+    tokenizer = BPETokenizer.from_json(json.dumps(file | {"normalizer": {"type": "Lowercase"}}))
+    assert objection_to_tokenizer(tokenizer) == "its normalizer is Lowercase"
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype"), [(0.5, "float16"), (2.0**20, "bfloat16"), (1 + 2.0**-20, "float32")]
+)
+def test_weights_are_packed_in_the_narrowest_type_that_holds_them(number, dtype):
+    model = GPT(GPTConfig(layers=1, heads=1, dim=2, context=3, vocab_size=2))
+    with torch.no_grad():
+        model.wte.weight.fill_(number)
+    entries = {one["name"]: one["dtype"] for one in packed(model)[0]["tensors"]}
+    assert entries["wte.weight"] == dtype
 
 
 def packed(model, tokenizer=None):
