@@ -13,6 +13,7 @@ from benchmarks.exploring import exploring
 from benchmarks.gpt_generation import gpt_generation
 from benchmarks.gpt_training import gpt_training
 from benchmarks.growth import growth
+from benchmarks.int8_weights import int8_weights
 from benchmarks.isolated import isolated
 from benchmarks.live import live
 from benchmarks.machine import describe
@@ -46,6 +47,7 @@ def main() -> None:
         gpt_training,
         monitor,
         gpt_generation,
+        int8_weights,
     ):
         measure(report)
     isolated(report, compared)  # some of those libraries report leaks when they end

@@ -6,12 +6,14 @@ which llama.cpp assumes where a file has no head of its own.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from regard.gpt import GPT, GPTConfig
+from regard.gpt._int8 import to_int8
 
 KINDS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "q8_0": "Q8_0"}
 """What matrices can be kept in, by the name of the format's type."""
@@ -97,6 +99,13 @@ def write_gguf(model: GPT, path: Path, kind: str) -> int:
     writer.write_tensors_to_file()
     writer.close()
     return size
+
+
+def as_int8(model: GPT) -> GPT:
+    """The same model with int8 weights."""
+    copy = deepcopy(model)
+    to_int8(copy)
+    return copy
 
 
 def rounded(model: GPT, dtype: torch.dtype) -> GPT:

@@ -69,7 +69,7 @@ class Report:
     ) -> str:
         if target is None:
             return f"{value:{style}}{' ' * _MARK}"
-        goal = f"{target:.0%}" if style.endswith("%") else f"{target:g}"
+        goal = f"{100 * target:g}%" if style.endswith("%") else f"{target:g}"
         return self._marked(row, f"{value:{style}}", f"{sign} {goal}", met=met)
 
     def _marked(self, row: str, value: str, goal: str, *, met: bool) -> str:

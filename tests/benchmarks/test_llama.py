@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import llama
-from benchmarks.gguf_weights import gguf_weights, rounded
+from benchmarks.gguf_weights import as_int8, gguf_weights, rounded
 from benchmarks.measure import Measured
 from benchmarks.report import Report
 from regard.gpt import GPT, GPTConfig
@@ -36,16 +36,13 @@ def test_a_rounded_model_keeps_its_weights():
 
 
 def test_ours_is_compared_with_the_better_of_theirs(capsys):
-    weights = {
-        name: llama.Weights(Path(), size, None if name == "q8_0" else GPT(GPTConfig(**SHAPE)))
-        for name, size in (("bfloat16", 2), ("float16", 2), ("q8_0", 1))
-    }
+    model = GPT(GPTConfig(**SHAPE))
+    weights = {name: llama.Weights(Path(), 3, model, 2) for name in ("bfloat16", "float16")}
     seconds = {
         "regard, bfloat16": 1.0,
         "llama.cpp, bfloat16": 3.0,
         "regard, float16": 2.0,
         "llama.cpp, float16": 1.5,
-        "llama.cpp, q8_0": 0.5,
     }
     report = Report()
     llama.table(report, "made up")
@@ -54,8 +51,23 @@ def test_ours_is_compared_with_the_better_of_theirs(capsys):
     assert report.counts == (1, [])  # of our rows, the faster has a target: 1.5 times theirs
     ours = printed["regard, bfloat16, 2 at a time"]
     assert ours[-5:] == ["50%", "1.50", "≥", "1", "✓"]  # 128 steps a second of 2 bytes each
-    assert printed["llama.cpp, q8_0, 2 at a time"][-1] == "3.00"
+    theirs = printed["llama.cpp, float16, 2 at a time"]
+    assert theirs[-2:] == ["50%", "1.00"]  # 85 steps a second of 3 bytes each
     assert math.isclose(float(printed["regard, float16, 2 at a time"][-2].rstrip("%")), 25)
+
+
+def test_int8_is_beside_theirs_of_eight_bits(capsys):
+    int8 = as_int8(GPT(GPTConfig(**SHAPE)))
+    one = llama.Weights.of(Path(), 7, int8)
+    # Of each layer 12 · 12 · 12 numbers, 9 · 12 scales and biases and 4 · 12 numbers of norms; 11
+    # tokens with their scales, and the last norm.
+    assert one.own_size == 2 * 1728 + 132 + 4 * (2 * (108 + 108 + 48) + 11 + 24)
+    report = Report()
+    llama.table(report, "made up")
+    seconds = {"regard, int8": 1.0, "llama.cpp, q8_0": 1.0}
+    llama.rows(report, {"q8_0": one}, 1, Measured(seconds, limit=128.0 * one.own_size))
+    row = capsys.readouterr().out.splitlines()[-3].split()
+    assert row[:2] + row[-5:-3] == ["regard,", "int8,", "100%", "1.00"]
 
 
 def test_a_missing_peer_is_named(monkeypatch, capsys):

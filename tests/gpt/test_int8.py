@@ -160,6 +160,19 @@ def test_a_product_of_many_vectors_holds_some_rows_as_floats(monkeypatch):
     torch.testing.assert_close(result.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@needs_kernels
+def test_of_some_vectors_each_is_what_it_is_alone(instructions):
+    x, bias = torch.randn(3, 7, 131), torch.randn(53)
+    int8, scale = quantized(torch.randn(53, 131), name="w")
+    with torch.inference_mode():
+        together = int8_linear(x, int8, scale, bias)
+        for row in range(3):
+            for place in range(7):
+                alone = int8_linear(x[row, place], int8, scale, bias)
+                assert torch.equal(alone, together[row, place])
+    torch.testing.assert_close(int8_linear(x, int8, scale, bias), together.clone())
+
+
 def test_half_precision_does_not_overflow_before_the_scale():
     x = torch.full((9, 1009), 8.0, dtype=torch.float16)
     int8, scale = quantized(torch.full((3, 1009), 2.0**-6), name="w")
