@@ -17,8 +17,8 @@ namespace regard::REGARD_SET {
 
 constexpr int MAX_ROWS = 16;          // of a group that are taken together
 constexpr int64_t MANY = 4096;        // keys from which on it counts that threads can share them
-constexpr int32_t DECODE_BLOCK = 16;  // keys whose rows stay in the nearest cache
-constexpr int64_t AHEAD = 16384;      // bytes that are fetched before they are needed
+constexpr int32_t DECODE_BLOCK = 32;  // keys whose rows stay in the nearest cache
+constexpr int64_t AHEAD = 8192;       // bytes that are fetched before they are needed
 static_assert(MAX_ROWS <= QUERIES && SPLIT % DECODE_BLOCK == 0 && DECODE_BLOCK % LANES == 0);
 
 // Whether a problem is computed this way: where queries in the lanes would leave more than half of
@@ -63,7 +63,7 @@ struct Partials {
 struct DecodeScratch {
   float *query;       // (rows, padded(dim))
   float *scores;      // (rows, SPLIT)
-  float *weights;     // (rows, SPLIT)
+  float *weights;     // (rows, SPLIT): numbers of the arithmetic
   float *added;       // (SPLIT): to the scores of a row, by spans
   float *block_rows;  // (DECODE_BLOCK, padded(dim or dim_value))
   BlockSpan *spans;
@@ -84,33 +84,52 @@ struct DecodeScratch {
   }
 };
 
+// Copies rows to (count, padded(dim)), zeros after their last elements.
 template <class Element>
-static void widen_rows(Element element, const typename Element::type *from, int64_t stride,
-                       int64_t count, int64_t dim, float factor, float *to) {
-  for (int64_t k = 0; k < count; k++)
-    for (int64_t d = 0; d < dim; d += LANES)
-      store(to + k * padded(dim) + d, widen_part(element, from + k * stride + d, dim - d) * factor);
-}
-
-// Calls `use(rows, first, count, prefetch)` for blocks of a split's keys or values; rows that do
-// not fill whole vectors are copied first.
-template <class Element, class Use>
-REGARD_INLINE void for_each_decode_block(const regard_tensor &from, const QueryBlock &queries,
-                                         int32_t key, int32_t keys, int64_t dim, float *block_rows,
-                                         Use use) {
-  constexpr int64_t size = sizeof(typename Element::type);
-  const auto *rows = first_row<Element>(from, queries, key);
-  Prefetch prefetch(rows + (AHEAD / (dim * size) + 1) * from.row, from.row * size, dim * size);
-  for (int32_t first = 0; first < keys; first += DECODE_BLOCK, rows += DECODE_BLOCK * from.row) {
-    const int32_t count = min(DECODE_BLOCK, keys - first);
-    if (dim % LANES == 0) {
-      use(Rows<Element>{rows, from.row}, first, count, prefetch);
-    } else {
-      widen_rows(Element(), rows, from.row, count, dim, 1, block_rows);
-      use(Rows<Float32>{block_rows, padded(dim)}, first, count, prefetch);
-    }
+static void copy_rows(const typename Element::type *from, int64_t stride, int64_t count,
+                      int64_t dim, typename Element::type *to) {
+  for (int64_t k = 0; k < count; k++, to += padded(dim)) {
+    memcpy(to, from + k * stride, size_t(dim) * sizeof *to);
+    memset(to + dim, 0, size_t(padded(dim) - dim) * sizeof *to);
   }
 }
+
+// The keys or values of a split, and what is read after them.
+template <class Element>
+struct SplitRows {
+  using Number = typename Element::type;
+  const Number *rows;
+  int64_t stride, count, dim;
+  const Number *next;
+  int64_t next_stride;
+
+  // Begins with the row that follows those which were fetched while others were read.
+  Prefetch prefetch() const {
+    constexpr int64_t size = sizeof(Number);
+    const int64_t skipped = min(count, AHEAD / (dim * size) + 1);
+    return {{uintptr_t(rows + skipped * stride), stride * size, count - skipped},
+            {uintptr_t(next), next_stride * size, 0},
+            dim * size};
+  }
+
+  // Calls use(rows, stride, first, count, prefetch) for blocks; rows that do not fill whole vectors
+  // are copied first.
+  template <class Use>
+  __attribute__((always_inline)) void for_each_block(float *block_rows, Use use) const {
+    Prefetch fetched = prefetch();
+    for (int64_t first = 0; first < count; first += DECODE_BLOCK) {
+      const int64_t rows_of_block = min(int64_t(DECODE_BLOCK), count - first);
+      fetched.plan(rows_of_block);
+      const Number *from = rows + first * stride;
+      int64_t stride_of_block = stride;
+      if (dim % LANES != 0) {
+        copy_rows<Element>(from, stride, rows_of_block, dim, (Number *)block_rows);
+        from = (const Number *)block_rows, stride_of_block = padded(dim);
+      }
+      use(from, stride_of_block, first, rows_of_block, fetched);
+    }
+  }
+};
 
 // Calls `call` for tiles of rows with the first row, and their number as a constant.
 template <class Call>
@@ -121,59 +140,57 @@ REGARD_INLINE void for_each_tile(int rows, Call call) {
     });
 }
 
-template <class Element>
-static void scores_of(const regard_problem &p, const QueryBlock &queries, int32_t key, int32_t keys,
+template <class Arithmetic>
+static void scores_of(const SplitRows<typename Arithmetic::Element> &keys, int rows,
                       const DecodeScratch &scratch) {
-  const int64_t dim = padded(p.dim);
-  for_each_decode_block<Element>(
-      p.key, queries, key, keys, p.dim, scratch.block_rows,
-      [&](auto rows, int32_t first, int32_t count, Prefetch &prefetch) {
-        prefetch.plan(count,
-                      parts(count, TILE_WIDTH) * dim / LANES * parts(queries.count, TILE_ROWS));
-        for (int32_t k = 0; k < count; k += LANES, rows.data += LANES * rows.stride)
-          for_each_tile(queries.count, [&](int row, auto tile) {
-            score_lanes<tile>(rows, count - k, dim, scratch.query + row * dim,
-                              scratch.scores + row * SPLIT + first + k, prefetch);
-          });
+  const int64_t vectors = padded(keys.dim) / Arithmetic::WIDTH;
+  keys.for_each_block(scratch.block_rows, [&](const auto *key, int64_t stride, int64_t first,
+                                              int64_t count, Prefetch &prefetch) {
+    for (int64_t k = 0; k < count; k += LANES, key += LANES * stride) {
+      for_each_tile(rows, [&](int row, auto tile) {
+        score_lanes<Arithmetic, tile>(
+            key, stride, count - k, vectors, scratch.query + row * vectors * LANES,
+            scratch.scores + row * SPLIT + first + k, row == 0 ? &prefetch : nullptr);
       });
+    }
+  });
 }
 
-template <class Element>
-static void split_context(const regard_problem &p, const QueryBlock &queries, int32_t key,
-                          int32_t keys, const DecodeScratch &scratch, float *context) {
-  const int64_t dim = padded(p.dim_value);
-  memset(context, 0, size_t(queries.count * dim) * sizeof(float));
-  for_each_decode_block<Element>(
-      p.value, queries, key, keys, p.dim_value, scratch.block_rows,
-      [&](const auto &rows, int32_t first, int32_t count, Prefetch &prefetch) {
-        prefetch.plan(count,
-                      count * parts(dim, TILE_WIDTH * LANES) * parts(queries.count, TILE_ROWS));
-        for_each_tile(queries.count, [&](int row, auto tile) {
-          add_context<tile>(rows, count, dim, scratch.weights + row * SPLIT + first,
-                            context + row * dim, prefetch);
-        });
-      });
+template <class Arithmetic>
+static void split_context(const SplitRows<typename Arithmetic::Element> &values, int rows,
+                          const DecodeScratch &scratch, float *context) {
+  const int64_t dim = padded(values.dim);
+  const auto *weights = (const typename Arithmetic::Number *)scratch.weights;
+  memset(context, 0, size_t(rows * dim) * sizeof(float));
+  values.for_each_block(scratch.block_rows, [&](const auto *value, int64_t stride, int64_t first,
+                                                int64_t count, Prefetch &prefetch) {
+    for_each_tile(rows, [&](int row, auto tile) {
+      add_context<Arithmetic, tile>(value, stride, count, dim, weights + row * SPLIT + first,
+                                    context + row * dim, row == 0 ? &prefetch : nullptr);
+    });
+  });
 }
 
 // As split_context, and the same to the last bit, but a hidden value counts as 0, since 0 · NaN is
 // NaN.
-template <class Element>
-static void split_context_of_visible(const regard_problem &p, const QueryBlock &queries,
-                                     int32_t key, int32_t keys, const DecodeScratch &scratch,
-                                     float *context) {
-  const int64_t dim = padded(p.dim_value);
-  memset(context, 0, size_t(queries.count * dim) * sizeof(float));
-  for (int32_t first = 0; first < keys; first += DECODE_BLOCK) {
-    const int32_t count = min(DECODE_BLOCK, keys - first);
-    for (int r = 0; r < queries.count; r++) {
-      widen_rows(Element(), first_row<Element>(p.value, queries, key + first), p.value.row, count,
-                 p.dim_value, 1, scratch.block_rows);
-      for (int32_t k = 0; k < count; k++)
+template <class Arithmetic>
+static void split_context_of_visible(const SplitRows<typename Arithmetic::Element> &values,
+                                     int rows, const DecodeScratch &scratch, float *context) {
+  using Element = typename Arithmetic::Element;
+  const int64_t dim = padded(values.dim);
+  const auto *weights = (const typename Arithmetic::Number *)scratch.weights;
+  auto *block_rows = (typename Element::type *)scratch.block_rows;
+  memset(context, 0, size_t(rows * dim) * sizeof(float));
+  for (int64_t first = 0; first < values.count; first += DECODE_BLOCK) {
+    const int64_t count = min(int64_t(DECODE_BLOCK), values.count - first);
+    for (int r = 0; r < rows; r++) {
+      copy_rows<Element>(values.rows + first * values.stride, values.stride, count, values.dim,
+                         block_rows);
+      for (int64_t k = 0; k < count; k++)
         if (scratch.scores[r * SPLIT + first + k] == HIDDEN)
-          memset(scratch.block_rows + k * dim, 0, size_t(dim) * sizeof(float));
-      Prefetch none(nullptr, 0, 0);
-      add_context<1>(Rows<Float32>{scratch.block_rows, dim}, count, dim,
-                     scratch.weights + r * SPLIT + first, context + r * dim, none);
+          memset(block_rows + k * dim, 0, size_t(dim) * sizeof *block_rows);
+      add_context<Arithmetic, 1>((const typename Element::type *)block_rows, dim, count, dim,
+                                 weights + r * SPLIT + first, context + r * dim, nullptr);
     }
   }
 }
@@ -184,7 +201,7 @@ static bool any_nonfinite(const float *numbers, int64_t count) {
   return any(found);
 }
 
-template <class Element>
+template <class Arithmetic>
 static void decode_split(const regard_problem &p, const Scoring &scoring, const QueryBlock &queries,
                          int64_t split, const DecodeScratch &scratch, Partial *partial,
                          float *context) {
@@ -195,24 +212,33 @@ static void decode_split(const regard_problem &p, const Scoring &scoring, const 
     memset(context, 0, size_t(queries.count * padded(p.dim_value)) * sizeof(float));
     return;
   }
-  scores_of<Element>(p, queries, key, keys, scratch);
+  using Element = typename Arithmetic::Element;
+  const auto *key_rows = first_row<Element>(p.key, queries, key);
+  const auto *value_rows = first_row<Element>(p.value, queries, key);
+  // In all likelihood the thread goes on with the next keys.
+  const SplitRows<Element> split_keys = {key_rows, p.key.row, keys, p.dim, value_rows, p.value.row};
+  const SplitRows<Element> split_values = {
+      value_rows, p.value.row, keys, p.dim_value, key_rows + keys * p.key.row, p.key.row};
+  scores_of<Arithmetic>(split_keys, queries.count, scratch);
+  auto *all_weights = (typename Arithmetic::Number *)scratch.weights;
   for (int r = 0; r < queries.count; r++) {
     const RowSegment segment = {r, key, keys};
-    float *scores = scratch.scores + r * SPLIT, *weights = scratch.weights + r * SPLIT;
+    float *scores = scratch.scores + r * SPLIT;
+    auto *weights = all_weights + r * SPLIT;
     const bool touched = load_added_by_spans(p, queries, scoring.unit, segment, scratch.added);
     const auto adjust = scoring.adjusted ? adjust_row_scores<true> : adjust_row_scores<false>;
     const float peak =
         adjust(p, queries, segment, touched ? scratch.added : nullptr, scores, partial[r].sees);
     partial[r].peak = peak;
-    partial[r].total = exponentials(scores, keys, scoring.factor, peak, weights);
+    partial[r].total = exponentials<Arithmetic>(scores, keys, scoring.factor, peak, weights);
     if (p.dropout > 0) apply_dropout(p, queries, segment, weights);
   }
-  split_context<Element>(p, queries, key, keys, scratch, context);
+  split_context<Arithmetic>(split_values, queries.count, scratch, context);
   const bool common = !scoring.adjusted && queries.common_start <= key &&
                       key + keys <= queries.common_stop &&
                       !touched_by_spans(queries, key, key + keys);
   if (!common && any_nonfinite(context, queries.count * padded(p.dim_value)))
-    split_context_of_visible<Element>(p, queries, key, keys, scratch, context);
+    split_context_of_visible<Arithmetic>(split_values, queries.count, scratch, context);
 }
 
 // The splits that hold all keys that the rows see: [first, last).
@@ -268,10 +294,11 @@ REGARD_INLINE int64_t decode_tasks_per_pair(const regard_problem &p) {
 
 // One of the tasks of a pair, so many splits of its keys; the last one that ends merges all of
 // them.
-template <class Element>
-static void decode_task(const regard_problem &p, const Scoring &scoring, const Partials &partials,
-                        int64_t tasks_per_pair, int64_t number, void *memory,
-                        const regard_tensor &context, float *logsumexp) {
+template <class Arithmetic>
+static void decode_splits(const regard_problem &p, const Scoring &scoring, const Partials &partials,
+                          int64_t tasks_per_pair, int64_t number, void *memory,
+                          const regard_tensor &context, float *logsumexp) {
+  using Element = typename Arithmetic::Element;
   const int64_t per_task = parts(parts(p.keys, SPLIT), tasks_per_pair);
   const int64_t pair = number / tasks_per_pair, first = number % tasks_per_pair * per_task;
   QueryBlock queries;
@@ -279,18 +306,32 @@ static void decode_task(const regard_problem &p, const Scoring &scoring, const P
   const DecodeScratch scratch(p, memory);
   find_spans(p, scratch.spans, queries);
   for (int r = 0; r < queries.count; r++)
-    widen_rows(Element(), row_of<Element>(p.query, queries, r), 0, 1, p.dim, scoring.query_factor,
-               scratch.query + r * padded(p.dim));
+    Arithmetic::load_query(row_of<Element>(p.query, queries, r), p.dim, scoring.query_factor,
+                           scratch.query + r * padded(p.dim) / Arithmetic::STEP);
   const Splits splits = splits_of(queries);
   for (int64_t split = max(first, splits.first); split < min(first + per_task, splits.last);
        split++) {
     const int64_t at = partials.at(pair, split);
-    decode_split<Element>(p, scoring, queries, split, scratch, partials.numbers + at,
-                          partials.context + at * partials.width);
+    decode_split<Arithmetic>(p, scoring, queries, split, scratch, partials.numbers + at,
+                             partials.context + at * partials.width);
   }
   if (__atomic_sub_fetch(&partials.left[pair], 1, __ATOMIC_ACQ_REL) > 0) return;
   for (int r = 0; r < queries.count; r++)
     merge_row<Element>(p, scoring, queries, r, partials, scratch.block_rows, context, logsumexp);
+}
+
+template <class Element>
+static void decode_task(const regard_problem &p, const Scoring &scoring, const Partials &partials,
+                        int64_t tasks_per_pair, int64_t number, void *memory,
+                        const regard_tensor &context, float *logsumexp) {
+#if defined(__AVX512BF16__)
+  if constexpr (std::is_same_v<Element, BFloat16>)
+    if (p.dim % PairRows::WIDTH == 0 && p.dim_value % PairRows::WIDTH == 0)
+      return decode_splits<PairRows>(p, scoring, partials, tasks_per_pair, number, memory, context,
+                                     logsumexp);
+#endif
+  decode_splits<WidenedRows<Element>>(p, scoring, partials, tasks_per_pair, number, memory, context,
+                                      logsumexp);
 }
 
 template <class Element>

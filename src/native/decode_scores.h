@@ -107,21 +107,23 @@ REGARD_INLINE float peak_or_none(float peak) { return peak == HIDDEN ? 0 : peak;
 
 // weights = 2^(factor · (score − peak)), and their sum. Few as they are here, all have it
 // subtracted first; see scores.h.
+template <class Arithmetic>
 static float exponentials(const float *scores, int32_t keys, float factor, float peak,
-                          float *weights) {
+                          typename Arithmetic::Number *weights) {
   floats total = {};
   const floats from = broadcast(peak_or_none(peak));
   for (int32_t k = 0; k < keys; k += LANES) {
     const floats w = exp2((load(scores + k) - from) * factor);
-    store(weights + k, w);
+    Arithmetic::store_weights(weights + k, w);
     total += w;
   }
   return sum(total);
 }
 
 // Sets the dropped weights to 0.
+template <class Number>
 static void apply_dropout(const regard_problem &p, const QueryBlock &queries,
-                          const RowSegment &segment, float *weights) {
+                          const RowSegment &segment, Number *weights) {
   const uint64_t bound = keep_threshold(p.dropout);
   const int32_t end = segment.key + segment.keys;
   const uint32_t query = uint32_t(queries.query[segment.row]);
