@@ -1,7 +1,7 @@
 // Products of a matrix with a few vectors, as every step of generation has them: y = x·Wᵀ + bias.
 #pragma once
 
-#include "row_products.h"
+#include "row_totals.h"
 #include "system.h"
 #include "threads.h"
 

@@ -1,9 +1,5 @@
-// Rows of a matrix times a few vectors: y = W·x, each row of W read once for all vectors.
-//
-// It costs what reading W from memory costs. Some rows are read side by side, so that the processor
-// fetches several runs of memory at once, and each number is multiplied by all vectors. A sum is
-// made in one order: lane by lane over the row, then the lanes in pairs, whatever the number of
-// vectors and rows beside it.
+// How rows of a matrix W are multiplied by a few vectors x, and how W and x lie in memory;
+// row_totals.h computes y = W·x.
 #pragma once
 
 #include "abi.h"
@@ -64,66 +60,7 @@ struct RowProducts<BFloat16, BFloat16> {
 };
 #endif
 
-// Sums the lanes of so many vectors, each in the same order, wherever it stands among them.
-template <int count>
-REGARD_INLINE void sum_each(const floats *sums, float *to) {
-  REGARD_UNROLLED_FOR (int first = 0; first < count; first += LANES) {
-    floats tile[LANES] = {};
-    const int vectors = min(LANES, count - first);
-    REGARD_UNROLLED_FOR (int i = 0; i < vectors; i++) tile[i] = sums[first + i];
-    transpose(tile);
-    REGARD_UNROLLED_FOR (int width = LANES / 2; width > 0; width /= 2)
-      REGARD_UNROLLED_FOR (int i = 0; i < width; i++) tile[i] += tile[i + width];
-    store(to + first, tile[0]);
-  }
-}
-
 constexpr int VECTORS_AT_ONCE = REGISTERS == 32 ? 8 : 4;  // of x
-
-// Rows that are read side by side for so many vectors: the registers hold a sum of each pair.
-constexpr int rows_at_once(int vectors) {
-  constexpr int sums = REGISTERS == 32 ? 24 : 12, most = REGISTERS == 32 && LANES >= 8 ? 8 : 4;
-  return sums / vectors < most ? sums / vectors : most;
-}
-constexpr int MAX_TOTALS = 2 * 16 + LANES;  // of a tile, and what is loaded and stored beyond
-
-// Totals (vectors, rows) of rows of W, which lie `inputs` apart; x is (inputs / STEP, vectors,
-// STEP).
-template <class Products, int rows, int vectors>
-__attribute__((noinline)) void multiply_tile(const typename Products::Weight *row, int64_t inputs,
-                                             const typename Products::Input *x, float *totals) {
-  static_assert(rows <= LANES && vectors * rows <= MAX_TOTALS - LANES);
-  constexpr int STEP = Products::STEP;
-  constexpr int64_t size = sizeof(typename Products::Weight), line = 64 / size;
-  constexpr int64_t ahead = 8192 / size;
-  const int64_t whole = inputs / STEP * STEP;
-  floats sums[vectors * rows] = {};
-  typename Products::Vector numbers[rows];
-  const typename Products::Weight *at[rows];
-  REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) at[r] = row + r * inputs;
-  const auto add = [&]() REGARD_INLINE_LAMBDA {
-    REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
-      auto input = Products::load_input(x + v * STEP);
-      keep_in_register(input);  // or each product loads it again
-      REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
-        sums[v * rows + r] = Products::multiply_add(numbers[r], input, sums[v * rows + r]);
-    }
-  };
-  for (int64_t i = 0; i < whole; i += STEP, x += vectors * STEP) {
-    REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) {
-      // The processor prefetches within a row only, and rows are short.
-      if (line <= STEP || i % line == 0) __builtin_prefetch(at[r] + i + ahead, 0, 2);
-      numbers[r] = Products::load_row(at[r] + i);
-    }
-    add();
-  }
-  if (whole < inputs) {
-    REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
-      numbers[r] = Products::load_row_part(at[r] + whole, inputs - whole);
-    add();
-  }
-  sum_each<vectors * rows>(sums, totals);
-}
 
 // A linear map: (O, I), (O) or null, and the scales (O) of an int8 weight.
 template <class Products>
@@ -179,65 +116,6 @@ static Inputs<Products> load_inputs(const typename Products::Number *from, int64
       return widen_part(typename Products::Element(), from + v * stride + i, left);
     });
   return x;
-}
-
-// Calls `call` with a number below `limit`, of 1 or more, as a constant.
-template <int limit, class Call>
-REGARD_INLINE void with_count(int64_t count, Call call) {
-  if constexpr (limit > 1) {
-    if (count == limit - 1)
-      call(std::integral_constant<int, limit - 1>());
-    else
-      with_count<limit - 1>(count, call);
-  }
-}
-
-// Results (V, outputs) of rows [first, last), `stride` apart.
-template <class Products, int at_once>
-static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t last,
-                          const Inputs<Products> &x, typename Products::Number *result,
-                          int64_t stride) {
-  using Element = typename Products::Element;
-  using Number = typename Products::Number;
-  alignas(64) float totals[MAX_TOTALS];
-  const auto multiply = [&](int64_t row, auto rows, int64_t v, auto vectors) {
-    multiply_tile<Products, rows, vectors>(map.weight + row * map.inputs, map.inputs,
-                                           x.data + v * x.width, totals);
-    constexpr size_t bytes = size_t(rows) * sizeof(Number);
-    Number numbers[LANES] = {};
-    floats bias = {}, scale = {};
-    if (map.bias) {
-      memcpy(numbers, map.bias + row, bytes);
-      bias = widen(Element(), numbers);
-    }
-    if constexpr (Products::HAS_SCALE) memcpy(&scale, map.scale + row, rows * sizeof(float));
-    for (int i = 0; i < vectors; i++) {
-      floats total = load(totals + i * rows);
-      if constexpr (Products::HAS_SCALE) total *= scale;
-      narrow(Element(), numbers, total + bias);
-      memcpy(result + (v + i) * stride + row, numbers, bytes);
-    }
-  };
-  const auto multiply_all = [&](int64_t row, auto rows) {
-    int64_t v = 0;
-    for (; v + at_once <= x.count; v += at_once)
-      multiply(row, rows, v, std::integral_constant<int, at_once>());
-    if constexpr (at_once == VECTORS_AT_ONCE)
-      with_count<at_once>(x.count - v, [&](auto left) { multiply(row, rows, v, left); });
-  };
-  constexpr int tile = rows_at_once(at_once);
-  int64_t row = first;
-  for (; row + tile <= last; row += tile) multiply_all(row, std::integral_constant<int, tile>());
-  for (; row < last; row++) multiply_all(row, std::integral_constant<int, 1>());
-}
-
-template <class Products>
-static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t last,
-                          const Inputs<Products> &x, typename Products::Number *result,
-                          int64_t stride) {
-  with_count<VECTORS_AT_ONCE + 1>(min(x.count, int64_t(VECTORS_AT_ONCE)), [&](auto at_once) {
-    multiply_rows<Products, at_once>(map, first, last, x, result, stride);
-  });
 }
 
 }  // namespace regard::REGARD_SET

@@ -1,0 +1,267 @@
+// Rows of a matrix times a few vectors: y = W·x, each row of W read once for all vectors.
+//
+// It costs what reading W from memory costs, if the processor is never kept from reading on:
+// - For one or two vectors W is read in the order of memory. More are multiplied by tiles of rows,
+//   whose sums fill the registers, and the tiles that follow are prefetched.
+// - x stays in the nearest cache, which W streams through: tiles go over a block of the inputs at a
+//   time, whose part of x serves a group of rows.
+//
+// A sum is made in one order, whatever the number of vectors and rows beside it: lane by lane over
+// a block, then its lanes in pairs, then block by block.
+#pragma once
+
+#include "row_products.h"
+
+namespace regard::REGARD_SET {
+
+constexpr int BLOCK_STEPS = 192 / LANES;  // of a block: x of 8 vectors takes 6 KiB
+constexpr int ROWS_OF_GROUP = 24;         // that a block's part of x serves, at most
+constexpr int64_t BYTES_AHEAD = 8192;     // that are prefetched
+// With shorter vectors of lanes, sums would wait for each other.
+constexpr int VECTORS_IN_ORDER = LANES >= 16 ? 2 : 0;
+
+// Rows that are read side by side for so many vectors: the registers hold a sum of each pair.
+constexpr int rows_of_tile(int vectors) {
+  constexpr int sums = REGISTERS == 32 ? 24 : 12, most = REGISTERS == 32 && LANES >= 8 ? 8 : 4;
+  return sums / vectors < most ? sums / vectors : most;
+}
+
+// Totals of a tile of so many rows and vectors, whole vectors of lanes.
+constexpr int totals_of_tile(int rows, int vectors) {
+  return (rows * vectors + LANES - 1) / LANES * LANES;
+}
+constexpr int MAX_TOTALS = ROWS_OF_GROUP * totals_of_tile(1, VECTORS_AT_ONCE);
+
+// Sums the lanes of LANES vectors in pairs, each in the same order wherever it stands among them.
+REGARD_INLINE floats sum_each_of(floats *vectors) {
+  using all_lanes = std::make_index_sequence<LANES>;
+  REGARD_UNROLLED_FOR (int left = LANES / 2; left > 0; left /= 2)
+    REGARD_UNROLLED_FOR (int i = 0; i < left; i++)
+      vectors[i] = interleave<0>(vectors[i], vectors[i + left], all_lanes()) +
+                   interleave<1>(vectors[i], vectors[i + left], all_lanes());
+  return vectors[0];
+}
+
+// Adds the sums of so many vectors' lanes to as many totals.
+template <int count>
+REGARD_INLINE void add_each(const floats *sums, float *totals) {
+  REGARD_UNROLLED_FOR (int first = 0; first < count; first += LANES) {
+    floats some[LANES] = {};
+    const int vectors = min(LANES, count - first);
+    REGARD_UNROLLED_FOR (int i = 0; i < vectors; i++) some[i] = sums[first + i];
+    store(totals + first, load(totals + first) + sum_each_of(some));
+  }
+}
+
+template <class Products>
+struct RowBlocks {
+  static constexpr int STEP = Products::STEP;
+  static constexpr int64_t INPUTS = int64_t(BLOCK_STEPS) * STEP;  // of a block
+  static constexpr int64_t SIZE = sizeof(typename Products::Weight);
+  static constexpr int LINE_STEPS = STEP * SIZE < 64 ? int(64 / (STEP * SIZE)) : 1;
+};
+
+// Adds to the totals (vectors, rows) of a tile what a block of `count` inputs gives, of rows that
+// lie `stride` apart. x is (count / STEP, vectors, STEP); `next` is the tile to prefetch.
+template <class Products, int rows, int vectors>
+REGARD_INLINE void multiply_tile(const typename Products::Weight *row, int64_t stride,
+                                 int64_t count, const typename Products::Input *x,
+                                 const typename Products::Weight *next, float *totals) {
+  using Blocks = RowBlocks<Products>;
+  constexpr int STEP = Products::STEP;
+  const int64_t whole = count / STEP;
+  floats sums[vectors * rows] = {};
+  REGARD_UNROLLED_FOR (int i = 0; i < vectors * rows; i++) keep_in_register(sums[i]);  // as below
+  typename Products::Vector numbers[rows];
+  const auto add = [&](int64_t step) REGARD_INLINE_LAMBDA {
+    REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
+      auto input = Products::load_input(x + (step * vectors + v) * STEP);
+      keep_in_register(input);  // or each product loads it again
+      REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
+        sums[v * rows + r] = Products::multiply_add(numbers[r], input, sums[v * rows + r]);
+    }
+  };
+  for (int64_t step = 0; step < whole; step++) {
+    if (step % Blocks::LINE_STEPS == 0)
+      REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
+        __builtin_prefetch(next + r * stride + step * STEP);
+    REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
+      numbers[r] = Products::load_row(row + r * stride + step * STEP);
+    add(step);
+  }
+  if (whole * STEP < count) {
+    REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
+      numbers[r] = Products::load_row_part(row + r * stride + whole * STEP, count - whole * STEP);
+    add(whole);
+  }
+  add_each<vectors * rows>(sums, totals);
+}
+
+// Totals of a group of so many rows, a multiple of the tile's: of each tile (vectors, rows), then
+// what fills its last vector of lanes.
+template <class Products, int rows, int vectors>
+__attribute__((noinline)) void total_tiles(const typename Products::Weight *first, int64_t count,
+                                           int64_t inputs, const typename Products::Input *x,
+                                           float *totals) {
+  using Blocks = RowBlocks<Products>;
+  constexpr int per_tile = totals_of_tile(rows, vectors);
+  constexpr int64_t tile_bytes = rows * Blocks::INPUTS * Blocks::SIZE;
+  constexpr int64_t rows_ahead = (BYTES_AHEAD + tile_bytes - 1) / tile_bytes * rows;
+  memset(totals, 0, size_t(count / rows * per_tile) * sizeof *totals);
+  for (int64_t i = 0; i < inputs; i += Blocks::INPUTS) {
+    const int64_t block = min(Blocks::INPUTS, inputs - i);
+    for (int64_t row = 0; row < count; row += rows) {
+      int64_t next_row = row + rows_ahead, next = i;
+      if (next_row >= count) {  // the next block, or the next group
+        next_row -= count, next += block;
+        if (next == inputs) next_row += count, next = 0;
+      }
+      multiply_tile<Products, rows, vectors>(first + row * inputs + i, inputs, block,
+                                             x + i * vectors, first + next_row * inputs + next,
+                                             totals + row / rows * per_tile);
+    }
+  }
+}
+
+// The lanes' sums of a block of one row times each vector.
+template <class Products, int vectors>
+REGARD_INLINE void multiply_block(const typename Products::Weight *row, int64_t count,
+                                  const typename Products::Input *x, floats *sums) {
+  using Blocks = RowBlocks<Products>;
+  constexpr int STEP = Products::STEP;
+  constexpr int64_t ahead = BYTES_AHEAD / Blocks::SIZE;
+  REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
+    sums[v] = floats{};
+    keep_in_register(sums[v]);  // or of the first two products either may be rounded
+  }
+  const auto add = [&](int step, auto numbers) REGARD_INLINE_LAMBDA {
+    REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
+      sums[v] = Products::multiply_add(
+          numbers, Products::load_input(x + (step * vectors + v) * STEP), sums[v]);
+  };
+  const auto add_step = [&](int step) REGARD_INLINE_LAMBDA {
+    if (step % Blocks::LINE_STEPS == 0) __builtin_prefetch(row + step * STEP + ahead);
+    add(step, Products::load_row(row + step * STEP));
+  };
+  if (count == Blocks::INPUTS) {
+    REGARD_UNROLLED_FOR (int step = 0; step < BLOCK_STEPS; step++) add_step(step);
+    return;
+  }
+  const int whole = int(count / STEP);
+  for (int step = 0; step < whole; step++) add_step(step);
+  if (whole * STEP < count)
+    add(whole, Products::load_row_part(row + whole * STEP, count - whole * STEP));
+}
+
+// Totals (vectors, count) of so many rows, each vector's `stride` apart: W is read in the order of
+// memory.
+template <class Products, int vectors>
+__attribute__((noinline)) void total_in_order(const typename Products::Weight *row, int64_t count,
+                                              int64_t inputs, const typename Products::Input *x,
+                                              float *totals, int64_t stride) {
+  constexpr int64_t INPUTS = RowBlocks<Products>::INPUTS;
+  const int64_t blocks = (inputs + INPUTS - 1) / INPUTS;
+  memset(totals, 0, size_t(vectors * stride) * sizeof *totals);
+  int64_t block = 0, summed = 0;  // of a row: those that are multiplied, and those in its total
+  for (int64_t left = count * blocks; left > 0; left -= LANES) {
+    const int together = int(min(left, int64_t(LANES)));
+    floats sums[vectors][LANES] = {};
+    alignas(64) float each[vectors][LANES];
+    for (int i = 0; i < together; i++) {
+      const int64_t first = block * INPUTS, size = min(INPUTS, inputs - first);
+      floats of_block[vectors];
+      multiply_block<Products, vectors>(row, size, x + first * vectors, of_block);
+      REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) sums[v][i] = of_block[v];
+      row += size;
+      if (++block == blocks) block = 0;
+    }
+    REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) store(each[v], sum_each_of(sums[v]));
+    for (int i = 0; i < together; i++) {
+      REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) totals[v * stride] += each[v][i];
+      if (++summed == blocks) summed = 0, totals++;
+    }
+  }
+}
+
+// Results (vectors) of so many rows from their totals, those of each vector `stride` apart.
+template <class Products, int rows, int vectors>
+REGARD_INLINE void write_results(const LinearMap<Products> &map, int64_t row, const float *totals,
+                                 int64_t total_stride, typename Products::Number *result,
+                                 int64_t stride) {
+  using Element = typename Products::Element;
+  constexpr size_t bytes = size_t(rows) * sizeof(typename Products::Number);
+  typename Products::Number numbers[LANES] = {};
+  floats bias = {}, scale = {};
+  if (map.bias) {
+    memcpy(numbers, map.bias + row, bytes);
+    bias = widen(Element(), numbers);
+  }
+  if constexpr (Products::HAS_SCALE) memcpy(&scale, map.scale + row, rows * sizeof(float));
+  for (int v = 0; v < vectors; v++) {
+    floats total = load(totals + v * total_stride);
+    if constexpr (Products::HAS_SCALE) total *= scale;
+    narrow(Element(), numbers, total + bias);
+    memcpy(result + v * stride + row, numbers, bytes);
+  }
+}
+
+// Calls `call` with a number below `limit`, of 1 or more, as a constant.
+template <int limit, class Call>
+REGARD_INLINE void with_count(int64_t count, Call call) {
+  if constexpr (limit > 1) {
+    if (count == limit - 1)
+      call(std::integral_constant<int, limit - 1>());
+    else
+      with_count<limit - 1>(count, call);
+  }
+}
+
+// Results of `count` rows, at most a group, times so many vectors.
+template <class Products, int vectors>
+static void multiply_group(const LinearMap<Products> &map, int64_t first, int64_t count,
+                           const typename Products::Input *x, typename Products::Number *result,
+                           int64_t stride) {
+  alignas(64) float totals[MAX_TOTALS + LANES];  // whole vectors are loaded
+  const typename Products::Weight *weight = map.weight + first * map.inputs;
+  if constexpr (vectors <= VECTORS_IN_ORDER) {
+    total_in_order<Products, vectors>(weight, count, map.inputs, x, totals, ROWS_OF_GROUP);
+    const auto write = [&](int64_t row, auto rows) {
+      write_results<Products, rows, vectors>(map, first + row, totals + row, ROWS_OF_GROUP, result,
+                                             stride);
+    };
+    int64_t row = 0;
+    for (; row + LANES <= count; row += LANES) write(row, std::integral_constant<int, LANES>());
+    for (; row < count; row++) write(row, std::integral_constant<int, 1>());
+  } else {
+    const auto multiply = [&](int64_t row, int64_t last, auto rows) {
+      if (row == last) return;
+      total_tiles<Products, rows, vectors>(weight + row * map.inputs, last - row, map.inputs, x,
+                                           totals);
+      const float *of_tile = totals;
+      for (; row < last; row += rows, of_tile += totals_of_tile(rows, vectors))
+        write_results<Products, rows, vectors>(map, first + row, of_tile, rows, result, stride);
+    };
+    constexpr int tile = rows_of_tile(vectors);
+    const int64_t whole = count / tile * tile;
+    multiply(0, whole, std::integral_constant<int, tile>());
+    multiply(whole, count, std::integral_constant<int, 1>());
+  }
+}
+
+// Results (V, outputs) of rows [first, last), `stride` apart.
+template <class Products>
+static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t last,
+                          const Inputs<Products> &x, typename Products::Number *result,
+                          int64_t stride) {
+  for (int64_t row = first; row < last; row += ROWS_OF_GROUP) {
+    const int64_t count = min(int64_t(ROWS_OF_GROUP), last - row);
+    for (int64_t v = 0; v < x.count; v += VECTORS_AT_ONCE)
+      with_count<VECTORS_AT_ONCE + 1>(
+          min(x.count - v, int64_t(VECTORS_AT_ONCE)), [&](auto vectors) {
+            multiply_group<Products, vectors>(map, row, count, x.data + v * x.width,
+                                              result + v * stride, stride);
+          });
+  }
+}
+
+}  // namespace regard::REGARD_SET
