@@ -30,7 +30,9 @@ from regard.backends.native.peak import peak_bandwidth
 from regard.gpt import GPT, GPTConfig, Sampling, generate
 
 PROMPT, NEW = 32, 128
-BATCHES, THREADS = (1, 8), (1, 2)
+THREADS = (1, 2)
+TARGETS = {1: 1.1, 8: 1.5}
+"""Of each batch: how many times llama.cpp's tokens a second ours are to reach."""
 PRECISIONS = (("float32",), ("bfloat16", "float16"), ("q8_0",))
 """What is timed in the same rounds."""
 OURS = {"q8_0": "int8"}
@@ -83,7 +85,7 @@ def main() -> None:
         for names in PRECISIONS:
             for threads in THREADS:
                 table(report, f"{', '.join(names)}; {threads} threads")
-                for batch in BATCHES:
+                for batch in TARGETS:
                     chosen = {name: weights[name] for name in names}
                     with generations(chosen, batch, threads) as tasks:
                         rows(report, chosen, batch, interleaved(tasks, peak_bandwidth))
@@ -179,7 +181,7 @@ def rows(report: Report, weights: Mapping[str, Weights], batch: int, measured: M
             row,
             f"{rate:.1f}",
             f"{rate / batch * sizes[name] / measured.limit:.0%}",
-            report.at_least(row, rate / best, 1.0 if name == fastest else None),
+            report.at_least(row, rate / best, TARGETS[batch] if name == fastest else None),
         )
     report.row(f"bandwidth, GB/s read: {measured.limit / 1e9:.1f}")
 

@@ -67,3 +67,19 @@ def test_a_target_installs_what_it_needs(target, extras, tmp_path):
     assert {line for line in done.stdout.splitlines() if "install.py" in line} == {
         f"{tmp_path / 'venv'}/bin/python tools/install.py {extras}"
     }
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_where_llama_cpp_cannot_be_installed_a_line_says_so(tmp_path):
+    folder = tmp_path / "llama"
+    python = tmp_path / "python"  # in whose environments every installation fails
+    python.write_text(f"#!/bin/sh\nmkdir -p {folder}/bin; ln -s $(which false) {folder}/bin/python")
+    python.chmod(0o755)
+    made = subprocess.run(
+        ["make", "--silent", f"PYTHON={python}", f"LLAMA={folder}", "bench-llama"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.splitlines() == [
+        f"llama.cpp is not measured, since it can't be installed: {folder}/errors.txt"
+    ]
