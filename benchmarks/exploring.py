@@ -49,7 +49,7 @@ def exploring(report: Report) -> None:
             _row(report, f"map at {USUAL}, {name}", taken, 0.1)
     with _recording(_recorded(LONG, heads=1, layers=1)) as client:
         first = _seconds(lambda: _map(client, _square(0, 0, LONG)))
-        _row(report, f"map at {LONG}, whole, first time", first, 2.0)
+        _row(report, f"map at {LONG}, whole, first time", first, 1.0)
         for name, square in _squares(LONG):
             taken = _median(partial(_map, client, square))
             _row(report, f"map at {LONG}, {name}", taken, 0.3)

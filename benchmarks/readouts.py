@@ -46,6 +46,14 @@ TOGETHER: dict[str, tuple[Readout[Any, Any], ...]] = {
     "received, image, entropy, top 8": (RECEIVED, IMAGE, ENTROPY, TOP),
     "all eight kinds": ALL,
 }
+# Read with the forward, by attention(read=…) and by record(read=…).
+WITH_FORWARD: dict[str, tuple[Readout[Any, Any], ...]] = {
+    "received": (RECEIVED,),
+    "received, entropy, top 8": (RECEIVED, ENTROPY, TOP),
+}
+ADDED = 0.5
+"""What the three may add to the forward, as a multiple of its time."""
+FIRST_MAP, PIXELS = 65_536, 1024
 # Targets, as multiples of the forward's time.
 TARGETS = {
     "received, image": 0.7,
@@ -62,6 +70,16 @@ def readouts(report: Report, lengths: Sequence[int] = LENGTHS) -> None:
             *(("what", 34), ("ms", 9), ("of our forward", 16)),
         )
         _rows(report, length)
+        report.table(
+            f"readouts with the forward at {length}: the same heads; what they add to it",
+            *(("what, and by which call", 44), ("ms", 9), ("of our forward", 16)),
+        )
+        _rows_with_forward(report, length)
+    report.table(
+        f"the first map of a head of {DIM}: its log-sum-exps are not known yet",
+        *(("L", 34), ("ms", 9), ("of our forward", 16)),
+    )
+    _first_map(report, min(FIRST_MAP, 4 * max(lengths)))
     report.table(
         "memory: what one pass with all eight kinds takes, their results included",
         *(("L", 34), ("MiB", 9), ("weights, MiB", 16)),
@@ -95,6 +113,45 @@ def _rows(report: Report, length: int) -> None:
         over = taken / seconds["our forward"]
         ratio = report.at_most(f"L = {length}, {name}", over, TARGETS.get(name))
         report.row(name, milliseconds(taken), ratio)
+
+
+def _rows_with_forward(report: Report, length: int) -> None:
+    query, key, value = torch.randn(3, HEADS, length, DIM).unbind()
+
+    def attend() -> Tensor:
+        return regard.attention(query, key, value, mask=regard.causal())
+
+    def recorded(read: tuple[Readout[Any, Any], ...]) -> object:
+        with regard.record(read=read) as run:
+            attend()
+        return run
+
+    tasks: dict[str, Callable[[], object]] = {"our forward": attend}
+    for name, read in WITH_FORWARD.items():
+        tasks[f"{name}, attention(read=…)"] = partial(
+            regard.attention, query, key, value, mask=regard.causal(), read=read
+        )
+        tasks[f"{name}, record(read=…)"] = partial(recorded, read)
+    with torch.no_grad():
+        seconds = interleaved(tasks).seconds
+    forward = seconds.pop("our forward")
+    for name, taken in seconds.items():
+        target = ADDED if "entropy" in name else None
+        ratio = report.at_most(f"L = {length}, {name}", taken / forward - 1, target)
+        report.row(name, milliseconds(taken - forward), ratio)
+
+
+def _first_map(report: Report, length: int) -> None:
+    query, key, value = torch.randn(3, 1, length, DIM).unbind()
+    cells = regard.Blocks(max(1, length // PIXELS), max(1, length // PIXELS))
+    tasks: dict[str, Callable[[], object]] = {
+        "forward": lambda: regard.attention(query, key, value, mask=regard.causal()),
+        "map": lambda: regard.Pattern(query, key, mask=regard.causal()).read(cells),
+    }
+    with torch.no_grad():
+        seconds = interleaved(tasks).seconds
+    taken = milliseconds(seconds["map"])
+    report.row(f"{length}", taken, f"{seconds['map'] / seconds['forward']:.2f}")
 
 
 def _eager(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
