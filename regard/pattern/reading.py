@@ -5,7 +5,7 @@ The kernels are those in C++ on a CPU and those in Triton on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -58,6 +58,8 @@ def take(
     sizes: Sizes,
     logsumexp: Tensor | None = None,
     columns: slice | None = None,
+    *,
+    by: Callable[[Sequence[KernelSpec]], list[tuple[Tensor, ...]]] | None = None,
 ) -> tuple[Any, ...]:
     """Take several readouts, each in its place; within some keys, if columns are given.
 
@@ -67,18 +69,21 @@ def take(
         sizes: of the pattern.
         logsumexp: of each row, heads numbered through; None to compute it in the same pass.
         columns: the keys to stay within, for which the log-sum-exp must be given.
+        by: what computes those that the kernels take of all queries; None reads the problem.
     """
     restricted = {i: readout.restricted(sizes.queries) for i, readout in enumerate(readouts)}
     apart = {i: part for i, part in restricted.items() if part is not None}
     if apart:
-        return _take_apart(readouts, apart, problem, sizes, logsumexp, columns)
+        return _take_apart(readouts, apart, problem, sizes, logsumexp, columns, by)
     reader, specs = _kernel_specs(readouts, problem, sizes)
     rest = [readout for i, readout in enumerate(readouts) if i not in specs]
     requests = list(specs.values())
     if rest and logsumexp is None and reader is not None:
         # What is streamed has the same bits whatever else is read, and whether it was known before.
         requests.append(KernelSpec(kind=Kind.LOGSUMEXP, shape=(sizes.queries,)))
-    computed = reader.read(problem, requests, logsumexp, columns) if requests and reader else []
+    computed: list[tuple[Tensor, ...]] = []
+    if requests and reader:
+        computed = by(requests) if by else reader.read(problem, requests, logsumexp, columns)
     if len(requests) > len(specs):
         (logsumexp,) = computed.pop()
     from_kernel = iter(computed)
@@ -113,6 +118,29 @@ def attend_and_take(
     )
 
 
+def take_with_context(
+    readouts: Sequence[Readout[Any, Any]], problem: Problem
+) -> tuple[Float[Tensor, "B H L Dv"] | None, tuple[Any, ...]]:
+    """Take readouts as `take` does, to the bit, and the context on the way.
+
+    Args:
+        readouts: the reductions.
+        problem: one that the kernels on a CPU have no objection to, and that needs no gradients.
+
+    Returns:
+        The context, or None where these kernels take none of the readouts; and the results.
+    """
+    contexts: list[Tensor] = []
+
+    def attend(specs: Sequence[KernelSpec]) -> list[tuple[Tensor, ...]]:
+        context, _, computed = native.run_and_read(problem, specs, known=False)
+        contexts.append(context)
+        return computed
+
+    results = take(readouts, problem, sizes_of(problem), by=attend)
+    return next(iter(contexts), None), results
+
+
 def refined(problem: Problem, logsumexp: Float[Tensor, "N L"]) -> Float[Tensor, "N L"]:
     """Replace a library's coarse log-sum-exps by those of the pattern's own dot products.
 
@@ -139,10 +167,11 @@ def _take_apart(
     sizes: Sizes,
     logsumexp: Tensor | None,
     columns: slice | None,
+    by: Callable[[Sequence[KernelSpec]], list[tuple[Tensor, ...]]] | None,
 ) -> tuple[Any, ...]:
     """Take those that leave queries out of the others alone, and the rest together."""
     rest = [readout for i, readout in enumerate(readouts) if i not in apart]
-    together = iter(take(rest, problem, sizes, logsumexp, columns) if rest else ())
+    together = iter(take(rest, problem, sizes, logsumexp, columns, by=by) if rest else ())
 
     def of_queries(readout: Readout[Any, Any], index: Tensor) -> Any:
         index = index.to(sizes.device)

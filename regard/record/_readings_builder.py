@@ -17,6 +17,7 @@ from torch import Tensor
 from regard._shapes import Float, Int
 from regard.pattern.readout import Readout
 from regard.problem import Problem
+from regard.record._call_reader import CallReader
 from regard.record._layer_builder import LayerBuilder
 from regard.record._selection import Selection
 from regard.record.accumulator import Accumulator
@@ -35,6 +36,7 @@ class ReadingsBuilder(LayerBuilder):
     Args:
         problem, kind, number, selection: as for every `LayerBuilder`.
         readouts: what to read of each.
+        reader: takes them.
     """
 
     def __init__(
@@ -45,11 +47,12 @@ class ReadingsBuilder(LayerBuilder):
         *,
         selection: Selection,
         readouts: Sequence[Readout[Any, Any]],
+        reader: CallReader,
     ) -> None:
         self.number = number
         self.leading: tuple[int, ...] = ()
         self._checksums: deque[int] = deque(maxlen=_COMPARED)
-        self._accumulator = Accumulator(readouts)
+        self._accumulator = Accumulator(readouts, take=reader.take)
         super().__init__(problem, kind, number, selection=selection)
 
     @property

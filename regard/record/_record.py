@@ -12,6 +12,7 @@ from torch import nn
 
 from regard._indices import Indices
 from regard.pattern.readout import Readout
+from regard.record._call_reader import CallReader
 from regard.record._errors import RecordError
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._recorder import Recorder, layers_of
@@ -166,13 +167,21 @@ def _reading(
     readouts: tuple[Readout[Any, Any], ...],
     reduce: Reduction | None,
 ) -> Iterator[Run]:
+    reader = CallReader()
     recorder: Recorder[SiteReadings] = Recorder(
         model,
         selection,
-        partial(SiteReadings, selection=selection, readouts=readouts, reduce=reduce, order=count()),
+        partial(
+            SiteReadings,
+            selection=selection,
+            readouts=readouts,
+            reader=reader,
+            reduce=reduce,
+            order=count(),
+        ),
     )
     run = Run(readouts, partial(readings_of, recorder), labeller.labels, reduce)
-    with _observed(recorder, model, labeller, run.finish, mean_contexts=False):
+    with _observed(recorder, model, labeller, run.finish, reader=reader):
         yield run
     labeller.check(lambda: ((own.name, own.leading, own.keys) for own in run.of_kind()))
 
@@ -184,7 +193,8 @@ def _observed(
     labeller: Labeller,
     finish: Callable[[], None],
     *,
-    mean_contexts: bool,
+    mean_contexts: bool = False,
+    reader: CallReader | None = None,
 ) -> Iterator[None]:
     """Let a recorder see the calls inside the block, and fix its results at the end."""
     try:
@@ -194,7 +204,10 @@ def _observed(
                 stack.enter_context(replace_attention(model))
             if mean_contexts:
                 stack.enter_context(observe_contexts(recorder.observe_context))
-            stack.enter_context(observe_calls(recorder))
+            if reader is None:
+                stack.enter_context(observe_calls(recorder))
+            else:
+                stack.enter_context(observe_calls(reader.observing(recorder), reads=True))
             yield
     finally:
         finish()

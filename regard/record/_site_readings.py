@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.pattern.readout import Readout, check_readout
 from regard.problem import Problem
+from regard.record._call_reader import CallReader
 from regard.record._errors import RecordError
 from regard.record._readings_builder import ReadingsBuilder
 from regard.record._recorder import Recorder
@@ -65,6 +66,7 @@ class SiteReadings:
         problem, kind, number: of the first call, as for `ReadingsBuilder`.
         selection: the part that is read.
         readouts: what to read.
+        reader: takes them.
         reduce: how patterns become one; None keeps each.
         order: numbers the patterns of all places.
     """
@@ -77,11 +79,14 @@ class SiteReadings:
         *,
         selection: Selection,
         readouts: Sequence[Readout[Any, Any]],
+        reader: CallReader,
         reduce: Reduction | None,
         order: Iterator[int],
     ) -> None:
         self._start: Callable[[Problem, int], ReadingsBuilder] = lambda problem, number: (
-            ReadingsBuilder(problem, kind, number, selection=selection, readouts=readouts)
+            ReadingsBuilder(
+                problem, kind, number, selection=selection, readouts=readouts, reader=reader
+            )
         )
         self._readouts = readouts
         self._order = order

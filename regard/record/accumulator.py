@@ -67,10 +67,17 @@ class Accumulator:
     Args:
         readouts: those for which `missing_for_calls` gives None.
         keys: how many there are in all, or 0 where that is not known.
+        take: takes readouts of a call.
     """
 
-    def __init__(self, readouts: Sequence[Readout[Any, Any]], keys: int = 0) -> None:
+    def __init__(
+        self,
+        readouts: Sequence[Readout[Any, Any]],
+        keys: int = 0,
+        take: Callable[[Sequence[Readout[Any, Any]], Problem, Sizes], tuple[Any, ...]] = take,
+    ) -> None:
         self._keys = keys
+        self._take = take
         self._parts = [_Rows(r) if "query" in r.axes else _Sums(r) for r in readouts]
         self._sizes: Sizes | None = None
 
@@ -83,7 +90,7 @@ class Accumulator:
         """
         require_numbers(problem)
         sizes = sizes_of(problem)
-        self._add(problem, shift, partial(take, problem=problem, sizes=sizes))
+        self._add(problem, shift, lambda readouts: self._take(readouts, problem, sizes))
 
     def add_rows(self, problem: Problem) -> None:
         """Read several calls of a row each, as if one by one.

@@ -27,12 +27,12 @@ REGARD_INLINE floats sum_of_exponentials(const float *scores, int32_t keys, floa
 }
 
 // Computes the log-sum-exp of a block's rows, as the forward pass does, and their normalizers.
-// Scores are kept as far as there is room for them.
+// Scores are kept as far as there is room for them; those that the forward pass has kept are taken.
 template <class Arithmetic>
 static void find_normalizers(const regard_problem &p, const Scoring &scoring,
                              const QueryBlock &queries, const ReadScratch &scratch,
                              float *logsumexp, RowNormalizer *normalizers,
-                             const KeptScores &kept = {}) {
+                             const KeptScores &kept = {}, bool filled = false) {
   floats peak[VECTORS], total[VECTORS];
   ints seen[VECTORS];
   for (int j = 0; j < VECTORS; j++)
@@ -40,8 +40,13 @@ static void find_normalizers(const regard_problem &p, const Scoring &scoring,
   const floats factor = broadcast(scoring.factor);
   for_each_read_block(queries, [&](int32_t first, int32_t last) {
     WeightBlock block(p, queries, first, last, scratch);
-    if (kept.holds(first, last)) block.weights = kept.of(first);
-    compute_scores<Arithmetic>(scoring, scratch, block, seen);
+    const bool held = kept.holds(first, last);
+    if (held && filled) {
+      take_kept(kept, true, block);
+    } else {
+      if (held) block.weights = kept.of(first);
+      compute_scores<Arithmetic>(scoring, scratch, block, seen);
+    }
     for (int j = 0; j < queries.vectors; j++) {
       const Shift old = shift_of(peak[j], factor);
       const floats higher = max(peak[j], block.peak[j]);

@@ -120,8 +120,10 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
   } else {
     RowNormalizer exact[QUERIES];
     normalizers.factor = reading.scoring.factor;
+    // Adjusted scores do not tell by themselves which rows see a key.
+    const bool filled = reading.forward && !reading.scoring.adjusted;
     find_normalizers<Arithmetic>(p, reading.scoring, queries, scratch, normalizers.logsumexp, exact,
-                                 kept);
+                                 kept, filled);
     normalizers.prepare(queries, exact);
   }
 

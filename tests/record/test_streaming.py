@@ -230,6 +230,67 @@ def test_the_model_computes_the_same():
     assert torch.equal(actual, model(query, key, is_causal=True))
 
 
+class Scored(nn.Module):
+    """Calls of `regard.attention` with the same options."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, query, key, value):
+        for _ in range(2):
+            query = regard.attention(query, key, value, **self.options)
+        return query
+
+
+FUSED = [
+    {"mask": regard.causal()},
+    {"mask": regard.window(37), "softcap": 3.0},
+    {"mask": regard.causal(), "sink": torch.tensor([1.0, 2.0])},
+    {"bias": torch.linspace(-2, 2, 131)},
+    {"mask": regard.causal() & regard.padding(torch.arange(131) < 97), "scale": 40.0},
+]
+
+
+@pytest.mark.skipif(native.why_missing() is not None, reason="needs the kernels")
+@pytest.mark.parametrize("options", FUSED, ids=", ".join)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_contexts_are_computed_with_what_is_read(options, groups, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(3, 2, 131, 17, generator=generator)
+    rest = torch.randn(2, 3, groups, 131, 17, generator=generator)
+    model, tensors = Scored(**options), (query, *rest)
+    with regard.record(model) as recording:
+        expected = model(*tensors)
+    readouts = [r for r in READOUTS if not isinstance(r, regard.Received) or r.queries is None]
+    wanted = recording.read(*readouts)
+    monkeypatch.setattr(native, "read", lambda *_, **__: pytest.fail("a second pass"))
+    with regard.record(model, read=readouts) as run, torch.inference_mode():
+        actual = model(*tensors)
+    assert torch.equal(actual, expected)
+    for name, reading in wanted.items():
+        assert all(map(torch.equal, run.readings[name].parts, reading.parts)), name
+
+
+@pytest.mark.parametrize("options", [{"heads": [1, 0]}, {"rows": [100, 5]}, {"layers": [1]}])
+def test_parts_of_a_call_are_read_after_its_context(options):
+    query, *rest = torch.randn(3, 2, 131, 17, generator=torch.Generator().manual_seed(0)).unbind()
+    model = Scored(mask=regard.causal())
+    with regard.record(model, **options) as recording:
+        expected = model(query, *rest)
+    with regard.record(model, read=READOUTS, **options) as run:
+        assert torch.equal(model(query, *rest), expected)
+    assert_same(run, recording)
+
+
+def test_gradients_pass_through_contexts_that_are_read():
+    query, *rest = torch.randn(3, 2, 131, 17, generator=torch.Generator().manual_seed(0)).unbind()
+    query.requires_grad_()
+    with regard.record(read=[regard.Entropy()]):
+        regard.attention(query, *rest, mask=regard.causal()).sum().backward()
+    assert query.grad is not None
+
+
 # What can't be read
 
 

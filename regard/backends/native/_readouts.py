@@ -42,7 +42,7 @@ def read(
 
 
 def run_and_read(
-    problem: Problem, specs: Sequence[KernelSpec]
+    problem: Problem, specs: Sequence[KernelSpec], *, known: bool = True
 ) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"], list[tuple[Tensor, ...]]]:
     """Compute context, log-sum-exp and readouts of the same rows, in one pass where that can be.
 
@@ -51,6 +51,7 @@ def run_and_read(
     Args:
         problem: one that `objection` has nothing against, and that needs no gradients.
         specs: the reductions.
+        known: whether they are taken with that log-sum-exp, or as by `read` without one.
     """
     inputs = Arguments.of(problem)
     shape = inputs.query.shape[:-1]
@@ -58,7 +59,7 @@ def run_and_read(
     logsumexp = inputs.query.new_empty(shape, dtype=torch.float32)
     results = _results(problem, specs)
     packed = inputs.pack()
-    request, _kept = _request(problem, specs, results, logsumexp, None)
+    request, _kept = _request(problem, specs, results, logsumexp if known else None, None)
     call("regard_forward_and_read", packed.numbers, vectors(context), logsumexp.data_ptr(), request)
     return context, logsumexp, results
 

@@ -9,12 +9,14 @@ from regard.record.intercept._observer import (
     observe_calls,
     observe_contexts,
 )
+from regard.record.intercept._pending import PendingContext
 from regard.record.intercept._transformers import replace_attention, use_in_transformers
 
 __all__ = [
     "Call",
     "Change",
     "Changer",
+    "PendingContext",
     "change_calls",
     "is_observed",
     "observe_calls",

@@ -21,6 +21,7 @@ from regard.sdpa import broadcast, causal_bias
 
 if TYPE_CHECKING:
     from regard.record.intercept._mask_reduction import MaskReducer
+    from regard.record.intercept._pending import PendingContext
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,6 +47,8 @@ class Call:
     keeps none; None of a call that is not compared with the next."""
     changed: Problem | None = None
     """What the call computes instead, under an intervention that changes its weights."""
+    pending: PendingContext | None = None
+    """Its context, where an observer may have it computed together with readouts."""
 
     def problem(self) -> Problem:
         """The attention that is computed, checked and laid out, without value and gradients.
@@ -99,7 +102,7 @@ class Call:
     def to_compare(self) -> Call:
         """Make what is kept of a call to compare it with the next one of its module."""
         state = self.query.clone() if self.query.is_inference() else version(self.query)
-        return self.with_(value=None, query_state=state)
+        return self.with_(value=None, query_state=state, pending=None)
 
     def repeats(self, other: Call) -> bool:
         """Whether another call of the same module had the same weights, for other values.

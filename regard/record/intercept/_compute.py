@@ -39,6 +39,10 @@ class Monitor(Protocol):
     def changes(self) -> bool:
         """Whether there are interventions."""
 
+    @property
+    def reads(self) -> bool:
+        """Whether an observer takes readouts, which may share a pass with the context."""
+
     def recomputing(self) -> AbstractContextManager[None]:
         """A time in which calls are changed and not observed, as they were made before."""
 

@@ -17,17 +17,22 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from regard._contexts import must_dispatch
 from regard.attention import attention, attention_with_pattern
+from regard.backends import choose_checked
 from regard.pattern import Pattern
 from regard.record.intercept._call import Call, attention_call, sdpa_call
 from regard.record.intercept._change import edited
 from regard.record.intercept._compute import computed, gradients, run_call
 from regard.record.intercept._eager import require_no_graph
+from regard.record.intercept._pending import PendingContext
 
 if TYPE_CHECKING:
     from regard.record.intercept._compute import Monitor
 
 _BACKWARD = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+# Fewer rows are attended to by kernels of their own, which no readout shares a pass with.
+_FEWEST_ROWS = 64
 _SEEN = frozenset(
     (
         *(F.scaled_dot_product_attention, F.multi_head_attention_forward),
@@ -86,12 +91,16 @@ class FunctionMode(TorchFunctionMode):
         return context.reshape(shape) if context.numel() == math.prod(shape) else context
 
     def _attention(self, func: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        call = attention_call(*args, **options)
+        call, backend = attention_call(*args, **options), options.get("backend")
         if not self._monitor.takes_part:
+            reads = func is attention and self._monitor.reads
+            pending = _pending_context(call, backend) if reads else None
+            if pending is not None:
+                self._monitor.notify(call.with_(pending=pending))
+                return func(*args, **options) if pending.context is None else pending.context
             result = func(*args, **options)
             self._monitor.notify(call)
             return result
-        backend = options.get("backend")
         if func is attention:
             return computed(self._monitor, call, lambda: attention(*args, **options), backend)[0]
         patterns: list[Pattern] = []
@@ -159,6 +168,17 @@ class FunctionMode(TorchFunctionMode):
     def _read_sdpa(self, *args: Any, **kwargs: Any) -> Call:
         with gradients(self._monitor):
             return sdpa_call(self._monitor.reducer, self._monitor.module, *args, **kwargs)
+
+
+def _pending_context(call: Call, backend: str | None) -> PendingContext | None:
+    """Leave the context of a call of `attention` to who reads it; None where that gains nothing."""
+    query = call.query
+    if query.device.type != "cpu" or call.dropout > 0 or query.shape[-2] < _FEWEST_ROWS:
+        return None
+    problem = call.attention()
+    if problem.differentiable or must_dispatch():
+        return None
+    return PendingContext(problem) if choose_checked(problem, backend).name == "native" else None
 
 
 class _SdpaCalled(Exception):  # noqa: N818 - ends a function early, without an error

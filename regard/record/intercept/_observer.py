@@ -39,13 +39,21 @@ _this_thread = threading.local()
 
 
 @contextmanager
-def observe_calls(observer: Observer) -> Iterator[None]:
-    """Pass every attention call of this thread to the observer, as interventions changed it."""
+def observe_calls(observer: Observer, *, reads: bool = False) -> Iterator[None]:
+    """Pass every attention call of this thread to the observer, as interventions changed it.
+
+    Args:
+        observer: called with each, after its context was computed.
+        reads: whether it takes readouts: it is then called before that, where it may have the
+            context computed with them, see `Call.pending`.
+    """
     with _monitor() as monitor:
         monitor.observers.append(observer)
+        monitor.readers += reads
         try:
             yield
         finally:
+            monitor.readers -= reads
             monitor.observers.remove(observer)
 
 
@@ -115,6 +123,7 @@ class _CallMonitor:
     def __init__(self) -> None:
         self.users = 0
         self.observers: list[Observer] = []
+        self.readers = 0  # of the observers
         self.context_observers: list[ContextObserver] = []
         self.changers: list[Changer] = []
         self.reducer = MaskReducer()
@@ -166,6 +175,11 @@ class _CallMonitor:
     def changes(self) -> bool:
         """Whether there are interventions."""
         return bool(self.changers)
+
+    @property
+    def reads(self) -> bool:
+        """Whether an observer takes readouts, which may share a pass with the context."""
+        return self.readers > 0
 
     @contextmanager
     def recomputing(self) -> Iterator[None]:

@@ -157,20 +157,22 @@ bool same(const std::vector<Reading> &one, const std::vector<Reading> &other) {
   return true;
 }
 
-// Whether one call that computes context and readouts gives the bits of two calls.
+// Whether one call that computes context and readouts gives the bits of two calls, where
+// log-sum-exps are known and where they are not.
 bool same_together(Random &random, const Sample &sample, const regard_problem &problem,
-                   const Results &results) {
+                   const Results &results, bool known) {
   const Sizes &s = sample.sizes;
   Random again = random;
   const std::vector<Reading> apart =
-      read(random, sample, problem, results.logsumexp.data(), 0, s.keys);
+      read(random, sample, problem, known ? results.logsumexp.data() : nullptr, 0, s.keys);
   const Tensor context(sample.dtype, s.batch, s.heads, s.queries, s.dim_value, Layout::plain);
   const Numbers<float> logsumexp(s.batch * s.heads * s.queries);
   const regard_tensor view = context.view();
   const std::vector<Reading> together =
-      read_by(again, sample, logsumexp.data(), 0, s.keys, [&](const regard_readouts &readouts) {
-        return regard_forward_and_read(&problem, &view, logsumexp.data(), &readouts);
-      });
+      read_by(again, sample, known ? logsumexp.data() : nullptr, 0, s.keys,
+              [&](const regard_readouts &readouts) {
+                return regard_forward_and_read(&problem, &view, logsumexp.data(), &readouts);
+              });
   return same(apart, together) && context.bytes() == results.attended.bytes() &&
          logsumexp.bytes() == results.logsumexp.bytes();
 }
@@ -227,7 +229,8 @@ Results Results::of(const Sample &sample, int64_t threads) {
   }
   results.all = read(random, sample, problem, nullptr, 0, s.keys);
   results.part = read(random, sample, problem, results.logsumexp.data(), first, last);
-  results.together_as_apart = same_together(random, sample, problem, results);
+  results.together_as_apart = same_together(random, sample, problem, results, true) &&
+                              same_together(random, sample, problem, results, false);
   return results;
 }
 
