@@ -31,8 +31,8 @@ def test_every_linear_map_of_a_step_is_the_kernels(counted):
     model = GPT(CONFIG)
     model.h[0].register_forward_hook(lambda *_: None)  # or a step were one call
     generate(model, torch.tensor([[1, 2, 3, 4, 5]] * 3), tokens=4, sampling=Sampling())
-    # Of each of three steps: four maps a layer, and the logits. The prompts' logits are its too.
-    assert counted == [3] * (3 * (4 * 2 + 1) + 1)
+    # Of the prompts and of each of three steps: four maps a layer, and the logits.
+    assert counted == [15] * (4 * 2) + [3] * (1 + 3 * (4 * 2 + 1))
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])

@@ -23,7 +23,7 @@ def drawn(vectors, inputs, outputs, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 def test_it_is_the_product(dtype, instructions):
     for inputs, outputs in SIZES:
-        for vectors in (1, 3, 4, 6, 8):
+        for vectors in (1, 3, 4, 6, 8, 19):
             operands = drawn(vectors, inputs, outputs, dtype)
             with_bias, without_bias = native.matvec(*operands), native.matvec(*operands[:2], None)
             exact = F.linear(*(t.double() for t in operands))
@@ -57,13 +57,13 @@ def int8_drawn(inputs, outputs):
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 def test_neither_threads_nor_the_vectors_beside_it_change_a_bit(dtype, threads, instructions):
-    x, weight, bias = drawn(8, 809, 331, dtype)
+    x, weight, bias = drawn(19, 809, 331, dtype)
     for matrix, scale in ((weight, None), int8_drawn(809, 331)):
         threads(1)
         whole = native.matvec(x, matrix, bias, scale)
         threads(3)
         assert torch.equal(native.matvec(x, matrix, bias, scale), whole)
-        for some in (slice(0, 1), slice(7, 8), slice(1, 3), slice(2, 7)):
+        for some in (slice(0, 1), slice(7, 8), slice(1, 3), slice(2, 7), slice(4, 17)):
             assert torch.equal(native.matvec(x[some], matrix, bias, scale), whole[some])
 
 
@@ -75,9 +75,9 @@ def test_leading_dimensions_are_kept(shape):
 
 
 def test_what_it_does_not_take():
-    x, weight, bias = drawn(8, 7, 5, torch.float32)
+    x, weight, bias = drawn(32, 7, 5, torch.float32)
     assert native.supports_matvec(x, weight, bias)
-    assert not native.supports_matvec(torch.randn(9, 7), weight, bias)
+    assert not native.supports_matvec(torch.randn(33, 7), weight, bias)
     assert not native.supports_matvec(x[:0], weight, bias)
     assert not native.supports_matvec(x[:, :0], weight[:, :0], bias)
     assert not native.supports_matvec(x.double(), weight.double(), bias.double())
