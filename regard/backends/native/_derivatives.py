@@ -1,7 +1,9 @@
 """Derivatives of the operators: for autograd, and for the transforms of `torch.func`.
 
 A derivative that is registered for an operator serves autograd, compilers and export. `torch.func`
-does not ask for it, but for an `autograd.Function`: so there is one for each operator.
+does not ask for it, but for an `autograd.Function`: so there is one for each operator. A plain call
+has a shorter one: for a registered derivative torch reads the operator's schema anew at each call,
+argument by argument, and for a Function that `torch.func` may ask its signature.
 
 Axes: B batch, H query heads, L queries, Dv head dimension of value.
 """
@@ -14,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._contexts import transforms
+from regard._contexts import must_dispatch, transforms
 from regard._shapes import Float
 from regard.backends.native import _backward
 from regard.backends.native._arguments import Arguments
@@ -24,7 +26,11 @@ from regard.errors import Error
 
 def attend(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
     """Compute context and logsumexp by the operator, in the way that it can be differentiated."""
-    call: Any = _Attention.apply if _under_transform() else torch.ops.regard.attention
+    call: Any = torch.ops.regard.attention
+    if _under_transform():
+        call = _Attention.apply
+    elif torch.is_grad_enabled() and not must_dispatch():
+        call = _PlainAttention.apply
     context, logsumexp = call(*arguments)
     return context, logsumexp
 
@@ -84,6 +90,18 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
         return fold_forward(attend, info, in_dims, *arguments)
+
+
+class _PlainAttention(torch.autograd.Function):
+    """The forward operator outside compilers, traces, modes and transforms."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        results = torch.ops.regard.attention(*arguments)
+        save(ctx, arguments, results)
+        return results
+
+    backward = staticmethod(differentiate)
 
 
 class _Gradients(torch.autograd.Function):
