@@ -24,13 +24,20 @@ def must_dispatch() -> bool:
 
     What bypasses it is missing from a traced graph, from a profile and from derivatives.
     """
+    return is_transformed() or _profiler_enabled()
+
+
+def is_transformed() -> bool:
+    """Whether a compiler, a trace, a transform or a dispatch mode makes something of operators.
+
+    An `autograd.Function` that calls no operator is missing from all of them; a profile has it.
+    """
     return (
         torch.compiler.is_compiling()
         or _len_torch_dispatch_stack() > 0
         or peek_interpreter_stack() is not None
         or _get_tracing_state() is not None
         or forward_ad._current_level >= 0  # noqa: SLF001 - torch has no public way
-        or _profiler_enabled()
     )
 
 

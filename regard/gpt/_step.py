@@ -23,6 +23,7 @@ from regard._shapes import Float, Int
 from regard.backends import native
 from regard.gpt._int8 import Int8Embedding, Int8Linear, Int8Matrix
 from regard.gpt._linear import Embedding, Linear
+from regard.gpt._pointwise import LayerNorm, RMSNorm
 from regard.gpt.cache import GPTCache
 from regard.gpt.model import GPT, MLP, Attention, Block, SwiGLU
 from regard.nn import KVCache, Rotation
@@ -35,7 +36,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _READ_ONCE = ("mask", "eps")  # of a module, beside its parameters
 _MODULES = (
     *(GPT, Block, Attention, MLP, SwiGLU, Linear, Embedding, Int8Linear, Int8Embedding),
-    *(nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.ModuleList),
+    *(LayerNorm, RMSNorm, nn.RMSNorm, nn.Dropout, nn.ModuleList),
 )
 
 

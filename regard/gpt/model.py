@@ -10,7 +10,7 @@ parameters carry GPT-2's own names (`wte`, `h.0.attn.c_attn.weight`, ...).
 
 from __future__ import annotations
 
-from math import pi, sqrt
+from math import sqrt
 from pathlib import Path
 from typing import Self, cast
 
@@ -22,6 +22,7 @@ from regard import Mask, Pattern, attention, attention_with_pattern, causal, win
 from regard._shapes import Float, Int
 from regard.gpt._int8 import Int8Embedding, Int8Linear
 from regard.gpt._linear import Embedding, Linear, linear
+from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, gelu, has_hooks
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
 from regard.gpt.ids import check_call
@@ -107,14 +108,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, T, E)`` to ``(B, T, E)``."""
-        return cast("Tensor", self.c_proj(_gelu(self.c_fc(x))))
-
-
-def _gelu(x: Tensor) -> Tensor:
-    """GPT-2's GELU, the tanh form: ``x/2·(1 + tanh z)``, where ``z = √(2/π)·(x + 0.044715·x³)``."""
-    if torch.compiler.is_compiling():  # one loop, in which a sigmoid costs half as much as a tanh
-        return x * torch.sigmoid(sqrt(8 / pi) * (x + 0.044715 * x * x * x))
-    return F.gelu(x, approximate="tanh")
+        return cast("Tensor", self.c_proj(gelu(self.c_fc(x))))
 
 
 class SwiGLU(nn.Module):
@@ -138,8 +132,8 @@ def _normed(norm: nn.RMSNorm, x: Tensor) -> Tensor:
 
 def _norm(config: GPTConfig) -> nn.Module:
     if config.norm == "rms":
-        return nn.RMSNorm(config.dim, eps=config.norm_eps)
-    return nn.LayerNorm(config.dim, eps=config.norm_eps, bias=config.bias)
+        return RMSNorm(config.dim, eps=config.norm_eps)
+    return LayerNorm(config.dim, eps=config.norm_eps, bias=config.bias)
 
 
 class Block(nn.Module):
@@ -163,9 +157,27 @@ class Block(nn.Module):
         mask: Mask | None = None,
     ) -> Tensor:
         """``(B, T, E)`` to ``(B, T, E)``."""
-        attended = self.attn(self.ln_1(x), patterns, rotation=rotation, cache=cache, mask=mask)
-        x = x + self._dropped(attended)
-        return x + self._dropped(self.mlp(self.ln_2(x)))
+        x, added = self.run(x, None, patterns, rotation=rotation, cache=cache, mask=mask)
+        return x + added
+
+    def run(
+        self,
+        x: Tensor,
+        added: Tensor | None,
+        patterns: list[Pattern] | None,
+        *,
+        rotation: Rotation | None,
+        cache: KVCache | None,
+        mask: Mask | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Run the layer on ``x + added``; the stream, and what the MLP adds to it.
+
+        Each addition is left to the norm that comes next, which reads the stream anyway.
+        """
+        x, normed = add_and_normalize(self.ln_1, x, added)
+        attended = self.attn(normed, patterns, rotation=rotation, cache=cache, mask=mask)
+        x, normed = add_and_normalize(self.ln_2, x, self._dropped(attended))
+        return x, self._dropped(self.mlp(normed))
 
     def _dropped(self, x: Tensor) -> Tensor:
         """Dropout, without a call that does nothing: a step of generation is all short calls."""
@@ -351,10 +363,18 @@ class GPT(nn.Module):
             dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
             rotation = Rotation.of(positions, config.head_dim, base=config.rotary_base, dtype=dtype)
         x = self.drop(x)  # (B, T, E)
+        added = None
         for layer, block in enumerate(self.h):
             layer_cache = None if cache is None else cache.layers[layer]
-            x = block(x, patterns, rotation=rotation, cache=layer_cache, mask=mask)
-        return cast("Tensor", self.ln_f(x))
+            if type(block) is Block and not has_hooks(block):
+                x, added = block.run(
+                    x, added, patterns, rotation=rotation, cache=layer_cache, mask=mask
+                )
+            else:
+                x = x if added is None else x + added
+                x = block(x, patterns, rotation=rotation, cache=layer_cache, mask=mask)
+                added = None
+        return add_and_normalize(self.ln_f, x, added)[1]
 
     @classmethod
     def from_pretrained(cls, path_or_name: str | Path) -> Self:

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 8
+#define REGARD_ABI 9
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -203,6 +203,49 @@ typedef struct {
 
 // Ids and positions must lie in their tables. At most 16 heads share keys and values.
 int regard_gpt_step(const regard_gpt *gpt);
+
+// GELU in its tanh form, elementwise, everything contiguous and of one dtype; or, with a gradient,
+// that gradient times the derivative at x.
+typedef struct {
+  int64_t dtype, threads;
+  int64_t size;
+  const void *x, *gradient;  // gradient: NULL for GELU itself
+  void *result;
+} regard_activation;
+
+int regard_gelu(const regard_activation *call);
+
+// A residual stream and its norm, of N rows of E numbers, everything contiguous: sum = x + added,
+// and normed, the layer norm of sum. `dtype` is that of added and normed, all else is float32.
+typedef struct {
+  int64_t dtype, threads;
+  int64_t rows, width;
+  int64_t rms;  // RMS norm, else layer norm
+  double epsilon;
+  const float *x;
+  const void *added;  // NULL: x is the sum, and `sum` is not written
+  const float *weight, *bias;
+  float *sum;
+  void *normed;
+  float *mean, *factor;  // (N): what normalized each row, for the backward pass
+} regard_residual_norm;
+
+int regard_residual_norm_forward(const regard_residual_norm *call);
+
+typedef struct {
+  int64_t dtype, threads;
+  int64_t rows, width;
+  int64_t rms;
+  const float *x;  // the sum
+  const float *mean, *factor, *weight;
+  const void *normed_gradient;  // of the dtype
+  const float *sum_gradient;    // NULL: none
+  float *x_gradient;
+  void *added_gradient;  // the same in the dtype; or NULL
+  float *weight_gradient, *bias_gradient;
+} regard_residual_norm_gradients;
+
+int regard_residual_norm_backward(const regard_residual_norm_gradients *call);
 
 // Measures what the threads can do at most, in some hundredths to tenths of a second: operations a
 // second on numbers of a dtype, as the instruction set in use multiplies them, and bytes a second

@@ -5,6 +5,7 @@
 
 #include "kernels.h"
 
+#include "activation.h"
 #include "backward.h"
 #include "decode.h"
 #include "divergence.h"
@@ -15,6 +16,7 @@
 #include "pairs.h"
 #include "peak.h"
 #include "read.h"
+#include "residual_norm.h"
 
 #define REGARD_TEXT_OF(name) #name
 #define REGARD_TEXT(name) REGARD_TEXT_OF(name)
@@ -108,6 +110,24 @@ int gpt_step_of_any_dtype(const regard_gpt &gpt) {
                        [&](auto products) { return gpt_step<decltype(products)>(gpt); });
 }
 
+int gelu_of_any_dtype(const regard_activation &call) {
+  if (call.dtype == REGARD_BFLOAT16) return activation<BFloat16>(call);
+  if (call.dtype == REGARD_FLOAT16) return activation<Float16>(call);
+  return activation<Float32>(call);
+}
+
+int residual_norm_of_any_dtype(const regard_residual_norm &call) {
+  if (call.dtype == REGARD_BFLOAT16) return residual_norm<BFloat16>(call);
+  if (call.dtype == REGARD_FLOAT16) return residual_norm<Float16>(call);
+  return residual_norm<Float32>(call);
+}
+
+int residual_norm_backward_of_any_dtype(const regard_residual_norm_gradients &call) {
+  if (call.dtype == REGARD_BFLOAT16) return residual_norm_backward<BFloat16>(call);
+  if (call.dtype == REGARD_FLOAT16) return residual_norm_backward<Float16>(call);
+  return residual_norm_backward<Float32>(call);
+}
+
 double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {
   return dtype == REGARD_BFLOAT16 ? peak_flops<BFloat16Arithmetic>(threads)
                                   : peak_flops<Widened<Float32>>(threads);
@@ -125,6 +145,9 @@ const Kernels &kernels() {
       .compare = compare_of_any_dtype,
       .matvec = matvec_of_any_dtype,
       .gpt_step = gpt_step_of_any_dtype,
+      .gelu = gelu_of_any_dtype,
+      .residual_norm = residual_norm_of_any_dtype,
+      .residual_norm_backward = residual_norm_backward_of_any_dtype,
       .peak_flops = peak_flops_of_any_dtype,
       .peak_bandwidth = peak_bandwidth,
   };

@@ -15,6 +15,9 @@ struct Kernels {
   int (*compare)(const regard_problem &, const regard_problem &, const regard_divergence &);
   int (*matvec)(const regard_matvec &);
   int (*gpt_step)(const regard_gpt &);
+  int (*gelu)(const regard_activation &);
+  int (*residual_norm)(const regard_residual_norm &);
+  int (*residual_norm_backward)(const regard_residual_norm_gradients &);
   double (*peak_flops)(int64_t dtype, int64_t threads);
   double (*peak_bandwidth)(int64_t threads);
 };

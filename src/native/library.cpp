@@ -157,6 +157,16 @@ REGARD_EXPORT int regard_gpt_step(const regard_gpt *gpt) {
   return gpt->batch ? kernels().gpt_step(*gpt) : REGARD_DONE;
 }
 
+REGARD_EXPORT int regard_gelu(const regard_activation *call) { return kernels().gelu(*call); }
+
+REGARD_EXPORT int regard_residual_norm_forward(const regard_residual_norm *call) {
+  return kernels().residual_norm(*call);
+}
+
+REGARD_EXPORT int regard_residual_norm_backward(const regard_residual_norm_gradients *call) {
+  return call->rows ? kernels().residual_norm_backward(*call) : REGARD_DONE;
+}
+
 REGARD_EXPORT double regard_peak_flops(int dtype, int64_t threads) {
   return kernels().peak_flops(dtype, threads);
 }

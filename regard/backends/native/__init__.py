@@ -14,12 +14,14 @@ from regard._shapes import Float
 from regard.backends._objections import objection_to_context, objection_to_pair
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
+from regard.backends.native._activation import gelu
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend
 from regard.backends.native._divergence import compare
 from regard.backends.native._gpt_step import GPTStep, Layer, Map, Norm, Weights
 from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._readouts import read, run_and_read
+from regard.backends.native._residual_norm import residual_norm
 from regard.backends.native.library import Description, describe, why_missing
 from regard.problem import Problem
 
@@ -34,12 +36,14 @@ __all__ = [
     "backward",
     "compare",
     "describe",
+    "gelu",
     "matvec",
     "objection",
     "objection_to",
     "objection_to_comparing",
     "objection_to_reading",
     "read",
+    "residual_norm",
     "run",
     "run_and_read",
     "supports_matvec",

@@ -11,6 +11,7 @@
 
 #include "gpt.h"
 #include "judge.h"
+#include "pointwise.h"
 
 namespace driver {
 namespace {
@@ -51,6 +52,8 @@ int64_t on_every_set(int64_t samples) {
       if (!wrong.empty()) report(sample, wrong), failures++;
       const std::string step = wrong_in_gpt_step(uint64_t(seed));
       if (!step.empty()) std::cerr << set << ", " << step << "\n", failures++;
+      const std::string pointwise = wrong_pointwise(uint64_t(seed));
+      if (!pointwise.empty()) std::cerr << set << ", " << pointwise << "\n", failures++;
     }
   }
   return failures;
@@ -65,6 +68,8 @@ int64_t at_once(int64_t samples, int64_t callers) {
       if (!wrong.empty()) report(sample, wrong), failures++;
       const std::string step = wrong_in_gpt_step(uint64_t(seed));
       if (!step.empty()) report(sample, step), failures++;
+      const std::string pointwise = wrong_pointwise(uint64_t(seed));
+      if (!pointwise.empty()) report(sample, pointwise), failures++;
     }
   };
   std::vector<std::thread> threads;

@@ -1,0 +1,115 @@
+"""What a GPT computes between its matrix products: norms, residual additions, GELU.
+
+Each costs what reading and writing its tensors costs, so on a CPU each is one pass over memory, the
+rounding for the next product included. Where a compiler fuses them itself, where something makes
+something else of operators, and on other devices they are torch's.
+
+Axis letters: E model dimension.
+"""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
+
+from regard._contexts import is_transformed
+from regard._shapes import Float
+from regard.backends import native
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class LayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm`, which under autocast on a CPU gives the dtype of matrix products."""
+
+    def forward(self, input: Float[Tensor, "*b E"]) -> Float[Tensor, "*b E"]:  # noqa: A002 - nn.LayerNorm's name
+        """Normalize each row."""
+        results = _residual_norm(self, input, None)
+        return super().forward(input) if results is None else results[1]
+
+
+class RMSNorm(nn.RMSNorm):
+    """`nn.RMSNorm`, likewise."""
+
+    def forward(self, x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b E"]:
+        """Normalize each row."""
+        results = _residual_norm(self, x, None)
+        return super().forward(x) if results is None else results[1]
+
+
+def add_and_normalize(
+    norm: nn.Module, x: Float[Tensor, "*b E"], added: Float[Tensor, "*b E"] | None
+) -> tuple[Float[Tensor, "*b E"], Float[Tensor, "*b E"]]:
+    """``x + added`` and its norm, with the bits of one after the other.
+
+    Args:
+        norm: what normalizes; called as a module where hooks are to see it.
+        x: the residual stream.
+        added: what is added to it; None: nothing.
+    """
+    if added is not None and type(norm) in {LayerNorm, RMSNorm} and not has_hooks(norm):
+        results = _residual_norm(cast("LayerNorm | RMSNorm", norm), x, added)
+        if results is not None:
+            return results
+    x = x if added is None else x + added
+    return x, cast("Tensor", norm(x))
+
+
+def gelu(x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b E"]:
+    """GPT-2's GELU, the tanh form: ``x/2·(1 + tanh z)``, where ``z = √(2/π)·(x + 0.044715·x³)``."""
+    if torch.compiler.is_compiling():  # one loop, in which a sigmoid costs half as much as a tanh
+        return x * torch.sigmoid(sqrt(8 / pi) * (x + 0.044715 * x * x * x))
+    if not is_transformed() and _is_plain(x) and native.why_missing() is None:
+        return native.gelu(x)
+    return F.gelu(x, approximate="tanh")
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling a module does more than its `forward`."""
+    return bool(
+        module._forward_hooks  # noqa: SLF001 - torch has no public way
+        or module._forward_pre_hooks  # noqa: SLF001 - likewise
+        or module._backward_hooks  # noqa: SLF001 - likewise
+        or module._backward_pre_hooks  # noqa: SLF001 - likewise
+        or "forward" in vars(module)
+        or torch_modules._has_any_global_hook()  # noqa: SLF001 - likewise
+    )
+
+
+def _residual_norm(
+    norm: LayerNorm | RMSNorm, x: Tensor, added: Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """Sum and norm by the kernel, or None where it does not take them."""
+    if is_transformed() or x.dtype != torch.float32 or not _is_plain(x):
+        return None
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    if added is not None and not (
+        added.dtype == dtype and added.shape == x.shape and _is_plain(added)
+    ):
+        return None
+    rms = isinstance(norm, RMSNorm)
+    weight, bias = norm.weight, norm.bias if isinstance(norm, LayerNorm) else None
+    if not _is_plain_vector(weight) or not (bias is None or _is_plain_vector(bias)):
+        return None
+    if dtype not in _DTYPES or norm.eps is None or native.why_missing() is not None:
+        return None
+    return native.residual_norm(x, added, weight, bias, epsilon=norm.eps, rms=rms, dtype=dtype)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether the numbers of a tensor lie in the memory of the CPU."""
+    if type(x) is not Tensor or not x.is_cpu or x.is_neg():
+        return False
+    return x.dtype in _DTYPES and x.numel() > 0
+
+
+def _is_plain_vector(x: Tensor) -> bool:
+    """Whether the gains or biases of a norm do."""
+    if type(x) not in {Tensor, nn.Parameter} or not x.is_cpu or x.is_neg():
+        return False
+    return x.dtype == torch.float32 and x.is_contiguous()
