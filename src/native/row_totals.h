@@ -14,7 +14,7 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int BLOCK_STEPS = 192 / LANES;  // of a block: x of 8 vectors takes 6 KiB
+constexpr int BLOCK_STEPS = 192 / LANES;  // of a block: float32 x of 8 vectors takes 6 KiB
 constexpr int ROWS_OF_GROUP = 24;         // that a block's part of x serves, at most
 constexpr int64_t BYTES_AHEAD = 8192;     // that are prefetched
 // With shorter vectors of lanes, sums would wait for each other.
@@ -56,7 +56,9 @@ REGARD_INLINE void add_each(const floats *sums, float *totals) {
 template <class Products>
 struct RowBlocks {
   static constexpr int STEP = Products::STEP;
-  static constexpr int64_t INPUTS = int64_t(BLOCK_STEPS) * STEP;  // of a block
+  // Of int8 a block of as many inputs is few bytes, and summing lanes up takes as long as before.
+  static constexpr int STEPS = Products::HAS_SCALE ? 2 * BLOCK_STEPS : BLOCK_STEPS;
+  static constexpr int64_t INPUTS = int64_t(STEPS) * STEP;  // of a block
   static constexpr int64_t SIZE = sizeof(typename Products::Weight);
   static constexpr int LINE_STEPS = STEP * SIZE < 64 ? int(64 / (STEP * SIZE)) : 1;
 };
@@ -144,7 +146,7 @@ REGARD_INLINE void multiply_block(const typename Products::Weight *row, int64_t 
     add(step, Products::load_row(row + step * STEP));
   };
   if (count == Blocks::INPUTS) {
-    REGARD_UNROLLED_FOR (int step = 0; step < BLOCK_STEPS; step++) add_step(step);
+    REGARD_UNROLLED_FOR (int step = 0; step < Blocks::STEPS; step++) add_step(step);
     return;
   }
   const int whole = int(count / STEP);
