@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.gpt import GPT, GPTConfig
-from regard.gpt._int8 import to_int8
+from regard.gpt.int8 import to_int8
 
 KINDS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "q8_0": "Q8_0"}
 """What matrices can be kept in, by the name of the format's type."""

@@ -21,10 +21,10 @@ from torch.overrides import has_torch_function
 from regard._contexts import must_dispatch
 from regard._shapes import Float, Int
 from regard.backends import native
-from regard.gpt._int8 import Int8Embedding, Int8Linear, Int8Matrix
 from regard.gpt._linear import Embedding, Linear
 from regard.gpt._pointwise import LayerNorm, RMSNorm
 from regard.gpt.cache import GPTCache
+from regard.gpt.int8 import Int8Embedding, Int8Linear, Int8Matrix
 from regard.gpt.model import GPT, MLP, Attention, Block, SwiGLU
 from regard.nn import KVCache, Rotation
 

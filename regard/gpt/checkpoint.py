@@ -13,11 +13,11 @@ import torch
 
 from regard._files import replace_files
 from regard.gpt._checksums import checksums, require_written
-from regard.gpt._int8 import to_int8
 from regard.gpt._tensors import count_layers, dump, read, read_shapes
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
+from regard.gpt.int8 import to_int8
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer

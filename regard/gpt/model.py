@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from regard import Mask, Pattern, attention, attention_with_pattern, causal, window
 from regard._shapes import Float, Int
-from regard.gpt._int8 import Int8Embedding, Int8Linear
 from regard.gpt._linear import Embedding, Linear, linear
 from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, gelu, has_hooks
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
 from regard.gpt.ids import check_call
+from regard.gpt.int8 import Int8Embedding, Int8Linear
 from regard.gpt.tokenizer import Tokenizer
 from regard.nn import KVCache, Rotation
 

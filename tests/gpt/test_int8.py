@@ -24,8 +24,8 @@ from regard.gpt import (
     step_objection,
     stories,
 )
-from regard.gpt._int8 import Int8Matrix, int8_linear, quantized, to_int8
 from regard.gpt._step import step_logits
+from regard.gpt.int8 import Int8Matrix, int8_linear, quantized, to_int8
 
 GPT2 = GPTConfig(vocab_size=53, context=23, layers=3, heads=3, dim=39)
 # fmt: off
@@ -148,7 +148,7 @@ def test_neither_threads_nor_the_sequences_beside_it_change_a_bit(config, thread
 
 
 def test_a_product_of_many_vectors_holds_some_rows_as_floats(monkeypatch):
-    monkeypatch.setattr("regard.gpt._int8._TILE", 7 * 31)  # of 7 rows of 31 inputs
+    monkeypatch.setattr("regard.gpt.int8._TILE", 7 * 31)  # of 7 rows of 31 inputs
     x, weight, bias = torch.randn(2, 13, 31), torch.randn(53, 31), torch.randn(53)
     int8, scale = quantized(weight, name="w")
     largest = []
