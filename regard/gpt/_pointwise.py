@@ -1,8 +1,8 @@
 """What a GPT computes between its matrix products: norms, residual additions, GELU.
 
 Each costs what reading and writing its tensors costs, so on a CPU each is one pass over memory, the
-rounding for the next product included. Where a compiler fuses them itself, where something makes
-something else of operators, and on other devices they are torch's.
+rounding for the next product included. Under a compiler, which fuses them itself, under tracing and
+function transforms, and on other devices they are torch's.
 
 Axis letters: E model dimension.
 """

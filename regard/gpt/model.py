@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Self, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import Mask, Pattern, attention, attention_with_pattern, causal, window
 from regard._shapes import Float, Int
 from regard.gpt._linear import Embedding, Linear, linear
-from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, gelu, has_hooks
+from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, has_hooks
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
 from regard.gpt.ids import check_call
 from regard.gpt.int8 import Int8Embedding, Int8Linear
+from regard.gpt.mlp import MLP, SwiGLU
 from regard.gpt.tokenizer import Tokenizer
 from regard.nn import KVCache, Rotation
 
@@ -96,33 +96,6 @@ class Attention(nn.Module):
             context, pattern = attention_with_pattern(query, key, value, mask=mask, dropout=dropout)
             patterns.append(pattern)
         return cast("Tensor", self.c_proj(context.transpose(-3, -2).flatten(-2)))  # (B, T, E)
-
-
-class MLP(nn.Module):
-    """Feed-forward layer: expand, GELU, contract; each token by itself."""
-
-    def __init__(self, config: GPTConfig) -> None:
-        super().__init__()
-        self.c_fc: Linear | Int8Linear = Linear(config.dim, config.hidden_dim, bias=config.bias)
-        self.c_proj: Linear | Int8Linear = Linear(config.hidden_dim, config.dim, bias=config.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``(B, T, E)`` to ``(B, T, E)``."""
-        return cast("Tensor", self.c_proj(gelu(self.c_fc(x))))
-
-
-class SwiGLU(nn.Module):
-    """An MLP whose hidden channels are gated: silu(gate) · up, made by one matrix, gate first."""
-
-    def __init__(self, config: GPTConfig) -> None:
-        super().__init__()
-        self.c_fc: Linear | Int8Linear = Linear(config.dim, 2 * config.hidden_dim, bias=config.bias)
-        self.c_proj: Linear | Int8Linear = Linear(config.hidden_dim, config.dim, bias=config.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``(B, T, E)`` to ``(B, T, E)``."""
-        gate, up = self.c_fc(x).chunk(2, dim=-1)
-        return cast("Tensor", self.c_proj(F.silu(gate) * up))
 
 
 def _normed(norm: nn.RMSNorm, x: Tensor) -> Tensor:

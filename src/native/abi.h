@@ -131,8 +131,8 @@ typedef struct {
 // Takes any number of readouts in one pass over the pattern of query and key; needs no value.
 int regard_read(const regard_problem *problem, const regard_readouts *readouts);
 
-// regard_forward, and then regard_read with the log-sum-exps that it wrote, if `readouts` names them,
-// else with none: to the bit, but in one pass where scores can be kept for the latter.
+// regard_forward, and then regard_read with the log-sum-exps that it wrote, if `readouts` names
+// them, else with none: to the bit, but in one pass where scores can be kept for the latter.
 int regard_forward_and_read(const regard_problem *problem, const regard_tensor *context,
                             float *logsumexp, const regard_readouts *readouts);
 
