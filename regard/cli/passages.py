@@ -105,7 +105,7 @@ def _with_answer(
     """The tokens of a prompt and its answer, and which are the answer's."""
     if answer is None:
         prompt = reader.encode(text)
-        _require_room(reader, len(prompt.ids) + tokens)
+        _require_room(reader, len(prompt.ids) + tokens, "give a shorter document or fewer --tokens")
         own = reader.answer(prompt.ids, tokens)
         if not own:
             raise MisuseError("the model ends the text at once: give --answer TEXT")
@@ -114,14 +114,14 @@ def _with_answer(
         return whole, (len(prompt.ids), len(whole.ids))
     apart = reader.is_chat or text[-1:].isspace() or answer[:1].isspace()
     whole = reader.encode(f"{text}{'' if apart else ' '}{answer}")
-    _require_room(reader, len(whole.ids))
+    _require_room(reader, len(whole.ids), "give a shorter document")
     own = [number for number, (_, stop) in enumerate(whole.offsets) if stop > len(text)]
     return whole, (own[0], own[-1] + 1)
 
 
-def _require_room(reader: Reader, length: int) -> None:
+def _require_room(reader: Reader, length: int, cure: str) -> None:
     if reader.context is not None and length > reader.context:
         raise MisuseError(
             f"document, question and answer have {length} tokens, but the model's context is "
-            f"{reader.context}: give a shorter document"
+            f"{reader.context}: {cure}"
         )

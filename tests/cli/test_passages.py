@@ -142,7 +142,10 @@ def test_passages_stand_in_the_order_of_need_and_are_quoted(regard, tmp_path, mo
         (("--hidden-from", "all"), "--hidden-from must be question or answer, but is all"),
         (("--tokens", "0"), "--tokens must be at least 1, but is 0"),
         (("--answer", " "), "--answer is empty"),
-        (("--tokens", "99"), "but the model's context is 101: give a shorter document"),
+        (
+            ("--tokens", "99"),
+            "but the model's context is 101: give a shorter document or fewer --tokens",
+        ),
         (("--model", "nowhere"), "nowhere"),
     ],
 )
