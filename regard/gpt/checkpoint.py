@@ -121,7 +121,7 @@ def load(
         tokenizer.
 
     Raises:
-        ValueError: `weights` is neither; or it is "int8", and `device` is no CPU.
+        ValueError: `weights` is neither; or it is "int8", and `device` is not a CPU.
         CheckpointError: the folder holds no model, or a damaged one; or there is no such folder,
             and the cache lacks a GPT-2 of that name, or it can't be fetched; or a weight that
             int8 has no number for, being NaN or infinite. The message says what is missing and
