@@ -260,6 +260,22 @@ def test_divergences_are_their_definitions(kind, at_once, dtype, monkeypatch):
     torch.testing.assert_close(steps[0].divergence(steps[1], kind), expected, rtol=0, atol=1e-13)
 
 
+def test_slopes_count_the_keys_that_a_cache_has_left():
+    query, key, slopes = (
+        normal(2, 3, 5, 7),
+        normal(2, 3, 17, 7, seed=1),
+        torch.tensor([1.5, 0.5, 0.25]),
+    )
+    kept = torch.tensor([0, 2, 3, 7, 8, 11, 12, 13, 14, 15, 16])
+    pattern = regard.Pattern(query, key, alibi=slopes)
+    evicted = regard.Pattern(query, key[:, :, kept], alibi=slopes)
+    weights, left = pattern.dense().double(), evicted.dense().double()
+    expected = (weights - torch.zeros_like(weights).index_copy(-1, kept, left)).abs().sum(-1) / 2
+    result = pattern.divergence(evicted, "tv", keys=kept)
+    # Weights in float32, each to some units in the last place of scores below 64
+    torch.testing.assert_close(result.double(), expected, rtol=0, atol=64 * 2.0**-23)
+
+
 def test_a_cache_whose_heads_keep_different_keys_is_compared():
     query, key = normal(2, 3, 5, 7).double(), normal(2, 3, 17, 7, seed=1).double()
     kept = torch.stack([torch.randperm(17)[:11].sort().values for _ in range(6)]).reshape(2, 3, 11)

@@ -20,6 +20,11 @@ def test_the_first_rank_alone_writes(world):
     assert wrote == [[0, 0], *[[]] * (world.size - 1)]
 
 
+def test_the_first_rank_of_a_group_writes(world):
+    wrote = [rank["monitored"]["wrote_in_group"].tolist() for rank in world.actual]
+    assert wrote == [[], [0], *[[]] * (world.size - 2)]
+
+
 def test_every_rank_refuses_layers_that_differ(world):
     for rank in world.actual:
         assert "RecordError: the ranks read different layers" in rank["monitored"]["differing"]

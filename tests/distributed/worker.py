@@ -84,9 +84,9 @@ def monitored(rank, size):
     broken[0, 3] = torch.nan if rank == 1 else 0.0
     read, wrote = {"largest": regard.MaxScore(), "entropy": regard.Entropy()}, []
 
-    def readings(x, count=2):
+    def readings(x, count=2, wrote=wrote, group=None):
         writers = [lambda update, scalars: wrote.append(update)]
-        monitor = regard.Monitor(layers, every=1, read=read, writers=writers)
+        monitor = regard.Monitor(layers, every=1, read=read, writers=writers, group=group)
         with monitor.update():
             for layer in layers[:count]:
                 layer(x)
@@ -96,11 +96,15 @@ def monitored(rank, size):
         for layer in layers:
             layer(whole)
     largest, entropy = (one.values for one in recording.read(*read.values()).values())
+    others, wrote_in_group = dist.new_group(range(1, size)), []
+    if rank:
+        readings(x, wrote=wrote_in_group, group=others)
     return {
         "read": readings(x),
         "whole": torch.stack([largest.amax((1, 3)), entropy.mean((1, 3))]).flatten(1),
         "broken": readings(broken),
         "wrote": torch.tensor(wrote),
+        "wrote_in_group": torch.tensor(wrote_in_group),
         "differing": outcome(lambda: readings(x, 1 if rank == 1 else 2)),
         "nothing": outcome(lambda: readings(x, 0)),
     }

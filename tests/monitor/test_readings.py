@@ -203,6 +203,22 @@ def test_a_row_that_sees_a_sink_alone_does_not_count():
     torch.testing.assert_close(monitor.values("entropy")[0], expected, rtol=0, atol=1e-6)
 
 
+def test_weights_that_a_layer_takes_for_two_halves_of_its_values_count_once():
+    class Halves(nn.Module):
+        def forward(self, query, key, values):
+            halves = [F.scaled_dot_product_attention(query, key, value) for value in values]
+            return torch.cat(halves, dim=-1)
+
+    query, key, *values = torch.randn(4, 2, HEADS, 5, 7).unbind()
+    query.requires_grad_()
+    own, monitor = Halves(), regard.Monitor(every=1, read=[Calls()])
+    Calls.counts.clear()
+    with monitor.update():
+        own(query, key, values).sum().backward()
+    assert Calls.counts == [5]
+    assert monitor.values("calls").shape == (1, HEADS)
+
+
 class Uneven(nn.Module):
     """Layers with unlike numbers of heads, which may be left out."""
 

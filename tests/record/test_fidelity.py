@@ -94,6 +94,16 @@ def test_evicted_keys_are_found_whatever_their_order(data):
     check(report, expected(data, caches), (KEPT + L) / S)
 
 
+def test_equal_keys_are_matched_in_their_order(data):
+    queries, keys, _ = data
+    keys[:, :, :, 2] = keys[:, :, :, 7] = keys[:, :, :, 4]
+    old = torch.tensor([0, 2, 3, 4, 7, 8, 11, 13, 14, 17, 19, 20, 23])
+    own = torch.cat((old, torch.arange(S - L, S))).expand(B, G, -1)
+    caches = evicted(keys, [own, own])
+    report = regard.fidelity(recorded(queries, keys), recorded(queries, caches))
+    check(report, expected((queries, keys, [own] * 2), caches), (KEPT + L) / S)
+
+
 def test_keys_that_changed_are_named(data):
     queries, keys, kept = data
     caches = [(cache * 4).round() / 4 for cache in evicted(keys, kept)]
