@@ -64,7 +64,7 @@ def gelu(x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b E"]:
     """GPT-2's GELU, the tanh form: ``x/2·(1 + tanh z)``, where ``z = √(2/π)·(x + 0.044715·x³)``."""
     if torch.compiler.is_compiling():  # one loop, in which a sigmoid costs half as much as a tanh
         return x * torch.sigmoid(sqrt(8 / pi) * (x + 0.044715 * x * x * x))
-    if not is_transformed() and _is_plain(x) and native.why_missing() is None:
+    if not is_transformed() and is_plain(x) and native.why_missing() is None:
         return native.gelu(x)
     return F.gelu(x, approximate="tanh")
 
@@ -85,31 +85,31 @@ def _residual_norm(
     norm: LayerNorm | RMSNorm, x: Tensor, added: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
     """Sum and norm by the kernel, or None where it does not take them."""
-    if is_transformed() or x.dtype != torch.float32 or not _is_plain(x):
+    if is_transformed() or x.dtype != torch.float32 or not is_plain(x):
         return None
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
     if added is not None and not (
-        added.dtype == dtype and added.shape == x.shape and _is_plain(added)
+        added.dtype == dtype and added.shape == x.shape and is_plain(added)
     ):
         return None
     rms = isinstance(norm, RMSNorm)
     weight, bias = norm.weight, norm.bias if isinstance(norm, LayerNorm) else None
-    if not _is_plain_vector(weight) or not (bias is None or _is_plain_vector(bias)):
+    if not is_plain_parameter(weight) or not (bias is None or is_plain_parameter(bias)):
         return None
     if dtype not in _DTYPES or norm.eps is None or native.why_missing() is not None:
         return None
     return native.residual_norm(x, added, weight, bias, epsilon=norm.eps, rms=rms, dtype=dtype)
 
 
-def _is_plain(x: Tensor) -> bool:
+def is_plain(x: Tensor) -> bool:
     """Whether the numbers of a tensor lie in the memory of the CPU."""
     if type(x) is not Tensor or not x.is_cpu or x.is_neg():
         return False
     return x.dtype in _DTYPES and x.numel() > 0
 
 
-def _is_plain_vector(x: Tensor) -> bool:
-    """Whether the gains or biases of a norm do."""
+def is_plain_parameter(x: Tensor) -> bool:
+    """Whether those of a parameter in float32 do, one after another."""
     if type(x) not in {Tensor, nn.Parameter} or not x.is_cpu or x.is_neg():
         return False
     return x.dtype == torch.float32 and x.is_contiguous()

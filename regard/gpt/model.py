@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from regard import Mask, Pattern, attention, attention_with_pattern, causal, window
 from regard._shapes import Float, Int
+from regard.gpt._fused_block import run_fused
 from regard.gpt._linear import Embedding, Linear, linear
 from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, has_hooks
 from regard.gpt.cache import GPTCache
@@ -147,6 +148,10 @@ class Block(nn.Module):
 
         Each addition is left to the norm that comes next, which reads the stream anyway.
         """
+        if patterns is None and rotation is None and cache is None and mask is None:
+            fused = run_fused(self, x, added) if type(self.attn) is Attention else None
+            if fused is not None:
+                return fused
         x, normed = add_and_normalize(self.ln_1, x, added)
         attended = self.attn(normed, patterns, rotation=rotation, cache=cache, mask=mask)
         x, normed = add_and_normalize(self.ln_2, x, self._dropped(attended))

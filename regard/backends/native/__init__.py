@@ -14,14 +14,19 @@ from regard._shapes import Float
 from regard.backends._objections import objection_to_context, objection_to_pair
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
-from regard.backends.native._activation import gelu
+from regard.backends.native._activation import compute_gelu, gelu, gelu_gradient
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend
 from regard.backends.native._divergence import compare
 from regard.backends.native._gpt_step import GPTStep, Layer, Map, Norm, Weights
 from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._readouts import read, run_and_read
-from regard.backends.native._residual_norm import residual_norm
+from regard.backends.native._residual_norm import (
+    compute_residual_norm,
+    residual_norm,
+    residual_norm_gradients,
+)
+from regard.backends.native._self_attention import self_attention, self_attention_gradient
 from regard.backends.native.library import Description, describe, why_missing
 from regard.problem import Problem
 
@@ -35,8 +40,11 @@ __all__ = [
     "Weights",
     "backward",
     "compare",
+    "compute_gelu",
+    "compute_residual_norm",
     "describe",
     "gelu",
+    "gelu_gradient",
     "matvec",
     "objection",
     "objection_to",
@@ -44,8 +52,11 @@ __all__ = [
     "objection_to_reading",
     "read",
     "residual_norm",
+    "residual_norm_gradients",
     "run",
     "run_and_read",
+    "self_attention",
+    "self_attention_gradient",
     "supports_matvec",
     "why_missing",
 ]

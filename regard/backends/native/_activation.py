@@ -23,13 +23,13 @@ class _GELU(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         x = x.contiguous()
         ctx.save_for_backward(x)
-        return _compute(x, None)
+        return compute_gelu(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return _compute(x, gradient.contiguous())
+        return gelu_gradient(x, gradient.contiguous())
 
 
 def gelu(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
@@ -43,17 +43,25 @@ def gelu(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
     return result
 
 
-def _compute(x: Tensor, gradient: Tensor | None) -> Tensor:
+def compute_gelu(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """Compute `gelu` of a contiguous tensor without a graph."""
     result = torch.empty_like(x)
+    _call(x, 0, result)
+    return result
+
+
+def gelu_gradient(x: Float[Tensor, "*b"], gradient: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """Compute the gradient of `x` from that of its GELU; both are contiguous."""
+    result = torch.empty_like(x)
+    _call(x, gradient.data_ptr(), result)
+    return result
+
+
+def _call(x: Tensor, gradient: int, result: Tensor) -> None:
     library.call(
         "regard_gelu",
         _STRUCT.pack(
-            CODES[x.dtype],
-            torch.get_num_threads(),
-            x.numel(),
-            x.data_ptr(),
-            0 if gradient is None else gradient.data_ptr(),
-            result.data_ptr(),
+            *(CODES[x.dtype], torch.get_num_threads(), x.numel()),
+            *(x.data_ptr(), gradient, result.data_ptr()),
         ),
     )
-    return result

@@ -21,7 +21,7 @@ from regard.problem import Problem
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 # The numbers of `regard_problem`, all of eight bytes: nine integers, three fractions, integers.
-_PROBLEM = struct.Struct("9q3d46q")
+PROBLEM = struct.Struct("9q3d46q")
 _NONE = (0, 0, 0, 0, 0)
 # A bound this far off is as good as none, and leaves room to add an index to it.
 _FAR = 2**48
@@ -85,7 +85,7 @@ class Arguments(NamedTuple):
         """Lay the arguments out for the library; reading needs the last axis contiguous."""
         kept: list[Tensor] = []
         batch, heads, queries, dim = self.query.shape
-        numbers = _PROBLEM.pack(
+        numbers = PROBLEM.pack(
             CODES[self.query.dtype],
             torch.get_num_threads(),
             *(batch, heads, self.key.shape[1], queries, self.key.shape[2], dim),

@@ -34,19 +34,11 @@ class _ResidualNorm(torch.autograd.Function):
         rms: bool,  # noqa: FBT001 - apply takes no keywords
         dtype: torch.dtype,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        x, width = x.contiguous(), x.shape[-1]
-        added = None if added is None else added.contiguous()
-        total = x if added is None else torch.empty_like(x)
-        normed = torch.empty_like(x, dtype=dtype)
-        mean, factor = x.new_empty(2, x.numel() // width).unbind()
-        library.call(
-            "regard_residual_norm_forward",
-            _FORWARD.pack(
-                *(CODES[dtype], torch.get_num_threads(), len(mean), width, int(rms), epsilon),
-                *_pointers(x, added, weight, bias, total, normed, mean, factor),
-            ),
+        x, added = x.contiguous(), None if added is None else added.contiguous()
+        total, normed, moments = compute_residual_norm(
+            x, added, weight, bias, epsilon=epsilon, rms=rms, dtype=dtype
         )
-        ctx.save_for_backward(total, mean, factor, weight)
+        ctx.save_for_backward(total, moments, weight)
         ctx.is_added, ctx.has_bias = added is not None, bias is not None
         ctx.rms, ctx.dtype = rms, dtype
         ctx.set_materialize_grads(False)
@@ -55,29 +47,97 @@ class _ResidualNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        total, mean, factor, weight = ctx.saved_tensors
+        total, moments, weight = ctx.saved_tensors
         total_gradient, normed_gradient = gradients if ctx.is_added else (None, *gradients)
         if normed_gradient is None:  # the norm was not used
             normed_gradient = torch.zeros_like(total, dtype=ctx.dtype)
-        normed_gradient = normed_gradient.contiguous()
-        total_gradient = None if total_gradient is None else total_gradient.contiguous()
-        gradient = torch.empty_like(total)
-        rounded = None  # the same in the dtype of what was added
-        if ctx.is_added and ctx.dtype != total.dtype:
-            rounded = torch.empty_like(total, dtype=ctx.dtype)
-        weight_gradient = torch.empty_like(weight)
-        bias_gradient = torch.empty_like(weight) if ctx.has_bias else None
-        library.call(
-            "regard_residual_norm_backward",
-            _BACKWARD.pack(
-                *(CODES[ctx.dtype], torch.get_num_threads()),
-                *(len(mean), total.shape[-1], int(ctx.rms)),
-                *_pointers(total, mean, factor, weight, normed_gradient, total_gradient),
-                *_pointers(gradient, rounded, weight_gradient, bias_gradient),
-            ),
+        found = residual_norm_gradients(
+            None if total_gradient is None else total_gradient.contiguous(),
+            normed_gradient.contiguous(),
+            total,
+            moments,
+            weight,
+            rms=ctx.rms,
+            is_added=ctx.is_added,
+            has_bias=ctx.has_bias,
         )
-        added_gradient = (gradient if rounded is None else rounded) if ctx.is_added else None
-        return gradient, added_gradient, weight_gradient, bias_gradient, None, None, None
+        return *found, None, None, None
+
+
+def compute_residual_norm(
+    x: Float[Tensor, "*b E"],
+    added: Float[Tensor, "*b E"] | None,
+    weight: Float[Tensor, "E"],
+    bias: Float[Tensor, "E"] | None,
+    *,
+    epsilon: float,
+    rms: bool,
+    dtype: torch.dtype,
+) -> tuple[Float[Tensor, "*b E"], Float[Tensor, "*b E"], Float[Tensor, "2 N"]]:
+    """Compute `residual_norm` of contiguous tensors without a graph.
+
+    Returns:
+        The sum, its norm, and of each of the N rows the mean and what it was multiplied by.
+    """
+    total = x if added is None else torch.empty_like(x)
+    normed = torch.empty_like(x, dtype=dtype)
+    width = x.shape[-1]
+    rows = x.numel() // width
+    moments = x.new_empty(2, rows)
+    mean = moments.data_ptr()
+    library.call(
+        "regard_residual_norm_forward",
+        _FORWARD.pack(
+            *(CODES[dtype], torch.get_num_threads(), rows, width, int(rms), epsilon),
+            *_pointers(x, added, weight, bias, total, normed),
+            *(mean, mean + rows * moments.element_size()),
+        ),
+    )
+    return total, normed, moments
+
+
+def residual_norm_gradients(
+    total_gradient: Float[Tensor, "*b E"] | None,
+    normed_gradient: Float[Tensor, "*b E"],
+    total: Float[Tensor, "*b E"],
+    moments: Float[Tensor, "2 N"],
+    weight: Float[Tensor, "E"],
+    *,
+    rms: bool,
+    is_added: bool,
+    has_bias: bool,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+    """Compute the gradients of `x`, of what was added to it, of the weight and of the bias.
+
+    Args:
+        total_gradient: of the sum, contiguous; None: it was not used.
+        normed_gradient: of the norm, likewise.
+        total: as `compute_residual_norm` gave it.
+        moments: likewise.
+        weight: as it was given to it.
+        rms: likewise.
+        is_added: whether something was added.
+        has_bias: whether there is a bias.
+    """
+    gradient = torch.empty_like(total)
+    dtype, rows = normed_gradient.dtype, moments.shape[1]
+    rounded = None  # the same in the dtype of what was added
+    if is_added and dtype != total.dtype:
+        rounded = torch.empty_like(total, dtype=dtype)
+    weight_gradient = torch.empty_like(weight)
+    bias_gradient = torch.empty_like(weight) if has_bias else None
+    mean = moments.data_ptr()
+    library.call(
+        "regard_residual_norm_backward",
+        _BACKWARD.pack(
+            *(CODES[dtype], torch.get_num_threads(), rows, total.shape[-1], int(rms)),
+            *(total.data_ptr(), mean, mean + rows * moments.element_size()),
+            *_pointers(weight, normed_gradient, total_gradient),
+            *_pointers(gradient, rounded, weight_gradient, bias_gradient),
+        ),
+    )
+    added_gradient = (gradient if rounded is None else rounded) if is_added else None
+    return gradient, added_gradient, weight_gradient, bias_gradient
 
 
 def residual_norm(

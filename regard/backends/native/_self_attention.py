@@ -1,0 +1,136 @@
+"""Self-attention of the product that makes queries, keys and values, and its gradient.
+
+The kernels read and write with strides, so no head is copied to a place of its own: the context is
+what the next product reads, and the gradient what the product before it is differentiated with.
+
+Axes: B batch, T tokens, H query heads, G key/value heads, D head dimension, C = H·D,
+P = (H + 2G)·D: a row of a projection is the H queries, then the G keys, then the G values.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Float
+from regard.backends.native import library
+from regard.backends.native._arguments import PROBLEM, Arguments, vectors
+from regard.mask import Mask
+from regard.problem import Scoring, check
+
+# Where the threads and the pointers are among the numbers of `regard_problem` in src/native/abi.h;
+# the strides follow each pointer.
+_THREADS, _QUERY, _KEY, _VALUE, _ROWS = 1, 13, 17, 21, 25
+_NO_BIAS_OR_NUMBERS = (0,) * 7
+_MAX_LAYOUTS = 256
+
+
+class _Layout(NamedTuple):
+    """The part of a problem that depends on shapes, dtype and mask alone."""
+
+    numbers: tuple[int | float, ...]
+    """Of `regard_problem`."""
+    key: int
+    """Bytes from the queries of a row to its keys; below, to its values."""
+    value: int
+
+    def pack(self, projected: Tensor) -> bytes:
+        """The problem, as the library takes it."""
+        at = projected.data_ptr()
+        numbers = list(self.numbers)
+        numbers[_THREADS] = torch.get_num_threads()
+        numbers[_QUERY], numbers[_KEY], numbers[_VALUE] = at, at + self.key, at + self.value
+        return PROBLEM.pack(*numbers)
+
+    def parts(self, projected: Tensor) -> tuple[int, ...]:
+        """Queries, keys and values of a tensor like the projection, each as ``regard_tensor``."""
+        at, numbers = projected.data_ptr(), self.numbers
+        return (
+            *(at, *_whole(numbers[_QUERY + 1 : _KEY])),
+            *(at + self.key, *_whole(numbers[_KEY + 1 : _VALUE])),
+            *(at + self.value, *_whole(numbers[_VALUE + 1 : _ROWS])),
+        )
+
+
+def self_attention(
+    projected: Float[Tensor, "B T P"], heads: int, groups: int, mask: Mask
+) -> tuple[Float[Tensor, "B T C"], Float[Tensor, "B H T"]]:
+    """Compute the context, heads side by side, and the log-sum-exp of each row.
+
+    Args:
+        projected: contiguous, in a dtype of the kernels, with at least one number.
+        heads: H.
+        groups: G.
+        mask: affine.
+    """
+    batch, tokens, width = projected.shape
+    layout = _layout(batch, tokens, width, heads, groups, projected.dtype, mask)
+    context = projected.new_empty(batch, tokens, width // (heads + 2 * groups) * heads)
+    logsumexp = projected.new_empty(batch, heads, tokens, dtype=torch.float32)
+    by_head = vectors(_heads(context, heads))
+    library.call("regard_forward", layout.pack(projected), by_head, logsumexp.data_ptr())
+    return context, logsumexp
+
+
+def self_attention_gradient(
+    gradient: Float[Tensor, "B T C"],
+    context: Float[Tensor, "B T C"],
+    logsumexp: Float[Tensor, "B H T"],
+    projected: Float[Tensor, "B T P"],
+    groups: int,
+    mask: Mask,
+) -> Float[Tensor, "B T P"]:
+    """Compute the gradient of `projected`.
+
+    Args:
+        gradient: of the context, contiguous.
+        context: of `self_attention`.
+        logsumexp: likewise.
+        projected: as it was given to it; below, likewise.
+        groups: G.
+        mask: affine.
+    """
+    heads = logsumexp.shape[1]
+    layout = _layout(*projected.shape, heads, groups, projected.dtype, mask)
+    result = torch.empty_like(projected)
+    numbers = (
+        *vectors(_heads(context, heads)),
+        *vectors(_heads(gradient, heads)),
+        logsumexp.data_ptr(),
+        *layout.parts(result),
+        *_NO_BIAS_OR_NUMBERS,
+    )
+    library.call("regard_backward", layout.pack(projected), numbers)
+    return result
+
+
+@functools.lru_cache(_MAX_LAYOUTS)
+def _layout(
+    batch: int, tokens: int, width: int, heads: int, groups: int, dtype: torch.dtype, mask: Mask
+) -> _Layout:
+    """Check a problem of this kind once."""
+    projected = torch.empty(batch, tokens, width, dtype=dtype)
+    dim = width // (heads + 2 * groups)
+    query, key, value = (
+        _heads(part, count)
+        for part, count in zip(
+            projected.split([count * dim for count in (heads, groups, groups)], dim=-1),
+            (heads, groups, groups),
+            strict=True,
+        )
+    )
+    problem = check(query, key, value, Scoring(mask=mask))
+    numbers = PROBLEM.unpack(Arguments.of(problem).pack().numbers)
+    start = projected.data_ptr()
+    return _Layout(numbers, key.data_ptr() - start, value.data_ptr() - start)
+
+
+def _heads(rows: Float[Tensor, "B T C"], heads: int) -> Float[Tensor, "B H T D"]:
+    return rows.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _whole(numbers: tuple[int | float, ...]) -> tuple[int, ...]:
+    return tuple(map(int, numbers))

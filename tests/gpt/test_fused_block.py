@@ -1,0 +1,146 @@
+"""A block as one node: the loss and gradients of its modules, and where the modules are needed."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import regard
+from regard.backends import native
+from regard.gpt import GPT, GPTCache, GPTConfig
+
+CONFIG = {"vocab_size": 29, "context": 13, "layers": 2, "heads": 6, "dim": 42}
+IDS = torch.arange(5 * 11).reshape(5, 11) * 7 % 29
+
+pytestmark = pytest.mark.skipif(native.why_missing() is not None, reason="there is no kernel")
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """The blocks that were run as one node."""
+    calls, attend = [], native.self_attention
+    monkeypatch.setattr(
+        native, "self_attention", lambda *given: calls.append("block") or attend(*given)
+    )
+    return calls
+
+
+def gpt(**options):
+    torch.manual_seed(0)
+    return GPT(GPTConfig(**CONFIG | options))
+
+
+def losses_and_gradients(model, *, bfloat16=False, ids=IDS):
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        logits = model(ids)
+    loss = F.cross_entropy(logits.to(model.dtype).flatten(0, -2), ids.flatten())
+    return loss, *torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
+
+
+VARIANTS = [
+    {},
+    {"bias": False},
+    {"norm": "rms", "groups": 2},
+    {"window": 3, "groups": 1, "heads": 3, "hidden": 53},
+]
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_it_computes_what_the_modules_do_in_float64(options, fused):
+    model = gpt(**options)
+    ours = losses_and_gradients(model)
+    assert len(fused) == 2
+    exact = losses_and_gradients(model.double())
+    assert len(fused) == 2
+    for mine, other in zip(ours, exact, strict=True):
+        # Some tens of roundings of float32 in sums of up to 55 rows, of entries up to the largest.
+        torch.testing.assert_close(mine.double(), other, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_in_bfloat16_it_rounds_where_the_modules_do(options, fused, monkeypatch):
+    model = gpt(**options)
+    ours = losses_and_gradients(model, bfloat16=True)
+    assert len(fused) == 2
+    exact = losses_and_gradients(model)
+    monkeypatch.setattr("regard.gpt.model.run_fused", lambda *_: None)
+    modules = losses_and_gradients(model, bfloat16=True)
+    for mine, theirs, right in zip(ours, modules, exact, strict=True):
+        # A library's product may round otherwise by its layout: a few of bfloat16's steps of 2⁻⁸.
+        largest = right.abs().max()
+        assert (mine - theirs).abs().max() <= 0.02 * largest
+        assert mine.dtype == theirs.dtype
+
+
+def test_a_frozen_parameter_has_no_gradient(fused):
+    model = gpt()
+    names = ["loss", *dict(model.named_parameters())]
+    whole = dict(zip(names, losses_and_gradients(model), strict=True))
+    frozen = {"wte.weight", "h.0.ln_1.bias", "h.0.attn.c_attn.weight", "h.1.mlp.c_proj.bias"}
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    left = [name for name in whole if name not in frozen]
+    for name, mine in zip(left, losses_and_gradients(model), strict=True):
+        torch.testing.assert_close(mine, whole[name])
+    assert len(fused) == 4
+
+
+def _hooked(model):
+    for module in (model.h[0].mlp.c_fc, model.h[1].attn):
+        module.register_forward_hook(lambda *_: None)
+
+
+def _replaced(model):
+    for block in model.h:
+        block.mlp.c_proj = nn.Linear(42 * 4, 42)
+
+
+@pytest.mark.parametrize(
+    "change", [_hooked, _replaced, lambda model: model.half().float().double()]
+)
+def test_modules_that_do_more_are_called(change, fused):
+    model = gpt()
+    change(model)
+    losses_and_gradients(model)
+    assert not fused
+
+
+@pytest.mark.parametrize(
+    "options", [{"dropout": 0.5}, {"qk_norm": True}, {"mlp": "swiglu"}, {"positions": "rotary"}]
+)
+def test_other_blocks_run_by_their_modules(options, fused):
+    losses_and_gradients(gpt(**options, dim=36) if "positions" in options else gpt(**options))
+    assert not fused
+
+
+def test_dropout_that_is_off_keeps_nothing_from_it(fused):
+    losses_and_gradients(gpt(dropout=0.5).eval())
+    assert len(fused) == 2
+
+
+def test_who_looks_on_sees_the_modules(fused):
+    model = gpt()
+    model.with_patterns(IDS)
+    model(IDS, mask=regard.documents(IDS // 100))
+    model(IDS, cache=GPTCache(model.config))
+    with regard.record(model) as recording:
+        model(IDS)
+    assert len(recording) == 2
+    with regard.intervene(model) as change:
+        change.ablate(layers=1, heads=1)
+        model(IDS)
+    with torch.no_grad():
+        model(IDS)
+    torch.func.grad(lambda weights: torch.func.functional_call(model, weights, IDS).sum())(
+        dict(model.named_parameters())
+    )
+    model(IDS[0])  # without a batch
+    assert not fused
+
+
+def test_its_gradient_has_no_derivative():
+    model = gpt()
+    loss = model(IDS).sum()
+    (gradient,) = torch.autograd.grad(loss, [model.h[0].ln_1.weight], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
