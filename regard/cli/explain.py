@@ -19,7 +19,7 @@ from regard.cli.model import (
     open_model,
     read,
 )
-from regard.cli.subject import Live, write_report
+from regard.cli.subject import Live, require_float, write_report
 from regard.cli.text import read_text
 from regard.explorer import ModelSubject
 from regard.explorer.example import EXAMPLE
@@ -74,6 +74,7 @@ def explain(
         raise MisuseError("--layer and --head go together: give both, or neither")
     if live and html is None:
         raise MisuseError("--live is of the page that --html FILE writes: give both, or neither")
+    require_float(live=live, weights=weights)
     place = device_of(device)
     content = read_text(text, file)
     network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)

@@ -11,7 +11,7 @@ import typer
 
 from regard.cli.device import Device
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import Fetch, Model
+from regard.cli.model import Fetch, Model, Weights
 from regard.cli.subject import Shown, one_name, subject_of
 from regard.cli.text import read_text
 
@@ -30,6 +30,7 @@ def explore(
     ] = 0,
     model: Model = None,
     device: Device = "cpu",
+    weights: Weights = None,
     *,
     fetch: Fetch = False,
     open_page: Annotated[
@@ -47,7 +48,8 @@ def explore(
         from regard.explorer import Explorer
     except ModuleNotFoundError as missing:
         raise MisuseError(str(missing)) from missing
-    subject = subject_of(one_name(shown, model), read_text(text, file), fetch=fetch, device=device)
+    name, opened = one_name(shown, model), read_text(text, file)
+    subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)
     with user_errors(OSError):
         explorer = Explorer(subject, host=host, port=port)
     gc.freeze()  # searching what is loaded for garbage would pause answers for 0.1 s

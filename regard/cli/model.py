@@ -30,6 +30,7 @@ __all__ = [
     "head_steps",
     "open_model",
     "read",
+    "weights_of",
 ]
 
 SHIPPED = "the model that comes with regard"
@@ -72,15 +73,25 @@ def open_model(
     Raises:
         MisuseError: there is none of this name, or it is damaged; or no such weights.
     """
+    kept = weights_of(weights, device)
+    folder = folder_of(name, fetch=fetch)
+    with user_errors(CheckpointError, OSError):
+        return load(folder, device=device, weights=kept)
+
+
+def weights_of(weights: str | None, device: torch.device) -> Literal["int8"] | None:
+    """What ``--weights`` says, as `regard.gpt.load` takes it.
+
+    Raises:
+        MisuseError: there are no such weights, or none on this device.
+    """
     if weights not in {None, "int8"}:
         raise MisuseError(f"--weights is {weights!r}: expected int8; leave it out for float32")
     if weights is not None and device.type != "cpu":
         raise MisuseError(
             f"--weights {weights} is computed on a CPU, and --device is {device}: leave out one"
         )
-    folder = folder_of(name, fetch=fetch)
-    with user_errors(CheckpointError, OSError):
-        return load(folder, device=device, weights=cast('Literal["int8"] | None', weights))
+    return cast('Literal["int8"] | None', weights)
 
 
 def folder_of(name: str | None, *, fetch: bool) -> Path | None:

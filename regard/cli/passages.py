@@ -12,7 +12,7 @@ from rich.text import Text
 import regard
 from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, memory_errors, user_errors
-from regard.cli.model import SHIPPED, Fetch, Model
+from regard.cli.model import SHIPPED, Fetch, Model, Weights
 from regard.cli.reader import Encoded, Reader, open_reader
 from regard.cli.text import read_text
 from regard.record.links import Span
@@ -40,6 +40,7 @@ def passages(
         ),
     ] = "question",
     device: Device = "cpu",
+    weights: Weights = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
     fetch: Fetch = False,
@@ -63,7 +64,7 @@ def passages(
     document = (read_text(None, context) or "").rstrip()
     if not document:
         raise MisuseError(f"{context} holds white space alone: give a file with text")
-    reader = open_reader(model, fetch=fetch, device=place)
+    reader = open_reader(model, fetch=fetch, device=place, weights=weights)
     text, start = _prompt(reader, document, question)
     with memory_errors("give a shorter document, or a smaller model"):
         encoded, span = _with_answer(reader, text, answer, tokens)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard._extras import needing
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import folder_of, open_model
+from regard.cli.model import folder_of, open_model, weights_of
 from regard.gpt import Sampling, generate
 from regard.gpt.checkpoint import CONFIG, holds_pretrained, load_json
 from regard.gpt.errors import CheckpointError
@@ -65,20 +65,35 @@ class Reader(Protocol):
         """The text of some tokens."""
 
 
-def open_reader(name: str | None, *, fetch: bool, device: torch.device) -> Reader:
+def open_reader(
+    name: str | None, *, fetch: bool, device: torch.device, weights: str | None = None
+) -> Reader:
     """Open the model that ``--model`` names; None is the one that comes with regard.
 
+    Args:
+        name: the model.
+        fetch: whether a model of the hub may be fetched.
+        device: where it computes.
+        weights: in what the matrices of one of regard, or of a GPT-2, are kept.
+
     Raises:
-        MisuseError: there is none of this name, it is damaged, or it is not causal.
+        MisuseError: there is none of this name, it is damaged, or it is not causal; or no such
+            weights, or none of this model.
     """
+    weights_of(weights, device)
     folder = Path(name) if name is not None and Path(name).is_dir() else None
     if folder is None:
         folder = folder_of(name, fetch=fetch)
     with user_errors(CheckpointError, OSError):
         other = folder is not None and holds_pretrained(folder)
         if folder is not None and other and load_json(folder / CONFIG)["model_type"] != "gpt2":
+            if weights is not None:
+                raise MisuseError(
+                    f"--weights {weights} is for models of regard and GPT-2, and transformers runs "
+                    f"the one in {folder}: leave out --weights"
+                )
             return _TransformersReader(folder, device)
-    return _OwnReader(*open_model(name, fetch=fetch, device=device))
+    return _OwnReader(*open_model(name, fetch=fetch, device=device, weights=weights))
 
 
 class _OwnReader:

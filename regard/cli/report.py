@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from regard.cli.device import Device
-from regard.cli.model import Fetch, Model
-from regard.cli.subject import Live, Shown, one_name, subject_of, write_report
+from regard.cli.model import Fetch, Model, Weights
+from regard.cli.subject import Live, Shown, one_name, require_float, subject_of, write_report
 from regard.cli.text import read_text
 
 __all__ = ["report"]
@@ -24,6 +24,7 @@ def report(
     ] = Path("report.html"),
     model: Model = None,
     device: Device = "cpu",
+    weights: Weights = None,
     *,
     live: Live = False,
     fetch: Fetch = False,
@@ -41,5 +42,7 @@ def report(
 
     regard report --live --out live.html
     """
-    subject = subject_of(one_name(shown, model), read_text(text, file), fetch=fetch, device=device)
+    require_float(live=live, weights=weights)
+    name, opened = one_name(shown, model), read_text(text, file)
+    subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)
     typer.echo(write_report(subject, out, option="--out FILE", live=live))

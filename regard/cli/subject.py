@@ -9,7 +9,7 @@ import typer
 
 from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import SHIPPED, folder_of
+from regard.cli.model import SHIPPED, folder_of, weights_of
 from regard.explorer import ExplorerError, ModelSubject, RecordingSubject, report
 from regard.explorer.training import training_of
 from regard.gpt import CheckpointError, load
@@ -19,7 +19,7 @@ from regard.record import load as load_recording
 if TYPE_CHECKING:
     from regard.explorer.subjects import Subject
 
-__all__ = ["Live", "Shown", "one_name", "subject_of", "write_report"]
+__all__ = ["Live", "Shown", "one_name", "require_float", "subject_of", "write_report"]
 
 Shown = Annotated[
     str | None,
@@ -49,8 +49,21 @@ def one_name(shown: str | None, model: str | None) -> str | None:
     return shown if model is None else model
 
 
+def require_float(*, live: bool, weights: str | None) -> None:
+    """Refuse a page with a model in it, which computes in float32, where weights are to be int8.
+
+    Raises:
+        MisuseError: both are set.
+    """
+    if live and weights is not None:
+        raise MisuseError(
+            f"--live puts the model into the page, which computes in float32, and --weights is "
+            f"{weights}: leave out one"
+        )
+
+
 def subject_of(
-    name: str | None, text: str | None, *, fetch: bool, device: str
+    name: str | None, text: str | None, *, fetch: bool, device: str, weights: str | None = None
 ) -> ModelSubject | RecordingSubject:
     """Open a recording or a model; None takes the model that comes with regard.
 
@@ -59,19 +72,24 @@ def subject_of(
         text: what the model reads first.
         fetch: whether a model of the hub may be fetched.
         device: where it computes.
+        weights: in what a model's matrices are kept, as for `regard.gpt.load`.
 
     Raises:
-        MisuseError: there is neither, a text is set for a recording, or the device does not exist.
+        MisuseError: there is neither, a text or weights are set for a recording, the device does
+            not exist, or there are no such weights.
     """
     place = device_of(device)
+    kept = weights_of(weights, place)
     folder = folder_of(name, fetch=fetch)
     with user_errors(CheckpointError, RecordError, ExplorerError, OSError):
         if folder is not None and _is_recording(folder):
             if text is not None:
                 raise MisuseError("a recording takes no text; leave out --text and --file")
+            if weights is not None:
+                raise MisuseError("a recording has no model's weights; leave out --weights")
             return RecordingSubject(load_recording(folder, device=place), title=folder.name)
         training = None if folder is None else training_of(folder)
-        model, tokenizer = load(folder, device=place)
+        model, tokenizer = load(folder, device=place, weights=kept)
         title = _title(name, folder)
         return ModelSubject(model, tokenizer, title=title, text=text, training=training)
 

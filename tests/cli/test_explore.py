@@ -30,3 +30,10 @@ def test_a_model_is_set_by_the_argument_or_the_option(regard, misused, model, sh
     assert titles == [model.name, model.name, "the model that comes with regard"]
     line = misused("explore", "--no-open", "a", "--model", model)
     assert "the folder is given twice: leave out a, or --model" in line
+
+
+def test_weights_are_kept_as_int8_where_asked_for(regard, misused, model, shown):
+    assert regard("explore", "--no-open", model, "--weights", "int8").status == 0
+    network, _, _, _ = shown[0].first()
+    assert network.has_int8_weights
+    assert "--weights is 'int4': expected int8" in misused("explore", model, "--weights", "int4")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import regard as library
+from regard.gpt import GPT, CharTokenizer, GPTConfig, load, save
 from regard.gpt.stories import stories
 
 hf = pytest.importorskip("transformers")
@@ -110,6 +111,25 @@ def test_an_answer_may_be_given(measured, folders):
     first, stop = found["answer_tokens"]
     assert found["hidden_from"] == [first - 1, stop - 1]
     assert measured(folders["chat"], "--answer", "the cat")["answer"] == "the cat"
+
+
+def test_weights_are_kept_as_int8_where_asked_for(measured, misused, document, tmp_path, folders):
+    torch.manual_seed(3)
+    tokenizer = CharTokenizer(DOCUMENT + QUESTION)
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, context=127, layers=2, heads=3, dim=15)
+    save(tmp_path, GPT(config), tokenizer)
+    command = ("--answer", "the cat", "--weights", "int8")
+    found = measured(tmp_path, *command)
+    int8, _ = load(tmp_path, weights="int8")
+    ids = torch.tensor(tokenizer.encode(f"{DOCUMENT.rstrip()}\n\n{QUESTION} the cat"))
+    spans = [(part["first"], part["stop"]) for part in found["passages"]]
+    effects = library.passage_effects(int8, ids, spans, slice(*found["answer_tokens"]))
+    assert found["log_probability"] == pytest.approx(effects.unchanged, abs=1e-5)
+    line = misused(
+        *("passages", "--context", document, "--question", QUESTION),
+        *("--model", folders["plain"], *command),
+    )
+    assert f"transformers runs the one in {folders['plain']}: leave out --weights" in line
 
 
 def test_passages_stand_in_the_order_of_need_and_are_quoted(regard, tmp_path, monkeypatch):

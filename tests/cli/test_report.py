@@ -66,6 +66,22 @@ def test_impossible_arguments_are_refused_in_one_line(misused, model, arguments,
 def test_folders_that_hold_neither_and_texts_for_recordings_are_refused(misused, kept, tmp_path):
     assert str(tmp_path / "none") in misused("report", tmp_path / "none")
     assert "a recording takes no text" in misused("report", kept, "--text", "a")
+    line = misused("report", kept, "--weights", "int8")
+    assert "a recording has no model's weights; leave out --weights" in line
+
+
+def test_weights_are_kept_as_int8_where_asked_for(regard, misused, model, tmp_path):
+    pages = [tmp_path / "own.html", tmp_path / "int8.html"]
+    text = (model, "--text", TEXT)
+    assert regard("report", *text, "--out", pages[0]).status == 0
+    assert regard("report", *text, "--out", pages[1], "--weights", "int8").status == 0
+    own, int8 = (content(page)["runs"][0] for page in pages)
+    assert own["description"]["tokens"][0]["text"] == int8["description"]["tokens"][0]["text"]
+    assert own != int8
+    line = misused("report", *text, "--out", pages[1], "--weights", "int8", "--live")
+    assert "--live puts the model into the page, which computes in float32, and --weights" in line
+    line = misused("explain", "--html", pages[1], "--weights", "int8", "--live")
+    assert "and --weights is int8: leave out one" in line
 
 
 def test_masks_that_a_page_can_not_recompute_are_refused(misused, tmp_path):
