@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard._devices import upload
 from regard._shapes import Float, Int
+from regard.gpt._step import step_logits
 from regard.gpt.cache import GPTCache
 from regard.gpt.model import GPT
 
@@ -40,10 +41,20 @@ class IncrementalDecoder:
         model: the model.
         prompts: ``(N,)`` ids each, at least one, on the model's device.
         tokens: how many will be appended.
+        model_is_fixed: whether no code but the sampler's runs between two steps, so that the model
+            cannot change.
     """
 
-    def __init__(self, model: GPT, prompts: Sequence[Int[Tensor, "N"]], tokens: int) -> None:
+    def __init__(
+        self,
+        model: GPT,
+        prompts: Sequence[Int[Tensor, "N"]],
+        tokens: int,
+        *,
+        model_is_fixed: bool = False,
+    ) -> None:
         self._model = model
+        self._model_is_fixed = model_is_fixed
         self._evaluates = not any(module.training for module in model.modules())
         longest = max(len(prompt) for prompt in prompts)
         self._end = longest
@@ -60,7 +71,12 @@ class IncrementalDecoder:
         with self._evaluating(), torch.inference_mode():
             if self._cache is None or self._drop_oldest():
                 return self._read_again()
-            return self._model.next_logits(self._ids[:, self._end - 1 : self._end], self._cache)
+            ids = self._ids[:, self._end - 1 : self._end]
+            if self._model_is_fixed:
+                logits = step_logits(self._model, ids, self._cache, unchanged=True)
+                if logits is not None:
+                    return logits
+            return self._model.next_logits(ids, self._cache)
 
     def append(self, token: Int[Tensor, "B"]) -> None:
         """Add a token to each sequence; where none was drawn, the model reads token 0."""

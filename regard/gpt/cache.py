@@ -70,15 +70,20 @@ class GPTCache:
         Raises:
             ValueError: they do not fit in.
         """
-        length, capacity = self.length, self.layers[0].capacity
-        if length + ids.shape[-1] > capacity:
-            raise ValueError(
-                f"the cache holds {length} of at most {capacity} tokens, and ids has "
-                f"{ids.shape[-1]} more; keep fewer, or start again with the last of them"
-            )
-        positions = torch.arange(length, length + ids.shape[-1], device=ids.device)
+        new = ids.shape[-1]
+        self.require_room(new)
+        positions = torch.arange(self.length, self.length + new, device=ids.device)
         padding = self.layers[0].padding
         return positions if padding is None else (positions - padding[:, None]).clamp(min=0)
+
+    def require_room(self, new: int) -> None:
+        """Raise ValueError where so many more tokens do not fit in."""
+        length, capacity = self.length, self.layers[0].capacity
+        if length + new > capacity:
+            raise ValueError(
+                f"the cache holds {length} of at most {capacity} tokens, and ids has {new} more; "
+                "keep fewer, or start again with the last of them"
+            )
 
     def branch(self, copies: int, capacity: int) -> Self:
         """Make a cache from which copies of this one's only sequence go on, each its own way.

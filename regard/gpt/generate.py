@@ -86,7 +86,7 @@ def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | l
     >>> [len(out) for out in generate(model, prompts, tokens=5, sampling=greedy)]
     [6, 7]
     """
-    new = list(stream(model, ids, **options))
+    new = list(_start(model, ids, model_is_fixed=True, **options))
     if isinstance(ids, Tensor):
         added = _read(torch.stack(new, dim=-1), ids.device) if new else ids[..., :0]  # (B, tokens)
         return torch.cat([ids, added.to(ids.dtype)], dim=-1)
@@ -133,6 +133,19 @@ def stream(
         >>> [tokenizer.decode([int(token)]) for token in drawn]
         [' time']
     """
+    return _start(model, ids, tokens=tokens, sampling=sampling, past=past, model_is_fixed=False)
+
+
+def _start(
+    model: GPT,
+    ids: Prompts,
+    *,
+    tokens: int,
+    sampling: Sampling | None = None,
+    past: Past = "slide",
+    model_is_fixed: bool,
+) -> Iterator[Tensor]:
+    """What `stream` returns; the decoder has to know whether the model is fixed."""
     prompts = _prompts(model, ids)
     if tokens < 0:
         raise ValueError(f"tokens is {tokens}; expected 0 or more")
@@ -145,8 +158,9 @@ def stream(
             f"the model's context of {context}; choose tokens={max(0, context - longest)} or "
             'fewer, or drop the oldest with past="slide"'
         )
+    drawn = _draw(model, prompts, tokens, sampling or Sampling(), model_is_fixed=model_is_fixed)
     single = isinstance(ids, Tensor) and ids.ndim == 1
-    return _stream(model, prompts, tokens, sampling or Sampling(), single=single)
+    return (token[0] for token in drawn) if single else drawn
 
 
 def stream_text(
@@ -202,21 +216,21 @@ def stream_texts(
         >>> sorted({number for number, _ in pieces})
         [0, 1]
     """
-    return _stream_texts(model, tokenizer, prompts, 1, **options)
+    return _stream_texts(model, tokenizer, prompts, at_once=False, **options)
 
 
 def _stream_texts(
     model: GPT,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
-    many: int,
     *,
+    at_once: bool,
     tokens: int,
     sampling: Sampling | None = None,
     past: Past = "slide",
     stop: Sequence[str] = (),
 ) -> Iterator[tuple[int, str]]:
-    """Stream texts, of which so many tokens are drawn before they are read."""
+    """Stream texts; where they are read at once, a caller's code runs at the end alone."""
     if isinstance(prompts, str):
         raise TypeError("prompts is a str; expected a list of texts, such as [prompt]")
     if isinstance(stop, str) or not all(stop):
@@ -224,7 +238,8 @@ def _stream_texts(
     if not all(prompts):
         raise ValueError("prompt is empty; expected some text to continue from")
     ids = [tokenizer.encode(prompt) for prompt in prompts]
-    drawn = stream(model, ids, tokens=tokens, sampling=sampling, past=past)
+    drawn = _start(model, ids, tokens=tokens, sampling=sampling, past=past, model_is_fixed=at_once)
+    many = _TOGETHER if at_once and model.device.type == "cuda" else 1
     return _pieces(drawn, [Detokenizer(tokenizer, stop) for _ in prompts], many)
 
 
@@ -243,8 +258,7 @@ def generate_texts(
     2
     """
     texts = [""] * len(prompts)
-    many = _TOGETHER if model.device.type == "cuda" else 1
-    for row, piece in _stream_texts(model, tokenizer, prompts, many, **options):
+    for row, piece in _stream_texts(model, tokenizer, prompts, at_once=True, **options):
         texts[row] += piece
     return texts
 
@@ -277,17 +291,17 @@ def _check(ids: Tensor, model: GPT) -> None:
         check_ids(ids, model.config)
 
 
-def _stream(
-    model: GPT, prompts: list[Tensor], tokens: int, sampling: Sampling, *, single: bool
+def _draw(
+    model: GPT, prompts: list[Tensor], tokens: int, sampling: Sampling, *, model_is_fixed: bool
 ) -> Iterator[Tensor]:
     if not prompts or tokens == 0:
         return
-    sequences = IncrementalDecoder(model, prompts, tokens)
+    sequences = IncrementalDecoder(model, prompts, tokens, model_is_fixed=model_is_fixed)
     sampler = Sampler(sampling, prompts, model.config.vocab_size, prompts[0].device)
     for _ in range(tokens):
         token = sampler.draw(sequences.next_logits())  # (B,)
         sequences.append(token)
-        yield token[0] if single else token
+        yield token
 
 
 def _pieces(

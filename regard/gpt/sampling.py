@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import isfinite
 
 import torch
 import torch.nn.functional as F
@@ -112,8 +113,7 @@ class Sampler:
                 have to be waited for; see `require_tokens`.
         """
         likeliest, chosen = logits.max(dim=-1)  # (B,)
-        finite = likeliest.isfinite()
-        if not logits.is_cuda and not bool(finite.all()):
+        if not logits.is_cuda and not all(map(isfinite, likeliest.tolist())):
             raise _not_finite()
         if self._held is not None:
             logits = penalised(logits, self._held, self._sampling.repetition_penalty)
@@ -126,7 +126,7 @@ class Sampler:
         self._step += 1
         if self._held is not None:
             self._held.scatter_(1, chosen[:, None], value=True)
-        return torch.where(finite, chosen, NO_TOKEN) if logits.is_cuda else chosen
+        return torch.where(likeliest.isfinite(), chosen, NO_TOKEN) if logits.is_cuda else chosen
 
 
 class _Uniforms:

@@ -16,6 +16,7 @@ from regard.gpt import (
     CharTokenizer,
     GPTConfig,
     Sampling,
+    _incremental,
     generate,
     generate_texts,
     stream,
@@ -229,6 +230,15 @@ def test_the_prompt_is_read_once_and_then_a_token_a_step(model, ids, monkeypatch
         "next_logits",
         lambda self, ids, cache: read.append(ids.shape[-1]) or run(self, ids, cache),
     )
+    step = _incremental.step_logits
+
+    def step_logits(model, ids, cache, *, unchanged):
+        logits = step(model, ids, cache, unchanged=unchanged)
+        if logits is not None:  # or the modules read it
+            read.append(ids.shape[-1])
+        return logits
+
+    monkeypatch.setattr(_incremental, "step_logits", step_logits)
     generate(model, ids, tokens=5)
     assert read == [3, 1, 1, 1, 1]
     read.clear()

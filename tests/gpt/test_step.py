@@ -1,6 +1,8 @@
 """A step of generation in one native call: what it computes, and when the modules do instead."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from support.cpu_paths import SETS
 from torch import nn
 
 import regard
-from regard.gpt import GPT, GPTConfig, Sampling, _step, generate, load
+from regard.gpt import GPT, GPTConfig, Sampling, _step, generate, load, stream
 from regard.gpt._step import step_logits, step_objection
 from regard.gpt.cache import GPTCache
 
@@ -192,6 +194,36 @@ def test_the_model_is_read_once_for_all_steps_and_again_when_it_changed(config, 
         assert not torch.allclose(before, after, rtol=1e-3)
         model.h[0].register_module("more", nn.Linear(2, 2))
         assert step_logits(model, ids[:, :1], cache) is None
+
+
+def test_generation_compares_the_model_before_its_first_step_and_a_stream_before_each(monkeypatch):
+    model, ids = model_of(GPT2), torch.tensor([[3, 1, 4]])
+    compared = []
+    objection, is_current = _step._objection_to_model, _step._Step.is_current
+    monkeypatch.setattr(
+        _step, "_objection_to_model", lambda *a: compared.append(0) or objection(*a)
+    )
+    monkeypatch.setattr(_step._Step, "is_current", lambda *a: compared.append(1) or is_current(*a))
+    greedy = Sampling(temperature=0.0)
+    whole = generate(model, ids, tokens=9, sampling=greedy)
+    assert compared == [0]
+    drawn = stream(model, ids, tokens=9, sampling=greedy)
+    assert [int(next(drawn)) for _ in range(4)] == whole[0, 3:7].tolist()
+    assert compared == [0, 0, 1, 1]
+    model.wte.weight.data = model.wte.weight.flip(0)
+    assert [int(token) for token in drawn] != whole[0, 7:].tolist()
+    assert compared[4:] == [1, 0, 1, 1, 1, 1]
+
+
+def test_what_is_known_of_a_cache_is_forgotten_with_it():
+    model, ids = model_of(GPT2), torch.tensor([[3, 1, 4]])
+    with torch.inference_mode():
+        cache = read(model, ids)
+        assert step_logits(model, ids[:, :1], cache) is not None
+    step = weakref.ref(_step._STEPS[cache])
+    del cache
+    gc.collect()
+    assert step() is None
 
 
 def test_other_weights_and_other_caches_are_noticed():

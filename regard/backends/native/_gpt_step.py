@@ -93,15 +93,16 @@ class GPTStep:
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
+        self._places = (ctypes.c_int64 * (3 * MAX_SEQUENCES))()  # tokens, positions, padding
         self._layers = ctypes.create_string_buffer(b"".join(map(_packed, weights.layers)))
 
     def logits(
         self,
         stored: Sequence[tuple[int, int]],
-        ids: Tensor,
-        positions: Tensor,
+        tokens: Sequence[int],
+        positions: Sequence[int],
         *,
-        padding: Tensor | None,
+        padding: Sequence[int] | None,
         rotation: tuple[Tensor, Tensor] | None,
     ) -> Float[Tensor, "B V"]:
         """Compute the logits after one new token a sequence, and add its keys to the cache.
@@ -111,22 +112,27 @@ class GPTStep:
 
         Args:
             stored: of each layer, the keys stored when the step is done, and those evicted before.
-            ids: ``(B,)`` int64, in the vocabulary; contiguous, as all that follow.
-            positions: ``(B,)`` int64, in the table of learned ones.
-            padding: ``(B,)`` int64: how many positions at the start are padding.
-            rotation: float32 cosines and sines ``(B, D/2)``.
+            tokens: B of them, in the vocabulary.
+            positions: of each, in the table of learned ones.
+            padding: of each sequence, how many positions at the start are padding.
+            rotation: contiguous float32 cosines and sines ``(B, D/2)``.
         """
-        weights, tokens = self._weights, self._weights.tokens.weight
+        weights, count = self._weights, len(tokens)
+        vocabulary = len(weights.tokens.weight)
+        places: list[ctypes.c_int64 | int] = [*tokens, *positions, *(padding or ())]
+        self._places[: len(places)] = places
+        ids = ctypes.addressof(self._places)
+        size = count * ctypes.sizeof(ctypes.c_int64)
         for layer, numbers in enumerate(stored):
             _STORED.pack_into(self._layers, layer * _LAYER.size + _STORED_AT, *numbers)
-        result = tokens.new_empty((len(ids), len(tokens)), dtype=weights.dtype)
+        result = weights.tokens.weight.new_empty((count, vocabulary), dtype=weights.dtype)
         library.call(
             "regard_gpt_step",
             _GPT.pack(
-                *(CODES[weights.dtype], torch.get_num_threads(), len(ids), len(weights.layers)),
-                *(weights.heads, weights.groups, weights.dim, weights.hidden, len(tokens)),
-                int(weights.gated),
-                *_pointers(ids, positions, padding, tokens, weights.learned, weights.tokens.scale),
+                *(CODES[weights.dtype], torch.get_num_threads(), count, len(weights.layers)),
+                *(weights.heads, weights.groups, weights.dim, weights.hidden, vocabulary),
+                *(int(weights.gated), ids, ids + size, ids + 2 * size if padding else 0),
+                *_pointers(weights.tokens.weight, weights.learned, weights.tokens.scale),
                 *_pointers(*(rotation or (None, None))),
                 ctypes.addressof(self._layers),
                 *_numbers(weights.norm),
