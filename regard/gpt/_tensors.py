@@ -56,11 +56,31 @@ def read(path: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]
     except safetensors.SafetensorError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
     if expected is not None and checksum(tensors) != expected:
-        raise CheckpointError(
-            f"{path} is damaged: its tensors were changed after it was written, since their "
-            "checksum differs"
-        )
+        raise _changed(path)
     return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def read_each(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in a file with their names, one after another, none of which is kept here.
+
+    Raises:
+        CheckpointError: as for `read`, before the first.
+    """
+    with opened(path) as file:
+        names = sorted(file.keys())
+        expected = (file.metadata() or {}).get(_CHECKSUM)
+        tensors = ((name, file.get_tensor(name)) for name in names)
+        if expected is not None and _checksum_of(tensors) != expected:
+            raise _changed(path)
+        for name in names:
+            yield name, file.get_tensor(name)
+
+
+def _changed(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is damaged: its tensors were changed after it was written, since their checksum "
+        "differs"
+    )
 
 
 def about(path: Path) -> dict[str, str]:
@@ -96,9 +116,12 @@ def opened(path: Path) -> Iterator[Any]:
 
 def checksum(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 of names, dtypes, shapes and numbers."""
+    return _checksum_of((name, tensors[name]) for name in sorted(tensors))
+
+
+def _checksum_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name]
+    for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -13,11 +13,11 @@ import torch
 
 from regard._files import replace_files
 from regard.gpt._checksums import checksums, require_written
-from regard.gpt._tensors import count_layers, dump, read, read_shapes
+from regard.gpt._tensors import count_layers, dump, read, read_each, read_shapes
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
-from regard.gpt.int8 import to_int8
+from regard.gpt.int8 import int8_state, to_int8
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
@@ -108,7 +108,7 @@ def load(
     to 127 times the row's own scale, its largest size divided by 127: no number moves by more than
     half a scale. Norms, biases, learned positions and all activations stay in float32. Such a model
     computes on a CPU; it can be recorded, changed and read like any other, not trained or saved.
-    While it is loaded, float32 weights are in memory too.
+    Matrices are read and rounded one after another: no two are in memory in float32.
 
     Args:
         folder: the folder, or a name on the hub; None is the model that comes with the package.
@@ -137,10 +137,8 @@ def load(
     from regard.gpt.hub import model_folder  # which reads the configuration as this file does
 
     folder = SHIPPED if folder is None else model_folder(folder, fetch=fetch)
-    model, tokenizer = (_load_pretrained if holds_pretrained(folder) else _load_own)(folder, device)
-    if weights is not None:
-        to_int8(model)
-    return model, tokenizer
+    load_from = _load_pretrained if holds_pretrained(folder) else _load_own
+    return load_from(folder, device, int8=weights is not None)
 
 
 def _check_weights(weights: object, device: torch.device) -> None:
@@ -153,7 +151,7 @@ def _check_weights(weights: object, device: torch.device) -> None:
         )
 
 
-def _load_own(folder: Path, device: torch.device | str) -> tuple[GPT, Tokenizer]:
+def _load_own(folder: Path, device: torch.device | str, *, int8: bool) -> tuple[GPT, Tokenizer]:
     _require_files(folder)
     require_written(
         folder / WEIGHTS, {name: load_json(folder / name) for name in (CONFIG, TOKENIZER)}
@@ -164,7 +162,8 @@ def _load_own(folder: Path, device: torch.device | str) -> tuple[GPT, Tokenizer]
     _require_fit(folder / WEIGHTS, config)
     with torch.device("meta"):  # so that no initial weights are drawn
         model = GPT(config)
-    model.load_state_dict(_load_weights(folder / WEIGHTS, model, device), assign=True)
+    load_weights = _load_int8 if int8 else _load_weights
+    model.load_state_dict(load_weights(folder / WEIGHTS, model, device), assign=True)
     return model.eval(), tokenizer
 
 
@@ -195,8 +194,12 @@ def holds_pretrained(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and "model_type" in load_json(folder / CONFIG)
 
 
-def _load_pretrained(folder: Path, device: torch.device | str) -> tuple[GPT, Tokenizer]:
-    model, tokenizer = GPT.from_pretrained(folder), BPETokenizer.from_pretrained(folder)
+def _load_pretrained(
+    folder: Path, device: torch.device | str, *, int8: bool
+) -> tuple[GPT, Tokenizer]:
+    from regard.gpt.pretrained import read_model  # which writes files as this module does
+
+    model, tokenizer = read_model(folder, GPT, int8=int8), BPETokenizer.from_pretrained(folder)
     _require_one_model(folder, model.config, tokenizer)
     return model.to(device), tokenizer
 
@@ -311,10 +314,20 @@ def _require_fit(path: Path, config: GPTConfig) -> None:
 
 def _load_weights(path: Path, model: GPT, device: torch.device | str) -> dict[str, torch.Tensor]:
     weights = read(path, device=device)
-    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    _require_shapes(path, shapes, expected)
+    _require_shapes(path, _shapes(weights), _shapes(model.state_dict()))
     return {name: weight.float() for name, weight in weights.items()}
+
+
+def _load_int8(path: Path, model: GPT, device: torch.device | str) -> dict[str, torch.Tensor]:
+    """What a model on the meta device loads, whose matrices become int8."""
+    _require_shapes(path, read_shapes(path), _shapes(model.state_dict()))
+    to_int8(model)
+    state = int8_state(model, read_each(path))
+    return {name: tensor.to(device) for name, tensor in state.items()}
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _require_shapes(

@@ -10,7 +10,7 @@ Axis letters: I inputs, O outputs of a map, V vocabulary, E model dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
 import torch
@@ -26,7 +26,8 @@ from regard.gpt.errors import CheckpointError
 LARGEST = 127
 """Of the integers; −128 is left out, so that a row's largest and smallest number are alike."""
 _TILE = 2**22
-"""Numbers of a matrix that are floating point at once in a product of many vectors."""
+"""Numbers of a matrix that are floating point at once: as it is rounded, and in a product of many
+vectors."""
 _TOGETHER = 8  # vectors that the kernel reads the matrix for
 _MOST = {torch.float32: 64, torch.float16: 64, torch.bfloat16: 16}
 """Vectors up to which reading the matrix again for each few was measured to take less time than the
@@ -45,16 +46,34 @@ def quantized(
     Raises:
         CheckpointError: a number is not finite.
     """
-    weight = weight.detach().float()
-    largest = weight.abs().amax(dim=1) if weight.numel() else weight.new_zeros(len(weight))  # (O,)
-    if not largest.isfinite().all():
-        raise CheckpointError(
-            f"{name} holds NaN or infinity, which int8 has no numbers for; load it without "
-            'weights="int8"'
-        )
-    scale = largest / LARGEST
-    divisor = torch.where(scale > 0, scale, 1)[:, None]
-    return (weight / divisor).round().clamp(-LARGEST, LARGEST).to(torch.int8), scale
+    int8_weight = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
+    scale = torch.zeros(len(weight), device=weight.device)
+    if not weight.is_meta:
+        _quantize(weight, int8_weight, scale, name)
+    return int8_weight, scale
+
+
+def _quantize(weight: Tensor, int8_weight: Tensor, scale: Tensor, name: str) -> None:
+    if weight.shape[-1] == 0:
+        return
+    for rows in _tiles(weight):
+        part = weight[rows].detach().float()
+        largest = part.abs().amax(dim=1)
+        if not largest.isfinite().all():
+            raise CheckpointError(
+                f"{name} holds NaN or infinity, which int8 has no numbers for; load it without "
+                'weights="int8"'
+            )
+        scale[rows] = largest / LARGEST
+        divisor = torch.where(scale[rows] > 0, scale[rows], 1)[:, None]
+        int8_weight[rows] = (part / divisor).round_().clamp_(-LARGEST, LARGEST)
+
+
+def _tiles(matrix: Tensor) -> Iterator[slice]:
+    """Rows of a matrix that are floating point at once, some after the others."""
+    count = max(1, _TILE // max(1, matrix.shape[-1]))
+    for start in range(0, len(matrix), count):
+        yield slice(start, start + count)
 
 
 class Int8Matrix(nn.Module):
@@ -134,7 +153,8 @@ class Int8Embedding(Int8Matrix):
 def to_int8(model: nn.Module) -> None:
     """Replace the linear maps and the token embeddings of a GPT, one matrix after another.
 
-    Its other parameters need no gradient from then on, since it can't be trained.
+    Its other parameters need no gradient from then on, since it can't be trained. Of a model on the
+    meta device the matrices are there too, and `int8_state` makes what it is to load.
 
     Raises:
         CheckpointError: a number is not finite.
@@ -150,6 +170,30 @@ def to_int8(model: nn.Module) -> None:
         owner, _, attribute = path.rpartition(".")
         setattr(model.get_submodule(owner), attribute, made.train(module.training))
     model.requires_grad_(requires_grad=False)
+
+
+def int8_state(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """What a model that `to_int8` has changed loads in place of weights of floating point.
+
+    Args:
+        model: the model.
+        weights: of the model before, by name. They come one by one, and none is kept.
+
+    Raises:
+        CheckpointError: a number is not finite.
+    """
+    matrices = {path for path, part in model.named_modules() if isinstance(part, Int8Matrix)}
+    # All at first: between them, what becomes free of each weight would be of no use to the next.
+    state = {
+        name: torch.zeros_like(tensor, device="cpu") for name, tensor in model.state_dict().items()
+    }
+    for name, weight in weights:
+        path, _, kind = name.rpartition(".")
+        if path in matrices and kind == "weight":
+            _quantize(weight, state[f"{path}.int8_weight"], state[f"{path}.scale"], name)
+        else:
+            state[name].copy_(weight)
+    return state
 
 
 def int8_linear(
@@ -184,17 +228,19 @@ def int8_linear(
 def _by_rows(x: Tensor, int8_weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """Multiply by some rows at a time, as floating point.
 
-    Before it is multiplied by the scale, a sum may be too large for float16; in any other dtype the
-    integers are exact, and so the scale comes last.
+    In bfloat16 the integers are exact and their multiples are not, so that the scale comes last; in
+    float16 a sum may be too large before that, and so it is float32 until then.
     """
     dtype = torch.float32 if x.dtype == torch.float16 else x.dtype
     vectors = x.to(dtype)
-    count = max(1, _TILE // max(1, x.shape[-1]))
     parts = []
-    for start in range(0, len(int8_weight), count):
-        rows = slice(start, start + count)
-        part = F.linear(vectors, int8_weight[rows].to(dtype)) * scale[rows]
-        if bias is not None:
-            part = part + bias[rows]
+    for rows in _tiles(int8_weight):
+        weight, added = int8_weight[rows].to(dtype), None if bias is None else bias[rows]
+        if dtype == torch.bfloat16:
+            part = F.linear(vectors, weight) * scale[rows]
+            part = part if added is None else part + added
+        else:
+            weight.mul_(scale[rows, None])
+            part = F.linear(vectors, weight, None if added is None else added.to(dtype))
         parts.append(part.to(x.dtype))
-    return torch.cat(parts, dim=-1)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)

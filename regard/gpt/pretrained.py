@@ -29,6 +29,7 @@ from regard.gpt.checkpoint import (
 )
 from regard.gpt.errors import CheckpointError
 from regard.gpt.hub import INDEX, MERGES, VOCABULARY, model_folder
+from regard.gpt.int8 import int8_state, to_int8
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
@@ -45,8 +46,14 @@ _TRANSPOSED = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_p
 _BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 
 
-def read_model(path_or_name: str | Path, kind: type[_Model]) -> _Model:
-    """The model in a folder or on the hub; see `GPT.from_pretrained`."""
+def read_model(path_or_name: str | Path, kind: type[_Model], *, int8: bool = False) -> _Model:
+    """The model in a folder or on the hub; see `GPT.from_pretrained`.
+
+    Args:
+        path_or_name: the folder, or its name on the hub.
+        kind: the class of the model.
+        int8: whether its matrices are kept as int8, each from when it was read.
+    """
     folder = model_folder(path_or_name, fetch=True, parts=("weights",))
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder} is not a model: it has no {CONFIG}")
@@ -56,30 +63,45 @@ def read_model(path_or_name: str | Path, kind: type[_Model]) -> _Model:
     with torch.device("meta"):  # the weights are those of the files: none are drawn
         model = kind(config)
     expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    weights: dict[str, Tensor] = {}
-    unembedding: Tensor | None = None
+    weights = _weights(files, expected, folder)
+    if int8:
+        to_int8(model)
+        state = int8_state(model, weights)
+    else:
+        state = {name: weight.float() for name, weight in weights}
+    model.load_state_dict(state, assign=True)
+    return model.eval()
+
+
+def _weights(
+    files: Mapping[Path, set[str] | None], expected: Mapping[str, tuple[int, ...]], folder: Path
+) -> Iterator[tuple[str, Tensor]]:
+    """The weights of these shapes, as we keep them and by our names, one after another."""
+    missing = set(expected)
+    tied: dict[str, Tensor] = {}
     for path, stored, weight in _read(files):
         name = stored.removeprefix(_PREFIX)
         if _BUFFER.fullmatch(name):
             continue
+        if name in (_UNEMBEDDING, _EMBEDDING):
+            tied[name] = weight
         if name == _UNEMBEDDING:
-            unembedding = weight
             continue
         if _TRANSPOSED.fullmatch(name) and weight.ndim == 2:
             weight = weight.mT.contiguous()  # noqa: PLW2901 (the same weight, as we keep it)
-        if expected.get(name) != tuple(weight.shape) or name in weights:
+        if expected.get(name) != tuple(weight.shape) or name not in missing:
             raise CheckpointError(_misfit(path, stored, weight, expected.get(name), folder))
-        weights[name] = weight.float()
-    missing = sorted(expected.keys() - weights.keys())
+        missing.remove(name)
+        yield name, weight
     if missing:
-        raise CheckpointError(f"{folder} lacks the weight {missing[0]} that its {CONFIG} asks for")
-    if unembedding is not None and not unembedding.float().equal(weights[_EMBEDDING]):
+        raise CheckpointError(
+            f"{folder} lacks the weight {min(missing)} that its {CONFIG} asks for"
+        )
+    if len(tied) == 2 and not tied[_UNEMBEDDING].float().equal(tied[_EMBEDDING].float()):
         raise CheckpointError(
             f"{folder} has an {_UNEMBEDDING} that differs from {_EMBEDDING}; only models whose "
             "embeddings are tied are supported"
         )
-    model.load_state_dict(weights, assign=True)
-    return model.eval()
 
 
 def read_tokenizer(path_or_name: str | Path, kind: type[_BPE]) -> _BPE:

@@ -1,6 +1,7 @@
 """Weights kept as int8: how far they are from the model's own, and what computes with them."""
 
 import copy
+import weakref
 from itertools import chain
 
 import pytest
@@ -13,6 +14,8 @@ from regard import circuits
 from regard.explorer import ExplorerError, ModelSubject, report
 from regard.gpt import (
     GPT,
+    BPETokenizer,
+    CharTokenizer,
     CheckpointError,
     GPTCache,
     GPTConfig,
@@ -26,6 +29,7 @@ from regard.gpt import (
 )
 from regard.gpt._step import step_logits
 from regard.gpt.int8 import Int8Matrix, int8_linear, quantized, to_int8
+from regard.gpt.int8 import _quantize as quantize
 
 GPT2 = GPTConfig(vocab_size=53, context=23, layers=3, heads=3, dim=39)
 # fmt: off
@@ -153,7 +157,7 @@ def test_a_product_of_many_vectors_holds_some_rows_as_floats(monkeypatch):
     int8, scale = quantized(weight, name="w")
     largest = []
     multiply = F.linear
-    monkeypatch.setattr(F, "linear", lambda x, w: largest.append(len(w)) or multiply(x, w))
+    monkeypatch.setattr(F, "linear", lambda x, w, b: largest.append(len(w)) or multiply(x, w, b))
     result = int8_linear(x, int8, scale, bias)
     assert largest == [7] * 7 + [4]
     expected = multiply(x.double(), int8 * scale.double()[:, None], bias.double())
@@ -299,6 +303,48 @@ def test_what_cannot_be_is_refused(tmp_path):
         circuits.qk(int8, 0, 0)
     with pytest.raises(ExplorerError, match="the model has int8 weights"):
         report(ModelSubject(int8, tokenizer, title="t"), tmp_path / "page.html", live=True)
+
+
+@pytest.mark.parametrize("by_transformers", [False, True])
+def test_while_it_is_loaded_no_two_matrices_are_floating_point(
+    tmp_path, monkeypatch, by_transformers
+):
+    model = model_of(GPT2)
+    tokenizer = CharTokenizer("".join(map(chr, range(97, 97 + GPT2.vocab_size))))
+    save(tmp_path, model, tokenizer, dtype=torch.float16)
+    if by_transformers:
+        model.save_pretrained(tmp_path)
+        monkeypatch.setattr(BPETokenizer, "from_pretrained", lambda _: tokenizer)
+    seen = []
+
+    def watched(weight, *rest):
+        # That of the embeddings is kept until its file was read, in case it holds an lm_head.
+        alive = {name for name, before in seen if before() is not None}
+        assert alive <= ({"wte.weight"} if by_transformers else set())
+        seen.append((rest[-1], weakref.ref(weight)))
+        quantize(weight, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("regard.gpt.int8._quantize", watched)
+        int8, _ = load(tmp_path, weights="int8")
+    assert len(seen) == 4 * GPT2.layers + 1
+    expected = copy.deepcopy(load(tmp_path)[0])
+    to_int8(expected)
+    assert int8.state_dict().keys() == expected.state_dict().keys()
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(int8.state_dict()[name], tensor), name
+    assert not any(p.requires_grad for p in int8.parameters())
+
+
+def test_a_damaged_file_is_refused_before_its_numbers_are_looked_at(tmp_path):
+    model, tokenizer = load()
+    save(tmp_path, model, tokenizer)
+    file = tmp_path / "model.safetensors"
+    contents = bytearray(file.read_bytes())
+    contents[-2:] = b"\xff\xff"  # NaN, perhaps
+    file.write_bytes(contents)
+    with pytest.raises(CheckpointError, match="damaged: its tensors were changed"):
+        load(tmp_path, weights="int8")
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path):
