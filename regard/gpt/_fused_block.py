@@ -163,7 +163,6 @@ class _FusedBlock(torch.autograd.Function):
             *(weights.ln_1, weights.ln_2, *matrices),
         )
         ctx.options, ctx.is_added = options, added is not None
-        ctx.has_bias = [bias is not None for bias in weights[1::2]]
         return stream_2, out
 
     @staticmethod
@@ -174,30 +173,33 @@ class _FusedBlock(torch.autograd.Function):
         ln_1, ln_2, attention, output, expand, contract = weights
         options: BlockOptions = ctx.options
         width = stream_1.shape[-1]
-        biases = ctx.has_bias
+        needs = ctx.needs_input_grad  # of the weights and biases from 3 on
+        needs_ln_1, needs_attention, needs_context, needs_ln_2, needs_expand, needs_contract = (
+            needs[i : i + 2] for i in range(3, len(needs), 2)
+        )
 
         rows = gradient.reshape(-1, width)  # (B·T, E)
-        of_contract = _gradients(rows, activated, has_bias=biases[5])
+        of_contract = _gradients(rows, activated, needs_contract)
         rows = native.gelu_gradient(hidden, rows @ contract)
-        of_expand = _gradients(rows, normed_2.view(-1, width), has_bias=biases[4])
+        of_expand = _gradients(rows, normed_2.view(-1, width), needs_expand)
         stream_gradient, attended_gradient, *of_ln_2 = native.residual_norm_gradients(
             stream_gradient.contiguous(),
             (rows @ expand).view_as(normed_2),
             stream_2, moments_2, ln_2,
-            rms=options.rms, is_added=True, has_bias=biases[3],
+            rms=options.rms, is_added=True, has_bias=needs_ln_2[1],
         )  # fmt: skip
         rows = cast("Tensor", attended_gradient).view(-1, width)
-        of_context = _gradients(rows, context.view(-1, context.shape[-1]), has_bias=biases[2])
+        of_context = _gradients(rows, context.view(-1, context.shape[-1]), needs_context)
         rows = native.self_attention_gradient(
             (rows @ output).view_as(context),
             context, logsumexp, projected, options.groups, options.mask,
         ).view(-1, projected.shape[-1])  # fmt: skip
-        of_attention = _gradients(rows, normed_1.view(-1, width), has_bias=biases[1])
+        of_attention = _gradients(rows, normed_1.view(-1, width), needs_attention)
         stream_gradient, added_gradient, *of_ln_1 = native.residual_norm_gradients(
             stream_gradient,
             (rows @ attention).view_as(normed_1),
             stream_1, moments_1, ln_1,
-            rms=options.rms, is_added=ctx.is_added, has_bias=biases[0],
+            rms=options.rms, is_added=ctx.is_added, has_bias=needs_ln_1[1],
         )  # fmt: skip
         of_weights = (*of_ln_1, *of_attention, *of_context, *of_ln_2, *of_expand, *of_contract)
         return stream_gradient, added_gradient, None, *of_weights
@@ -210,7 +212,9 @@ def _linear(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     return torch.addmm(bias.to(x.dtype), x, matrix.t())
 
 
-def _gradients(gradient: Tensor, x: Tensor, *, has_bias: bool) -> tuple[Tensor, Tensor | None]:
-    """The gradients of a matrix and of its bias, in float32."""
-    matrix = (gradient.t() @ x).float()
-    return matrix, gradient.sum(0).float() if has_bias else None
+def _gradients(
+    gradient: Tensor, x: Tensor, needs: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of a matrix and of its bias in float32, where they are needed."""
+    matrix = (gradient.t() @ x).float() if needs[0] else None
+    return matrix, gradient.sum(0).float() if needs[1] else None

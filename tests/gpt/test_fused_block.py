@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import regard
 from regard.backends import native
@@ -82,6 +83,21 @@ def test_a_frozen_parameter_has_no_gradient(fused):
     left = [name for name in whole if name not in frozen]
     for name, mine in zip(left, losses_and_gradients(model), strict=True):
         torch.testing.assert_close(mine, whole[name])
+    assert len(fused) == 4
+
+
+def test_products_for_frozen_matrices_are_left_out(fused):
+    model, counts = gpt(), []
+    linears = [module for module in model.h.modules() if isinstance(module, nn.Linear)]
+    for frozen in (False, True):
+        for linear in linears:
+            linear.weight.requires_grad_(not frozen)
+        loss = model(IDS).sum()
+        with FlopCounterMode(display=False) as counter:
+            loss.backward()
+        counts.append(counter.get_total_flops())
+    products = 2 * IDS.numel() * sum(linear.weight.numel() for linear in linears)
+    assert counts[0] - counts[1] == products
     assert len(fused) == 4
 
 
