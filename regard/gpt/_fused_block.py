@@ -180,7 +180,8 @@ class _FusedBlock(torch.autograd.Function):
 
         rows = gradient.reshape(-1, width)  # (B·T, E)
         of_contract = _gradients(rows, activated, needs_contract)
-        rows = native.gelu_gradient(hidden, rows @ contract)
+        rows = rows @ contract
+        native.gelu_gradient(hidden, rows, result=rows)
         of_expand = _gradients(rows, normed_2.view(-1, width), needs_expand)
         stream_gradient, attended_gradient, *of_ln_2 = native.residual_norm_gradients(
             stream_gradient.contiguous(),

@@ -107,14 +107,14 @@ def test_an_interruption_keeps_the_model_and_ends_with_130(regard, corpus, tmp_p
 def test_the_status_tells_which_signal_ended_it(
     regard, corpus, tmp_path, monkeypatch, number, usual, status, times
 ):
-    original = torch.nn.utils.clip_grad_norm_
+    original = torch.nn.utils.get_total_norm
 
     def interrupted(*arguments):
         for _ in range(times):
             signal.raise_signal(number)
         return original(*arguments)
 
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", interrupted)
+    monkeypatch.setattr(torch.nn.utils, "get_total_norm", interrupted)
     before = signal.signal(number, usual)
     try:
         done = regard("train", "--out", tmp_path / "out", "--text", corpus, *SMALL)

@@ -34,7 +34,7 @@ from regard.gpt import (
 )
 from regard.gpt.errors import CorpusError, DivergedError
 from regard.gpt.training.batches import Batches
-from regard.gpt.training.optimizer import make_optimizer
+from regard.gpt.training.optimizer import Optimizers, make_optimizer
 from regard.gpt.training.schedule import context_length
 
 TINY = GPTConfig(context=16, layers=2, heads=2, dim=32, dropout=0.0)
@@ -156,22 +156,29 @@ def test_muon_needs_whole_matrices():
         TrainConfig(optimizer="muon", parallel="fsdp")
 
 
-def test_the_gradient_is_clipped_to_the_norm(tmp_path, monkeypatch):
-    norms = []
-    original = torch.nn.utils.clip_grad_norm_
+@pytest.mark.parametrize(("most", "clipped"), [(0.01, 6), (1e3, 0)])
+def test_the_gradient_is_clipped_to_the_norm(tmp_path, monkeypatch, most, clipped):
+    calls, norms = [], []
+    clip, step = torch.nn.utils.clip_grads_with_norm_, Optimizers.step
+    monkeypatch.setattr(
+        torch.nn.utils, "clip_grads_with_norm_", lambda *given: calls.append(None) or clip(*given)
+    )
 
-    def spy(parameters, most):
-        parameters = list(parameters)
-        before = original(parameters, most)
-        squares = [parameter.grad.square().sum() for parameter in parameters]
-        norms.append((before.item(), torch.stack(squares).sum().sqrt().item()))
-        return before
+    def measured(self):
+        gradients = [p.grad for group in self.param_groups for p in group["params"]]
+        norms.append(torch.nn.utils.get_total_norm(gradients).item())
+        step(self)
 
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spy)
-    run(tmp_path / "m", config=brief(clip=0.01))
+    monkeypatch.setattr(Optimizers, "step", measured)
+    lengths = []
+    run(
+        tmp_path / "m",
+        config=brief(clip=most),
+        callbacks=[lambda metrics: lengths.append(metrics.gradient_norm)],
+    )
     assert len(norms) == 6
-    assert all(before > 0.01 for before, _ in norms)
-    assert [after for _, after in norms] == pytest.approx([0.01] * 6, rel=1e-3)
+    assert len(calls) == clipped  # a short gradient is left as it is
+    assert norms == pytest.approx([min(most, length) for length in lengths], rel=1e-3)
 
 
 def test_the_same_seed_gives_the_same_model_and_leaves_torchs_generator_alone(tmp_path):
@@ -255,7 +262,7 @@ def test_ctrl_c_writes_a_checkpoint(tmp_path, monkeypatch, where):
         if where == "between updates" and metrics.step == 4:
             raise KeyboardInterrupt
         if where == "inside an update" and metrics.step == 4:
-            monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", interrupt)
+            monkeypatch.setattr(torch.nn.utils, "get_total_norm", interrupt)
 
     result = run(tmp_path / "m", callbacks=[watch])
     assert result.interrupted
@@ -271,7 +278,7 @@ def test_ctrl_c_writes_a_checkpoint(tmp_path, monkeypatch, where):
     [(signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)],
 )
 def test_a_signal_waits_for_the_update_that_is_under_way(tmp_path, monkeypatch, number, usual):
-    original = torch.nn.utils.clip_grad_norm_
+    original = torch.nn.utils.get_total_norm
     calls = []
 
     def interrupted(*arguments):
@@ -281,7 +288,7 @@ def test_a_signal_waits_for_the_update_that_is_under_way(tmp_path, monkeypatch, 
         return original(*arguments)
 
     before = signal.signal(number, usual)
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", interrupted)
+    monkeypatch.setattr(torch.nn.utils, "get_total_norm", interrupted)
     try:
         done = run(tmp_path)
         assert signal.getsignal(number) is usual
@@ -309,7 +316,7 @@ def test_the_old_model_stays_until_the_first_checkpoint_of_the_new_one(tmp_path,
     elif ends == "no number":
         monkeypatch.setattr("regard.gpt.training.loop.mean_loss", end)
     else:
-        monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", end)
+        monkeypatch.setattr(torch.nn.utils, "get_total_norm", end)
     with pytest.raises(error):
         run(tmp_path, texts=[text], gpt=wider, overwrite=True)
     after = files_in(tmp_path)

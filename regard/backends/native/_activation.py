@@ -29,7 +29,9 @@ class _GELU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return gelu_gradient(x, gradient.contiguous())
+        result = torch.empty_like(x)
+        gelu_gradient(x, gradient.contiguous(), result)
+        return result
 
 
 def gelu(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
@@ -50,11 +52,17 @@ def compute_gelu(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
     return result
 
 
-def gelu_gradient(x: Float[Tensor, "*b"], gradient: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-    """Compute the gradient of `x` from that of its GELU; both are contiguous."""
-    result = torch.empty_like(x)
+def gelu_gradient(
+    x: Float[Tensor, "*b"], gradient: Float[Tensor, "*b"], result: Float[Tensor, "*b"]
+) -> None:
+    """Write the gradient of `x` from that of its GELU; all contiguous.
+
+    Args:
+        x: as it was given to `compute_gelu`.
+        gradient: of its GELU.
+        result: where it is written, which may be `gradient` itself.
+    """
     _call(x, gradient.data_ptr(), result)
-    return result
 
 
 def _call(x: Tensor, gradient: int, result: Tensor) -> None:

@@ -37,7 +37,7 @@ class SingleProcess:
         return nullcontext()
 
     def full_norm(self, norm: Tensor) -> Tensor:
-        """The norm of the whole gradient, from what `clip_grad_norm_` returned."""
+        """The norm of the whole gradient, from what `get_total_norm` returned."""
         return norm
 
     def reshard(self) -> None:

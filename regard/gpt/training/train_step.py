@@ -20,6 +20,10 @@ from regard.gpt.training.parallel import SingleProcess
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.schedule import learning_rate
 
+# A gradient whose norm is below this share of `TrainConfig.clip` would be multiplied by 1, which
+# takes a pass over all of it.
+_SURELY_SHORT = 0.999
+
 
 @dataclass(kw_only=True)
 class TrainStep:
@@ -71,8 +75,9 @@ class TrainStep:
         for number, (ids, targets, weights) in enumerate(passes, 1):
             with self.parallel.gradient_sync(enabled=number == len(passes)):
                 losses.append(self._backward(ids, targets, weights))
-        clipped = torch.nn.utils.clip_grad_norm_(self._parameters, self.config.clip)
-        norm = self.parallel.full_norm(clipped)
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        own_norm = torch.nn.utils.get_total_norm(gradients)
+        norm = self.parallel.full_norm(own_norm)
         total = self.ranks.sum(sum(losses, losses[0].new_zeros(())))
         outcome = torch.stack([total, norm])  # (2,)
         if not outcome.is_cuda:
@@ -82,6 +87,8 @@ class TrainStep:
             except DivergedError:
                 self.optimizer.zero_grad()
                 raise
+        if outcome.is_cuda or size > _SURELY_SHORT * self.config.clip:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, self.config.clip, own_norm)
         rate = learning_rate(step, self.config)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["share"]
