@@ -6,6 +6,9 @@
 
 namespace regard::REGARD_SET {
 
+// Keys ahead that scores are fetched for: those that were kept lie far away.
+constexpr int32_t KEYS_AHEAD = 32;
+
 // Keys whose weights stay in the nearest cache while one readout after the other goes over them.
 constexpr int32_t READ_BLOCK = 96;
 static_assert(READ_BLOCK <= FORWARD_BLOCK && READ_BLOCK % LANES == 0);
@@ -182,6 +185,7 @@ static void exponentiate(const Normalizers &normalizers, WeightBlock &block) {
   for (int32_t k = 0; k < block.keys; k++, scores += QUERIES, column += LANES) {
     floats weights[vectors], total = {};
     REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
+      __builtin_prefetch(scores + KEYS_AHEAD * QUERIES + j * LANES);
       const floats log = load(scores + j * LANES) * factor - shift[j];
       weights[j] = exp2(log);
       if (entropy) sums[j] += weights[j] * max(broadcast(-127.0f), log);
