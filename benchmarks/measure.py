@@ -29,7 +29,10 @@ class Measured:
 
 
 def interleaved(
-    tasks: Mapping[str, Callable[[], object]], limit: Callable[[], float] | None = None
+    tasks: Mapping[str, Callable[[], object]],
+    limit: Callable[[], float] | None = None,
+    *,
+    seconds_of_rounds: float = _SECONDS,
 ) -> Measured:
     """Run the tasks in turn, round after round.
 
@@ -40,13 +43,14 @@ def interleaved(
     Args:
         tasks: what to time, by name.
         limit: measures what the machine can do, once a round.
+        seconds_of_rounds: how long all of them take, between the fewest and the most.
     """
     for task in tasks.values():
         task()
     once = {name: _seconds(task, 1) for name, task in tasks.items()}
     calls = {name: math.ceil(_ENOUGH / max(taken, 1e-7)) for name, taken in once.items()}
     round_takes = sum(max(_ENOUGH, taken) for taken in once.values())
-    rounds = max(_FEWEST, min(_MOST, int(_SECONDS / round_takes)))
+    rounds = max(_FEWEST, min(_MOST, int(seconds_of_rounds / round_takes)))
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     limits: list[float] = []
     for _ in range(rounds):

@@ -51,7 +51,8 @@ WITH_FORWARD: dict[str, tuple[Readout[Any, Any], ...]] = {
     "received": (RECEIVED,),
     "received, entropy, top 8": (RECEIVED, ENTROPY, TOP),
 }
-HEADS_WITH_FORWARD = 2  # what is added is a difference of times, which takes many rounds
+HEADS_WITH_FORWARD = 2
+_SECONDS = 20.0  # of its rounds: what is added is a difference of times, which takes many
 ADDED = 0.5
 """What the three may add to the forward, as a multiple of its time."""
 FIRST_MAP, PIXELS = 65_536, 1024
@@ -134,7 +135,7 @@ def _rows_with_forward(report: Report, length: int) -> None:
         )
         tasks[f"{name}, record(read=…)"] = partial(recorded, read)
     with torch.no_grad():
-        seconds = interleaved(tasks).seconds
+        seconds = interleaved(tasks, seconds_of_rounds=_SECONDS).seconds
     forward = seconds.pop("our forward")
     for name, taken in seconds.items():
         target = ADDED if "entropy" in name else None
