@@ -20,6 +20,7 @@ from benchmarks.machine import describe
 from benchmarks.monitor import monitor
 from benchmarks.overhead import overhead
 from benchmarks.readouts import readouts
+from benchmarks.recipes import recipes
 from benchmarks.recording import recording
 from benchmarks.report import Report
 from benchmarks.spans import spans
@@ -45,6 +46,7 @@ def main() -> None:
         exploring,
         live,
         gpt_training,
+        recipes,
         monitor,
         gpt_generation,
         int8_weights,
