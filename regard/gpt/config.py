@@ -1,8 +1,7 @@
 """What a model is: a frozen dataclass that every place which needs a shape shares.
 
 The Python interface, the command line, its help texts and the checkpoints read the same fields, so
-that a default is written in one place. The defaults, with those of `TrainConfig`, are the recipe of
-the model that ships with the package.
+that a default is written in one place.
 """
 
 from __future__ import annotations

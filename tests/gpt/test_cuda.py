@@ -18,8 +18,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 
 SHAPE = GPTConfig(context=128, layers=2, heads=4, groups=2, dim=256, positions="rotary")
 RECIPE = TrainConfig(
-    tokenizer="char", steps=6, warmup=2, batch=4, accumulate=2, evaluate_every=3, record_every=3
-)
+    tokenizer="char", steps=6, warmup=2, batch=4, accumulate=2, evaluate_every=3, record_every=3,
+    repeats=0.3,
+)  # fmt: skip
 
 
 def model(**options):

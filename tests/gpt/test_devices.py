@@ -30,7 +30,7 @@ GPT = GPTConfig(context=16, layers=2, heads=2, groups=1, dim=20, positions="rota
 PEAK_RATE = metrics.peak_rate.__wrapped__
 RECIPE = TrainConfig(
     tokenizer="char", steps=5, warmup=2, batch=2, accumulate=3, evaluate_every=2, record_every=2,
-    precision="float32",
+    precision="float32", repeats=0.3,
 )  # fmt: skip
 
 

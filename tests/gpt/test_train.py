@@ -42,7 +42,7 @@ TINY = GPTConfig(context=16, layers=2, heads=2, dim=32, dropout=0.0)
 
 def brief(**changes):
     options = {"tokenizer": "char", "steps": 6, "warmup": 2, "batch": 4, "evaluate_every": 3}
-    return TrainConfig(**(options | {"ramp": 0.0} | changes))
+    return TrainConfig(**(options | {"ramp": 0.0, "repeats": 0.3} | changes))
 
 
 def run(folder, *, gpt=TINY, config=None, **options):
@@ -407,7 +407,7 @@ def test_a_text_too_short_for_the_context_is_refused(tmp_path):
 def test_a_context_without_room_for_repeated_runs_is_refused(tmp_path):
     gpt = GPTConfig(context=1, layers=1, heads=1, dim=8)
     with pytest.raises(ValueError, match=r"context is 1 and repeats 0\.3: .* at least 2"):
-        run(tmp_path, gpt=gpt)
+        run(tmp_path, gpt=gpt, config=brief(repeats=0.3))
     alone = run(tmp_path, gpt=gpt, config=brief(repeats=0.0))
     assert math.isfinite(alone.record["validation_loss"])
 

@@ -9,8 +9,9 @@ TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 
 # Dropout, accumulation, growing windows, random spans: everything that could depend on the past.
 TINY = GPTConfig(context=8, layers=1, heads=2, dim=8, dropout=0.1)
 RECIPE = TrainConfig(
-    tokenizer="char", steps=9, warmup=2, batch=2, accumulate=2, evaluate_every=2, record_every=3
-)
+    tokenizer="char", steps=9, warmup=2, batch=2, accumulate=2, evaluate_every=2, record_every=3,
+    repeats=0.3,
+)  # fmt: skip
 QUIET = Console(quiet=True)
 
 

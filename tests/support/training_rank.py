@@ -19,7 +19,7 @@ TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 
 # 6 rows, which 3 ranks can't share by passes of two; windows grow, some rows are random spans.
 GPT = {"context": 16, "layers": 2, "heads": 2, "dim": 20, "positions": "rotary"}
 RECIPE = {"tokenizer": "char", "steps": 7, "warmup": 2, "batch": 2, "accumulate": 3} | {
-    "evaluate_every": 3, "clip": 0.5, "weight_decay": 0.5, "precision": "float32",
+    "evaluate_every": 3, "clip": 0.5, "weight_decay": 0.5, "precision": "float32", "repeats": 0.3,
 }  # fmt: skip
 
 

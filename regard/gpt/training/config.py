@@ -62,7 +62,9 @@ class TrainConfig:
     beta2: float = option(0.95, "AdamW's decay of the squared gradient's running mean")
     clip: float = option(1.0, "largest norm of the gradient; longer ones are scaled down to it")
     repeats: float = option(
-        0.3, "share of the sequences that are a random span of tokens, repeated (induction heads)"
+        0.0,
+        "share of the sequences that are a random span of tokens, repeated: induction heads form "
+        "sooner, and the text is learned more slowly",
     )
     ramp: float = option(
         0.45, "share of the updates over which windows double thrice, from an eighth of the context"
