@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.gpt import GPT, GPTConfig
 from regard.gpt.int8 import to_int8
+from regard.gpt.weight_memory import to_huge_pages
 
 KINDS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "q8_0": "Q8_0"}
 """What matrices can be kept in, by the name of the format's type."""
@@ -105,6 +106,7 @@ def as_int8(model: GPT) -> GPT:
     """The same model with int8 weights."""
     copy = deepcopy(model)
     to_int8(copy)
+    to_huge_pages(copy)  # as `load` does
     return copy
 
 
@@ -112,4 +114,5 @@ def rounded(model: GPT, dtype: torch.dtype) -> GPT:
     """The same model in another precision."""
     copy = GPT(model.config).to(dtype).eval()
     copy.load_state_dict(model.state_dict())
+    to_huge_pages(copy)  # as `load` does
     return copy

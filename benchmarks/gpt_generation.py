@@ -1,7 +1,8 @@
 """Generating with a model of GPT-2's smallest shape, against transformers' generate.
 
 What bounds it: each step of a batch reads every weight once, so the bandwidth that is measured in
-the same rounds gives the most tokens a second that the machine allows.
+the same rounds gives the most tokens a second that the machine allows. It is measured in pages of 4
+KiB, where it is some 3 % less than in the huge pages that the weights lie in.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from benchmarks.measure import interleaved
 from benchmarks.report import Report
 from regard.backends.native.peak import peak_bandwidth
 from regard.gpt import GPT, GPTConfig, Sampling, generate
+from regard.gpt.weight_memory import to_huge_pages
 
 PROMPT, NEW = 32, 128
 SHARE = 0.9  # of the bandwidth, one sequence at a time
@@ -33,6 +35,7 @@ def gpt_generation(report: Report) -> None:
     torch.manual_seed(0)
     for dtype in (torch.float32, torch.bfloat16):
         model = GPT(GPTConfig.gpt2("small")).to(dtype).eval()
+        to_huge_pages(model)  # as `load` does
         peer = _transformers(dtype)
         for batch in (1, 8):
             _rows(report, model, peer, batch)

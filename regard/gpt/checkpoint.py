@@ -21,6 +21,7 @@ from regard.gpt.int8 import int8_state, to_int8
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
+from regard.gpt.weight_memory import load_into_huge_pages
 
 CONFIG, WEIGHTS, TRAINING = "config.json", "model.safetensors", "training.json"
 SHIPPED = Path(__file__).parent / "shipped"
@@ -313,9 +314,11 @@ def _require_fit(path: Path, config: GPTConfig) -> None:
 
 
 def _load_weights(path: Path, model: GPT, device: torch.device | str) -> dict[str, torch.Tensor]:
-    weights = read(path, device=device)
-    _require_shapes(path, _shapes(weights), _shapes(model.state_dict()))
-    return {name: weight.float() for name, weight in weights.items()}
+    weights = read(path)
+    shapes = _shapes(model.state_dict())
+    _require_shapes(path, _shapes(weights), shapes)
+    state = load_into_huge_pages(shapes, weights.items())
+    return {name: weight.to(device) for name, weight in state.items()}
 
 
 def _load_int8(path: Path, model: GPT, device: torch.device | str) -> dict[str, torch.Tensor]:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard import _huge_pages
 from regard._contexts import to_autocast_dtype
 from regard._shapes import Float, Int
 from regard.backends import native
@@ -184,9 +185,9 @@ def int8_state(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> dict[
     """
     matrices = {path for path, part in model.named_modules() if isinstance(part, Int8Matrix)}
     # All at first: between them, what becomes free of each weight would be of no use to the next.
-    state = {
-        name: torch.zeros_like(tensor, device="cpu") for name, tensor in model.state_dict().items()
-    }
+    tensors = model.state_dict()
+    memory = _huge_pages.allocate(*((t.shape, t.dtype) for t in tensors.values()))
+    state = {name: part.zero_() for name, part in zip(tensors, memory, strict=True)}
     for name, weight in weights:
         path, _, kind = name.rpartition(".")
         if path in matrices and kind == "weight":

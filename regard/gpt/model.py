@@ -10,6 +10,7 @@ parameters carry GPT-2's own names (`wte`, `h.0.attn.c_attn.weight`, ...).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
 from pathlib import Path
 from typing import Self, cast
@@ -28,6 +29,7 @@ from regard.gpt.ids import check_call
 from regard.gpt.int8 import Int8Embedding, Int8Linear
 from regard.gpt.mlp import MLP, SwiGLU
 from regard.gpt.tokenizer import Tokenizer
+from regard.gpt.weight_memory import to_huge_pages
 from regard.nn import KVCache, Rotation
 
 
@@ -313,6 +315,14 @@ class GPT(nn.Module):
                 'weights="int8"'
             )
         return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002 - nn.Module's
+        """Convert and move as `nn.Module` does; in another dtype weights are in other memory."""
+        dtype = self.dtype
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.dtype != dtype:
+            to_huge_pages(self)
+        return self
 
     def _unembed(self, x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b V"]:
         """The logits: products with the token embeddings."""

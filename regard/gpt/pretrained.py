@@ -33,6 +33,7 @@ from regard.gpt.int8 import int8_state, to_int8
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
+from regard.gpt.weight_memory import load_into_huge_pages
 
 _Model = TypeVar("_Model", bound="GPT")
 _BPE = TypeVar("_BPE", bound=BPETokenizer)
@@ -68,7 +69,7 @@ def read_model(path_or_name: str | Path, kind: type[_Model], *, int8: bool = Fal
         to_int8(model)
         state = int8_state(model, weights)
     else:
-        state = {name: weight.float() for name, weight in weights}
+        state = load_into_huge_pages(expected, weights)
     model.load_state_dict(state, assign=True)
     return model.eval()
 
