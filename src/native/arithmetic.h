@@ -42,29 +42,36 @@ struct Widened : FloatProducts {
   static PackedRows<float> keys(const regard_tensor &from, const QueryBlock &queries, int64_t first,
                                 int64_t count, int64_t dim, float *scratch) {
     const auto *data = first_row<Element>(from, queries, first);
-    if constexpr (std::is_same_v<Element, Float32>) {
+    if constexpr (std::is_same_v<Element, Float32>)
       return {data, from.row};
-    } else {
-      for (int64_t k = 0; k < count; k++)
-        for (int64_t d = 0; d < dim; d += LANES)
-          store(scratch + k * padded(dim) + d,
-                widen_part(Element(), data + k * from.row + d, dim - d));
-      return {scratch, padded(dim)};
-    }
+    else
+      return widened(data, from.row, count, dim, scratch);
   }
+  // The same, with zeros up to the next multiple of LANES.
   static PackedRows<float> values(const regard_tensor &from, const QueryBlock &queries,
                                   int64_t first, int64_t count, int64_t dim, float *scratch) {
-    return keys(from, queries, first, count, dim, scratch);
+    if (dim % LANES == 0) return keys(from, queries, first, count, dim, scratch);
+    return widened(first_row<Element>(from, queries, first), from.row, count, dim, scratch);
   }
-  REGARD_INLINE float value(const PackedRows<float> &rows, int64_t k, int64_t d) {
-    return rows.data[k * rows.stride + d];
-  }
-  static bool finite(const PackedRows<float> &rows, int64_t count, int64_t dim) {
-    ints nonfinite = {};
+  static PackedRows<float> widened(const typename Element::type *rows, int64_t stride,
+                                   int64_t count, int64_t dim, float *scratch) {
     for (int64_t k = 0; k < count; k++)
       for (int64_t d = 0; d < dim; d += LANES)
-        nonfinite |= is_nonfinite(widen_part(Float32(), rows.data + k * rows.stride + d, dim - d));
-    return !any(nonfinite);
+        store(scratch + k * padded(dim) + d, widen_part(Element(), rows + k * stride + d, dim - d));
+    return {scratch, padded(dim)};
+  }
+  // Elements d … d + LANES − 1 of a value.
+  REGARD_INLINE floats value_part(const PackedRows<float> &rows, int64_t k, int64_t d) {
+    return load(rows.data + k * rows.stride + d);
+  }
+  static bool finite(const PackedRows<float> &rows, int64_t count, int64_t dim) {
+    ints largest = {};  // of the numbers' bits without sign
+    for (int64_t k = 0; k < count; k++)
+      for (int64_t d = 0; d < dim; d += LANES) {
+        const ints size = (ints)value_part(rows, k, d) & 0x7fffffff;
+        largest = size > largest ? size : largest;
+      }
+    return !any(largest >= 0x7f800000);
   }
 
   REGARD_INLINE floats exponential(floats x) { return exp2(x); }

@@ -97,9 +97,8 @@ static KeyPanel<Arithmetic> open_panel(const regard_problem &p, int64_t group, i
   const int64_t count = last - first;
   opened.keys = Arithmetic::keys(p.key, of_group, first, count, p.dim, scratch.key);
   opened.values = Arithmetic::keys(p.value, of_group, first, count, p.dim_value, scratch.value);
-  opened.summed_keys = Arithmetic::STEP == 1 ? opened.keys
-                                             : Arithmetic::values(p.key, of_group, first, count,
-                                                                  p.dim, scratch.key_pairs);
+  opened.summed_keys =
+      Arithmetic::values(p.key, of_group, first, count, p.dim, scratch.summed_keys);
   memset(scratch.key_gradient, 0, size_t(count * padded(p.dim)) * sizeof(float));
   memset(scratch.value_gradient, 0, size_t(count * padded(p.dim_value)) * sizeof(float));
   return opened;

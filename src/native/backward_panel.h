@@ -22,13 +22,13 @@ REGARD_INLINE int32_t panel_keys(const regard_problem &p) {
 struct PanelScratch {
   float *query, *gradient;            // see QueryRows
   float *query_rows, *gradient_rows;  // likewise
-  float *query_share;                 // (dim, QUERIES): the panel's share of the queries' gradient
-  float *weights;                     // (GRADIENT_BLOCK, QUERIES)
-  float *score_gradients;             // likewise; at first, gradients of the weights
-  float *products;                    // likewise: inputs of the softcap
-  float *packed;                      // two of them: see SegmentGradients
-  float *key, *value;                 // (panel_keys, padded(dim or dim_value)): see KeyPanel
-  float *key_pairs;                   // likewise
+  float *query_share;      // (QUERIES, padded(dim)): the panel's share of the queries' gradient
+  float *weights;          // (GRADIENT_BLOCK, QUERIES)
+  float *score_gradients;  // likewise; at first, gradients of the weights
+  float *products;         // likewise: inputs of the softcap
+  float *packed;           // two of them: see SegmentGradients
+  float *key, *value;      // (panel_keys, padded(dim or dim_value)): see KeyPanel
+  float *summed_keys;      // likewise
   float *key_gradient, *value_gradient;  // likewise
   BlockSpan *spans;
 
@@ -50,8 +50,8 @@ struct PanelScratch {
     products = score_gradients + GRADIENT_BLOCK * QUERIES;
     packed = products + GRADIENT_BLOCK * QUERIES;
     key = packed + 2 * GRADIENT_BLOCK * QUERIES;
-    key_pairs = key + keys * dim;
-    key_gradient = key_pairs + keys * dim;
+    summed_keys = key + keys * dim;
+    key_gradient = summed_keys + keys * dim;
     value = key_gradient + keys * dim;
     value_gradient = value + keys * dim_value;
     spans = (BlockSpan *)(value_gradient + keys * dim_value);
@@ -94,7 +94,7 @@ static void differentiate(const regard_problem &p, const regard_gradients &g,
   if (scoring.adjusted)
     adjust_scores(p, queries, segment, weights, peak, seen);
   else if (segment.edge)
-    apply_mask(p, scoring, queries, segment, weights, peak);
+    apply_mask(p, scoring, queries, segment, weights, peak, peak);
   find_weights<Arithmetic>(rows, segment, scoring.factor, weights);
   if (p.dropout > 0)
     differentiate_dropout(p, queries, rows, segment, weights, gradients);
@@ -105,11 +105,13 @@ static void differentiate(const regard_problem &p, const regard_gradients &g,
   if (p.softcap > 0) differentiate_softcap(p, segment, scratch.products, gradients);
 }
 
-template <class Arithmetic>
+// Calls fetch(n) before each of six pieces of the work, n from 0 on.
+template <class Arithmetic, class Fetch>
 static void backward_segment(const regard_problem &p, const regard_gradients &g,
                              const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
                              const QueryBlock &queries, const QueryRows &rows,
-                             const Segment &segment, const PanelScratch &scratch, floats *alibi) {
+                             const Segment &segment, const PanelScratch &scratch, floats *alibi,
+                             Fetch fetch) {
   constexpr int STEP = Arithmetic::STEP;
   const auto steps = [](int64_t count) { return (count + STEP - 1) / STEP; };
   const int32_t key = segment.key - panel.first;
@@ -122,14 +124,17 @@ static void backward_segment(const regard_problem &p, const regard_gradients &g,
   const int first_row = segment.first * LANES, stop_row = min(segment.last * LANES, queries.count);
 
   floats ignored[VECTORS] = {};
+  fetch(0);
   with_live(segment.last - segment.first, [&](auto live) {
     score_rows<typename Arithmetic::Products, live>(keys.data, keys.stride, segment.keys,
                                                     steps(p.dim), rows.query + first_row,
                                                     scratch.weights + first_row, ignored);
+    fetch(1);
     score_rows<typename Arithmetic::Products, live>(values.data, values.stride, segment.keys,
                                                     steps(p.dim_value), rows.gradient + first_row,
                                                     scratch.score_gradients + first_row, ignored);
   });
+  fetch(2);
   differentiate<Arithmetic>(p, g, scoring, queries, rows, segment, scratch, alibi);
   const auto gradients =
       Arithmetic::pack(segment, scratch.weights, scratch.score_gradients, scratch.packed);
@@ -138,25 +143,27 @@ static void backward_segment(const regard_problem &p, const regard_gradients &g,
   const bool plain = !segment.edge && !scoring.adjusted;
   const auto sum_rows = plain || rows.finite ? gradient_rows<typename Arithmetic::Products>
                                              : gradient_rows_of_visible<Arithmetic>;
+  fetch(3);
   if (g.value.data)
     sum_rows(gradients.weights, rows.gradient_rows, padded(p.dim_value), first_row, stop_row,
              segment.keys, scratch.value_gradient + key * padded(p.dim_value));
+  fetch(4);
   if (g.key.data)
     sum_rows(gradients.scores, rows.query_rows, padded(p.dim), first_row, stop_row, segment.keys,
              scratch.key_gradient + key * padded(p.dim));
+  fetch(5);
   if (!g.query.data) return;
   if (!plain && !Arithmetic::finite(summed_keys, segment.keys, p.dim))
-    return query_gradient_of_visible<Arithmetic>(summed_keys, segment, p.dim, gradients.lanes,
-                                                 scratch.query_share);
-  with_live(segment.last - segment.first, [&](auto live) {
-    context_rows<typename Arithmetic::Products, live>(
-        summed_keys.data, summed_keys.stride, steps(segment.keys), p.dim,
-        gradients.lanes + first_row, scratch.query_share + first_row);
-  });
+    return query_gradient_of_visible<Arithmetic>(summed_keys, segment, padded(p.dim),
+                                                 gradients.lanes, scratch.query_share);
+  add_rows<Arithmetic>(summed_keys, 0, segment.keys, gradients.lanes + first_row,
+                       stop_row - first_row, padded(p.dim),
+                       scratch.query_share + first_row * padded(p.dim));
 }
 
-// What is fetched while a block is computed, a part with each segment: where gradients go, and what
-// the thread reads next. In small problems everything is new to the cache.
+// What is fetched while a block is computed, little by little, since the core waits while more
+// lines are under way than it can keep track of: where gradients go, and what the thread reads
+// next. In small problems everything is new to the cache.
 template <class Arithmetic>
 struct FetchAhead {
   const regard_problem &p;
@@ -167,16 +174,19 @@ struct FetchAhead {
   bool last_of_panel;     // after these queries the panel's gradients are written
   int64_t next_keys = 0;  // of the panel that follows, another group's first one
 
-  __attribute__((always_inline)) void operator()(const Part &part) const {
+  __attribute__((noinline)) void operator()(int piece, const Part &part) const {
+    asm volatile("");  // or GCC takes it for a function without effect
     using Element = typename Arithmetic::Element;
-    if (g.query.data) fetch_rows<Element>(g.query, queries, p.dim, part);
-    fetch_rows<Element>(p.query, next, p.dim, part);
-    fetch_rows<Element>(g.context, next, p.dim_value, part);
-    fetch_rows<Element>(g.context_gradient, next, p.dim_value, part);
-    fetch_keys<Element>(p.key, next, 0, next_keys, p.dim, part);
-    fetch_keys<Element>(p.value, next, 0, next_keys, p.dim_value, part);
-    if (!last_of_panel) return;
     const int64_t keys = panel.last - panel.first;
+    if (piece == 0 && g.query.data) fetch_rows<Element>(g.query, queries, p.dim, part);
+    if (piece == 1) fetch_rows<Element>(p.query, next, p.dim, part);
+    if (piece == 2) fetch_rows<Element>(g.context_gradient, next, p.dim_value, part);
+    if (piece == 3) fetch_rows<Element>(g.context, next, p.dim_value, part);
+    if (piece == 4 && next_keys) {
+      fetch_keys<Element>(p.key, next, 0, next_keys, p.dim, part);
+      fetch_keys<Element>(p.value, next, 0, next_keys, p.dim_value, part);
+    }
+    if (piece != 5 || !last_of_panel) return;
     if (g.key.data) fetch_keys<Element>(g.key, queries, panel.first, keys, p.dim, part);
     if (g.value.data) fetch_keys<Element>(g.value, queries, panel.first, keys, p.dim_value, part);
   }
@@ -201,8 +211,9 @@ static void backward_queries(const regard_problem &p, const regard_gradients &g,
                                             common ? KeyRange{key, end} : KeyRange{}, segments);
       for (int n = 0; n < count; n++) {
         const int32_t start = segments[n].key, stop = start + segments[n].keys;
-        ahead({max(start, first) - first, min(stop, last) - first, last - first});
-        backward_segment(p, g, scoring, panel, queries, rows, segments[n], scratch, alibi);
+        const Part part = {max(start, first) - first, min(stop, last) - first, last - first};
+        const auto fetch = [&](int piece) { ahead(piece, part); };
+        backward_segment(p, g, scoring, panel, queries, rows, segments[n], scratch, alibi, fetch);
       }
     }
   };

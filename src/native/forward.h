@@ -22,7 +22,7 @@ static_assert(FORWARD_BLOCK % STRIP == 0 && STRIP % 4 == 0);
 struct ForwardScratch {
   float *query;        // (dim, QUERIES)
   float *scores;       // (FORWARD_BLOCK, QUERIES), then weights
-  float *context;      // (dim_value, QUERIES)
+  float *context;      // (QUERIES, padded(dim_value))
   float *packed_rows;  // (FORWARD_BLOCK, dim or dim_value): keys, then values, as floats
   float *kept;         // (FORWARD_BLOCK, QUERIES): scores from before the exponential
   BlockSpan *spans;
@@ -85,14 +85,14 @@ static int split_into_segments(const QueryBlock &queries, int32_t first, int32_t
   return count;
 }
 
-// weights = 2^(factor·score − shift), in place of the scores, and their sum. Writes full fours of
-// keys, and adds up as if those after the last were hidden.
+// weights = 2^(factor·score − shift), which may take the place of scores up to the same key, and
+// their sum. Writes full fours of keys, and adds up as if those after the last were hidden.
 template <class Arithmetic>
-REGARD_INLINE floats exponentials(float *scores, int32_t keys, floats factor, const Shift &shifts) {
+REGARD_INLINE floats exponentials(float *scores, float *weights, int32_t keys, floats factor,
+                                  const Shift &shifts) {
   subtract(scores, keys, shifts.before);
   const floats shift = shifts.after;
   floats even = floats{}, odd = floats{}, w[4];
-  float *weights = scores;
   int32_t k = 0;
   for (; k + 4 <= keys; k += 4, scores += 4 * QUERIES, weights += 4 / Arithmetic::STEP * QUERIES) {
     REGARD_UNROLLED_FOR (int i = 0; i < 4; i++)
@@ -119,7 +119,7 @@ REGARD_INLINE floats ratio_of(const Shift &old, const Shift &current, floats fac
 
 // Rescales the sums of rows to a higher peak. A peak that is only a little too low is kept: weights
 // then exceed 1, by a factor of at most 2^SLACK.
-static void rescale(const QueryBlock &queries, const floats *peak, float factor, int64_t dim,
+static void rescale(const QueryBlock &queries, const floats *peak, float factor, int64_t width,
                     Softmax &softmax, float *context) {
   constexpr float SLACK = 8;
   ints exceeds[VECTORS], some = {};
@@ -139,27 +139,84 @@ static void rescale(const QueryBlock &queries, const floats *peak, float factor,
             : ratio_of(shift_of(old, broadcast(factor)),
                        shift_of(softmax.peak[j], broadcast(factor)), broadcast(factor));
     softmax.total[j] *= ratio;
-    for (int64_t d = 0; d < dim; d++) {
-      float *at = context + d * QUERIES + j * LANES;
-      store(at, load(at) * ratio);
-    }
+    for (int i = 0; i < LANES; i++)
+      for (int64_t d = 0; d < width; d += LANES) {
+        float *at = context + (j * LANES + i) * width + d;
+        store(at, load(at) * ratio[i]);
+      }
   }
   softmax.empty = false;
 }
 
-// As context_rows, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
+// As weighted_rows, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
 template <class Arithmetic, class Values>
-static void context_of_visible(const Values &values, const Segment &segment, int64_t dim,
+static void context_of_visible(const Values &values, const Segment &segment, int64_t width,
                                const float *weights, const float *scores, float *context) {
   for (int32_t k = 0; k < segment.keys; k++)
-    for (int64_t d = 0; d < dim; d++)
-      for (int j = segment.first; j < segment.last; j++) {
-        float *at = context + d * QUERIES + j * LANES;
-        const floats weight = Arithmetic::weight(weights + j * LANES, k);
-        const floats part = weight * Arithmetic::value(values, k, d);
-        const ints hidden = load(scores + k * QUERIES + j * LANES) == broadcast(HIDDEN);
-        store(at, load(at) + (hidden ? floats{} : part));
+    for (int j = segment.first; j < segment.last; j++) {
+      const floats weight = Arithmetic::weight(weights + j * LANES, k);
+      for (int i = 0; i < LANES; i++) {
+        if (scores[k * QUERIES + j * LANES + i] == HIDDEN) continue;
+        for (int64_t d = 0; d < width; d += LANES) {
+          float *at = context + (j * LANES + i) * width + d;
+          store(at, load(at) + weight[i] * Arithmetic::value_part(values, k, d));
+        }
       }
+    }
+}
+
+// sums += weights × values, for a number of rows and `count` values from one on.
+template <class Arithmetic>
+static void add_rows(const PackedRows<typename Arithmetic::Number> &values, int32_t first,
+                     int32_t count, const float *weights, int64_t rows, int64_t width,
+                     float *sums) {
+  constexpr int STEP = Arithmetic::STEP;
+  const StepRange all = {first / STEP, (first + count + STEP - 1) / STEP};
+  weighted_rows<typename Arithmetic::Products>(values.data, values.stride, weights, rows, width,
+                                               sums, [=](int64_t, int) { return all; });
+}
+
+// The same for the rows of vector j and a range of keys, all counted from `first`: a tile takes
+// those from the first to the last that one of its rows sees.
+template <class Arithmetic>
+static void add_visible_rows(const QueryBlock &queries, int j, KeyRange keys, int32_t first,
+                             const PackedRows<typename Arithmetic::Number> &values, int64_t width,
+                             const float *weights, float *sums) {
+  constexpr int STEP = Arithmetic::STEP;
+  const int row = j * LANES;
+  const int32_t *start = queries.start + row, *stop = queries.stop + row;
+  weighted_rows<typename Arithmetic::Products>(
+      values.data, values.stride, weights + row, min(LANES, queries.count - row), width,
+      sums + row * width, [=](int64_t r, int rows) {
+        int32_t from = keys.stop, to = keys.start;
+        for (int64_t i = r; i < r + rows; i++)
+          if (start[i] < stop[i]) from = min(from, start[i]), to = max(to, stop[i]);
+        from = max(from, keys.start), to = min(to, keys.stop);
+        if (from >= to) return StepRange{0, 0};
+        return StepRange{(from - first) / STEP, (to - first + STEP - 1) / STEP};
+      });
+}
+
+// Adds the values of a block of keys, each times its weight. Adjacent segments are summed
+// up together.
+template <class Arithmetic>
+static void add_context(const QueryBlock &queries, const Segment *segments, int count,
+                        int32_t first, const PackedRows<typename Arithmetic::Number> &values,
+                        int64_t width, const float *weights, float *context) {
+  if (count == 1 && !segments[0].edge && segments[0].last - segments[0].first == queries.vectors)
+    return add_rows<Arithmetic>(values, segments[0].key - first, segments[0].keys, weights,
+                                queries.count, width, context);
+  for (int j = 0; j < queries.vectors; j++)
+    for (int n = 0; n < count; n++) {
+      if (j < segments[n].first || j >= segments[n].last) continue;
+      const int32_t low = segments[n].key;
+      int32_t high = low + segments[n].keys;
+      for (; n + 1 < count && segments[n + 1].key == high && j >= segments[n + 1].first &&
+             j < segments[n + 1].last;
+           n++)
+        high += segments[n + 1].keys;
+      add_visible_rows<Arithmetic>(queries, j, {low, high}, first, values, width, weights, context);
+    }
 }
 
 // Calls keep(first, last, segments, their number, scores) with the masked scores of a block of
@@ -181,13 +238,14 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
     return scratch.scores + (segment.key - first) * QUERIES;
   };
 
-  floats peak[VECTORS], ignored[VECTORS];
-  for (int j = 0; j < VECTORS; j++) peak[j] = softmax.peak[j], ignored[j] = floats{};
+  floats peak[VECTORS];
+  for (int j = 0; j < VECTORS; j++) peak[j] = softmax.peak[j];
   const auto keys =
       Arithmetic::keys(p.key, queries, first, last - first, p.dim, scratch.packed_rows);
   for (int n = 0; n < count; n++) {
     const Segment &segment = segments[n];
-    const bool plain = !segment.edge && !scoring.adjusted;
+    floats computed[VECTORS];
+    for (int j = 0; j < VECTORS; j++) computed[j] = peak[j];
     const auto *first_value = first_row<Element>(p.value, queries, segment.key);
     const RowsToFetch values = {first_value, p.value.row * int64_t(sizeof *first_value),
                                 p.dim_value * int64_t(sizeof *first_value)};
@@ -196,44 +254,53 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
       score_rows<typename Arithmetic::Products, live>(
           keys.data + (segment.key - first) * keys.stride, keys.stride, segment.keys,
           (p.dim + STEP - 1) / STEP, scratch.query + segment.first * LANES,
-          scores_of(segment) + segment.first * LANES, (plain ? peak : ignored) + segment.first,
-          values);
+          scores_of(segment) + segment.first * LANES, computed + segment.first, values);
     });
     if (scoring.adjusted)
       adjust_scores(p, queries, segment, scores_of(segment), peak, softmax.seen);
     else if (segment.edge)
-      apply_mask(p, scoring, queries, segment, scores_of(segment), peak);
+      apply_mask(p, scoring, queries, segment, scores_of(segment), computed, peak);
+    else
+      for (int j = 0; j < VECTORS; j++) peak[j] = computed[j];
   }
   keep(first, last, segments, count, scratch.scores);
-  rescale(queries, peak, scoring.factor, p.dim_value, softmax, scratch.context);
+  const int64_t width = padded(p.dim_value);
+  rescale(queries, peak, scoring.factor, width, softmax, scratch.context);
 
   const auto values =
       Arithmetic::values(p.value, queries, first, last - first, p.dim_value, scratch.packed_rows);
+  const auto values_of = [&](const Segment &segment) {
+    auto rows = values;
+    rows.data += (segment.key - first) / STEP * values.stride;
+    return rows;
+  };
+  const auto weights_of = [&](const Segment &segment) {
+    return scratch.scores + (segment.key - first) / STEP * QUERIES;
+  };
+  bool visible_only = false;
+  for (int n = 0; n < count; n++)
+    visible_only |= (segments[n].edge || scoring.adjusted) &&
+                    !Arithmetic::finite(values_of(segments[n]), segments[n].keys, p.dim_value);
   for (int n = 0; n < count; n++) {
     const Segment &segment = segments[n];
-    float *scores = scores_of(segment);
+    float *scores = scores_of(segment), *weights = weights_of(segment);
     if (at_end) fetch_rows<Element>(call.context, queries, p.dim_value, {n, n + 1, count});
-    auto seen = values;
-    seen.data += (segment.key - first) / STEP * values.stride;
-    const bool hiding = segment.edge || scoring.adjusted;
-    const bool visible_only = hiding && !Arithmetic::finite(seen, segment.keys, p.dim_value);
-    if (visible_only) memcpy(scratch.kept, scores, size_t(segment.keys) * QUERIES * sizeof(float));
+    if (visible_only)
+      memcpy(scratch.kept + (scores - scratch.scores), scores,
+             size_t(segment.keys) * QUERIES * sizeof(float));
     for (int j = segment.first; j < segment.last; j++)
-      softmax.total[j] +=
-          exponentials<Arithmetic>(scores + j * LANES, segment.keys, broadcast(scoring.factor),
-                                   shift_of(softmax.peak[j], broadcast(scoring.factor)));
-    if (p.dropout > 0) apply_dropout<Arithmetic>(p, queries, segment, scores);
-    if (visible_only) {
-      context_of_visible<Arithmetic>(seen, segment, p.dim_value, scores, scratch.kept,
-                                     scratch.context);
-      continue;
-    }
-    with_live(segment.last - segment.first, [&](auto live) {
-      context_rows<typename Arithmetic::Products, live>(
-          seen.data, seen.stride, (segment.keys + STEP - 1) / STEP, p.dim_value,
-          scores + segment.first * LANES, scratch.context + segment.first * LANES);
-    });
+      softmax.total[j] += exponentials<Arithmetic>(
+          scores + j * LANES, weights + j * LANES, segment.keys, broadcast(scoring.factor),
+          shift_of(softmax.peak[j], broadcast(scoring.factor)));
+    if (p.dropout > 0) apply_dropout<Arithmetic>(p, queries, segment, weights);
   }
+  if (!visible_only)
+    return add_context<Arithmetic>(queries, segments, count, first, values, width, scratch.scores,
+                                   scratch.context);
+  for (int n = 0; n < count; n++)
+    context_of_visible<Arithmetic>(
+        values_of(segments[n]), segments[n], width, weights_of(segments[n]),
+        scratch.kept + (segments[n].key - first) * QUERIES, scratch.context);
 }
 
 // Takes the sink in, divides by the denominator and writes the rows.
@@ -243,6 +310,7 @@ static void finish(const ForwardCall &call, const QueryBlock &queries,
   const regard_problem &p = call.problem;
   const Scoring &scoring = call.scoring;
   const float kept = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
+  const int64_t width = padded(p.dim_value);
   floats factors[VECTORS];
   for (int j = 0; j < queries.vectors; j++) {
     const Shift shift = shift_of(softmax.peak[j], broadcast(scoring.factor));
@@ -259,12 +327,11 @@ static void finish(const ForwardCall &call, const QueryBlock &queries,
                           ? softmax.seen[j]
                           : load(queries.start + j * LANES) < load(queries.stop + j * LANES);
     factors[j] = share / total;
-    if (any(~sees))  // their context is 0 even where what they may not see is not a number
-      for (int64_t d = 0; d < p.dim_value; d++) {
-        float *at = scratch.context + d * QUERIES + j * LANES;
-        store(at, sees ? load(at) : floats{});
-      }
     factors[j] = sees ? factors[j] : floats{};
+    if (any(~sees))  // their context is 0 even where what they may not see is not a number
+      for (int i = 0; i < LANES; i++)
+        if (!sees[i])
+          memset(scratch.context + (j * LANES + i) * width, 0, size_t(width) * sizeof(float));
     if (!call.logsumexp) continue;
     alignas(64) float logs[LANES];
     alignas(64) int32_t seeing[LANES];

@@ -8,7 +8,7 @@
 namespace regard::REGARD_SET {
 
 // Of a segment of keys: numbers to broadcast, (keys, QUERIES), and score gradients in the lanes as
-// context_rows takes its weights.
+// weighted_rows takes its weights.
 template <class Number>
 struct SegmentGradients {
   const Number *weights, *scores;

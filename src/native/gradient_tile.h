@@ -77,20 +77,23 @@ static void gradient_rows_of_visible(const typename Arithmetic::Number *weights,
     }
 }
 
-// As context_rows for the keys of a segment, but a gradient of 0 adds nothing, whatever the key
+// As weighted_rows for the keys of a segment, but a gradient of 0 adds nothing, whatever the key
 // holds.
 template <class Arithmetic>
 static void query_gradient_of_visible(const PackedRows<typename Arithmetic::Number> &keys,
-                                      const Segment &segment, int64_t dim, const float *gradients,
+                                      const Segment &segment, int64_t width, const float *gradients,
                                       float *sums) {
   for (int32_t k = 0; k < segment.keys; k++)
-    for (int64_t d = 0; d < dim; d++)
-      for (int j = segment.first; j < segment.last; j++) {
-        float *at = sums + d * QUERIES + j * LANES;
-        const floats gradient = Arithmetic::weight(gradients + j * LANES, k);
-        const floats part = gradient * Arithmetic::value(keys, k, d);
-        store(at, load(at) + (gradient == 0.0f ? floats{} : part));
+    for (int j = segment.first; j < segment.last; j++) {
+      const floats gradient = Arithmetic::weight(gradients + j * LANES, k);
+      for (int i = 0; i < LANES; i++) {
+        if (gradient[i] == 0) continue;
+        for (int64_t d = 0; d < width; d += LANES) {
+          float *at = sums + (j * LANES + i) * width + d;
+          store(at, load(at) + gradient[i] * Arithmetic::value_part(keys, k, d));
+        }
       }
+    }
 }
 
 }  // namespace regard::REGARD_SET

@@ -104,11 +104,9 @@ struct Pairs : PairProducts {
     }
     return {rows, stride};
   }
-  REGARD_INLINE float value(const PackedRows<uint16_t> &rows, int64_t k, int64_t d) {
-    const uint32_t bits = uint32_t(rows.data[k / 2 * rows.stride + 2 * d + k % 2]) << 16;
-    float number;
-    memcpy(&number, &bits, sizeof number);
-    return number;
+  REGARD_INLINE floats value_part(const PackedRows<uint16_t> &rows, int64_t k, int64_t d) {
+    const ints pairs = load((const int32_t *)(rows.data + k / 2 * rows.stride + 2 * d));
+    return k % 2 ? high_of(pairs) : low_of(pairs);
   }
   static bool finite(const PackedRows<uint16_t> &rows, int64_t count, int64_t dim) {
     ints nonfinite = {};

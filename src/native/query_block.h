@@ -41,8 +41,9 @@ struct BlockSpan {
 
 struct QueryBlock {
   int64_t batch, group;
-  int count;    // rows in use
-  int vectors;  // vectors that hold them
+  int count;              // rows in use
+  int vectors;            // vectors that hold them
+  bool one_head = false;  // the rows are consecutive queries of one head
   int64_t query[QUERIES], head[QUERIES];
   // The keys that each row sees: none for lanes not in use and fully masked rows.
   alignas(64) int32_t start[QUERIES];
@@ -148,6 +149,12 @@ static void choose_rows(const regard_problem &p, int64_t number, QueryBlock &que
   const int64_t first = (per_group - 1 - number % per_group) * QUERIES;
   queries.count = int(min(int64_t(QUERIES), p.queries * heads - first));
   queries.vectors = (queries.count + LANES - 1) / LANES;
+  queries.one_head = heads == 1;
+  if (queries.one_head) {
+    for (int r = 0; r < queries.count; r++)
+      queries.query[r] = first + r, queries.head[r] = queries.group;
+    return;
+  }
   int64_t query = first / heads, member = first % heads;
   for (int r = 0; r < queries.count; r++) {
     queries.query[r] = query;
@@ -170,8 +177,9 @@ REGARD_INLINE int64_t row_number(const regard_problem &p, const QueryBlock &quer
 template <class Element>
 REGARD_INLINE typename Element::type *row_of(const regard_tensor &t, const QueryBlock &queries,
                                              int r) {
-  return (typename Element::type *)t.data + queries.batch * t.batch + queries.head[r] * t.head +
-         queries.query[r] * t.row;
+  auto *of_batch = (typename Element::type *)t.data + queries.batch * t.batch;
+  if (queries.one_head) return of_batch + queries.head[0] * t.head + (queries.query[0] + r) * t.row;
+  return of_batch + queries.head[r] * t.head + queries.query[r] * t.row;
 }
 
 // A row of the keys or values of the block's group.
@@ -182,12 +190,13 @@ REGARD_INLINE const typename Element::type *first_row(const regard_tensor &t,
          row * t.row;
 }
 
-// Part of a whole: [first, last) of `of`.
+// Part of a whole: [first, last) of `of`, as fractions of 2²⁰.
 struct Part {
-  int64_t first, last, of;
+  int64_t from, to;
 
-  int64_t start(int64_t count) const { return count * first / of; }
-  int64_t stop(int64_t count) const { return count * last / of; }
+  Part(int64_t first, int64_t last, int64_t of) : from((first << 20) / of), to((last << 20) / of) {}
+  int64_t start(int64_t count) const { return count * from >> 20; }
+  int64_t stop(int64_t count) const { return count * to >> 20; }
 };
 
 template <class Number>
@@ -250,28 +259,18 @@ static void load_rows(Element element, const regard_tensor &from, const QueryBlo
       [&](const Number *row, int64_t count) { return widen_part(element, row, count) * factor; });
 }
 
-// The reverse, each row times a factor of its own.
+REGARD_INLINE int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
+
+// (QUERIES, padded(dim)) to the block's rows, each times a factor of its own.
 template <class Element>
 static void store_rows(Element element, const float *from, const floats *factors,
                        const QueryBlock &queries, int64_t dim, const regard_tensor &to) {
-  for (int j = 0; j < queries.vectors; j++) {
-    typename Element::type *row[LANES];
-    const int live = min(LANES, queries.count - j * LANES);
-    for (int i = 0; i < live; i++) row[i] = row_of<Element>(to, queries, j * LANES + i);
-    const floats factor = factors[j];
-    for (int64_t d = 0; d < dim; d += LANES) {
-      floats rows[LANES];
-      REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++)
-        rows[i] = load(from + (d + i) * QUERIES + j * LANES) * factor;
-      transpose(rows);
-      if (live == LANES && d + LANES <= dim)
-        REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) narrow(element, row[i] + d, rows[i]);
-      else
-        for (int i = 0; i < live; i++) narrow_part(element, row[i] + d, rows[i], dim - d);
-    }
+  for (int r = 0; r < queries.count; r++, from += padded(dim)) {
+    typename Element::type *row = row_of<Element>(to, queries, r);
+    const float factor = factors[r / LANES][r % LANES];
+    for (int64_t d = 0; d < dim; d += LANES)
+      narrow_part(element, row + d, load(from + d) * factor, dim - d);
   }
 }
-
-REGARD_INLINE int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
 
 }  // namespace regard::REGARD_SET

@@ -77,27 +77,21 @@ struct QuerySums {
   bool first, last;  // whether this share is the first, the last one
 };
 
-// Adds a panel's share (dim, QUERIES), times a factor; writes the gradient with the last one.
+// Adds a panel's share (QUERIES, padded(dim)), times a factor; writes the gradient with the last
+// one.
 template <class Element>
 static void add_query_gradient(Element element, const float *share, const QueryBlock &queries,
                                int64_t dim, float factor, const QuerySums &to,
                                const regard_tensor &gradient) {
-  for (int j = 0; j < queries.vectors; j++)
+  for (int r = 0; r < queries.count; r++, share += padded(dim))
     for (int64_t d = 0; d < dim; d += LANES) {
-      floats rows[LANES];
-      REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++)
-        rows[i] = load(share + (d + i) * QUERIES + j * LANES) * factor;
-      transpose(rows);
-      const int live = min(LANES, queries.count - j * LANES);
-      for (int i = 0; i < live; i++) {
-        const int r = j * LANES + i;
-        if (!to.first)
-          rows[i] += widen_part(Float32(), row_of<Float32>(to.sums, queries, r) + d, dim - d);
-        if (to.last)
-          narrow_part(element, row_of<Element>(gradient, queries, r) + d, rows[i], dim - d);
-        else
-          narrow_part(Float32(), row_of<Float32>(to.sums, queries, r) + d, rows[i], dim - d);
-      }
+      floats part = load(share + d) * factor;
+      if (!to.first)
+        part += widen_part(Float32(), row_of<Float32>(to.sums, queries, r) + d, dim - d);
+      if (to.last)
+        narrow_part(element, row_of<Element>(gradient, queries, r) + d, part, dim - d);
+      else
+        narrow_part(Float32(), row_of<Float32>(to.sums, queries, r) + d, part, dim - d);
     }
 }
 

@@ -62,6 +62,7 @@ static void begin(const regard_problem &p, const RowChunk &rows, int64_t first, 
   queries.group = rows.head / group_size(p);
   queries.count = int(min(int64_t(QUERIES), rows.count() - first));
   queries.vectors = (queries.count + LANES - 1) / LANES;
+  queries.one_head = rows.heads == 1;
   for (int r = 0; r < queries.count; r++) {
     queries.head[r] = rows.head + (first + r) / rows.queries();
     queries.query[r] = rows.first + (first + r) % rows.queries();

@@ -79,13 +79,14 @@ REGARD_INLINE bool sees_all(const QueryBlock &queries, const Segment &segment, i
          !touched_by_spans(queries, segment.key, segment.key + segment.keys);
 }
 
-// Applies spans and hides the keys outside each row's interval.
+// Applies spans and hides the keys outside each row's interval. `computed` has the peaks as they
+// would be if no key were hidden.
 static void apply_mask(const regard_problem &p, const Scoring &scoring, const QueryBlock &queries,
-                       const Segment &segment, float *scores, floats *peak) {
+                       const Segment &segment, float *scores, const floats *computed,
+                       floats *peak) {
   for (int j = segment.first; j < segment.last; j++) {
     if (sees_all(queries, segment, j)) {
-      for (int32_t k = 0; k < segment.keys; k++)
-        peak[j] = max(peak[j], load(scores + k * QUERIES + j * LANES));
+      peak[j] = computed[j];
       continue;
     }
     apply_spans(p, queries, scoring.unit, j, segment.key, segment.keys, scores + j * LANES,

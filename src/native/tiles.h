@@ -1,9 +1,9 @@
 // The two products of attention, tile by tile in registers.
 //
-// Queries lie in the lanes: a block's QUERIES rows are VECTORS vectors wide, and every matrix whose
-// columns are queries has that width: query and context (dim, QUERIES), scores (keys, QUERIES).
-// Keys and values are read row by row, one broadcast number at a time; nothing is summed across
-// lanes.
+// Of scores, queries lie in the lanes: a block's QUERIES rows are VECTORS vectors wide, and every
+// matrix whose columns are queries has that width: query (dim, QUERIES), scores (keys, QUERIES).
+// Keys are read row by row, one broadcast number at a time. Of contexts, the head dimension lies in
+// the lanes: values are read row by row, and weights are broadcast. Nothing is summed across lanes.
 //
 // Products (arithmetic.h) say what a number is: of the elements that a product sums over, one
 // multiplication takes Products::STEP, and `steps` counts multiplications.
@@ -122,6 +122,50 @@ __attribute__((noinline)) void context_rows(const Number *value, int64_t stride,
   });
 }
 
+// sums[r] += Σ_k weights[k][r] · value[k]: the head dimension lies in the lanes, and sums are
+// (rows, width), width a multiple of LANES. Values are padded to it, and of them STEP lie side by
+// side. A block is summed up by itself before it is added: that rounds less than one long sum.
+template <class Products, int columns, int rows, class Number>
+REGARD_INLINE void weighted_tile(const Number *value, int64_t stride, int64_t steps,
+                                 const float *weights, int64_t width, float *sums) {
+  floats total[rows][columns];
+  REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
+    REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) total[r][j] = floats{};
+  for (int64_t k = 0; k < steps; k++) {
+    floats v[columns];
+    REGARD_UNROLLED_FOR (int j = 0; j < columns; j++)
+      v[j] = load((const float *)(value + k * stride) + j * LANES);
+    REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) {
+      const floats weight = broadcast(weights[k * QUERIES + r]);
+      REGARD_UNROLLED_FOR (int j = 0; j < columns; j++)
+        total[r][j] = Products::multiply_add(weight, v[j], total[r][j]);
+    }
+  }
+  REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
+    REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) {
+      float *at = sums + r * width + j * LANES;
+      store(at, load(at) + total[r][j]);
+    }
+}
+
+// Steps of a sum over keys.
+struct StepRange {
+  int64_t first, last;
+};
+
+template <class Products, int columns, class Number, class Steps>
+__attribute__((noinline)) void weighted_columns(const Number *value, int64_t stride,
+                                                const float *weights, int64_t rows, int64_t width,
+                                                float *sums, Steps steps) {
+  constexpr int largest = REGISTERS == 32 && columns == 4 ? 4 : tile_rows(columns);
+  tile_over<largest>(rows, [&](int64_t r, auto size) REGARD_INLINE_LAMBDA {
+    const StepRange range = steps(r, int(size));
+    weighted_tile<Products, columns, size>(
+        value + range.first * stride, stride, range.last - range.first,
+        weights + range.first * QUERIES + r, width, sums + r * width);
+  });
+}
+
 // Calls `call` with the number of live vectors as a constant.
 template <class Call>
 REGARD_INLINE void with_live(int live, Call call) {
@@ -130,6 +174,17 @@ REGARD_INLINE void with_live(int live, Call call) {
   if (live == 3) return call(std::integral_constant<int, 3>());
   if (live == 2) return call(std::integral_constant<int, 2>());
   call(std::integral_constant<int, 1>());
+}
+
+// For a number of rows; steps(row, count) has the StepRange of so many rows from that row on.
+template <class Products, class Number, class Steps>
+static void weighted_rows(const Number *value, int64_t stride, const float *weights, int64_t rows,
+                          int64_t width, float *sums, Steps steps) {
+  for (int64_t d = 0; d < width; d += VECTORS * LANES)
+    with_live(int(min(int64_t(VECTORS), (width - d) / LANES)), [&](auto columns) {
+      weighted_columns<Products, columns>(value + d * Products::STEP, stride, weights, rows, width,
+                                          sums + d, steps);
+    });
 }
 
 }  // namespace regard::REGARD_SET

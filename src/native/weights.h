@@ -127,26 +127,27 @@ static void compute_scores(const Scoring &scoring, const ReadScratch &scratch, W
     for (int64_t i = 0; i < int64_t(block.keys) * QUERIES; i += LANES)
       store(block.weights + i, broadcast(HIDDEN));
 
-  floats ignored[VECTORS];
-  for (int j = 0; j < VECTORS; j++)
-    block.peak[j] = block.scaled[j] = broadcast(HIDDEN), ignored[j] = floats{};
+  for (int j = 0; j < VECTORS; j++) block.peak[j] = block.scaled[j] = broadcast(HIDDEN);
   constexpr int STEP = Arithmetic::STEP;
   const auto keys =
       Arithmetic::keys(p.key, queries, block.key, block.keys, p.dim, scratch.packed_keys);
   for (int n = 0; n < count; n++) {
     const Segment &segment = segments[n];
-    const bool plain = !segment.edge && !scoring.adjusted;
+    floats computed[VECTORS];
+    for (int j = 0; j < VECTORS; j++) computed[j] = block.peak[j];
     float *scores = block.weights + (segment.key - block.key) * QUERIES;
     with_live(segment.last - segment.first, [&](auto live) {
       score_rows<typename Arithmetic::Products, live>(
           keys.data + (segment.key - block.key) * keys.stride, keys.stride, segment.keys,
           (p.dim + STEP - 1) / STEP, scratch.query + segment.first * LANES,
-          scores + segment.first * LANES, (plain ? block.peak : ignored) + segment.first);
+          scores + segment.first * LANES, computed + segment.first);
     });
     if (scoring.adjusted)
       adjust_scores(p, queries, segment, scores, block.peak, seen, block.scaled);
     else if (segment.edge)
-      apply_mask(p, scoring, queries, segment, scores, block.peak);
+      apply_mask(p, scoring, queries, segment, scores, computed, block.peak);
+    else
+      for (int j = 0; j < VECTORS; j++) block.peak[j] = computed[j];
   }
 }
 
