@@ -33,7 +33,11 @@ Step = Callable[[Tensor, Tensor], Tensor]
 CHARACTERS = 65  # as many as nanoGPT's small corpus has
 LEARNING_RATE = 1e-3
 MEASURED = 10  # losses at the end that are averaged
-_PEAK_EVERY = 10  # updates between two measurements of the peaks
+_TURN = 10
+"""Updates of a model before the next model's turn; then the machine's peaks are measured again.
+
+As in a run, an update finds the caches as the update before left them.
+"""
 
 
 @dataclass(frozen=True)
@@ -109,17 +113,17 @@ def trained(
     batches: list[tuple[Tensor, Tensor]],
     peaks: dict[torch.dtype, list[float]],
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Train all of them, a batch each in turn, and measure the machine's peaks now and then."""
+    """Train all of them in turns of some updates, and measure the machine's peaks once a turn."""
     losses: dict[str, list[float]] = {name: [] for name in models}
     seconds: dict[str, list[float]] = {name: [] for name in models}
-    for number, (ids, targets) in enumerate(batches):
-        if number % _PEAK_EVERY == 0:
-            for dtype, measured in peaks.items():
-                measured.append(peak_flops(dtype))
+    for first in range(0, len(batches), _TURN):
+        for dtype, measured in peaks.items():
+            measured.append(peak_flops(dtype))
         for name, step in models.items():
-            start = time.perf_counter()
-            losses[name].append(step(ids, targets).item())
-            seconds[name].append(time.perf_counter() - start)
+            for ids, targets in batches[first : first + _TURN]:
+                start = time.perf_counter()
+                losses[name].append(step(ids, targets).item())
+                seconds[name].append(time.perf_counter() - start)
     return losses, seconds
 
 
