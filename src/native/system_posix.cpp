@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <fstream>
@@ -38,6 +39,14 @@ const int watch_forks = pthread_atfork(nullptr, nullptr, [] { is_forked = true; 
 void *allocate(size_t alignment, size_t bytes) { return aligned_alloc(alignment, bytes); }
 
 void release(void *memory) { free(memory); }
+
+void prefer_large_pages(void *memory, size_t bytes) {
+#if defined(MADV_HUGEPAGE)
+  madvise(memory, bytes, MADV_HUGEPAGE);
+#else
+  (void)memory, (void)bytes;
+#endif
+}
 
 void yield() { sched_yield(); }
 

@@ -9,6 +9,8 @@ void *allocate(size_t alignment, size_t bytes) { return _aligned_malloc(bytes, a
 
 void release(void *memory) { _aligned_free(memory); }
 
+void prefer_large_pages(void *, size_t) {}  // they take a privilege there
+
 void yield() { SwitchToThread(); }
 
 // LLVM's and Intel's runtimes lack GCC's entry on Windows.
