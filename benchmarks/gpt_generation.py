@@ -1,8 +1,8 @@
 """Generating with a model of GPT-2's smallest shape, against transformers' generate.
 
 What bounds it: each step of a batch reads every weight once, so the bandwidth that is measured in
-the same rounds gives the most tokens a second that the machine allows. It is measured in pages of 4
-KiB, where it is some 3 % less than in the huge pages that the weights lie in.
+the same rounds, in huge pages as the weights have them, gives the most tokens a second that the
+machine allows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Generating beside llama.cpp, on the same weights: ``python -m benchmarks.llama``.
 
 A step reads every weight once, so both are bound by the memory's bandwidth, which is measured in
-the same rounds, in pages of 4 KiB, as llama.cpp's weights have them; in ours it is some 3 % more.
+the same rounds in huge pages, as our weights have them; llama.cpp maps its file, in pages of 4 KiB.
 Before anything is timed, both must choose the same tokens, but for ties; where each rounds the
 weights to eight bits in its own way, they need not.
 """

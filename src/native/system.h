@@ -9,10 +9,10 @@ namespace regard::system {
 void *allocate(size_t alignment, size_t bytes);
 void release(void *memory);
 
-// Asks for large pages for memory that is aligned to them and not yet written; where there are none
+// Asks for huge pages for memory that is aligned to them and not yet written; where there are none
 // it stays as it is.
-constexpr size_t LARGE_PAGE = size_t(2) << 20;
-void prefer_large_pages(void *memory, size_t bytes);
+constexpr size_t HUGE_PAGE = size_t(2) << 20;
+void prefer_huge_pages(void *memory, size_t bytes);
 
 // Lets another thread run on this core.
 void yield();

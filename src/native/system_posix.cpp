@@ -40,7 +40,7 @@ void *allocate(size_t alignment, size_t bytes) { return aligned_alloc(alignment,
 
 void release(void *memory) { free(memory); }
 
-void prefer_large_pages(void *memory, size_t bytes) {
+void prefer_huge_pages(void *memory, size_t bytes) {
 #if defined(MADV_HUGEPAGE)
   madvise(memory, bytes, MADV_HUGEPAGE);
 #else

@@ -9,7 +9,7 @@ void *allocate(size_t alignment, size_t bytes) { return _aligned_malloc(bytes, a
 
 void release(void *memory) { _aligned_free(memory); }
 
-void prefer_large_pages(void *, size_t) {}  // they take a privilege there
+void prefer_huge_pages(void *, size_t) {}  // they take a privilege there
 
 void yield() { SwitchToThread(); }
 

@@ -97,10 +97,18 @@ def test_wrong_output_is_reported_with_page_and_line(tmp_path):
         pages.run(page)
 
 
-def test_last_digit_may_be_off_by_one(tmp_path):
+@pytest.mark.parametrize(("came", "wanted"), [("0.12345", "0.124"), ("-3.1138", "-3.1139")])
+def test_last_digit_may_be_off_by_one(came, wanted, tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("```python\n>>> 0.12345\n0.124\n```\n")
+    page.write_text(f"```python\n>>> print('{came}')\n{wanted}\n```\n")
     pages.run(page)
+
+
+def test_last_digit_may_not_be_off_by_two(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\n>>> -3.1137\n-3.1139\n```\n")
+    with pytest.raises(AssertionError, match=r"page\.md, line 2"):
+        pages.run(page)
 
 
 def test_failing_assert_is_reported_with_page_and_line(tmp_path):
