@@ -12,7 +12,6 @@ from benchmarks.cases import name_of
 from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
 from regard.backends.native.peak import peak_bandwidth
-from regard.nn import KVCache
 
 KEYS = 32_768
 # Heads, key/value heads, head dimension, dtype.
@@ -34,8 +33,7 @@ def decode(report: Report, keys: int = KEYS) -> None:
     )
     for heads, groups, dim, dtype in ROWS:
         query = torch.randn(1, heads, 1, dim, dtype=dtype)
-        cache = KVCache(keys)  # whose memory is that of a generation
-        key, value = cache.append(*torch.randn(2, 1, groups, keys, dim, dtype=dtype).unbind())
+        key, value = torch.randn(2, 1, groups, keys, dim, dtype=dtype).unbind()
         attend = partial(F.scaled_dot_product_attention, enable_gqa=heads != groups)
         tasks = {
             "torch": partial(attend, query, key, value),

@@ -55,7 +55,7 @@ def require_float(*, live: bool, weights: str | None) -> None:
     Raises:
         MisuseError: both are set.
     """
-    if live and weights is not None:
+    if live and weights == "int8":
         raise MisuseError(
             f"--live puts the model into the page, which computes in float32, and --weights is "
             f"{weights}: leave out one"

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.overrides import has_torch_function
 
 from regard._contexts import is_transformed
@@ -108,7 +107,9 @@ def _options(block: Block, dtype: torch.dtype) -> BlockOptions | None:
         return None
     if any(map(has_hooks, (block.ln_1, attn, block.ln_2, mlp, drop, *maps))):
         return None
-    if attn.q_norm is not None or (block.training and (attn.dropout or drop.p)):
+    if attn.q_norm is not None or "project" in vars(attn):
+        return None
+    if (attn.training and attn.dropout) or (block.training and drop.p):
         return None
     epsilon, wide = (
         cast("float | None", block.ln_1.eps),
@@ -166,9 +167,11 @@ class _FusedBlock(torch.autograd.Function):
         return stream_2, out
 
     @staticmethod
-    @once_differentiable
+    @native.first_derivative
     def backward(ctx: Any, stream_gradient: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        stream_1, moments_1, normed_1, projected, context, logsumexp, *rest = ctx.saved_tensors
+        # Contiguous, as they were saved: hooks on saved tensors need not keep to that.
+        saved = [tensor.contiguous() for tensor in ctx.saved_tensors]
+        stream_1, moments_1, normed_1, projected, context, logsumexp, *rest = saved
         stream_2, moments_2, normed_2, hidden, activated, *weights = rest
         ln_1, ln_2, attention, output, expand, contract = weights
         options: BlockOptions = ctx.options

@@ -76,6 +76,7 @@ def has_hooks(module: nn.Module) -> bool:
         or module._forward_pre_hooks  # noqa: SLF001 - likewise
         or module._backward_hooks  # noqa: SLF001 - likewise
         or module._backward_pre_hooks  # noqa: SLF001 - likewise
+        or module._compiled_call_impl is not None  # noqa: SLF001 - likewise
         or "forward" in vars(module)
         or torch_modules._has_any_global_hook()  # noqa: SLF001 - likewise
     )

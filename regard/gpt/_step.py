@@ -220,6 +220,8 @@ class _Step:
         self._parameters = _values(self._tables)
         self._tensors = [t for t in self._parameters if t is not None]
         self._pointers = list(map(Tensor.data_ptr, self._tensors))
+        # Another thread may convert the model during a step, which frees what is not held here.
+        self._storages = [t.untyped_storage() for t in self._tensors]
         self._memory = [layer.memory for layer in cache.layers]
         self._kernel = native.GPTStep(_weights(model, cache))
 

@@ -13,7 +13,7 @@ import torch
 
 from regard._files import replace_files
 from regard.gpt._checksums import checksums, require_written
-from regard.gpt._tensors import count_layers, dump, read, read_each, read_shapes
+from regard.gpt._tensors import count_layers, dump, read_each, read_shapes
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
@@ -314,10 +314,9 @@ def _require_fit(path: Path, config: GPTConfig) -> None:
 
 
 def _load_weights(path: Path, model: GPT, device: torch.device | str) -> dict[str, torch.Tensor]:
-    weights = read(path)
     shapes = _shapes(model.state_dict())
-    _require_shapes(path, _shapes(weights), shapes)
-    state = load_into_huge_pages(shapes, weights.items())
+    _require_shapes(path, read_shapes(path), shapes)
+    state = load_into_huge_pages(shapes, read_each(path))
     return {name: weight.to(device) for name, weight in state.items()}
 
 

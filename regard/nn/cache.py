@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard import _huge_pages
-from regard._contexts import is_concrete
 from regard._shapes import Float, Int
 from regard.mask import Mask, intervals
 
@@ -102,7 +100,7 @@ class KVCache:
         new = key.shape[-2]
         self._require_room(new)
         if self._memory is None:
-            self._memory = self._allocate(key, value)
+            self._memory = (self._empty(key), self._empty(value))
         memory = self._memory
         self._check(memory, (key, value))
         self.length += new
@@ -158,9 +156,10 @@ class KVCache:
             )
         branch.length, branch._stored = self.length, self._stored
         kept = [tensor.narrow(-2, 0, self._stored) for tensor in self._memory]
-        branch._memory = branch._allocate(*(t.expand(copies, *t.shape[1:]) for t in kept))
-        for tensor, before in zip(branch._memory, kept, strict=True):
+        key, value = (branch._empty(tensor.expand(copies, *tensor.shape[1:])) for tensor in kept)
+        for tensor, before in zip((key, value), kept, strict=True):
             tensor.narrow(-2, 0, self._stored).copy_(before)
+        branch._memory = key, value
         return branch
 
     def _require_room(self, new: int) -> None:
@@ -170,16 +169,8 @@ class KVCache:
                 "more do not fit; make it with a larger capacity"
             )
 
-    def _allocate(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Memory for keys and values like these."""
-        both = (key, value)
-        shapes = [(*like.shape[:-2], self._room, like.shape[-1]) for like in both]
-        if all(type(like) is Tensor and like.is_cpu for like in both) and is_concrete(*both):
-            dtypes = [like.dtype for like in both]
-            keys, values = _huge_pages.allocate(*zip(shapes, dtypes, strict=True))
-        else:
-            keys, values = (like.new_empty(s) for like, s in zip(both, shapes, strict=True))
-        return keys, values
+    def _empty(self, like: Tensor) -> Tensor:
+        return like.new_empty((*like.shape[:-2], self._room, like.shape[-1]))
 
     def _evict(self) -> int:
         """Move the positions that a new query may see to the front; return their number."""

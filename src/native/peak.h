@@ -63,7 +63,7 @@ static double peak_bandwidth(int64_t threads) {
   constexpr int64_t pieces = bytes / piece, floats_of_piece = piece / int64_t(sizeof(float));
   float *memory = (float *)system::allocate(system::HUGE_PAGE, size_t(bytes));
   if (!memory) return 0;
-  system::prefer_huge_pages(memory, size_t(bytes));  // as weights and caches have them
+  system::prefer_huge_pages(memory, size_t(bytes));  // as weights have them
   const auto for_each_piece = [&](int64_t count, auto task) {
     return for_each_task(int(threads), count, 0, [&](int64_t number, void *) {
       task(memory + number % pieces * floats_of_piece);

@@ -9,7 +9,6 @@ import torch
 from regard import _huge_pages
 from regard.gpt import GPT, GPTConfig
 from regard.gpt.weight_memory import to_huge_pages
-from regard.nn import KVCache
 
 KINDS = (((3, 700_001), torch.float32), ((0, 5), torch.float32), ((7, 11), torch.bfloat16))
 LARGE = GPTConfig(vocab_size=5003, context=17, layers=2, heads=3, dim=129)
@@ -72,13 +71,6 @@ def test_a_model_that_is_converted_lies_in_huge_pages():
     assert first.data_ptr() == place
 
 
-def test_a_cache_takes_gradients_wherever_it_was_made():
-    cache = KVCache(40_009)
-    with torch.no_grad():
-        cache.append(*torch.randn(2, 3, 1, 17))
-    key, value = torch.randn(2, 3, 2, 17, requires_grad=True)
-    keys, values = cache.append(key, value)
-    (keys.sum() + values.sum()).backward()
-    assert keys.shape == (3, 3, 17)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        assert keys.data_ptr() % 2**21 == 0
+def test_small_tensors_do_not_keep_the_memory_of_large_ones():
+    _, _, small = _huge_pages.allocate(*KINDS)
+    assert small.untyped_storage().resizable()  # torch's own memory

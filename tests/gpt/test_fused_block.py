@@ -106,13 +106,30 @@ def _hooked(model):
         module.register_forward_hook(lambda *_: None)
 
 
+def _projected_otherwise(model):
+    for block in model.h:
+        block.attn.project = block.attn.project
+
+
+def _compiled(model):
+    for block in model.h:
+        block.mlp._compiled_call_impl = block.mlp.forward  # as `compile` sets it
+
+
 def _replaced(model):
     for block in model.h:
         block.mlp.c_proj = nn.Linear(42 * 4, 42)
 
 
 @pytest.mark.parametrize(
-    "change", [_hooked, _replaced, lambda model: model.half().float().double()]
+    "change",
+    [
+        _hooked,
+        _projected_otherwise,
+        _compiled,
+        _replaced,
+        lambda model: model.half().float().double(),
+    ],
 )
 def test_modules_that_do_more_are_called(change, fused):
     model = gpt()
@@ -152,6 +169,53 @@ def test_who_looks_on_sees_the_modules(fused):
     )
     model(IDS[0])  # without a batch
     assert not fused
+
+
+def test_attention_has_its_dropout_in_a_block_that_has_none(fused):
+    model = gpt(dropout=0.5).eval()
+    for block in model.h:
+        block.attn.train()
+    assert not torch.equal(model(IDS), model(IDS))
+    assert not fused
+
+
+@pytest.mark.parametrize("forward", [None, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backward", [None, torch.bfloat16, torch.float16])
+def test_autocast_of_the_backward_pass_changes_nothing(forward, backward, fused):
+    model = gpt()
+
+    def gradients(dtype):
+        with torch.autocast("cpu", forward, enabled=forward is not None):
+            loss = model(IDS).logsumexp(-1).sum()
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            return torch.autograd.grad(loss, [*model.h.parameters()])
+
+    for one, other in zip(gradients(forward), gradients(backward), strict=True):
+        # Outside of the blocks another dtype rounds otherwise: bfloat16 by up to 2⁻⁸ a product.
+        assert (one - other).abs().max() <= 0.03 * one.abs().max()
+    assert len(fused) == 4
+
+
+def test_tensors_that_hooks_lay_out_otherwise_are_those_that_were_saved(fused):
+    model = gpt()
+    expected = losses_and_gradients(model)
+
+    def transposed(x):
+        return x.mT.contiguous().mT if x.ndim > 1 else x
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach().clone(), transposed):
+        actual = losses_and_gradients(model)
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)  # rounded by another layout
+    assert len(fused) == 4
+
+
+def test_a_gradient_of_a_constant_one_has_no_derivative_either():
+    model = gpt()
+    x = torch.randn(1, 3, 42, requires_grad=True)
+    (gradient,) = torch.autograd.grad(model.h[0](x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.pow(2).sum().backward()
 
 
 def test_its_gradient_has_no_derivative():

@@ -18,6 +18,7 @@ from regard.backends.native._activation import compute_gelu, gelu, gelu_gradient
 from regard.backends.native._arguments import CODES, Arguments
 from regard.backends.native._derivatives import attend
 from regard.backends.native._divergence import compare
+from regard.backends.native._first_derivative import first_derivative
 from regard.backends.native._gpt_step import GPTStep, Layer, Map, Norm, Weights
 from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._readouts import read, run_and_read
@@ -43,6 +44,7 @@ __all__ = [
     "compute_gelu",
     "compute_residual_norm",
     "describe",
+    "first_derivative",
     "gelu",
     "gelu_gradient",
     "matvec",

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from regard._shapes import Float
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES
+from regard.backends.native._first_derivative import first_derivative
 
 _STRUCT = struct.Struct("6q")  # regard_activation in src/native/abi.h
 
@@ -26,9 +26,9 @@ class _GELU(torch.autograd.Function):
         return compute_gelu(x)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
+        x = ctx.saved_tensors[0].contiguous()
         result = torch.empty_like(x)
         gelu_gradient(x, gradient.contiguous(), result)
         return result
@@ -62,6 +62,7 @@ def gelu_gradient(
         gradient: of its GELU.
         result: where it is written, which may be `gradient` itself.
     """
+    assert x.dtype == gradient.dtype == result.dtype, "as it was computed"
     _call(x, gradient.data_ptr(), result)
 
 

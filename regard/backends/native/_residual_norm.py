@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from regard._shapes import Float
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES
+from regard.backends.native._first_derivative import first_derivative
 
 _FORWARD = struct.Struct("5qd8q")  # regard_residual_norm in src/native/abi.h
 _BACKWARD = struct.Struct("15q")  # regard_residual_norm_gradients there
@@ -45,9 +45,9 @@ class _ResidualNorm(torch.autograd.Function):
         return (total, normed) if ctx.is_added else normed
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        total, moments, weight = ctx.saved_tensors
+        total, moments, weight = (tensor.contiguous() for tensor in ctx.saved_tensors)
         total_gradient, normed_gradient = gradients if ctx.is_added else (None, *gradients)
         if normed_gradient is None:  # the norm was not used
             normed_gradient = torch.zeros_like(total, dtype=ctx.dtype)
@@ -119,6 +119,7 @@ def residual_norm_gradients(
         is_added: whether something was added.
         has_bias: whether there is a bias.
     """
+    assert total_gradient is None or total_gradient.dtype == total.dtype, "as it was computed"
     gradient = torch.empty_like(total)
     dtype, rows = normed_gradient.dtype, moments.shape[1]
     rounded = None  # the same in the dtype of what was added

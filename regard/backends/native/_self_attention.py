@@ -93,6 +93,7 @@ def self_attention_gradient(
         groups: G.
         mask: affine.
     """
+    assert gradient.dtype == context.dtype == projected.dtype, "as they were computed"
     heads = logsumexp.shape[1]
     layout = _layout(*projected.shape, heads, groups, projected.dtype, mask)
     result = torch.empty_like(projected)
