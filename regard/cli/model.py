@@ -18,7 +18,7 @@ from regard.record.forward_pass import ForwardPass, forward_pass
 
 if TYPE_CHECKING:
     from regard.gpt import GPT, GPTConfig, Tokenizer
-    from regard.gpt.model import Attention
+    from regard.gpt.self_attention import Attention
 
 __all__ = [
     "SHIPPED",

@@ -26,7 +26,8 @@ from regard.gpt._pointwise import LayerNorm, RMSNorm
 from regard.gpt.cache import GPTCache
 from regard.gpt.int8 import Int8Embedding, Int8Linear, Int8Matrix
 from regard.gpt.mlp import MLP, SwiGLU
-from regard.gpt.model import GPT, Attention, Block
+from regard.gpt.model import GPT, Block
+from regard.gpt.self_attention import Attention
 from regard.nn import KVCache, Rotation
 
 Value = TypeVar("Value")

@@ -44,7 +44,7 @@ def write(
     as_any_new_file(path)
 
 
-def read(path: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+def read(path: Path) -> dict[str, Tensor]:
     """The tensors in a file; compared with the file's checksum, if it has one.
 
     Raises:
@@ -57,7 +57,7 @@ def read(path: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]
         raise CheckpointError(f"{path} is damaged: {error}") from None
     if expected is not None and checksum(tensors) != expected:
         raise _changed(path)
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
+    return tensors
 
 
 def read_each(path: Path) -> Iterator[tuple[str, Tensor]]:

@@ -29,7 +29,6 @@ ROOMS = {
         "_cached",
         "_contexts",
         "_devices",
-        "_huge_pages",
         "_tensors",
     ],
     "mask": ["mask"],

@@ -80,8 +80,8 @@ def bfloat16(precision: Precision, machine: Machine, *, dim: int) -> Decision:
 def compiling(setting: Compile, machine: Machine) -> Decision:
     """Whether the model goes through torch.compile.
 
-    Measured on two cores of an EPYC (Zen 5), in bfloat16: the compiled model makes an update 1.14
-    times as fast at a width of 128 and 1.00 times at 384. How long a training run must be to win
+    Measured on two cores of an EPYC (Zen 5), in bfloat16: the compiled model makes an update 0.93
+    times as fast at a width of 128 and 1.1 times at 384. How long a training run must be to win
     back what compiling takes was not measured, so it is off unless it is set.
 
     Args:

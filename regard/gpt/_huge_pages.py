@@ -58,7 +58,7 @@ def _map(size: int) -> mmap.mmap | None:
     advice = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux has it
     if advice is None:
         return None
-    with suppress(OSError, OverflowError):  # torch says in its own error that there is too little
+    with suppress(OSError):  # torch says in its own error that there is too little
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(advice)
         return memory
