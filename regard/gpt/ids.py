@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard._contexts import abstract_reason
 from regard._shapes import Int
 from regard.gpt.config import GPTConfig
 
@@ -12,9 +13,10 @@ from regard.gpt.config import GPTConfig
 def check_ids(ids: Int[Tensor, "..."], config: GPTConfig) -> None:
     """Check that ids are integers of a model's vocabulary.
 
-    A model checks those on a CPU whenever it is called. Those on CUDA it leaves to the device,
-    which refuses all further work after an id outside the vocabulary: to read them here means to
-    wait until it has done all that it was given.
+    A model checks those on a CPU whenever it is called, unless they hold no numbers, as under
+    `torch.func.vmap`. Those on CUDA it leaves to the device, which refuses all further work after
+    an id outside the vocabulary: to read them here means to wait until it has done all that it was
+    given.
 
     Args:
         ids: token ids, of any shape.
@@ -56,7 +58,8 @@ def check_call(ids: Tensor, config: GPTConfig) -> None:
             ``(T,)`` with T at most the context.
     """
     check_dtype(ids)
-    if not (ids.is_cuda or torch.compiler.is_compiling()):  # whose graph a reading would cut
+    compiling = torch.compiler.is_compiling()  # a graph that a reading would cut
+    if not (ids.is_cuda or compiling) and abstract_reason(ids, in_trace=False) is None:
         check_ids(ids, config)
     if ids.ndim not in (1, 2):
         raise ValueError(f"ids has shape {tuple(ids.shape)}; expected (B, T) or (T,)")

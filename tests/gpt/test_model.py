@@ -55,6 +55,19 @@ def test_a_batch_axis_is_optional(model, ids):
     assert model(ids.int()).equal(model(ids))
 
 
+def test_gradients_of_each_text_alone(model, ids):
+    weights = {name: weight.detach().double() for name, weight in model.named_parameters()}
+
+    def loss(weights, ids):
+        return torch.func.functional_call(model, weights, (ids,)).logsumexp(-1).sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, ids)
+    for n, text in enumerate(ids):
+        alone = torch.func.grad(loss)(weights, text)
+        for name, gradient in alone.items():  # in float64, sums in another order
+            torch.testing.assert_close(each[name][n], gradient, rtol=1e-10, atol=1e-10)
+
+
 def test_patterns_change_nothing(model, ids):
     assert model.with_patterns(ids)[0].equal(model(ids))
 
