@@ -237,9 +237,10 @@ static void store_panel(const float *from, const KeyPanel<Arithmetic> &panel, in
   using Element = typename Arithmetic::Element;
   auto *data = (typename Element::type *)to.data + panel.batch * to.batch + panel.group * to.head +
                panel.first * to.row;
-  for (int32_t k = 0; k < panel.last - panel.first; k++)
+  const int64_t count = panel.last - panel.first, stride = to.row;  // see BlockRows
+  for (int64_t k = 0; k < count; k++)
     for (int64_t d = 0; d < dim; d += LANES)
-      narrow_part(Element(), data + k * to.row + d, load(from + k * padded(dim) + d) * factor,
+      narrow_part(Element(), data + k * stride + d, load(from + k * padded(dim) + d) * factor,
                   dim - d);
 }
 

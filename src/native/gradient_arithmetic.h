@@ -24,11 +24,11 @@ struct WidenedGradients : Widened<T> {
   static bool load_rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
                                      const bool *sees, int64_t dim, float *to) {
     ints nonfinite = {};
-    for (int r = 0; r < queries.count; r++)
+    const BlockRows<Element> rows(from, queries);
+    const int count = queries.count;
+    for (int r = 0; r < count; r++)
       for (int64_t d = 0; d < dim; d += LANES) {
-        const floats part =
-            sees[r] ? widen_part(Element(), row_of<Element>(from, queries, r) + d, dim - d)
-                    : floats{};
+        const floats part = sees[r] ? widen_part(Element(), rows[r] + d, dim - d) : floats{};
         nonfinite |= is_nonfinite(part);
         store(to + r * padded(dim) + d, part);
       }
@@ -52,11 +52,12 @@ struct PairGradients : Pairs {
   static bool load_rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
                                      const bool *sees, int64_t dim, float *to) {
     ints nonfinite = {};
-    const auto part = [&](int r, int64_t d) {
-      return sees[r] ? widen_part(BFloat16(), row_of<BFloat16>(from, queries, r) + d, dim - d)
-                     : floats{};
+    const BlockRows<BFloat16> rows(from, queries);
+    const int count = queries.count;
+    const auto part = [&](int r, int64_t d) REGARD_INLINE_LAMBDA {
+      return sees[r] ? widen_part(BFloat16(), rows[r] + d, dim - d) : floats{};
     };
-    for (int r = 0; r < queries.count; r += 2)
+    for (int r = 0; r < count; r += 2)
       for (int64_t d = 0; d < dim; d += LANES) {
         const floats low = part(r, d), high = part(r + 1, d);
         nonfinite |= is_nonfinite(low) | is_nonfinite(high);

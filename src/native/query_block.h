@@ -174,12 +174,34 @@ REGARD_INLINE int64_t row_number(const regard_problem &p, const QueryBlock &quer
   return (queries.batch * p.heads + queries.head[r]) * p.queries + queries.query[r];
 }
 
+// Where a block's rows lie in a tensor. A value of its own, since the compiler takes a store of
+// vectors for one that may change tensor and block.
+template <class Element>
+class BlockRows {
+ public:
+  using Number = typename Element::type;
+
+  BlockRows(const regard_tensor &t, const QueryBlock &queries)
+      : first_((Number *)t.data + queries.batch * t.batch), head_stride_(t.head), stride_(t.row),
+        heads_(queries.one_head ? nullptr : queries.head), queries_(queries.query) {
+    if (queries.one_head) first_ += queries.head[0] * t.head + queries.query[0] * t.row;
+  }
+  __attribute__((always_inline)) Number *operator[](int64_t r) const {
+    if (!heads_) return first_ + r * stride_;
+    return first_ + heads_[r] * head_stride_ + queries_[r] * stride_;
+  }
+
+ private:
+  Number *first_;
+  int64_t head_stride_, stride_;
+  const int64_t *heads_;  // none where the rows are consecutive queries of one head
+  const int64_t *queries_;
+};
+
 template <class Element>
 REGARD_INLINE typename Element::type *row_of(const regard_tensor &t, const QueryBlock &queries,
                                              int r) {
-  auto *of_batch = (typename Element::type *)t.data + queries.batch * t.batch;
-  if (queries.one_head) return of_batch + queries.head[0] * t.head + (queries.query[0] + r) * t.row;
-  return of_batch + queries.head[r] * t.head + queries.query[r] * t.row;
+  return BlockRows<Element>(t, queries)[r];
 }
 
 // A row of the keys or values of the block's group.
@@ -209,16 +231,20 @@ REGARD_INLINE void fetch_row(const Number *row, int64_t dim) {
 template <class Element>
 REGARD_INLINE void fetch_rows(const regard_tensor &t, const QueryBlock &queries, int64_t dim,
                               const Part &part) {
-  for (int64_t r = part.start(queries.count); r < part.stop(queries.count); r++)
-    fetch_row(row_of<Element>(t, queries, int(r)), dim);
+  const int64_t stop = part.stop(queries.count);
+  int64_t r = part.start(queries.count);
+  if (r >= stop) return;
+  const BlockRows<Element> rows(t, queries);
+  for (; r < stop; r++) fetch_row(rows[r], dim);
 }
 
 // Likewise of `count` keys or values of the block's group.
 template <class Element>
 REGARD_INLINE void fetch_keys(const regard_tensor &t, const QueryBlock &queries, int64_t first,
                               int64_t count, int64_t dim, const Part &part) {
-  for (int64_t k = part.start(count); k < part.stop(count); k++)
-    fetch_row(first_row<Element>(t, queries, first + k), dim);
+  const auto *row = first_row<Element>(t, queries, first);
+  const int64_t stop = part.stop(count), stride = t.row;
+  for (int64_t k = part.start(count); k < stop; k++) fetch_row(row + k * stride, dim);
 }
 
 // The block's rows, transposed, to columns of width QUERIES. `load_full` makes a vector of `width`
@@ -228,10 +254,12 @@ template <class Element, class Load, class LoadPart>
 REGARD_INLINE void load_transposed(const regard_tensor &from, const QueryBlock &queries,
                                    int64_t dim, int64_t width, float *to, Load load_full,
                                    LoadPart load_part) {
-  for (int j = 0; j < queries.vectors; j++) {
+  const BlockRows<Element> all_rows(from, queries);
+  const int count = queries.count;
+  for (int j = 0; j * LANES < count; j++) {
     const typename Element::type *row[LANES];
-    const int live = min(LANES, queries.count - j * LANES);
-    for (int i = 0; i < live; i++) row[i] = row_of<Element>(from, queries, j * LANES + i);
+    const int live = min(LANES, count - j * LANES);
+    for (int i = 0; i < live; i++) row[i] = all_rows[j * LANES + i];
     for (int64_t d = 0; d < dim; d += width) {
       floats rows[LANES];
       if (live == LANES && d + width <= dim) {
@@ -265,8 +293,10 @@ REGARD_INLINE int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * L
 template <class Element>
 static void store_rows(Element element, const float *from, const floats *factors,
                        const QueryBlock &queries, int64_t dim, const regard_tensor &to) {
-  for (int r = 0; r < queries.count; r++, from += padded(dim)) {
-    typename Element::type *row = row_of<Element>(to, queries, r);
+  const BlockRows<Element> rows(to, queries);
+  const int count = queries.count;
+  for (int r = 0; r < count; r++, from += padded(dim)) {
+    typename Element::type *row = rows[r];
     const float factor = factors[r / LANES][r % LANES];
     for (int64_t d = 0; d < dim; d += LANES)
       narrow_part(element, row + d, load(from + d) * factor, dim - d);

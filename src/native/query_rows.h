@@ -22,14 +22,15 @@ template <class Element>
 static floats find_delta(Element element, const regard_tensor &context,
                          const regard_tensor &gradient, const QueryBlock &queries, const bool *sees,
                          int first_row, int64_t dim) {
+  const BlockRows<Element> contexts(context, queries), gradients(gradient, queries);
   floats products[LANES];
   for (int i = 0; i < LANES; i++) {
     const int r = first_row + i;
-    products[i] = floats{};
-    if (!sees[r]) continue;
-    for (int64_t d = 0; d < dim; d += LANES)
-      products[i] += widen_part(element, row_of<Element>(context, queries, r) + d, dim - d) *
-                     widen_part(element, row_of<Element>(gradient, queries, r) + d, dim - d);
+    floats sum = {};
+    for (int64_t d = 0; d < dim && sees[r]; d += LANES)
+      sum += widen_part(element, contexts[r] + d, dim - d) *
+             widen_part(element, gradients[r] + d, dim - d);
+    products[i] = sum;
   }
   transpose(products);
   floats total = floats{};
@@ -83,15 +84,18 @@ template <class Element>
 static void add_query_gradient(Element element, const float *share, const QueryBlock &queries,
                                int64_t dim, float factor, const QuerySums &to,
                                const regard_tensor &gradient) {
-  for (int r = 0; r < queries.count; r++, share += padded(dim))
+  const BlockRows<Float32> sums(to.sums, queries);
+  const BlockRows<Element> results(gradient, queries);
+  const bool first = to.first, last = to.last;
+  const int count = queries.count;
+  for (int r = 0; r < count; r++, share += padded(dim))
     for (int64_t d = 0; d < dim; d += LANES) {
       floats part = load(share + d) * factor;
-      if (!to.first)
-        part += widen_part(Float32(), row_of<Float32>(to.sums, queries, r) + d, dim - d);
-      if (to.last)
-        narrow_part(element, row_of<Element>(gradient, queries, r) + d, part, dim - d);
+      if (!first) part += widen_part(Float32(), sums[r] + d, dim - d);
+      if (last)
+        narrow_part(element, results[r] + d, part, dim - d);
       else
-        narrow_part(Float32(), row_of<Float32>(to.sums, queries, r) + d, part, dim - d);
+        narrow_part(Float32(), sums[r] + d, part, dim - d);
     }
 }
 
