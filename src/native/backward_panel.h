@@ -156,9 +156,9 @@ static void backward_segment(const regard_problem &p, const regard_gradients &g,
   if (!plain && !Arithmetic::finite(summed_keys, segment.keys, p.dim))
     return query_gradient_of_visible<Arithmetic>(summed_keys, segment, padded(p.dim),
                                                  gradients.lanes, scratch.query_share);
-  add_rows<Arithmetic>(summed_keys, 0, segment.keys, gradients.lanes + first_row,
-                       stop_row - first_row, padded(p.dim),
-                       scratch.query_share + first_row * padded(p.dim));
+  const AddToSums write = {scratch.query_share, padded(p.dim)};
+  add_rows<Arithmetic>(summed_keys, {0, segment.keys}, gradients.lanes, first_row, stop_row,
+                       padded(p.dim), write);
 }
 
 // What is fetched while a block is computed, little by little, since the core waits while more

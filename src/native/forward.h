@@ -6,9 +6,9 @@
 // key are computed.
 #pragma once
 
+#include "contexts.h"
 #include "dropout.h"
-#include "row_sum.h"
-#include "scores.h"
+#include "online_softmax.h"
 #include "threads.h"
 
 namespace regard::REGARD_SET {
@@ -48,13 +48,6 @@ struct ForwardCall {
   const Scoring scoring;
   const regard_tensor &context;
   float *logsumexp;
-};
-
-// The softmax of a block's rows so far.
-struct Softmax {
-  floats peak[VECTORS], total[VECTORS];
-  ints seen[VECTORS];
-  bool empty = true;  // nothing was summed up yet
 };
 
 // Splits a block of keys into segments, each a multiple of STRIP after the block's first key. The
@@ -112,111 +105,106 @@ REGARD_INLINE floats exponentials(float *scores, float *weights, int32_t keys, f
   return even + odd;
 }
 
-// The factor of sums that were computed with the old shift.
-REGARD_INLINE floats ratio_of(const Shift &old, const Shift &current, floats factor) {
-  return exp2((old.before - current.before) * factor + (old.after - current.after));
-}
-
-// Rescales the sums of rows to a higher peak. A peak that is only a little too low is kept: weights
-// then exceed 1, by a factor of at most 2^SLACK.
-static void rescale(const QueryBlock &queries, const floats *peak, float factor, int64_t width,
-                    Softmax &softmax, float *context) {
-  constexpr float SLACK = 8;
-  ints exceeds[VECTORS], some = {};
-  for (int j = 0; j < queries.vectors; j++) {
-    exceeds[j] = (peak[j] - softmax.peak[j]) * factor > broadcast(SLACK);
-    some |= exceeds[j];
-  }
-  if (!any(some)) return;
-  for (int j = 0; j < queries.vectors; j++) {
-    const floats old = softmax.peak[j];
-    softmax.peak[j] = exceeds[j] ? peak[j] : old;
-    if (softmax.empty) continue;
-    // Nothing is summed up yet where there was no peak.
-    const floats ratio =
-        old == broadcast(HIDDEN)
-            ? broadcast(1.0f)
-            : ratio_of(shift_of(old, broadcast(factor)),
-                       shift_of(softmax.peak[j], broadcast(factor)), broadcast(factor));
-    softmax.total[j] *= ratio;
-    for (int i = 0; i < LANES; i++)
-      for (int64_t d = 0; d < width; d += LANES) {
-        float *at = context + (j * LANES + i) * width + d;
-        store(at, load(at) * ratio[i]);
-      }
-  }
-  softmax.empty = false;
-}
-
-// As weighted_rows, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
-template <class Arithmetic, class Values>
-static void context_of_visible(const Values &values, const Segment &segment, int64_t width,
-                               const float *weights, const float *scores, float *context) {
-  for (int32_t k = 0; k < segment.keys; k++)
-    for (int j = segment.first; j < segment.last; j++) {
-      const floats weight = Arithmetic::weight(weights + j * LANES, k);
-      for (int i = 0; i < LANES; i++) {
-        if (scores[k * QUERIES + j * LANES + i] == HIDDEN) continue;
-        for (int64_t d = 0; d < width; d += LANES) {
-          float *at = context + (j * LANES + i) * width + d;
-          store(at, load(at) + weight[i] * Arithmetic::value_part(values, k, d));
-        }
-      }
-    }
-}
-
-// sums += weights × values, for a number of rows and `count` values from one on.
-template <class Arithmetic>
-static void add_rows(const PackedRows<typename Arithmetic::Number> &values, int32_t first,
-                     int32_t count, const float *weights, int64_t rows, int64_t width,
-                     float *sums) {
+// weights × values of rows [first_row, stop_row) and of keys counted from the block's first.
+template <class Arithmetic, class Write>
+static void add_rows(const PackedRows<typename Arithmetic::Number> &values, KeyRange keys,
+                     const float *weights, int first_row, int stop_row, int64_t width,
+                     Write &write) {
   constexpr int STEP = Arithmetic::STEP;
-  const StepRange all = {first / STEP, (first + count + STEP - 1) / STEP};
-  weighted_rows<typename Arithmetic::Products>(values.data, values.stride, weights, rows, width,
-                                               sums, [=](int64_t, int) { return all; });
+  const StepRange all = {keys.start / STEP, (keys.stop + STEP - 1) / STEP};
+  weighted_rows<typename Arithmetic::Products>(
+      values.data, values.stride, weights, first_row, stop_row, width,
+      [=](int64_t, int) { return all; }, write);
 }
 
-// The same for the rows of vector j and a range of keys, all counted from `first`: a tile takes
-// those from the first to the last that one of its rows sees.
-template <class Arithmetic>
+// The same for the rows of vector j and a range of keys of a block with this first key: a tile
+// takes those from the first to the last that one of its rows sees.
+template <class Arithmetic, class Write>
 static void add_visible_rows(const QueryBlock &queries, int j, KeyRange keys, int32_t first,
                              const PackedRows<typename Arithmetic::Number> &values, int64_t width,
-                             const float *weights, float *sums) {
+                             const float *weights, Write &write) {
   constexpr int STEP = Arithmetic::STEP;
-  const int row = j * LANES;
-  const int32_t *start = queries.start + row, *stop = queries.stop + row;
+  const int32_t *start = queries.start, *stop = queries.stop;
   weighted_rows<typename Arithmetic::Products>(
-      values.data, values.stride, weights + row, min(LANES, queries.count - row), width,
-      sums + row * width, [=](int64_t r, int rows) {
+      values.data, values.stride, weights, j * LANES, min((j + 1) * LANES, queries.count), width,
+      [=](int64_t r, int rows) {
         int32_t from = keys.stop, to = keys.start;
         for (int64_t i = r; i < r + rows; i++)
           if (start[i] < stop[i]) from = min(from, start[i]), to = max(to, stop[i]);
         from = max(from, keys.start), to = min(to, keys.stop);
         if (from >= to) return StepRange{0, 0};
         return StepRange{(from - first) / STEP, (to - first + STEP - 1) / STEP};
-      });
+      },
+      write);
 }
 
-// Adds the values of a block of keys, each times its weight. Adjacent segments are summed
-// up together.
+// Calls call(keys) for the keys of vector j in a block, those of adjacent segments together.
+template <class Call>
+REGARD_INLINE void for_each_range(const Segment *segments, int count, int j, Call call) {
+  KeyRange range;
+  for (int n = 0; n < count; n++) {
+    const Segment &segment = segments[n];
+    if (j < segment.first || j >= segment.last) continue;
+    const bool adjacent = !range.empty() && range.stop == segment.key;
+    if (!adjacent && !range.empty()) call(range);
+    range = {adjacent ? range.start : segment.key, segment.key + segment.keys};
+  }
+  if (!range.empty()) call(range);
+}
+
+// A block of queries on its way over the keys.
+struct ForwardState {
+  // Whether values are looked at before they are multiplied by weights of hidden keys; else only
+  // results are, and all is computed again where they are not finite.
+  bool checks_values;
+  Softmax softmax;
+  bool written = false;  // the contexts
+  bool finite = true;    // all of them
+};
+
+// Adds the values of a block of keys, each times its weight; after the last keys the contexts are
+// complete.
 template <class Arithmetic>
-static void add_context(const QueryBlock &queries, const Segment *segments, int count,
-                        int32_t first, const PackedRows<typename Arithmetic::Number> &values,
-                        int64_t width, const float *weights, float *context) {
-  if (count == 1 && !segments[0].edge && segments[0].last - segments[0].first == queries.vectors)
-    return add_rows<Arithmetic>(values, segments[0].key - first, segments[0].keys, weights,
-                                queries.count, width, context);
+static void add_context(const ForwardCall &call, const QueryBlock &queries, const Segment *segments,
+                        int count, int32_t first, bool at_end,
+                        const PackedRows<typename Arithmetic::Number> &values,
+                        const ForwardScratch &scratch, ForwardState &state) {
+  const regard_problem &p = call.problem;
+  const int64_t width = padded(p.dim_value);
+  const float *weights = scratch.scores;
+  KeyRange ranges[VECTORS];
+  bool single = true;
   for (int j = 0; j < queries.vectors; j++)
-    for (int n = 0; n < count; n++) {
-      if (j < segments[n].first || j >= segments[n].last) continue;
-      const int32_t low = segments[n].key;
-      int32_t high = low + segments[n].keys;
-      for (; n + 1 < count && segments[n + 1].key == high && j >= segments[n + 1].first &&
-             j < segments[n + 1].last;
-           n++)
-        high += segments[n + 1].keys;
-      add_visible_rows<Arithmetic>(queries, j, {low, high}, first, values, width, weights, context);
-    }
+    for_each_range(segments, count, j, [&](KeyRange range) {
+      single &= ranges[j].empty();
+      ranges[j] = range;
+    });
+  if (!single) {
+    state.softmax.begin_contexts(scratch.context, width);
+    AddToSums write = {scratch.context, width};
+    for (int j = 0; j < queries.vectors; j++)
+      for_each_range(segments, count, j, [&](KeyRange range) {
+        add_visible_rows<Arithmetic>(queries, j, range, first, values, width, weights, write);
+      });
+    return;
+  }
+  alignas(64) float factors[QUERIES];
+  state.written = at_end && !state.checks_values;
+  if (state.written) finish(p, call.scoring, queries, state.softmax, factors, call.logsumexp);
+  ContextWriter<typename Arithmetic::Element> write = {.sums = scratch.context,
+                                                       .width = width,
+                                                       .add = !state.softmax.empty,
+                                                       .factors = state.written ? factors : nullptr,
+                                                       .rows = {call.context, queries},
+                                                       .dim = p.dim_value};
+  state.softmax.empty = false;
+  if (count == 1 && !segments[0].edge && segments[0].last - segments[0].first == queries.vectors)
+    add_rows<Arithmetic>(values, {ranges[0].start - first, ranges[0].stop - first}, weights, 0,
+                         queries.count, width, write);
+  else
+    for (int j = 0; j < queries.vectors; j++)
+      add_visible_rows<Arithmetic>(queries, j, ranges[j], first, values, width, weights, write);
+  state.finite = write.finite();
 }
 
 // Calls keep(first, last, segments, their number, scores) with the masked scores of a block of
@@ -224,11 +212,12 @@ static void add_context(const QueryBlock &queries, const Segment *segments, int 
 template <class Arithmetic, class Keep>
 static void forward_block(const ForwardCall &call, const QueryBlock &queries,
                           const QueryBlock &next, int32_t first, int32_t last,
-                          const ForwardScratch &scratch, Softmax &softmax, const Keep &keep) {
+                          const ForwardScratch &scratch, ForwardState &state, const Keep &keep) {
   using Element = typename Arithmetic::Element;
   constexpr int STEP = Arithmetic::STEP;
   const regard_problem &p = call.problem;
   const Scoring &scoring = call.scoring;
+  Softmax &softmax = state.softmax;
   const bool at_end = last == queries.stop_key;
   Segment segments[MAX_SEGMENTS];
   const KeyRange common = {queries.common_start, queries.common_stop};
@@ -278,7 +267,7 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
     return scratch.scores + (segment.key - first) / STEP * QUERIES;
   };
   bool visible_only = false;
-  for (int n = 0; n < count; n++)
+  for (int n = 0; n < count && state.checks_values; n++)
     visible_only |= (segments[n].edge || scoring.adjusted) &&
                     !Arithmetic::finite(values_of(segments[n]), segments[n].keys, p.dim_value);
   for (int n = 0; n < count; n++) {
@@ -295,55 +284,37 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
     if (p.dropout > 0) apply_dropout<Arithmetic>(p, queries, segment, weights);
   }
   if (!visible_only)
-    return add_context<Arithmetic>(queries, segments, count, first, values, width, scratch.scores,
-                                   scratch.context);
+    return add_context<Arithmetic>(call, queries, segments, count, first, at_end, values, scratch,
+                                   state);
+  softmax.begin_contexts(scratch.context, width);
   for (int n = 0; n < count; n++)
     context_of_visible<Arithmetic>(
         values_of(segments[n]), segments[n], width, weights_of(segments[n]),
         scratch.kept + (segments[n].key - first) * QUERIES, scratch.context);
 }
 
-// Takes the sink in, divides by the denominator and writes the rows.
+// Writes the contexts that are not yet written, from their sums; returns whether all are finite.
 template <class Arithmetic>
-static void finish(const ForwardCall &call, const QueryBlock &queries,
-                   const ForwardScratch &scratch, const Softmax &softmax) {
+static bool write_contexts(const ForwardCall &call, const QueryBlock &queries,
+                           const ForwardScratch &scratch, ForwardState &state) {
+  using Element = typename Arithmetic::Element;
   const regard_problem &p = call.problem;
-  const Scoring &scoring = call.scoring;
-  const float kept = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
   const int64_t width = padded(p.dim_value);
-  floats factors[VECTORS];
-  for (int j = 0; j < queries.vectors; j++) {
-    const Shift shift = shift_of(softmax.peak[j], broadcast(scoring.factor));
-    floats total = softmax.total[j], share = broadcast(kept);
-    RowSum sums[LANES];
-    for (int i = 0; i < LANES && (p.sink.data || call.logsumexp); i++)
-      sums[i] = {level_of(shift, i, scoring), total[i]};
-    if (p.sink.data) {
-      const floats sink = numbers_of(p.sink, queries, j * LANES);
-      for (int i = 0; i < LANES; i++)
-        share[i] *= sums[i].take_in(sink[i]), total[i] = sums[i].total;
-    }
-    const ints sees = scoring.adjusted
-                          ? softmax.seen[j]
-                          : load(queries.start + j * LANES) < load(queries.stop + j * LANES);
-    factors[j] = share / total;
-    factors[j] = sees ? factors[j] : floats{};
-    if (any(~sees))  // their context is 0 even where what they may not see is not a number
-      for (int i = 0; i < LANES; i++)
-        if (!sees[i])
-          memset(scratch.context + (j * LANES + i) * width, 0, size_t(width) * sizeof(float));
-    if (!call.logsumexp) continue;
-    alignas(64) float logs[LANES];
-    alignas(64) int32_t seeing[LANES];
-    store(logs, log2(total));
-    store(seeing, sees);
-    for (int i = 0; i < LANES && j * LANES + i < queries.count; i++) {
-      call.logsumexp[row_number(p, queries, j * LANES + i)] =
-          seeing[i] ? float(sums[i].level + logs[i] * LN_2) : -INFINITY;
+  state.softmax.begin_contexts(scratch.context, width);
+  alignas(64) float factors[QUERIES];
+  finish(p, call.scoring, queries, state.softmax, factors, call.logsumexp);
+  const BlockRows<Element> rows(call.context, queries);
+  ints nonfinite = {};
+  for (int r = 0; r < queries.count; r++) {
+    // The context of a row that sees nothing is 0, even where what it may not see is not a number.
+    const bool sees = sees_some(call.scoring, queries, state.softmax, r / LANES)[r % LANES];
+    for (int64_t d = 0; d < p.dim_value; d += LANES) {
+      const floats sum = sees ? load(scratch.context + r * width + d) : floats{};
+      nonfinite |= is_nonfinite(sum * factors[r]);
+      narrow_part(Element(), rows[r] + d, sum * factors[r], p.dim_value - d);
     }
   }
-  store_rows(typename Arithmetic::Element(), scratch.context, factors, queries, p.dim_value,
-             call.context);
+  return !any(nonfinite);
 }
 
 struct KeepNothing {
@@ -355,15 +326,15 @@ static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
                             const QueryBlock &next, const ForwardScratch &scratch,
                             const Keep &keep = {}) {
   const regard_problem &p = call.problem;
-  Softmax softmax;
-  for (int j = 0; j < VECTORS; j++)
-    softmax.peak[j] = broadcast(HIDDEN), softmax.total[j] = floats{}, softmax.seen[j] = ints{};
-  memset(scratch.context, 0, size_t(padded(p.dim_value)) * QUERIES * sizeof(float));
   Arithmetic::load_queries(p.query, queries, p.dim, call.scoring.query_factor, scratch.query);
-  for (int32_t key = queries.first_key; key < queries.stop_key; key += FORWARD_BLOCK)
-    forward_block<Arithmetic>(call, queries, next, key, min(key + FORWARD_BLOCK, queries.stop_key),
-                              scratch, softmax, keep);
-  finish<Arithmetic>(call, queries, scratch, softmax);
+  for (const bool checks_values : {false, true}) {
+    ForwardState state = {.checks_values = checks_values, .softmax = {}};
+    for (int32_t key = queries.first_key; key < queries.stop_key; key += FORWARD_BLOCK)
+      forward_block<Arithmetic>(call, queries, next, key,
+                                min(key + FORWARD_BLOCK, queries.stop_key), scratch, state, keep);
+    if (!state.written) state.finite = write_contexts<Arithmetic>(call, queries, scratch, state);
+    if (state.finite) return;
+  }
 }
 
 // How many of a number of pieces of work make a task: neighbours in memory, with several tasks for

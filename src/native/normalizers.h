@@ -61,9 +61,10 @@ static void find_normalizers(const regard_problem &p, const Scoring &scoring,
     const ints sees = scoring.adjusted
                           ? seen[j]
                           : load(queries.start + j * LANES) < load(queries.stop + j * LANES);
-    const Shift shift = shift_of(peak[j], factor);
+    alignas(64) double level[LANES];
+    find_levels(shift_of(peak[j], factor), scoring, level);
     for (int i = 0; i < LANES; i++) {
-      RowSum sum = {level_of(shift, i, scoring), total[j][i]};
+      RowSum sum = {level[i], total[j][i]};
       if (p.sink.data) sum.take_in(sinks[i]);
       logsumexp[j * LANES + i] = sees[i] ? sum.logsumexp() : -INFINITY;
       // A sink far above the scores takes the place of the peak.

@@ -289,18 +289,4 @@ static void load_rows(Element element, const regard_tensor &from, const QueryBlo
 
 REGARD_INLINE int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
 
-// (QUERIES, padded(dim)) to the block's rows, each times a factor of its own.
-template <class Element>
-static void store_rows(Element element, const float *from, const floats *factors,
-                       const QueryBlock &queries, int64_t dim, const regard_tensor &to) {
-  const BlockRows<Element> rows(to, queries);
-  const int count = queries.count;
-  for (int r = 0; r < count; r++, from += padded(dim)) {
-    typename Element::type *row = rows[r];
-    const float factor = factors[r / LANES][r % LANES];
-    for (int64_t d = 0; d < dim; d += LANES)
-      narrow_part(element, row + d, load(from + d) * factor, dim - d);
-  }
-}
-
 }  // namespace regard::REGARD_SET

@@ -59,10 +59,13 @@ REGARD_INLINE void subtract(float *scores, int32_t keys, floats before) {
   for (int32_t k = 0; k < keys; k++, scores += QUERIES) store(scores, load(scores) - before);
 }
 
-// The shift of a lane in natural units.
-REGARD_INLINE double level_of(const Shift &shift, int lane, const Scoring &scoring) {
-  const double power = double(shift.before[lane]) * scoring.factor + shift.after[lane];
-  return power * (scoring.unit / scoring.factor);
+// The shift of each lane in natural units.
+REGARD_INLINE void find_levels(const Shift &shift, const Scoring &scoring, double *level) {
+  alignas(64) float before[LANES], after[LANES];
+  store(before, shift.before);
+  store(after, shift.after);
+  const double factor = scoring.factor, ratio = scoring.unit / scoring.factor;
+  for (int i = 0; i < LANES; i++) level[i] = (before[i] * factor + after[i]) * ratio;
 }
 
 // Consecutive keys, and the vectors of which some lane may see one of them.

@@ -122,47 +122,61 @@ __attribute__((noinline)) void context_rows(const Number *value, int64_t stride,
   });
 }
 
-// sums[r] += Σ_k weights[k][r] · value[k]: the head dimension lies in the lanes, and sums are
-// (rows, width), width a multiple of LANES. Values are padded to it, and of them STEP lie side by
-// side. A block is summed up by itself before it is added: that rounds less than one long sum.
-template <class Products, int columns, int rows, class Number>
+// Σ_k weights[k][r] · value[k]: the head dimension lies in the lanes. Values are padded to whole
+// vectors, and of them STEP lie side by side. Calls write(r, d, sums) with those of (rows,
+// columns).
+template <class Products, int columns, int rows, class Number, class Write>
 REGARD_INLINE void weighted_tile(const Number *value, int64_t stride, int64_t steps,
-                                 const float *weights, int64_t width, float *sums) {
+                                 const float *weights, int64_t r, int64_t d, Write &write) {
   floats total[rows][columns];
-  REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
-    REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) total[r][j] = floats{};
+  REGARD_UNROLLED_FOR (int i = 0; i < rows; i++)
+    REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) total[i][j] = floats{};
   for (int64_t k = 0; k < steps; k++) {
     floats v[columns];
     REGARD_UNROLLED_FOR (int j = 0; j < columns; j++)
       v[j] = load((const float *)(value + k * stride) + j * LANES);
-    REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) {
-      const floats weight = broadcast(weights[k * QUERIES + r]);
+    REGARD_UNROLLED_FOR (int i = 0; i < rows; i++) {
+      const floats weight = broadcast(weights[k * QUERIES + r + i]);
       REGARD_UNROLLED_FOR (int j = 0; j < columns; j++)
-        total[r][j] = Products::multiply_add(weight, v[j], total[r][j]);
+        total[i][j] = Products::multiply_add(weight, v[j], total[i][j]);
     }
   }
-  REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
-    REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) {
-      float *at = sums + r * width + j * LANES;
-      store(at, load(at) + total[r][j]);
-    }
+  write(r, d, total);
 }
+
+// Adds a tile to sums (rows, width), width a multiple of LANES. A block is summed up by itself
+// before it is added: that rounds less than one long sum.
+struct AddToSums {
+  float *sums;
+  int64_t width;
+
+  template <int rows, int columns>
+  __attribute__((always_inline)) void operator()(int64_t r, int64_t d,
+                                                 floats (&total)[rows][columns]) const {
+    REGARD_UNROLLED_FOR (int i = 0; i < rows; i++)
+      REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) {
+        float *at = sums + (r + i) * width + d + j * LANES;
+        store(at, load(at) + total[i][j]);
+      }
+  }
+};
 
 // Steps of a sum over keys.
 struct StepRange {
   int64_t first, last;
 };
 
-template <class Products, int columns, class Number, class Steps>
+template <class Products, int columns, class Number, class Steps, class Write>
 __attribute__((noinline)) void weighted_columns(const Number *value, int64_t stride,
-                                                const float *weights, int64_t rows, int64_t width,
-                                                float *sums, Steps steps) {
+                                                const float *weights, int64_t first, int64_t last,
+                                                int64_t d, Steps steps, Write &write) {
   constexpr int largest = REGISTERS == 32 && columns == 4 ? 4 : tile_rows(columns);
-  tile_over<largest>(rows, [&](int64_t r, auto size) REGARD_INLINE_LAMBDA {
+  tile_over<largest>(last - first, [&](int64_t i, auto size) REGARD_INLINE_LAMBDA {
+    const int64_t r = first + i;
     const StepRange range = steps(r, int(size));
-    weighted_tile<Products, columns, size>(
-        value + range.first * stride, stride, range.last - range.first,
-        weights + range.first * QUERIES + r, width, sums + r * width);
+    weighted_tile<Products, columns, size>(value + range.first * stride, stride,
+                                           range.last - range.first,
+                                           weights + range.first * QUERIES, r, d, write);
   });
 }
 
@@ -176,14 +190,14 @@ REGARD_INLINE void with_live(int live, Call call) {
   call(std::integral_constant<int, 1>());
 }
 
-// For a number of rows; steps(row, count) has the StepRange of so many rows from that row on.
-template <class Products, class Number, class Steps>
-static void weighted_rows(const Number *value, int64_t stride, const float *weights, int64_t rows,
-                          int64_t width, float *sums, Steps steps) {
+// For rows [first, last); steps(row, count) has the StepRange of so many rows from that row on.
+template <class Products, class Number, class Steps, class Write>
+static void weighted_rows(const Number *value, int64_t stride, const float *weights, int64_t first,
+                          int64_t last, int64_t width, Steps steps, Write &write) {
   for (int64_t d = 0; d < width; d += VECTORS * LANES)
     with_live(int(min(int64_t(VECTORS), (width - d) / LANES)), [&](auto columns) {
-      weighted_columns<Products, columns>(value + d * Products::STEP, stride, weights, rows, width,
-                                          sums + d, steps);
+      weighted_columns<Products, columns>(value + d * Products::STEP, stride, weights, first, last,
+                                          d, steps, write);
     });
 }
 
