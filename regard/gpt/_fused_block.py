@@ -22,6 +22,7 @@ from regard._contexts import is_transformed
 from regard._shapes import Float
 from regard.backends import native
 from regard.gpt._linear import Linear
+from regard.gpt._memory_pool import allocate
 from regard.gpt._pointwise import LayerNorm, RMSNorm, has_hooks, is_plain, is_plain_parameter
 from regard.gpt.mlp import MLP
 from regard.mask import Mask
@@ -135,33 +136,34 @@ class _FusedBlock(torch.autograd.Function):
         ctx: Any, x: Tensor, added: Tensor | None, options: BlockOptions, *tensors: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         weights = BlockWeights(*tensors)  # type: ignore[arg-type] # those of `fused_block`
-        norm: Any = {"epsilon": options.epsilon, "rms": options.rms, "dtype": options.dtype}
-        batch, tokens, width = x.shape
-        matrices = [
-            matrix.to(options.dtype)
-            for matrix in (weights.attention, weights.context, weights.expand, weights.contract)
-        ]
+        norm: Any = {"epsilon": options.epsilon, "rms": options.rms}
+        dtype, shape = options.dtype, x.shape
+        rows = x.contiguous().view(-1, shape[-1])  # (B·T, E)
+        added = None if added is None else added.contiguous().view_as(rows)
+        stream_1, normed_1, moments_1, projected, context, logsumexp, *rest = _kept(
+            shape, rows if added is None else None, weights, options
+        )
+        stream_2, normed_2, moments_2, hidden, activated, *matrices = rest
         attention, output, expand, contract = matrices
-        x, added = x.contiguous(), None if added is None else added.contiguous()
-        stream_1, normed_1, moments_1 = native.compute_residual_norm(
-            x, added, weights.ln_1, weights.ln_1_bias, **norm
+        attended, out = allocate((rows.shape, dtype), (shape, dtype))
+
+        native.compute_residual_norm(
+            rows, added, weights.ln_1, weights.ln_1_bias, stream_1, normed_1, moments_1, **norm
         )
-        rows = normed_1.view(-1, width)  # (B·T, E)
-        projected = _linear(rows, attention, weights.attention_bias).view(batch, tokens, -1)
-        context, logsumexp = native.self_attention(
-            projected, options.heads, options.groups, options.mask
-        )
-        attended = _linear(context.view(-1, context.shape[-1]), output, weights.context_bias)
-        stream_2, normed_2, moments_2 = native.compute_residual_norm(
-            stream_1, attended.view_as(stream_1), weights.ln_2, weights.ln_2_bias, **norm
-        )
-        hidden = _linear(normed_2.view(-1, width), expand, weights.expand_bias)
-        activated = native.compute_gelu(hidden)
-        out = _linear(activated, contract, weights.contract_bias).view_as(stream_2)
+        _linear(normed_1, attention, weights.attention_bias, projected.view(len(rows), -1))
+        native.self_attention(projected, options.groups, options.mask, context, logsumexp)
+        _linear(context.view(len(rows), -1), output, weights.context_bias, attended)
+        native.compute_residual_norm(
+            stream_1, attended, weights.ln_2, weights.ln_2_bias,
+            stream_2.view_as(rows), normed_2, moments_2, **norm,
+        )  # fmt: skip
+        _linear(normed_2, expand, weights.expand_bias, hidden)
+        native.compute_gelu(hidden, activated)
+        _linear(activated, contract, weights.contract_bias, out.view_as(rows))
         ctx.save_for_backward(
-            *(stream_1, moments_1, normed_1, projected, context, logsumexp),
-            *(stream_2, moments_2, normed_2, hidden, activated),
-            *(weights.ln_1, weights.ln_2, *matrices),
+            *(stream_1, normed_1, moments_1, projected, context, logsumexp),
+            *(stream_2, normed_2, moments_2, hidden, activated, *matrices),
+            *(weights.ln_1, weights.ln_2),
         )
         ctx.options, ctx.is_added = options, added is not None
         return stream_2, out
@@ -171,54 +173,124 @@ class _FusedBlock(torch.autograd.Function):
     def backward(ctx: Any, stream_gradient: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
         # Contiguous, as they were saved: hooks on saved tensors need not keep to that.
         saved = [tensor.contiguous() for tensor in ctx.saved_tensors]
-        stream_1, moments_1, normed_1, projected, context, logsumexp, *rest = saved
-        stream_2, moments_2, normed_2, hidden, activated, *weights = rest
-        ln_1, ln_2, attention, output, expand, contract = weights
+        stream_1, normed_1, moments_1, projected, context, logsumexp, *rest = saved
+        stream_2, normed_2, moments_2, hidden, activated, *rest = rest
+        attention, output, expand, contract, ln_1, ln_2 = rest
         options: BlockOptions = ctx.options
-        width = stream_1.shape[-1]
+        whole, dtype = torch.float32, options.dtype
+        is_rounded = dtype != whole  # what is added to the stream, and so its gradient
         needs = ctx.needs_input_grad  # of the weights and biases from 3 on
-        needs_ln_1, needs_attention, needs_context, needs_ln_2, needs_expand, needs_contract = (
+        needs_ln_1, needs_attention, needs_output, needs_ln_2, needs_expand, needs_contract = (
             needs[i : i + 2] for i in range(3, len(needs), 2)
         )
+        of_x, *of_added = allocate(
+            (stream_2.shape, whole), *[(stream_2.shape, dtype)] * (ctx.is_added and is_rounded)
+        )
+        of_normed, of_stream, of_context, of_projected, of_hidden, *of_attended = allocate(
+            *((normed_1.shape, dtype), (normed_1.shape, whole), (context.shape, dtype)),
+            *((projected.shape, dtype), (hidden.shape, dtype)),
+            *[(normed_1.shape, dtype)] * is_rounded,
+        )
+        of_ln_1, of_ln_2 = _of_norm(ln_1, needs_ln_1), _of_norm(ln_2, needs_ln_2)
 
-        rows = gradient.reshape(-1, width)  # (B·T, E)
-        of_contract = _gradients(rows, activated, needs_contract)
-        rows = rows @ contract
-        native.gelu_gradient(hidden, rows, result=rows)
-        of_expand = _gradients(rows, normed_2.view(-1, width), needs_expand)
-        stream_gradient, attended_gradient, *of_ln_2 = native.residual_norm_gradients(
-            stream_gradient.contiguous(),
-            (rows @ expand).view_as(normed_2),
-            stream_2, moments_2, ln_2,
-            rms=options.rms, is_added=True, has_bias=needs_ln_2[1],
-        )  # fmt: skip
-        rows = cast("Tensor", attended_gradient).view(-1, width)
-        of_context = _gradients(rows, context.view(-1, context.shape[-1]), needs_context)
-        rows = native.self_attention_gradient(
-            (rows @ output).view_as(context),
-            context, logsumexp, projected, options.groups, options.mask,
-        ).view(-1, projected.shape[-1])  # fmt: skip
-        of_attention = _gradients(rows, normed_1.view(-1, width), needs_attention)
-        stream_gradient, added_gradient, *of_ln_1 = native.residual_norm_gradients(
-            stream_gradient,
-            (rows @ attention).view_as(normed_1),
-            stream_1, moments_1, ln_1,
-            rms=options.rms, is_added=ctx.is_added, has_bias=needs_ln_1[1],
-        )  # fmt: skip
-        of_weights = (*of_ln_1, *of_attention, *of_context, *of_ln_2, *of_expand, *of_contract)
-        return stream_gradient, added_gradient, None, *of_weights
+        of_rows = gradient.reshape(normed_1.shape)  # (B·T, E)
+        of_contract = _gradients(of_rows, activated, needs_contract)
+        torch.mm(of_rows, contract, out=of_hidden)
+        native.gelu_gradient(hidden, of_hidden, result=of_hidden)
+        of_expand = _gradients(of_hidden, normed_2, needs_expand)
+        torch.mm(of_hidden, expand, out=of_normed)
+        native.residual_norm_gradients(
+            stream_gradient.contiguous().view_as(of_normed),
+            *(of_normed, stream_2.view_as(of_normed), moments_2, ln_2),
+            native.NormGradients(of_stream, of_attended[0] if is_rounded else None, *of_ln_2),
+            rms=options.rms,
+        )
+        of_rows = (of_attended or [of_stream])[0]
+        context_rows = context.view(len(of_rows), -1)
+        of_output = _gradients(of_rows, context_rows, needs_output)
+        torch.mm(of_rows, output, out=of_context.view_as(context_rows))
+        native.self_attention_gradient(
+            of_context, context, logsumexp, projected, options.groups, options.mask, of_projected
+        )
+        of_rows = of_projected.view(len(of_rows), -1)
+        of_attention = _gradients(of_rows, normed_1, needs_attention)
+        torch.mm(of_rows, attention, out=of_normed)
+        native.residual_norm_gradients(
+            *(of_stream, of_normed, stream_1, moments_1, ln_1),
+            native.NormGradients(
+                of_x.view_as(of_normed),
+                of_added[0].view_as(of_normed) if of_added else None,
+                *of_ln_1,
+            ),
+            rms=options.rms,
+        )
+        added_gradient = (of_added or [of_x])[0] if ctx.is_added else None
+        of_weights = (*of_ln_1, *of_attention, *of_output, *of_ln_2, *of_expand, *of_contract)
+        return of_x, added_gradient, None, *of_weights
 
 
-def _linear(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    """A product that rounds as `torch.nn.functional.linear` does."""
+def _kept(
+    shape: torch.Size, stream: Tensor | None, weights: BlockWeights, options: BlockOptions
+) -> list[Tensor]:
+    """What the backward pass reads, to be written; the matrices in the dtype of the products.
+
+    Args:
+        shape: B, T, E.
+        stream: that before attention, if it is at hand.
+        weights: of the block.
+        options: likewise.
+
+    Returns:
+        Stream, norm and moments before attention; projection, context and log-sum-exps; stream,
+        norm and moments after it; the MLP's channels before and after GELU; the four matrices.
+    """
+    batch, tokens, width = shape
+    rows, whole, dtype = batch * tokens, torch.float32, options.dtype
+    matrices = (weights.attention, weights.context, weights.expand, weights.contract)
+    is_rounded = dtype != whole
+    norm = (((rows, width), dtype), ((2, rows), whole))
+    hidden = ((rows, len(weights.expand)), dtype)
+    kept = allocate(
+        *norm,
+        ((batch, tokens, len(weights.attention)), dtype),
+        ((batch, tokens, weights.context.shape[1]), dtype),
+        ((batch, options.heads, tokens), whole),
+        *((shape, whole), *norm, hidden, hidden),
+        *[(matrix.shape, dtype) for matrix in matrices if is_rounded],
+        *[((rows, width), whole)] * (stream is None),
+    )
+    stream = kept.pop() if stream is None else stream
+    if not is_rounded:
+        return [stream, *kept, *matrices]
+    for result, matrix in zip(kept[-4:], matrices, strict=True):
+        result.copy_(matrix)
+    return [stream, *kept]
+
+
+def _of_norm(ln: Tensor, needs: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
+    """Where the gradients of a norm's gains and of its bias are written; None: not needed."""
+    gains, *bias = allocate(*[(ln.shape, torch.float32)] * (1 + needs[1]))
+    return gains, bias[0] if bias else None
+
+
+def _linear(x: Tensor, matrix: Tensor, bias: Tensor | None, result: Tensor) -> None:
+    """Write a product that rounds as `torch.nn.functional.linear` does."""
     if bias is None:
-        return x @ matrix.t()
-    return torch.addmm(bias.to(x.dtype), x, matrix.t())
+        torch.mm(x, matrix.t(), out=result)
+    else:
+        torch.addmm(bias.to(x.dtype), x, matrix.t(), out=result)
 
 
 def _gradients(
     gradient: Tensor, x: Tensor, needs: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of a matrix and of its bias in float32, where they are needed."""
-    matrix = (gradient.t() @ x).float() if needs[0] else None
+    matrix = None
+    if needs[0]:
+        shape = (gradient.shape[1], x.shape[1])
+        (matrix,) = allocate((shape, torch.float32))
+        (rounded,) = (matrix,) if x.dtype == matrix.dtype else allocate((shape, x.dtype))
+        torch.mm(gradient.t(), x, out=rounded)
+        if rounded is not matrix:
+            matrix.copy_(rounded)
     return matrix, gradient.sum(0).float() if needs[1] else None

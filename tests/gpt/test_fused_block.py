@@ -224,3 +224,14 @@ def test_its_gradient_has_no_derivative():
     (gradient,) = torch.autograd.grad(loss, [model.h[0].ln_1.weight], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+def test_gradients_that_are_one_number_repeated_are_read_as_such(fused):
+    model = gpt()
+    x = torch.randn(5, 11, 42, requires_grad=True)
+    (ours,) = torch.autograd.grad(model.h[0](x).sum(), x)
+    assert len(fused) == 1
+    exact = x.detach().double().requires_grad_()
+    (right,) = torch.autograd.grad(model.h[0].double()(exact).sum(), exact)
+    # As in float64 above.
+    torch.testing.assert_close(ours.double(), right, rtol=1e-4, atol=2e-6)

@@ -23,6 +23,7 @@ from regard.backends.native._gpt_step import GPTStep, Layer, Map, Norm, Weights
 from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._readouts import read, run_and_read
 from regard.backends.native._residual_norm import (
+    NormGradients,
     compute_residual_norm,
     residual_norm,
     residual_norm_gradients,
@@ -38,6 +39,7 @@ __all__ = [
     "Layer",
     "Map",
     "Norm",
+    "NormGradients",
     "Weights",
     "backward",
     "compare",

@@ -6,7 +6,7 @@ Axis letters: E model dimension.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,8 +35,11 @@ class _ResidualNorm(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor | tuple[Tensor, Tensor]:
         x, added = x.contiguous(), None if added is None else added.contiguous()
-        total, normed, moments = compute_residual_norm(
-            x, added, weight, bias, epsilon=epsilon, rms=rms, dtype=dtype
+        total = x if added is None else torch.empty_like(x)
+        normed = torch.empty_like(x, dtype=dtype)
+        moments = x.new_empty(2, x.numel() // x.shape[-1])
+        compute_residual_norm(
+            x, added, weight, bias, total, normed, moments, epsilon=epsilon, rms=rms
         )
         ctx.save_for_backward(total, moments, weight)
         ctx.is_added, ctx.has_bias = added is not None, bias is not None
@@ -51,17 +54,23 @@ class _ResidualNorm(torch.autograd.Function):
         total_gradient, normed_gradient = gradients if ctx.is_added else (None, *gradients)
         if normed_gradient is None:  # the norm was not used
             normed_gradient = torch.zeros_like(total, dtype=ctx.dtype)
-        found = residual_norm_gradients(
+        gradient = torch.empty_like(total)
+        rounded = None
+        if ctx.is_added and ctx.dtype != total.dtype:
+            rounded = torch.empty_like(total, dtype=ctx.dtype)
+        of_weight = torch.empty_like(weight)
+        of_bias = torch.empty_like(weight) if ctx.has_bias else None
+        residual_norm_gradients(
             None if total_gradient is None else total_gradient.contiguous(),
             normed_gradient.contiguous(),
             total,
             moments,
             weight,
+            NormGradients(gradient, rounded, of_weight, of_bias),
             rms=ctx.rms,
-            is_added=ctx.is_added,
-            has_bias=ctx.has_bias,
         )
-        return *found, None, None, None
+        of_added = (gradient if rounded is None else rounded) if ctx.is_added else None
+        return gradient, of_added, of_weight, of_bias, None, None, None
 
 
 def compute_residual_norm(
@@ -69,31 +78,47 @@ def compute_residual_norm(
     added: Float[Tensor, "*b E"] | None,
     weight: Float[Tensor, "E"],
     bias: Float[Tensor, "E"] | None,
+    total: Float[Tensor, "*b E"],
+    normed: Float[Tensor, "*b E"],
+    moments: Float[Tensor, "2 N"],
     *,
     epsilon: float,
     rms: bool,
-    dtype: torch.dtype,
-) -> tuple[Float[Tensor, "*b E"], Float[Tensor, "*b E"], Float[Tensor, "2 N"]]:
+) -> None:
     """Compute `residual_norm` of contiguous tensors without a graph.
 
-    Returns:
-        The sum, its norm, and of each of the N rows the mean and what it was multiplied by.
+    Args:
+        x: as for `residual_norm`; below, likewise.
+        added: in the dtype of `normed`.
+        weight: gains.
+        bias: None: none.
+        total: where the sum is written; x itself where nothing is added.
+        normed: where its norm is written, in the dtype of what is added.
+        moments: where the mean of each of the N rows is written, and what it was multiplied by.
+        epsilon: as for `residual_norm`; below, likewise.
+        rms: RMS norm, else layer norm.
     """
-    total = x if added is None else torch.empty_like(x)
-    normed = torch.empty_like(x, dtype=dtype)
-    width = x.shape[-1]
-    rows = x.numel() // width
-    moments = x.new_empty(2, rows)
+    rows = moments.shape[1]
     mean = moments.data_ptr()
     library.call(
         "regard_residual_norm_forward",
         _FORWARD.pack(
-            *(CODES[dtype], torch.get_num_threads(), rows, width, int(rms), epsilon),
+            *(CODES[normed.dtype], torch.get_num_threads(), rows, x.shape[-1], int(rms), epsilon),
             *_pointers(x, added, weight, bias, total, normed),
             *(mean, mean + rows * moments.element_size()),
         ),
     )
-    return total, normed, moments
+
+
+class NormGradients(NamedTuple):
+    """Where the gradients of `residual_norm` are written; all contiguous."""
+
+    x: Float[Tensor, "*b E"]
+    """float32."""
+    added: Float[Tensor, "*b E"] | None
+    """The same in the dtype of what was added; None: not wanted, or that is float32 too."""
+    weight: Float[Tensor, "E"]
+    bias: Float[Tensor, "E"] | None
 
 
 def residual_norm_gradients(
@@ -102,43 +127,32 @@ def residual_norm_gradients(
     total: Float[Tensor, "*b E"],
     moments: Float[Tensor, "2 N"],
     weight: Float[Tensor, "E"],
+    results: NormGradients,
     *,
     rms: bool,
-    is_added: bool,
-    has_bias: bool,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-    """Compute the gradients of `x`, of what was added to it, of the weight and of the bias.
+) -> None:
+    """Compute the gradients of `residual_norm`.
 
     Args:
         total_gradient: of the sum, contiguous; None: it was not used.
         normed_gradient: of the norm, likewise.
-        total: as `compute_residual_norm` gave it.
+        total: as `compute_residual_norm` wrote it.
         moments: likewise.
         weight: as it was given to it.
-        rms: likewise.
-        is_added: whether something was added.
-        has_bias: whether there is a bias.
+        results: where they are written.
+        rms: as it was given to it.
     """
     assert total_gradient is None or total_gradient.dtype == total.dtype, "as it was computed"
-    gradient = torch.empty_like(total)
-    dtype, rows = normed_gradient.dtype, moments.shape[1]
-    rounded = None  # the same in the dtype of what was added
-    if is_added and dtype != total.dtype:
-        rounded = torch.empty_like(total, dtype=dtype)
-    weight_gradient = torch.empty_like(weight)
-    bias_gradient = torch.empty_like(weight) if has_bias else None
+    rows = moments.shape[1]
     mean = moments.data_ptr()
     library.call(
         "regard_residual_norm_backward",
         _BACKWARD.pack(
-            *(CODES[dtype], torch.get_num_threads(), rows, total.shape[-1], int(rms)),
-            *(total.data_ptr(), mean, mean + rows * moments.element_size()),
-            *_pointers(weight, normed_gradient, total_gradient),
-            *_pointers(gradient, rounded, weight_gradient, bias_gradient),
+            *(CODES[normed_gradient.dtype], torch.get_num_threads(), rows, total.shape[-1]),
+            *(int(rms), total.data_ptr(), mean, mean + rows * moments.element_size()),
+            *_pointers(weight, normed_gradient, total_gradient, *results),
         ),
     )
-    added_gradient = (gradient if rounded is None else rounded) if is_added else None
-    return gradient, added_gradient, weight_gradient, bias_gradient
 
 
 def residual_norm(

@@ -56,23 +56,26 @@ class _Layout(NamedTuple):
 
 
 def self_attention(
-    projected: Float[Tensor, "B T P"], heads: int, groups: int, mask: Mask
-) -> tuple[Float[Tensor, "B T C"], Float[Tensor, "B H T"]]:
+    projected: Float[Tensor, "B T P"],
+    groups: int,
+    mask: Mask,
+    context: Float[Tensor, "B T C"],
+    logsumexp: Float[Tensor, "B H T"],
+) -> None:
     """Compute the context, heads side by side, and the log-sum-exp of each row.
 
     Args:
         projected: contiguous, in a dtype of the kernels, with at least one number.
-        heads: H.
         groups: G.
         mask: affine.
+        context: where it is written, contiguous, in the same dtype.
+        logsumexp: where they are written, contiguous, float32.
     """
-    batch, tokens, width = projected.shape
-    layout = _layout(batch, tokens, width, heads, groups, projected.dtype, mask)
-    context = projected.new_empty(batch, tokens, width // (heads + 2 * groups) * heads)
-    logsumexp = projected.new_empty(batch, heads, tokens, dtype=torch.float32)
+    assert context.dtype == projected.dtype, "the kernel reads and writes one"
+    heads = logsumexp.shape[1]
+    layout = _layout(*projected.shape, heads, groups, projected.dtype, mask)
     by_head = vectors(_heads(context, heads))
     library.call("regard_forward", layout.pack(projected), by_head, logsumexp.data_ptr())
-    return context, logsumexp
 
 
 def self_attention_gradient(
@@ -82,7 +85,8 @@ def self_attention_gradient(
     projected: Float[Tensor, "B T P"],
     groups: int,
     mask: Mask,
-) -> Float[Tensor, "B T P"]:
+    result: Float[Tensor, "B T P"],
+) -> None:
     """Compute the gradient of `projected`.
 
     Args:
@@ -92,11 +96,12 @@ def self_attention_gradient(
         projected: as it was given to it; below, likewise.
         groups: G.
         mask: affine.
+        result: where the gradient is written, contiguous.
     """
-    assert gradient.dtype == context.dtype == projected.dtype, "as they were computed"
+    dtypes = {tensor.dtype for tensor in (gradient, context, projected, result)}
+    assert len(dtypes) == 1, "as they were computed"
     heads = logsumexp.shape[1]
     layout = _layout(*projected.shape, heads, groups, projected.dtype, mask)
-    result = torch.empty_like(projected)
     numbers = (
         *vectors(_heads(context, heads)),
         *vectors(_heads(gradient, heads)),
@@ -105,7 +110,6 @@ def self_attention_gradient(
         *_NO_BIAS_OR_NUMBERS,
     )
     library.call("regard_backward", layout.pack(projected), numbers)
-    return result
 
 
 @functools.lru_cache(_MAX_LAYOUTS)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard._devices import upload
+from regard.gpt._memory_pool import MemoryPool
 from regard.gpt.errors import DivergedError
 from regard.gpt.training._permutation import mix
 from regard.gpt.training.batches import Batch, document_mask
@@ -51,6 +52,7 @@ class TrainStep:
     def __post_init__(self) -> None:
         self._parameters = list(self.parallel.model.parameters())
         self._device = self._parameters[0].device
+        self._memory = MemoryPool()
 
     def __call__(self, step: int, batch: Batch) -> Tensor:
         """Make an update; each rank computes its part of the rows.
@@ -73,7 +75,8 @@ class TrainStep:
         passes = batch.split(self.config.accumulate, rank=self.ranks.rank, ranks=self.ranks.size)
         losses = []
         for number, (ids, targets, weights) in enumerate(passes, 1):
-            with self.parallel.gradient_sync(enabled=number == len(passes)):
+            sync = self.parallel.gradient_sync(enabled=number == len(passes))
+            with sync, self._memory.used():
                 losses.append(self._backward(ids, targets, weights))
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         own_norm = torch.nn.utils.get_total_norm(gradients)

@@ -1,0 +1,154 @@
+"""Memory that the updates of a training run take from each other.
+
+What an update keeps for its backward pass is more than the C library holds on to: it gives the
+memory back to the system, which clears each page of it when the next update comes. That took a
+sixth of an update. A pool keeps it, in huge pages where the system has them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import prod
+
+import torch
+from torch import Tensor
+
+from regard.gpt import _huge_pages
+
+Kind = tuple[tuple[int, ...], torch.dtype]
+"""Of a tensor its shape, with at least one number, and its dtype."""
+
+_ALIGNMENT = 64  # bytes, a line of the processor's caches
+_LEAST = 2**25  # bytes that a pool asks the system for; those never written take no memory
+_MAX_LAYOUTS = 256
+
+
+class MemoryPool:
+    """Memory for tensors on the CPU, taken again when none of the tensors that had it is left.
+
+    All of it is free again when the pool and its tensors are gone.
+    """
+
+    def __init__(self) -> None:
+        self._regions: list[Tensor] = []
+        self._free: list[tuple[int, int]] = []  # start and stop, in order, with something between
+        # Tensors may go at any time, in the middle of a change of the list too.
+        self._returned: deque[tuple[int, int]] = deque()
+        self._used = self._most = 0  # bytes, now and at most
+        self._is_joined = False
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Have `allocate` take this pool's memory inside the block."""
+        token = _pool.set(self)
+        try:
+            yield
+        finally:
+            _pool.reset(token)
+
+    def allocate(self, *kinds: Kind) -> list[Tensor]:
+        """Uninitialized tensors, contiguous and none a view, side by side.
+
+        Their memory is free again when none of them is left.
+        """
+        size, parts = _layout(kinds)
+        memory = (ctypes.c_char * size).from_address(self._take(size))
+        memory.lease = _Lease(self, ctypes.addressof(memory), size)  # type: ignore[attr-defined]
+        return [
+            torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).resize_(shape)
+            for shape, dtype, count, offset in parts
+        ]
+
+    def _take(self, size: int) -> int:
+        """The address of so many bytes."""
+        while self._returned:
+            start, stop = self._returned.popleft()
+            self._used -= stop - start
+            self._release(start, stop)
+        if not self._used and len(self._regions) > 1:
+            self._join()
+        self._used += size
+        self._most = max(self._most, self._used)
+        for number, (start, stop) in enumerate(self._free):
+            if stop - start >= size:
+                self._free[number : number + 1] = [(start + size, stop)] * (stop - start > size)
+                return start
+        region = self._add(max(size, _LEAST))
+        self._release(region + size, region + max(size, _LEAST))
+        return region
+
+    def _join(self) -> None:
+        """Have one region in place of several, between which memory is lost.
+
+        At first it is as large as what was used at once. Where that leaves gaps that are too small,
+        it is as large as the regions together: the same update then fits again.
+        """
+        size = sum(map(len, self._regions)) if self._is_joined else self._most
+        self._regions.clear()
+        self._free.clear()
+        start = self._add(size)
+        self._release(start, start + size)
+        self._is_joined = True
+
+    def _add(self, size: int) -> int:
+        """Ask the system for a region; its address."""
+        (region,) = _huge_pages.allocate(((size,), torch.uint8))
+        self._regions.append(region)
+        return region.data_ptr()
+
+    def _release(self, start: int, stop: int) -> None:
+        """Put bytes back among the free ones."""
+        if start == stop:
+            return
+        insort(self._free, (start, stop))
+        merged: list[tuple[int, int]] = []
+        for first, last in self._free:
+            begin = merged.pop()[0] if merged and merged[-1][1] == first else first
+            merged.append((begin, last))
+        self._free = merged
+
+    def put_back(self, start: int, stop: int) -> None:
+        """Take bytes back later."""
+        self._returned.append((start, stop))
+
+
+_pool: ContextVar[MemoryPool | None] = ContextVar("pool", default=None)
+
+
+def allocate(*kinds: Kind) -> list[Tensor]:
+    """Uninitialized tensors on the CPU, from the pool in use; without one each by itself."""
+    pool = _pool.get()
+    if pool is None:
+        return [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in kinds]
+    return pool.allocate(*kinds)
+
+
+class _Lease:
+    """Bytes of a pool that are in use as long as this is."""
+
+    __slots__ = ("_pool", "_start", "_stop")
+
+    def __init__(self, pool: MemoryPool, start: int, size: int) -> None:
+        self._pool, self._start, self._stop = pool, start, start + size
+
+    def __del__(self) -> None:
+        self._pool.put_back(self._start, self._stop)
+
+
+@functools.lru_cache(_MAX_LAYOUTS)
+def _layout(
+    kinds: tuple[Kind, ...],
+) -> tuple[int, list[tuple[tuple[int, ...], torch.dtype, int, int]]]:
+    """The size of all, and of each its shape, dtype, number of elements and offset, in bytes."""
+    parts, offset = [], 0
+    for shape, dtype in kinds:
+        count = prod(shape)
+        parts.append((shape, dtype, count, offset))
+        offset += -(-count * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+    return offset, parts
