@@ -186,34 +186,48 @@ class _FusedBlock(torch.autograd.Function):
         of_x, *of_added = allocate(
             (stream_2.shape, whole), *[(stream_2.shape, dtype)] * (ctx.is_added and is_rounded)
         )
-        of_normed, of_stream, of_context, of_projected, of_hidden, *of_attended = allocate(
+        shapes = [
+            matrix.shape if needs_it else (1,)  # what nobody needs shall not take memory
+            for matrix, (needs_it, _) in zip(
+                (attention, output, expand, contract),
+                (needs_attention, needs_output, needs_expand, needs_contract),
+                strict=True,
+            )
+        ]
+        gains_1, bias_1, gains_2, bias_2, *of_matrices = allocate(
+            *[(ln_1.shape, whole)] * 4, *[(shape, whole) for shape in shapes]
+        )
+        of_normed, of_stream, of_context, of_projected, of_hidden, *rest = allocate(
             *((normed_1.shape, dtype), (normed_1.shape, whole), (context.shape, dtype)),
             *((projected.shape, dtype), (hidden.shape, dtype)),
-            *[(normed_1.shape, dtype)] * is_rounded,
+            *[(shape, dtype) for shape in (*shapes, normed_1.shape) if is_rounded],
         )
-        of_ln_1, of_ln_2 = _of_norm(ln_1, needs_ln_1), _of_norm(ln_2, needs_ln_2)
+        *rounded, of_attended = rest if is_rounded else (*of_matrices, of_stream)
+        results_1, results_2, results_3, results_4 = zip(of_matrices, rounded, strict=True)
+        of_ln_1 = gains_1, bias_1 if needs_ln_1[1] else None
+        of_ln_2 = gains_2, bias_2 if needs_ln_2[1] else None
 
         of_rows = gradient.reshape(normed_1.shape)  # (B·T, E)
-        of_contract = _gradients(of_rows, activated, needs_contract)
+        of_contract = _gradients(of_rows, activated, needs_contract, *results_4)
         torch.mm(of_rows, contract, out=of_hidden)
         native.gelu_gradient(hidden, of_hidden, result=of_hidden)
-        of_expand = _gradients(of_hidden, normed_2, needs_expand)
+        of_expand = _gradients(of_hidden, normed_2, needs_expand, *results_3)
         torch.mm(of_hidden, expand, out=of_normed)
         native.residual_norm_gradients(
             stream_gradient.contiguous().view_as(of_normed),
             *(of_normed, stream_2.view_as(of_normed), moments_2, ln_2),
-            native.NormGradients(of_stream, of_attended[0] if is_rounded else None, *of_ln_2),
+            native.NormGradients(of_stream, of_attended if is_rounded else None, *of_ln_2),
             rms=options.rms,
         )
-        of_rows = (of_attended or [of_stream])[0]
+        of_rows = of_attended
         context_rows = context.view(len(of_rows), -1)
-        of_output = _gradients(of_rows, context_rows, needs_output)
+        of_output = _gradients(of_rows, context_rows, needs_output, *results_2)
         torch.mm(of_rows, output, out=of_context.view_as(context_rows))
         native.self_attention_gradient(
             of_context, context, logsumexp, projected, options.groups, options.mask, of_projected
         )
         of_rows = of_projected.view(len(of_rows), -1)
-        of_attention = _gradients(of_rows, normed_1, needs_attention)
+        of_attention = _gradients(of_rows, normed_1, needs_attention, *results_1)
         torch.mm(of_rows, attention, out=of_normed)
         native.residual_norm_gradients(
             *(of_stream, of_normed, stream_1, moments_1, ln_1),
@@ -267,12 +281,6 @@ def _kept(
     return [stream, *kept]
 
 
-def _of_norm(ln: Tensor, needs: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
-    """Where the gradients of a norm's gains and of its bias are written; None: not needed."""
-    gains, *bias = allocate(*[(ln.shape, torch.float32)] * (1 + needs[1]))
-    return gains, bias[0] if bias else None
-
-
 def _linear(x: Tensor, matrix: Tensor, bias: Tensor | None, result: Tensor) -> None:
     """Write a product that rounds as `torch.nn.functional.linear` does."""
     if bias is None:
@@ -282,15 +290,19 @@ def _linear(x: Tensor, matrix: Tensor, bias: Tensor | None, result: Tensor) -> N
 
 
 def _gradients(
-    gradient: Tensor, x: Tensor, needs: tuple[bool, bool]
+    gradient: Tensor, x: Tensor, needs: tuple[bool, bool], matrix: Tensor, rounded: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of a matrix and of its bias in float32, where they are needed."""
-    matrix = None
+    """The gradients of a matrix and of its bias in float32, where they are needed.
+
+    Args:
+        gradient: of the product.
+        x: what the matrix was multiplied with.
+        needs: of matrix and bias, whether it is needed.
+        matrix: where the gradient of the matrix is written.
+        rounded: the same in the dtype of the products; `matrix` itself in float32.
+    """
     if needs[0]:
-        shape = (gradient.shape[1], x.shape[1])
-        (matrix,) = allocate((shape, torch.float32))
-        (rounded,) = (matrix,) if x.dtype == matrix.dtype else allocate((shape, x.dtype))
         torch.mm(gradient.t(), x, out=rounded)
         if rounded is not matrix:
             matrix.copy_(rounded)
-    return matrix, gradient.sum(0).float() if needs[1] else None
+    return matrix if needs[0] else None, gradient.sum(0).float() if needs[1] else None
