@@ -180,9 +180,9 @@ struct Collected : Readout {
       for_each_head(block.queries, [&](int64_t head, int from, int to) {
         memset(memory.product, 0, size_t(size) * QUERIES * sizeof(float));
         with_live(live, [&](auto vectors) {
-          context_rows<FloatProducts, vectors>(memory.coefficients + from * size, size, to - from,
-                                               size, memory.transposed + from * QUERIES,
-                                               memory.product);
+          collected_rows<FloatProducts, vectors>(memory.coefficients + from * size, size, to - from,
+                                                 size, memory.transposed + from * QUERIES,
+                                                 memory.product);
         });
         for (int64_t m = 0; m < size; m++)
           for (int k = 0; k < keys; k += LANES)

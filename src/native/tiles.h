@@ -88,37 +88,39 @@ __attribute__((noinline)) void score_rows(const Number *key, int64_t stride, int
   });
 }
 
-// context[d] += Σ_k value[k][d] · weights[k]. A block is summed up by itself before it is added:
-// that rounds less than one long sum.
+// sums[m] += Σ_r coefficient[r][m] · weights[r]: what keys, in the lanes, collect from rows. A
+// block is summed up by itself before it is added: that rounds less than one long sum.
 template <class Products, int live, int rows, class Number>
-REGARD_INLINE void context_tile(const Number *value, int64_t stride, int64_t steps,
-                                const float *weights, float *context) {
+REGARD_INLINE void collected_tile(const Number *coefficients, int64_t stride, int64_t steps,
+                                  const float *weights, float *to) {
   floats sums[rows][live];
-  REGARD_UNROLLED_FOR (int d = 0; d < rows; d++)
-    REGARD_UNROLLED_FOR (int j = 0; j < live; j++) sums[d][j] = floats{};
-  for (int64_t k = 0; k < steps; k++) {
+  REGARD_UNROLLED_FOR (int m = 0; m < rows; m++)
+    REGARD_UNROLLED_FOR (int j = 0; j < live; j++) sums[m][j] = floats{};
+  for (int64_t r = 0; r < steps; r++) {
     floats w[live];
-    REGARD_UNROLLED_FOR (int j = 0; j < live; j++) w[j] = load(weights + k * QUERIES + j * LANES);
-    REGARD_UNROLLED_FOR (int d = 0; d < rows; d++) {
-      const floats number = Products::load_broadcast(value + k * stride + d * Products::STEP);
+    REGARD_UNROLLED_FOR (int j = 0; j < live; j++) w[j] = load(weights + r * QUERIES + j * LANES);
+    REGARD_UNROLLED_FOR (int m = 0; m < rows; m++) {
+      const floats number =
+          Products::load_broadcast(coefficients + r * stride + m * Products::STEP);
       REGARD_UNROLLED_FOR (int j = 0; j < live; j++)
-        sums[d][j] = Products::multiply_add(number, w[j], sums[d][j]);
+        sums[m][j] = Products::multiply_add(number, w[j], sums[m][j]);
     }
   }
-  REGARD_UNROLLED_FOR (int d = 0; d < rows; d++)
+  REGARD_UNROLLED_FOR (int m = 0; m < rows; m++)
     REGARD_UNROLLED_FOR (int j = 0; j < live; j++) {
-      float *at = context + d * QUERIES + j * LANES;
-      store(at, load(at) + sums[d][j]);
+      float *at = to + m * QUERIES + j * LANES;
+      store(at, load(at) + sums[m][j]);
     }
 }
 
 template <class Products, int live, class Number>
-__attribute__((noinline)) void context_rows(const Number *value, int64_t stride, int64_t steps,
-                                            int64_t dim, const float *weights, float *context) {
-  constexpr int rows = REGISTERS == 32 && live == 4 ? 4 : tile_rows(live);  // dims are even
-  tile_over<rows>(dim, [&](int64_t d, auto rows) REGARD_INLINE_LAMBDA {
-    context_tile<Products, live, rows>(value + d * Products::STEP, stride, steps, weights,
-                                       context + d * QUERIES);
+__attribute__((noinline)) void collected_rows(const Number *coefficients, int64_t stride,
+                                              int64_t steps, int64_t count, const float *weights,
+                                              float *to) {
+  constexpr int rows = REGISTERS == 32 && live == 4 ? 4 : tile_rows(live);
+  tile_over<rows>(count, [&](int64_t m, auto rows) REGARD_INLINE_LAMBDA {
+    collected_tile<Products, live, rows>(coefficients + m * Products::STEP, stride, steps, weights,
+                                         to + m * QUERIES);
   });
 }
 
