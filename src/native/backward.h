@@ -65,33 +65,32 @@ static void visit(const Backward &w, const KeyPanel<Arithmetic> &panel, int64_t 
                   const FetchAhead<Arithmetic> &ahead) {
   const regard_problem &p = w.p;
   const regard_gradients &g = w.g;
-  QueryRows rows = {.query = scratch.query,
-                    .gradient = scratch.gradient,
-                    .query_rows = scratch.query_rows,
-                    .gradient_rows = scratch.gradient_rows};
-  load_query_rows<Arithmetic>(p, g, w.scoring, w.normalizers, queries, rows);
-  floats alibi[VECTORS] = {};
-  backward_queries(p, g, w.scoring, panel, queries, rows, scratch, ahead, alibi);
-
+  QueryRows rows = {.query = scratch.query, .gradient = scratch.gradient};
+  load_query_rows<Arithmetic>(p, g, w.scoring, w.normalizers, queries, scratch.rows, rows);
   const KeyRange range = {queries.first_key, queries.stop_key};
   const QuerySums to = {.sums = w.query_sums,
                         .first = range.empty() || range.start >= panel.first,
                         .last = range.empty() || range.stop <= panel.last};
+  floats alibi[VECTORS] = {};
+  const bool written = backward_queries(p, g, w.scoring, panel, queries, rows, to.first && to.last,
+                                        scratch, ahead, alibi);
   add_numbers(w, queries, rows, to.first, alibi, panel_number);
-  if (!g.query.data) return;
+  if (!g.query.data || written) return;
   if (!to.first) wait_above(&w.finished[panel_number - 1], number);
   add_query_gradient(typename Arithmetic::Element(), scratch.query_share, queries, p.dim,
                      float(p.scale), to, g.query);
 }
 
 template <class Arithmetic>
-static KeyPanel<Arithmetic> open_panel(const regard_problem &p, int64_t group, int64_t index,
+static KeyPanel<Arithmetic> open_panel(const Backward &w, int64_t group, int64_t index,
                                        const PanelScratch &scratch) {
+  const regard_problem &p = w.p;
   const int64_t first = index * panel_keys(p), last = min(p.keys, first + panel_keys(p));
   KeyPanel<Arithmetic> opened = {.batch = group / p.groups,
                                  .group = group % p.groups,
                                  .first = int32_t(first),
-                                 .last = int32_t(last)};
+                                 .last = int32_t(last),
+                                 .visited_once = w.query_blocks == 1};
   QueryBlock of_group;
   of_group.batch = opened.batch, of_group.group = opened.group;
   const int64_t count = last - first;
@@ -99,6 +98,8 @@ static KeyPanel<Arithmetic> open_panel(const regard_problem &p, int64_t group, i
   opened.values = Arithmetic::keys(p.value, of_group, first, count, p.dim_value, scratch.value);
   opened.summed_keys =
       Arithmetic::values(p.key, of_group, first, count, p.dim, scratch.summed_keys);
+  opened.finite_keys = Arithmetic::finite(opened.summed_keys, count, p.dim);
+  if (opened.visited_once) return opened;
   memset(scratch.key_gradient, 0, size_t(count * padded(p.dim)) * sizeof(float));
   memset(scratch.value_gradient, 0, size_t(count * padded(p.dim_value)) * sizeof(float));
   return opened;
@@ -122,7 +123,7 @@ static FetchAhead<Arithmetic> ahead_of(const Backward &w, const KeyPanel<Arithme
 template <class Arithmetic>
 static void backward_panel(const Backward &w, int64_t group, int64_t index, void *memory) {
   const PanelScratch scratch(w.p, memory);
-  const KeyPanel<Arithmetic> panel = open_panel<Arithmetic>(w.p, group, index, scratch);
+  const KeyPanel<Arithmetic> panel = open_panel<Arithmetic>(w, group, index, scratch);
   const int64_t panel_number = group * w.panels + index;
   const auto sees = [&](const KeyRange &range) {
     return range.empty() ? index == 0 : range.start < panel.last && range.stop > panel.first;
@@ -138,11 +139,16 @@ static void backward_panel(const Backward &w, int64_t group, int64_t index, void
         visit(w, panel, panel_number, number, queries, scratch,
               ahead_of(w, panel, group, number, queries));
     }
+    if (!seen && panel.visited_once) clear_gradients(w.p, w.g, panel, panel.first, panel.last);
     __atomic_store_n(&w.finished[panel_number], number + 1, __ATOMIC_RELEASE);
   }
-  if (w.g.key.data) store_panel(scratch.key_gradient, panel, w.p.dim, float(w.p.scale), w.g.key);
+  if (panel.visited_once) return;
+  if (w.g.key.data)
+    store_panel(scratch.key_gradient, panel, panel.first, panel.last, w.p.dim, float(w.p.scale),
+                w.g.key);
   if (w.g.value.data)
-    store_panel(scratch.value_gradient, panel, w.p.dim_value, dropout_scale(w.p), w.g.value);
+    store_panel(scratch.value_gradient, panel, panel.first, panel.last, w.p.dim_value,
+                dropout_scale(w.p), w.g.value);
 }
 
 static int find_key_ranges(const Backward &w) {
@@ -197,7 +203,7 @@ static int backward(const regard_problem &p, const regard_gradients &g) {
   const ZeroedMemory normalizers(
       imprecise ? p.batch * p.heads * p.queries * int64_t(sizeof(RowNormalizer)) : 0);
   if (!normalizers.data) return REGARD_OUT_OF_MEMORY;
-  w.normalizers = (RowNormalizer *)normalizers.data;
+  w.normalizers = imprecise ? (RowNormalizer *)normalizers.data : nullptr;
 
   // With one panel a group nobody waits for another, whose start they need not hurry.
   const int64_t per_task = many ? 1 : pieces_per_task(p, w.groups);

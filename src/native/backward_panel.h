@@ -8,7 +8,6 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int32_t GRADIENT_BLOCK = 192;  // keys whose weights and gradients stay in the first cache
 static_assert(GRADIENT_BLOCK <= FORWARD_BLOCK && GRADIENT_BLOCK % STRIP == 0);
 constexpr int32_t MAX_PANEL_KEYS = 1024, MIN_PANEL_KEYS = 256;
 
@@ -20,15 +19,15 @@ REGARD_INLINE int32_t panel_keys(const regard_problem &p) {
 
 // A thread's memory for a panel.
 struct PanelScratch {
-  float *query, *gradient;            // see QueryRows
-  float *query_rows, *gradient_rows;  // likewise
-  float *query_share;      // (QUERIES, padded(dim)): the panel's share of the queries' gradient
-  float *weights;          // (GRADIENT_BLOCK, QUERIES)
-  float *score_gradients;  // likewise; at first, gradients of the weights
-  float *products;         // likewise: inputs of the softcap
-  float *packed;           // two of them: see SegmentGradients
-  float *key, *value;      // (panel_keys, padded(dim or dim_value)): see KeyPanel
-  float *summed_keys;      // likewise
+  float *query, *gradient;  // see QueryRows
+  float *rows;              // for both side by side
+  float *query_share;       // (QUERIES, padded(dim)): the panel's share of the queries' gradient
+  float *weights;           // (GRADIENT_BLOCK, QUERIES)
+  float *score_gradients;   // likewise; at first, gradients of the weights
+  float *products;          // likewise: inputs of the softcap
+  float *packed;            // two of them: see PackedGradients
+  float *key, *value;       // (panel_keys, padded(dim or dim_value)): see KeyPanel
+  float *summed_keys;       // likewise
   float *key_gradient, *value_gradient;  // likewise
   BlockSpan *spans;
 
@@ -41,11 +40,10 @@ struct PanelScratch {
   PanelScratch(const regard_problem &p, void *memory) {
     const int64_t dim = padded(p.dim), dim_value = padded(p.dim_value), keys = panel_keys(p);
     query = (float *)memory;
-    query_rows = query + dim * QUERIES;
-    query_share = query_rows + dim * QUERIES;
+    query_share = query + dim * QUERIES;
     gradient = query_share + dim * QUERIES;
-    gradient_rows = gradient + dim_value * QUERIES;
-    weights = gradient_rows + dim_value * QUERIES;
+    rows = gradient + dim_value * QUERIES;
+    weights = rows + (dim + dim_value) * QUERIES;
     score_gradients = weights + GRADIENT_BLOCK * QUERIES;
     products = score_gradients + GRADIENT_BLOCK * QUERIES;
     packed = products + GRADIENT_BLOCK * QUERIES;
@@ -63,30 +61,54 @@ template <class Arithmetic>
 struct KeyPanel {
   int64_t batch, group;
   int32_t first, last;
+  bool visited_once = false;  // its gradients are complete after one block of queries
   PackedRows<typename Arithmetic::Number> keys = {}, values = {}, summed_keys = {};
+  bool finite_keys = true;
+
+  // The rows of a tensor of keys or values.
+  template <class Number = typename Arithmetic::Element::type>
+  ConsecutiveRows<Number> rows_of(const regard_tensor &t) const {
+    return {(Number *)t.data + batch * t.batch + group * t.head + first * t.row, t.row};
+  }
 };
 
-// The weights of a segment, 0 where a key is hidden, even if the normalizer is NaN.
+// The weights of a vector's scores, 0 where a key is hidden, even if the normalizer is NaN.
+template <class Arithmetic>
+REGARD_INLINE floats weights_of(floats score, floats peak, floats log, float factor) {
+  const floats weight = Arithmetic::exponential((score - peak) * factor - log);
+  return score == broadcast(HIDDEN) ? floats{} : weight;
+}
+
 template <class Arithmetic>
 static void find_weights(const QueryRows &rows, const Segment &segment, float factor,
                          float *scores) {
-  for (int j = segment.first; j < segment.last; j++) {
-    const floats peak = rows.peak[j], log = rows.log[j];
-#pragma GCC unroll 4
-    for (int64_t at = j * LANES; at < segment.keys * QUERIES; at += QUERIES) {
-      const floats score = load(scores + at);
-      const floats weight = Arithmetic::exponential((score - peak) * factor - log);
-      store(scores + at, score == broadcast(HIDDEN) ? floats{} : weight);
+  for (int j = segment.first; j < segment.last; j++)
+    for (int64_t at = j * LANES; at < segment.keys * QUERIES; at += QUERIES)
+      store(scores + at,
+            weights_of<Arithmetic>(load(scores + at), rows.peak[j], rows.log[j], factor));
+}
+
+// Packs weights and score gradients, of which get(j, at, weight, gradient) makes a vector.
+template <class Arithmetic, class Get>
+REGARD_INLINE void pack(const Segment &segment,
+                        const PackedGradients<typename Arithmetic::Number> &to, Get get) {
+  for (int j = segment.first; j < segment.last; j++)
+    for (int32_t k = 0; k < segment.keys; k += 2) {
+      const int64_t at = k * QUERIES + j * LANES;
+      floats weights[2] = {}, gradients[2] = {};
+      get(j, at, weights[0], gradients[0]);
+      if (k + 1 < segment.keys) get(j, at + QUERIES, weights[1], gradients[1]);
+      Arithmetic::store_pair(to, at, weights, gradients);
     }
-  }
 }
 
 // From dot products to the weights of a segment and the gradients of its dot products.
 template <class Arithmetic>
 static void differentiate(const regard_problem &p, const regard_gradients &g,
                           const Scoring &scoring, const QueryBlock &queries, const QueryRows &rows,
-                          const Segment &segment, const PanelScratch &scratch, floats *alibi) {
-  float *weights = scratch.weights, *gradients = scratch.score_gradients;
+                          const Segment &segment, const PanelScratch &scratch, float *gradients,
+                          const PackedGradients<typename Arithmetic::Number> &to, floats *alibi) {
+  float *weights = scratch.weights;
   floats peak[VECTORS] = {};
   ints seen[VECTORS] = {};
   if (p.softcap > 0)
@@ -95,6 +117,14 @@ static void differentiate(const regard_problem &p, const regard_gradients &g,
     adjust_scores(p, queries, segment, weights, peak, seen);
   else if (segment.edge)
     apply_mask(p, scoring, queries, segment, weights, peak, peak);
+  if (p.dropout == 0 && p.softcap == 0 && !g.bias.data && !g.alibi) {
+    const float factor = scoring.factor;
+    return pack<Arithmetic>(
+        segment, to, [&](int j, int64_t at, floats &weight, floats &gradient) REGARD_INLINE_LAMBDA {
+          weight = weights_of<Arithmetic>(load(weights + at), rows.peak[j], rows.log[j], factor);
+          gradient = score_gradient(weight, load(gradients + at), rows.delta[j]);
+        });
+  }
   find_weights<Arithmetic>(rows, segment, scoring.factor, weights);
   if (p.dropout > 0)
     differentiate_dropout(p, queries, rows, segment, weights, gradients);
@@ -103,62 +133,106 @@ static void differentiate(const regard_problem &p, const regard_gradients &g,
   if (g.bias.data) write_bias_gradient(g.bias, queries, segment, gradients);
   if (g.alibi) add_alibi_gradient(queries, segment, gradients, alibi);
   if (p.softcap > 0) differentiate_softcap(p, segment, scratch.products, gradients);
+  pack<Arithmetic>(segment, to, [&](int, int64_t at, floats &weight, floats &gradient) {
+    weight = load(weights + at), gradient = load(gradients + at);
+  });
 }
 
-// Calls fetch(n) before each of six pieces of the work, n from 0 on.
+// Writes the gradient of keys or values [first, last) of a panel.
+template <class Arithmetic>
+static void store_panel(const float *from, const KeyPanel<Arithmetic> &panel, int32_t first,
+                        int32_t last, int64_t dim, float factor, const regard_tensor &to) {
+  using Element = typename Arithmetic::Element;
+  const ConsecutiveRows<typename Element::type> rows = panel.rows_of(to);
+  for (int64_t k = first - panel.first; k < last - panel.first; k++)
+    for (int64_t d = 0; d < dim; d += LANES)
+      narrow_part(Element(), rows[k] + d, load(from + k * padded(dim) + d) * factor, dim - d);
+}
+
+// Sets the gradients of keys [first, last) to 0.
+template <class Arithmetic>
+static void clear_gradients(const regard_problem &p, const regard_gradients &g,
+                            const KeyPanel<Arithmetic> &panel, int32_t first, int32_t last) {
+  const auto clear = [&](const regard_tensor &to, int64_t dim) {
+    const auto rows = panel.rows_of(to);
+    for (int64_t k = first - panel.first; k < last - panel.first && to.data; k++)
+      memset(rows[k], 0, size_t(dim) * sizeof *rows[k]);
+  };
+  clear(g.key, p.dim);
+  clear(g.value, p.dim_value);
+}
+
+// Adds the share of a segment's keys or values: Σ_r numbers[k][r] · rows[r], whose sums over the
+// panel's blocks of queries are (keys, padded(dim)).
+template <class Arithmetic>
+static void add_key_gradient(const KeyPanel<Arithmetic> &panel, const QueryBlock &queries,
+                             const Segment &segment, bool visible_only,
+                             const typename Arithmetic::Number *numbers,
+                             const PackedRows<float> &rows, int64_t dim, float *sums, float factor,
+                             const regard_tensor &to) {
+  using Element = typename Arithmetic::Element;
+  const int first_row = segment.first * LANES, stop_row = min(segment.last * LANES, queries.count);
+  const int64_t key = segment.key - panel.first, width = padded(dim);
+  const auto results = panel.rows_of(to);
+  RowWriter<Element, ConsecutiveRows<typename Element::type>, SameFactor> write = {
+      .sums = sums + key * width,
+      .width = width,
+      .add = !panel.visited_once,
+      .last = panel.visited_once,
+      .factors = {factor},
+      .rows = {results[key], results.stride},
+      .dim = dim};
+  if (!visible_only)
+    return gradient_rows<typename Arithmetic::Products>(numbers, rows, width, first_row, stop_row,
+                                                        segment.keys, write);
+  if (panel.visited_once) memset(write.sums, 0, size_t(segment.keys * width) * sizeof *sums);
+  gradient_rows_of_visible<Arithmetic>(numbers, rows, width, first_row, stop_row, segment.keys,
+                                       write.sums);
+  if (panel.visited_once)
+    store_panel(sums, panel, segment.key, segment.key + segment.keys, dim, factor, to);
+}
+
+// Calls fetch(n) before each of six pieces of the work, n from 0 on. Score gradients of a segment
+// this number of keys after the block's first lie as far from those of the first.
 template <class Arithmetic, class Fetch>
 static void backward_segment(const regard_problem &p, const regard_gradients &g,
                              const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
                              const QueryBlock &queries, const QueryRows &rows,
-                             const Segment &segment, const PanelScratch &scratch, floats *alibi,
-                             Fetch fetch) {
+                             const Segment &segment, int32_t keys_before,
+                             const PanelScratch &scratch, floats *alibi, Fetch fetch) {
   constexpr int STEP = Arithmetic::STEP;
   const auto steps = [](int64_t count) { return (count + STEP - 1) / STEP; };
   const int32_t key = segment.key - panel.first;
-  const auto from_key = [&](auto rows, int rows_together) {
-    rows.data += key / rows_together * rows.stride;
-    return rows;
-  };
-  const auto keys = from_key(panel.keys, 1), values = from_key(panel.values, 1);
-  const auto summed_keys = from_key(panel.summed_keys, STEP);
-  const int first_row = segment.first * LANES, stop_row = min(segment.last * LANES, queries.count);
+  const int first_row = segment.first * LANES;
+  float *gradients = scratch.score_gradients + keys_before * QUERIES;
 
   floats ignored[VECTORS] = {};
   fetch(0);
   with_live(segment.last - segment.first, [&](auto live) {
-    score_rows<typename Arithmetic::Products, live>(keys.data, keys.stride, segment.keys,
-                                                    steps(p.dim), rows.query + first_row,
-                                                    scratch.weights + first_row, ignored);
+    score_rows<typename Arithmetic::Products, live>(
+        panel.keys.data + key * panel.keys.stride, panel.keys.stride, segment.keys, steps(p.dim),
+        rows.query + first_row, scratch.weights + first_row, ignored);
     fetch(1);
-    score_rows<typename Arithmetic::Products, live>(values.data, values.stride, segment.keys,
-                                                    steps(p.dim_value), rows.gradient + first_row,
-                                                    scratch.score_gradients + first_row, ignored);
+    score_rows<typename Arithmetic::Products, live>(
+        panel.values.data + key * panel.values.stride, panel.values.stride, segment.keys,
+        steps(p.dim_value), rows.gradient + first_row, gradients + first_row, ignored);
   });
   fetch(2);
-  differentiate<Arithmetic>(p, g, scoring, queries, rows, segment, scratch, alibi);
-  const auto gradients =
-      Arithmetic::pack(segment, scratch.weights, scratch.score_gradients, scratch.packed);
+  const auto packed = Arithmetic::packed(scratch.weights, gradients, scratch.packed, keys_before);
+  differentiate<Arithmetic>(p, g, scoring, queries, rows, segment, scratch, gradients, packed,
+                            alibi);
 
   // Where all is visible, NaN may spread; elsewhere what is hidden must not.
-  const bool plain = !segment.edge && !scoring.adjusted;
-  const auto sum_rows = plain || rows.finite ? gradient_rows<typename Arithmetic::Products>
-                                             : gradient_rows_of_visible<Arithmetic>;
+  const bool visible_only = (segment.edge || scoring.adjusted) && !rows.finite;
   fetch(3);
   if (g.value.data)
-    sum_rows(gradients.weights, rows.gradient_rows, padded(p.dim_value), first_row, stop_row,
-             segment.keys, scratch.value_gradient + key * padded(p.dim_value));
+    add_key_gradient(panel, queries, segment, visible_only, packed.weights, rows.gradient_rows,
+                     p.dim_value, scratch.value_gradient, dropout_scale(p), g.value);
   fetch(4);
   if (g.key.data)
-    sum_rows(gradients.scores, rows.query_rows, padded(p.dim), first_row, stop_row, segment.keys,
-             scratch.key_gradient + key * padded(p.dim));
+    add_key_gradient(panel, queries, segment, visible_only, packed.scores, rows.query_rows, p.dim,
+                     scratch.key_gradient, float(p.scale), g.key);
   fetch(5);
-  if (!g.query.data) return;
-  if (!plain && !Arithmetic::finite(summed_keys, segment.keys, p.dim))
-    return query_gradient_of_visible<Arithmetic>(summed_keys, segment, padded(p.dim),
-                                                 gradients.lanes, scratch.query_share);
-  const AddToSums write = {scratch.query_share, padded(p.dim)};
-  add_rows<Arithmetic>(summed_keys, {0, segment.keys}, gradients.lanes, first_row, stop_row,
-                       padded(p.dim), write);
 }
 
 // What is fetched while a block is computed, little by little, since the core waits while more
@@ -192,16 +266,64 @@ struct FetchAhead {
   }
 };
 
-// Everything between a panel's keys and a block of queries, whose gradient is left in query_share.
+// Adds to the gradient of a block's queries what a block of keys adds; returns whether it is
+// complete and written.
 template <class Arithmetic>
-static void backward_queries(const regard_problem &p, const regard_gradients &g,
+static bool add_query_share(const regard_problem &p, const regard_gradients &g,
+                            const KeyPanel<Arithmetic> &panel, const QueryBlock &queries,
+                            const Segment *segments, int count, int32_t first, bool visible_only,
+                            bool last, const PackedGradients<typename Arithmetic::Number> &packed,
+                            const PanelScratch &scratch, bool &empty) {
+  constexpr int STEP = Arithmetic::STEP;
+  const int64_t width = padded(p.dim);
+  float *const share = scratch.query_share;
+  auto keys = panel.summed_keys;
+  keys.data += (first - panel.first) / STEP * keys.stride;
+  KeyRange ranges[VECTORS];
+  const bool single = find_ranges(queries, segments, count, ranges);
+  if (!single || visible_only) {
+    if (empty) memset(share, 0, size_t(width) * QUERIES * sizeof *share);
+    empty = false;
+    if (!visible_only)
+      add_ranges<Arithmetic>(queries, segments, count, first, keys, width, packed.lanes, share);
+    for (int n = 0; n < count && visible_only; n++) {
+      const int64_t at = (segments[n].key - first) / STEP;
+      const PackedRows<typename Arithmetic::Number> rows = {keys.data + at * keys.stride,
+                                                            keys.stride};
+      query_gradient_of_visible<Arithmetic>(rows, segments[n], width, packed.lanes + at * QUERIES,
+                                            share);
+    }
+    return false;
+  }
+  QueryWriter<typename Arithmetic::Element, SameFactor> write = {.sums = share,
+                                                                 .width = width,
+                                                                 .add = !empty,
+                                                                 .last = last,
+                                                                 .factors = {float(p.scale)},
+                                                                 .rows = {g.query, queries},
+                                                                 .dim = p.dim};
+  empty = false;
+  add_visible<Arithmetic>(queries, segments, count, ranges, first, keys, width, packed.lanes,
+                          write);
+  return last;
+}
+
+// Everything between a panel's keys and a block of queries. The gradient of these is written if no
+// other panel has a share in it, else its share is left in query_share; returns whether it is
+// written.
+template <class Arithmetic>
+static bool backward_queries(const regard_problem &p, const regard_gradients &g,
                              const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
-                             const QueryBlock &queries, const QueryRows &rows,
+                             const QueryBlock &queries, const QueryRows &rows, bool only_panel,
                              const PanelScratch &scratch, const FetchAhead<Arithmetic> &ahead,
                              floats *alibi) {
-  memset(scratch.query_share, 0, size_t(padded(p.dim)) * QUERIES * sizeof(float));
   const int32_t first = max(queries.first_key, panel.first),
                 last = min(queries.stop_key, panel.last);
+  int32_t complete = panel.first;  // keys whose gradients are written, if that is now
+  bool empty = true, written = false;
+  const auto leave_out = [&](int32_t until) {
+    if (panel.visited_once) clear_gradients(p, g, panel, complete, until);
+  };
   const auto over = [&](int32_t from, int32_t to, bool common) {
     from = max(from, panel.first), to = min(to, panel.last);
     for (int32_t key = from; key < to; key += GRADIENT_BLOCK) {
@@ -209,12 +331,23 @@ static void backward_queries(const regard_problem &p, const regard_gradients &g,
       const int32_t end = min(key + GRADIENT_BLOCK, to);
       const int count = split_into_segments(queries, key, end,
                                             common ? KeyRange{key, end} : KeyRange{}, segments);
+      bool visible_only = false;
       for (int n = 0; n < count; n++) {
-        const int32_t start = segments[n].key, stop = start + segments[n].keys;
+        const Segment &segment = segments[n];
+        const int32_t start = segment.key, stop = start + segment.keys;
         const Part part = {max(start, first) - first, min(stop, last) - first, last - first};
         const auto fetch = [&](int piece) { ahead(piece, part); };
-        backward_segment(p, g, scoring, panel, queries, rows, segments[n], scratch, alibi, fetch);
+        leave_out(start);
+        complete = stop;
+        visible_only |= (segment.edge || scoring.adjusted) && !panel.finite_keys;
+        backward_segment(p, g, scoring, panel, queries, rows, segment, start - key, scratch, alibi,
+                         fetch);
       }
+      if (g.query.data && count)
+        written = add_query_share(
+            p, g, panel, queries, segments, count, key, visible_only, only_panel && end >= last,
+            Arithmetic::packed(scratch.weights, scratch.score_gradients, scratch.packed, 0),
+            scratch, empty);
     }
   };
   // Keys that are multiplied together stay together, and no segment is shorter than a strip.
@@ -228,20 +361,9 @@ static void backward_queries(const regard_problem &p, const regard_gradients &g,
   } else {
     over(down(queries.first_key), up(queries.stop_key), false);
   }
-}
-
-// Writes the gradient of a panel's keys or values.
-template <class Arithmetic>
-static void store_panel(const float *from, const KeyPanel<Arithmetic> &panel, int64_t dim,
-                        float factor, const regard_tensor &to) {
-  using Element = typename Arithmetic::Element;
-  auto *data = (typename Element::type *)to.data + panel.batch * to.batch + panel.group * to.head +
-               panel.first * to.row;
-  const int64_t count = panel.last - panel.first, stride = to.row;  // see BlockRows
-  for (int64_t k = 0; k < count; k++)
-    for (int64_t d = 0; d < dim; d += LANES)
-      narrow_part(Element(), data + k * stride + d, load(from + k * padded(dim) + d) * factor,
-                  dim - d);
+  leave_out(panel.last);
+  if (empty) memset(scratch.query_share, 0, size_t(padded(p.dim)) * QUERIES * sizeof(float));
+  return written;
 }
 
 }  // namespace regard::REGARD_SET

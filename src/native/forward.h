@@ -6,10 +6,11 @@
 // key are computed.
 #pragma once
 
-#include "contexts.h"
 #include "dropout.h"
 #include "online_softmax.h"
+#include "row_writer.h"
 #include "threads.h"
+#include "weighted_sums.h"
 
 namespace regard::REGARD_SET {
 
@@ -105,53 +106,6 @@ REGARD_INLINE floats exponentials(float *scores, float *weights, int32_t keys, f
   return even + odd;
 }
 
-// weights × values of rows [first_row, stop_row) and of keys counted from the block's first.
-template <class Arithmetic, class Write>
-static void add_rows(const PackedRows<typename Arithmetic::Number> &values, KeyRange keys,
-                     const float *weights, int first_row, int stop_row, int64_t width,
-                     Write &write) {
-  constexpr int STEP = Arithmetic::STEP;
-  const StepRange all = {keys.start / STEP, (keys.stop + STEP - 1) / STEP};
-  weighted_rows<typename Arithmetic::Products>(
-      values.data, values.stride, weights, first_row, stop_row, width,
-      [=](int64_t, int) { return all; }, write);
-}
-
-// The same for the rows of vector j and a range of keys of a block with this first key: a tile
-// takes those from the first to the last that one of its rows sees.
-template <class Arithmetic, class Write>
-static void add_visible_rows(const QueryBlock &queries, int j, KeyRange keys, int32_t first,
-                             const PackedRows<typename Arithmetic::Number> &values, int64_t width,
-                             const float *weights, Write &write) {
-  constexpr int STEP = Arithmetic::STEP;
-  const int32_t *start = queries.start, *stop = queries.stop;
-  weighted_rows<typename Arithmetic::Products>(
-      values.data, values.stride, weights, j * LANES, min((j + 1) * LANES, queries.count), width,
-      [=](int64_t r, int rows) {
-        int32_t from = keys.stop, to = keys.start;
-        for (int64_t i = r; i < r + rows; i++)
-          if (start[i] < stop[i]) from = min(from, start[i]), to = max(to, stop[i]);
-        from = max(from, keys.start), to = min(to, keys.stop);
-        if (from >= to) return StepRange{0, 0};
-        return StepRange{(from - first) / STEP, (to - first + STEP - 1) / STEP};
-      },
-      write);
-}
-
-// Calls call(keys) for the keys of vector j in a block, those of adjacent segments together.
-template <class Call>
-REGARD_INLINE void for_each_range(const Segment *segments, int count, int j, Call call) {
-  KeyRange range;
-  for (int n = 0; n < count; n++) {
-    const Segment &segment = segments[n];
-    if (j < segment.first || j >= segment.last) continue;
-    const bool adjacent = !range.empty() && range.stop == segment.key;
-    if (!adjacent && !range.empty()) call(range);
-    range = {adjacent ? range.start : segment.key, segment.key + segment.keys};
-  }
-  if (!range.empty()) call(range);
-}
-
 // A block of queries on its way over the keys.
 struct ForwardState {
   // Whether values are looked at before they are multiplied by weights of hidden keys; else only
@@ -173,37 +127,23 @@ static void add_context(const ForwardCall &call, const QueryBlock &queries, cons
   const int64_t width = padded(p.dim_value);
   const float *weights = scratch.scores;
   KeyRange ranges[VECTORS];
-  bool single = true;
-  for (int j = 0; j < queries.vectors; j++)
-    for_each_range(segments, count, j, [&](KeyRange range) {
-      single &= ranges[j].empty();
-      ranges[j] = range;
-    });
-  if (!single) {
+  if (!find_ranges(queries, segments, count, ranges)) {
     state.softmax.begin_contexts(scratch.context, width);
-    AddToSums write = {scratch.context, width};
-    for (int j = 0; j < queries.vectors; j++)
-      for_each_range(segments, count, j, [&](KeyRange range) {
-        add_visible_rows<Arithmetic>(queries, j, range, first, values, width, weights, write);
-      });
-    return;
+    return add_ranges<Arithmetic>(queries, segments, count, first, values, width, weights,
+                                  scratch.context);
   }
   alignas(64) float factors[QUERIES];
   state.written = at_end && !state.checks_values;
   if (state.written) finish(p, call.scoring, queries, state.softmax, factors, call.logsumexp);
-  ContextWriter<typename Arithmetic::Element> write = {.sums = scratch.context,
-                                                       .width = width,
-                                                       .add = !state.softmax.empty,
-                                                       .factors = state.written ? factors : nullptr,
-                                                       .rows = {call.context, queries},
-                                                       .dim = p.dim_value};
+  QueryWriter<typename Arithmetic::Element, const float *> write = {.sums = scratch.context,
+                                                                    .width = width,
+                                                                    .add = !state.softmax.empty,
+                                                                    .last = state.written,
+                                                                    .factors = factors,
+                                                                    .rows = {call.context, queries},
+                                                                    .dim = p.dim_value};
   state.softmax.empty = false;
-  if (count == 1 && !segments[0].edge && segments[0].last - segments[0].first == queries.vectors)
-    add_rows<Arithmetic>(values, {ranges[0].start - first, ranges[0].stop - first}, weights, 0,
-                         queries.count, width, write);
-  else
-    for (int j = 0; j < queries.vectors; j++)
-      add_visible_rows<Arithmetic>(queries, j, ranges[j], first, values, width, weights, write);
+  add_visible<Arithmetic>(queries, segments, count, ranges, first, values, width, weights, write);
   state.finite = write.finite();
 }
 

@@ -7,41 +7,58 @@
 
 namespace regard::REGARD_SET {
 
-// Of a segment of keys: numbers to broadcast, (keys, QUERIES), and score gradients in the lanes as
-// weighted_rows takes its weights.
+constexpr int32_t GRADIENT_BLOCK = 192;  // keys whose score gradients stay in a near cache
+
+// A thread's memory for the weights of a segment, and for the score gradients of a block of keys.
 template <class Number>
-struct SegmentGradients {
-  const Number *weights, *scores;
-  const float *lanes;
+struct PackedGradients {
+  Number *weights, *scores;  // numbers to broadcast, (keys, QUERIES)
+  float *lanes;              // score gradients as weighted_rows takes its weights
 };
 
 template <class T>
 struct WidenedGradients : Widened<T> {
   using typename Widened<T>::Element;
 
-  // Copies a block's rows to (QUERIES, padded(dim)), zeros for those that see nothing; returns
-  // whether all is finite.
-  static bool load_rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
-                                     const bool *sees, int64_t dim, float *to) {
-    ints nonfinite = {};
+  // The block's rows side by side, zeros for those that see nothing: (QUERIES, padded(dim)) in
+  // memory, or in place.
+  static PackedRows<float> rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
+                                             const bool *sees, bool all_see, int64_t dim,
+                                             float *memory) {
     const BlockRows<Element> rows(from, queries);
+    if constexpr (std::is_same_v<Element, Float32>)
+      if (all_see && queries.one_head && dim % LANES == 0) return {rows[0], from.row};
     const int count = queries.count;
     for (int r = 0; r < count; r++)
-      for (int64_t d = 0; d < dim; d += LANES) {
-        const floats part = sees[r] ? widen_part(Element(), rows[r] + d, dim - d) : floats{};
-        nonfinite |= is_nonfinite(part);
-        store(to + r * padded(dim) + d, part);
-      }
-    return !any(nonfinite);
+      for (int64_t d = 0; d < dim; d += LANES)
+        store(memory + r * padded(dim) + d,
+              sees[r] ? widen_part(Element(), rows[r] + d, dim - d) : floats{});
+    return {memory, padded(dim)};
+  }
+  // Of queries as load_queries leaves them.
+  static bool finite_queries(const float *columns, int64_t dim, int vectors) {
+    ints largest = {};  // of the numbers' bits without sign
+    for (int64_t d = 0; d < dim; d++)
+      for (int j = 0; j < vectors; j++)
+        largest = max(largest, (ints)load(columns + d * QUERIES + j * LANES) & 0x7fffffff);
+    return !any(largest >= 0x7f800000);
   }
   REGARD_INLINE floats row_part(const float *rows, int64_t stride, int r) {
     return load(rows + r * stride);
   }
   REGARD_INLINE float row_weight(const float *weights, int r) { return weights[r]; }
 
-  static SegmentGradients<float> pack(const Segment &, const float *weights, const float *gradients,
-                                      float *) {
+  // Of a segment this number of keys after the block's first: in place of scores and gradients.
+  static PackedGradients<float> packed(float *weights, float *gradients, float *, int64_t) {
     return {weights, gradients, gradients};
+  }
+  // Stores those of keys k and k + 1 and one vector, `at` from the first key's row on.
+  REGARD_INLINE void store_pair(const PackedGradients<float> &to, int64_t at, const floats *weights,
+                                const floats *gradients) {
+    REGARD_UNROLLED_FOR (int i = 0; i < 2; i++) {
+      store(to.weights + at + i * QUERIES, weights[i]);
+      store(to.scores + at + i * QUERIES, gradients[i]);
+    }
   }
 };
 
@@ -49,21 +66,31 @@ struct WidenedGradients : Widened<T> {
 
 struct PairGradients : Pairs {
   // Rows r and r + 1 side by side: (QUERIES / 2, padded(dim)) pairs.
-  static bool load_rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
-                                     const bool *sees, int64_t dim, float *to) {
-    ints nonfinite = {};
+  static PackedRows<float> rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
+                                             const bool *sees, bool, int64_t dim, float *memory) {
     const BlockRows<BFloat16> rows(from, queries);
     const int count = queries.count;
+    const int64_t stride = (dim + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
     const auto part = [&](int r, int64_t d) REGARD_INLINE_LAMBDA {
-      return sees[r] ? widen_part(BFloat16(), rows[r] + d, dim - d) : floats{};
+      return r < count && sees[r] ? (numbers)load_pairs_part(rows[r] + d, dim - d) : numbers{};
     };
     for (int r = 0; r < count; r += 2)
-      for (int64_t d = 0; d < dim; d += LANES) {
-        const floats low = part(r, d), high = part(r + 1, d);
-        nonfinite |= is_nonfinite(low) | is_nonfinite(high);
-        store(to + r / 2 * padded(dim) + d, (floats)((uints)low >> 16 | (uints)high));
+      for (int64_t d = 0; d < dim; d += 2 * LANES) {
+        const numbers low = part(r, d), high = part(r + 1, d);
+        float *to = memory + r / 2 * stride + d;
+        store(to, (floats)interleave_numbers<0, 2 * LANES>(low, high, all_numbers()));
+        store(to + LANES, (floats)interleave_numbers<LANES, 3 * LANES>(low, high, all_numbers()));
       }
-    return !any(nonfinite);
+    return {memory, stride};
+  }
+  static bool finite_queries(const float *columns, int64_t dim, int vectors) {
+    ints largest = {};
+    for (int64_t d = 0; d < dim; d += 2)
+      for (int j = 0; j < vectors; j++) {
+        const ints pairs = (ints)load(columns + d / 2 * QUERIES + j * LANES);
+        largest = max(largest, max(pairs & 0x7fffffff, pairs << 16 & 0x7fffffff));
+      }
+    return !any(largest >= 0x7f800000);
   }
   REGARD_INLINE floats row_part(const float *rows, int64_t stride, int r) {
     const ints pairs = (ints)load(rows + r / 2 * stride);
@@ -76,30 +103,20 @@ struct PairGradients : Pairs {
     return number;
   }
 
-  // All of them rounded; after the last key of an odd number comes a 0.
-  static SegmentGradients<uint16_t> pack(const Segment &segment, const float *weights,
-                                         const float *gradients, float *packed) {
-    uint16_t *const weight_rows = (uint16_t *)packed;
-    uint16_t *const gradient_rows = weight_rows + (segment.keys + 1) * QUERIES;
-    float *const pairs = (float *)(gradient_rows + (segment.keys + 1) * QUERIES);
-    const auto pack_rows = [](const float *from, uint16_t *to) {
-      *(unaligned::ints *)to = (ints)_mm512_cvtne2ps_pbh(load(from + LANES), load(from));
-    };
-    for (int j = segment.first / 2 * 2; j < segment.last; j += 2)
-      for (int32_t k = 0; k < segment.keys; k += 2) {
-        const int64_t at = k * QUERIES + j * LANES, next = at + QUERIES;
-        const bool single = k + 1 == segment.keys;
-        pack_rows(weights + at, weight_rows + at);
-        pack_rows(gradients + at, gradient_rows + at);
-        if (!single) pack_rows(weights + next, weight_rows + next);
-        if (!single) pack_rows(gradients + next, gradient_rows + next);
-        for (int i = 0; i < 2; i++) {
-          const floats low = load(gradients + at + i * LANES);
-          const floats high = single ? floats{} : load(gradients + next + i * LANES);
-          store(pairs + k / 2 * QUERIES + (j + i) * LANES, (floats)pairs_of(low, high));
-        }
-      }
-    return {weight_rows, gradient_rows, pairs};
+  // Likewise, in memory for 2 · GRADIENT_BLOCK · QUERIES floats; all are rounded.
+  static PackedGradients<uint16_t> packed(float *, float *, float *memory, int64_t keys_before) {
+    constexpr int64_t size = GRADIENT_BLOCK * QUERIES;
+    uint16_t *const weights = (uint16_t *)memory, *const scores = weights + size;
+    return {weights, scores + keys_before * QUERIES, memory + size + keys_before / 2 * QUERIES};
+  }
+  REGARD_INLINE void store_pair(const PackedGradients<uint16_t> &to, int64_t at,
+                                const floats *weights, const floats *gradients) {
+    REGARD_UNROLLED_FOR (int i = 0; i < 2; i++) {
+      narrow(BFloat16(), to.weights + at + i * QUERIES, weights[i]);
+      narrow(BFloat16(), to.scores + at + i * QUERIES, gradients[i]);
+    }
+    const int64_t lane = at % QUERIES;
+    store(to.lanes + (at - lane) / 2 + lane, (floats)pairs_of(gradients[0], gradients[1]));
   }
 };
 

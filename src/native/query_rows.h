@@ -8,8 +8,8 @@ namespace regard::REGARD_SET {
 
 // A block's rows of query and of the context's gradient.
 struct QueryRows {
-  float *query, *gradient;            // in the lanes: (dim, QUERIES), (dim_value, QUERIES)
-  float *query_rows, *gradient_rows;  // side by side: (QUERIES, padded(dim)) and so on
+  float *query, *gradient;  // in the lanes: (dim, QUERIES), (dim_value, QUERIES)
+  PackedRows<float> query_rows = {}, gradient_rows = {};  // side by side, as products sum over them
   // See RowNormalizer; the logarithm is ∞, which makes all weights 0, where a row sees nothing.
   floats peak[VECTORS] = {}, log[VECTORS] = {};
   floats delta[VECTORS] = {};  // context · its gradient, which the softmax's derivative subtracts
@@ -38,38 +38,53 @@ static floats find_delta(Element element, const regard_tensor &context,
   return total;
 }
 
+// The normalizers of rows from their log-sum-exps.
+static void find_row_normalizers(const Scoring &scoring, const RowNormalizer *exact,
+                                 const regard_problem &p, const QueryBlock &queries,
+                                 const float *logsumexp, QueryRows &rows) {
+  alignas(64) float peak[QUERIES], log[QUERIES];
+  const double unit = scoring.unit, inverse = 1 / unit;
+  for (int r = 0; r < QUERIES; r++) {
+    peak[r] = float(logsumexp[r] * inverse);
+    log[r] = normalizer_of(logsumexp[r], peak[r], unit).log;
+  }
+  for (int r = 0; r < queries.count && exact; r++)
+    if (is_imprecise(logsumexp[r])) {
+      const RowNormalizer &normalizer = exact[row_number(p, queries, r)];
+      peak[r] = normalizer.peak, log[r] = normalizer.log;
+    }
+  for (int j = 0; j < queries.vectors; j++) {
+    const ints sees = load(logsumexp + j * LANES) != broadcast(-INFINITY);
+    rows.peak[j] = sees ? load(peak + j * LANES) : floats{};
+    rows.log[j] = sees ? load(log + j * LANES) : broadcast(INFINITY);
+  }
+}
+
+// `memory` is for rows side by side, (QUERIES, padded(dim)) and (QUERIES, padded(dim_value)).
 template <class Arithmetic>
 static void load_query_rows(const regard_problem &p, const regard_gradients &g,
                             const Scoring &scoring, const RowNormalizer *exact,
-                            const QueryBlock &queries, QueryRows &rows) {
+                            const QueryBlock &queries, float *memory, QueryRows &rows) {
   using Element = typename Arithmetic::Element;
-  alignas(64) float peak[QUERIES], log[QUERIES];
-  const double inverse = 1 / scoring.unit;
+  alignas(64) float logsumexp[QUERIES];
   bool sees[QUERIES];
-  for (int r = 0; r < QUERIES; r++) {
-    const int64_t row = r < queries.count ? row_number(p, queries, r) : 0;
-    const float logsumexp = r < queries.count ? g.logsumexp[row] : -INFINITY;
-    sees[r] = logsumexp != -INFINITY;
-    RowNormalizer normalizer = {0, INFINITY};
-    if (sees[r])
-      normalizer = is_imprecise(logsumexp)
-                       ? exact[row]
-                       : normalizer_of(logsumexp, float(logsumexp * inverse), scoring.unit);
-    peak[r] = normalizer.peak;
-    log[r] = normalizer.log;
-    rows.fully_masked |= r < queries.count && !sees[r];
-  }
-  rows.finite = Arithmetic::load_rows_side_by_side(p.query, queries, sees, p.dim, rows.query_rows);
-  rows.finite &= Arithmetic::load_rows_side_by_side(g.context_gradient, queries, sees, p.dim_value,
-                                                    rows.gradient_rows);
+  for (int r = 0; r < QUERIES; r++)
+    logsumexp[r] = r < queries.count ? g.logsumexp[row_number(p, queries, r)] : -INFINITY;
+  for (int r = 0; r < QUERIES; r++) sees[r] = logsumexp[r] != -INFINITY;
+  for (int r = 0; r < queries.count; r++) rows.fully_masked |= !sees[r];
+  find_row_normalizers(scoring, exact, p, queries, logsumexp, rows);
+
+  const bool all_see = !rows.fully_masked;
+  rows.query_rows = Arithmetic::rows_side_by_side(p.query, queries, sees, all_see, p.dim, memory);
+  rows.gradient_rows = Arithmetic::rows_side_by_side(g.context_gradient, queries, sees, all_see,
+                                                     p.dim_value, memory + QUERIES * padded(p.dim));
   Arithmetic::load_queries(p.query, queries, p.dim, scoring.query_factor, rows.query);
   Arithmetic::load_queries(g.context_gradient, queries, p.dim_value, 1, rows.gradient);
-  for (int j = 0; j < queries.vectors; j++) {
-    rows.peak[j] = load(peak + j * LANES);
-    rows.log[j] = load(log + j * LANES);
+  rows.finite = Arithmetic::finite_queries(rows.query, p.dim, queries.vectors) &&
+                Arithmetic::finite_queries(rows.gradient, p.dim_value, queries.vectors);
+  for (int j = 0; j < queries.vectors; j++)
     rows.delta[j] =
         find_delta(Element(), g.context, g.context_gradient, queries, sees, j * LANES, p.dim_value);
-  }
 }
 
 // The float32 sums of the queries' gradient: the gradient itself, or memory in its place.

@@ -7,16 +7,18 @@
 
 namespace regard::REGARD_SET {
 
-// The derivative of the softmax: gradients becomes weights ∘ (gradients − delta). A weight of 0
-// passes nothing on, be the value that it belongs to NaN.
+// The derivative of the softmax: weight ∘ (gradient − delta). A weight of 0 passes nothing on, be
+// the value that it belongs to NaN.
+REGARD_INLINE floats score_gradient(floats weight, floats gradient, floats delta) {
+  return weight == 0.0f ? floats{} : weight * (gradient - delta);
+}
+
 static void differentiate_softmax(const QueryRows &rows, const Segment &segment,
                                   const float *weights, float *gradients) {
   for (int j = segment.first; j < segment.last; j++) {
     const floats delta = rows.delta[j];
     for (int64_t at = j * LANES; at < segment.keys * QUERIES; at += QUERIES) {
-      const floats weight = load(weights + at);
-      const floats gradient = weight * (load(gradients + at) - delta);
-      store(gradients + at, weight == 0.0f ? floats{} : gradient);
+      store(gradients + at, score_gradient(load(weights + at), load(gradients + at), delta));
     }
   }
 }
@@ -39,8 +41,7 @@ static void differentiate_dropout(const regard_problem &p, const QueryBlock &que
       const ints kept = keep_mask(word);
       const floats weight = load(weights + at);
       const floats received = kept ? load(gradients + at) * factor : floats{};
-      const floats gradient = weight * (received - rows.delta[j]);
-      store(gradients + at, weight == 0.0f ? floats{} : gradient);
+      store(gradients + at, score_gradient(weight, received, rows.delta[j]));
       store(weights + at, kept ? weight : floats{});
     });
 }

@@ -1,21 +1,30 @@
-// The forward pass's second product: where its tiles go, and how it is computed where values are
-// not finite.
+// Where rows of sums go, a tile at a time: to sums in memory, or to the result.
 #pragma once
 
-#include "arithmetic.h"
-#include "scores.h"
+#include "query_block.h"
 
 namespace regard::REGARD_SET {
 
-// Where contexts go, (rows, columns) at a time: to the sums over the keys so far, or after the last
-// keys to the result, each row times its factor.
-template <class Element>
-struct ContextWriter {
-  float *sums;  // (QUERIES, width)
+// Consecutive rows of a tensor, and a factor that all rows share; see BlockRows.
+template <class Number>
+struct ConsecutiveRows {
+  Number *first;
+  int64_t stride;
+  Number *operator[](int64_t r) const { return first + r * stride; }
+};
+struct SameFactor {
+  float factor;
+  float operator[](int64_t) const { return factor; }
+};
+
+template <class Element, class Rows, class Factors>
+struct RowWriter {
+  float *sums;  // (rows, width), width a multiple of LANES
   int64_t width;
-  bool add;              // to what the sums hold
-  const float *factors;  // (QUERIES), or none before the last keys
-  BlockRows<Element> rows;
+  bool add;   // to what the sums hold
+  bool last;  // nothing more is added: each row, times its factor, goes to the result
+  Factors factors;
+  Rows rows;  // of the result
   int64_t dim;
   ints largest = {};  // of the results' bits without sign
 
@@ -27,7 +36,7 @@ struct ContextWriter {
       REGARD_UNROLLED_FOR (int i = 0; i < count; i++)
         REGARD_UNROLLED_FOR (int j = 0; j < columns; j++)
           total[i][j] += load(at + i * width + j * LANES);
-    if (!factors) {
+    if (!last) {
       REGARD_UNROLLED_FOR (int i = 0; i < count; i++)
         REGARD_UNROLLED_FOR (int j = 0; j < columns; j++)
           store(at + i * width + j * LANES, total[i][j]);
@@ -54,21 +63,8 @@ struct ContextWriter {
   bool finite() const { return !any(largest >= 0x7f800000); }
 };
 
-// As weighted_rows, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
-template <class Arithmetic, class Values>
-static void context_of_visible(const Values &values, const Segment &segment, int64_t width,
-                               const float *weights, const float *scores, float *context) {
-  for (int32_t k = 0; k < segment.keys; k++)
-    for (int j = segment.first; j < segment.last; j++) {
-      const floats weight = Arithmetic::weight(weights + j * LANES, k);
-      for (int i = 0; i < LANES; i++) {
-        if (scores[k * QUERIES + j * LANES + i] == HIDDEN) continue;
-        for (int64_t d = 0; d < width; d += LANES) {
-          float *at = context + (j * LANES + i) * width + d;
-          store(at, load(at) + weight[i] * Arithmetic::value_part(values, k, d));
-        }
-      }
-    }
-}
+// To the rows of a block of queries.
+template <class Element, class Factors>
+using QueryWriter = RowWriter<Element, BlockRows<Element>, Factors>;
 
 }  // namespace regard::REGARD_SET

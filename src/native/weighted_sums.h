@@ -1,0 +1,111 @@
+// Sums over the keys of a block, each times its weight: contexts, and in the backward pass the
+// gradient of queries.
+#pragma once
+
+#include "arithmetic.h"
+#include "scores.h"
+
+namespace regard::REGARD_SET {
+
+// As weighted_rows, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
+template <class Arithmetic, class Values>
+static void context_of_visible(const Values &values, const Segment &segment, int64_t width,
+                               const float *weights, const float *scores, float *context) {
+  for (int32_t k = 0; k < segment.keys; k++)
+    for (int j = segment.first; j < segment.last; j++) {
+      const floats weight = Arithmetic::weight(weights + j * LANES, k);
+      for (int i = 0; i < LANES; i++) {
+        if (scores[k * QUERIES + j * LANES + i] == HIDDEN) continue;
+        for (int64_t d = 0; d < width; d += LANES) {
+          float *at = context + (j * LANES + i) * width + d;
+          store(at, load(at) + weight[i] * Arithmetic::value_part(values, k, d));
+        }
+      }
+    }
+}
+
+// weights × values of rows [first_row, stop_row) and of keys counted from the block's first.
+template <class Arithmetic, class Write>
+static void add_rows(const PackedRows<typename Arithmetic::Number> &values, KeyRange keys,
+                     const float *weights, int first_row, int stop_row, int64_t width,
+                     Write &write) {
+  constexpr int STEP = Arithmetic::STEP;
+  const StepRange all = {keys.start / STEP, (keys.stop + STEP - 1) / STEP};
+  weighted_rows<typename Arithmetic::Products>(
+      values.data, values.stride, weights, first_row, stop_row, width,
+      [=](int64_t, int) { return all; }, write);
+}
+
+// The same for the rows of vector j and a range of keys of a block with this first key: a tile
+// takes those from the first to the last that one of its rows sees.
+template <class Arithmetic, class Write>
+static void add_visible_rows(const QueryBlock &queries, int j, KeyRange keys, int32_t first,
+                             const PackedRows<typename Arithmetic::Number> &values, int64_t width,
+                             const float *weights, Write &write) {
+  constexpr int STEP = Arithmetic::STEP;
+  const int32_t *start = queries.start, *stop = queries.stop;
+  weighted_rows<typename Arithmetic::Products>(
+      values.data, values.stride, weights, j * LANES, min((j + 1) * LANES, queries.count), width,
+      [=](int64_t r, int rows) {
+        int32_t from = keys.stop, to = keys.start;
+        for (int64_t i = r; i < r + rows; i++)
+          if (start[i] < stop[i]) from = min(from, start[i]), to = max(to, stop[i]);
+        from = max(from, keys.start), to = min(to, keys.stop);
+        if (from >= to) return StepRange{0, 0};
+        return StepRange{(from - first) / STEP, (to - first + STEP - 1) / STEP};
+      },
+      write);
+}
+
+// Calls call(keys) for the keys of vector j in a block, those of adjacent segments together.
+template <class Call>
+REGARD_INLINE void for_each_range(const Segment *segments, int count, int j, Call call) {
+  KeyRange range;
+  for (int n = 0; n < count; n++) {
+    const Segment &segment = segments[n];
+    if (j < segment.first || j >= segment.last) continue;
+    const bool adjacent = !range.empty() && range.stop == segment.key;
+    if (!adjacent && !range.empty()) call(range);
+    range = {adjacent ? range.start : segment.key, segment.key + segment.keys};
+  }
+  if (!range.empty()) call(range);
+}
+
+// Finds the keys of each vector; returns false if others lie between those of a vector.
+static bool find_ranges(const QueryBlock &queries, const Segment *segments, int count,
+                        KeyRange *ranges) {
+  bool single = true;
+  for (int j = 0; j < queries.vectors; j++)
+    for_each_range(segments, count, j, [&](KeyRange keys) {
+      single &= ranges[j].empty();
+      ranges[j] = keys;
+    });
+  return single;
+}
+
+// weights × values of a block of keys, of each vector those in its range. Writes all rows.
+template <class Arithmetic, class Write>
+static void add_visible(const QueryBlock &queries, const Segment *segments, int count,
+                        const KeyRange *ranges, int32_t first,
+                        const PackedRows<typename Arithmetic::Number> &values, int64_t width,
+                        const float *weights, Write &write) {
+  if (count == 1 && !segments[0].edge && segments[0].last - segments[0].first == queries.vectors)
+    return add_rows<Arithmetic>(values, {ranges[0].start - first, ranges[0].stop - first}, weights,
+                                0, queries.count, width, write);
+  for (int j = 0; j < queries.vectors; j++)
+    add_visible_rows<Arithmetic>(queries, j, ranges[j], first, values, width, weights, write);
+}
+
+// The same where a vector has more than one range, added to sums.
+template <class Arithmetic>
+static void add_ranges(const QueryBlock &queries, const Segment *segments, int count, int32_t first,
+                       const PackedRows<typename Arithmetic::Number> &values, int64_t width,
+                       const float *weights, float *sums) {
+  AddToSums write = {sums, width};
+  for (int j = 0; j < queries.vectors; j++)
+    for_each_range(segments, count, j, [&](KeyRange keys) {
+      add_visible_rows<Arithmetic>(queries, j, keys, first, values, width, weights, write);
+    });
+}
+
+}  // namespace regard::REGARD_SET
