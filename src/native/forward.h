@@ -210,6 +210,9 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
   for (int n = 0; n < count && state.checks_values; n++)
     visible_only |= (segments[n].edge || scoring.adjusted) &&
                     !Arithmetic::finite(values_of(segments[n]), segments[n].keys, p.dim_value);
+  const floats factor = broadcast(scoring.factor);
+  Shift shifts[VECTORS];
+  for (int j = 0; j < queries.vectors; j++) shifts[j] = shift_of(softmax.peak[j], factor);
   for (int n = 0; n < count; n++) {
     const Segment &segment = segments[n];
     float *scores = scores_of(segment), *weights = weights_of(segment);
@@ -218,9 +221,8 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
       memcpy(scratch.kept + (scores - scratch.scores), scores,
              size_t(segment.keys) * QUERIES * sizeof(float));
     for (int j = segment.first; j < segment.last; j++)
-      softmax.total[j] += exponentials<Arithmetic>(
-          scores + j * LANES, weights + j * LANES, segment.keys, broadcast(scoring.factor),
-          shift_of(softmax.peak[j], broadcast(scoring.factor)));
+      softmax.total[j] += exponentials<Arithmetic>(scores + j * LANES, weights + j * LANES,
+                                                   segment.keys, factor, shifts[j]);
     if (p.dropout > 0) apply_dropout<Arithmetic>(p, queries, segment, weights);
   }
   if (!visible_only)

@@ -35,13 +35,23 @@ struct WidenedGradients : Widened<T> {
               sees[r] ? widen_part(Element(), rows[r] + d, dim - d) : floats{});
     return {memory, padded(dim)};
   }
+  // The products of two rows, summed up but for the lanes.
+  REGARD_INLINE floats row_products(const typename Element::type *a,
+                                    const typename Element::type *b, int64_t dim) {
+    floats sum = {};
+    for (int64_t d = 0; d < dim; d += LANES)
+      sum += widen_part(Element(), a + d, dim - d) * widen_part(Element(), b + d, dim - d);
+    return sum;
+  }
   // Of queries as load_queries leaves them.
   static bool finite_queries(const float *columns, int64_t dim, int vectors) {
-    ints largest = {};  // of the numbers' bits without sign
-    for (int64_t d = 0; d < dim; d++)
-      for (int j = 0; j < vectors; j++)
-        largest = max(largest, (ints)load(columns + d * QUERIES + j * LANES) & 0x7fffffff);
-    return !any(largest >= 0x7f800000);
+    ints largest[VECTORS] = {};  // of the numbers' bits without sign
+    with_live(vectors, [&](auto live) {
+      for (int64_t at = 0; at < dim * QUERIES; at += QUERIES)
+        REGARD_UNROLLED_FOR (int j = 0; j < live; j++)
+          largest[j] = max(largest[j], (ints)load(columns + at + j * LANES) & 0x7fffffff);
+    });
+    return !any(max(max(largest[0], largest[1]), max(largest[2], largest[3])) >= 0x7f800000);
   }
   REGARD_INLINE floats row_part(const float *rows, int64_t stride, int r) {
     return load(rows + r * stride);
@@ -83,14 +93,23 @@ struct PairGradients : Pairs {
       }
     return {memory, stride};
   }
+  REGARD_INLINE floats row_products(const uint16_t *a, const uint16_t *b, int64_t dim) {
+    floats sum = {};
+    for (int64_t d = 0; d < dim; d += 2 * LANES)
+      sum = multiply_add((floats)load_pairs_part(a + d, dim - d),
+                         (floats)load_pairs_part(b + d, dim - d), sum);
+    return sum;
+  }
   static bool finite_queries(const float *columns, int64_t dim, int vectors) {
-    ints largest = {};
-    for (int64_t d = 0; d < dim; d += 2)
-      for (int j = 0; j < vectors; j++) {
-        const ints pairs = (ints)load(columns + d / 2 * QUERIES + j * LANES);
-        largest = max(largest, max(pairs & 0x7fffffff, pairs << 16 & 0x7fffffff));
-      }
-    return !any(largest >= 0x7f800000);
+    ints largest[VECTORS] = {};
+    with_live(vectors, [&](auto live) {
+      for (int64_t at = 0; at < (dim + 1) / 2 * QUERIES; at += QUERIES)
+        REGARD_UNROLLED_FOR (int j = 0; j < live; j++) {
+          const ints pairs = (ints)load(columns + at + j * LANES);
+          largest[j] = max(largest[j], max(pairs & 0x7fffffff, pairs << 16 & 0x7fffffff));
+        }
+    });
+    return !any(max(max(largest[0], largest[1]), max(largest[2], largest[3])) >= 0x7f800000);
   }
   REGARD_INLINE floats row_part(const float *rows, int64_t stride, int r) {
     const ints pairs = (ints)load(rows + r / 2 * stride);

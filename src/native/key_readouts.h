@@ -5,16 +5,6 @@
 
 namespace regard::REGARD_SET {
 
-// Sums the lanes of each of LANES vectors: vector i's sum comes in lane i.
-REGARD_INLINE floats sum_each(floats *x) {
-  using all_lanes = std::make_index_sequence<LANES>;
-  REGARD_UNROLLED_FOR (int half = LANES / 2; half > 0; half /= 2)
-    REGARD_UNROLLED_FOR (int i = 0; i < half; i++)
-      x[i] = interleave<0>(x[i], x[i + half], all_lanes()) +
-             interleave<1>(x[i], x[i + half], all_lanes());
-  return x[0];
-}
-
 // Calls call(head, first, last) for each head of a block, whose rows are [first, last).
 template <class Call>
 REGARD_INLINE void for_each_head(const QueryBlock &queries, Call call) {

@@ -49,6 +49,10 @@ struct QueryBlock {
   alignas(64) int32_t start[QUERIES];
   alignas(64) int32_t stop[QUERIES];
   alignas(64) int32_t position[QUERIES];
+  // Of each row the smallest range of keys that holds all that it and its neighbours of four see:
+  // rows 0 to 3, 4 to 7 and so on. Empty where they see none, and then [keys, 0).
+  alignas(64) int32_t fours_start[QUERIES];
+  alignas(64) int32_t fours_stop[QUERIES];
   // The smallest range of keys that holds all that the rows of a vector see.
   int32_t vector_start[VECTORS], vector_stop[VECTORS];
   // The range that all lanes of a vector see, as far as no span hides its keys.
@@ -115,28 +119,30 @@ static void load_bounds(const regard_problem &p, QueryBlock &queries) {
 }
 
 static void find_key_ranges(const regard_problem &p, QueryBlock &queries) {
-  queries.first_key = queries.common_stop = int32_t(p.keys);
-  queries.stop_key = queries.common_start = 0;
+  const auto lesser = [](auto a, auto b) { return min(a, b); };
+  const auto greater = [](auto a, auto b) { return max(a, b); };
+  const int32_t keys = int32_t(p.keys);
+  queries.first_key = keys, queries.stop_key = 0;
+  ints latest = {}, earliest = broadcast(keys);  // start and stop of rows that see a key
   for (int j = 0; j < VECTORS; j++) {
-    int32_t low = int32_t(p.keys), high = 0;
-    int32_t latest = 0, earliest = int32_t(p.keys);  // start and stop
-    for (int r = j * LANES; r < (j + 1) * LANES; r++) {
-      const int32_t start = queries.start[r], stop = queries.stop[r];
-      const bool sees = start < stop;
-      low = sees ? min(low, start) : low;
-      high = sees ? max(high, stop) : high;
-      latest = max(latest, start);
-      earliest = min(earliest, stop);
-      queries.common_start = sees ? max(queries.common_start, start) : queries.common_start;
-      queries.common_stop = sees ? min(queries.common_stop, stop) : queries.common_stop;
-    }
-    queries.vector_common_start[j] = latest;
-    queries.vector_common_stop[j] = earliest;
-    queries.vector_start[j] = low;
-    queries.vector_stop[j] = high;
-    queries.first_key = min(queries.first_key, low);
-    queries.stop_key = max(queries.stop_key, high);
+    const int row = j * LANES;
+    const ints start = load(queries.start + row), stop = load(queries.stop + row);
+    const ints sees = start < stop;
+    const ints low = of_fours(sees ? start : broadcast(keys), lesser),
+               high = of_fours(sees ? stop : ints{}, greater);
+    latest = max(latest, sees ? start : ints{});
+    earliest = min(earliest, sees ? stop : broadcast(keys));
+    store(queries.fours_start + row, low);
+    store(queries.fours_stop + row, high);
+    queries.vector_start[j] = of_all(low, lesser);
+    queries.vector_stop[j] = of_all(high, greater);
+    queries.vector_common_start[j] = of_all(of_fours(start, greater), greater);
+    queries.vector_common_stop[j] = of_all(of_fours(stop, lesser), lesser);
+    queries.first_key = min(queries.first_key, queries.vector_start[j]);
+    queries.stop_key = max(queries.stop_key, queries.vector_stop[j]);
   }
+  queries.common_start = of_all(of_fours(latest, greater), greater);
+  queries.common_stop = of_all(of_fours(earliest, lesser), lesser);
 }
 
 // The rows of block number `number` of the problem: within a group from the last to the first,

@@ -18,24 +18,18 @@ struct QueryRows {
 };
 
 // Of LANES rows: the sum over d of the context times its gradient.
-template <class Element>
-static floats find_delta(Element element, const regard_tensor &context,
-                         const regard_tensor &gradient, const QueryBlock &queries, const bool *sees,
-                         int first_row, int64_t dim) {
+template <class Arithmetic>
+static floats find_delta(const regard_tensor &context, const regard_tensor &gradient,
+                         const QueryBlock &queries, const bool *sees, int first_row, int64_t dim) {
+  using Element = typename Arithmetic::Element;
   const BlockRows<Element> contexts(context, queries), gradients(gradient, queries);
   floats products[LANES];
   for (int i = 0; i < LANES; i++) {
     const int r = first_row + i;
-    floats sum = {};
-    for (int64_t d = 0; d < dim && sees[r]; d += LANES)
-      sum += widen_part(element, contexts[r] + d, dim - d) *
-             widen_part(element, gradients[r] + d, dim - d);
-    products[i] = sum;
+    products[i] = floats{};
+    if (sees[r]) products[i] = Arithmetic::row_products(contexts[r], gradients[r], dim);
   }
-  transpose(products);
-  floats total = floats{};
-  REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) total += products[i];
-  return total;
+  return sum_each(products);
 }
 
 // The normalizers of rows from their log-sum-exps.
@@ -65,13 +59,16 @@ template <class Arithmetic>
 static void load_query_rows(const regard_problem &p, const regard_gradients &g,
                             const Scoring &scoring, const RowNormalizer *exact,
                             const QueryBlock &queries, float *memory, QueryRows &rows) {
-  using Element = typename Arithmetic::Element;
   alignas(64) float logsumexp[QUERIES];
   bool sees[QUERIES];
-  for (int r = 0; r < QUERIES; r++)
-    logsumexp[r] = r < queries.count ? g.logsumexp[row_number(p, queries, r)] : -INFINITY;
+  const int count = queries.count;
+  if (queries.one_head)
+    memcpy(logsumexp, g.logsumexp + row_number(p, queries, 0), size_t(count) * sizeof *logsumexp);
+  for (int r = 0; r < count && !queries.one_head; r++)
+    logsumexp[r] = g.logsumexp[row_number(p, queries, r)];
+  for (int r = count; r < QUERIES; r++) logsumexp[r] = -INFINITY;
   for (int r = 0; r < QUERIES; r++) sees[r] = logsumexp[r] != -INFINITY;
-  for (int r = 0; r < queries.count; r++) rows.fully_masked |= !sees[r];
+  for (int r = 0; r < count; r++) rows.fully_masked |= !sees[r];
   find_row_normalizers(scoring, exact, p, queries, logsumexp, rows);
 
   const bool all_see = !rows.fully_masked;
@@ -83,8 +80,8 @@ static void load_query_rows(const regard_problem &p, const regard_gradients &g,
   rows.finite = Arithmetic::finite_queries(rows.query, p.dim, queries.vectors) &&
                 Arithmetic::finite_queries(rows.gradient, p.dim_value, queries.vectors);
   for (int j = 0; j < queries.vectors; j++)
-    rows.delta[j] =
-        find_delta(Element(), g.context, g.context_gradient, queries, sees, j * LANES, p.dim_value);
+    rows.delta[j] = find_delta<Arithmetic>(g.context, g.context_gradient, queries, sees, j * LANES,
+                                           p.dim_value);
 }
 
 // The float32 sums of the queries' gradient: the gradient itself, or memory in its place.

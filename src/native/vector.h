@@ -93,6 +93,15 @@ REGARD_INLINE floats min(floats a, floats b) {
   return a < b ? a : b;
 #endif
 }
+template <class T>
+REGARD_INLINE T min(T a, T b) {
+  return a < b ? a : b;
+}
+template <class T>
+REGARD_INLINE T max(T a, T b) {
+  return a > b ? a : b;
+}
+
 REGARD_INLINE floats abs(floats x) { return (floats)((ints)x & 0x7fffffff); }
 
 // NaN or infinite. By the bits: GCC 12 takes x · 0 and x != x of vectors to be free of NaN.
@@ -212,26 +221,93 @@ REGARD_INLINE floats interleave(floats a, floats b, std::index_sequence<i...>) {
   return __builtin_shufflevector(a, b, int(half * (LANES / 2) + i / 2 + (i % 2) * LANES)...);
 }
 
-// Transposes LANES × LANES floats in log₂(LANES) rounds of perfect shuffles.
+// What processors shuffle fastest: numbers within quarters of a register of 512 bits, and whole
+// quarters. A quarter has four floats, so that a vector has QUARTERS of them.
+constexpr int QUARTERS = LANES / 4;
+using all_lanes = std::make_index_sequence<LANES>;
+
+// Of the lower (half 0) or upper half of each quarter, in turn `size` numbers of a and of b.
+template <int size, int half, size_t... i>
+REGARD_INLINE floats interleave_in_quarters(floats a, floats b, std::index_sequence<i...>) {
+  return __builtin_shufflevector(
+      a, b,
+      int(i / 4 * 4 + half * 2 + i % size + i % 4 / (2 * size) * size + i / size % 2 * LANES)...);
+}
+// The even (0) or odd (1) quarters of a, then of b.
+template <int odd, size_t... i>
+REGARD_INLINE floats every_other_quarter(floats a, floats b, std::index_sequence<i...>) {
+  return __builtin_shufflevector(a, b, int((i / 4 * 2 + odd) * 4 + i % 4)...);
+}
+
+// Transposes LANES × LANES floats: four rows at a time within quarters, then the quarters.
 REGARD_INLINE void transpose(floats *rows) {
-  using all_lanes = std::make_index_sequence<LANES>;
-  REGARD_UNROLLED_FOR (int round = 1; round < LANES; round *= 2) {
-    floats next[LANES];
-    REGARD_UNROLLED_FOR (int i = 0; i < LANES / 2; i++) {
-      next[2 * i] = interleave<0>(rows[i], rows[i + LANES / 2], all_lanes());
-      next[2 * i + 1] = interleave<1>(rows[i], rows[i + LANES / 2], all_lanes());
+  floats fours[LANES];  // quarter q of fours[4g + c] has column 4q + c of rows 4g … 4g + 3
+  REGARD_UNROLLED_FOR (int g = 0; g < LANES; g += 4) {
+    floats pairs[4];
+    REGARD_UNROLLED_FOR (int i = 0; i < 4; i++) {
+      const floats a = rows[g + i / 2 * 2], b = rows[g + i / 2 * 2 + 1];
+      pairs[i] = i % 2 ? interleave_in_quarters<1, 1>(a, b, all_lanes())
+                       : interleave_in_quarters<1, 0>(a, b, all_lanes());
     }
-    REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) rows[i] = next[i];
+    REGARD_UNROLLED_FOR (int c = 0; c < 4; c++)
+      fours[g + c] =
+          c % 2 ? interleave_in_quarters<2, 1>(pairs[c / 2], pairs[c / 2 + 2], all_lanes())
+                : interleave_in_quarters<2, 0>(pairs[c / 2], pairs[c / 2 + 2], all_lanes());
+  }
+  REGARD_UNROLLED_FOR (int c = 0; c < 4; c++) {
+    floats parts[QUARTERS], next[QUARTERS];
+    REGARD_UNROLLED_FOR (int g = 0; g < QUARTERS; g++) parts[g] = fours[4 * g + c];
+    REGARD_UNROLLED_FOR (int round = 1; round < QUARTERS; round *= 2) {
+      REGARD_UNROLLED_FOR (int g = 0; g < QUARTERS / 2; g++) {
+        next[g] = every_other_quarter<0>(parts[2 * g], parts[2 * g + 1], all_lanes());
+        next[g + QUARTERS / 2] =
+            every_other_quarter<1>(parts[2 * g], parts[2 * g + 1], all_lanes());
+      }
+      REGARD_UNROLLED_FOR (int g = 0; g < QUARTERS; g++) parts[g] = next[g];
+    }
+    REGARD_UNROLLED_FOR (int g = 0; g < QUARTERS; g++) rows[4 * g + c] = parts[g];
   }
 }
 
-template <class T>
-REGARD_INLINE T min(T a, T b) {
-  return a < b ? a : b;
+// The sum of the lanes of each of LANES vectors: vector i's comes in lane i.
+REGARD_INLINE floats sum_each(const floats *rows) {
+  floats sums[QUARTERS];  // each quarter has a part of those of rows 4g … 4g + 3
+  REGARD_UNROLLED_FOR (int g = 0; g < QUARTERS; g++) {
+    floats pairs[2];
+    REGARD_UNROLLED_FOR (int i = 0; i < 2; i++) {
+      const floats a = rows[4 * g + 2 * i], b = rows[4 * g + 2 * i + 1];
+      pairs[i] = interleave_in_quarters<1, 0>(a, b, all_lanes()) +
+                 interleave_in_quarters<1, 1>(a, b, all_lanes());
+    }
+    sums[g] = interleave_in_quarters<2, 0>(pairs[0], pairs[1], all_lanes()) +
+              interleave_in_quarters<2, 1>(pairs[0], pairs[1], all_lanes());
+  }
+  REGARD_UNROLLED_FOR (int count = QUARTERS; count > 1; count /= 2)
+    REGARD_UNROLLED_FOR (int g = 0; g < count / 2; g++)
+      sums[g] = every_other_quarter<0>(sums[2 * g], sums[2 * g + 1], all_lanes()) +
+                every_other_quarter<1>(sums[2 * g], sums[2 * g + 1], all_lanes());
+  return sums[0];
 }
-template <class T>
-REGARD_INLINE T max(T a, T b) {
-  return a > b ? a : b;
+
+template <int distance, size_t... i>
+REGARD_INLINE ints exchange_lanes(ints x, std::index_sequence<i...>) {
+  return __builtin_shufflevector(x, x, int(i ^ distance)...);
+}
+
+// Combines, say by a minimum, each lane with its neighbours of four: lanes 0 to 3, 4 to 7 and so
+// on.
+template <class Combine>
+REGARD_INLINE ints of_fours(ints x, Combine combine) {
+  x = combine(x, exchange_lanes<1>(x, all_lanes()));
+  return combine(x, exchange_lanes<2>(x, all_lanes()));
+}
+
+// Combines all lanes, once of_fours has.
+template <class Combine>
+REGARD_INLINE int32_t of_all(ints x, Combine combine) {
+  int32_t result = x[0];
+  REGARD_UNROLLED_FOR (int i = 4; i < LANES; i += 4) result = combine(result, x[i]);
+  return result;
 }
 
 }  // namespace regard::REGARD_SET

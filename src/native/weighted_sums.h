@@ -37,19 +37,18 @@ static void add_rows(const PackedRows<typename Arithmetic::Number> &values, KeyR
 }
 
 // The same for the rows of vector j and a range of keys of a block with this first key: a tile
-// takes those from the first to the last that one of its rows sees.
+// takes those from the first to the last that one of its rows sees, of four rows at least.
 template <class Arithmetic, class Write>
 static void add_visible_rows(const QueryBlock &queries, int j, KeyRange keys, int32_t first,
                              const PackedRows<typename Arithmetic::Number> &values, int64_t width,
                              const float *weights, Write &write) {
   constexpr int STEP = Arithmetic::STEP;
-  const int32_t *start = queries.start, *stop = queries.stop;
+  const int32_t *start = queries.fours_start, *stop = queries.fours_stop;
   weighted_rows<typename Arithmetic::Products>(
       values.data, values.stride, weights, j * LANES, min((j + 1) * LANES, queries.count), width,
       [=](int64_t r, int rows) {
-        int32_t from = keys.stop, to = keys.start;
-        for (int64_t i = r; i < r + rows; i++)
-          if (start[i] < stop[i]) from = min(from, start[i]), to = max(to, stop[i]);
+        int32_t from = start[r + rows - 1], to = stop[r + rows - 1];
+        for (int64_t i = r; i < r + rows; i += 4) from = min(from, start[i]), to = max(to, stop[i]);
         from = max(from, keys.start), to = min(to, keys.stop);
         if (from >= to) return StepRange{0, 0};
         return StepRange{(from - first) / STEP, (to - first + STEP - 1) / STEP};
