@@ -203,7 +203,7 @@ def batches(setting: Setting) -> list[tuple[Tensor, Tensor]]:
 def _endless(setting: Setting) -> Iterator[tuple[Tensor, Tensor]]:
     """Windows at random places of the language reference, as characters."""
     text = "".join(python_texts("topics"))
-    common = sorted(set(text), key=text.count, reverse=True)[: CHARACTERS - 1]
+    common = sorted(sorted(set(text)), key=text.count, reverse=True)[: CHARACTERS - 1]
     number = {character: i + 1 for i, character in enumerate(common)}
     ids = torch.tensor([number.get(character, 0) for character in text])
     generator = torch.Generator().manual_seed(0)
