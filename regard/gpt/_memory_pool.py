@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import prod
+from threading import Lock
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -42,6 +44,11 @@ class MemoryPool:
         self._returned: deque[tuple[int, int]] = deque()
         self._used = self._most = 0  # bytes, now and at most
         self._is_joined = False
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        """A copy is a pool of its own: addresses mean nothing elsewhere."""
+        return type(self), ()
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -58,8 +65,10 @@ class MemoryPool:
         Their memory is free again when none of them is left.
         """
         size, parts = _layout(kinds)
-        memory = (ctypes.c_char * size).from_address(self._take(size))
-        memory.lease = _Lease(self, ctypes.addressof(memory), size)  # type: ignore[attr-defined]
+        with self._lock:
+            start = self._take(size)
+        memory = (ctypes.c_char * size).from_address(start)
+        memory.lease = _Lease(self, start, size)  # type: ignore[attr-defined]
         return [
             torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).resize_(shape)
             for shape, dtype, count, offset in parts
@@ -90,8 +99,8 @@ class MemoryPool:
         it is as large as the regions together: the same update then fits again.
         """
         size = sum(map(len, self._regions)) if self._is_joined else self._most
+        self._free.clear()  # first: an interrupt between the two must not leave freed memory in it
         self._regions.clear()
-        self._free.clear()
         start = self._add(size)
         self._release(start, start + size)
         self._is_joined = True

@@ -1,5 +1,7 @@
 """Memory that the updates of a training run take from each other."""
 
+import copy
+
 import pytest
 import torch
 
@@ -74,6 +76,40 @@ def test_regions_are_joined_when_nothing_is_in_use(regions):
     # Four in the first round; in the second one of what was used at most, and one for what its gap
     # is too small for; from the third on one for both.
     assert len(regions) == 4 + 2 + 1
+
+
+def test_an_interrupt_while_regions_are_joined_leaves_no_freed_memory(regions):
+    class Interrupted(list):
+        def clear(self):
+            super().clear()
+            raise KeyboardInterrupt
+
+    pool = MemoryPool()
+    kept = [pool.allocate(kind) for kind in (KINDS[0], LARGE)]
+    kept.clear()
+    pool._regions = Interrupted(pool._regions)
+    with pytest.raises(KeyboardInterrupt):
+        pool.allocate(KINDS[1])
+    before = len(regions)
+    pool.allocate(KINDS[1])
+    assert len(regions) == before + 1
+
+
+def test_one_thread_at_a_time_changes_a_pool(monkeypatch):
+    pool, locked, real = MemoryPool(), [], _huge_pages.allocate
+    monkeypatch.setattr(
+        _huge_pages, "allocate", lambda kind: locked.append(pool._lock.locked()) or real(kind)
+    )
+    pool.allocate(*KINDS)
+    assert locked == [True]
+
+
+def test_a_copy_of_a_pool_has_memory_of_its_own():
+    pool = MemoryPool()
+    pool.allocate(*KINDS)
+    other = copy.deepcopy(pool)
+    (mine,), (copied,) = pool.allocate(KINDS[0]), other.allocate(KINDS[0])
+    assert mine.data_ptr() != copied.data_ptr()
 
 
 def test_a_pool_is_used_in_its_block_alone(regions):
