@@ -7,6 +7,7 @@
 #include "abi.h"
 #include "kernels.h"
 #include "processor.h"
+#include "system.h"
 #include "threads.h"
 
 #if defined(_WIN32)
@@ -68,6 +69,21 @@ bool has_no_heads(const regard_problem &p) { return !p.batch || !p.groups; }
 // Whether there are no rows; without keys there are, and they see nothing.
 bool has_no_rows(const regard_problem &p) { return has_no_heads(p) || !p.queries; }
 
+// Of a result of (batch, heads, rows, dim) that fills its memory. Memory is often new to a process
+// at each call, and one huge page takes a seventh of the time of the small ones in its place.
+void prefer_huge_pages(const regard_problem &p, const regard_tensor &result, int64_t heads,
+                       int64_t rows, int64_t dim) {
+  const int64_t numbers = p.batch * heads * rows * dim;
+  const int64_t reach =
+      (p.batch - 1) * result.batch + (heads - 1) * result.head + (rows - 1) * result.row + dim;
+  const size_t size = p.dtype == REGARD_FLOAT32 ? 4 : 2;
+  if (result.data && numbers == reach)
+    system::prefer_huge_pages(result.data, size_t(numbers) * size);
+}
+void prefer_huge_pages_for_context(const regard_problem &p, const regard_tensor &context) {
+  prefer_huge_pages(p, context, p.heads, p.queries, p.dim_value);
+}
+
 }  // namespace
 
 const Kernels &kernels() { return in_use().kernels(); }
@@ -113,7 +129,9 @@ REGARD_EXPORT const char *regard_instructions() { return kernels().set; }
 
 REGARD_EXPORT int regard_forward(const regard_problem *problem, const regard_tensor *context,
                                  float *logsumexp) {
-  return has_no_rows(*problem) ? REGARD_DONE : kernels().forward(*problem, *context, logsumexp);
+  if (has_no_rows(*problem)) return REGARD_DONE;
+  prefer_huge_pages_for_context(*problem, *context);
+  return kernels().forward(*problem, *context, logsumexp);
 }
 
 REGARD_EXPORT int regard_attend(const regard_problem *kind, void *query, void *key, void *value,
@@ -130,7 +148,11 @@ REGARD_EXPORT int regard_attend(const regard_problem *kind, void *query, void *k
 
 REGARD_EXPORT int regard_backward(const regard_problem *problem,
                                   const regard_gradients *gradients) {
-  return kernels().backward(*problem, *gradients);
+  const regard_problem &p = *problem;
+  prefer_huge_pages(p, gradients->query, p.heads, p.queries, p.dim);
+  prefer_huge_pages(p, gradients->key, p.groups, p.keys, p.dim);
+  prefer_huge_pages(p, gradients->value, p.groups, p.keys, p.dim_value);
+  return kernels().backward(p, *gradients);
 }
 
 REGARD_EXPORT int regard_read(const regard_problem *problem, const regard_readouts *readouts) {
@@ -141,6 +163,7 @@ REGARD_EXPORT int regard_forward_and_read(const regard_problem *problem,
                                           const regard_tensor *context, float *logsumexp,
                                           const regard_readouts *readouts) {
   if (has_no_rows(*problem)) return regard_read(problem, readouts);
+  prefer_huge_pages_for_context(*problem, *context);
   return kernels().forward_and_read(*problem, *context, logsumexp, *readouts);
 }
 

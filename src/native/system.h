@@ -9,8 +9,8 @@ namespace regard::system {
 void *allocate(size_t alignment, size_t bytes);
 void release(void *memory);
 
-// Asks for huge pages for memory that is aligned to them and not yet written; where there are none
-// it stays as it is.
+// Asks for huge pages where they fit into memory that is not yet written; where there are none it
+// stays as it is.
 constexpr size_t HUGE_PAGE = size_t(2) << 20;
 void prefer_huge_pages(void *memory, size_t bytes);
 

@@ -1,6 +1,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -42,7 +43,9 @@ void release(void *memory) { free(memory); }
 
 void prefer_huge_pages(void *memory, size_t bytes) {
 #if defined(MADV_HUGEPAGE)
-  madvise(memory, bytes, MADV_HUGEPAGE);
+  const size_t before = -uintptr_t(memory) % HUGE_PAGE;  // bytes before the first of them
+  if (bytes < before + HUGE_PAGE) return;
+  madvise((char *)memory + before, (bytes - before) / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
 #else
   (void)memory, (void)bytes;
 #endif

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -46,6 +47,39 @@ if child == 0:
     os._exit(0 if again else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or not again)
 """
+
+
+# A process of its own: what memory was freed before may have been asked for already.
+HUGE_PAGES = """
+import re
+import torch, regard
+
+def has_huge_pages(tensor):
+    middle, inside = tensor.data_ptr() + tensor.nbytes // 2, False
+    for line in open("/proc/self/smaps"):
+        if area := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(area[1], 16) <= middle < int(area[2], 16)
+        if inside and line.startswith("VmFlags:"):
+            return "hg" in line.split()
+    raise AssertionError("each area has flags")
+
+shape = (3, 20_011, 67)
+query, key, value = (torch.zeros(shape).requires_grad_() for _ in range(3))
+context = regard.attention(query, key, value, mask=regard.window(2))
+gradients = torch.autograd.grad(context, (query, key, value), torch.ones(shape))
+with torch.no_grad():
+    plain = regard.attention(query, key, value, mask=regard.window(2))
+assert not has_huge_pages(query)
+for result in (context, *gradients, plain):
+    assert has_huge_pages(result)
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(), reason="Linux's huge pages"
+)
+def test_large_results_ask_for_huge_pages():
+    run_script(HUGE_PAGES, timeout=120)
 
 
 def test_a_process_may_fork_after_use():
