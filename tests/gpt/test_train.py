@@ -113,6 +113,15 @@ def test_only_matrices_decay(optimizer):
     assert sum(len(group["params"]) for group in groups) == len(decay)
 
 
+@pytest.mark.parametrize(("rate", "count"), [(1.0, 2), (0.5, 3)])
+def test_parameters_of_one_rate_and_decay_are_one_group(rate, count):
+    model = GPT(GPTConfig(vocab_size=7, context=5, layers=1, heads=1, dim=4))
+    groups = make_optimizer(model, TrainConfig(embedding_rate=rate)).param_groups
+    assert len(groups) == count
+    assert {group["share"] for group in groups} == {1.0, rate}
+    assert {p for group in groups for p in group["params"]} == set(model.parameters())
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_embeddings_learn_at_a_rate_of_their_own(tmp_path, optimizer):
     config = brief(steps=1, warmup=0, weight_decay=0.0, optimizer=optimizer, learning_rate=0.01)

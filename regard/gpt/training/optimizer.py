@@ -35,8 +35,8 @@ class Optimizers:
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        for one in self._optimizers:
-            one.zero_grad()
+        for parameter in self._of:
+            parameter.grad = None
 
     def state(self, parameter: Tensor) -> dict[str, Tensor]:
         """The state of a parameter, by kind; empty before the first update."""
@@ -59,7 +59,7 @@ def make_optimizer(model: GPT, config: TrainConfig) -> Optimizers:
     """
     embeddings, matrices, vectors = _by_kind(model)
     decay = config.weight_decay
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": embeddings, "weight_decay": decay, "share": config.embedding_rate},
         {"params": vectors, "weight_decay": 0.0, "share": 1.0},
     ]
@@ -67,6 +67,8 @@ def make_optimizer(model: GPT, config: TrainConfig) -> Optimizers:
     optimizers: list[torch.optim.Optimizer] = []
     if config.optimizer == "muon":
         optimizers.append(Muon([rest], lr=config.learning_rate, adjust_lr_fn="match_rms_adamw"))
+    elif config.embedding_rate == 1.0:
+        groups[0]["params"] = embeddings + matrices  # one group less, which is time
     else:
         groups.append(rest)
     betas = config.beta1, config.beta2
