@@ -22,7 +22,7 @@ from regard._contexts import is_transformed
 from regard._shapes import Float
 from regard.backends import native
 from regard.gpt._linear import Linear
-from regard.gpt._memory_pool import allocate
+from regard.gpt._memory_pool import allocate, scratch
 from regard.gpt._pointwise import LayerNorm, RMSNorm, has_hooks, is_plain, is_plain_parameter
 from regard.gpt.mlp import MLP
 from regard.mask import Mask
@@ -197,47 +197,53 @@ class _FusedBlock(torch.autograd.Function):
         gains_1, bias_1, gains_2, bias_2, *of_matrices = allocate(
             *[(ln_1.shape, whole)] * 4, *[(shape, whole) for shape in shapes]
         )
-        of_normed, of_stream, of_context, of_projected, of_hidden, *rest = allocate(
+        with scratch(
             *((normed_1.shape, dtype), (normed_1.shape, whole), (context.shape, dtype)),
             *((projected.shape, dtype), (hidden.shape, dtype)),
             *[(shape, dtype) for shape in (*shapes, normed_1.shape) if is_rounded],
-        )
-        *rounded, of_attended = rest if is_rounded else (*of_matrices, of_stream)
-        results_1, results_2, results_3, results_4 = zip(of_matrices, rounded, strict=True)
-        of_ln_1 = gains_1, bias_1 if needs_ln_1[1] else None
-        of_ln_2 = gains_2, bias_2 if needs_ln_2[1] else None
+        ) as (of_normed, of_stream, of_context, of_projected, of_hidden, *rest):
+            *rounded, of_attended = rest if is_rounded else (*of_matrices, of_stream)
+            results_1, results_2, results_3, results_4 = zip(of_matrices, rounded, strict=True)
+            of_ln_1 = gains_1, bias_1 if needs_ln_1[1] else None
+            of_ln_2 = gains_2, bias_2 if needs_ln_2[1] else None
 
-        of_rows = gradient.reshape(normed_1.shape)  # (B·T, E)
-        of_contract = _gradients(of_rows, activated, needs_contract, *results_4)
-        torch.mm(of_rows, contract, out=of_hidden)
-        native.gelu_gradient(hidden, of_hidden, result=of_hidden)
-        of_expand = _gradients(of_hidden, normed_2, needs_expand, *results_3)
-        torch.mm(of_hidden, expand, out=of_normed)
-        native.residual_norm_gradients(
-            stream_gradient.contiguous().view_as(of_normed),
-            *(of_normed, stream_2.view_as(of_normed), moments_2, ln_2),
-            native.NormGradients(of_stream, of_attended if is_rounded else None, *of_ln_2),
-            rms=options.rms,
-        )
-        of_rows = of_attended
-        context_rows = context.view(len(of_rows), -1)
-        of_output = _gradients(of_rows, context_rows, needs_output, *results_2)
-        torch.mm(of_rows, output, out=of_context.view_as(context_rows))
-        native.self_attention_gradient(
-            of_context, context, logsumexp, projected, options.groups, options.mask, of_projected
-        )
-        of_rows = of_projected.view(len(of_rows), -1)
-        of_attention = _gradients(of_rows, normed_1, needs_attention, *results_1)
-        torch.mm(of_rows, attention, out=of_normed)
-        native.residual_norm_gradients(
-            *(of_stream, of_normed, stream_1, moments_1, ln_1),
-            native.NormGradients(
-                of_x.view_as(of_normed),
-                of_added[0].view_as(of_normed) if of_added else None,
-                *of_ln_1,
-            ),
-            rms=options.rms,
-        )
+            of_rows = gradient.reshape(normed_1.shape)  # (B·T, E)
+            of_contract = _gradients(of_rows, activated, needs_contract, *results_4)
+            torch.mm(of_rows, contract, out=of_hidden)
+            native.gelu_gradient(hidden, of_hidden, result=of_hidden)
+            of_expand = _gradients(of_hidden, normed_2, needs_expand, *results_3)
+            torch.mm(of_hidden, expand, out=of_normed)
+            native.residual_norm_gradients(
+                stream_gradient.contiguous().view_as(of_normed),
+                *(of_normed, stream_2.view_as(of_normed), moments_2, ln_2),
+                native.NormGradients(of_stream, of_attended if is_rounded else None, *of_ln_2),
+                rms=options.rms,
+            )
+            of_rows = of_attended
+            context_rows = context.view(len(of_rows), -1)
+            of_output = _gradients(of_rows, context_rows, needs_output, *results_2)
+            torch.mm(of_rows, output, out=of_context.view_as(context_rows))
+            native.self_attention_gradient(
+                of_context,
+                context,
+                logsumexp,
+                projected,
+                options.groups,
+                options.mask,
+                of_projected,
+            )
+            of_rows = of_projected.view(len(of_rows), -1)
+            of_attention = _gradients(of_rows, normed_1, needs_attention, *results_1)
+            torch.mm(of_rows, attention, out=of_normed)
+            native.residual_norm_gradients(
+                *(of_stream, of_normed, stream_1, moments_1, ln_1),
+                native.NormGradients(
+                    of_x.view_as(of_normed),
+                    of_added[0].view_as(of_normed) if of_added else None,
+                    *of_ln_1,
+                ),
+                rms=options.rms,
+            )
         added_gradient = (of_added or [of_x])[0] if ctx.is_added else None
         of_weights = (*of_ln_1, *of_attention, *of_output, *of_ln_2, *of_expand, *of_contract)
         return of_x, added_gradient, None, *of_weights

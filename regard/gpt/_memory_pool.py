@@ -12,7 +12,7 @@ import functools
 from bisect import insort
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from math import prod
 from threading import Lock
@@ -44,6 +44,7 @@ class MemoryPool:
         self._returned: deque[tuple[int, int]] = deque()
         self._used = self._most = 0  # bytes, now and at most
         self._is_joined = False
+        self._scratch: dict[tuple[Kind, ...], list[Tensor]] = {}
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
@@ -52,12 +53,13 @@ class MemoryPool:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Have `allocate` take this pool's memory inside the block."""
+        """Have `allocate` and `scratch` take this pool's memory inside the block."""
         token = _pool.set(self)
         try:
             yield
         finally:
             _pool.reset(token)
+            self._scratch.clear()
 
     def allocate(self, *kinds: Kind) -> list[Tensor]:
         """Uninitialized tensors, contiguous and none a view, side by side.
@@ -73,6 +75,14 @@ class MemoryPool:
             torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).resize_(shape)
             for shape, dtype, count, offset in parts
         ]
+
+    @contextmanager
+    def scratch(self, *kinds: Kind) -> Iterator[list[Tensor]]:
+        """The same tensors whenever the same kinds are asked for, until `used` ends."""
+        tensors = self._scratch.pop(kinds, None)  # so that two threads never have the same
+        tensors = self.allocate(*kinds) if tensors is None else tensors
+        yield tensors
+        self._scratch[kinds] = tensors
 
     def _take(self, size: int) -> int:
         """The address of so many bytes."""
@@ -136,6 +146,15 @@ def allocate(*kinds: Kind) -> list[Tensor]:
     if pool is None:
         return [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in kinds]
     return pool.allocate(*kinds)
+
+
+def scratch(*kinds: Kind) -> AbstractContextManager[list[Tensor]]:
+    """As `allocate`, for use inside the block: afterwards others write to them.
+
+    To make a tensor takes longer than to multiply a small matrix.
+    """
+    pool = _pool.get()
+    return nullcontext(allocate(*kinds)) if pool is None else pool.scratch(*kinds)
 
 
 class _Lease:

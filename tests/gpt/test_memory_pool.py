@@ -7,7 +7,7 @@ import torch
 
 from regard.backends import native
 from regard.gpt import GPT, GPTConfig, _huge_pages
-from regard.gpt._memory_pool import MemoryPool, allocate
+from regard.gpt._memory_pool import MemoryPool, allocate, scratch
 from regard.gpt.training.batches import Batch
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.optimizer import make_optimizer
@@ -176,3 +176,22 @@ def test_updates_take_memory_from_each_other(model, regions):
         seen.append(len(regions))
     assert seen[0] > 0
     assert seen[2] == seen[4]
+
+
+def test_scratch_is_taken_again_but_never_by_two_at_once():
+    pool = MemoryPool()
+    with pool.used():
+        with scratch(*KINDS) as first, scratch(*KINDS) as meanwhile:
+            assert first[0].data_ptr() != meanwhile[0].data_ptr()
+        with scratch(*KINDS) as again, scratch(KINDS[0]) as (other,):
+            assert again is first
+            assert other.data_ptr() != again[0].data_ptr()
+    del first, meanwhile, again, other
+    with pool.used(), scratch(KINDS[1]):
+        assert pool._used < 1000  # bytes: what the block before had is free again
+
+
+def test_scratch_of_no_pool_is_new():
+    with scratch(*KINDS) as first, scratch(*KINDS) as second:
+        assert [(tuple(tensor.shape), tensor.dtype) for tensor in first] == list(KINDS)
+        assert first[0].data_ptr() != second[0].data_ptr()

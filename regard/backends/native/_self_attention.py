@@ -23,7 +23,7 @@ from regard.problem import Scoring, check
 
 # Where the threads and the pointers are among the numbers of `regard_problem` in src/native/abi.h;
 # the strides follow each pointer.
-_THREADS, _QUERY, _KEY, _VALUE, _ROWS = 1, 13, 17, 21, 25
+_THREADS, _QUERY, _KEY, _VALUE = 1, 13, 17, 21
 _NO_BIAS_OR_NUMBERS = (0,) * 7
 _MAX_LAYOUTS = 256
 
@@ -36,6 +36,10 @@ class _Layout(NamedTuple):
     key: int
     """Bytes from the queries of a row to its keys; below, to its values."""
     value: int
+    strides: tuple[tuple[int, ...], ...]
+    """Of queries, keys and values, by head."""
+    context_strides: tuple[int, ...]
+    """Of a context by head."""
 
     def pack(self, projected: Tensor) -> bytes:
         """The problem, as the library takes it."""
@@ -47,12 +51,13 @@ class _Layout(NamedTuple):
 
     def parts(self, projected: Tensor) -> tuple[int, ...]:
         """Queries, keys and values of a tensor like the projection, each as ``regard_tensor``."""
-        at, numbers = projected.data_ptr(), self.numbers
-        return (
-            *(at, *_whole(numbers[_QUERY + 1 : _KEY])),
-            *(at + self.key, *_whole(numbers[_KEY + 1 : _VALUE])),
-            *(at + self.value, *_whole(numbers[_VALUE + 1 : _ROWS])),
-        )
+        at = projected.data_ptr()
+        query, key, value = self.strides
+        return at, *query, at + self.key, *key, at + self.value, *value
+
+    def by_head(self, context: Tensor) -> tuple[int, ...]:
+        """A context or its gradient, as ``regard_tensor``."""
+        return context.data_ptr(), *self.context_strides
 
 
 def self_attention(
@@ -74,7 +79,7 @@ def self_attention(
     assert context.dtype == projected.dtype, "the kernel reads and writes one"
     heads = logsumexp.shape[1]
     layout = _layout(*projected.shape, heads, groups, projected.dtype, mask)
-    by_head = vectors(_heads(context, heads))
+    by_head = layout.by_head(context)
     library.call("regard_forward", layout.pack(projected), by_head, logsumexp.data_ptr())
 
 
@@ -103,8 +108,8 @@ def self_attention_gradient(
     heads = logsumexp.shape[1]
     layout = _layout(*projected.shape, heads, groups, projected.dtype, mask)
     numbers = (
-        *vectors(_heads(context, heads)),
-        *vectors(_heads(gradient, heads)),
+        *layout.by_head(context),
+        *layout.by_head(gradient),
         logsumexp.data_ptr(),
         *layout.parts(result),
         *_NO_BIAS_OR_NUMBERS,
@@ -130,12 +135,16 @@ def _layout(
     problem = check(query, key, value, Scoring(mask=mask))
     numbers = PROBLEM.unpack(Arguments.of(problem).pack().numbers)
     start = projected.data_ptr()
-    return _Layout(numbers, key.data_ptr() - start, value.data_ptr() - start)
+    strides = [vectors(part)[1:] for part in (query, key, value)]
+    _, *context_strides = vectors(_heads(projected.new_empty(batch, tokens, heads * dim), heads))
+    return _Layout(
+        numbers,
+        key.data_ptr() - start,
+        value.data_ptr() - start,
+        tuple(strides),
+        tuple(context_strides),
+    )
 
 
 def _heads(rows: Float[Tensor, "B T C"], heads: int) -> Float[Tensor, "B H T D"]:
     return rows.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def _whole(numbers: tuple[int | float, ...]) -> tuple[int, ...]:
-    return tuple(map(int, numbers))
