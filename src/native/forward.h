@@ -7,6 +7,7 @@
 #pragma once
 
 #include "dropout.h"
+#include "fetch_next.h"
 #include "online_softmax.h"
 #include "row_writer.h"
 #include "threads.h"
@@ -151,8 +152,9 @@ static void add_context(const ForwardCall &call, const QueryBlock &queries, cons
 // keys.
 template <class Arithmetic, class Keep>
 static void forward_block(const ForwardCall &call, const QueryBlock &queries,
-                          const QueryBlock &next, int32_t first, int32_t last,
-                          const ForwardScratch &scratch, ForwardState &state, const Keep &keep) {
+                          FetchNextBlock<typename Arithmetic::Element> &ahead, int32_t first,
+                          int32_t last, const ForwardScratch &scratch, ForwardState &state,
+                          const Keep &keep) {
   using Element = typename Arithmetic::Element;
   constexpr int STEP = Arithmetic::STEP;
   const regard_problem &p = call.problem;
@@ -177,13 +179,17 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
     for (int j = 0; j < VECTORS; j++) computed[j] = peak[j];
     const auto *first_value = first_row<Element>(p.value, queries, segment.key);
     const RowsToFetch values = {first_value, p.value.row * int64_t(sizeof *first_value),
-                                p.dim_value * int64_t(sizeof *first_value)};
-    if (at_end) fetch_rows<Element>(p.query, next, p.dim, {n, n + 1, count});
+                                ahead.near() ? 0 : p.dim_value * int64_t(sizeof *first_value)};
+    if (at_end) ahead.with_last_keys({n, n + 1, count});
     with_live(segment.last - segment.first, [&](auto live) {
       score_rows<typename Arithmetic::Products, live>(
           keys.data + (segment.key - first) * keys.stride, keys.stride, segment.keys,
           (p.dim + STEP - 1) / STEP, scratch.query + segment.first * LANES,
-          scores_of(segment) + segment.first * LANES, computed + segment.first, values);
+          scores_of(segment) + segment.first * LANES, computed + segment.first,
+          [values, &ahead, key = segment.key](int64_t k, int64_t rows) {
+            fetch(values, k, rows);
+            ahead.before_key(key + k + rows);
+          });
     });
     if (scoring.adjusted)
       adjust_scores(p, queries, segment, scores_of(segment), peak, softmax.seen);
@@ -265,15 +271,18 @@ struct KeepNothing {
 
 template <class Arithmetic, class Keep = KeepNothing>
 static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
-                            const QueryBlock &next, const ForwardScratch &scratch,
-                            const Keep &keep = {}) {
+                            FetchNextBlock<typename Arithmetic::Element> ahead,
+                            const ForwardScratch &scratch, const Keep &keep = {}) {
   const regard_problem &p = call.problem;
   Arithmetic::load_queries(p.query, queries, p.dim, call.scoring.query_factor, scratch.query);
   for (const bool checks_values : {false, true}) {
     ForwardState state = {.checks_values = checks_values, .softmax = {}};
-    for (int32_t key = queries.first_key; key < queries.stop_key; key += FORWARD_BLOCK)
-      forward_block<Arithmetic>(call, queries, next, key,
-                                min(key + FORWARD_BLOCK, queries.stop_key), scratch, state, keep);
+    // The last keys are those of a block's edge: strips end with them.
+    const int32_t keys = queries.stop_key - queries.first_key, rest = keys % FORWARD_BLOCK;
+    for (int32_t key = queries.first_key, last; key < queries.stop_key; key = last) {
+      last = key == queries.first_key && rest ? key + rest : key + FORWARD_BLOCK;
+      forward_block<Arithmetic>(call, queries, ahead, key, last, scratch, state, keep);
+    }
     if (!state.written) state.finite = write_contexts<Arithmetic>(call, queries, scratch, state);
     if (state.finite) return;
   }
@@ -290,22 +299,24 @@ static int forward(const regard_problem &p, const regard_tensor &context, float 
   const ForwardCall call = {p, scoring_of(p), context, logsumexp};
   const int64_t query_blocks = p.batch * p.groups * query_blocks_per_group(p);
   const int64_t per_task = pieces_per_task(p, query_blocks);
+  const auto task = [&](int64_t number, void *memory) {
+    const int64_t first = number * per_task, last = min(query_blocks, first + per_task);
+    const ForwardScratch scratch(p, memory);
+    QueryBlock blocks[2];
+    begin(p, first, blocks[0]);
+    for (int64_t block = first; block < last; block++) {
+      QueryBlock &queries = blocks[(block - first) % 2], &next = blocks[(block - first + 1) % 2];
+      // This thread's next, in all likelihood.
+      const int64_t following = block + 1 < last ? block + 1 : last + (p.threads - 1) * per_task;
+      next.count = 0;
+      if (following < query_blocks) begin(p, following, next);
+      find_spans(p, scratch.spans, queries);
+      const bool follows = block > first && block % query_blocks_per_group(p) != 0;
+      forward_queries<Arithmetic>(call, queries, {p, queries, next, follows}, scratch);
+    }
+  };
   return for_each_task(int(p.threads), (query_blocks + per_task - 1) / per_task,
-                       ForwardScratch::size(p), [&](int64_t task, void *memory) {
-                         const int64_t first = task * per_task,
-                                       last = min(query_blocks, first + per_task);
-                         for (int64_t number = first; number < last; number++) {
-                           QueryBlock queries, next;  // this thread's next, in all likelihood
-                           begin(p, number, queries);
-                           const int64_t following =
-                               number + 1 < last ? number + 1 : last + (p.threads - 1) * per_task;
-                           next.count = 0;
-                           if (following < query_blocks) choose_rows(p, following, next);
-                           const ForwardScratch scratch(p, memory);
-                           find_spans(p, scratch.spans, queries);
-                           forward_queries<Arithmetic>(call, queries, next, scratch);
-                         }
-                       });
+                       ForwardScratch::size(p), task);
 }
 
 }  // namespace regard::REGARD_SET

@@ -73,16 +73,20 @@ REGARD_INLINE void tile_over(int64_t rows, Tile tile) {
   of(std::integral_constant<int, 1>());
 }
 
-// Meanwhile the next keys are prefetched, and the same rows of `ahead`.
-template <class Products, int live, class Number>
+struct FetchNothing {
+  void operator()(int64_t, int64_t) const {}
+};
+
+// Meanwhile the next keys are prefetched; and ahead(first, rows) is called for each tile.
+template <class Products, int live, class Number, class Ahead = FetchNothing>
 __attribute__((noinline)) void score_rows(const Number *key, int64_t stride, int64_t keys,
                                           int64_t steps, const float *query, float *scores,
-                                          floats *peak, const RowsToFetch &ahead = {}) {
+                                          floats *peak, Ahead ahead = {}) {
   constexpr int64_t size = sizeof(Number);
   const RowsToFetch next = {key, stride * size, steps * Products::STEP * size};
   tile_over<tile_rows(live)>(keys, [&](int64_t k, auto rows) REGARD_INLINE_LAMBDA {
     fetch(next, k + rows, rows);
-    fetch(ahead, k, rows);
+    ahead(k, rows);
     score_tile<Products, live, rows>(key + k * stride, stride, steps, query, scores + k * QUERIES,
                                      peak);
   });

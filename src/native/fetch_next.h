@@ -1,0 +1,77 @@
+// What the forward pass fetches while it computes a block of queries.
+//
+// Little by little, since the core waits while more lines are under way than it can keep track of:
+// the next block's queries, and those of its keys and values that this block does not see, as where
+// a window moves on or a document begins.
+#pragma once
+
+#include "query_block.h"
+
+namespace regard::REGARD_SET {
+
+template <class Element>
+class FetchNextBlock {
+  static constexpr int32_t MOST_KEYS = 192;    // the others are fetched a tile ahead
+  static constexpr int32_t LAST_KEYS = 576;    // of a block: while they are computed all is fetched
+  static constexpr int64_t NEAR = 512 * 1024;  // bytes, half of a core's second cache
+
+  const regard_problem &p_;
+  const QueryBlock &next_;
+  const bool same_group_;
+  KeyRange keys_;  // of the next block, which this one does not see
+  bool near_;
+  int64_t first_key_ = INT64_MAX;  // of the block's last keys, if anything is fetched with them
+  int64_t rows_a_key_ = 0;         // of each tensor, at most; times 2²⁰
+  int64_t fetched_ = 0;
+
+ public:
+  // `next` has no rows where none follows; `follows` says whether this block is itself the next of
+  // one that the same thread computed, of the same group.
+  FetchNextBlock(const regard_problem &p, const QueryBlock &queries, const QueryBlock &next,
+                 bool follows)
+      : p_(p), next_(next),
+        same_group_(next.count > 0 && next.batch == queries.batch && next.group == queries.group) {
+    const int64_t row = (p.dim + p.dim_value) * int64_t(sizeof(typename Element::type));
+    near_ = follows && (queries.stop_key - queries.first_key) * row <= NEAR;
+    if (!same_group_) return;
+    keys_ = {next.first_key, min(next.stop_key, next.first_key + MOST_KEYS)};
+    if (keys_.start >= queries.first_key) keys_.start = max(keys_.start, queries.stop_key);
+    if (keys_.stop <= queries.stop_key) keys_.stop = min(keys_.stop, queries.first_key);
+    first_key_ = max(queries.first_key, queries.stop_key - LAST_KEYS);
+    const int64_t rows = max(next.count, keys_.stop - keys_.start);
+    rows_a_key_ = (rows << 20) / max(int64_t(1), queries.stop_key - first_key_);
+  }
+
+  // Whether the block's keys and values are so few that they stay in the core's second cache from
+  // one block to the next.
+  bool near() const { return near_; }
+
+  // Fetches what is due when the block's keys before this one are computed.
+  __attribute__((always_inline)) void before_key(int64_t key) {
+    if (key > first_key_) fetch_up_to((key - first_key_) * rows_a_key_ >> 20);
+  }
+
+  // Fetches queries of another group with a part of the block's last keys: where groups are small,
+  // looking after each tile costs more than it gains.
+  __attribute__((always_inline)) void with_last_keys(const Part &part) const {
+    if (!same_group_) fetch_rows<Element>(p_.query, next_, p_.dim, part);
+  }
+
+ private:
+  __attribute__((noinline)) void fetch_up_to(int64_t due) {
+    asm volatile("");  // or GCC takes this for a function without effect, or one that is called
+    const auto fetch = [&](int64_t count, int64_t dim, auto row_of) REGARD_INLINE_LAMBDA {
+      for (int64_t r = fetched_; r < min(count, due); r++) fetch_row(row_of(r), dim);
+    };
+    const BlockRows<Element> queries(p_.query, next_);
+    fetch(next_.count, p_.dim, [&](int64_t r) { return queries[r]; });
+    const auto *key = first_row<Element>(p_.key, next_, keys_.start);
+    const auto *value = first_row<Element>(p_.value, next_, keys_.start);
+    const int64_t keys = keys_.stop - keys_.start;
+    fetch(keys, p_.dim, [&](int64_t r) { return key + r * p_.key.row; });
+    fetch(keys, p_.dim_value, [&](int64_t r) { return value + r * p_.value.row; });
+    fetched_ = due;
+  }
+};
+
+}  // namespace regard::REGARD_SET
