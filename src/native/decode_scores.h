@@ -54,16 +54,39 @@ static bool load_added_by_spans(const regard_problem &p, const QueryBlock &queri
   return touched;
 }
 
+// The largest of the lanes.
+REGARD_INLINE float highest_of(floats peak) {
+  float highest[LANES];
+  store(highest, peak);
+  REGARD_UNROLLED_FOR (int width = LANES / 2; width > 0; width /= 2)
+    REGARD_UNROLLED_FOR (int i = 0; i < width; i++)
+      highest[i] = max(highest[i], highest[i + width]);
+  return highest[0];
+}
+
+// The peak of whole vectors of scores.
+REGARD_INLINE float peak_of(const float *scores, int32_t keys) {
+  floats peak = load(scores);
+  for (int32_t k = LANES; k < keys; k += LANES) peak = max(peak, load(scores + k));
+  return highest_of(peak);
+}
+
 // Makes scores of dot products, hides what the row may not see and finds the peak; `sees` tells
 // whether anything is left. `of_spans` is what spans add, or null.
 template <bool adjusted>
 static float adjust_row_scores(const regard_problem &p, const QueryBlock &queries,
                                const RowSegment &segment, const float *of_spans, float *scores,
                                int32_t &sees) {
+  const int32_t last = segment.key + segment.keys;
+  if (!adjusted && !of_spans && segment.keys % LANES == 0 &&
+      queries.start[segment.row] <= segment.key && last <= queries.stop[segment.row]) {
+    sees = true;
+    return peak_of(scores, segment.keys);
+  }
   const float scale = float(p.scale), cap = float(p.softcap);
   const bool dense = p.bias.data || p.allowed.data;
   const ints start = broadcast(queries.start[segment.row]);
-  const ints stop = broadcast(min(queries.stop[segment.row], segment.key + segment.keys));
+  const ints stop = broadcast(min(queries.stop[segment.row], last));
   const ints position = broadcast(queries.position[segment.row]);
   const float slope = p.alibi.data ? number_of(p.alibi, queries, segment.row) : 0;
   floats peak = broadcast(HIDDEN);
@@ -97,9 +120,7 @@ static float adjust_row_scores(const regard_problem &p, const QueryBlock &querie
     seen |= visible;
   }
   sees = any(seen);
-  float highest = peak[0];
-  for (int i = 1; i < LANES; i++) highest = max(highest, peak[i]);
-  return highest;
+  return highest_of(peak);
 }
 
 // The score that is subtracted from all: 0 where there is no peak, so that −∞ stays −∞.

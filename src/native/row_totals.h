@@ -32,13 +32,26 @@ constexpr int totals_of_tile(int rows, int vectors) {
 }
 constexpr int MAX_TOTALS = ROWS_OF_GROUP * totals_of_tile(1, VECTORS_AT_ONCE);
 
+// Adds lanes `distance` apart, a power of two: those of a where that bit of a lane's number is 0,
+// else those of b. Half of the numbers stay in their lanes: blending takes less than shuffling.
+template <int distance, size_t... i>
+REGARD_INLINE floats add_lanes(floats a, floats b, std::index_sequence<i...>) {
+  const floats stay = __builtin_shufflevector(a, b, int(i & distance ? LANES + i : i)...);
+  const floats move =
+      __builtin_shufflevector(a, b, int(i & distance ? LANES + i - distance : i + distance)...);
+  return stay + move;
+}
+
 // Sums the lanes of LANES vectors in pairs, each in the same order wherever it stands among them.
+template <int count = LANES>
 REGARD_INLINE floats sum_each_of(floats *vectors) {
-  using all_lanes = std::make_index_sequence<LANES>;
-  REGARD_UNROLLED_FOR (int left = LANES / 2; left > 0; left /= 2)
+  if constexpr (count > 1) {
+    constexpr int left = count / 2;
     REGARD_UNROLLED_FOR (int i = 0; i < left; i++)
-      vectors[i] = interleave<0>(vectors[i], vectors[i + left], all_lanes()) +
-                   interleave<1>(vectors[i], vectors[i + left], all_lanes());
+      vectors[i] =
+          add_lanes<left>(vectors[i], vectors[i + left], std::make_index_sequence<LANES>());
+    return sum_each_of<left>(vectors);
+  }
   return vectors[0];
 }
 
