@@ -215,10 +215,13 @@ static void decode_split(const regard_problem &p, const Scoring &scoring, const 
   using Element = typename Arithmetic::Element;
   const auto *key_rows = first_row<Element>(p.key, queries, key);
   const auto *value_rows = first_row<Element>(p.value, queries, key);
-  // In all likelihood the thread goes on with the next keys.
+  // In all likelihood the thread goes on with the next keys, after the last with the next group's.
+  const auto *next_rows = key + keys < queries.stop_key
+                              ? key_rows + keys * p.key.row
+                              : first_row<Element>(p.key, queries, queries.first_key) + p.key.head;
   const SplitRows<Element> split_keys = {key_rows, p.key.row, keys, p.dim, value_rows, p.value.row};
-  const SplitRows<Element> split_values = {
-      value_rows, p.value.row, keys, p.dim_value, key_rows + keys * p.key.row, p.key.row};
+  const SplitRows<Element> split_values = {value_rows,  p.value.row, keys,
+                                           p.dim_value, next_rows,   p.key.row};
   scores_of<Arithmetic>(split_keys, queries.count, scratch);
   auto *all_weights = (typename Arithmetic::Number *)scratch.weights;
   for (int r = 0; r < queries.count; r++) {
