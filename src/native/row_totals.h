@@ -174,22 +174,30 @@ template <class Products, int vectors>
 __attribute__((noinline)) void total_in_order(const typename Products::Weight *row, int64_t count,
                                               int64_t inputs, const typename Products::Input *x,
                                               float *totals, int64_t stride) {
+  constexpr int LINE_STEPS = RowBlocks<Products>::LINE_STEPS;
   constexpr int64_t INPUTS = RowBlocks<Products>::INPUTS;
   const int64_t blocks = (inputs + INPUTS - 1) / INPUTS;
+  const bool whole = inputs % INPUTS == 0;
   memset(totals, 0, size_t(vectors * stride) * sizeof *totals);
   int64_t block = 0, summed = 0;  // of a row: those that are multiplied, and those in its total
+  floats sums[vectors][LANES] = {};
   for (int64_t left = count * blocks; left > 0; left -= LANES) {
     const int together = int(min(left, int64_t(LANES)));
-    floats sums[vectors][LANES] = {};
-    alignas(64) float each[vectors][LANES];
-    for (int i = 0; i < together; i++) {
-      const int64_t first = block * INPUTS, size = min(INPUTS, inputs - first);
+    const auto multiply = [&](int i, int64_t first, int64_t size) REGARD_INLINE_LAMBDA {
       floats of_block[vectors];
       multiply_block<Products, vectors>(row, size, x + first * vectors, of_block);
       REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) sums[v][i] = of_block[v];
       row += size;
       if (++block == blocks) block = 0;
-    }
+    };
+    // The fewer instructions a line of W takes, the further the processor looks ahead. Unrolled it
+    // is slower for two vectors, whose sums fill the registers, and for W of several steps a line.
+    if (vectors == 1 && LINE_STEPS == 1 && whole && together == LANES)
+      REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) multiply(i, block * INPUTS, INPUTS);
+    else
+      for (int i = 0; i < together; i++)
+        multiply(i, block * INPUTS, min(INPUTS, inputs - block * INPUTS));
+    alignas(64) float each[vectors][LANES];
     REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) store(each[v], sum_each_of(sums[v]));
     for (int i = 0; i < together; i++) {
       REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) totals[v * stride] += each[v][i];
