@@ -78,7 +78,7 @@ class MemoryPool:
 
     @contextmanager
     def scratch(self, *kinds: Kind) -> Iterator[list[Tensor]]:
-        """The same tensors whenever the same kinds are asked for, until `used` ends."""
+        """The same tensors at each call with the same kinds, until `used` ends."""
         tensors = self._scratch.pop(kinds, None)  # so that two threads never have the same
         tensors = self.allocate(*kinds) if tensors is None else tensors
         yield tensors

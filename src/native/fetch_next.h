@@ -59,7 +59,7 @@ class FetchNextBlock {
 
  private:
   __attribute__((noinline)) void fetch_up_to(int64_t due) {
-    asm volatile("");  // or GCC takes this for a function without effect, or one that is called
+    asm volatile("");  // without it GCC may leave out calls, since prefetches have no effect
     const auto fetch = [&](int64_t count, int64_t dim, auto row_of) REGARD_INLINE_LAMBDA {
       for (int64_t r = fetched_; r < min(count, due); r++) fetch_row(row_of(r), dim);
     };

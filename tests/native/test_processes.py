@@ -49,7 +49,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or not again)
 """
 
 
-# A process of its own: what memory was freed before may have been asked for already.
+# A process of its own: in another, freed memory may have such pages from an earlier call.
 HUGE_PAGES = """
 import re
 import torch, regard
