@@ -9,6 +9,7 @@ import torch
 from benchmarks.compared import compared
 from benchmarks.decode import decode
 from benchmarks.effects import effects
+from benchmarks.equal_area import equal_area
 from benchmarks.exploring import exploring
 from benchmarks.gpt_generation import gpt_generation
 from benchmarks.gpt_training import gpt_training
@@ -37,7 +38,7 @@ def main() -> None:
     torch.manual_seed(0)
     describe()
     report = Report()
-    kernels = (forward, backward, decode, spans, readouts, overhead, growth)
+    kernels = (forward, backward, decode, spans, readouts, overhead, growth, equal_area)
     for measure in (
         *kernels,
         recording,

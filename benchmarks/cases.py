@@ -5,6 +5,7 @@ Axes: B batch, H query heads, G key/value heads, L queries and keys, D head dime
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -65,6 +66,13 @@ class Case:
     def operations(self) -> int:
         """Of the forward: a multiplication and an addition in each of two products."""
         return 4 * self.dim * self.visible
+
+    @property
+    def of_equal_area(self) -> Case:
+        """Causal attention of the length at which the nearest number of entries is visible."""
+        entries = self.visible / (self.batch * self.heads)  # of n tokens: n · (n + 1) / 2
+        length = round((math.sqrt(1 + 8 * entries) - 1) / 2)
+        return Case(self.batch, self.heads, length, self.dim, self.groups)
 
     @property
     def elements(self) -> int:

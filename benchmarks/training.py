@@ -26,7 +26,7 @@ def forward(report: Report, cases: Sequence[Case] = CASES) -> None:
         _table(report, f"forward {name_of(dtype)}")
         for case in cases:
             with torch.no_grad():
-                _row(report, case, dtype, FORWARD[dtype], case.operations, _forward)
+                _row(report, case, dtype, FORWARD[dtype], case.operations, forward_task)
 
 
 def backward(report: Report, cases: Sequence[Case] = CASES) -> None:
@@ -34,7 +34,8 @@ def backward(report: Report, cases: Sequence[Case] = CASES) -> None:
     for dtype in DTYPES:
         _table(report, f"backward {name_of(dtype)}")
         for case in cases:
-            _row(report, case, dtype, BACKWARD[dtype], case.operations * 5 // 2, _backward)
+            operations = backward_operations(case)
+            _row(report, case, dtype, BACKWARD[dtype], operations, backward_task)
 
 
 def _table(report: Report, title: str) -> None:
@@ -71,11 +72,18 @@ def _row(
     )
 
 
-def _forward(case: Case, dtype: torch.dtype, attend: Attention) -> Callable[[], object]:
+def forward_task(case: Case, dtype: torch.dtype, attend: Attention) -> Callable[[], object]:
+    """Call it with tensors of its own."""
     return partial(attend, *case.tensors(dtype))
 
 
-def _backward(case: Case, dtype: torch.dtype, attend: Attention) -> Callable[[], object]:
+def backward_operations(case: Case) -> int:
+    """Of five products."""
+    return case.operations * 5 // 2
+
+
+def backward_task(case: Case, dtype: torch.dtype, attend: Attention) -> Callable[[], object]:
+    """Compute the gradients of query, key and value; the forward is not part of the task."""
     inputs = [tensor.requires_grad_() for tensor in case.tensors(dtype)]
     context = attend(*inputs)
     gradient = torch.randn_like(context)

@@ -1,5 +1,7 @@
 """What the benchmarks compare is the same computation, and counted right."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -27,6 +29,16 @@ def test_torch_computes_the_same_in_every_way(case):
 def test_operations_are_those_of_visible_entries(case):
     seen = case.mask.visible(case.length, case.length, (case.batch, case.heads))
     assert case.operations == 4 * case.dim * seen.sum().item()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_causal_attention_of_equal_area_sees_about_as_many_entries(case):
+    causal = case.of_equal_area
+    assert causal.window is None
+    assert causal.documents is None
+    neighbours = [replace(causal, length=causal.length + more) for more in (-1, 1)]
+    nearest = abs(causal.visible - case.visible)
+    assert all(nearest <= abs(other.visible - case.visible) for other in neighbours)
 
 
 def test_a_report_marks_values_and_keeps_count(capsys):
