@@ -53,7 +53,8 @@ def attention(
         softcap: cap·tanh(score/cap) after scaling.
         alibi: slope of each head, ``(H,)``, the same on every rank.
         sink: a logit of each head, ``(H,)``, the same on every rank. Gradients of alibi and sink
-            hold this rank's part: sum them over the ranks, like those of a model's weights.
+            hold this rank's part: sum them over the ranks, like those of a model's weights. In half
+            precision that of alibi contains the context's rounding times the distance of the keys.
         group: the ranks; None is the default group.
 
     Returns:

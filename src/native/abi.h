@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 9
+#define REGARD_ABI 10
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -85,6 +85,8 @@ typedef struct {
   regard_matrix
       bias;  // floats, (B, H, L, S), last axis contiguous: what it shares is not summed up
   float *alibi, *sink;  // (B, H), contiguous: likewise
+  // 1 if context and logsumexp are of the problem's keys, 0 if rows have other keys too.
+  int64_t all_keys;
 } regard_gradients;
 
 int regard_backward(const regard_problem *problem, const regard_gradients *gradients);

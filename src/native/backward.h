@@ -24,8 +24,8 @@ struct Backward {
       query_blocks;             // groups of the whole batch; panels and blocks of queries of each
   KeyRange *ranges = nullptr;   // (groups, query_blocks), or none where there is one panel
   int64_t *finished = nullptr;  // (groups, panels): blocks of queries that are finished
-  // (groups, panels, heads of a group): shares of their gradients
-  double *alibi = nullptr, *sink = nullptr;
+  double *sink = nullptr;       // (groups, panels, heads of a group): shares of its gradient
+  RowSums *row_sums = nullptr;  // (B, H, L), for ALiBi's slopes
   const RowNormalizer *normalizers =
       nullptr;                    // (B, H, L), of rows whose log-sum-exp is imprecise, or none
   regard_tensor query_sums = {};  // float32: the gradient itself, or memory in its place
@@ -38,25 +38,31 @@ struct ZeroedMemory {
   ~ZeroedMemory() { free(data); }
 };
 
-// Adds a block's share to the gradients of its heads' slopes and sinks.
-static void add_numbers(const Backward &w, const QueryBlock &queries, const QueryRows &rows,
-                        bool first, const floats *alibi, int64_t panel_number) {
-  const int64_t heads = group_size(w.p);
-  const auto add = [&](int j, floats part, double *sums) {
-    alignas(64) float parts[LANES];
-    store(parts, part);
-    for (int i = 0; i < LANES && j * LANES + i < queries.count; i++)
-      sums[panel_number * heads + queries.head[j * LANES + i] % heads] += parts[i];
-  };
+// The weights of a block's sinks and the gradients of their logits, 0 for rows of no query.
+static void differentiate_sinks(const Backward &w, const QueryBlock &queries, const QueryRows &rows,
+                                float *weights, float *gradients) {
   for (int j = 0; j < queries.vectors; j++) {
-    if (w.g.alibi) add(j, alibi[j], w.alibi);
-    if (!w.g.sink || !first) continue;
     const floats sink = numbers_of(w.p.sink, queries, j * LANES);
     floats power;
     for (int i = 0; i < LANES; i++)
       power[i] = float((sink[i] - rows.peak[j][i] * w.scoring.unit) * LOG2_E - rows.log[j][i]);
-    add(j, -exp2(power) * rows.delta[j], w.sink);
+    const floats weight = exp2(power);
+    store(weights + j * LANES, weight);
+    store(gradients + j * LANES, -weight * rows.delta[j]);
   }
+}
+
+// Adds a block's share to the gradients of its heads' slopes and sinks.
+static void add_numbers(const Backward &w, const QueryBlock &queries, const QueryRows &rows,
+                        bool first, const SlopeSums &slopes, int64_t panel_number) {
+  if (!w.g.alibi && !w.g.sink) return;
+  alignas(64) float sink_weights[QUERIES] = {}, sink_gradients[QUERIES] = {};
+  if (w.p.sink.data && first) differentiate_sinks(w, queries, rows, sink_weights, sink_gradients);
+  if (w.g.alibi) add_row_sums(w.p, queries, slopes, sink_weights, sink_gradients, w.row_sums);
+  if (!w.g.sink) return;
+  const int64_t heads = group_size(w.p);
+  for (int r = 0; r < queries.count; r++)
+    w.sink[panel_number * heads + queries.head[r] % heads] += sink_gradients[r];
 }
 
 template <class Arithmetic>
@@ -71,12 +77,13 @@ static void visit(const Backward &w, const KeyPanel<Arithmetic> &panel, int64_t 
   const QuerySums to = {.sums = w.query_sums,
                         .first = range.empty() || range.start >= panel.first,
                         .last = range.empty() || range.stop <= panel.last};
-  floats alibi[VECTORS] = {};
+  SlopeSums slopes = {};
   const bool written = backward_queries(p, g, w.scoring, panel, queries, rows, to.first && to.last,
-                                        scratch, ahead, alibi);
-  add_numbers(w, queries, rows, to.first, alibi, panel_number);
-  if (!g.query.data || written) return;
-  if (!to.first) wait_above(&w.finished[panel_number - 1], number);
+                                        scratch, ahead, slopes);
+  const bool adds_to_query = g.query.data && !written;
+  if (!to.first && (adds_to_query || g.alibi)) wait_above(&w.finished[panel_number - 1], number);
+  add_numbers(w, queries, rows, to.first, slopes, panel_number);
+  if (!adds_to_query) return;
   add_query_gradient(typename Arithmetic::Element(), scratch.query_share, queries, p.dim,
                      float(p.scale), to, g.query);
 }
@@ -160,14 +167,19 @@ static int find_key_ranges(const Backward &w) {
 }
 
 // Sums the shares of panels, always in the same order.
-static void sum_numbers(const Backward &w, const double *shares, float *to) {
+static void sum_sinks(const Backward &w) {
   const int64_t heads = group_size(w.p);
   for (int64_t head = 0; head < w.groups * heads; head++) {
     double total = 0;
     for (int64_t panel = 0; panel < w.panels; panel++)
-      total += shares[(head / heads * w.panels + panel) * heads + head % heads];
-    to[head] = float(total);
+      total += w.sink[(head / heads * w.panels + panel) * heads + head % heads];
+    w.g.sink[head] = float(total);
   }
+}
+
+static void sum_slopes(const Backward &w) {
+  for (int64_t head = 0; head < w.p.batch * w.p.heads; head++)
+    w.g.alibi[head] = slope_gradient(w.row_sums + head * w.p.queries, w.p.queries, w.g.all_keys);
 }
 
 template <class Arithmetic>
@@ -187,15 +199,17 @@ static int backward(const regard_problem &p, const regard_gradients &g) {
   const bool needs_sums = many && !std::is_same_v<Element, Float32> && g.query.data;
   const ZeroedMemory ranges(many ? w.groups * w.query_blocks * int64_t(sizeof(KeyRange)) : 0);
   const ZeroedMemory finished(w.groups * w.panels * int64_t(sizeof(int64_t)));
-  const ZeroedMemory shares(2 * numbers * int64_t(sizeof(double)));
+  const ZeroedMemory sinks(numbers * int64_t(sizeof(double)));
+  const ZeroedMemory row_sums(g.alibi ? p.batch * p.heads * p.queries * int64_t(sizeof(RowSums))
+                                      : 0);
   const ZeroedMemory query_sums(needs_sums ? p.batch * p.heads * of_head * int64_t(sizeof(float))
                                            : 0);
-  if (!ranges.data || !finished.data || !shares.data || !query_sums.data)
+  if (!ranges.data || !finished.data || !sinks.data || !row_sums.data || !query_sums.data)
     return REGARD_OUT_OF_MEMORY;
   w.ranges = many ? (KeyRange *)ranges.data : nullptr;
   w.finished = (int64_t *)finished.data;
-  w.alibi = (double *)shares.data;
-  w.sink = w.alibi + numbers;
+  w.sink = (double *)sinks.data;
+  w.row_sums = (RowSums *)row_sums.data;
   w.query_sums =
       needs_sums ? regard_tensor{query_sums.data, p.heads * of_head, of_head, p.dim} : g.query;
 
@@ -219,8 +233,8 @@ static int backward(const regard_problem &p, const regard_gradients &g) {
                number < min(w.groups * w.panels, (task + 1) * per_task); number++)
             backward_panel<Arithmetic>(w, number % w.groups, number / w.groups, memory);
         });
-  if (g.alibi) sum_numbers(w, w.alibi, g.alibi);
-  if (g.sink) sum_numbers(w, w.sink, g.sink);
+  if (g.alibi) sum_slopes(w);
+  if (g.sink) sum_sinks(w);
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include "forward.h"
 #include "gradient_tile.h"
 #include "score_gradients.h"
+#include "slope_gradients.h"
 
 namespace regard::REGARD_SET {
 
@@ -107,7 +108,8 @@ template <class Arithmetic>
 static void differentiate(const regard_problem &p, const regard_gradients &g,
                           const Scoring &scoring, const QueryBlock &queries, const QueryRows &rows,
                           const Segment &segment, const PanelScratch &scratch, float *gradients,
-                          const PackedGradients<typename Arithmetic::Number> &to, floats *alibi) {
+                          const PackedGradients<typename Arithmetic::Number> &to,
+                          SlopeSums &slopes) {
   float *weights = scratch.weights;
   floats peak[VECTORS] = {};
   ints seen[VECTORS] = {};
@@ -126,12 +128,13 @@ static void differentiate(const regard_problem &p, const regard_gradients &g,
         });
   }
   find_weights<Arithmetic>(rows, segment, scoring.factor, weights);
+  if (g.alibi) add_moments(queries, segment, weights, slopes.weights, slopes.distances);
   if (p.dropout > 0)
     differentiate_dropout(p, queries, rows, segment, weights, gradients);
   else
     differentiate_softmax(rows, segment, weights, gradients);
   if (g.bias.data) write_bias_gradient(g.bias, queries, segment, gradients);
-  if (g.alibi) add_alibi_gradient(queries, segment, gradients, alibi);
+  if (g.alibi) add_moments(queries, segment, gradients, slopes.gradients, slopes.moments);
   if (p.softcap > 0) differentiate_softcap(p, segment, scratch.products, gradients);
   pack<Arithmetic>(segment, to, [&](int, int64_t at, floats &weight, floats &gradient) {
     weight = load(weights + at), gradient = load(gradients + at);
@@ -199,7 +202,7 @@ static void backward_segment(const regard_problem &p, const regard_gradients &g,
                              const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
                              const QueryBlock &queries, const QueryRows &rows,
                              const Segment &segment, int32_t keys_before,
-                             const PanelScratch &scratch, floats *alibi, Fetch fetch) {
+                             const PanelScratch &scratch, SlopeSums &slopes, Fetch fetch) {
   constexpr int STEP = Arithmetic::STEP;
   const auto steps = [](int64_t count) { return (count + STEP - 1) / STEP; };
   const int32_t key = segment.key - panel.first;
@@ -220,7 +223,7 @@ static void backward_segment(const regard_problem &p, const regard_gradients &g,
   fetch(2);
   const auto packed = Arithmetic::packed(scratch.weights, gradients, scratch.packed, keys_before);
   differentiate<Arithmetic>(p, g, scoring, queries, rows, segment, scratch, gradients, packed,
-                            alibi);
+                            slopes);
 
   // Where all is visible, NaN may spread; elsewhere what is hidden must not.
   const bool visible_only = (segment.edge || scoring.adjusted) && !rows.finite;
@@ -316,7 +319,7 @@ static bool backward_queries(const regard_problem &p, const regard_gradients &g,
                              const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
                              const QueryBlock &queries, const QueryRows &rows, bool only_panel,
                              const PanelScratch &scratch, const FetchAhead<Arithmetic> &ahead,
-                             floats *alibi) {
+                             SlopeSums &slopes) {
   const int32_t first = max(queries.first_key, panel.first),
                 last = min(queries.stop_key, panel.last);
   int32_t complete = panel.first;  // keys whose gradients are written, if that is now
@@ -340,7 +343,7 @@ static bool backward_queries(const regard_problem &p, const regard_gradients &g,
         leave_out(start);
         complete = stop;
         visible_only |= (segment.edge || scoring.adjusted) && !panel.finite_keys;
-        backward_segment(p, g, scoring, panel, queries, rows, segment, start - key, scratch, alibi,
+        backward_segment(p, g, scoring, panel, queries, rows, segment, start - key, scratch, slopes,
                          fetch);
       }
       if (g.query.data && count)

@@ -1,5 +1,4 @@
-// From the gradients of weights to those of scores, and of these to those of bias and ALiBi's
-// slopes.
+// From the gradients of weights to those of scores, and of these to those of bias.
 #pragma once
 
 #include "dropout.h"
@@ -85,21 +84,6 @@ static void clear_bias_gradient(const regard_matrix &bias, const QueryBlock &que
     float *row = (float *)bias.data + queries.batch * bias.batch + queries.head[r] * bias.head +
                  queries.query[r] * bias.row;
     memset(row + first, 0, size_t(last - first) * sizeof(float));
-  }
-}
-
-// Adds up −distance · gradient of each row.
-static void add_alibi_gradient(const QueryBlock &queries, const Segment &segment,
-                               const float *gradients, floats *sums) {
-  for (int j = segment.first; j < segment.last; j++) {
-    const ints position = load(queries.position + j * LANES);
-    floats sum = floats{};
-    for (int32_t k = 0; k < segment.keys; k++) {
-      const ints key = broadcast(segment.key + k), after = key - position, before = position - key;
-      const floats distance = __builtin_convertvector(after > before ? after : before, floats);
-      sum += distance * load(gradients + k * QUERIES + j * LANES);
-    }
-    sums[j] -= sum;
   }
 }
 

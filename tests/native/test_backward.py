@@ -176,6 +176,24 @@ def test_what_else_is_in_the_batch_does_not_matter():
         assert all(torch.equal(alone[name][0], together[name][entry]) for name in alone)
 
 
+SEEN, BACK = 41, 1009  # keys, and how far the first query is from the first of them
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", [{}, {"sink": normal(H, seed=6)}, {"dropout": 0.3}])
+def test_a_slope_where_all_that_is_seen_is_far_back(dtype, options, instructions):
+    arguments = tensors(dtype, keys=BACK + L) | {"alibi": 0.002 ** torch.arange(1, H + 1)}
+    arguments |= {name: x for name, x in options.items() if name == "sink"}
+    rest = {name: x for name, x in options.items() if name not in arguments}
+    rest["mask"] = regard.causal() & regard.hide(slice(SEEN, None))
+    weight = normal(B, H, L, DV, seed=7, dtype=dtype)
+    gradient = native(arguments, weight, **rest)["alibi"]
+    wanted = exact(arguments, weight, **rest)["alibi"]
+    # Sums of about 1 times the distance are rounded in float32, in each row on its own; what the
+    # rounding of a context adds would come times the distance too, in bfloat16 65,536 times that.
+    assert cases.error(gradient, wanted) <= 8 * 2**-23 * (BACK + L) * (B * L) ** 0.5
+
+
 @pytest.mark.parametrize("name", ["query", "key", "value", "bias", "alibi", "sink"])
 def test_a_gradient_does_not_depend_on_which_others_are_wanted(name):
     arguments = tensors() | {"bias": normal(L, S), "alibi": normal(H), "sink": normal(H)}

@@ -23,6 +23,7 @@ def backward(
     logsumexp: Float[Tensor, "B H L"],
     wanted: list[bool],
     *arguments: Any,
+    all_keys: bool = True,
 ) -> list[Tensor]:
     """Compute the gradients that are wanted, in the order of the arguments.
 
@@ -32,6 +33,8 @@ def backward(
         logsumexp: likewise.
         wanted: for each argument, whether its gradient is.
         arguments: those of the forward pass; see `Arguments`.
+        all_keys: whether these hold all keys of the rows that context and logsumexp are of. If so,
+            the gradient of an ALiBi slope does not depend on how the context was rounded.
     """
     inputs = Arguments(*arguments)
     names = [name for name, want in zip(Arguments._fields, wanted, strict=True) if want]
@@ -50,7 +53,7 @@ def backward(
         for name in names
         if name in {"alibi", "sink"}
     }
-    _fill(inputs, gradient, context, logsumexp, gradients)
+    _fill(inputs, gradient, context, logsumexp, gradients, all_keys=all_keys)
     return [_shared(gradients[name], getattr(inputs, name)) for name in names]
 
 
@@ -72,6 +75,8 @@ def _fill(
     context: Tensor,
     logsumexp: Tensor,
     gradients: dict[str, Tensor],
+    *,
+    all_keys: bool,
 ) -> None:
     """Have the library write the gradients, by the layout of ``regard_gradients`` in abi.h."""
     packed = inputs.pack()
@@ -88,6 +93,7 @@ def _fill(
         *(*rows("query"), *rows("key"), *rows("value")),
         *((0, 0, 0, 0, 0) if bias is None else (bias.data_ptr(), *bias.stride())),
         *(gradients[name].data_ptr() if name in gradients else 0 for name in ("alibi", "sink")),
+        int(all_keys),
     )
     call("regard_backward", packed.numbers, numbers)
 

@@ -113,6 +113,7 @@ def self_attention_gradient(
         logsumexp.data_ptr(),
         *layout.parts(result),
         *_NO_BIAS_OR_NUMBERS,
+        1,  # all keys
     )
     library.call("regard_backward", layout.pack(projected), numbers)
 

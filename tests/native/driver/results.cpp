@@ -145,6 +145,7 @@ void differentiate(const regard_problem &problem, const Sample &sample, const Re
       .bias = {results.bias.data(), s.heads * s.queries * s.keys, s.queries * s.keys, s.keys, 1},
       .alibi = results.alibi.data(),
       .sink = results.sink.data(),
+      .all_keys = 1,
   };
   succeed(regard_backward(&problem, &gradients));
 }

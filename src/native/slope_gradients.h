@@ -1,0 +1,70 @@
+// The gradients of ALiBi's slopes: −Σ distance · score gradient over the keys of a head's rows.
+//
+// The score gradients of a row sum to 0, and so a distance that all its keys share cancels. They do
+// not quite where they are computed: the softmax's derivative subtracts delta, the context times
+// its gradient, and the context has been rounded to the dtype. What is left of the sum comes times
+// the mean distance, which may be thousands. So each row's sums are kept, and what delta lacks is
+// taken from them: delta is the mean of the gradients of weights, weighted by these, and the sum of
+// the score gradients over that of the weights is the difference.
+#pragma once
+
+#include "query_rows.h"
+
+namespace regard::REGARD_SET {
+
+// Sums over the keys of one row.
+struct RowSums {
+  double weights, distances;  // of the weights, and of them times the distances
+  double gradients, moments;  // the same of the score gradients
+};
+
+// The same of a block's rows, over the keys of a panel.
+struct SlopeSums {
+  floats weights[VECTORS], distances[VECTORS], gradients[VECTORS], moments[VECTORS];
+};
+
+// Adds the numbers of a segment, and the numbers times the distances, each (keys, QUERIES).
+static void add_moments(const QueryBlock &queries, const Segment &segment, const float *numbers,
+                        floats *sums, floats *moments) {
+  for (int j = segment.first; j < segment.last; j++) {
+    const ints position = load(queries.position + j * LANES);
+    floats sum = {}, moment = {};
+    for (int32_t k = 0; k < segment.keys; k++) {
+      const ints key = broadcast(segment.key + k), after = key - position, before = position - key;
+      const floats distance = __builtin_convertvector(after > before ? after : before, floats);
+      const floats number = load(numbers + k * QUERIES + j * LANES);
+      sum += number;
+      moment += distance * number;
+    }
+    sums[j] += sum;
+    moments[j] += moment;
+  }
+}
+
+// Adds a panel's sums to those of the rows, (B, H, L). With the first panel come the sinks, weights
+// of a key of distance 0 whose value is 0.
+static void add_row_sums(const regard_problem &p, const QueryBlock &queries, const SlopeSums &sums,
+                         const float *sink_weights, const float *sink_gradients, RowSums *to) {
+  for (int r = 0; r < queries.count; r++) {
+    const int j = r / LANES, i = r % LANES;
+    RowSums &row = to[row_number(p, queries, r)];
+    row.weights += sums.weights[j][i] + double(sink_weights[r]);
+    row.distances += sums.distances[j][i];
+    row.gradients += sums.gradients[j][i] + double(sink_gradients[r]);
+    row.moments += sums.moments[j][i];
+  }
+}
+
+// What a head's rows add to the gradient of its slope. Where they have keys elsewhere, the sums of
+// their score gradients need not be 0, and are left as they are.
+static float slope_gradient(const RowSums *rows, int64_t count, bool all_keys) {
+  double total = 0;
+  for (int64_t r = 0; r < count; r++) {
+    total -= rows[r].moments;
+    if (all_keys && rows[r].weights > 0)
+      total += rows[r].gradients / rows[r].weights * rows[r].distances;
+  }
+  return float(total);
+}
+
+}  // namespace regard::REGARD_SET
