@@ -10,8 +10,10 @@ from regard.backends import native
 
 pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
-# About the lanes of a vector, the rows of a task, which are 64, and those that are read together.
+# About the lanes of a vector, the rows of a task, which are 64, and those that are read together;
+# the last are whole blocks of inputs, which a set with many lanes reads in a loop of their own.
 SIZES = [(1, 1), (5, 1), (3, 67), (16, 16), (17, 131), (64, 63), (127, 129), (331, 65), (809, 53)]
+SIZES += [(768, 67)]
 
 
 def drawn(vectors, inputs, outputs, dtype):
@@ -56,9 +58,12 @@ def int8_drawn(inputs, outputs):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
-def test_neither_threads_nor_the_vectors_beside_it_change_a_bit(dtype, threads, instructions):
-    x, weight, bias = drawn(19, 809, 331, dtype)
-    for matrix, scale in ((weight, None), int8_drawn(809, 331)):
+@pytest.mark.parametrize("inputs", [768, 809])
+def test_neither_threads_nor_the_vectors_beside_it_change_a_bit(
+    inputs, dtype, threads, instructions
+):
+    x, weight, bias = drawn(19, inputs, 331, dtype)
+    for matrix, scale in ((weight, None), int8_drawn(inputs, 331)):
         threads(1)
         whole = native.matvec(x, matrix, bias, scale)
         threads(3)
