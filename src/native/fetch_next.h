@@ -13,7 +13,7 @@ template <class Element>
 class FetchNextBlock {
   static constexpr int32_t MOST_KEYS = 192;    // the others are fetched a tile ahead
   static constexpr int32_t LAST_KEYS = 576;    // of a block: while they are computed all is fetched
-  static constexpr int64_t NEAR = 512 * 1024;  // bytes, half of a core's second cache
+  static constexpr int64_t NEAR = 512 * 1024;  // bytes, half of a core's L2 cache
 
   const regard_problem &p_;
   const QueryBlock &next_;
@@ -42,8 +42,8 @@ class FetchNextBlock {
     rows_a_key_ = (rows << 20) / max(int64_t(1), queries.stop_key - first_key_);
   }
 
-  // Whether the block's keys and values are so few that they stay in the core's second cache from
-  // one block to the next.
+  // Whether the block's keys and values are so few that they stay in the core's L2 cache from one
+  // block to the next.
   bool near() const { return near_; }
 
   // Fetches what is due when the block's keys before this one are computed.

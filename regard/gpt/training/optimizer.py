@@ -68,7 +68,7 @@ def make_optimizer(model: GPT, config: TrainConfig) -> Optimizers:
     if config.optimizer == "muon":
         optimizers.append(Muon([rest], lr=config.learning_rate, adjust_lr_fn="match_rms_adamw"))
     elif config.embedding_rate == 1.0:
-        groups[0]["params"] = embeddings + matrices  # one group less, which is time
+        groups[0]["params"] = embeddings + matrices  # a group less takes less time
     else:
         groups.append(rest)
     betas = config.beta1, config.beta2
