@@ -92,8 +92,13 @@ class MemoryPool:
             self._release(start, stop)
         if not self._used and len(self._regions) > 1:
             self._join()
-        self._used += size
+        start = self._find(size)
+        self._used += size  # last: what the system refuses is not in use
         self._most = max(self._most, self._used)
+        return start
+
+    def _find(self, size: int) -> int:
+        """The address of so many bytes, which are no longer free."""
         for number, (start, stop) in enumerate(self._free):
             if stop - start >= size:
                 self._free[number : number + 1] = [(start + size, stop)] * (stop - start > size)

@@ -95,6 +95,18 @@ def test_an_interrupt_while_regions_are_joined_leaves_no_freed_memory(regions):
     assert len(regions) == before + 1
 
 
+def test_memory_that_the_system_refuses_is_not_counted_as_used(regions, monkeypatch):
+    pool = MemoryPool()
+    kept = [pool.allocate(kind) for kind in (KINDS[0], LARGE)]
+    with monkeypatch.context() as patch:
+        patch.setattr(_huge_pages, "allocate", lambda kind: torch.empty(2**60))
+        with pytest.raises(RuntimeError):
+            pool.allocate(LARGE)
+    kept.clear()
+    pool.allocate(KINDS[1])
+    assert len(pool._regions) == 1  # joined, since nothing was in use
+
+
 def test_one_thread_at_a_time_changes_a_pool(monkeypatch):
     pool, locked, real = MemoryPool(), [], _huge_pages.allocate
     monkeypatch.setattr(
