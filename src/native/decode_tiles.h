@@ -19,8 +19,6 @@ constexpr int32_t SPLIT = 512;  // keys of a split; scores and weights are (rows
 // How many parts of a size hold so many.
 REGARD_INLINE int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-using all_lanes = std::make_index_sequence<LANES>;
-
 // Of two vectors' halves, `grain` lanes of each in turn.
 template <int grain, int half, size_t... i>
 REGARD_INLINE floats interleave_grains(floats a, floats b, std::index_sequence<i...>) {

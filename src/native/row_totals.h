@@ -48,8 +48,7 @@ REGARD_INLINE floats sum_each_of(floats *vectors) {
   if constexpr (count > 1) {
     constexpr int left = count / 2;
     REGARD_UNROLLED_FOR (int i = 0; i < left; i++)
-      vectors[i] =
-          add_lanes<left>(vectors[i], vectors[i + left], std::make_index_sequence<LANES>());
+      vectors[i] = add_lanes<left>(vectors[i], vectors[i + left], all_lanes());
     return sum_each_of<left>(vectors);
   }
   return vectors[0];

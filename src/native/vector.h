@@ -216,11 +216,6 @@ REGARD_INLINE float sum(floats x) {
   return total[0];
 }
 
-template <int half, size_t... i>
-REGARD_INLINE floats interleave(floats a, floats b, std::index_sequence<i...>) {
-  return __builtin_shufflevector(a, b, int(half * (LANES / 2) + i / 2 + (i % 2) * LANES)...);
-}
-
 // What processors shuffle fastest: numbers within quarters of a register of 512 bits, and whole
 // quarters. A quarter has four floats, so that a vector has QUARTERS of them.
 constexpr int QUARTERS = LANES / 4;
