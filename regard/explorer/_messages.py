@@ -172,6 +172,11 @@ class Messages:
         body = iter([request.data])
         start: dict[str, Any] = {}
 
+        def end() -> None:
+            pending.cancel()
+            if self._open.get(request.name) is cancelled:
+                del self._open[request.name]
+
         async def receive() -> Message:
             data = next(body, None)
             if data is not None:
@@ -187,14 +192,15 @@ class Messages:
                 start.update(status=message["status"], headers=headers)
                 return
             part, more = message.get("body", b""), message.get("more_body", False)
+            if not more:  # first, since its page may use the number again once it has the answer
+                end()
             self._send(request.address | start | {"more": more}, [part] if part else [])
             start.clear()
 
         try:
             await self._app(request.scope(), receive, send)
         finally:
-            pending.cancel()
-            del self._open[request.name]
+            end()
 
     async def _announce(self, request: _Request) -> None:
         while True:

@@ -188,6 +188,29 @@ def test_parts_are_sent_as_they_come(talk):
     assert answer() == (head | {"more": False}, [])
 
 
+def test_a_number_can_be_used_again_once_its_answer_is_there(talk):
+    answered, go = Queue(), []
+
+    async def app(scope, receive, send):
+        go.append((asyncio.get_running_loop(), asyncio.Event()))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": str(len(go)).encode()})
+        await go[-1][1].wait()  # as an application that has something to do after its answer
+        answered.put(True)
+
+    tell, answer = talk(app)
+    head = {"page": "p", "id": 3, "status": 200, "headers": {}, "more": False}
+    tell(request(3))
+    assert answer() == (head, [b"1"])
+    tell(request(3))
+    assert answer() == (head, [b"2"])
+    for loop, event in go:
+        loop.call_soon_threadsafe(event.set)
+        assert answered.get(timeout=LIMIT)
+    tell(request(3))
+    assert answer() == (head, [b"3"])
+
+
 def test_more_requests_than_can_be_open_are_refused(talk):
     tell, answer = talk(silent)
     for number in range(OPEN + 1):
