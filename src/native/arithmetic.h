@@ -48,9 +48,13 @@ struct Widened : FloatProducts {
       return widened(data, from.row, count, dim, scratch);
   }
   // The same, with zeros up to the next multiple of LANES.
+  static bool values_in_place(int64_t dim) {
+    return std::is_same_v<Element, Float32> && dim % LANES == 0;
+  }
+  static int64_t value_stride(int64_t dim) { return padded(dim); }  // of those that are packed
   static PackedRows<float> values(const regard_tensor &from, const QueryBlock &queries,
                                   int64_t first, int64_t count, int64_t dim, float *scratch) {
-    if (dim % LANES == 0) return keys(from, queries, first, count, dim, scratch);
+    if (values_in_place(dim)) return keys(from, queries, first, count, dim, scratch);
     return widened(first_row<Element>(from, queries, first), from.row, count, dim, scratch);
   }
   static PackedRows<float> widened(const typename Element::type *rows, int64_t stride,

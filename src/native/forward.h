@@ -9,6 +9,7 @@
 #include "dropout.h"
 #include "fetch_next.h"
 #include "online_softmax.h"
+#include "packed_values.h"
 #include "row_writer.h"
 #include "threads.h"
 #include "weighted_sums.h"
@@ -152,9 +153,9 @@ static void add_context(const ForwardCall &call, const QueryBlock &queries, cons
 // keys.
 template <class Arithmetic, class Keep>
 static void forward_block(const ForwardCall &call, const QueryBlock &queries,
-                          FetchNextBlock<typename Arithmetic::Element> &ahead, int32_t first,
-                          int32_t last, const ForwardScratch &scratch, ForwardState &state,
-                          const Keep &keep) {
+                          FetchNextBlock<typename Arithmetic::Element> &ahead,
+                          PackedValues<Arithmetic> &packed, int32_t first, int32_t last,
+                          const ForwardScratch &scratch, ForwardState &state, const Keep &keep) {
   using Element = typename Arithmetic::Element;
   constexpr int STEP = Arithmetic::STEP;
   const regard_problem &p = call.problem;
@@ -178,8 +179,9 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
     floats computed[VECTORS];
     for (int j = 0; j < VECTORS; j++) computed[j] = peak[j];
     const auto *first_value = first_row<Element>(p.value, queries, segment.key);
-    const RowsToFetch values = {first_value, p.value.row * int64_t(sizeof *first_value),
-                                ahead.near() ? 0 : p.dim_value * int64_t(sizeof *first_value)};
+    const RowsToFetch values = {
+        first_value, p.value.row * int64_t(sizeof *first_value),
+        ahead.near() || packed.holds(first, last) ? 0 : p.dim_value * int64_t(sizeof *first_value)};
     if (at_end) ahead.with_last_keys({n, n + 1, count});
     with_live(segment.last - segment.first, [&](auto live) {
       score_rows<typename Arithmetic::Products, live>(
@@ -202,8 +204,11 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
   const int64_t width = padded(p.dim_value);
   rescale(queries, peak, scoring.factor, width, softmax, scratch.context);
 
-  const auto values =
-      Arithmetic::values(p.value, queries, first, last - first, p.dim_value, scratch.packed_rows);
+  // What is kept may go on after the last key, with a value that is hidden.
+  const auto values = state.checks_values
+                          ? Arithmetic::values(p.value, queries, first, last - first, p.dim_value,
+                                               scratch.packed_rows)
+                          : packed.of(queries, first, last, scratch.packed_rows);
   const auto values_of = [&](const Segment &segment) {
     auto rows = values;
     rows.data += (segment.key - first) / STEP * values.stride;
@@ -272,16 +277,22 @@ struct KeepNothing {
 template <class Arithmetic, class Keep = KeepNothing>
 static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
                             FetchNextBlock<typename Arithmetic::Element> ahead,
-                            const ForwardScratch &scratch, const Keep &keep = {}) {
+                            PackedValues<Arithmetic> &packed, const ForwardScratch &scratch,
+                            const Keep &keep = {}) {
   const regard_problem &p = call.problem;
   Arithmetic::load_queries(p.query, queries, p.dim, call.scoring.query_factor, scratch.query);
   for (const bool checks_values : {false, true}) {
     ForwardState state = {.checks_values = checks_values, .softmax = {}};
     // The last keys are those of a block's edge: strips end with them.
-    const int32_t keys = queries.stop_key - queries.first_key, rest = keys % FORWARD_BLOCK;
-    for (int32_t key = queries.first_key, last; key < queries.stop_key; key = last) {
-      last = key == queries.first_key && rest ? key + rest : key + FORWARD_BLOCK;
-      forward_block<Arithmetic>(call, queries, ahead, key, last, scratch, state, keep);
+    constexpr int32_t STEP = Arithmetic::STEP;
+    static_assert(FORWARD_BLOCK % STEP == 0);
+    const int32_t start = queries.first_key / STEP * STEP;
+    const int32_t keys = queries.stop_key - start,
+                  rest = (keys % FORWARD_BLOCK + STEP - 1) / STEP * STEP;
+    for (int32_t key = start, last; key < queries.stop_key; key = last) {
+      const int32_t size = key == start && rest ? rest : FORWARD_BLOCK;
+      last = min(size, queries.stop_key - key) + key;
+      forward_block<Arithmetic>(call, queries, ahead, packed, key, last, scratch, state, keep);
     }
     if (!state.written) state.finite = write_contexts<Arithmetic>(call, queries, scratch, state);
     if (state.finite) return;
@@ -302,6 +313,7 @@ static int forward(const regard_problem &p, const regard_tensor &context, float 
   const auto task = [&](int64_t number, void *memory) {
     const int64_t first = number * per_task, last = min(query_blocks, first + per_task);
     const ForwardScratch scratch(p, memory);
+    PackedValues<Arithmetic> packed(p, (char *)memory + aligned(ForwardScratch::size(p)));
     QueryBlock blocks[2];
     begin(p, first, blocks[0]);
     for (int64_t block = first; block < last; block++) {
@@ -312,11 +324,12 @@ static int forward(const regard_problem &p, const regard_tensor &context, float 
       if (following < query_blocks) begin(p, following, next);
       find_spans(p, scratch.spans, queries);
       const bool follows = block > first && block % query_blocks_per_group(p) != 0;
-      forward_queries<Arithmetic>(call, queries, {p, queries, next, follows}, scratch);
+      packed.begin(queries);
+      forward_queries<Arithmetic>(call, queries, {p, queries, next, follows}, packed, scratch);
     }
   };
   return for_each_task(int(p.threads), (query_blocks + per_task - 1) / per_task,
-                       ForwardScratch::size(p), task);
+                       aligned(ForwardScratch::size(p)) + PackedValues<Arithmetic>::size(p), task);
 }
 
 }  // namespace regard::REGARD_SET

@@ -86,10 +86,14 @@ struct Pairs : PairProducts {
     return {rows, stride};
   }
 
+  static bool values_in_place(int64_t) { return false; }
+  static int64_t value_stride(int64_t dim) {
+    return (2 * dim + 4 * LANES - 1) / (4 * LANES) * (4 * LANES);
+  }
   static PackedRows<uint16_t> values(const regard_tensor &from, const QueryBlock &queries,
                                      int64_t first, int64_t count, int64_t dim, float *scratch) {
     const uint16_t *data = first_row<BFloat16>(from, queries, first);
-    const int64_t stride = (2 * dim + 4 * LANES - 1) / (4 * LANES) * (4 * LANES);
+    const int64_t stride = value_stride(dim);
     uint16_t *rows = (uint16_t *)scratch;
     for (int64_t k = 0; k < count; k += 2) {
       const uint16_t *low = data + k * from.row, *high = low + from.row;

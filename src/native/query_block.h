@@ -44,6 +44,7 @@ struct QueryBlock {
   int count;              // rows in use
   int vectors;            // vectors that hold them
   bool one_head = false;  // the rows are consecutive queries of one head
+  int64_t first = -1;     // the number in its group of the first row, where the group's are chosen
   int64_t query[QUERIES], head[QUERIES];
   // The keys that each row sees: none for lanes not in use and fully masked rows.
   alignas(64) int32_t start[QUERIES];
@@ -146,20 +147,23 @@ static void find_key_ranges(const regard_problem &p, QueryBlock &queries) {
 }
 
 // The rows of block number `number` of the problem: within a group from the last to the first,
-// since those see the most when attention is causal.
-static void choose_rows(const regard_problem &p, int64_t number, QueryBlock &queries) {
+// since those see the most when attention is causal. Returns whether they are the rows of another
+// group that the block held before.
+static bool choose_rows(const regard_problem &p, int64_t number, QueryBlock &queries) {
   const int64_t heads = group_size(p), per_group = query_blocks_per_group(p);
   const int64_t group = number / per_group;
+  const int64_t first = (per_group - 1 - number % per_group) * QUERIES;
+  const bool held = queries.first == first;
   queries.batch = group / p.groups;
   queries.group = group % p.groups;
-  const int64_t first = (per_group - 1 - number % per_group) * QUERIES;
+  queries.first = first;
   queries.count = int(min(int64_t(QUERIES), p.queries * heads - first));
   queries.vectors = (queries.count + LANES - 1) / LANES;
   queries.one_head = heads == 1;
   if (queries.one_head) {
-    for (int r = 0; r < queries.count; r++)
-      queries.query[r] = first + r, queries.head[r] = queries.group;
-    return;
+    for (int r = 0; r < queries.count; r++) queries.head[r] = queries.group;
+    for (int r = 0; r < queries.count && !held; r++) queries.query[r] = first + r;
+    return held;
   }
   int64_t query = first / heads, member = first % heads;
   for (int r = 0; r < queries.count; r++) {
@@ -167,10 +171,12 @@ static void choose_rows(const regard_problem &p, int64_t number, QueryBlock &que
     queries.head[r] = queries.group * heads + member;
     if (++member == heads) member = 0, query++;
   }
+  return held;
 }
 
 static void begin(const regard_problem &p, int64_t number, QueryBlock &queries) {
-  choose_rows(p, number, queries);
+  const bool held = choose_rows(p, number, queries);
+  if (held && !p.rows.start && !p.spans.count) return;  // they see the same keys in every group
   load_bounds(p, queries);
   find_key_ranges(p, queries);
 }
@@ -292,6 +298,9 @@ static void load_rows(Element element, const regard_tensor &from, const QueryBlo
       [&](const Number *row) REGARD_INLINE_LAMBDA { return widen(element, row) * factor; },
       [&](const Number *row, int64_t count) { return widen_part(element, row, count) * factor; });
 }
+
+// Rounds bytes up to whole cache lines.
+REGARD_INLINE size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 REGARD_INLINE int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
 

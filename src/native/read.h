@@ -108,7 +108,8 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
   if (reading.forward) {
     QueryBlock none;  // to fetch ahead
     none.count = 0;
-    forward_queries<Arithmetic>(*reading.forward, queries, {p, queries, none, false},
+    PackedValues<Arithmetic> packed(p, nullptr);
+    forward_queries<Arithmetic>(*reading.forward, queries, {p, queries, none, false}, packed,
                                 ForwardScratch(p, memory + KeptScores::size(p)),
                                 KeepScores(queries, kept));
   }

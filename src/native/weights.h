@@ -13,9 +13,6 @@ constexpr int32_t KEYS_AHEAD = 32;
 constexpr int32_t READ_BLOCK = 96;
 static_assert(READ_BLOCK <= FORWARD_BLOCK && READ_BLOCK % LANES == 0);
 
-// Rounds bytes up to whole cache lines.
-REGARD_INLINE size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 struct ReadScratch {
   float *query;        // (dim, QUERIES)
   float *scores;       // (READ_BLOCK, QUERIES), then weights

@@ -1,0 +1,113 @@
+"""Values that the forward pass packs once for several blocks of queries.
+
+A task takes several blocks only where there are at least 32 of them. Each block is computed alone
+as well, in a call in which nothing is kept, and both have the same bits.
+"""
+
+import math
+
+import pytest
+import torch
+from support.cpu_paths import SETS
+
+import regard
+
+pytestmark = [
+    pytest.mark.skipif(not SETS, reason="needs the native library"),
+    pytest.mark.usefixtures("instructions"),
+]
+
+ROWS = 64  # of a block with the widest vectors; a multiple of those with others
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+# Of the largest result, of which half precision keeps 8 and 11 bits; weights are rounded as well.
+TOLERANCE = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 1e-5}
+
+
+def tensors(batch, heads, groups, length, dim, dim_value, dtype):
+    generator = torch.Generator().manual_seed(11)
+    shapes = ((heads, dim), (groups, dim), (groups, dim_value))
+    return [torch.randn(batch, h, length, d, generator=generator).to(dtype) for h, d in shapes]
+
+
+def document_ids(*lengths):
+    return torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+
+
+def masks(length):
+    """Masks by name; the position of the first query is an argument, since blocks are cut out."""
+    ids = document_ids(37, 64, 1, 2, 129, length - 233)
+    kept = torch.arange(length) >= 5
+    return {
+        "causal": lambda offset: regard.causal(offset=offset),
+        "window": lambda offset: regard.causal(offset=offset) & regard.window(54, offset=offset),
+        "ahead": lambda offset: regard.window(9, ahead=31, offset=offset),
+        "documents": lambda offset: (
+            regard.documents(ids, offset=offset) & regard.causal(offset=offset)
+        ),
+        "padding": lambda offset: regard.causal(offset=offset) & regard.padding(kept),
+        "everything": lambda offset: regard.window(length, ahead=length, offset=offset),
+    }
+
+
+def block_by_block(query, key, value, mask):
+    """Compute each head's blocks in a call of their own."""
+    context = torch.empty(*query.shape[:-1], value.shape[-1], dtype=query.dtype)
+    for head in range(query.shape[1]):
+        group = head * key.shape[1] // query.shape[1]
+        for first in range(0, query.shape[2], ROWS):
+            rows = slice(first, min(first + ROWS, query.shape[2]))
+            context[:, head, rows] = regard.attention(
+                query[:, head, rows], key[:, group], value[:, group], mask=mask(first)
+            )
+    return context
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", masks(331))
+def test_blocks_together_have_the_bits_of_blocks_alone(name, dtype, threads):
+    length, mask = 331, masks(331)[name]  # six blocks with the widest vectors
+    query, key, value = tensors(1, 13, 13, length, 17, 35, dtype)
+    exact = regard.attention(
+        query.double(), key.double(), value.double(), mask=mask(0), backend="eager"
+    )
+    for count in (1, 2):  # a task takes fewer blocks where there are more threads
+        threads(count)
+        context = regard.attention(query, key, value, mask=mask(0), backend="native")
+        assert torch.equal(context, block_by_block(query, key, value, mask))
+        assert (context - exact).abs().max() <= TOLERANCE[dtype] * exact.abs().max()
+
+
+def test_heads_of_a_group_share_what_is_packed(threads):
+    threads(1)
+    query, key, value = tensors(3, 10, 2, 331, 16, 35, torch.bfloat16)
+    for mask in (regard.causal(), regard.causal() & regard.window(54)):
+        context = regard.attention(query, key, value, mask=mask, backend="native")
+        exact = regard.attention(
+            query.double(), key.double(), value.double(), mask=mask, backend="eager"
+        )
+        error = (context - exact).abs().max() / exact.abs().max()
+        assert error <= TOLERANCE[torch.bfloat16]
+
+
+def test_more_keys_than_there_is_room_for(threads):
+    threads(1)
+    # 2 MiB hold 4,096 keys of 256 numbers, in bfloat16 or, where they are widened, half as many.
+    query, key, value = tensors(1, 1, 1, 5101, 3, 256, torch.bfloat16)
+    for mask in (masks(5101)["causal"], masks(5101)["documents"]):
+        context = regard.attention(query, key, value, mask=mask(0), backend="native")
+        assert torch.equal(context, block_by_block(query, key, value, mask))
+
+
+@pytest.mark.parametrize("extreme", [math.inf, math.nan])
+def test_a_hidden_value_beside_the_last_visible_one_changes_nothing(extreme, threads):
+    threads(1)
+    lengths = (37, 64, 1, 2, 129, 98)
+    ids = document_ids(*lengths)
+    mask = regard.causal() & regard.documents(ids)
+    query, key, value = tensors(1, 13, 13, len(ids), 17, 35, torch.bfloat16)
+    clean = regard.attention(query, key, value, mask=mask, backend="native")
+    of_others = ids % 2 == 1
+    value[..., of_others, :] = extreme
+    context = regard.attention(query, key, value, mask=mask, backend="native")
+    assert torch.equal(context[..., ~of_others, :], clean[..., ~of_others, :])
+    assert not context[..., of_others, :].isfinite().any()
