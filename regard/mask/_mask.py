@@ -100,6 +100,12 @@ class Mask:
             return None
         return (*ends, self.offset)
 
+    @cached_property
+    def is_fixed(self) -> bool:
+        """Whether it is an interval a row that stays as it is: it holds no tensor of its caller."""
+        placed = self.positions is not None or isinstance(self.offset, torch.Tensor)
+        return self._is_interval and not placed and all(term.is_fixed for term in self.terms)
+
     @property
     def _is_interval(self) -> bool:
         return self.allowed is None and self.bias is None and not self.score_changes

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 class Term(Protocol):
     """One interval mask: where each query's keys start and stop, before clamping to ``[0, S)``."""
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it holds no tensor of the caller, who may change its numbers."""
+
     def bounds(self, positions: Tensor, keys: int, leading: tuple[int, ...]) -> Bounds:
         """Give start and stop, broadcastable to the positions ``(B, H, L)``."""
 
@@ -35,6 +39,8 @@ class Term(Protocol):
 @dataclass(frozen=True)
 class Causal:
     """Each query sees its own position and those before it."""
+
+    is_fixed = True
 
     def __repr__(self) -> str:
         return "causal()"
@@ -52,6 +58,8 @@ class Window:
 
     size: int
     ahead: int
+
+    is_fixed = True
 
     def __repr__(self) -> str:
         return f"window({self.size}, ahead={self.ahead})" if self.ahead else f"window({self.size})"
@@ -72,6 +80,10 @@ class Prefix:
     def __repr__(self) -> str:
         return f"prefix({self.length})"
 
+    @property
+    def is_fixed(self) -> bool:
+        return not isinstance(self.length, Tensor)
+
     def bounds(self, positions: Tensor, keys: int, leading: tuple[int, ...]) -> Bounds:  # noqa: ARG002 - Term's signature
         later = positions + 1
         if not isinstance(self.length, Tensor):
@@ -90,6 +102,8 @@ class Documents:
     """First key of the document that each key lies in."""
     stop: Tensor
     """One past that document's last key."""
+
+    is_fixed = True
 
     def __repr__(self) -> str:
         return f"documents({tuple(self.start.shape)})"
@@ -119,6 +133,8 @@ class Padding:
     stop: Tensor
     keys: int
 
+    is_fixed = True
+
     def __repr__(self) -> str:
         return f"padding({(*self.start.shape, self.keys)})"
 
@@ -136,6 +152,8 @@ class Intervals:
 
     start: Tensor
     stop: Tensor
+
+    is_fixed = False
 
     def __repr__(self) -> str:
         return f"intervals({tuple(self.start.shape)})"

@@ -5,6 +5,7 @@ as well, in a call in which nothing is kept, and both have the same bits.
 """
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -33,19 +34,34 @@ def document_ids(*lengths):
     return torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
 
 
+def keys_before(stop, rows):
+    return regard.intervals(torch.zeros_like(stop[rows]), stop[rows], offset=rows.start)
+
+
 def masks(length):
-    """Masks by name; the position of the first query is an argument, since blocks are cut out."""
+    """The masks of some queries, a slice, by name."""
     ids = document_ids(37, 64, 1, 2, 129, length - 233)
-    kept = torch.arange(length) >= 5
+    position = torch.arange(length)
+    # Blocks are computed from the last to the first, and here the first ones see more keys.
+    stops = {"shrinking": length - position, "one more": 202 - (position >= 3 * ROWS).long()}
+
+    def placed(make):
+        return lambda rows: make(rows.start)
+
     return {
-        "causal": lambda offset: regard.causal(offset=offset),
-        "window": lambda offset: regard.causal(offset=offset) & regard.window(54, offset=offset),
-        "ahead": lambda offset: regard.window(9, ahead=31, offset=offset),
-        "documents": lambda offset: (
-            regard.documents(ids, offset=offset) & regard.causal(offset=offset)
+        "causal": placed(lambda offset: regard.causal(offset=offset)),
+        "window": placed(
+            lambda offset: regard.causal(offset=offset) & regard.window(54, offset=offset)
         ),
-        "padding": lambda offset: regard.causal(offset=offset) & regard.padding(kept),
-        "everything": lambda offset: regard.window(length, ahead=length, offset=offset),
+        "ahead": placed(lambda offset: regard.window(9, ahead=31, offset=offset)),
+        "documents": placed(
+            lambda offset: regard.documents(ids, offset=offset) & regard.causal(offset=offset)
+        ),
+        "padding": placed(
+            lambda offset: regard.causal(offset=offset) & regard.padding(position >= 5)
+        ),
+        "everything": placed(lambda offset: regard.window(length, ahead=length, offset=offset)),
+        **{name: partial(keys_before, stop) for name, stop in stops.items()},
     }
 
 
@@ -57,7 +73,7 @@ def block_by_block(query, key, value, mask):
         for first in range(0, query.shape[2], ROWS):
             rows = slice(first, min(first + ROWS, query.shape[2]))
             context[:, head, rows] = regard.attention(
-                query[:, head, rows], key[:, group], value[:, group], mask=mask(first)
+                query[:, head, rows], key[:, group], value[:, group], mask=mask(rows)
             )
     return context
 
@@ -68,11 +84,11 @@ def test_blocks_together_have_the_bits_of_blocks_alone(name, dtype, threads):
     length, mask = 331, masks(331)[name]  # six blocks with the widest vectors
     query, key, value = tensors(1, 13, 13, length, 17, 35, dtype)
     exact = regard.attention(
-        query.double(), key.double(), value.double(), mask=mask(0), backend="eager"
+        query.double(), key.double(), value.double(), mask=mask(slice(0, length)), backend="eager"
     )
     for count in (1, 2):  # a task takes fewer blocks where there are more threads
         threads(count)
-        context = regard.attention(query, key, value, mask=mask(0), backend="native")
+        context = regard.attention(query, key, value, mask=mask(slice(0, length)), backend="native")
         assert torch.equal(context, block_by_block(query, key, value, mask))
         assert (context - exact).abs().max() <= TOLERANCE[dtype] * exact.abs().max()
 
@@ -92,22 +108,30 @@ def test_heads_of_a_group_share_what_is_packed(threads):
 def test_more_keys_than_there_is_room_for(threads):
     threads(1)
     # 2 MiB hold 4,096 keys of 256 numbers, in bfloat16 or, where they are widened, half as many.
-    query, key, value = tensors(1, 1, 1, 5101, 3, 256, torch.bfloat16)
-    for mask in (masks(5101)["causal"], masks(5101)["documents"]):
-        context = regard.attention(query, key, value, mask=mask(0), backend="native")
+    length = 5101
+    query, key, value = tensors(1, 1, 1, length, 3, 256, torch.bfloat16)
+    for mask in (masks(length)["causal"], masks(length)["documents"]):
+        context = regard.attention(query, key, value, mask=mask(slice(0, length)), backend="native")
         assert torch.equal(context, block_by_block(query, key, value, mask))
 
 
 @pytest.mark.parametrize("extreme", [math.inf, math.nan])
-def test_a_hidden_value_beside_the_last_visible_one_changes_nothing(extreme, threads):
+@pytest.mark.parametrize("name", ["documents", "stops"])
+def test_a_hidden_value_beside_the_last_visible_one_changes_nothing(name, extreme, threads):
     threads(1)
-    lengths = (37, 64, 1, 2, 129, 98)
-    ids = document_ids(*lengths)
-    mask = regard.causal() & regard.documents(ids)
-    query, key, value = tensors(1, 13, 13, len(ids), 17, 35, torch.bfloat16)
+    ids = document_ids(37, 64, 1, 2, 129, 98)
+    length = len(ids)
+    if name == "documents":
+        mask = regard.causal() & regard.documents(ids)
+        soiled = rows = ids % 2 == 1
+    else:  # the first blocks see an odd number of keys, all of them; the last ones see more
+        position = torch.arange(length)
+        rows, soiled = position >= 3 * ROWS, position >= 201
+        stop = torch.where(rows, length, 201)
+        mask = regard.intervals(torch.zeros_like(stop), stop)
+    query, key, value = tensors(1, 13, 13, length, 17, 35, torch.bfloat16)
     clean = regard.attention(query, key, value, mask=mask, backend="native")
-    of_others = ids % 2 == 1
-    value[..., of_others, :] = extreme
+    value[..., soiled, :] = extreme
     context = regard.attention(query, key, value, mask=mask, backend="native")
-    assert torch.equal(context[..., ~of_others, :], clean[..., ~of_others, :])
-    assert not context[..., of_others, :].isfinite().any()
+    assert torch.equal(context[..., ~rows, :], clean[..., ~rows, :])
+    assert not context[..., rows, :].isfinite().any()

@@ -2,7 +2,8 @@
 
 A call on a few tokens takes the kernel a microsecond or two, and the checks, the problem and the
 dispatcher many times that. So for calls that need only a context, the result of the checks is
-cached by the shapes, strides and dtypes that it depends on.
+cached by the shapes, strides and dtypes that it depends on; with a mask whose bounds are tables,
+such as documents, the tables too, as long as the mask is there.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -31,10 +33,15 @@ class _Plan(NamedTuple):
     call: Callable[..., int]
     shape: tuple[int, ...]
     """Of the context."""
+    tables: list[Tensor]
+    """Those of the mask, whose addresses are among the numbers."""
 
 
-_PLANS: dict[object, _Plan | None] = {}
+_Plans = dict[object, _Plan | None]
+_PLANS: _Plans = {}  # with masks that are numbers
 _MAX_PLANS = 4096
+_PLANS_OF_MASKS: WeakKeyDictionary[Mask, _Plans] = WeakKeyDictionary()
+_MAX_PLANS_OF_MASK = 8  # each has tables of its own
 
 
 def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Tensor | None:
@@ -42,18 +49,12 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
 
     The arguments are unchecked.
     """
-    if must_dispatch():
+    if must_dispatch() or not _are_plain(query, key, value):
         return None
     affine = (None, None, None) if mask is None else mask.affine
-    if affine is None or not (type(query) is type(key) is type(value) is torch.Tensor):
+    plans = _PLANS if affine is not None else _plans_of(mask)
+    if plans is None:
         return None
-    if torch.is_grad_enabled() and (
-        query.requires_grad or key.requires_grad or value.requires_grad
-    ):
-        return None
-    here = query.is_cpu and key.is_cpu and value.is_cpu
-    if not here or query.is_neg() or key.is_neg() or value.is_neg():
-        return None  # the memory of the latter holds the negative numbers
     try:
         signature = (
             query.shape, key.shape, value.shape,
@@ -64,9 +65,12 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
     except RuntimeError:  # a nested tensor has no shape: the checks will say so
         return None
     try:
-        plan = _PLANS[signature]
+        plan = plans[signature]
     except KeyError:
-        plan = _remember(signature, query, key, value, mask, scale)
+        plan = _plan(query, key, value, mask, scale)
+        if len(plans) >= (_MAX_PLANS if plans is _PLANS else _MAX_PLANS_OF_MASK):
+            plans.clear()
+        plans[signature] = plan
     except TypeError:  # a scale that is not a number: the checks will say so
         return None
     if plan is None:
@@ -82,17 +86,31 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
     return context
 
 
-def _remember(
-    signature: object,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Mask | None,
-    scale: float | None,
+def _are_plain(query: Any, key: Any, value: Any) -> bool:
+    """Whether these are torch's own tensors on the CPU, whose gradients are not wanted."""
+    if not (type(query) is type(key) is type(value) is torch.Tensor):
+        return False
+    if torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    ):
+        return False
+    here = query.is_cpu and key.is_cpu and value.is_cpu
+    # The memory of a negative view holds the numbers with the other sign.
+    return here and not (query.is_neg() or key.is_neg() or value.is_neg())
+
+
+def _plans_of(mask: Mask | None) -> _Plans | None:
+    """The plans with a mask whose bounds are tables; None if its caller may change these."""
+    if mask is None or not mask.is_fixed:
+        return None
+    return _PLANS_OF_MASKS.setdefault(mask, {})
+
+
+def _plan(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, scale: float | None
 ) -> _Plan | None:
     """Check a call of this kind once; wrong arguments raise here as they do everywhere."""
     problem = check(query, key, value, Scoring(mask=mask, scale=scale))
-    plan = None
     loaded = library.load()
     in_place = all(
         one.data_ptr() == other.data_ptr() and (one.stride(-1) == 1 or one.shape[-1] <= 1)
@@ -101,10 +119,8 @@ def _remember(
         )
         if other is not None and one is not None
     )
-    if loaded is not None and objection(problem) is None and in_place:
-        shape = (*query.shape[:-1], value.shape[-1])
-        plan = _Plan(Arguments.of(problem).pack().numbers, loaded.regard_attend, shape)
-    if len(_PLANS) >= _MAX_PLANS:
-        _PLANS.clear()
-    _PLANS[signature] = plan
-    return plan
+    if loaded is None or objection(problem) is not None or not in_place:
+        return None
+    numbers, kept = Arguments.of(problem).pack()
+    tables = [tensor for tensor in kept if not tensor.is_floating_point()]
+    return _Plan(numbers, loaded.regard_attend, (*query.shape[:-1], value.shape[-1]), tables)

@@ -1,0 +1,96 @@
+"""Plain calls, whose checks are cached: with masks of tables, as long as the tables stay."""
+
+import gc
+
+import pytest
+import torch
+from support.cpu_paths import SETS
+
+import regard
+from regard.backends.native import quick
+
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
+
+H, L, D = 3, 67, 5
+IDS = torch.arange(3).repeat_interleave(torch.tensor([29, 1, 37]))
+KEEP = torch.arange(L) < 61
+
+
+def tensors(length=L):
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(3, 2, H, length, D, generator=generator).unbind()
+
+
+def checked(query, key, value, mask):
+    """The same by the way that is checked at each call: a gradient may be wanted."""
+    context = regard.attention(query.clone().requires_grad_(), key, value, mask=mask)
+    return context.detach()
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        regard.documents(IDS),
+        regard.documents(torch.stack([IDS, IDS.flip(0)])) & regard.causal(),
+        regard.documents(IDS, offset=0) & regard.window(13),
+        regard.padding(KEEP) & regard.causal(),
+        regard.prefix(11),
+    ],
+    ids=repr,
+)
+def test_tables_are_kept_and_give_the_same_bits(mask):
+    arguments = tensors()
+    assert mask.is_fixed
+    first = regard.attention(*arguments, mask=mask)
+    (plan,) = quick._PLANS_OF_MASKS[mask].values()
+    assert plan.tables
+    for _ in range(2):
+        assert torch.equal(regard.attention(*arguments, mask=mask), first)
+    assert list(quick._PLANS_OF_MASKS[mask].values()) == [plan]
+    assert torch.equal(checked(*arguments, mask), first)
+
+
+def test_ids_that_change_later_do_not_change_a_mask():
+    ids = IDS.clone()
+    mask = regard.documents(ids)
+    first = regard.attention(*tensors(), mask=mask)
+    ids.fill_(1)
+    assert torch.equal(regard.attention(*tensors(), mask=mask), first)
+    assert torch.equal(checked(*tensors(), mask), first)
+
+
+@pytest.mark.parametrize("name", ["intervals", "prefix", "offset"])
+def test_a_tensor_that_the_caller_changes_counts_at_the_next_call(name):
+    numbers = torch.full((L,), 31) if name == "intervals" else torch.tensor([3, 17])
+    mask = {
+        "intervals": lambda: regard.intervals(torch.zeros_like(numbers), numbers),
+        "prefix": lambda: regard.prefix(numbers),
+        "offset": lambda: regard.padding(KEEP) & regard.causal(offset=numbers),
+    }[name]()
+    assert not mask.is_fixed
+    before = regard.attention(*tensors(), mask=mask)
+    numbers.add_(5)
+    after = regard.attention(*tensors(), mask=mask)
+    assert torch.equal(after, checked(*tensors(), mask))
+    assert not torch.equal(after, before)
+
+
+def test_tables_of_a_mask_are_few_and_go_with_it():
+    mask = regard.documents(IDS)
+    before = len(quick._PLANS_OF_MASKS)
+    for queries in range(1, 40):
+        query, key, value = tensors()
+        last = regard.attention(query[..., -queries:, :], key, value, mask=mask)
+        assert torch.equal(last, checked(query[..., -queries:, :], key, value, mask))
+        assert 1 <= len(quick._PLANS_OF_MASKS[mask]) <= 8
+    assert len(quick._PLANS_OF_MASKS) == before + 1
+    del mask
+    gc.collect()
+    assert len(quick._PLANS_OF_MASKS) == before
+
+
+def test_a_mask_of_another_length_is_refused_at_each_call():
+    mask = regard.documents(IDS)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="ids covers 67 keys, but there are 66"):
+            regard.attention(*tensors(66), mask=mask)
