@@ -65,21 +65,27 @@ static void add_numbers(const Backward &w, const QueryBlock &queries, const Quer
     w.sink[panel_number * heads + queries.head[r] % heads] += sink_gradients[r];
 }
 
+// Where a panel's share of the gradient of a block's queries goes.
+template <class Arithmetic>
+static QuerySums sums_of(const Backward &w, const KeyPanel<Arithmetic> &panel,
+                         const QueryBlock &queries) {
+  const KeyRange range = {queries.first_key, queries.stop_key};
+  return {.sums = w.query_sums,
+          .first = range.empty() || range.start >= panel.first,
+          .last = range.empty() || range.stop <= panel.last};
+}
+
 template <class Arithmetic>
 static void visit(const Backward &w, const KeyPanel<Arithmetic> &panel, int64_t panel_number,
-                  int64_t number, const QueryBlock &queries, const PanelScratch &scratch,
-                  const FetchAhead<Arithmetic> &ahead) {
+                  int64_t number, const QueryBlock &queries, const QuerySums &to,
+                  const PanelScratch &scratch, const FetchAhead<Arithmetic> &ahead) {
   const regard_problem &p = w.p;
   const regard_gradients &g = w.g;
   QueryRows rows = {.query = scratch.query, .gradient = scratch.gradient};
   load_query_rows<Arithmetic>(p, g, w.scoring, w.normalizers, queries, scratch.rows, rows);
-  const KeyRange range = {queries.first_key, queries.stop_key};
-  const QuerySums to = {.sums = w.query_sums,
-                        .first = range.empty() || range.start >= panel.first,
-                        .last = range.empty() || range.stop <= panel.last};
   SlopeSums slopes = {};
-  const bool written = backward_queries(p, g, w.scoring, panel, queries, rows, to.first && to.last,
-                                        scratch, ahead, slopes);
+  const bool written =
+      backward_queries(p, g, w.scoring, panel, queries, rows, to.only(), scratch, ahead, slopes);
   const bool adds_to_query = g.query.data && !written;
   if (!to.first && (adds_to_query || g.alibi)) wait_above(&w.finished[panel_number - 1], number);
   add_numbers(w, queries, rows, to.first, slopes, panel_number);
@@ -116,10 +122,16 @@ static KeyPanel<Arithmetic> open_panel(const Backward &w, int64_t group, int64_t
 // group.
 template <class Arithmetic>
 static FetchAhead<Arithmetic> ahead_of(const Backward &w, const KeyPanel<Arithmetic> &panel,
-                                       int64_t group, int64_t number, const QueryBlock &queries) {
+                                       int64_t group, int64_t number, const QueryBlock &queries,
+                                       const QuerySums &to) {
   const bool last = number + 1 == w.query_blocks;
-  FetchAhead<Arithmetic> ahead = {
-      .p = w.p, .g = w.g, .panel = panel, .queries = queries, .next = {}, .last_of_panel = last};
+  FetchAhead<Arithmetic> ahead = {.p = w.p,
+                                  .g = w.g,
+                                  .panel = panel,
+                                  .queries = queries,
+                                  .to = to,
+                                  .next = {},
+                                  .last_of_panel = last};
   ahead.next.count = 0;
   if (last && (w.panels > 1 || group + 1 == w.groups)) return ahead;
   choose_rows(w.p, group * w.query_blocks + number + 1, ahead.next);
@@ -141,10 +153,12 @@ static void backward_panel(const Backward &w, int64_t group, int64_t index, void
       QueryBlock queries;
       begin(w.p, group * w.query_blocks + number, queries);
       if (w.g.bias.data) clear_bias_gradient(w.g.bias, queries, panel.first, panel.last);
-      if (seen) find_spans(w.p, scratch.spans, queries);
-      if (seen)
-        visit(w, panel, panel_number, number, queries, scratch,
-              ahead_of(w, panel, group, number, queries));
+      if (seen) {
+        find_spans(w.p, scratch.spans, queries);
+        const QuerySums to = sums_of(w, panel, queries);
+        visit(w, panel, panel_number, number, queries, to, scratch,
+              ahead_of(w, panel, group, number, queries, to));
+      }
     }
     if (!seen && panel.visited_once) clear_gradients(w.p, w.g, panel, panel.first, panel.last);
     __atomic_store_n(&w.finished[panel_number], number + 1, __ATOMIC_RELEASE);

@@ -10,11 +10,11 @@
 namespace regard::REGARD_SET {
 
 static_assert(GRADIENT_BLOCK <= FORWARD_BLOCK && GRADIENT_BLOCK % STRIP == 0);
-constexpr int32_t MAX_PANEL_KEYS = 1024, MIN_PANEL_KEYS = 256;
+constexpr int32_t MAX_PANEL_KEYS = 2048, MIN_PANEL_KEYS = 256;
 
 // It depends on the problem but not on its batch, and so does the order of every sum.
 REGARD_INLINE int32_t panel_keys(const regard_problem &p) {
-  const int64_t quarter = (p.keys + 3) / 4, whole_strips = (quarter + STRIP - 1) / STRIP * STRIP;
+  const int64_t half = (p.keys + 1) / 2, whole_strips = (half + STRIP - 1) / STRIP * STRIP;
   return int32_t(max(int64_t(MIN_PANEL_KEYS), min(int64_t(MAX_PANEL_KEYS), whole_strips)));
 }
 
@@ -247,6 +247,7 @@ struct FetchAhead {
   const regard_gradients &g;
   const KeyPanel<Arithmetic> &panel;
   const QueryBlock &queries;
+  const QuerySums &to;
   QueryBlock next;        // of queries; it has no rows where none follows
   bool last_of_panel;     // after these queries the panel's gradients are written
   int64_t next_keys = 0;  // of the panel that follows, another group's first one
@@ -255,7 +256,11 @@ struct FetchAhead {
     asm volatile("");  // or GCC takes it for a function without effect
     using Element = typename Arithmetic::Element;
     const int64_t keys = panel.last - panel.first;
-    if (piece == 0 && g.query.data) fetch_rows<Element>(g.query, queries, p.dim, part);
+    if (piece == 0 && g.query.data) {
+      const bool apart = to.sums.data != g.query.data;
+      if (to.last || !apart) fetch_rows<Element>(g.query, queries, p.dim, part);
+      if (apart && !to.only()) fetch_rows<Float32>(to.sums, queries, p.dim, part);
+    }
     if (piece == 1) fetch_rows<Element>(p.query, next, p.dim, part);
     if (piece == 2) fetch_rows<Element>(g.context_gradient, next, p.dim_value, part);
     if (piece == 3) fetch_rows<Element>(g.context, next, p.dim_value, part);

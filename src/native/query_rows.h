@@ -88,6 +88,8 @@ static void load_query_rows(const regard_problem &p, const regard_gradients &g,
 struct QuerySums {
   regard_tensor sums;
   bool first, last;  // whether this share is the first, the last one
+
+  bool only() const { return first && last; }
 };
 
 // Adds a panel's share (QUERIES, padded(dim)), times a factor; writes the gradient with the last

@@ -17,7 +17,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Of the largest gradient, in roundings of the dtype. In float32 sums of a thousand products round
 # some times; in the half precisions weights, score gradients and results are rounded once each.
 ROUNDINGS = {torch.float32: 128, torch.bfloat16: 4, torch.float16: 4}
-# Unequal primes; panels of 256 keys and blocks of 192 are crossed, and tasks of 64 rows.
+# Unequal primes; panels of half the keys and blocks of 192 are crossed, and tasks of 64 rows.
 B, H, G, L, S, D, DV = 2, 6, 2, 149, 577, 37, 19
 
 
@@ -133,7 +133,10 @@ def test_masks_and_options_crossed(case):
     )
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (64, 15), (65, 16), (17, 257), (63, 1023)])
+# Of 4,096 keys and more there are more than two panels.
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(1, 1), (64, 15), (65, 16), (17, 257), (63, 1023), (67, 4099)]
+)
 def test_sizes_around_those_of_tasks_blocks_and_panels(queries, keys, instructions):
     for dtype in (torch.float32, torch.bfloat16):
         arguments = tensors(dtype, 1, 2, 1, queries, keys)
@@ -153,10 +156,13 @@ def test_nothing_to_see_gives_no_gradient(queries, keys):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("groups", [1, 6])
-def test_the_number_of_threads_does_not_matter(groups, dtype, threads, instructions):
-    arguments = tensors(dtype, 1, 6, groups, 331, 1301) | {"sink": normal(6), "alibi": normal(6)}
-    weight = normal(1, 6, 331, DV, dtype=dtype)
+@pytest.mark.parametrize(
+    ("groups", "queries", "keys"), [(1, 331, 1301), (6, 331, 1301), (6, 83, 4099)]
+)
+def test_the_number_of_threads_does_not_matter(groups, queries, keys, dtype, threads, instructions):
+    arguments = tensors(dtype, 1, 6, groups, queries, keys)
+    arguments |= {"sink": normal(6), "alibi": normal(6)}
+    weight = normal(1, 6, queries, DV, dtype=dtype)
     threads(1)
     alone = native(arguments, weight, mask=MASKS["causal"])
     for count in (2, 3):
