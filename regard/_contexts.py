@@ -18,6 +18,8 @@ from torch._C._functorch import (
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+
 
 def must_dispatch() -> bool:
     """Whether every operator has to go through torch's dispatcher.
@@ -25,6 +27,17 @@ def must_dispatch() -> bool:
     What bypasses it is missing from a traced graph, from a profile and from derivatives.
     """
     return is_transformed() or _profiler_enabled()
+
+
+def are_plain(*tensors: Tensor) -> bool:
+    """Whether torch's dispatcher would do nothing for tensors but call the kernel.
+
+    It has more to do for a subclass, for the negative of other memory, and for zeros without any.
+    """
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN or tensor.is_neg() or tensor._is_zerotensor():  # noqa: SLF001 - torch has no public way
+            return False
+    return True
 
 
 def is_transformed() -> bool:

@@ -193,3 +193,32 @@ def test_a_plain_call_under_a_transform_goes_the_long_way():
         (torch.ones_like(doubles[0]),),
     )
     torch.testing.assert_close(tangent.double(), exact, rtol=0, atol=1e-5)  # no tangent is lost
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_calls_without_the_operators_have_their_bits(dtype):
+    tensors = [t.detach().to(dtype).requires_grad_() for t in inputs()]
+
+    def differentiate():
+        context = regard.attention(*tensors, mask=regard.causal())
+        return context.detach(), *torch.autograd.grad(context, tensors, torch.ones_like(context))
+
+    alone = differentiate()
+    with torch.profiler.profile() as profile:  # which sees operators
+        dispatched = differentiate()
+    names = {event.key for event in profile.key_averages()}
+    assert {"regard::attention", "regard::attention_backward"} <= names
+    assert all(torch.equal(*pair) for pair in zip(alone, dispatched, strict=True))
+
+
+@pytest.mark.parametrize(
+    "of_context",
+    [torch._neg_view(-normal(B, H, L, DV, seed=9)), torch._efficientzerotensor((B, H, L, DV))],
+    ids=["a negative view", "zeros without memory"],
+)
+def test_gradients_that_torch_resolves_first(of_context):
+    tensors = inputs(grad=True)
+    context = regard.attention(*tensors, mask=regard.causal())
+    lazily = torch.autograd.grad(context, tensors, of_context, retain_graph=True)
+    written = torch.autograd.grad(context, tensors, of_context + torch.zeros(B, H, L, DV))
+    assert all(torch.equal(*pair) for pair in zip(lazily, written, strict=True))

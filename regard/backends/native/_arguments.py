@@ -189,5 +189,7 @@ def _numbers(tensor: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
 
 def _strides(tensor: Tensor, axes: int) -> tuple[int, ...]:
     """Strides of the first axes, 0 where an axis of one entry stands for many."""
-    pairs = zip(tensor.shape[:axes], tensor.stride()[:axes], strict=True)
-    return tuple(stride if size > 1 else 0 for size, stride in pairs)
+    shape, strides = tensor.shape[:axes], tensor.stride()[:axes]
+    if min(shape) > 1:  # as a rule: this runs several times a call
+        return strides
+    return tuple(stride if size > 1 else 0 for size, stride in zip(shape, strides, strict=True))

@@ -10,17 +10,12 @@ key, Dv of value.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from regard._shapes import Float
-from regard.backends.native import _backward
-from regard.backends.native._arguments import Arguments, vectors
+from regard.backends.native import _backward, _forward
 from regard.backends.native._derivatives import differentiate, refuse, save
 from regard.backends.native._fold import fold_backward, fold_forward
-from regard.backends.native.library import call
 
 # The arguments, as in `Arguments`.
 _ARGUMENTS = (
@@ -37,27 +32,9 @@ _LIBRARY.define(
 )
 
 
-def _forward(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
-    inputs = Arguments(*arguments)
-    context, logsumexp = _forward_like(*arguments)
-    packed = inputs.pack()
-    call("regard_forward", packed.numbers, vectors(context), logsumexp.data_ptr())
-    return context, logsumexp
-
-
-def _forward_like(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Make results of the right shape, without values."""
-    inputs = Arguments(*arguments)
-    shape = inputs.query.shape[:-1]
-    return (
-        inputs.query.new_empty((*shape, inputs.value.shape[-1])),
-        inputs.query.new_empty(shape, dtype=torch.float32),
-    )
-
-
-_LIBRARY.impl("attention", _forward, "CPU")
+_LIBRARY.impl("attention", _forward.forward, "CPU")
 _LIBRARY.impl("attention_backward", _backward.backward, "CPU")
-torch.library.register_fake("regard::attention", _forward_like, lib=_LIBRARY)
+torch.library.register_fake("regard::attention", _forward.like, lib=_LIBRARY)
 torch.library.register_fake("regard::attention_backward", _backward.like, lib=_LIBRARY)
 torch.library.register_vmap(
     "regard::attention", partial(fold_forward, torch.ops.regard.attention), lib=_LIBRARY

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from regard._contexts import must_dispatch
+from regard._contexts import are_plain, must_dispatch
 from regard.backends.native import library, objection
 from regard.backends.native._arguments import Arguments
 from regard.mask import Mask
@@ -88,15 +88,14 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
 
 def _are_plain(query: Any, key: Any, value: Any) -> bool:
     """Whether these are torch's own tensors on the CPU, whose gradients are not wanted."""
-    if not (type(query) is type(key) is type(value) is torch.Tensor):
+    if not are_plain(query, key, value):
         return False
     if torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     ):
         return False
-    here = query.is_cpu and key.is_cpu and value.is_cpu
-    # The memory of a negative view holds the numbers with the other sign.
-    return here and not (query.is_neg() or key.is_neg() or value.is_neg())
+    here: bool = query.is_cpu and key.is_cpu and value.is_cpu
+    return here
 
 
 def _plans_of(mask: Mask | None) -> _Plans | None:
