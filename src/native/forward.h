@@ -324,7 +324,7 @@ static int forward(const regard_problem &p, const regard_tensor &context, float 
       if (following < query_blocks) begin(p, following, next);
       find_spans(p, scratch.spans, queries);
       const bool follows = block > first && block % query_blocks_per_group(p) != 0;
-      packed.begin(queries);
+      packed.begin(queries, queries.stop_key);
       forward_queries<Arithmetic>(call, queries, {p, queries, next, follows}, packed, scratch);
     }
   };

@@ -26,7 +26,7 @@ class PackedValues {
     return Arithmetic::value_stride(p.dim_value) * int64_t(sizeof(Number)) / STEP;
   }
   static int64_t capacity(const regard_problem &p) {
-    if (Arithmetic::values_in_place(p.dim_value)) return 0;
+    if (Arithmetic::values_in_place(p.dim_value) || p.dim_value == 0) return 0;
     return min(down(MOST_BYTES / row_bytes(p)), up(p.keys));
   }
 
@@ -37,9 +37,10 @@ class PackedValues {
       : p_(p), memory_((Number *)memory), capacity_(memory ? capacity(p) : 0) {}
 
   // Makes room for the keys that a block of queries sees: the last ones, if there are too many.
-  void begin(const QueryBlock &queries) {
+  // Blocks that follow see keys before `stop`.
+  void begin(const QueryBlock &queries, int64_t stop) {
     const bool same = queries.batch == batch_ && queries.group == group_;
-    const int64_t top = up(queries.stop_key);
+    const int64_t top = up(stop);
     const bool fits = queries.first_key >= base_ || queries.first_key + capacity_ < top;
     if (same && fits && top > base_ && top <= base_ + capacity_) return;
     batch_ = queries.batch, group_ = queries.group;

@@ -73,10 +73,16 @@ struct Reading {
     if (keeps) forward = call;
   }
 
-  // Bytes on a thread: those for a block, the readouts' own, the scores that are kept.
+  // Bytes on a thread: those for a block, the readouts' own, the scores that are kept, and what the
+  // forward pass needs.
+  template <class Arithmetic>
   size_t memory_per_thread() const {
-    return ReadScratch::size(p) + memory + (keeps ? KeptScores::size(p) : 0) +
-           (forward ? aligned(ForwardScratch::size(p)) : 0);
+    return before_forward() +
+           (forward ? aligned(ForwardScratch::size(p)) + aligned(PackedValues<Arithmetic>::size(p))
+                    : 0);
+  }
+  size_t before_forward() const {
+    return aligned(ReadScratch::size(p)) + memory + (keeps ? KeptScores::size(p) : 0);
   }
 
   int64_t sums_per_head_set() const { return plan.heads_per_set * plan.chunks * sums_per_head; }
@@ -98,19 +104,19 @@ struct Reading {
 
 template <class Arithmetic>
 static void read_queries(const Reading &reading, const RowChunk &rows, const QueryBlock &queries,
-                         const ReadScratch &scratch, double *sums) {
+                         PackedValues<Arithmetic> &packed, void *memory, const ReadScratch &scratch,
+                         double *sums) {
   const regard_problem &p = reading.p;
   const auto each = [&](auto call) { reading.for_each(rows, scratch.readouts, sums, call); };
   Arithmetic::load_queries(p.query, queries, p.dim, reading.scoring.query_factor, scratch.query);
 
-  char *memory = scratch.readouts + reading.memory;
-  const KeptScores kept = reading.keeps ? KeptScores(queries, memory) : KeptScores();
+  const KeptScores kept =
+      reading.keeps ? KeptScores(queries, scratch.readouts + reading.memory) : KeptScores();
   if (reading.forward) {
     QueryBlock none;  // to fetch ahead
     none.count = 0;
-    PackedValues<Arithmetic> packed(p, nullptr);
     forward_queries<Arithmetic>(*reading.forward, queries, {p, queries, none, false}, packed,
-                                ForwardScratch(p, memory + KeptScores::size(p)),
+                                ForwardScratch(p, (char *)memory + reading.before_forward()),
                                 KeepScores(queries, kept));
   }
 
@@ -153,11 +159,23 @@ static void read_chunk(const Reading &reading, const RowChunk &rows, void *memor
   for (int64_t h = 0; h < rows.heads; h++)
     memset(sums + h * step, 0, size_t(reading.sums_per_head) * sizeof(double));
   const ReadScratch scratch(p, memory);
-  for (int64_t first = 0; first < rows.count(); first += QUERIES) {
-    QueryBlock queries;
+  const auto choose = [&](int64_t first, QueryBlock &queries) {
     begin(p, rows, first, reading.readouts.first_key, reading.readouts.stop_key, queries);
+  };
+  QueryBlock queries;
+  char *of_packed = nullptr;
+  int64_t stop = 0;
+  if (reading.forward) {
+    choose((rows.count() - 1) / QUERIES * QUERIES, queries);  // the last rows see the last keys
+    stop = queries.stop_key;
+    of_packed = (char *)memory + reading.before_forward() + aligned(ForwardScratch::size(p));
+  }
+  PackedValues<Arithmetic> packed(p, of_packed);
+  for (int64_t first = 0; first < rows.count(); first += QUERIES) {
+    choose(first, queries);
     find_spans(p, scratch.spans, queries);
-    read_queries<Arithmetic>(reading, rows, queries, scratch, sums);
+    packed.begin(queries, stop);
+    read_queries<Arithmetic>(reading, rows, queries, packed, memory, scratch, sums);
   }
 }
 
@@ -182,7 +200,7 @@ template <class Arithmetic>
 static int read_one_by_one(const Reading &reading) {
   const regard_problem &p = reading.p;
   const ChunkPlan &plan = reading.plan;
-  const size_t own = reading.memory_per_thread();
+  const size_t own = reading.memory_per_thread<Arithmetic>();
   return for_each_task(int(p.threads), plan.head_sets,
                        own + size_t(reading.sums_per_head_set()) * sizeof(double),
                        [&](int64_t number, void *memory) {
@@ -212,7 +230,7 @@ static int read_by_chunks(const Reading &reading) {
       return all_sums + head_set * reading.sums_per_head_set();
     };
     result = for_each_task(
-        int(p.threads), head_sets * plan.chunks, reading.memory_per_thread(),
+        int(p.threads), head_sets * plan.chunks, reading.memory_per_thread<Arithmetic>(),
         [&](int64_t number, void *memory) {
           // The last rows first, since those see the most when attention is causal.
           const int64_t chunk = plan.chunks - 1 - number / head_sets, head_set = number % head_sets;

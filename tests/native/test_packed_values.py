@@ -12,6 +12,7 @@ import torch
 from support.cpu_paths import SETS
 
 import regard
+from regard.pattern.readouts import Entropy, Received
 
 pytestmark = [
     pytest.mark.skipif(not SETS, reason="needs the native library"),
@@ -93,6 +94,17 @@ def test_blocks_together_have_the_bits_of_blocks_alone(name, dtype, threads):
         assert (context - exact).abs().max() <= TOLERANCE[dtype] * exact.abs().max()
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", masks(1061))
+def test_the_pass_that_takes_readouts_has_the_bits_of_the_forward_pass(name, dtype, threads):
+    length, mask = 1061, masks(1061)[name](slice(0, 1061))  # two or three blocks a chunk of rows
+    tensors_of_heads = tensors(1, 3, 3, length, 17, 35, dtype)
+    threads(1)
+    context = regard.attention(*tensors_of_heads, mask=mask, backend="native")
+    of_reading, _ = regard.attention(*tensors_of_heads, mask=mask, read=[Received(), Entropy()])
+    assert torch.equal(of_reading, context)
+
+
 def test_heads_of_a_group_share_what_is_packed(threads):
     threads(1)
     query, key, value = tensors(3, 10, 2, 331, 16, 35, torch.bfloat16)
@@ -135,3 +147,10 @@ def test_a_hidden_value_beside_the_last_visible_one_changes_nothing(name, extrem
     context = regard.attention(query, key, value, mask=mask, backend="native")
     assert torch.equal(context[..., ~rows, :], clean[..., ~rows, :])
     assert not context[..., rows, :].isfinite().any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_values_without_elements(dtype):
+    query, key, value = tensors(1, 2, 2, 67, 3, 0, dtype)
+    context = regard.attention(query, key, value, mask=regard.causal(), backend="native")
+    assert context.shape == (1, 2, 67, 0)
