@@ -5,6 +5,8 @@ Private names of torch are used here alone.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch._C import _get_dispatch_mode, _get_tracing_state, _len_torch_dispatch_stack
@@ -29,12 +31,12 @@ def must_dispatch() -> bool:
     return is_transformed() or _profiler_enabled()
 
 
-def are_plain(*tensors: Tensor) -> bool:
-    """Whether torch's dispatcher would do nothing for tensors but call the kernel.
+def are_plain(*arguments: Any) -> bool:
+    """Whether all are tensors for which torch's dispatcher would do nothing but call the kernel.
 
     It has more to do for a subclass, for the negative of other memory, and for zeros without any.
     """
-    for tensor in tensors:
+    for tensor in arguments:
         if type(tensor) not in _PLAIN or tensor.is_neg() or tensor._is_zerotensor():  # noqa: SLF001 - torch has no public way
             return False
     return True
