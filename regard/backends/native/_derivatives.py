@@ -4,8 +4,8 @@ A derivative that is registered for an operator serves autograd, compilers and e
 does not ask for it, but for an `autograd.Function`: so there is one for each operator. A plain call
 has a shorter one: for a registered derivative torch reads the operator's schema anew at each call,
 argument by argument, and for a Function that `torch.func` may ask its signature. Within it, where
-nothing has to see the operators, the kernels are called without them: dispatching takes a quarter of
-a short call.
+nothing has to see the operators, the kernels are called without them: dispatching takes a quarter
+of a short call.
 
 Axes: B batch, H query heads, L queries, Dv head dimension of value.
 """
