@@ -5,11 +5,17 @@ Private names of torch are used here alone.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _get_dispatch_mode, _get_tracing_state, _len_torch_dispatch_stack
+from torch._C import (
+    _dispatch_keys,
+    _get_dispatch_mode,
+    _get_tracing_state,
+    _len_torch_dispatch_stack,
+)
 from torch._C import _TorchDispatchModeKey as _Mode
 from torch._C._autograd import _profiler_enabled
 from torch._C._functorch import (
@@ -32,14 +38,25 @@ def must_dispatch() -> bool:
 
 
 def are_plain(*arguments: Any) -> bool:
-    """Whether all are tensors for which torch's dispatcher would do nothing but call the kernel.
+    """Whether all are tensors on the CPU for which torch's dispatcher would only call the kernel.
 
-    It has more to do for a subclass, for the negative of other memory, and for zeros without any.
+    It has more to do for a subclass, for the negative of other memory, for zeros without any, for a
+    batch of an older vmap: their dispatch keys differ from those of a tensor in memory.
     """
-    for tensor in arguments:
-        if type(tensor) not in _PLAIN or tensor.is_neg() or tensor._is_zerotensor():  # noqa: SLF001 - torch has no public way
+    plain = _plain_keys()
+    for argument in arguments:
+        if type(argument) not in _PLAIN or _dispatch_keys(argument) not in plain:
             return False
     return True
+
+
+@functools.cache
+def _plain_keys() -> tuple[object, ...]:
+    """Dispatch keys of a tensor on the CPU, and of one in inference mode."""
+    with torch.inference_mode(mode=False):
+        usual = _dispatch_keys(torch.empty(0, device="cpu"))
+    with torch.inference_mode():
+        return usual, _dispatch_keys(torch.empty(0, device="cpu"))
 
 
 def is_transformed() -> bool:

@@ -222,3 +222,36 @@ def test_gradients_that_torch_resolves_first(of_context):
     lazily = torch.autograd.grad(context, tensors, of_context, retain_graph=True)
     written = torch.autograd.grad(context, tensors, of_context + torch.zeros(B, H, L, DV))
     assert all(torch.equal(*pair) for pair in zip(lazily, written, strict=True))
+
+
+def test_a_batch_of_gradients_is_refused_by_torch():
+    query, key, value = inputs(grad=True)
+    context = regard.attention(query, key, value)
+    with pytest.raises(RuntimeError, match="Batching rule not implemented for regard::attention"):
+        torch.autograd.grad(context, query, normal(3, *context.shape), is_grads_batched=True)
+
+
+@pytest.mark.parametrize("axes", [3, 4])
+def test_saved_tensors_may_come_back_in_another_layout(axes):
+    tensors, of_context = inputs(grad=True), normal(B, H, L, DV, seed=9)
+    context = regard.attention(*tensors, mask=regard.causal())
+    wanted = torch.autograd.grad(context, tensors, of_context)
+
+    def transposed(tensor):
+        return tensor.mT.contiguous().mT if tensor.ndim == axes else tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, transposed):
+        context = regard.attention(*tensors, mask=regard.causal())
+    given = torch.autograd.grad(context, tensors, of_context)
+    assert all(torch.equal(*pair) for pair in zip(given, wanted, strict=True))
+
+
+def test_a_tangent_of_a_gradient_is_refused_with_the_cure():
+    tensors, of_context = inputs(grad=True), normal(B, H, L, DV, seed=9)
+    context = regard.attention(*tensors, mask=regard.causal())
+    with torch.autograd.forward_ad.dual_level():
+        gradient = torch.autograd.forward_ad.make_dual(of_context, torch.ones_like(of_context))
+        with pytest.raises(
+            regard.Error, match=r"gives first derivatives only; .* pass backend='eager'"
+        ):
+            torch.autograd.grad(context, tensors, gradient)

@@ -94,3 +94,10 @@ def test_a_mask_of_another_length_is_refused_at_each_call():
     for _ in range(2):
         with pytest.raises(ValueError, match="ids covers 67 keys, but there are 66"):
             regard.attention(*tensors(66), mask=mask)
+
+
+@pytest.mark.parametrize("mask", [None, regard.documents(IDS)], ids=repr)
+def test_a_scale_that_is_no_number_is_refused_after_one_that_equals_it(mask):
+    regard.attention(*tensors(), mask=mask, scale=1.0)
+    with pytest.raises(TypeError, match="scale"):
+        regard.attention(*tensors(), mask=mask, scale=True)

@@ -80,7 +80,9 @@ def _fill(
 ) -> None:
     """Have the library write the gradients, by the layout of ``regard_gradients`` in abi.h."""
     packed = inputs.pack()
-    gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
+    # What autograd kept may come back in another layout: hooks of saved tensors make it so.
+    gradient, context = (t if t.stride(-1) == 1 else t.contiguous() for t in (gradient, context))
+    logsumexp = logsumexp.contiguous()
 
     def rows(name: str) -> tuple[int, ...]:
         return vectors(gradients[name]) if name in gradients else (0, 0, 0, 0)

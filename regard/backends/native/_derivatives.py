@@ -18,12 +18,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._contexts import are_plain, must_dispatch, transforms
+from regard._contexts import are_plain, has_tangent, must_dispatch, transforms
 from regard._shapes import Float
 from regard.backends.native import _backward, _forward
 from regard.backends.native._arguments import Arguments
 from regard.backends.native._fold import fold_backward, fold_forward
 from regard.errors import Error
+
+_FIRST_ONLY = (
+    "the native backend gives first derivatives only; for the derivative of a gradient pass "
+    "backend='eager' to regard.attention"
+)
 
 
 def attend(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
@@ -53,6 +58,8 @@ def gradients(*arguments: Any) -> Sequence[Tensor]:
     call: Any = torch.ops.regard.attention_backward
     if _under_transform():
         call = _Gradients.apply
+    elif any(map(has_tangent, _tensors_of(arguments))):
+        raise Error(_FIRST_ONLY)
     elif not torch.is_grad_enabled() and _are_plain(arguments):
         call = _backward.backward
     results: Sequence[Tensor] = call(*arguments)
@@ -61,8 +68,11 @@ def gradients(*arguments: Any) -> Sequence[Tensor]:
 
 def _are_plain(arguments: tuple[Any, ...]) -> bool:
     """Whether nothing has to see an operator that is called with these."""
-    tensors = (x for x in arguments if isinstance(x, torch.Tensor))
-    return not must_dispatch() and are_plain(*tensors)
+    return not must_dispatch() and are_plain(*_tensors_of(arguments))
+
+
+def _tensors_of(arguments: tuple[Any, ...]) -> list[Tensor]:
+    return [x for x in arguments if isinstance(x, torch.Tensor)]
 
 
 def _under_transform() -> bool:
@@ -94,10 +104,7 @@ def differentiate(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ..
 
 def refuse(ctx: Any, *gradients: Tensor) -> None:  # noqa: ARG001 - autograd's signature
     """Stand for the derivative of the gradients."""
-    raise Error(
-        "the native backend gives first derivatives only; for the derivative of a gradient pass "
-        "backend='eager' to regard.attention"
-    )
+    raise Error(_FIRST_ONLY)
 
 
 class _Attention(torch.autograd.Function):

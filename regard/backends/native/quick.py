@@ -55,15 +55,12 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
     plans = _PLANS if affine is not None else _plans_of(mask)
     if plans is None:
         return None
-    try:
-        signature = (
-            query.shape, key.shape, value.shape,
-            query.stride(), key.stride(), value.stride(),
-            query.dtype, key.dtype, value.dtype,
-            affine, scale,
-        )  # fmt: skip
-    except RuntimeError:  # a nested tensor has no shape: the checks will say so
-        return None
+    signature = (
+        query.shape, key.shape, value.shape,
+        query.stride(), key.stride(), value.stride(),
+        query.dtype, key.dtype, value.dtype,
+        affine, scale, type(scale),
+    )  # fmt: skip
     try:
         plan = plans[signature]
     except KeyError:
@@ -88,14 +85,10 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
 
 def _are_plain(query: Any, key: Any, value: Any) -> bool:
     """Whether these are torch's own tensors on the CPU, whose gradients are not wanted."""
-    if not are_plain(query, key, value):
-        return False
-    if torch.is_grad_enabled() and (
-        query.requires_grad or key.requires_grad or value.requires_grad
-    ):
-        return False
-    here: bool = query.is_cpu and key.is_cpu and value.is_cpu
-    return here
+    return are_plain(query, key, value) and not (
+        torch.is_grad_enabled()
+        and (query.requires_grad or key.requires_grad or value.requires_grad)
+    )
 
 
 def _plans_of(mask: Mask | None) -> _Plans | None:
