@@ -96,9 +96,7 @@ class Mask:
         ends = intersect_affine([term.affine(0) for term in self.terms])
         if ends is None or not self._is_interval or self.positions is not None:
             return None
-        if isinstance(self.offset, torch.Tensor):
-            return None
-        return (*ends, self.offset)
+        return None if isinstance(self.offset, torch.Tensor) else (*ends, self.offset)
 
     @cached_property
     def is_fixed(self) -> bool:
