@@ -175,14 +175,15 @@ def ours(setting: Setting, device: torch.device, *, compiled: bool) -> Step:
     half = bfloat16("auto", this_machine(device), dim=setting.dim)
     reason = f"{half.reason}; {'' if compiled else 'not '}compiled"
     print(f"regard: bfloat16 {'on' if half.on else 'off'}, {reason}")
+    parallel = SingleProcess(model)
     train_step = TrainStep(
-        parallel=SingleProcess(model),
+        parallel=parallel,
         ranks=Ranks(),
         optimizer=make_optimizer(model, recipe),
         config=recipe,
         bfloat16=half.on,
         end=None,
-        forward=torch.compile(model) if compiled else model,
+        loss=torch.compile(parallel.loss) if compiled else parallel.loss,
     )
     done = count()
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from regard._contexts import abstract_reason
-from regard._shapes import Int
+from regard._shapes import Float, Int
+from regard.gpt._loss import IGNORED
 from regard.gpt.config import GPTConfig
 
 
@@ -42,11 +43,63 @@ model's tokenizer
             )
 
 
-def check_dtype(ids: object) -> None:
+def checked_targets(
+    targets: Int[Tensor, "..."],
+    weights: Float[Tensor, "..."] | None,
+    ids: Int[Tensor, "..."],
+    config: GPTConfig,
+) -> tuple[Int[Tensor, "..."], Float[Tensor, "..."]]:
+    """Targets in int64, and what each counts in the loss, once they are checked.
+
+    Args:
+        targets: as they were given; those on CUDA are left to the device.
+        weights: likewise; None: the mean of all but `IGNORED`.
+        ids: whose shape they are to have.
+        config: the model's.
+
+    Raises:
+        TypeError: `targets` is not a tensor of int64 or int32, or `weights` not one of floats.
+        ValueError: one has another shape than `ids`, or a target lies outside the vocabulary.
+    """
+    check_dtype(ids)
+    check_dtype(targets, "targets")
+    for name, tensor in (("targets", targets), ("weights", weights)):
+        if tensor is not None and tensor.shape != ids.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)} and ids {tuple(ids.shape)}; expected the "
+                "same, one for each position"
+            )
+    if weights is not None and not weights.is_floating_point():
+        raise TypeError(f"weights is {weights.dtype}; expected floats")
+    compiling = torch.compiler.is_compiling()
+    if not (targets.is_cuda or compiling) and abstract_reason(targets, in_trace=False) is None:
+        _check_targets(targets, config)
+    targets = targets.long()
+    if weights is None:
+        counted = (targets != IGNORED).float()
+        weights = counted / counted.sum()
+    return targets, weights
+
+
+def _check_targets(targets: Tensor, config: GPTConfig) -> None:
+    if not targets.numel():
+        return
+    low, high = (int(bound) for bound in targets.aminmax())
+    if low < 0:
+        known = targets[targets != IGNORED]
+        low = int(known.min()) if known.numel() else 0
+    if low < 0 or high >= config.vocab_size:
+        raise ValueError(
+            f"targets runs from {low} to {high} and the vocabulary from 0 to "
+            f"{config.vocab_size - 1}; a position without a target has {IGNORED}"
+        )
+
+
+def check_dtype(ids: object, name: str = "ids") -> None:
     """Check that ids are a tensor of integers."""
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
         kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise TypeError(f"ids is {kind}; expected a tensor of int64 (torch.long) token ids")
+        raise TypeError(f"{name} is {kind}; expected a tensor of int64 (torch.long) token ids")
 
 
 def check_call(ids: Tensor, config: GPTConfig) -> None:

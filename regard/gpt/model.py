@@ -22,10 +22,11 @@ from regard import Mask, Pattern
 from regard._shapes import Float, Int
 from regard.gpt._fused_block import run_fused
 from regard.gpt._linear import Embedding, linear
-from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, has_hooks
+from regard.gpt._loss import cross_entropy, linear_cross_entropy
+from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, has_hooks, has_own_hooks
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
-from regard.gpt.ids import check_call
+from regard.gpt.ids import check_call, checked_targets
 from regard.gpt.int8 import Int8Embedding
 from regard.gpt.mlp import MLP, SwiGLU
 from regard.gpt.self_attention import Attention
@@ -187,6 +188,47 @@ class GPT(nn.Module):
         patterns: list[Pattern] = []
         logits = self(ids, cache=cache, mask=mask, patterns=patterns)
         return logits, tuple(patterns)
+
+    def loss(
+        self,
+        ids: Int[Tensor, "*b T"],
+        targets: Int[Tensor, "*b T"],
+        weights: Float[Tensor, "*b T"] | None = None,
+        *,
+        mask: Mask | None = None,
+    ) -> Float[Tensor, ""]:
+        """The cross-entropy of the logits of `forward`, in nats.
+
+        On a CPU the logits of some positions at a time are computed, with their losses and their
+        gradients, so that a model with a large vocabulary trains in less time and memory; the
+        logits of all are, where the module has hooks or a subclass computes them otherwise, under a
+        compiler and under transforms. It can be differentiated once.
+
+        Args:
+            ids: as for `forward`.
+            targets: of the shape of `ids`, int64 or int32; the token that each position is to
+                predict, or -100 where there is none.
+            weights: of that shape; what the loss of each position counts in their sum. None: the
+                mean over the positions that have a target.
+            mask: as for `forward`.
+
+        Raises:
+            TypeError: as for `forward`, and of `targets` likewise.
+            ValueError: likewise, and where `targets` or `weights` has another shape than `ids`.
+
+        >>> from regard.gpt import GPTConfig
+        >>> model = GPT(GPTConfig(vocab_size=11, context=7, layers=2, heads=3, dim=12))
+        >>> ids = torch.tensor([[1, 2, 3, 4]])
+        >>> loss = model.loss(ids[:, :-1], ids[:, 1:])
+        >>> loss.backward()
+        """
+        targets, weights = checked_targets(targets, weights, ids, self.config)
+        computes_otherwise = has_own_hooks(self) or type(self).forward is not GPT.forward
+        if computes_otherwise or isinstance(self.wte, Int8Embedding):
+            return cross_entropy(self(ids, mask=mask), targets, weights)
+        check_call(ids, self.config)
+        x = self._run(ids, None, None, mask)  # (B, T, E)
+        return linear_cross_entropy(x, self.wte.weight, targets, weights)
 
     def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
         """The logits of `forward` at the last token alone.

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 10
+#define REGARD_ABI 11
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -248,6 +248,21 @@ typedef struct {
 } regard_residual_norm_gradients;
 
 int regard_residual_norm_backward(const regard_residual_norm_gradients *call);
+
+// The cross-entropy of N rows of V logits, everything contiguous: of each row its logarithm of the
+// sum of exponentials, less the logit at its target, in nats; and the gradient, with respect to the
+// logits, of the sum of all, each multiplied by its weight.
+typedef struct {
+  int64_t dtype, threads;
+  int64_t rows, vocabulary;  // N, V, at least 1
+  const void *logits;        // (N, V), of the dtype
+  const int64_t *targets;    // (N), below V; below 0: the row has loss and gradient 0
+  const float *weights;      // (N)
+  float *losses;             // (N), not multiplied by the weights
+  void *gradient;            // (N, V), of the dtype, in the place of the logits or not; or NULL
+} regard_cross_entropy;
+
+int regard_cross_entropy_forward(const regard_cross_entropy *call);
 
 // Measures what the threads can do at most, in some hundredths to tenths of a second: operations a
 // second on numbers of a dtype, as the instruction set in use multiplies them, and bytes a second

@@ -7,6 +7,7 @@
 
 #include "activation.h"
 #include "backward.h"
+#include "cross_entropy.h"
 #include "decode.h"
 #include "divergence.h"
 #include "forward.h"
@@ -128,6 +129,12 @@ int residual_norm_backward_of_any_dtype(const regard_residual_norm_gradients &ca
   return residual_norm_backward<Float32>(call);
 }
 
+int cross_entropy_of_any_dtype(const regard_cross_entropy &call) {
+  if (call.dtype == REGARD_BFLOAT16) return cross_entropy<BFloat16>(call);
+  if (call.dtype == REGARD_FLOAT16) return cross_entropy<Float16>(call);
+  return cross_entropy<Float32>(call);
+}
+
 double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {
   return dtype == REGARD_BFLOAT16 ? peak_flops<BFloat16Arithmetic>(threads)
                                   : peak_flops<Widened<Float32>>(threads);
@@ -148,6 +155,7 @@ const Kernels &kernels() {
       .gelu = gelu_of_any_dtype,
       .residual_norm = residual_norm_of_any_dtype,
       .residual_norm_backward = residual_norm_backward_of_any_dtype,
+      .cross_entropy = cross_entropy_of_any_dtype,
       .peak_flops = peak_flops_of_any_dtype,
       .peak_bandwidth = peak_bandwidth,
   };

@@ -18,6 +18,7 @@ struct Kernels {
   int (*gelu)(const regard_activation &);
   int (*residual_norm)(const regard_residual_norm &);
   int (*residual_norm_backward)(const regard_residual_norm_gradients &);
+  int (*cross_entropy)(const regard_cross_entropy &);
   double (*peak_flops)(int64_t dtype, int64_t threads);
   double (*peak_bandwidth)(int64_t threads);
 };

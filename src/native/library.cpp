@@ -190,6 +190,10 @@ REGARD_EXPORT int regard_residual_norm_backward(const regard_residual_norm_gradi
   return call->rows ? kernels().residual_norm_backward(*call) : REGARD_DONE;
 }
 
+REGARD_EXPORT int regard_cross_entropy_forward(const regard_cross_entropy *call) {
+  return kernels().cross_entropy(*call);
+}
+
 REGARD_EXPORT double regard_peak_flops(int dtype, int64_t threads) {
   return kernels().peak_flops(dtype, threads);
 }

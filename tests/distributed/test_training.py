@@ -198,7 +198,7 @@ def test_gradients_are_exchanged_once_an_update():
             done.set_result(bucket.buffer())
             return done
 
-        copies.module.register_comm_hook(None, exchange)
+        copies.loss.register_comm_hook(None, exchange)
         config = TrainConfig(batch=2, accumulate=3)
         train_step = TrainStep(
             parallel=copies,
@@ -207,7 +207,7 @@ def test_gradients_are_exchanged_once_an_update():
             config=config,
             bfloat16=False,
             end=None,
-            forward=copies.module,
+            loss=copies.loss,
         )
         tokens = np.arange(300) % 11
         batch = Batches(tokens=tokens, context=7, vocab_size=11, config=config).batch(0)

@@ -169,14 +169,15 @@ def test_gradients_do_not_depend_on_where_they_are_computed(model, bfloat16):
 @kernels
 def test_updates_take_memory_from_each_other(model, regions):
     config = TrainConfig(steps=5, batch=5)
+    parallel = SingleProcess(model)
     step = TrainStep(
-        parallel=SingleProcess(model),
+        parallel=parallel,
         ranks=Ranks(),
         optimizer=make_optimizer(model, config),
         config=config,
         bfloat16=True,
         end=None,
-        forward=model,
+        loss=parallel.loss,
     )
     nowhere = torch.zeros(5, dtype=torch.int64).numpy()
     batch = Batch(

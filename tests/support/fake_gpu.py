@@ -38,6 +38,11 @@ _READING = {
 _WAITS = []
 
 
+def _inference_mode(mode=True):
+    """`torch.no_grad` in its place, which takes no such tensors."""
+    return torch.no_grad() if mode else contextlib.nullcontext()
+
+
 class FakeGPUTensor(torch.Tensor):
     """A tensor that says it is on a GPU, and holds one of main memory."""
 
@@ -217,7 +222,7 @@ def gpu():
         patch.setattr(triton, "objection_to_reading", lambda problem: "this GPU has no kernels")
         # A module's parameter is to become the tensor, not to take over what it holds.
         patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
-        patch.setattr(torch, "inference_mode", torch.no_grad)  # which takes no such tensors
+        patch.setattr(torch, "inference_mode", _inference_mode)
         own, modes = _contexts._len_torch_dispatch_stack, 1  # the mode below hides no numbers
         patch.setattr(_contexts, "_len_torch_dispatch_stack", lambda: own() - modes)
         _mimic_driver(patch)

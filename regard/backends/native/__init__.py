@@ -15,6 +15,7 @@ from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
 from regard.backends.native._activation import compute_gelu, gelu, gelu_gradient
 from regard.backends.native._arguments import CODES, Arguments
+from regard.backends.native._cross_entropy import compute_cross_entropy
 from regard.backends.native._derivatives import attend
 from regard.backends.native._divergence import compare
 from regard.backends.native._first_derivative import first_derivative
@@ -42,6 +43,7 @@ __all__ = [
     "Weights",
     "backward",
     "compare",
+    "compute_cross_entropy",
     "compute_gelu",
     "compute_residual_norm",
     "describe",

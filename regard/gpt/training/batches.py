@@ -14,14 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.gpt._loss import IGNORED
 from regard.gpt.errors import CorpusError
 from regard.gpt.training._permutation import mix, permuted
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.schedule import context_length, is_focused
 from regard.mask import Mask, documents
-
-IGNORED = -100
-"""The target of a position without loss; `cross_entropy`'s default `ignore_index`."""
 
 _ONE = 1 << 20  # a share of rows is a whole number of 1/_ONE
 _RARE = 3e-3  # of all tokens of the text, at most: the share of a rare token

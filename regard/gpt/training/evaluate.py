@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from regard.gpt._incremental import evaluating
@@ -57,8 +56,8 @@ def mean_loss(
         batches.append((tokens[end_of_windows:-1][None], tokens[end_of_windows + 1 :][None]))
 
     def loss(ids: Tensor, targets: Tensor) -> Tensor:
-        logits = model(ids, mask=document_mask(ids, end))  # (B, T, V)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        ones = torch.ones_like(ids, dtype=torch.float32)
+        return model.loss(ids, targets, ones, mask=document_mask(ids, end))  # the sum of all
 
     rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
     rounds = [batches[start : start + size] for start in range(0, len(batches), size)]

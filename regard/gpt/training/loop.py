@@ -78,9 +78,9 @@ class Loop:
         # Model: in one process, copied to all ranks (DDP), or sharded over them (FSDP).
         parameters = sum(p.numel() for n, p in setup.model.named_parameters() if n != "wpe.weight")
         self.parallel = parallelize(setup.model, ranks, config.parallel)
-        self.model, forward = self.parallel.model, self.parallel.module
+        self.model, loss = self.parallel.model, self.parallel.loss
         if setup.compile:
-            forward = cast("torch.nn.Module", torch.compile(forward))
+            loss = cast("torch.nn.Module", torch.compile(loss))
 
         # Optimizer: its learning rate is set at every update.
         optimizer = make_optimizer(self.model, config)
@@ -96,7 +96,7 @@ class Loop:
             config=config,
             bfloat16=setup.bfloat16,
             end=self.end,
-            forward=forward,
+            loss=loss,
         )
 
         # Measurements: speed, what the heads do, and a line of metrics an update.

@@ -11,9 +11,29 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from regard._shapes import Float, Int
 from regard.gpt.model import GPT
 from regard.gpt.training.config import Parallel
 from regard.gpt.training.ranks import Ranks
+from regard.mask import Mask
+
+
+class ModelLoss(nn.Module):
+    """A model's loss as the forward pass of a module, which DDP and the compiler take."""
+
+    def __init__(self, model: GPT) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        ids: Int[Tensor, "R T"],
+        targets: Int[Tensor, "R T"],
+        weights: Float[Tensor, "R T"],
+        mask: Mask | None,
+    ) -> Float[Tensor, ""]:
+        """As `GPT.loss`."""
+        return self.model.loss(ids, targets, weights, mask=mask)
 
 
 class SingleProcess:
@@ -21,7 +41,7 @@ class SingleProcess:
 
     Attributes:
         model: the model.
-        module: what runs its forward pass.
+        loss: a module that computes its loss.
         is_sharded: whether this process has only a shard of the model.
     """
 
@@ -29,7 +49,7 @@ class SingleProcess:
 
     def __init__(self, model: GPT) -> None:
         self.model = model
-        self.module: nn.Module = model
+        self.loss: nn.Module = ModelLoss(model)
 
     def gradient_sync(self, *, enabled: bool) -> AbstractContextManager[None]:
         """Exchange the gradients of a pass inside the block, or leave them to a later pass."""
@@ -57,11 +77,11 @@ class DDP(SingleProcess):
         super().__init__(model)
         device = next(model.parameters()).device
         self._copies = DistributedDataParallel(
-            model,
+            self.loss,
             device_ids=None if device.type == "cpu" else [device],
             gradient_as_bucket_view=True,
         )
-        self.module = self._copies
+        self.loss = self._copies
 
     def gradient_sync(self, *, enabled: bool) -> AbstractContextManager[None]:
         """As for one process."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from regard._devices import upload
@@ -37,7 +36,7 @@ class TrainStep:
         config: the recipe.
         bfloat16: whether matrix products are computed in it.
         end: the token that ends a document, where attention is to stay within one.
-        forward: the model's forward pass, compiled or as it is.
+        loss: the model's loss, as `ModelLoss` computes it, compiled or as it is.
     """
 
     parallel: SingleProcess
@@ -46,7 +45,7 @@ class TrainStep:
     config: TrainConfig
     bfloat16: bool
     end: int | None
-    forward: Callable[..., Tensor]
+    loss: Callable[..., Tensor]
     _parameters: list[torch.nn.Parameter] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,9 +102,7 @@ class TrainStep:
         """Add the gradient of a pass; its share of the loss."""
         ids, targets, weights = (upload(part, self._device) for part in (ids, targets, weights))
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self.bfloat16):
-            logits = self.forward(ids, mask=document_mask(ids, self.end))  # (R, T, V)
-        losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
-        loss = (losses * weights.flatten()).sum()
+            loss = self.loss(ids, targets, weights, document_mask(ids, self.end))
         (loss * self.ranks.size).backward()  # ranks exchange the mean of their gradients
         return loss.detach()
 

@@ -123,6 +123,50 @@ std::string wrong_in_norm(Random &random, int64_t dtype) {
   return stream.results(3) == results ? "" : "norm: not the same bits with three threads";
 }
 
+// Random logits, whose losses and gradients come in memory of their own or in their place.
+struct Logits {
+  int64_t dtype, rows, vocabulary;
+  Bytes logits, weights;
+  std::vector<int64_t> targets;
+
+  Logits(Random &random, int64_t dtype)
+      : dtype(dtype), rows(1 + random.below(90)), vocabulary(1 + random.below(1000)) {
+    logits = drawn(random, dtype, rows * vocabulary);
+    weights = drawn(random, REGARD_FLOAT32, rows);
+    for (int64_t row = 0; row < rows; row++)
+      targets.push_back(random.chance(0.1) ? -100 : random.below(vocabulary));
+  }
+
+  // Losses and gradients; none where there is no memory.
+  std::vector<Bytes> results(int64_t threads, bool in_place) {
+    Bytes losses = empty(REGARD_FLOAT32, rows), changed = logits, gradient = logits;
+    const regard_cross_entropy call = {dtype,
+                                       threads,
+                                       rows,
+                                       vocabulary,
+                                       in_place ? gradient.data() : changed.data(),
+                                       targets.data(),
+                                       floats_of(weights),
+                                       floats_of(losses),
+                                       gradient.data()};
+    if (regard_cross_entropy_forward(&call) != REGARD_DONE || changed != logits) return {};
+    return {losses, gradient};
+  }
+};
+
+std::string wrong_in_cross_entropy(Random &random, int64_t dtype) {
+  Logits logits(random, dtype);
+  const std::vector<Bytes> results = logits.results(1, false);
+  if (results.empty()) return "cross-entropy: no memory, or logits that were changed";
+  for (int64_t row = 0; row < logits.rows; row++) {
+    const double loss = at(results[0], REGARD_FLOAT32, row);
+    if (!(loss >= -1e-5 && loss < 100)) return "cross-entropy: a loss below 0, or no number";
+  }
+  return logits.results(3, true) == results
+             ? ""
+             : "cross-entropy: not the same bits with three threads, or in place";
+}
+
 }  // namespace
 
 std::string wrong_pointwise(uint64_t seed) {
@@ -132,7 +176,9 @@ std::string wrong_pointwise(uint64_t seed) {
   const std::string wrong = wrong_in_gelu(random, dtype);
   if (!wrong.empty()) return name + wrong;
   const std::string norm = wrong_in_norm(random, dtype);
-  return norm.empty() ? "" : name + norm;
+  if (!norm.empty()) return name + norm;
+  const std::string loss = wrong_in_cross_entropy(random, dtype);
+  return loss.empty() ? "" : name + loss;
 }
 
 }  // namespace driver

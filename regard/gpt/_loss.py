@@ -1,0 +1,172 @@
+"""The loss of a model: the cross-entropy of its logits, of which few rows exist at a time.
+
+The logits are most of what an update of a model with a large vocabulary writes: with their
+logarithms and gradients, several times ``N · V`` numbers, which go to memory and back. Here some
+rows of them are computed, stay in the caches until their losses and what they add to the gradients
+are known, and make room for the next rows.
+
+Axis letters: N rows, E model dimension, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard._contexts import are_plain, is_transformed
+from regard._shapes import Float, Int
+from regard.backends import native
+from regard.gpt._linear import linear
+from regard.gpt._memory_pool import allocate, scratch
+
+IGNORED = -100
+"""The target of a position without loss; `cross_entropy`'s default `ignore_index`."""
+
+# Of a portion of rows: its logits shall stay in the caches; but what each portion adds to the
+# gradient of the matrix is a pass over that, which may be larger.
+_BYTES = 2**21
+_LEAST_ROWS = 1024
+
+
+def linear_cross_entropy(
+    x: Float[Tensor, "*b E"],
+    weight: Float[Tensor, "V E"],
+    targets: Int[Tensor, "*b"],
+    weights: Float[Tensor, "*b"],
+) -> Float[Tensor, ""]:
+    """The weighted sum of the cross-entropies of ``x @ weightᵀ``, in nats.
+
+    Args:
+        x: what is unembedded.
+        weight: the token embeddings.
+        targets: int64, each below V, or `IGNORED`.
+        weights: float32; what each position counts.
+    """
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    if not _is_served(x, weight, targets, weights, dtype):
+        return cross_entropy(linear(x, weight), targets, weights)
+    rows = x.to(dtype).contiguous().view(-1, x.shape[-1])  # (N, E)
+    targets, weights = targets.contiguous().view(-1), weights.contiguous().view(-1)  # (N)
+    if not (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)):
+        losses, _, _ = _compute(rows, weight.to(dtype), targets, weights, needs=(False, False))
+        return losses.dot(weights)
+    apply: Any = _LinearCrossEntropy.apply  # whose type is unknown
+    loss: Tensor = apply(rows, weight, targets, weights)
+    return loss
+
+
+def cross_entropy(
+    logits: Float[Tensor, "*b V"], targets: Int[Tensor, "*b"], weights: Float[Tensor, "*b"]
+) -> Float[Tensor, ""]:
+    """The weighted sum of the cross-entropies of logits, in nats, at least in float32."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return (losses * weights.flatten()).sum()
+
+
+def _is_served(
+    x: Tensor, weight: Tensor, targets: Tensor, weights: Tensor, dtype: torch.dtype
+) -> bool:
+    """Whether the kernel is the computation that is asked for.
+
+    Float16 is left to torch: gradients fall below its range until a scaler multiplies the loss.
+    """
+    tensors = (x, weight, targets, weights)
+    if not x.is_cpu or is_transformed() or not are_plain(*tensors):
+        return False
+    if dtype not in (torch.float32, torch.bfloat16) or x.dtype not in (torch.float32, dtype):
+        return False
+    if weight.dtype not in (torch.float32, dtype) or weights.dtype != torch.float32:
+        return False
+    if not torch.is_autocast_enabled("cpu") and weight.dtype != x.dtype:
+        return False  # torch refuses it
+    return x.numel() > 0 and not weights.requires_grad and native.why_missing() is None
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Its gradients are computed with it, from the same logits."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        losses, *gradients = _compute(
+            *(rows, weight.to(rows.dtype), targets, weights), needs=ctx.needs_input_grad[:2]
+        )
+        ctx.save_for_backward(*gradients)
+        ctx.dtype = weight.dtype
+        return losses.dot(weights)
+
+    @staticmethod
+    @native.first_derivative
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        of_rows, of_weight = ctx.saved_tensors
+        of_weight = None if of_weight is None else of_weight.to(ctx.dtype)
+        if gradient.item() != 1:
+            of_rows = None if of_rows is None else of_rows * gradient.to(of_rows.dtype)
+            of_weight = None if of_weight is None else of_weight * gradient.to(of_weight.dtype)
+        return of_rows, of_weight, None, None
+
+
+def _compute(
+    rows: Float[Tensor, "N E"],
+    matrix: Float[Tensor, "V E"],
+    targets: Int[Tensor, "N"],
+    weights: Float[Tensor, "N"],
+    *,
+    needs: tuple[bool, bool],
+) -> tuple[Float[Tensor, "N"], Float[Tensor, "N E"] | None, Float[Tensor, "V E"] | None]:
+    """The losses, and the gradients of rows and matrix, the latter in float32, where needed."""
+    dtype, whole, (count, vocabulary) = rows.dtype, torch.float32, (len(rows), len(matrix))
+    portion = min(count, max(_LEAST_ROWS, _BYTES // (vocabulary * dtype.itemsize)))
+    (losses,) = allocate(((count,), whole))
+    of_rows = allocate((rows.shape, dtype))[0] if needs[0] else None
+    of_matrix = allocate((matrix.shape, whole))[0] if needs[1] else None
+    with scratch(
+        ((portion, vocabulary), dtype), *[(matrix.shape, dtype)] * (needs[1] and dtype != whole)
+    ) as (logits, *rounded):
+        for start in range(0, count, portion):
+            part = slice(start, start + portion)
+            own = logits[: len(rows[part])]
+            torch.mm(rows[part], matrix.t(), out=own)
+            native.compute_cross_entropy(
+                own,
+                targets[part],
+                losses[part],
+                weights=weights[part],
+                gradient=own if any(needs) else None,
+            )
+            if of_rows is not None:
+                torch.mm(own, matrix, out=of_rows[part])
+            if of_matrix is not None:
+                _add_product(own, rows[part], of_matrix, rounded, is_first=start == 0)
+    return losses, of_rows, of_matrix
+
+
+def _add_product(
+    gradient: Float[Tensor, "N V"],
+    rows: Float[Tensor, "N E"],
+    total: Float[Tensor, "V E"],
+    rounded: list[Tensor],
+    *,
+    is_first: bool,
+) -> None:
+    """Add ``gradientᵀ @ rows`` to what is there, or write it where nothing is.
+
+    Args:
+        gradient: of some logits.
+        rows: what they were computed from.
+        total: float32.
+        rounded: memory for a product in another dtype than float32, if it has one.
+        is_first: whether nothing is there.
+    """
+    if not rounded:
+        torch.addmm(total, gradient.t(), rows, beta=0 if is_first else 1, out=total)
+        return
+    (product,) = rounded
+    torch.mm(gradient.t(), rows, out=product)
+    if is_first:
+        total.copy_(product)
+    else:
+        total.add_(product)
