@@ -70,6 +70,7 @@ class Setting:
 SETTINGS = (
     Setting("small", 4, 4, 128, 64, 12, 200, times=(2.5, 1.0)),
     Setting("large", 6, 6, 384, 256, 12, 30, times=(3.0, 1.5)),
+    Setting("default", 4, 4, 128, 512, 8, 100, vocabulary=GPTConfig().vocab_size, times=(3.0, 1.5)),
 )
 
 
