@@ -33,6 +33,7 @@ GRID_LENGTH, GRID = 2048, 12
 ROUNDS = 7
 MANY = 25  # of what comes soon: the slowest of them counts
 MEANWHILE = 0.1  # seconds, whatever else is computed
+LAYERS_MEANWHILE = 4  # whose thumbnails take several times as long as all requests meanwhile
 
 
 def exploring(report: Report) -> None:
@@ -56,21 +57,21 @@ def exploring(report: Report) -> None:
     with _recording(_recorded(LONG, heads=1, layers=1)) as client:
         _row(report, "health while the whole is computed", _health_meanwhile(client), 0.05)
     with _recording(_recorded(GRID_LENGTH, heads=GRID, layers=GRID)) as client:
-        taken = _seconds(partial(_thumbnails, client))
+        taken = _seconds(partial(_thumbnails, client, range(GRID)))
         _row(report, f"{GRID} × {GRID} thumbnails at {GRID_LENGTH}", taken, 3.0)
     _meanwhile(report)
     painting(report)
 
 
 def _meanwhile(report: Report) -> None:
-    """Requests for a known head while the pictures of two layers are computed."""
-    title = f"exploring: of a known head at {LONG}, while two layers' thumbnails are computed"
+    """Requests for a known head while two others wait for thumbnails of long layers."""
+    title = f"exploring: of a known head at {LONG}, while thumbnails of others are computed"
     report.table(title, ("request", 20), ("ms, median", 30), ("ms, the slowest", 30))
-    with _recording(_recorded(LONG, heads=2, layers=2)) as client:
+    with _recording(_recorded(LONG, heads=2, layers=LAYERS_MEANWHILE)) as client:
         _map(client, _square(0, 0, LONG))
         requests = [
-            threading.Thread(target=client.get, args=(f"api/runs/0/thumbnails?layer={layer}",))
-            for layer in range(2)
+            threading.Thread(target=_thumbnails, args=(client, layers))
+            for layers in (range(0, LAYERS_MEANWHILE, 2), range(1, LAYERS_MEANWHILE, 2))
         ]
         for thread in requests:
             thread.start()
@@ -132,8 +133,8 @@ def _map(client: httpx.Client, square: dict[str, str]) -> None:
     _get(client, "api/runs/0/map", layer="0", head="0", **square)
 
 
-def _thumbnails(client: httpx.Client) -> None:
-    for layer in range(GRID):
+def _thumbnails(client: httpx.Client, layers: range) -> None:
+    for layer in layers:
         _get(client, f"api/runs/0/thumbnails?layer={layer}&size=64")
 
 

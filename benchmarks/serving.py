@@ -24,12 +24,14 @@ def served(subject: Subject) -> Iterator[httpx.Client]:
     explorer = Explorer(subject)
     gc.freeze()  # as the command does
     explorer.start()
-    with httpx.Client(base_url=explorer.url, timeout=60) as client:
-        while True:
-            try:
-                client.get("api/health")
-                break
-            except httpx.ConnectError:
-                time.sleep(0.05)
-        yield client
-    explorer.stop()
+    try:
+        with httpx.Client(base_url=explorer.url, timeout=60) as client:
+            while True:
+                try:
+                    client.get("api/health")
+                    break
+                except httpx.ConnectError:
+                    time.sleep(0.05)
+            yield client
+    finally:
+        explorer.stop()
