@@ -1,4 +1,7 @@
-"""One token against a long cache, beside torch's SDPA and beside the memory's bandwidth."""
+"""One token against a long cache, beside torch's SDPA and beside the memory's bandwidth.
+
+Keys and values lie as `regard.nn.KVCache` holds them.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from benchmarks.cases import name_of
 from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
 from regard.backends.native.peak import peak_bandwidth
+from regard.nn import KVCache
 
 KEYS = 32_768
 # Heads, key/value heads, head dimension, dtype.
@@ -33,7 +37,9 @@ def decode(report: Report, keys: int = KEYS) -> None:
     )
     for heads, groups, dim, dtype in ROWS:
         query = torch.randn(1, heads, 1, dim, dtype=dtype)
-        key, value = torch.randn(2, 1, groups, keys, dim, dtype=dtype).unbind()
+        key, value = KVCache(keys).append(
+            *torch.randn(2, 1, groups, keys, dim, dtype=dtype).unbind()
+        )
         attend = partial(F.scaled_dot_product_attention, enable_gqa=heads != groups)
         tasks = {
             "torch": partial(attend, query, key, value),

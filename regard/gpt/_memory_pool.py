@@ -21,7 +21,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from regard.gpt import _huge_pages
+from regard import _huge_pages
 
 Kind = tuple[tuple[int, ...], torch.dtype]
 """Of a tensor its shape, with at least one number, and its dtype."""

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard import _huge_pages
 from regard._contexts import to_autocast_dtype
 from regard._shapes import Float, Int
 from regard.backends import native
-from regard.gpt import _huge_pages
 from regard.gpt._linear import Embedding, Linear
 from regard.gpt.errors import CheckpointError
 

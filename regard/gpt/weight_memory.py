@@ -8,7 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from regard.gpt import _huge_pages
+from regard import _huge_pages
 
 __all__ = ["load_into_huge_pages", "to_huge_pages"]
 

@@ -8,10 +8,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard import _huge_pages
+from regard._contexts import are_plain, is_transformed
 from regard._shapes import Float, Int
 from regard.mask import Mask, intervals
 
 __all__ = ["KVCache"]
+
+# Bytes of a head from which on the memory is in huge pages, where the system has them: all of it is
+# read for every token. A page that is begun is taken whole, so this is the most that is lost.
+_MANY = 2 * _huge_pages.PAGE
 
 
 class KVCache:
@@ -170,7 +176,13 @@ class KVCache:
             )
 
     def _empty(self, like: Tensor) -> Tensor:
-        return like.new_empty((*like.shape[:-2], self._room, like.shape[-1]))
+        """Memory for keys or values of which these are the first."""
+        shape = (*like.shape[:-2], self._room, like.shape[-1])
+        if not is_transformed() and are_plain(like):
+            of_a_head = like.shape[-2] * like.shape[-1] * like.itemsize
+            if of_a_head >= _MANY:
+                return _huge_pages.allocate((shape, like.dtype))[0]
+        return like.new_empty(shape)
 
     def _evict(self) -> int:
         """Move the positions that a new query may see to the front; return their number."""

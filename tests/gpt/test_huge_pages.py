@@ -6,7 +6,8 @@ import mmap
 import pytest
 import torch
 
-from regard.gpt import GPT, GPTConfig, _huge_pages
+from regard import _huge_pages
+from regard.gpt import GPT, GPTConfig
 from regard.gpt.weight_memory import to_huge_pages
 
 KINDS = (((3, 700_001), torch.float32), ((0, 5), torch.float32), ((7, 11), torch.bfloat16))

@@ -5,8 +5,9 @@ import copy
 import pytest
 import torch
 
+from regard import _huge_pages
 from regard.backends import native
-from regard.gpt import GPT, GPTConfig, _huge_pages
+from regard.gpt import GPT, GPTConfig
 from regard.gpt._memory_pool import MemoryPool, allocate, scratch
 from regard.gpt.training.batches import Batch
 from regard.gpt.training.config import TrainConfig

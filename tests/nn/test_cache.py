@@ -1,5 +1,7 @@
 """A layer with a cache computes what it computes for the whole sequence."""
 
+import mmap
+
 import pytest
 import torch
 
@@ -69,6 +71,22 @@ def test_the_memory_is_taken_once():
     assert cache.length == 0
     anew, _ = cache.append(torch.randn(2, 3, 9, 5), torch.randn(2, 3, 9, 7))
     assert anew.data_ptr() == first.data_ptr()
+
+
+def test_a_long_text_lies_in_huge_pages():
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        pytest.skip("the system has no such advice")
+    for length, expected in ((8191, False), (8192, True)):  # of 4 MiB a head
+        key, value = torch.randn(2, 1, 2, length, 128).unbind()
+        for inference in (False, True):
+            with torch.inference_mode(inference):
+                cache = KVCache(length + 1)
+                kept, values = cache.append(key, value)
+                assert (kept.data_ptr() % 2**21 == 0) == expected
+                more, _ = cache.append(key[..., :1, :], value[..., :1, :])
+            assert torch.equal(more[..., :-1, :], key)
+            assert torch.equal(values, value)
+            assert more.data_ptr() == kept.data_ptr()
 
 
 def test_errors_name_what_does_not_fit():

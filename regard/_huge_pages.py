@@ -5,7 +5,7 @@ where each lies, and what it reads ahead ends with the page; in pages of 2 MiB a
 shape with one sequence takes 3 to 9 % less time. The system gives them to memory that asks for them
 before it is written. To ask is advice alone: without such pages the memory is like any other.
 
-Memory that may stay empty, such as a cache's, is better off without: its first byte takes a page.
+Memory that may stay empty is better off without: its first byte takes a page.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-_PAGE = 2**21  # bytes
-_LEAST = 2 * _PAGE  # of what takes less, too much would be lost at the ends
+PAGE = 2**21
+"""Bytes of a page."""
+
+_LEAST = 2 * PAGE  # of what takes less, too much would be lost at the ends
 _ALIGNMENT = 64  # bytes, a line of the processor's caches
 _SMALL = 2**16
 """Bytes of a tensor that lies elsewhere: who keeps a gain or a bias is not to keep the model."""
@@ -37,10 +39,10 @@ def allocate(*kinds: tuple[Sequence[int], torch.dtype]) -> list[Tensor]:
     sizes = [prod(shape) * dtype.itemsize for shape, dtype in kinds]
     large = [size if size >= _SMALL else 0 for size in sizes]
     *starts, total = accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in large), initial=0)
-    memory = _map(total + _PAGE) if total >= _LEAST else None
+    memory = _map(total + PAGE) if total >= _LEAST else None
     if memory is None:
         return [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in kinds]
-    place = -torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr() % _PAGE
+    place = -torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr() % PAGE
     tensors = []
     for (shape, dtype), size, start in zip(kinds, large, starts, strict=True):
         tensor = torch.empty(0 if size else shape, dtype=dtype, device="cpu")
