@@ -18,7 +18,9 @@ namespace regard::REGARD_SET {
 constexpr int MAX_ROWS = 16;          // of a group that are taken together
 constexpr int64_t MANY = 4096;        // keys from which on it counts that threads can share them
 constexpr int32_t DECODE_BLOCK = 32;  // keys whose rows stay in the nearest cache
-constexpr int64_t AHEAD = 8192;       // bytes that are fetched before they are needed
+// Bytes that are fetched before they are needed; as measured.
+template <class Number>
+constexpr int64_t AHEAD = sizeof(Number) == 2 ? 12288 : 8192;
 static_assert(MAX_ROWS <= QUERIES && SPLIT % DECODE_BLOCK == 0 && DECODE_BLOCK % LANES == 0);
 
 // Whether a problem is computed this way: where queries in the lanes would leave more than half of
@@ -103,30 +105,33 @@ struct SplitRows {
   const Number *next;
   int64_t next_stride;
 
-  // Begins with the row that follows those which were fetched while others were read.
+  // Begins with the row that follows those which were fetched while others were read; as many rows
+  // as the first block has may be fetched.
   Prefetch prefetch() const {
     constexpr int64_t size = sizeof(Number);
-    const int64_t skipped = min(count, AHEAD / (dim * size) + 1);
-    return {{uintptr_t(rows + skipped * stride), stride * size, count - skipped},
-            {uintptr_t(next), next_stride * size, 0},
-            dim * size};
+    const int64_t skipped = min(count, AHEAD<Number> / (dim * size) + 1);
+    Prefetch fetched = {{uintptr_t(rows + skipped * stride), stride * size, count - skipped},
+                        {uintptr_t(next), next_stride * size, 0},
+                        dim * size};
+    fetched.plan(min(int64_t(DECODE_BLOCK), count));
+    return fetched;
   }
 
-  // Calls use(rows, stride, first, count, prefetch) for blocks; rows that do not fill whole vectors
-  // are copied first.
+  // Calls use(rows, stride, first, count) for blocks; rows that do not fill whole vectors are
+  // copied first.
   template <class Use>
-  __attribute__((always_inline)) void for_each_block(float *block_rows, Use use) const {
-    Prefetch fetched = prefetch();
+  __attribute__((always_inline)) void for_each_block(float *block_rows, Prefetch &prefetch,
+                                                     Use use) const {
     for (int64_t first = 0; first < count; first += DECODE_BLOCK) {
       const int64_t rows_of_block = min(int64_t(DECODE_BLOCK), count - first);
-      fetched.plan(rows_of_block);
+      if (first > 0) prefetch.plan(rows_of_block);
       const Number *from = rows + first * stride;
       int64_t stride_of_block = stride;
       if (dim % LANES != 0) {
         copy_rows<Element>(from, stride, rows_of_block, dim, (Number *)block_rows);
         from = (const Number *)block_rows, stride_of_block = padded(dim);
       }
-      use(from, stride_of_block, first, rows_of_block, fetched);
+      use(from, stride_of_block, first, rows_of_block);
     }
   }
 };
@@ -144,8 +149,8 @@ template <class Arithmetic>
 static void scores_of(const SplitRows<typename Arithmetic::Element> &keys, int rows,
                       const DecodeScratch &scratch) {
   const int64_t vectors = padded(keys.dim) / Arithmetic::WIDTH;
-  keys.for_each_block(scratch.block_rows, [&](const auto *key, int64_t stride, int64_t first,
-                                              int64_t count, Prefetch &prefetch) {
+  Prefetch prefetch = keys.prefetch();
+  const auto score = [&](const auto *key, int64_t stride, int64_t first, int64_t count) {
     for (int64_t k = 0; k < count; k += LANES, key += LANES * stride) {
       for_each_tile(rows, [&](int row, auto tile) {
         score_lanes<Arithmetic, tile>(
@@ -153,22 +158,23 @@ static void scores_of(const SplitRows<typename Arithmetic::Element> &keys, int r
             scratch.scores + row * SPLIT + first + k, row == 0 ? &prefetch : nullptr);
       });
     }
-  });
+  };
+  keys.for_each_block(scratch.block_rows, prefetch, score);
 }
 
 template <class Arithmetic>
 static void split_context(const SplitRows<typename Arithmetic::Element> &values, int rows,
-                          const DecodeScratch &scratch, float *context) {
+                          const DecodeScratch &scratch, Prefetch &prefetch, float *context) {
   const int64_t dim = padded(values.dim);
   const auto *weights = (const typename Arithmetic::Number *)scratch.weights;
   memset(context, 0, size_t(rows * dim) * sizeof(float));
-  values.for_each_block(scratch.block_rows, [&](const auto *value, int64_t stride, int64_t first,
-                                                int64_t count, Prefetch &prefetch) {
+  const auto add = [&](const auto *value, int64_t stride, int64_t first, int64_t count) {
     for_each_tile(rows, [&](int row, auto tile) {
       add_context<Arithmetic, tile>(value, stride, count, dim, weights + row * SPLIT + first,
                                     context + row * dim, row == 0 ? &prefetch : nullptr);
     });
-  });
+  };
+  values.for_each_block(scratch.block_rows, prefetch, add);
 }
 
 // As split_context, and the same to the last bit, but a hidden value counts as 0, since 0 · NaN is
@@ -224,6 +230,7 @@ static void decode_split(const regard_problem &p, const Scoring &scoring, const 
                                            p.dim_value, next_rows,   p.key.row};
   scores_of<Arithmetic>(split_keys, queries.count, scratch);
   auto *all_weights = (typename Arithmetic::Number *)scratch.weights;
+  Prefetch prefetch = split_values.prefetch();
   for (int r = 0; r < queries.count; r++) {
     const RowSegment segment = {r, key, keys};
     float *scores = scratch.scores + r * SPLIT;
@@ -233,10 +240,11 @@ static void decode_split(const regard_problem &p, const Scoring &scoring, const 
     const float peak =
         adjust(p, queries, segment, touched ? scratch.added : nullptr, scores, partial[r].sees);
     partial[r].peak = peak;
-    partial[r].total = exponentials<Arithmetic>(scores, keys, scoring.factor, peak, weights);
+    partial[r].total =
+        exponentials<Arithmetic>(scores, keys, scoring.factor, peak, weights, prefetch);
     if (p.dropout > 0) apply_dropout(p, queries, segment, weights);
   }
-  split_context<Arithmetic>(split_values, queries.count, scratch, context);
+  split_context<Arithmetic>(split_values, queries.count, scratch, prefetch, context);
   const bool common = !scoring.adjusted && queries.common_start <= key &&
                       key + keys <= queries.common_stop &&
                       !touched_by_spans(queries, key, key + keys);

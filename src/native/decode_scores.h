@@ -3,6 +3,7 @@
 // The counterpart of scores.h and dropout.h, by the same rules and in the same units.
 #pragma once
 
+#include "decode_tiles.h"
 #include "dropout.h"
 
 namespace regard::REGARD_SET {
@@ -127,13 +128,14 @@ static float adjust_row_scores(const regard_problem &p, const QueryBlock &querie
 REGARD_INLINE float peak_or_none(float peak) { return peak == HIDDEN ? 0 : peak; }
 
 // weights = 2^(factor · (score − peak)), and their sum. Few as they are here, all have it
-// subtracted first; see scores.h.
+// subtracted first; see scores.h. Meanwhile values are fetched.
 template <class Arithmetic>
 static float exponentials(const float *scores, int32_t keys, float factor, float peak,
-                          typename Arithmetic::Number *weights) {
+                          typename Arithmetic::Number *weights, Prefetch &prefetch) {
   floats total = {};
   const floats from = broadcast(peak_or_none(peak));
   for (int32_t k = 0; k < keys; k += LANES) {
+    prefetch.step<64>();
     const floats w = exp2((load(scores + k) - from) * factor);
     Arithmetic::store_weights(weights + k, w);
     total += w;
