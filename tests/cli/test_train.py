@@ -362,7 +362,7 @@ def test_a_lack_of_memory_is_reported_with_the_cure(regard, corpus, tmp_path, mo
     def lacking(*_, **__):
         raise error
 
-    monkeypatch.setattr(GPT, "forward", lacking)
+    monkeypatch.setattr(GPT, "loss", lacking)
     done = regard("train", "--out", tmp_path / "m", "--text", corpus, *SMALL)
     assert done.status == 2
     assert done.err.splitlines()[-1] == (
@@ -375,6 +375,6 @@ def test_another_error_of_torch_is_no_lack_of_memory(regard, corpus, tmp_path, m
     def failing(*_, **__):
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(GPT, "forward", failing)
+    monkeypatch.setattr(GPT, "loss", failing)
     with pytest.raises(RuntimeError, match="a defect"):
         regard("train", "--out", tmp_path / "m", "--text", corpus, *SMALL)
