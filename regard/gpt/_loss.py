@@ -94,19 +94,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         losses, *gradients = _compute(
             *(rows, weight.to(rows.dtype), targets, weights), needs=ctx.needs_input_grad[:2]
         )
-        ctx.save_for_backward(*gradients)
+        loss = losses.dot(weights)
+        ctx.save_for_backward(loss, *gradients)
         ctx.dtype = weight.dtype
-        return losses.dot(weights)
+        return loss
 
     @staticmethod
     @native.first_derivative
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        of_rows, of_weight = ctx.saved_tensors
-        of_weight = None if of_weight is None else of_weight.to(ctx.dtype)
-        if gradient.item() != 1:
-            of_rows = None if of_rows is None else of_rows * gradient.to(of_rows.dtype)
-            of_weight = None if of_weight is None else of_weight * gradient.to(of_weight.dtype)
-        return of_rows, of_weight, None, None
+        _, of_rows, of_weight = ctx.saved_tensors
+        factor = gradient.item()  # rounded to the dtype of the rows it would bias all gradients
+        if factor != 1:
+            of_rows = None if of_rows is None else of_rows * factor
+            of_weight = None if of_weight is None else of_weight * factor
+        return of_rows, None if of_weight is None else of_weight.to(ctx.dtype), None, None
 
 
 def _compute(

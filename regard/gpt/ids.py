@@ -59,18 +59,25 @@ def checked_targets(
 
     Raises:
         TypeError: `targets` is not a tensor of int64 or int32, or `weights` not one of floats.
-        ValueError: one has another shape than `ids`, or a target lies outside the vocabulary.
+        ValueError: one has another shape than `ids`, a target lies outside the vocabulary, or a
+            mean is wanted and there are no positions.
     """
     check_dtype(ids)
     check_dtype(targets, "targets")
+    if weights is not None and not (isinstance(weights, Tensor) and weights.is_floating_point()):
+        kind = weights.dtype if isinstance(weights, Tensor) else type(weights).__name__
+        raise TypeError(f"weights is {kind}; expected a tensor of floats, one for each position")
     for name, tensor in (("targets", targets), ("weights", weights)):
         if tensor is not None and tensor.shape != ids.shape:
             raise ValueError(
                 f"{name} has shape {tuple(tensor.shape)} and ids {tuple(ids.shape)}; expected the "
                 "same, one for each position"
             )
-    if weights is not None and not weights.is_floating_point():
-        raise TypeError(f"weights is {weights.dtype}; expected floats")
+    if weights is None and not ids.numel():
+        raise ValueError(
+            f"ids has shape {tuple(ids.shape)}: there is no mean over no positions; pass at least "
+            "one, or weights, by which a sum is made"
+        )
     compiling = torch.compiler.is_compiling()
     if not (targets.is_cuda or compiling) and abstract_reason(targets, in_trace=False) is None:
         _check_targets(targets, config)

@@ -201,8 +201,8 @@ class GPT(nn.Module):
 
         On a CPU the logits of some positions at a time are computed, with their losses and their
         gradients, so that a model with a large vocabulary trains in less time and memory; the
-        logits of all are, where the module has hooks or a subclass computes them otherwise, under a
-        compiler and under transforms. It can be differentiated once.
+        logits of all are, where this module, not all modules, has hooks or a subclass has another
+        `forward`, under a compiler and under transforms. It can be differentiated once.
 
         Args:
             ids: as for `forward`.
@@ -213,8 +213,10 @@ class GPT(nn.Module):
             mask: as for `forward`.
 
         Raises:
-            TypeError: as for `forward`, and of `targets` likewise.
-            ValueError: likewise, and where `targets` or `weights` has another shape than `ids`.
+            TypeError: as for `forward`, and of `targets` likewise; or `weights` is not a tensor of
+                floats.
+            ValueError: likewise; or `targets` or `weights` has another shape than `ids`, or there
+                are no positions to make a mean of.
 
         >>> from regard.gpt import GPTConfig
         >>> model = GPT(GPTConfig(vocab_size=11, context=7, layers=2, heads=3, dim=12))

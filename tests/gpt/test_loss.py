@@ -117,9 +117,26 @@ def test_a_loss_may_be_scaled_and_differentiated_twice_over(portions):
         torch.testing.assert_close(parameter.grad, 4 * one, rtol=1e-5, atol=1e-6)
     assert portions == [11] * 10
     loss = model.loss(IDS, TARGETS)
-    (first,) = torch.autograd.grad(loss, model.wte.weight, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()
+    first = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    for one, parameter in zip(first, model.parameters(), strict=True):
+        with pytest.raises(regard.Error, match="first derivatives only"):
+            torch.autograd.grad(one.sum(), parameter, retain_graph=True)
+    with pytest.raises(regard.Error, match=r"model\.double"):
+        first[0].sum().backward()
+
+
+@kernels
+def test_a_factor_of_a_loss_in_bfloat16_is_not_rounded():
+    model, factor = gpt(), 1 + 0.98 * 2**-8  # halfway to bfloat16's next number
+    results = []
+    for scale in (1.0, factor):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model.loss(IDS, TARGETS)
+        results.append(torch.autograd.grad(scale * loss, model.wpe.weight)[0])
+    # A number of eight bits times the factor rounds up or down by its mantissa, and all together
+    # about evenly; a rounded factor would be 1.
+    ratio = (results[1] * results[0]).sum() / results[0].square().sum()
+    assert abs(ratio / factor - 1) < 0.5 * 2**-8
 
 
 @kernels
@@ -204,7 +221,8 @@ def test_a_tensor_that_is_a_view_of_another_layout(portions):
         (TARGETS.float(), None, TypeError, r"targets is torch\.float32; expected .* int64"),
         (TARGETS[:, 1:], None, ValueError, r"targets has shape \(5, 10\) and ids \(5, 11\)"),
         (TARGETS, WEIGHTS[0], ValueError, r"weights has shape \(11,\) and ids \(5, 11\)"),
-        (TARGETS, IDS, TypeError, r"weights is torch\.int64; expected floats"),
+        (TARGETS, IDS, TypeError, r"weights is torch\.int64; expected a tensor of floats"),
+        (TARGETS, 2.0, TypeError, r"weights is float; expected a tensor of floats"),
         (TARGETS + 1, None, ValueError, "targets runs from 1 to 29 and the vocabulary from 0 to"),
         (TARGETS - 1, None, ValueError, "targets runs from -1 to 27 .* target has -100"),
     ],
@@ -212,6 +230,14 @@ def test_a_tensor_that_is_a_view_of_another_layout(portions):
 def test_what_is_wrong_is_named(targets, weights, kind, message):
     with pytest.raises(kind, match=message):
         gpt().loss(IDS, targets, weights)
+
+
+def test_a_sum_of_nothing_is_zero_and_a_mean_an_error():
+    nothing = IDS[:0]
+    assert gpt().loss(nothing, nothing, WEIGHTS[:0]) == 0
+    with pytest.raises(ValueError, match=r"ids has shape \(0, 11\): there is no mean"):
+        gpt().loss(nothing, nothing)
+    assert gpt().loss(IDS, torch.full_like(IDS, -100)).isnan()  # as torch's
 
 
 def test_ids_are_checked_as_those_of_a_call():
