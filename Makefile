@@ -83,7 +83,7 @@ kvpress: $(KVPRESS)/installed ## compare the presses with those of kvpress, in a
 vllm: $(VLLM)/installed ## test the plugin of vLLM in vLLM, in an environment of its own; a quarter of an hour
 	$(VLLM)/bin/python -m pytest --confcutdir integrations/vllm -W default integrations/vllm/tests
 
-bench: $(PEERS) ## measure against peers, a quarter of an hour; keep the machine idle meanwhile
+bench: $(PEERS) ## measure against peers, more than half an hour on two cores; keep the machine idle meanwhile
 	$(BIN)/python -m benchmarks
 
 # Compiled from source, which takes minutes; where that can't be done, a line says so.
