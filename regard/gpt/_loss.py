@@ -70,7 +70,7 @@ def cross_entropy(
 def _is_served(
     x: Tensor, weight: Tensor, targets: Tensor, weights: Tensor, dtype: torch.dtype
 ) -> bool:
-    """Whether the kernel is the computation that is asked for.
+    """Whether the kernel computes what torch would.
 
     Float16 is left to torch: gradients fall below its range until a scaler multiplies the loss.
     """

@@ -16,7 +16,7 @@ from regard.mask import Mask, intervals
 __all__ = ["KVCache"]
 
 # Bytes of a head from which on the memory is in huge pages, where the system has them: all of it is
-# read for every token. A page that is begun is taken whole, so this is the most that is lost.
+# read for every token. A page that is begun is taken whole: a head loses less than one.
 _MANY = 2 * _huge_pages.PAGE
 
 

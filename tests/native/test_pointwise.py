@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from support.cases import HALF
 from support.cpu_paths import SETS
 
+import regard
 from regard.backends import native
 
 pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
@@ -88,6 +89,20 @@ def test_the_norm_of_a_stream_and_its_gradients(dtype, is_added, rms, instructio
             # root of the epsilon, so by 0.03 at least. Then comes the rounding to the dtype.
             close = {"rtol": 1.1 * torch.finfo(result.dtype).eps, "atol": 130 * 30 * 2**-24}
             torch.testing.assert_close(result.double(), wanted, **close)
+
+
+def test_the_derivative_of_a_gradient_is_refused_whatever_it_is_by():
+    x, added, weight, bias = (torch.randn(67, requires_grad=True) for _ in range(4))
+    total, normed = residual_norm(
+        x[None], added[None], weight, bias, rms=False, dtype=torch.float32
+    )
+    cases = [(native.gelu(x).sum(), [x]), (normed.sum() + total.sum(), [x, added, weight])]
+    for result, operands in cases:
+        gradients = torch.autograd.grad(result, operands, create_graph=True)
+        for gradient in gradients:
+            for operand in operands:
+                with pytest.raises(regard.Error, match="first derivatives only"):
+                    torch.autograd.grad(gradient.sum(), operand, retain_graph=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
