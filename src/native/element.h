@@ -86,6 +86,20 @@ REGARD_INLINE void narrow(Float16, uint16_t *to, floats x) {
 #endif
 }
 
+// The same for vectors side by side.
+template <class Element, int count>
+REGARD_INLINE void narrow_all(Element element, typename Element::type *to,
+                              const floats (&vectors)[count]) {
+#if defined(__AVX512BF16__)  // two make a register
+  if constexpr (std::is_same_v<Element, BFloat16> && count % 2 == 0) {
+    REGARD_UNROLLED_FOR (int i = 0; i < count; i += 2)
+      _mm512_storeu_si512(to + i * LANES, (__m512i)_mm512_cvtne2ps_pbh(vectors[i + 1], vectors[i]));
+    return;
+  }
+#endif
+  REGARD_UNROLLED_FOR (int i = 0; i < count; i++) narrow(element, to + i * LANES, vectors[i]);
+}
+
 // The first few elements of a row, zeros after them: nothing past the row's end is read.
 template <class Element>
 REGARD_INLINE floats widen_part(Element element, const typename Element::type *from,

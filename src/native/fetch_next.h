@@ -60,16 +60,11 @@ class FetchNextBlock {
  private:
   __attribute__((noinline)) void fetch_up_to(int64_t due) {
     asm volatile("");  // without it GCC may leave out calls, since prefetches have no effect
-    const auto fetch = [&](int64_t count, int64_t dim, auto row_of) REGARD_INLINE_LAMBDA {
-      for (int64_t r = fetched_; r < min(count, due); r++) fetch_row(row_of(r), dim);
-    };
-    const BlockRows<Element> queries(p_.query, next_);
-    fetch(next_.count, p_.dim, [&](int64_t r) { return queries[r]; });
-    const auto *key = first_row<Element>(p_.key, next_, keys_.start);
-    const auto *value = first_row<Element>(p_.value, next_, keys_.start);
-    const int64_t keys = keys_.stop - keys_.start;
-    fetch(keys, p_.dim, [&](int64_t r) { return key + r * p_.key.row; });
-    fetch(keys, p_.dim_value, [&](int64_t r) { return value + r * p_.value.row; });
+    fetch_rows<Element>(p_.query, next_, fetched_, min(int64_t(next_.count), due), p_.dim);
+    const int64_t rows = min(int64_t(keys_.stop - keys_.start), due) - fetched_,
+                  key = keys_.start + fetched_;
+    prefetch_rows_of(first_row<Element>(p_.key, next_, key), p_.key.row, rows, p_.dim);
+    prefetch_rows_of(first_row<Element>(p_.value, next_, key), p_.value.row, rows, p_.dim_value);
     fetched_ = due;
   }
 };

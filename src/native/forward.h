@@ -116,6 +116,8 @@ struct ForwardState {
   Softmax softmax;
   bool written = false;  // the contexts
   bool finite = true;    // all of them
+
+  explicit ForwardState(bool checks) : checks_values(checks) {}
 };
 
 // Adds the values of a block of keys, each times its weight; after the last keys the contexts are
@@ -188,7 +190,7 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
           keys.data + (segment.key - first) * keys.stride, keys.stride, segment.keys,
           (p.dim + STEP - 1) / STEP, scratch.query + segment.first * LANES,
           scores_of(segment) + segment.first * LANES, computed + segment.first,
-          [values, &ahead, key = segment.key](int64_t k, int64_t rows) {
+          [values, &ahead, key = segment.key](int64_t k, auto rows) {
             fetch(values, k, rows);
             ahead.before_key(key + k + rows);
           });
@@ -282,7 +284,7 @@ static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
   const regard_problem &p = call.problem;
   Arithmetic::load_queries(p.query, queries, p.dim, call.scoring.query_factor, scratch.query);
   for (const bool checks_values : {false, true}) {
-    ForwardState state = {.checks_values = checks_values, .softmax = {}};
+    ForwardState state(checks_values);
     // The last keys are those of a block's edge: strips end with them.
     constexpr int32_t STEP = Arithmetic::STEP;
     static_assert(FORWARD_BLOCK % STEP == 0);

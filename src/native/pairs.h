@@ -95,16 +95,22 @@ struct Pairs : PairProducts {
     const uint16_t *data = first_row<BFloat16>(from, queries, first);
     const int64_t stride = value_stride(dim);
     uint16_t *rows = (uint16_t *)scratch;
-    for (int64_t k = 0; k < count; k += 2) {
-      const uint16_t *low = data + k * from.row, *high = low + from.row;
-      for (int64_t d = 0; d < dim; d += 2 * LANES) {
-        const numbers a = (numbers)load_pairs_part(low + d, dim - d);
-        numbers b = {};
-        if (k + 1 < count) b = (numbers)load_pairs_part(high + d, dim - d);
-        int32_t *to = (int32_t *)(rows + k / 2 * stride + 2 * d);
-        store(to, interleave_numbers<0, 2 * LANES>(a, b, all_numbers()));
-        store(to + LANES, interleave_numbers<LANES, 3 * LANES>(a, b, all_numbers()));
-      }
+    for (int64_t d = 0; d < dim; d += 2 * LANES) {
+      const uint16_t *row = data + d;
+      uint16_t *to = rows + 2 * d;
+      const auto pack = [&](ints low, ints high) REGARD_INLINE_LAMBDA {
+        const numbers a = (numbers)low, b = (numbers)high;
+        store((int32_t *)to, interleave_numbers<0, 2 * LANES>(a, b, all_numbers()));
+        store((int32_t *)to + LANES, interleave_numbers<LANES, 3 * LANES>(a, b, all_numbers()));
+        row += 2 * from.row, to += stride;
+      };
+      const int64_t rest = dim - d;
+      int64_t k = 0;
+      for (; rest >= 2 * LANES && k + 1 < count; k += 2)
+        pack(load_pairs(row), load_pairs(row + from.row));
+      for (; k < count; k += 2)
+        pack(load_pairs_part(row, rest),
+             k + 1 < count ? load_pairs_part(row + from.row, rest) : ints{});
     }
     return {rows, stride};
   }

@@ -233,30 +233,39 @@ struct Part {
   int64_t stop(int64_t count) const { return count * to >> 20; }
 };
 
+// Prefetches so many rows; the stride is in elements.
 template <class Number>
-REGARD_INLINE void fetch_row(const Number *row, int64_t dim) {
-  for (int64_t d = 0; d < dim; d += int64_t(64 / sizeof(Number))) __builtin_prefetch(row + d);
+REGARD_INLINE void prefetch_rows_of(const Number *first, int64_t stride, int64_t rows,
+                                    int64_t dim) {
+  constexpr int64_t size = sizeof(Number);
+  prefetch_rows(first, stride * size, rows, dim * size);
 }
 
-// Prefetches a part of the block's rows. Inline, since GCC takes the function for one without
+// Prefetches rows [first, stop) of the block. Inline, since GCC takes the function for one without
 // effect.
+template <class Element>
+REGARD_INLINE void fetch_rows(const regard_tensor &t, const QueryBlock &queries, int64_t first,
+                              int64_t stop, int64_t dim) {
+  if (first >= stop) return;
+  const BlockRows<Element> rows(t, queries);
+  if (queries.one_head) return prefetch_rows_of(rows[first], t.row, stop - first, dim);
+  for (int64_t r = first; r < stop; r++) prefetch_rows_of(rows[r], t.row, 1, dim);
+}
+
+// Likewise a part of its rows.
 template <class Element>
 REGARD_INLINE void fetch_rows(const regard_tensor &t, const QueryBlock &queries, int64_t dim,
                               const Part &part) {
-  const int64_t stop = part.stop(queries.count);
-  int64_t r = part.start(queries.count);
-  if (r >= stop) return;
-  const BlockRows<Element> rows(t, queries);
-  for (; r < stop; r++) fetch_row(rows[r], dim);
+  fetch_rows<Element>(t, queries, part.start(queries.count), part.stop(queries.count), dim);
 }
 
 // Likewise of `count` keys or values of the block's group.
 template <class Element>
 REGARD_INLINE void fetch_keys(const regard_tensor &t, const QueryBlock &queries, int64_t first,
                               int64_t count, int64_t dim, const Part &part) {
-  const auto *row = first_row<Element>(t, queries, first);
-  const int64_t stop = part.stop(count), stride = t.row;
-  for (int64_t k = part.start(count); k < stop; k++) fetch_row(row + k * stride, dim);
+  const int64_t start = part.start(count);
+  prefetch_rows_of(first_row<Element>(t, queries, first + start), t.row, part.stop(count) - start,
+                   dim);
 }
 
 // The block's rows, transposed, to columns of width QUERIES. `load_full` makes a vector of `width`

@@ -49,16 +49,18 @@ struct RowWriter {
         highest = max(highest, (ints)total[i][j] & 0x7fffffff);
       }
     largest = highest;
-    const bool whole = d + columns * LANES <= dim;
-    REGARD_UNROLLED_FOR (int i = 0; i < count; i++) {
-      typename Element::type *to = rows[r + i] + d;
-      REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) {
-        if (whole)
-          narrow(Element(), to + j * LANES, total[i][j]);
-        else
-          narrow_part(Element(), to + j * LANES, total[i][j], dim - d - j * LANES);
-      }
+    const Rows to = rows;  // a value of its own: see BlockRows
+    if (d + columns * LANES <= dim) {
+      REGARD_UNROLLED_FOR (int i = 0; i < count; i++)
+        narrow_all(Element(), to[r + i] + d, total[i]);
+      return;
     }
+    alignas(64) float copied[count][columns * LANES];  // so that above they stay in registers
+    REGARD_UNROLLED_FOR (int i = 0; i < count; i++)
+      REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) store(&copied[i][j * LANES], total[i][j]);
+    for (int i = 0; i < count; i++)
+      for (int j = 0; j < columns * LANES; j += LANES)
+        narrow_part(Element(), to[r + i] + d + j, load(&copied[i][j]), dim - d - j);
   }
   bool finite() const { return !any(largest >= 0x7f800000); }
 };

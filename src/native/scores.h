@@ -95,11 +95,12 @@ static void apply_mask(const regard_problem &p, const Scoring &scoring, const Qu
     apply_spans(p, queries, scoring.unit, j, segment.key, segment.keys, scores + j * LANES,
                 QUERIES);
     const ints start = load(queries.start + j * LANES), stop = load(queries.stop + j * LANES);
+    const uints count = (uints)max(stop - start, ints{});
+    uints after_start = (uints)(broadcast(segment.key) - start);  // wraps for keys before it
     floats highest = peak[j];
-    for (int32_t k = 0; k < segment.keys; k++) {
-      float *at = scores + k * QUERIES + j * LANES;
-      const ints key = broadcast(segment.key + k);
-      const floats score = ((key >= start) & (key < stop)) ? load(at) : broadcast(HIDDEN);
+    float *at = scores + j * LANES;
+    for (int32_t k = 0; k < segment.keys; k++, at += QUERIES, after_start += 1) {
+      const floats score = after_start < count ? load(at) : broadcast(HIDDEN);
       store(at, score);
       highest = max(highest, score);
     }

@@ -21,17 +21,51 @@ constexpr int tile_rows(int live) {
   return live == 4 ? 3 : live == 3 ? 4 : live == 2 ? 6 : 8;
 }
 
+// Prefetches so many bytes of each row; the stride is in bytes, too.
+REGARD_INLINE void prefetch_rows(const void *first, int64_t stride, int64_t rows, int64_t bytes) {
+  if (stride == bytes) bytes *= rows, rows = min(rows, int64_t(1));  // one long row
+  const char *row = (const char *)first;
+  for (int64_t r = 0; r < rows; r++, row += stride)
+    for (const char *at = row; at < row + bytes; at += 64) __builtin_prefetch(at);
+}
+
 // Rows that are brought to the cache while others are computed with: row k at data + k · stride.
 struct RowsToFetch {
   const void *data = nullptr;
   int64_t stride = 0, bytes = 0;  // bytes a row, strides in bytes
 };
 
-REGARD_INLINE void fetch(const RowsToFetch &ahead, int64_t first, int64_t rows) {
-  for (int64_t k = first; k < first + rows; k++)
-    for (int64_t byte = 0; byte < ahead.bytes; byte += 64)
-      __builtin_prefetch((const char *)ahead.data + k * ahead.stride + byte);
+// A tile's rows, of constant number.
+template <class Rows>
+REGARD_INLINE void fetch(const RowsToFetch &ahead, int64_t first, Rows rows) {
+  const char *row = (const char *)ahead.data + first * ahead.stride;
+  for (int64_t byte = 0; byte < ahead.bytes; byte += 64)
+    REGARD_UNROLLED_FOR (int k = 0; k < rows; k++)
+      __builtin_prefetch(row + byte + k * ahead.stride);
 }
+
+// The next numbers of a tile's rows. Of every fourth row the address is kept, and the others' are
+// sums of it and multiples of the stride: one for each row would be more than there are registers.
+template <int rows, class Number>
+struct RowsInStep {
+  const char *fours[(rows + 3) / 4];
+  int64_t once, thrice;  // the stride in bytes
+
+  __attribute__((always_inline)) RowsInStep(const Number *first, int64_t stride)
+      : once(stride * int64_t(sizeof *first)), thrice(3 * once) {
+    REGARD_UNROLLED_FOR (int i = 0; i < (rows + 3) / 4; i++)
+      fours[i] = (const char *)first + 4 * i * once;
+  }
+  __attribute__((always_inline)) const Number *operator[](int k) const {
+    return (const Number *)(fours[k / 4] + (k % 4 == 3 ? thrice : k % 4 * once));
+  }
+  __attribute__((always_inline)) void advance(int64_t numbers) {
+    REGARD_UNROLLED_FOR (int i = 0; i < (rows + 3) / 4; i++) {
+      fours[i] += numbers * int64_t(sizeof(Number));
+      asm("" : "+r"(fours[i]));  // or the compiler would keep the sums
+    }
+  }
+};
 
 // scores[k] = Σ_d key[k][d] · query[d], and peak the largest so far of each query.
 template <class Products, int live, int rows, class Number>
@@ -40,11 +74,12 @@ REGARD_INLINE void score_tile(const Number *key, int64_t stride, int64_t steps, 
   floats sums[rows][live];
   REGARD_UNROLLED_FOR (int k = 0; k < rows; k++)
     REGARD_UNROLLED_FOR (int j = 0; j < live; j++) sums[k][j] = floats{};
-  for (int64_t d = 0; d < steps; d++) {
+  RowsInStep<rows, Number> row(key, stride);
+  for (int64_t d = 0; d < steps; d++, row.advance(Products::STEP)) {
     floats q[live];
     REGARD_UNROLLED_FOR (int j = 0; j < live; j++) q[j] = load(query + d * QUERIES + j * LANES);
     REGARD_UNROLLED_FOR (int k = 0; k < rows; k++) {
-      const floats number = Products::load_broadcast(key + k * stride + d * Products::STEP);
+      const floats number = Products::load_broadcast(row[k]);
       REGARD_UNROLLED_FOR (int j = 0; j < live; j++)
         sums[k][j] = Products::multiply_add(number, q[j], sums[k][j]);
     }
