@@ -28,6 +28,53 @@ struct FloatProducts {
   }
 };
 
+// Sums of numbers times 0: NaN once a number was not finite.
+template <class Products, int count>
+class ZeroSums {
+  floats zero_ = {}, sums_[count] = {};
+
+ public:
+  ZeroSums() { keep_in_register(zero_); }  // GCC 12 takes a vector times a constant 0 for 0
+  __attribute__((always_inline)) void add(int i, const void *numbers) {
+    sums_[i] = Products::multiply_add(load((const float *)numbers), zero_, sums_[i]);
+  }
+  bool finite() const {
+    floats sum = sums_[0];
+    REGARD_UNROLLED_FOR (int i = 1; i < count; i++) sum += sums_[i];
+    return !any(sum != sum);
+  }
+};
+
+// Whether all numbers of rows of values are finite.
+template <class Products>
+static bool finite_rows(const PackedRows<typename Products::Number> &rows, int64_t count,
+                        int64_t dim) {
+  constexpr int STEP = Products::STEP;
+  const int64_t steps = (count + STEP - 1) / STEP;
+  ZeroSums<Products, 4> sums;
+  for (int64_t d = 0; d < dim; d += LANES) {
+    const auto *row = rows.data + d * STEP;
+    int64_t k = 0;
+    for (; k + 4 <= steps; k += 4, row += 4 * rows.stride)
+      REGARD_UNROLLED_FOR (int i = 0; i < 4; i++) sums.add(i, row + i * rows.stride);
+    for (; k < steps; k++, row += rows.stride) sums.add(0, row);
+  }
+  return sums.finite();
+}
+
+// The same of queries in the lanes, (dim, QUERIES).
+template <class Products>
+static bool finite_columns(const float *columns, int64_t dim, int vectors) {
+  constexpr int STEP = Products::STEP;
+  ZeroSums<Products, VECTORS> sums;
+  with_live(vectors, [&](auto live) {
+    for (int64_t step = 0; step < (dim + STEP - 1) / STEP; step++)
+      REGARD_UNROLLED_FOR (int j = 0; j < live; j++)
+        sums.add(j, columns + step * QUERIES + j * LANES);
+  });
+  return sums.finite();
+}
+
 template <class T>
 struct Widened : FloatProducts {
   using Element = T;
@@ -67,15 +114,6 @@ struct Widened : FloatProducts {
   // Elements d … d + LANES − 1 of a value.
   REGARD_INLINE floats value_part(const PackedRows<float> &rows, int64_t k, int64_t d) {
     return load(rows.data + k * rows.stride + d);
-  }
-  static bool finite(const PackedRows<float> &rows, int64_t count, int64_t dim) {
-    ints largest = {};  // of the numbers' bits without sign
-    for (int64_t k = 0; k < count; k++)
-      for (int64_t d = 0; d < dim; d += LANES) {
-        const ints size = (ints)value_part(rows, k, d) & 0x7fffffff;
-        largest = size > largest ? size : largest;
-      }
-    return !any(largest >= 0x7f800000);
   }
 
   REGARD_INLINE floats exponential(floats x) { return exp2(x); }

@@ -76,12 +76,12 @@ static QuerySums sums_of(const Backward &w, const KeyPanel<Arithmetic> &panel,
 }
 
 template <class Arithmetic>
-static void visit(const Backward &w, const KeyPanel<Arithmetic> &panel, int64_t panel_number,
+static void visit(const Backward &w, KeyPanel<Arithmetic> &panel, int64_t panel_number,
                   int64_t number, const QueryBlock &queries, const QuerySums &to,
                   const PanelScratch &scratch, const FetchAhead<Arithmetic> &ahead) {
   const regard_problem &p = w.p;
   const regard_gradients &g = w.g;
-  QueryRows rows = {.query = scratch.query, .gradient = scratch.gradient};
+  QueryRows rows(scratch.query, scratch.gradient);
   load_query_rows<Arithmetic>(p, g, w.scoring, w.normalizers, queries, scratch.rows, rows);
   SlopeSums slopes = {};
   const bool written =
@@ -111,30 +111,27 @@ static KeyPanel<Arithmetic> open_panel(const Backward &w, int64_t group, int64_t
   opened.values = Arithmetic::keys(p.value, of_group, first, count, p.dim_value, scratch.value);
   opened.summed_keys =
       Arithmetic::values(p.key, of_group, first, count, p.dim, scratch.summed_keys);
-  opened.finite_keys = Arithmetic::finite(opened.summed_keys, count, p.dim);
-  if (opened.visited_once) return opened;
-  memset(scratch.key_gradient, 0, size_t(count * padded(p.dim)) * sizeof(float));
-  memset(scratch.value_gradient, 0, size_t(count * padded(p.dim_value)) * sizeof(float));
+  opened.finite_keys = finite_rows<typename Arithmetic::Products>(opened.summed_keys, count, p.dim);
   return opened;
 }
 
-// The queries that the thread takes next in all likelihood: the panel's, or those of the next
-// group.
+// `next` becomes the queries that the thread takes next in all likelihood: the panel's, or those of
+// the next group.
 template <class Arithmetic>
 static FetchAhead<Arithmetic> ahead_of(const Backward &w, const KeyPanel<Arithmetic> &panel,
                                        int64_t group, int64_t number, const QueryBlock &queries,
-                                       const QuerySums &to) {
+                                       const QuerySums &to, QueryBlock &next) {
   const bool last = number + 1 == w.query_blocks;
   FetchAhead<Arithmetic> ahead = {.p = w.p,
                                   .g = w.g,
                                   .panel = panel,
                                   .queries = queries,
                                   .to = to,
-                                  .next = {},
+                                  .next = next,
                                   .last_of_panel = last};
-  ahead.next.count = 0;
+  next.count = 0;
   if (last && (w.panels > 1 || group + 1 == w.groups)) return ahead;
-  choose_rows(w.p, group * w.query_blocks + number + 1, ahead.next);
+  choose_rows(w.p, group * w.query_blocks + number + 1, next);
   if (last) ahead.next_keys = w.p.keys;
   return ahead;
 }
@@ -142,7 +139,7 @@ static FetchAhead<Arithmetic> ahead_of(const Backward &w, const KeyPanel<Arithme
 template <class Arithmetic>
 static void backward_panel(const Backward &w, int64_t group, int64_t index, void *memory) {
   const PanelScratch scratch(w.p, memory);
-  const KeyPanel<Arithmetic> panel = open_panel<Arithmetic>(w, group, index, scratch);
+  KeyPanel<Arithmetic> panel = open_panel<Arithmetic>(w, group, index, scratch);
   const int64_t panel_number = group * w.panels + index;
   const auto sees = [&](const KeyRange &range) {
     return range.empty() ? index == 0 : range.start < panel.last && range.stop > panel.first;
@@ -150,26 +147,30 @@ static void backward_panel(const Backward &w, int64_t group, int64_t index, void
   for (int64_t number = 0; number < w.query_blocks; number++) {
     const bool seen = !w.ranges || sees(w.ranges[group * w.query_blocks + number]);
     if (seen || w.g.bias.data) {
-      QueryBlock queries;
+      QueryBlock queries, next;
       begin(w.p, group * w.query_blocks + number, queries);
       if (w.g.bias.data) clear_bias_gradient(w.g.bias, queries, panel.first, panel.last);
       if (seen) {
         find_spans(w.p, scratch.spans, queries);
         const QuerySums to = sums_of(w, panel, queries);
         visit(w, panel, panel_number, number, queries, to, scratch,
-              ahead_of(w, panel, group, number, queries, to));
+              ahead_of(w, panel, group, number, queries, to, next));
       }
     }
     if (!seen && panel.visited_once) clear_gradients(w.p, w.g, panel, panel.first, panel.last);
     __atomic_store_n(&w.finished[panel_number], number + 1, __ATOMIC_RELEASE);
   }
   if (panel.visited_once) return;
-  if (w.g.key.data)
-    store_panel(scratch.key_gradient, panel, panel.first, panel.last, w.p.dim, float(w.p.scale),
-                w.g.key);
-  if (w.g.value.data)
-    store_panel(scratch.value_gradient, panel, panel.first, panel.last, w.p.dim_value,
-                dropout_scale(w.p), w.g.value);
+  KeyRange summed = panel.summed;
+  if (summed.empty()) summed = {panel.first, panel.first};
+  clear_gradients(w.p, w.g, panel, panel.first, summed.start);
+  clear_gradients(w.p, w.g, panel, summed.stop, panel.last);
+  const auto store_sums = [&](const float *sums, int64_t dim, float factor,
+                              const regard_tensor &to) {
+    if (to.data) store_panel(sums, panel, summed.start, summed.stop, dim, factor, to);
+  };
+  store_sums(scratch.key_gradient, w.p.dim, float(w.p.scale), w.g.key);
+  store_sums(scratch.value_gradient, w.p.dim_value, dropout_scale(w.p), w.g.value);
 }
 
 static int find_key_ranges(const Backward &w) {

@@ -63,6 +63,7 @@ struct KeyPanel {
   int64_t batch, group;
   int32_t first, last;
   bool visited_once = false;  // its gradients are complete after one block of queries
+  KeyRange summed = {};       // keys whose gradients have sums; else those of a panel visited once
   PackedRows<typename Arithmetic::Number> keys = {}, values = {}, summed_keys = {};
   bool finite_keys = true;
 
@@ -147,9 +148,16 @@ static void store_panel(const float *from, const KeyPanel<Arithmetic> &panel, in
                         int32_t last, int64_t dim, float factor, const regard_tensor &to) {
   using Element = typename Arithmetic::Element;
   const ConsecutiveRows<typename Element::type> rows = panel.rows_of(to);
-  for (int64_t k = first - panel.first; k < last - panel.first; k++)
-    for (int64_t d = 0; d < dim; d += LANES)
-      narrow_part(Element(), rows[k] + d, load(from + k * padded(dim) + d) * factor, dim - d);
+  for (int64_t k = first - panel.first; k < last - panel.first; k++) {
+    const float *sums = from + k * padded(dim);
+    typename Element::type *row = rows[k];
+    int64_t d = 0;
+    for (; d + 2 * LANES <= dim; d += 2 * LANES) {
+      const floats both[2] = {load(sums + d) * factor, load(sums + d + LANES) * factor};
+      narrow_all(Element(), row + d, both);
+    }
+    for (; d < dim; d += LANES) narrow_part(Element(), row + d, load(sums + d) * factor, dim - d);
+  }
 }
 
 // Sets the gradients of keys [first, last) to 0.
@@ -165,11 +173,37 @@ static void clear_gradients(const regard_problem &p, const regard_gradients &g,
   clear(g.value, p.dim_value);
 }
 
+// Begins the sums of a segment's keys that have none yet. Keys with sums are consecutive: those
+// between get sums too. Returns whether there is nothing that the segment is added to.
+template <class Arithmetic>
+static bool begin_sums(const regard_problem &p, const Segment &segment, const PanelScratch &scratch,
+                       KeyPanel<Arithmetic> &panel) {
+  const int32_t first = segment.key, last = first + segment.keys;
+  const KeyRange summed = panel.summed;
+  if (summed.empty()) {
+    panel.summed = {first, last};
+    return true;
+  }
+  const auto clear = [&](int32_t from, int32_t to) {
+    const auto rows = [&](float *sums, int64_t dim) {
+      const int64_t width = padded(dim);
+      memset(sums + (from - panel.first) * width, 0, size_t((to - from) * width) * sizeof *sums);
+    };
+    rows(scratch.key_gradient, p.dim);
+    rows(scratch.value_gradient, p.dim_value);
+  };
+  const bool is_new = last <= summed.start || first >= summed.stop;
+  if (first < summed.start) clear(is_new ? last : first, summed.start);
+  if (last > summed.stop) clear(summed.stop, is_new ? first : last);
+  panel.summed = {min(first, summed.start), max(last, summed.stop)};
+  return is_new;
+}
+
 // Adds the share of a segment's keys or values: Σ_r numbers[k][r] · rows[r], whose sums over the
-// panel's blocks of queries are (keys, padded(dim)).
+// panel's blocks of queries are (keys, padded(dim)); `is_new` as begin_sums has it.
 template <class Arithmetic>
 static void add_key_gradient(const KeyPanel<Arithmetic> &panel, const QueryBlock &queries,
-                             const Segment &segment, bool visible_only,
+                             const Segment &segment, bool is_new, bool visible_only,
                              const typename Arithmetic::Number *numbers,
                              const PackedRows<float> &rows, int64_t dim, float *sums, float factor,
                              const regard_tensor &to) {
@@ -180,7 +214,7 @@ static void add_key_gradient(const KeyPanel<Arithmetic> &panel, const QueryBlock
   RowWriter<Element, ConsecutiveRows<typename Element::type>, SameFactor> write = {
       .sums = sums + key * width,
       .width = width,
-      .add = !panel.visited_once,
+      .add = !is_new,
       .last = panel.visited_once,
       .factors = {factor},
       .rows = {results[key], results.stride},
@@ -188,7 +222,7 @@ static void add_key_gradient(const KeyPanel<Arithmetic> &panel, const QueryBlock
   if (!visible_only)
     return gradient_rows<typename Arithmetic::Products>(numbers, rows, width, first_row, stop_row,
                                                         segment.keys, write);
-  if (panel.visited_once) memset(write.sums, 0, size_t(segment.keys * width) * sizeof *sums);
+  if (is_new) memset(write.sums, 0, size_t(segment.keys * width) * sizeof *sums);
   gradient_rows_of_visible<Arithmetic>(numbers, rows, width, first_row, stop_row, segment.keys,
                                        write.sums);
   if (panel.visited_once)
@@ -199,7 +233,7 @@ static void add_key_gradient(const KeyPanel<Arithmetic> &panel, const QueryBlock
 // this number of keys after the block's first lie as far from those of the first.
 template <class Arithmetic, class Fetch>
 static void backward_segment(const regard_problem &p, const regard_gradients &g,
-                             const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
+                             const Scoring &scoring, KeyPanel<Arithmetic> &panel,
                              const QueryBlock &queries, const QueryRows &rows,
                              const Segment &segment, int32_t keys_before,
                              const PanelScratch &scratch, SlopeSums &slopes, Fetch fetch) {
@@ -227,14 +261,16 @@ static void backward_segment(const regard_problem &p, const regard_gradients &g,
 
   // Where all is visible, NaN may spread; elsewhere what is hidden must not.
   const bool visible_only = (segment.edge || scoring.adjusted) && !rows.finite;
+  const bool is_new = panel.visited_once || begin_sums(p, segment, scratch, panel);
   fetch(3);
   if (g.value.data)
-    add_key_gradient(panel, queries, segment, visible_only, packed.weights, rows.gradient_rows,
-                     p.dim_value, scratch.value_gradient, dropout_scale(p), g.value);
+    add_key_gradient(panel, queries, segment, is_new, visible_only, packed.weights,
+                     rows.gradient_rows, p.dim_value, scratch.value_gradient, dropout_scale(p),
+                     g.value);
   fetch(4);
   if (g.key.data)
-    add_key_gradient(panel, queries, segment, visible_only, packed.scores, rows.query_rows, p.dim,
-                     scratch.key_gradient, float(p.scale), g.key);
+    add_key_gradient(panel, queries, segment, is_new, visible_only, packed.scores, rows.query_rows,
+                     p.dim, scratch.key_gradient, float(p.scale), g.key);
   fetch(5);
 }
 
@@ -248,9 +284,9 @@ struct FetchAhead {
   const KeyPanel<Arithmetic> &panel;
   const QueryBlock &queries;
   const QuerySums &to;
-  QueryBlock next;        // of queries; it has no rows where none follows
-  bool last_of_panel;     // after these queries the panel's gradients are written
-  int64_t next_keys = 0;  // of the panel that follows, another group's first one
+  const QueryBlock &next;  // of queries; it has no rows where none follows
+  bool last_of_panel;      // after these queries the panel's gradients are written
+  int64_t next_keys = 0;   // of the panel that follows, another group's first one
 
   __attribute__((noinline)) void operator()(int piece, const Part &part) const {
     asm volatile("");  // or GCC takes it for a function without effect
@@ -321,7 +357,7 @@ static bool add_query_share(const regard_problem &p, const regard_gradients &g,
 // written.
 template <class Arithmetic>
 static bool backward_queries(const regard_problem &p, const regard_gradients &g,
-                             const Scoring &scoring, const KeyPanel<Arithmetic> &panel,
+                             const Scoring &scoring, KeyPanel<Arithmetic> &panel,
                              const QueryBlock &queries, const QueryRows &rows, bool only_panel,
                              const PanelScratch &scratch, const FetchAhead<Arithmetic> &ahead,
                              SlopeSums &slopes) {

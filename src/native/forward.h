@@ -222,7 +222,8 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
   bool visible_only = false;
   for (int n = 0; n < count && state.checks_values; n++)
     visible_only |= (segments[n].edge || scoring.adjusted) &&
-                    !Arithmetic::finite(values_of(segments[n]), segments[n].keys, p.dim_value);
+                    !finite_rows<typename Arithmetic::Products>(values_of(segments[n]),
+                                                                segments[n].keys, p.dim_value);
   const floats factor = broadcast(scoring.factor);
   Shift shifts[VECTORS];
   for (int j = 0; j < queries.vectors; j++) shifts[j] = shift_of(softmax.peak[j], factor);

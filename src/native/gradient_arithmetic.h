@@ -39,19 +39,11 @@ struct WidenedGradients : Widened<T> {
   REGARD_INLINE floats row_products(const typename Element::type *a,
                                     const typename Element::type *b, int64_t dim) {
     floats sum = {};
-    for (int64_t d = 0; d < dim; d += LANES)
+    int64_t d = 0;
+    for (; d + LANES <= dim; d += LANES) sum += widen(Element(), a + d) * widen(Element(), b + d);
+    if (d < dim)
       sum += widen_part(Element(), a + d, dim - d) * widen_part(Element(), b + d, dim - d);
     return sum;
-  }
-  // Of queries as load_queries leaves them.
-  static bool finite_queries(const float *columns, int64_t dim, int vectors) {
-    ints largest[VECTORS] = {};  // of the numbers' bits without sign
-    with_live(vectors, [&](auto live) {
-      for (int64_t at = 0; at < dim * QUERIES; at += QUERIES)
-        REGARD_UNROLLED_FOR (int j = 0; j < live; j++)
-          largest[j] = max(largest[j], (ints)load(columns + at + j * LANES) & 0x7fffffff);
-    });
-    return !any(max(max(largest[0], largest[1]), max(largest[2], largest[3])) >= 0x7f800000);
   }
   REGARD_INLINE floats row_part(const float *rows, int64_t stride, int r) {
     return load(rows + r * stride);
@@ -77,10 +69,15 @@ struct WidenedGradients : Widened<T> {
 struct PairGradients : Pairs {
   // Rows r and r + 1 side by side: (QUERIES / 2, padded(dim)) pairs.
   static PackedRows<float> rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
-                                             const bool *sees, bool, int64_t dim, float *memory) {
+                                             const bool *sees, bool all_see, int64_t dim,
+                                             float *memory) {
     const BlockRows<BFloat16> rows(from, queries);
     const int count = queries.count;
     const int64_t stride = (dim + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
+    if (all_see && queries.one_head) {
+      interleave(rows[0], from.row, count, dim, (uint16_t *)memory, 2 * stride);
+      return {memory, stride};
+    }
     const auto part = [&](int r, int64_t d) REGARD_INLINE_LAMBDA {
       return r < count && sees[r] ? (numbers)load_pairs_part(rows[r] + d, dim - d) : numbers{};
     };
@@ -95,21 +92,13 @@ struct PairGradients : Pairs {
   }
   REGARD_INLINE floats row_products(const uint16_t *a, const uint16_t *b, int64_t dim) {
     floats sum = {};
-    for (int64_t d = 0; d < dim; d += 2 * LANES)
+    int64_t d = 0;
+    for (; d + 2 * LANES <= dim; d += 2 * LANES)
+      sum = multiply_add((floats)load_pairs(a + d), (floats)load_pairs(b + d), sum);
+    if (d < dim)
       sum = multiply_add((floats)load_pairs_part(a + d, dim - d),
                          (floats)load_pairs_part(b + d, dim - d), sum);
     return sum;
-  }
-  static bool finite_queries(const float *columns, int64_t dim, int vectors) {
-    ints largest[VECTORS] = {};
-    with_live(vectors, [&](auto live) {
-      for (int64_t at = 0; at < (dim + 1) / 2 * QUERIES; at += QUERIES)
-        REGARD_UNROLLED_FOR (int j = 0; j < live; j++) {
-          const ints pairs = (ints)load(columns + at + j * LANES);
-          largest[j] = max(largest[j], max(pairs & 0x7fffffff, pairs << 16 & 0x7fffffff));
-        }
-    });
-    return !any(max(max(largest[0], largest[1]), max(largest[2], largest[3])) >= 0x7f800000);
   }
   REGARD_INLINE floats row_part(const float *rows, int64_t stride, int r) {
     const ints pairs = (ints)load(rows + r / 2 * stride);

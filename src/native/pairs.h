@@ -44,6 +44,28 @@ REGARD_INLINE ints pairs_of(floats low, floats high) {
 REGARD_INLINE floats low_of(ints pairs) { return (floats)(pairs << 16); }
 REGARD_INLINE floats high_of(ints pairs) { return (floats)(pairs & ~0xffff); }
 
+// Rows 2i and 2i + 1 side by side, from to + i · to_stride on.
+static void interleave(const uint16_t *from, int64_t from_stride, int64_t count, int64_t dim,
+                       uint16_t *rows, int64_t to_stride) {
+  for (int64_t d = 0; d < dim; d += 2 * LANES) {
+    const uint16_t *row = from + d;
+    int32_t *to = (int32_t *)(rows + 2 * d);
+    const auto pack = [&](ints low, ints high) REGARD_INLINE_LAMBDA {
+      const numbers a = (numbers)low, b = (numbers)high;
+      store(to, interleave_numbers<0, 2 * LANES>(a, b, all_numbers()));
+      store(to + LANES, interleave_numbers<LANES, 3 * LANES>(a, b, all_numbers()));
+      row += 2 * from_stride, to += to_stride / 2;
+    };
+    const int64_t rest = dim - d;
+    int64_t k = 0;
+    for (; rest >= 2 * LANES && k + 1 < count; k += 2)
+      pack(load_pairs(row), load_pairs(row + from_stride));
+    for (; k < count; k += 2)
+      pack(load_pairs_part(row, rest),
+           k + 1 < count ? load_pairs_part(row + from_stride, rest) : ints{});
+  }
+}
+
 struct PairProducts {
   using Number = uint16_t;
   static constexpr int STEP = 2;
@@ -92,41 +114,14 @@ struct Pairs : PairProducts {
   }
   static PackedRows<uint16_t> values(const regard_tensor &from, const QueryBlock &queries,
                                      int64_t first, int64_t count, int64_t dim, float *scratch) {
-    const uint16_t *data = first_row<BFloat16>(from, queries, first);
     const int64_t stride = value_stride(dim);
-    uint16_t *rows = (uint16_t *)scratch;
-    for (int64_t d = 0; d < dim; d += 2 * LANES) {
-      const uint16_t *row = data + d;
-      uint16_t *to = rows + 2 * d;
-      const auto pack = [&](ints low, ints high) REGARD_INLINE_LAMBDA {
-        const numbers a = (numbers)low, b = (numbers)high;
-        store((int32_t *)to, interleave_numbers<0, 2 * LANES>(a, b, all_numbers()));
-        store((int32_t *)to + LANES, interleave_numbers<LANES, 3 * LANES>(a, b, all_numbers()));
-        row += 2 * from.row, to += stride;
-      };
-      const int64_t rest = dim - d;
-      int64_t k = 0;
-      for (; rest >= 2 * LANES && k + 1 < count; k += 2)
-        pack(load_pairs(row), load_pairs(row + from.row));
-      for (; k < count; k += 2)
-        pack(load_pairs_part(row, rest),
-             k + 1 < count ? load_pairs_part(row + from.row, rest) : ints{});
-    }
+    uint16_t *const rows = (uint16_t *)scratch;
+    interleave(first_row<BFloat16>(from, queries, first), from.row, count, dim, rows, stride);
     return {rows, stride};
   }
   REGARD_INLINE floats value_part(const PackedRows<uint16_t> &rows, int64_t k, int64_t d) {
     const ints pairs = load((const int32_t *)(rows.data + k / 2 * rows.stride + 2 * d));
     return k % 2 ? high_of(pairs) : low_of(pairs);
-  }
-  static bool finite(const PackedRows<uint16_t> &rows, int64_t count, int64_t dim) {
-    ints nonfinite = {};
-    for (int64_t k = 0; k < count; k += 2)
-      for (int64_t d = 0; d < padded(dim); d += LANES) {
-        const ints pairs = load((const int32_t *)(rows.data + k / 2 * rows.stride + 2 * d));
-        nonfinite |= (pairs & 0x7f800000) == 0x7f800000;
-        nonfinite |= (pairs & 0x7f80) == 0x7f80;
-      }
-    return !any(nonfinite);
   }
 
   REGARD_INLINE floats exponential(floats x) { return exp2<4>(x); }

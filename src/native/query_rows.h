@@ -11,10 +11,14 @@ struct QueryRows {
   float *query, *gradient;  // in the lanes: (dim, QUERIES), (dim_value, QUERIES)
   PackedRows<float> query_rows = {}, gradient_rows = {};  // side by side, as products sum over them
   // See RowNormalizer; the logarithm is ∞, which makes all weights 0, where a row sees nothing.
-  floats peak[VECTORS] = {}, log[VECTORS] = {};
-  floats delta[VECTORS] = {};  // context · its gradient, which the softmax's derivative subtracts
-  bool finite = true;          // all numbers of query and gradient
-  bool fully_masked = false;   // some row sees nothing
+  // These are set for the block's vectors.
+  floats peak[VECTORS], log[VECTORS];
+  floats delta[VECTORS];      // context · its gradient, which the softmax's derivative subtracts
+  bool finite = true;         // all numbers of query and gradient
+  bool fully_masked = false;  // some row sees nothing
+
+  QueryRows(float *query_memory, float *gradient_memory)
+      : query(query_memory), gradient(gradient_memory) {}
 };
 
 // Of LANES rows: the sum over d of the context times its gradient.
@@ -24,6 +28,12 @@ static floats find_delta(const regard_tensor &context, const regard_tensor &grad
   using Element = typename Arithmetic::Element;
   const BlockRows<Element> contexts(context, queries), gradients(gradient, queries);
   floats products[LANES];
+  if (queries.one_head) {
+    const auto *a = contexts[first_row], *b = gradients[first_row];
+    for (int i = 0; i < LANES; i++, a += context.row, b += gradient.row)
+      products[i] = sees[first_row + i] ? Arithmetic::row_products(a, b, dim) : floats{};
+    return sum_each(products);
+  }
   for (int i = 0; i < LANES; i++) {
     const int r = first_row + i;
     products[i] = floats{};
@@ -77,8 +87,9 @@ static void load_query_rows(const regard_problem &p, const regard_gradients &g,
                                                      p.dim_value, memory + QUERIES * padded(p.dim));
   Arithmetic::load_queries(p.query, queries, p.dim, scoring.query_factor, rows.query);
   Arithmetic::load_queries(g.context_gradient, queries, p.dim_value, 1, rows.gradient);
-  rows.finite = Arithmetic::finite_queries(rows.query, p.dim, queries.vectors) &&
-                Arithmetic::finite_queries(rows.gradient, p.dim_value, queries.vectors);
+  using Products = typename Arithmetic::Products;
+  rows.finite = finite_columns<Products>(rows.query, p.dim, queries.vectors) &&
+                finite_columns<Products>(rows.gradient, p.dim_value, queries.vectors);
   for (int j = 0; j < queries.vectors; j++)
     rows.delta[j] = find_delta<Arithmetic>(g.context, g.context_gradient, queries, sees, j * LANES,
                                            p.dim_value);
