@@ -1,8 +1,8 @@
 // The strongest keys of each row.
 //
 // Each row keeps a list of its k best so far, in order. A score that beats the last of them is rare
-// once a few dozen keys are past: finding those is a comparison for LANES rows at a time. They are
-// gathered first and put into the lists after that, which leaves hardly a branch to be
+// once a few dozen keys are past: that a key has none takes a comparison for LANES rows at a time.
+// They are gathered first and put into the lists after that, which leaves few branches to be
 // mispredicted.
 #pragma once
 
@@ -25,6 +25,22 @@ REGARD_INLINE int32_t *append_above(floats score, floats threshold, int32_t firs
     list += above[i] & 1;
   }
   return list;
+#endif
+}
+
+// Whether a key's score is above the threshold of some row.
+template <int vectors>
+REGARD_INLINE bool any_above(const float *scores, const floats (&thresholds)[vectors]) {
+#if defined(__AVX512F__)
+  __mmask16 above = 0;
+  REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
+    above |= _mm512_cmp_ps_mask(load(scores + j * LANES), thresholds[j], _CMP_GT_OQ);
+  return above;
+#else
+  ints above = {};
+  REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
+    above |= load(scores + j * LANES) > thresholds[j];
+  return any(above);
 #endif
 }
 
@@ -97,10 +113,12 @@ struct Top : Readout {
       REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
         thresholds[j] = load(lists.thresholds + j * LANES);
       int32_t *end = lists.found;
-      for (int32_t i = first * QUERIES; i < (first + keys) * QUERIES; i += QUERIES)
+      for (int32_t i = first * QUERIES; i < (first + keys) * QUERIES; i += QUERIES) {
+        const float *scores = block.weights + i;
+        if (!any_above<vectors>(scores, thresholds)) continue;
         REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
-          end =
-              append_above(load(block.weights + i + j * LANES), thresholds[j], i + j * LANES, end);
+          end = append_above(load(scores + j * LANES), thresholds[j], i + j * LANES, end);
+      }
       for (const int32_t *found = lists.found; found < end; found++)
         lists.insert(*found % QUERIES, block.weights[*found], block.key + *found / QUERIES);
     }
