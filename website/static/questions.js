@@ -77,6 +77,7 @@
     const texts = [...list.children].map((one) => one.innerHTML);
     const choice = (/** @type {string} */ html, /** @type {number} */ number) => {
       const input = make("input", { type: "radio", name: anchor, value: String(number) });
+      input.autocomplete = "off"; // or a browser would put back what it remembers, perhaps of a moment before
       input.addEventListener("change", () => choose(anchor, number));
       const words = make("span");
       words.innerHTML = html;
