@@ -75,8 +75,8 @@ def checked_targets(
             )
     if weights is None and not ids.numel():
         raise ValueError(
-            f"ids has shape {tuple(ids.shape)}: there is no mean over no positions; pass at least "
-            "one, or weights, by which a sum is made"
+            f"ids has shape {tuple(ids.shape)}: the mean over zero positions is undefined; pass at "
+            "least one position, or weights, which make it a sum"
         )
     compiling = torch.compiler.is_compiling()
     if not (targets.is_cuda or compiling) and abstract_reason(targets, in_trace=False) is None:

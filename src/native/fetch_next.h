@@ -63,8 +63,8 @@ class FetchNextBlock {
     fetch_rows<Element>(p_.query, next_, fetched_, min(int64_t(next_.count), due), p_.dim);
     const int64_t rows = min(int64_t(keys_.stop - keys_.start), due) - fetched_,
                   key = keys_.start + fetched_;
-    prefetch_rows_of(first_row<Element>(p_.key, next_, key), p_.key.row, rows, p_.dim);
-    prefetch_rows_of(first_row<Element>(p_.value, next_, key), p_.value.row, rows, p_.dim_value);
+    fetch_strided(first_row<Element>(p_.key, next_, key), p_.key.row, rows, p_.dim);
+    fetch_strided(first_row<Element>(p_.value, next_, key), p_.value.row, rows, p_.dim_value);
     fetched_ = due;
   }
 };

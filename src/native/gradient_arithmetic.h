@@ -79,15 +79,11 @@ struct PairGradients : Pairs {
       return {memory, stride};
     }
     const auto part = [&](int r, int64_t d) REGARD_INLINE_LAMBDA {
-      return r < count && sees[r] ? (numbers)load_pairs_part(rows[r] + d, dim - d) : numbers{};
+      return r < count && sees[r] ? load_pairs_part(rows[r] + d, dim - d) : ints{};
     };
     for (int r = 0; r < count; r += 2)
-      for (int64_t d = 0; d < dim; d += 2 * LANES) {
-        const numbers low = part(r, d), high = part(r + 1, d);
-        float *to = memory + r / 2 * stride + d;
-        store(to, (floats)interleave_numbers<0, 2 * LANES>(low, high, all_numbers()));
-        store(to + LANES, (floats)interleave_numbers<LANES, 3 * LANES>(low, high, all_numbers()));
-      }
+      for (int64_t d = 0; d < dim; d += 2 * LANES)
+        store_interleaved((int32_t *)(memory + r / 2 * stride + d), part(r, d), part(r + 1, d));
     return {memory, stride};
   }
   REGARD_INLINE floats row_products(const uint16_t *a, const uint16_t *b, int64_t dim) {

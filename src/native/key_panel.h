@@ -59,7 +59,7 @@ struct KeyPanel {
   int64_t batch, group;
   int32_t first, last;
   bool visited_once = false;  // its gradients are complete after one block of queries
-  KeyRange summed = {};       // keys whose gradients have sums; else those of a panel visited once
+  KeyRange summed = {};       // keys whose gradients have sums; none in a panel visited once
   PackedRows<typename Arithmetic::Number> keys = {}, values = {}, summed_keys = {};
   bool finite_keys = true;
 
@@ -102,7 +102,8 @@ static void clear_gradients(const regard_problem &p, const regard_gradients &g,
 }
 
 // Begins the sums of a segment's keys that have none yet. Keys with sums are consecutive: those
-// between get sums too. Returns whether there is nothing that the segment is added to.
+// between get sums too. Returns whether all of the segment's sums are new, so that it
+// is written, not added.
 template <class Arithmetic>
 static bool begin_sums(const regard_problem &p, const Segment &segment, const PanelScratch &scratch,
                        KeyPanel<Arithmetic> &panel) {

@@ -94,14 +94,9 @@ static void find_normalizers_of(const regard_problem &p, const Scoring &scoring,
 
 REGARD_INLINE bool any_imprecise(const float *logsumexp, int64_t rows) {
   ints found = {};
-  int64_t r = 0;
-  for (; r + LANES <= rows; r += LANES) {
-    const floats size = abs(load(logsumexp + r));
-    found |= (size > broadcast(MAX_EXACT_LOGSUMEXP)) & (size < broadcast(INFINITY));
-  }
-  bool rest = false;
-  for (; r < rows; r++) rest |= is_imprecise(logsumexp[r]);
-  return rest || any(found);
+  for (int64_t r = 0; r < rows; r += LANES)
+    found |= is_imprecise(widen_part(Float32(), logsumexp + r, rows - r));
+  return any(found);
 }
 
 // Calls visit(task, its log-sum-exps, scratch that holds its queries) for the blocks with an

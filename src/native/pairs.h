@@ -44,16 +44,21 @@ REGARD_INLINE ints pairs_of(floats low, floats high) {
 REGARD_INLINE floats low_of(ints pairs) { return (floats)(pairs << 16); }
 REGARD_INLINE floats high_of(ints pairs) { return (floats)(pairs & ~0xffff); }
 
-// Rows 2i and 2i + 1 side by side, from to + i · to_stride on.
+// Two vectors of numbers side by side, as pairs.
+REGARD_INLINE void store_interleaved(int32_t *to, ints low, ints high) {
+  const numbers a = (numbers)low, b = (numbers)high;
+  store(to, interleave_numbers<0, 2 * LANES>(a, b, all_numbers()));
+  store(to + LANES, interleave_numbers<LANES, 3 * LANES>(a, b, all_numbers()));
+}
+
+// Rows 2i and 2i + 1 side by side, from rows + i · to_stride on.
 static void interleave(const uint16_t *from, int64_t from_stride, int64_t count, int64_t dim,
                        uint16_t *rows, int64_t to_stride) {
   for (int64_t d = 0; d < dim; d += 2 * LANES) {
     const uint16_t *row = from + d;
     int32_t *to = (int32_t *)(rows + 2 * d);
     const auto pack = [&](ints low, ints high) REGARD_INLINE_LAMBDA {
-      const numbers a = (numbers)low, b = (numbers)high;
-      store(to, interleave_numbers<0, 2 * LANES>(a, b, all_numbers()));
-      store(to + LANES, interleave_numbers<LANES, 3 * LANES>(a, b, all_numbers()));
+      store_interleaved(to, low, high);
       row += 2 * from_stride, to += to_stride / 2;
     };
     const int64_t rest = dim - d;

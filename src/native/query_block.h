@@ -235,10 +235,9 @@ struct Part {
 
 // Prefetches so many rows; the stride is in elements.
 template <class Number>
-REGARD_INLINE void prefetch_rows_of(const Number *first, int64_t stride, int64_t rows,
-                                    int64_t dim) {
+REGARD_INLINE void fetch_strided(const Number *first, int64_t stride, int64_t rows, int64_t dim) {
   constexpr int64_t size = sizeof(Number);
-  prefetch_rows(first, stride * size, rows, dim * size);
+  fetch_bytes(first, stride * size, rows, dim * size);
 }
 
 // Prefetches rows [first, stop) of the block. Inline, since GCC takes the function for one without
@@ -248,8 +247,8 @@ REGARD_INLINE void fetch_rows(const regard_tensor &t, const QueryBlock &queries,
                               int64_t stop, int64_t dim) {
   if (first >= stop) return;
   const BlockRows<Element> rows(t, queries);
-  if (queries.one_head) return prefetch_rows_of(rows[first], t.row, stop - first, dim);
-  for (int64_t r = first; r < stop; r++) prefetch_rows_of(rows[r], t.row, 1, dim);
+  if (queries.one_head) return fetch_strided(rows[first], t.row, stop - first, dim);
+  for (int64_t r = first; r < stop; r++) fetch_strided(rows[r], t.row, 1, dim);
 }
 
 // Likewise a part of its rows.
@@ -264,8 +263,8 @@ template <class Element>
 REGARD_INLINE void fetch_keys(const regard_tensor &t, const QueryBlock &queries, int64_t first,
                               int64_t count, int64_t dim, const Part &part) {
   const int64_t start = part.start(count);
-  prefetch_rows_of(first_row<Element>(t, queries, first + start), t.row, part.stop(count) - start,
-                   dim);
+  fetch_strided(first_row<Element>(t, queries, first + start), t.row, part.stop(count) - start,
+                dim);
 }
 
 // The block's rows, transposed, to columns of width QUERIES. `load_full` makes a vector of `width`

@@ -10,8 +10,8 @@ namespace regard::REGARD_SET {
 struct QueryRows {
   float *query, *gradient;  // in the lanes: (dim, QUERIES), (dim_value, QUERIES)
   PackedRows<float> query_rows = {}, gradient_rows = {};  // side by side, as products sum over them
-  // See RowNormalizer; the logarithm is ∞, which makes all weights 0, where a row sees nothing.
-  // These are set for the block's vectors.
+  // Of the block's vectors. See RowNormalizer; the logarithm is ∞, which makes all weights 0, where
+  // a row sees nothing.
   floats peak[VECTORS], log[VECTORS];
   floats delta[VECTORS];      // context · its gradient, which the softmax's derivative subtracts
   bool finite = true;         // all numbers of query and gradient
@@ -28,12 +28,6 @@ static floats find_delta(const regard_tensor &context, const regard_tensor &grad
   using Element = typename Arithmetic::Element;
   const BlockRows<Element> contexts(context, queries), gradients(gradient, queries);
   floats products[LANES];
-  if (queries.one_head) {
-    const auto *a = contexts[first_row], *b = gradients[first_row];
-    for (int i = 0; i < LANES; i++, a += context.row, b += gradient.row)
-      products[i] = sees[first_row + i] ? Arithmetic::row_products(a, b, dim) : floats{};
-    return sum_each(products);
-  }
   for (int i = 0; i < LANES; i++) {
     const int r = first_row + i;
     products[i] = floats{};

@@ -39,6 +39,11 @@ REGARD_INLINE bool is_imprecise(float logsumexp) {
   return fabsf(logsumexp) > MAX_EXACT_LOGSUMEXP && fabsf(logsumexp) < INFINITY;
 }
 
+REGARD_INLINE ints is_imprecise(floats logsumexp) {
+  const floats size = abs(logsumexp);
+  return (size > broadcast(MAX_EXACT_LOGSUMEXP)) & (size < broadcast(INFINITY));
+}
+
 // From a log-sum-exp and its score.
 REGARD_INLINE RowNormalizer normalizer_of(float logsumexp, float peak, double unit) {
   return {peak, float((logsumexp - peak * unit) * LOG2_E)};

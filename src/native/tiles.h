@@ -22,7 +22,7 @@ constexpr int tile_rows(int live) {
 }
 
 // Prefetches so many bytes of each row; the stride is in bytes, too.
-REGARD_INLINE void prefetch_rows(const void *first, int64_t stride, int64_t rows, int64_t bytes) {
+REGARD_INLINE void fetch_bytes(const void *first, int64_t stride, int64_t rows, int64_t bytes) {
   if (stride == bytes) bytes *= rows, rows = min(rows, int64_t(1));  // one long row
   const char *row = (const char *)first;
   for (int64_t r = 0; r < rows; r++, row += stride)

@@ -1,9 +1,9 @@
 // The strongest keys of each row.
 //
 // Each row keeps a list of its k best so far, in order. A score that beats the last of them is rare
-// once a few dozen keys are past: that a key has none takes a comparison for LANES rows at a time.
-// They are gathered first and put into the lists after that, which leaves few branches to be
-// mispredicted.
+// once a few dozen keys are past: most keys take no more than a comparison for LANES rows at a
+// time. The scores that do are gathered first and put into the lists after that, which leaves few
+// branches to be mispredicted.
 #pragma once
 
 #include "readout.h"

@@ -235,7 +235,7 @@ def test_what_is_wrong_is_named(targets, weights, kind, message):
 def test_a_sum_of_nothing_is_zero_and_a_mean_an_error():
     nothing = IDS[:0]
     assert gpt().loss(nothing, nothing, WEIGHTS[:0]) == 0
-    with pytest.raises(ValueError, match=r"ids has shape \(0, 11\): there is no mean"):
+    with pytest.raises(ValueError, match=r"ids has shape \(0, 11\): the mean over zero positions"):
         gpt().loss(nothing, nothing)
     assert gpt().loss(IDS, torch.full_like(IDS, -100)).isnan()  # as torch's
 
