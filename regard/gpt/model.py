@@ -33,6 +33,7 @@ from regard.gpt.self_attention import Attention
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.weight_memory import to_huge_pages
 from regard.nn import KVCache, Rotation
+from regard.problem import check_mask
 
 
 def _norm(config: GPTConfig) -> nn.Module:
@@ -165,7 +166,7 @@ class GPT(nn.Module):
             Logits ``(B, T, V)``.
 
         Raises:
-            TypeError: `ids` is not a tensor of int64 or int32.
+            TypeError: `ids` is not a tensor of int64 or int32, or `mask` not a `regard.Mask`.
             ValueError: `ids` has another number of dimensions, more tokens than the context or the
                 cache have room for, or an id outside the vocabulary, of which on CUDA the device
                 tells; see `check_ids`.
@@ -310,6 +311,7 @@ class GPT(nn.Module):
         mask: Mask | None,
     ) -> Float[Tensor, "*b T E"]:
         """The residual stream after the last norm."""
+        check_mask(mask)
         if cache is None:
             positions = torch.arange(ids.shape[-1], device=ids.device)  # (T,)
         else:

@@ -14,6 +14,7 @@ from regard._shapes import Float
 from regard.attention import attention, attention_with_pattern
 from regard.mask import Mask
 from regard.pattern import Pattern
+from regard.problem import check_mask
 
 __all__ = ["Head"]
 
@@ -49,6 +50,7 @@ class Head(nn.Module):
             raise ValueError(f"d_in and d_out must be at least 1, but are {d_in} and {d_out}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), but is {dropout}")
+        check_mask(mask)
         self.mask = mask
         self.dropout = dropout
         deviation = 1 / math.sqrt(d_in)

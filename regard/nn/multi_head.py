@@ -16,6 +16,7 @@ from regard.mask import Mask
 from regard.nn.cache import KVCache
 from regard.nn.head import Head
 from regard.pattern import Pattern
+from regard.problem import check_mask
 
 __all__ = ["MultiHeadAttention", "merge_heads", "split_heads"]
 
@@ -100,6 +101,7 @@ class MultiHeadAttention(nn.Module):
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), but is {dropout}")
         self.heads, self.groups = heads, groups
+        check_mask(mask)
         self.mask = mask
         self.dropout = dropout
         source_dim = dim if source_dim is None else source_dim

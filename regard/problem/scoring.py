@@ -29,6 +29,14 @@ class ScoringOptions(TypedDict, total=False):
     sink: Tensor | None
 
 
+def check_mask(mask: object) -> None:
+    """Raise TypeError unless `mask` is a `regard.Mask` or None."""
+    if mask is not None and not isinstance(mask, Mask):
+        cure = "; wrap a tensor as regard.dense(mask)" if isinstance(mask, Tensor) else ""
+        kind = type(mask).__name__
+        raise TypeError(f"mask must be a regard.Mask or None, but is {kind}{cure}")
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scoring:
     """The options of one attention, each checked by itself.
@@ -46,11 +54,7 @@ class Scoring:
     sink: Tensor | None = None
 
     def __post_init__(self) -> None:
-        mask = self.mask
-        if mask is not None and not isinstance(mask, Mask):
-            cure = "; wrap a tensor as regard.dense(mask)" if isinstance(mask, Tensor) else ""
-            kind = type(mask).__name__
-            raise TypeError(f"mask must be a regard.Mask or None, but is {kind}{cure}")
+        check_mask(self.mask)
         if self.scale is not None and not (
             -math.inf < check_number("scale", self.scale) < math.inf
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -127,6 +128,14 @@ def test_dropout_acts_in_training_only_and_in_every_place(ids):
 def test_ids_that_do_not_fit_are_named(model, wrong, error, message):
     with pytest.raises(error, match=message):
         model(wrong)
+
+
+@pytest.mark.parametrize("wrong", [torch.ones(11, 11).bool(), "causal"])
+def test_a_mask_of_another_type_is_named(model, ids, wrong):
+    message = f"mask must be a regard.Mask or None, but is {type(wrong).__name__}"
+    for call in (model, model.with_patterns, partial(model.loss, targets=ids)):
+        with pytest.raises(TypeError, match=message):
+            call(ids, mask=wrong)
 
 
 def test_no_tokens_give_no_logits(model):

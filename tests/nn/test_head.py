@@ -66,3 +66,8 @@ def test_dropout_of_everything_is_refused():
 def test_matrices_of_different_shapes_are_refused():
     with pytest.raises(ValueError, match="one shape"):
         Head.of(torch.rand(3, 2), torch.rand(3, 2), torch.rand(2, 3))
+
+
+def test_a_mask_that_is_a_tensor_is_named():
+    with pytest.raises(TypeError, match=r"mask must be .* Tensor; wrap a tensor as regard.dense"):
+        Head(3, 2, mask=torch.ones(5, 5).bool())

@@ -105,3 +105,8 @@ def test_a_head_that_cannot_be_extracted_is_refused():
         MultiHeadAttention(30, 6).head(6)
     with pytest.raises(ValueError, match="no bias and one input width"):
         MultiHeadAttention(30, 6, bias=True).head(0)
+
+
+def test_a_mask_that_is_a_tensor_is_named():
+    with pytest.raises(TypeError, match=r"mask must be .* Tensor; wrap a tensor as regard.dense"):
+        MultiHeadAttention(12, 3, mask=torch.ones(5, 5).bool())
