@@ -100,8 +100,8 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"groups={groups} must divide heads={heads}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), but is {dropout}")
-        self.heads, self.groups = heads, groups
         check_mask(mask)
+        self.heads, self.groups = heads, groups
         self.mask = mask
         self.dropout = dropout
         source_dim = dim if source_dim is None else source_dim

@@ -16,7 +16,7 @@ REGARD_INLINE void gradient_tile(const typename Products::Number *weights, const
   floats total[keys][columns];
   REGARD_UNROLLED_FOR (int i = 0; i < keys; i++)
     REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) total[i][j] = floats{};
-// Of 16 registers two steps at once would leave two sums in memory.
+// With 16 registers two steps at once would spill two sums to memory.
 #pragma GCC unroll(REGISTERS == 32 ? 2 : 1)
   for (int r = first; r < last; r++) {
     floats row[columns];
