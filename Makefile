@@ -35,7 +35,7 @@ demo: $(COMMAND) ## show what each token of a text attends to, and write regard.
 # A process a core, each with one thread: they do not wait for each other.
 test: lint ## lint, check types, run the tests, then the kernels under sanitizers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
-	@$(MAKE) --no-print-directory sanitize neon
+	@$(MAKE) --no-print-directory --jobs=2 sanitize-memory sanitize-threads neon
 
 thorough: $(TESTS) ## run what make test leaves out: more of the page, other instruction sets, whole graphs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m thorough

@@ -24,6 +24,13 @@ def build(name: str, *options: str) -> Path:
     return folder / "driver"
 
 
+def run(name: str, *command: str) -> int:
+    """Print what a command writes, after a name, as one: others may print beside it."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    print(f"{name}: {result.stdout}", end="", flush=True)
+    return result.returncode
+
+
 def beside_python(program: str) -> str:
     """Find a program beside Python first: the environment brings its own."""
     beside = Path(sys.executable).with_name(program)

@@ -7,10 +7,9 @@ g++-aarch64-linux-gnu and qemu-user); where they are missing, it prints so and e
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 
-from driver import build
+from driver import build, run
 
 
 def main(*arguments: str) -> int:
@@ -26,9 +25,7 @@ def main(*arguments: str) -> int:
         "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
         f"-DCMAKE_CXX_COMPILER={needed[0]}",
     )
-    command = [needed[1], "-L", "/usr/aarch64-linux-gnu", str(program), *arguments]
-    print("NEON: ", end="", flush=True)
-    return subprocess.run(command, check=False).returncode
+    return run("NEON", needed[1], "-L", "/usr/aarch64-linux-gnu", str(program), *arguments)
 
 
 if __name__ == "__main__":
