@@ -1,6 +1,6 @@
 """The context of a call: a compiler, a trace, a transform, a mode, a profiler.
 
-Private names of torch are used here alone.
+Private names of torch's dispatcher and transforms are used here alone.
 """
 
 from __future__ import annotations
@@ -127,6 +127,13 @@ def exporting_to_onnx() -> bool:
     if torch.compiler.is_exporting() or _get_tracing_state() is not None:
         return torch.onnx.is_in_onnx_export()
     return False
+
+
+def product_dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype in which a tensor on a CPU is multiplied: autocast's where that is on."""
+    if torch.is_autocast_enabled("cpu"):
+        return torch.get_autocast_dtype("cpu")
+    return tensor.dtype
 
 
 def to_autocast_dtype(tensor: Tensor) -> Tensor:

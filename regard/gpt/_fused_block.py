@@ -18,12 +18,20 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import has_torch_function
 
-from regard._contexts import is_transformed
+from regard._contexts import is_transformed, product_dtype
 from regard._shapes import Float
 from regard.backends import native
+from regard.gpt._block_shapes import objection_to_shapes
 from regard.gpt._linear import Linear
 from regard.gpt._memory_pool import allocate, scratch
-from regard.gpt._pointwise import LayerNorm, RMSNorm, has_hooks, is_plain, is_plain_parameter
+from regard.gpt._pointwise import (
+    LayerNorm,
+    RMSNorm,
+    has_hooks,
+    supports,
+    supports_added,
+    supports_parameter,
+)
 from regard.gpt.mlp import MLP
 from regard.mask import Mask
 
@@ -79,18 +87,18 @@ def run_fused(
     """
     if not torch.is_grad_enabled() or is_transformed() or has_torch_function((x,)):
         return None
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
-    if x.ndim != 3 or x.dtype != torch.float32 or not is_plain(x):
+    if x.ndim != 3 or x.dtype != torch.float32 or not supports(x):
         return None
-    if added is not None and not (
-        added.dtype == dtype and added.shape == x.shape and is_plain(added)
-    ):
+    dtype = product_dtype(x)
+    if not supports_added(added, x, dtype):
         return None
     options = _options(block, dtype)
     if options is None or native.why_missing() is not None:
         return None
     weights = _weights(block)
-    if not all(weight is None or is_plain_parameter(weight) for weight in weights):
+    if objection_to_shapes(block, x.shape[-1], len(weights.expand)) is not None:
+        return None
+    if not all(weight is None or supports_parameter(weight) for weight in weights):
         return None
     apply: Any = _FusedBlock.apply  # whose type is unknown
     stream, out = apply(x, added, options, *weights)
@@ -99,11 +107,10 @@ def run_fused(
 
 def _options(block: Block, dtype: torch.dtype) -> BlockOptions | None:
     """What it computes with, or None where that is more than is written out here."""
-    attn, drop = block.attn, block.drop
-    mlp: Any = block.mlp
-    norm, maps = type(block.ln_1), (attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj)
+    attn, drop, mlp, norm = block.attn, block.drop, block.mlp, type(block.ln_1)
     if norm not in {LayerNorm, RMSNorm} or type(block.ln_2) is not norm or type(mlp) is not MLP:
         return None
+    maps = (attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj)
     if any(type(linear) is not Linear for linear in maps) or type(drop) is not nn.Dropout:
         return None
     if any(map(has_hooks, (block.ln_1, attn, block.ln_2, mlp, drop, *maps))):
@@ -135,7 +142,7 @@ class _FusedBlock(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, added: Tensor | None, options: BlockOptions, *tensors: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        weights = BlockWeights(*tensors)  # type: ignore[arg-type] # those of `fused_block`
+        weights = BlockWeights(*tensors)  # type: ignore[arg-type] # those of `run_fused`
         norm: Any = {"epsilon": options.epsilon, "rms": options.rms}
         dtype, shape = options.dtype, x.shape
         rows = x.contiguous().view(-1, shape[-1])  # (B·T, E)
@@ -169,7 +176,7 @@ class _FusedBlock(torch.autograd.Function):
         return stream_2, out
 
     @staticmethod
-    @native.first_derivative
+    @native.once_differentiable
     def backward(ctx: Any, stream_gradient: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
         # Contiguous, as they were saved: hooks on saved tensors need not keep to that.
         saved = [tensor.contiguous() for tensor in ctx.saved_tensors]
@@ -177,14 +184,14 @@ class _FusedBlock(torch.autograd.Function):
         stream_2, normed_2, moments_2, hidden, activated, *rest = rest
         attention, output, expand, contract, ln_1, ln_2 = rest
         options: BlockOptions = ctx.options
-        whole, dtype = torch.float32, options.dtype
-        is_rounded = dtype != whole  # what is added to the stream, and so its gradient
+        exact, dtype = torch.float32, options.dtype
+        is_rounded = dtype != exact  # what is added to the stream, and so its gradient
         needs = ctx.needs_input_grad  # of the weights and biases from 3 on
         needs_ln_1, needs_attention, needs_output, needs_ln_2, needs_expand, needs_contract = (
             needs[i : i + 2] for i in range(3, len(needs), 2)
         )
         of_x, *of_added = allocate(
-            (stream_2.shape, whole), *[(stream_2.shape, dtype)] * (ctx.is_added and is_rounded)
+            (stream_2.shape, exact), *[(stream_2.shape, dtype)] * (ctx.is_added and is_rounded)
         )
         shapes = [
             matrix.shape if needs_it else (1,)  # what nobody needs shall not take memory
@@ -195,10 +202,10 @@ class _FusedBlock(torch.autograd.Function):
             )
         ]
         gains_1, bias_1, gains_2, bias_2, *of_matrices = allocate(
-            *[(ln_1.shape, whole)] * 4, *[(shape, whole) for shape in shapes]
+            *[(ln_1.shape, exact)] * 4, *[(shape, exact) for shape in shapes]
         )
         with scratch(
-            *((normed_1.shape, dtype), (normed_1.shape, whole), (context.shape, dtype)),
+            *((normed_1.shape, dtype), (normed_1.shape, exact), (context.shape, dtype)),
             *((projected.shape, dtype), (hidden.shape, dtype)),
             *[(shape, dtype) for shape in (*shapes, normed_1.shape) if is_rounded],
         ) as (of_normed, of_stream, of_context, of_projected, of_hidden, *rest):
@@ -265,19 +272,19 @@ def _kept(
         norm and moments after it; the MLP's channels before and after GELU; the four matrices.
     """
     batch, tokens, width = shape
-    rows, whole, dtype = batch * tokens, torch.float32, options.dtype
+    rows, exact, dtype = batch * tokens, torch.float32, options.dtype
     matrices = (weights.attention, weights.context, weights.expand, weights.contract)
-    is_rounded = dtype != whole
-    norm = (((rows, width), dtype), ((2, rows), whole))
+    is_rounded = dtype != exact
+    norm = (((rows, width), dtype), ((2, rows), exact))
     hidden = ((rows, len(weights.expand)), dtype)
     kept = allocate(
         *norm,
         ((batch, tokens, len(weights.attention)), dtype),
         ((batch, tokens, weights.context.shape[1]), dtype),
-        ((batch, options.heads, tokens), whole),
-        *((shape, whole), *norm, hidden, hidden),
+        ((batch, options.heads, tokens), exact),
+        *((shape, exact), *norm, hidden, hidden),
         *[(matrix.shape, dtype) for matrix in matrices if is_rounded],
-        *[((rows, width), whole)] * (stream is None),
+        *[((rows, width), exact)] * (stream is None),
     )
     stream = kept.pop() if stream is None else stream
     if not is_rounded:

@@ -8,10 +8,13 @@ Axis letters: I inputs, O outputs of a map.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard._contexts import are_plain, must_dispatch
 from regard._shapes import Float
 from regard.backends import native
 
@@ -42,10 +45,19 @@ def linear(
     x: Float[Tensor, "*b I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, "O"] | None = None
 ) -> Float[Tensor, "*b O"]:
     """``x @ weightᵀ + bias``; of a few vectors in inference mode by the kernel for them."""
-    if (
-        not torch.compiler.is_compiling()
-        and torch.is_inference_mode_enabled()
-        and native.supports_matvec(x, weight, bias)
-    ):
+    if may_use_kernel(x, weight, bias) and native.supports_matvec(x, weight, bias):
         return native.matvec(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def may_use_kernel(*arguments: Any) -> bool:
+    """Whether a product by the kernel is as good as one by torch, for whoever asks for it.
+
+    Not where gradients may be wanted, nor where something has to see the product or decides how it
+    is computed: a graph, a transform, a profile, autocast, a tensor that is more than its memory.
+    """
+    if must_dispatch() or not torch.is_inference_mode_enabled():
+        return False
+    if torch.is_autocast_enabled("cpu"):
+        return False
+    return are_plain(*(argument for argument in arguments if argument is not None))

@@ -1,9 +1,9 @@
 """The loss of a model: the cross-entropy of its logits, of which few rows exist at a time.
 
 The logits are most of what an update of a model with a large vocabulary writes: with their
-logarithms and gradients, several times ``N · V`` numbers, which go to memory and back. Here some
-rows of them are computed, stay in the caches until their losses and what they add to the gradients
-are known, and make room for the next rows.
+logarithms and gradients, several times ``N · V`` numbers, which go to memory and back. Here a
+portion of the rows is computed, its gradient is written over it with the losses, and it makes room
+for the next rows once what it adds to the other gradients is known.
 
 Axis letters: N rows, E model dimension, V vocabulary.
 """
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard._contexts import are_plain, is_transformed
+from regard._contexts import are_plain, is_transformed, product_dtype
 from regard._shapes import Float, Int
 from regard.backends import native
 from regard.gpt._linear import linear
@@ -25,10 +25,10 @@ from regard.gpt._memory_pool import allocate, scratch
 IGNORED = -100
 """The target of a position without loss; `cross_entropy`'s default `ignore_index`."""
 
-# Of a portion of rows: its logits shall stay in the caches; but what each portion adds to the
-# gradient of the matrix is a pass over that, which may be larger.
-_BYTES = 2**21
-_LEAST_ROWS = 1024
+# Of a portion's logits: as many as the caches hold, or of a large vocabulary as many rows as make
+# little of what each portion costs besides, a pass over the gradient of the matrix.
+_PORTION_BYTES = 2**21
+_MIN_PORTION_ROWS = 1024
 
 
 def linear_cross_entropy(
@@ -45,7 +45,7 @@ def linear_cross_entropy(
         targets: int64, each below V, or `IGNORED`.
         weights: float32; what each position counts.
     """
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    dtype = product_dtype(x)
     if not _is_served(x, weight, targets, weights, dtype):
         return cross_entropy(linear(x, weight), targets, weights)
     rows = x.to(dtype).contiguous().view(-1, x.shape[-1])  # (N, E)
@@ -100,7 +100,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @native.first_derivative
+    @native.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         _, of_rows, of_weight = ctx.saved_tensors
         factor = gradient.item()  # rounded to the dtype of the rows it would bias all gradients
@@ -119,13 +119,13 @@ def _compute(
     needs: tuple[bool, bool],
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N E"] | None, Float[Tensor, "V E"] | None]:
     """The losses, and the gradients of rows and matrix, the latter in float32, where needed."""
-    dtype, whole, (count, vocabulary) = rows.dtype, torch.float32, (len(rows), len(matrix))
-    portion = min(count, max(_LEAST_ROWS, _BYTES // (vocabulary * dtype.itemsize)))
-    (losses,) = allocate(((count,), whole))
+    dtype, exact, (count, vocabulary) = rows.dtype, torch.float32, (len(rows), len(matrix))
+    portion = min(count, max(_MIN_PORTION_ROWS, _PORTION_BYTES // (vocabulary * dtype.itemsize)))
+    (losses,) = allocate(((count,), exact))
     of_rows = allocate((rows.shape, dtype))[0] if needs[0] else None
-    of_matrix = allocate((matrix.shape, whole))[0] if needs[1] else None
+    of_matrix = allocate((matrix.shape, exact))[0] if needs[1] else None
     with scratch(
-        ((portion, vocabulary), dtype), *[(matrix.shape, dtype)] * (needs[1] and dtype != whole)
+        ((portion, vocabulary), dtype), *[(matrix.shape, dtype)] * (needs[1] and dtype != exact)
     ) as (logits, *rounded):
         for start in range(0, count, portion):
             part = slice(start, start + portion)

@@ -17,11 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 
-from regard._contexts import is_transformed
+from regard._contexts import are_plain, is_transformed, product_dtype
 from regard._shapes import Float
 from regard.backends import native
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -64,7 +62,7 @@ def gelu(x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b E"]:
     """GPT-2's GELU, the tanh form: ``x/2·(1 + tanh z)``, where ``z = √(2/π)·(x + 0.044715·x³)``."""
     if torch.compiler.is_compiling():  # one loop, in which a sigmoid costs half as much as a tanh
         return x * torch.sigmoid(sqrt(8 / pi) * (x + 0.044715 * x * x * x))
-    if not is_transformed() and is_plain(x) and native.why_missing() is None:
+    if not is_transformed() and supports(x) and native.why_missing() is None:
         return native.gelu(x)
     return F.gelu(x, approximate="tanh")
 
@@ -90,31 +88,35 @@ def _residual_norm(
     norm: LayerNorm | RMSNorm, x: Tensor, added: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
     """Sum and norm by the kernel, or None where it does not take them."""
-    if is_transformed() or x.dtype != torch.float32 or not is_plain(x):
+    if is_transformed() or x.dtype != torch.float32 or not supports(x):
         return None
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
-    if added is not None and not (
-        added.dtype == dtype and added.shape == x.shape and is_plain(added)
-    ):
+    dtype = product_dtype(x)
+    if not supports_added(added, x, dtype):
         return None
     rms = isinstance(norm, RMSNorm)
     weight, bias = norm.weight, norm.bias if isinstance(norm, LayerNorm) else None
-    if not is_plain_parameter(weight) or not (bias is None or is_plain_parameter(bias)):
+    for parameter in (weight, bias):
+        if parameter is not None and parameter.shape != x.shape[-1:]:
+            return None  # other shapes torch refuses, or normalizes several axes
+    if not supports_parameter(weight) or not (bias is None or supports_parameter(bias)):
         return None
-    if dtype not in _DTYPES or norm.eps is None or native.why_missing() is not None:
+    if dtype not in native.DTYPES or norm.eps is None or native.why_missing() is not None:
         return None
     return native.residual_norm(x, added, weight, bias, epsilon=norm.eps, rms=rms, dtype=dtype)
 
 
-def is_plain(x: Tensor) -> bool:
-    """Whether the numbers of a tensor lie in the memory of the CPU."""
-    if type(x) is not Tensor or not x.is_cpu or x.is_neg():
-        return False
-    return x.dtype in _DTYPES and x.numel() > 0
+def supports(x: Tensor) -> bool:
+    """Whether the kernels take a tensor."""
+    return are_plain(x) and x.dtype in native.DTYPES and x.numel() > 0
 
 
-def is_plain_parameter(x: Tensor) -> bool:
-    """Whether those of a parameter in float32 do, one after another."""
-    if type(x) not in {Tensor, nn.Parameter} or not x.is_cpu or x.is_neg():
-        return False
-    return x.dtype == torch.float32 and x.is_contiguous()
+def supports_added(added: Tensor | None, x: Tensor, dtype: torch.dtype) -> bool:
+    """Whether they take what is added to x: in the dtype of products, or nothing."""
+    if added is None:
+        return True
+    return added.dtype == dtype and added.shape == x.shape and supports(added)
+
+
+def supports_parameter(x: Tensor) -> bool:
+    """Whether they take a parameter: float32 and contiguous."""
+    return are_plain(x) and x.dtype == torch.float32 and x.is_contiguous()

@@ -21,9 +21,11 @@ from torch.overrides import has_torch_function
 from regard._contexts import must_dispatch
 from regard._shapes import Float, Int
 from regard.backends import native
+from regard.gpt._block_shapes import has_width, objection_to_shapes
 from regard.gpt._linear import Embedding, Linear
 from regard.gpt._pointwise import LayerNorm, RMSNorm
 from regard.gpt.cache import GPTCache
+from regard.gpt.config import GPTConfig
 from regard.gpt.int8 import Int8Embedding, Int8Linear, Int8Matrix
 from regard.gpt.mlp import MLP, SwiGLU
 from regard.gpt.model import GPT, Block
@@ -32,10 +34,7 @@ from regard.nn import KVCache, Rotation
 
 Value = TypeVar("Value")
 
-_MAX_SEQUENCES = 8  # of more, products are bound by arithmetic, which matrix libraries do better
-_MAX_HEADS_OF_GROUP = 16  # as the kernel takes them
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_READ_ONCE = ("mask", "eps")  # of a module, beside its parameters
+_READ_ONCE = ("mask", "heads", "groups", "widths", "eps")  # of a module, beside its parameters
 _MODULES = (
     *(GPT, Block, Attention, MLP, SwiGLU, Linear, Embedding, Int8Linear, Int8Embedding),
     *(LayerNorm, RMSNorm, nn.RMSNorm, nn.Dropout, nn.ModuleList),
@@ -92,8 +91,8 @@ def _objection_to_call(ids: Tensor, cache: GPTCache) -> str | None:
     """What the state of torch, the ids and the cache have against it."""
     if ids.shape[-1] != 1:
         return f"ids holds {ids.shape[-1]} tokens of a sequence, and a step reads one"
-    if ids.numel() > _MAX_SEQUENCES:
-        return f"there are {ids.numel()} sequences, and it computes at most {_MAX_SEQUENCES}"
+    if ids.numel() > native.MAX_SEQUENCES:
+        return f"there are {ids.numel()} sequences, and it computes at most {native.MAX_SEQUENCES}"
     if not torch.is_inference_mode_enabled():
         return "gradients may be wanted outside of torch.inference_mode()"
     if cache.length == 0:
@@ -114,7 +113,7 @@ def _objection_to_model(model: GPT, ids: Tensor, cache: GPTCache) -> str | None:
     return (
         _objection_to_modules(model)
         or _objection_to_parameters(model)
-        or _objection_to_shape(model)
+        or _objection_to_structure(model)
         or _objection_to_cache(model, ids, cache)
     )
 
@@ -128,6 +127,8 @@ def _objection_to_modules(model: GPT) -> str | None:
             return f"the forward method of {name} was replaced"
         if any(_hooks(module)):
             return f"{name} has hooks"
+        if isinstance(module, nn.RMSNorm) and module.eps is None:
+            return f"{name} leaves its eps to torch"
         if module.training:
             return f"{name} is in training mode"
     return None
@@ -138,8 +139,8 @@ def _objection_to_parameters(model: GPT) -> str | None:
     for name, parameter in model.named_parameters():
         if type(parameter) is not nn.Parameter or not parameter.is_cpu:
             return f"{name} is not a plain tensor on the CPU"
-        if parameter.dtype != dtype or dtype not in _DTYPES:
-            return f"{name} is {parameter.dtype}; it takes one of {_DTYPES} for all"
+        if parameter.dtype != dtype or dtype not in native.DTYPES:
+            return f"{name} is {parameter.dtype}; it takes one of {native.DTYPES} for all"
         if not parameter.is_contiguous() or parameter.is_neg():
             return f"{name} is not contiguous"
     return _objection_to_int8(model)
@@ -160,23 +161,49 @@ def _objection_to_int8(model: GPT) -> str | None:
     return None
 
 
-def _objection_to_shape(model: GPT) -> str | None:
+def _objection_to_structure(model: GPT) -> str | None:
+    """What of the model is not as its configuration says, or more than the kernel takes."""
     config = model.config
     if config.head_dim > native.WIDEST:
         return f"heads have {config.head_dim} channels, and it takes at most {native.WIDEST}"
-    if config.heads // config.group_count > _MAX_HEADS_OF_GROUP:
-        return f"more than {_MAX_HEADS_OF_GROUP} heads share their keys"
+    if config.heads // config.group_count > native.MAX_HEADS_OF_GROUP:
+        return f"more than {native.MAX_HEADS_OF_GROUP} heads share their keys"
+    if len(model.h) != config.layers:
+        return f"there are {len(model.h)} layers, and the configuration has {config.layers}"
+    if (model.wpe is None) != (config.positions == "rotary"):
+        return "wpe is not as the configuration says"
+    for name, module in (("wte", model.wte), ("wpe", model.wpe), ("ln_f", model.ln_f)):
+        if module is not None and not has_width(module, config.dim):
+            return f"{name} has parameters of another width than {config.dim}"
     for layer, block in enumerate(model.h):
         assert isinstance(block, Block), "its class was checked"
-        if block.attn.mask.affine != Attention.mask_of(config, layer).affine:
-            return f"h.{layer}.attn.mask was replaced"
+        why = _objection_to_block(block, config, layer)
+        if why is not None:
+            return f"h.{layer}.{why}"
     return None
+
+
+def _objection_to_block(block: Block, config: GPTConfig, layer: int) -> str | None:
+    attn = block.attn
+    if attn.mask.affine != Attention.mask_of(config, layer).affine:
+        return "attn.mask was replaced"
+    kv_dim = config.group_count * config.head_dim
+    widths = [config.heads * config.head_dim, kv_dim, kv_dim]
+    if (attn.heads, attn.groups, attn.widths) != (config.heads, config.group_count, widths):
+        return "attn has other heads than the configuration"
+    if (attn.q_norm is None) != (attn.k_norm is None):
+        return "attn normalizes queries or keys alone"
+    if type(block.mlp) is not (SwiGLU if config.mlp == "swiglu" else MLP):
+        return f"mlp is a {type(block.mlp).__name__}"
+    return objection_to_shapes(block, config.dim, config.hidden_dim)
 
 
 def _objection_to_cache(model: GPT, ids: Tensor, cache: GPTCache) -> str | None:
     config = model.config
     if type(cache) is not GPTCache or any(type(layer) is not KVCache for layer in cache.layers):
         return "the cache is of another class"
+    if model.wpe is not None and cache.layers[0].capacity > len(model.wpe.weight):
+        return "the cache has room for more tokens than there are learned positions"
     windows = [config.layer_window(layer) for layer in range(config.layers)]
     if [layer.window for layer in cache.layers] != windows:
         return "the cache is another model's"
@@ -201,7 +228,7 @@ class _Step:
 
     def __init__(self, model: GPT, cache: GPTCache) -> None:
         self._config = model.config
-        self._vocabulary = len(_map(model.wte, None).weight)
+        self._vocabulary = len(_linear_map(model.wte, None).weight)
         self._cache_layers = cache.layers
         self._modules = list(model.modules())
         self._hooks = [hooks for module in self._modules for hooks in _hooks(module)]
@@ -310,7 +337,7 @@ def _weights(model: GPT, cache: GPTCache) -> native.Weights:
         hidden=config.hidden_dim,
         gated=config.mlp == "swiglu",
         dtype=model.dtype,
-        tokens=_map(model.wte, None),
+        tokens=_linear_map(model.wte, None),
         learned=None if model.wpe is None else model.wpe.weight,
         norm=_norm(model.ln_f),
         layers=[
@@ -330,16 +357,16 @@ def _layer(block: Block, cache: KVCache) -> native.Layer:
         query_norm=None if attention.q_norm is None else _norm(attention.q_norm),
         key_norm=None if attention.k_norm is None else _norm(attention.k_norm),
         mlp_norm=_norm(block.ln_2),
-        maps=tuple(_map(linear, linear.bias) for linear in maps),
+        maps=tuple(_linear_map(linear, linear.bias) for linear in maps),
         memory=cache.memory,
         window=cache.window,
     )
 
 
-def _map(matrix: Linear | Embedding | Int8Matrix, bias: Tensor | None) -> native.Map:
+def _linear_map(matrix: Linear | Embedding | Int8Matrix, bias: Tensor | None) -> native.LinearMap:
     if isinstance(matrix, Int8Matrix):
-        return native.Map(weight=matrix.int8_weight, bias=bias, scale=matrix.scale)
-    return native.Map(weight=matrix.weight, bias=bias, scale=None)
+        return native.LinearMap(weight=matrix.int8_weight, bias=bias, scale=matrix.scale)
+    return native.LinearMap(weight=matrix.weight, bias=bias, scale=None)
 
 
 def _norm(norm: nn.Module) -> native.Norm:

@@ -47,15 +47,15 @@ def checked_targets(
     targets: Int[Tensor, "..."],
     weights: Float[Tensor, "..."] | None,
     ids: Int[Tensor, "..."],
-    config: GPTConfig,
+    vocabulary: int,
 ) -> tuple[Int[Tensor, "..."], Float[Tensor, "..."]]:
     """Targets in int64, and what each counts in the loss, once they are checked.
 
     Args:
         targets: as they were given; those on CUDA are left to the device.
-        weights: likewise; None: the mean of all but `IGNORED`.
+        weights: likewise; None: the mean of all but `IGNORED`, NaN where there are none.
         ids: whose shape they are to have.
-        config: the model's.
+        vocabulary: how many tokens have a logit.
 
     Raises:
         TypeError: `targets` is not a tensor of int64 or int32, or `weights` not one of floats.
@@ -80,25 +80,25 @@ def checked_targets(
         )
     compiling = torch.compiler.is_compiling()
     if not (targets.is_cuda or compiling) and abstract_reason(targets, in_trace=False) is None:
-        _check_targets(targets, config)
+        _check_targets(targets, vocabulary)
     targets = targets.long()
     if weights is None:
         counted = (targets != IGNORED).float()
-        weights = counted / counted.sum()
+        return targets, counted / counted.sum()
     return targets, weights
 
 
-def _check_targets(targets: Tensor, config: GPTConfig) -> None:
+def _check_targets(targets: Tensor, vocabulary: int) -> None:
     if not targets.numel():
         return
     low, high = (int(bound) for bound in targets.aminmax())
     if low < 0:
         known = targets[targets != IGNORED]
         low = int(known.min()) if known.numel() else 0
-    if low < 0 or high >= config.vocab_size:
+    if low < 0 or high >= vocabulary:
         raise ValueError(
-            f"targets runs from {low} to {high} and the vocabulary from 0 to "
-            f"{config.vocab_size - 1}; a position without a target has {IGNORED}"
+            f"targets runs from {low} to {high} and the vocabulary from 0 to {vocabulary - 1}; a "
+            f"position without a target has {IGNORED}"
         )
 
 
@@ -106,7 +106,13 @@ def check_dtype(ids: object, name: str = "ids") -> None:
     """Check that ids are a tensor of integers."""
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
         kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise TypeError(f"{name} is {kind}; expected a tensor of int64 (torch.long) token ids")
+        raise TypeError(f"{name} is {kind}; expected a tensor of int64 or int32 token ids")
+
+
+def check_dimensions(ids: Tensor) -> None:
+    """Check that ids are one text, or rows of texts."""
+    if ids.ndim not in (1, 2):
+        raise ValueError(f"ids has shape {tuple(ids.shape)}; expected (B, T) or (T,)")
 
 
 def check_call(ids: Tensor, config: GPTConfig) -> None:
@@ -121,8 +127,7 @@ def check_call(ids: Tensor, config: GPTConfig) -> None:
     compiling = torch.compiler.is_compiling()  # a graph that a reading would cut
     if not (ids.is_cuda or compiling) and abstract_reason(ids, in_trace=False) is None:
         check_ids(ids, config)
-    if ids.ndim not in (1, 2):
-        raise ValueError(f"ids has shape {tuple(ids.shape)}; expected (B, T) or (T,)")
+    check_dimensions(ids)
     if ids.shape[-1] > config.context:
         raise ValueError(
             f"ids holds {ids.shape[-1]} tokens and the model's context is {config.context}; pass a "

@@ -21,7 +21,7 @@ from regard import _huge_pages
 from regard._contexts import to_autocast_dtype
 from regard._shapes import Float, Int
 from regard.backends import native
-from regard.gpt._linear import Embedding, Linear
+from regard.gpt._linear import Embedding, Linear, may_use_kernel
 from regard.gpt.errors import CheckpointError
 
 LARGEST = 127
@@ -215,7 +215,7 @@ def int8_linear(
             f"the model has int8 weights on {int8_weight.device} and reads a tensor on {x.device}; "
             'these are computed on a CPU: move both there, or load it without weights="int8"'
         )
-    if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+    if may_use_kernel(x, int8_weight, scale, bias):
         some = x.reshape(-1, x.shape[-1]).split(_TOGETHER)
         few = x.shape[:-1].numel() <= _MOST.get(x.dtype, 0)
         if few and native.supports_matvec(some[0], int8_weight, bias, scale):

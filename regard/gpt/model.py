@@ -26,7 +26,7 @@ from regard.gpt._loss import cross_entropy, linear_cross_entropy
 from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, has_hooks, has_own_hooks
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
-from regard.gpt.ids import check_call, checked_targets
+from regard.gpt.ids import check_call, check_dimensions, check_dtype, checked_targets
 from regard.gpt.int8 import Int8Embedding
 from regard.gpt.mlp import MLP, SwiGLU
 from regard.gpt.self_attention import Attention
@@ -200,17 +200,20 @@ class GPT(nn.Module):
     ) -> Float[Tensor, ""]:
         """The cross-entropy of the logits of `forward`, in nats.
 
-        On a CPU the logits of some positions at a time are computed, with their losses and their
-        gradients, so that a model with a large vocabulary trains in less time and memory; the
-        logits of all are, where this module, not all modules, has hooks or a subclass has another
-        `forward`, under a compiler and under transforms. It can be differentiated once.
+        On a CPU, in float32 and bfloat16, the logits of some positions at a time are computed, with
+        their losses and their gradients, so that a model with a large vocabulary trains in less
+        time and memory; such a loss can be differentiated once. The logits of all exist at once in
+        other dtypes and on other devices, with int8 weights, where `weights` need a gradient, where
+        this module, not all modules, has hooks or a subclass has another `forward`, without the
+        native kernels, under a compiler and under transforms.
 
         Args:
             ids: as for `forward`.
             targets: of the shape of `ids`, int64 or int32; the token that each position is to
                 predict, or -100 where there is none.
-            weights: of that shape; what the loss of each position counts in their sum. None: the
-                mean over the positions that have a target.
+            weights: of that shape, any dtype of floats; what the loss of each position counts in
+                their sum. None: the mean over the positions that have a target; NaN where none has,
+                as of `torch.nn.functional.cross_entropy`.
             mask: as for `forward`.
 
         Raises:
@@ -225,13 +228,17 @@ class GPT(nn.Module):
         >>> loss = model.loss(ids[:, :-1], ids[:, 1:])
         >>> loss.backward()
         """
-        targets, weights = checked_targets(targets, weights, ids, self.config)
+        wte = self.wte
+        matrix = wte.int8_weight if isinstance(wte, Int8Embedding) else wte.weight
+        vocabulary = min(len(matrix), self.config.vocab_size)
+        targets, weights = checked_targets(targets, weights, ids, vocabulary)
+        weights = weights.to(torch.promote_types(self.dtype, torch.float32))
         computes_otherwise = has_own_hooks(self) or type(self).forward is not GPT.forward
-        if computes_otherwise or isinstance(self.wte, Int8Embedding):
+        if computes_otherwise or isinstance(wte, Int8Embedding):
             return cross_entropy(self(ids, mask=mask), targets, weights)
         check_call(ids, self.config)
         x = self._run(ids, None, None, mask)  # (B, T, E)
-        return linear_cross_entropy(x, self.wte.weight, targets, weights)
+        return linear_cross_entropy(x, wte.weight, targets, weights)
 
     def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
         """The logits of `forward` at the last token alone.
@@ -247,11 +254,15 @@ class GPT(nn.Module):
 
         Raises:
             TypeError: as for `forward`.
-            ValueError: likewise.
+            ValueError: likewise; or `ids` has no token.
             IndexError: a single token lies outside the vocabulary.
         """
         from regard.gpt._step import step_logits
 
+        check_dtype(ids)
+        check_dimensions(ids)
+        if ids.shape[-1] == 0:
+            raise ValueError(f"ids has shape {tuple(ids.shape)}; expected at least one token")
         if ids.shape[-1] != 1:
             check_call(ids, self.config)
         else:

@@ -9,6 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import regard
 from regard.backends import native
 from regard.gpt import GPT, GPTCache, GPTConfig
+from regard.gpt._linear import Linear
+from regard.gpt._pointwise import LayerNorm
 
 CONFIG = {"vocab_size": 29, "context": 13, "layers": 2, "heads": 6, "dim": 42}
 IDS = torch.arange(5 * 11).reshape(5, 11) * 7 % 29
@@ -116,9 +118,24 @@ def _compiled(model):
         block.mlp._compiled_call_impl = block.mlp.forward  # as `compile` sets it
 
 
-def _replaced(model):
+def _of_another_class(model):
     for block in model.h:
         block.mlp.c_proj = nn.Linear(42 * 4, 42)
+
+
+def _without_linear_maps(model):
+    for block in model.h:
+        block.mlp = nn.Tanh()
+
+
+def _without_gains(model):
+    for block in model.h:
+        block.ln_1 = LayerNorm(42, elementwise_affine=False)
+
+
+def _with_one_bias_for_all(model):
+    for block in model.h:
+        block.attn.c_attn.bias = nn.Parameter(torch.ones(1))
 
 
 @pytest.mark.parametrize(
@@ -127,8 +144,11 @@ def _replaced(model):
         _hooked,
         _projected_otherwise,
         _compiled,
-        _replaced,
-        lambda model: model.half().float().double(),
+        _of_another_class,
+        _without_linear_maps,
+        _without_gains,
+        _with_one_bias_for_all,
+        nn.Module.double,
     ],
 )
 def test_modules_that_do_more_are_called(change, fused):
@@ -144,6 +164,27 @@ def test_modules_that_do_more_are_called(change, fused):
 def test_other_blocks_run_by_their_modules(options, fused):
     losses_and_gradients(gpt(**options, dim=36) if "positions" in options else gpt(**options))
     assert not fused
+
+
+@pytest.mark.parametrize("hidden", [31, 331])
+def test_an_mlp_of_another_width_is_computed_with(hidden, fused):
+    model = gpt()
+    for block in model.h:
+        block.mlp.c_fc, block.mlp.c_proj = Linear(42, hidden), Linear(hidden, 42)
+    ours = losses_and_gradients(model)
+    assert len(fused) == 2
+    for one, other in zip(ours, losses_and_gradients(model.double()), strict=True):
+        # As in float64 above.
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["h.0.ln_1.weight", "h.1.ln_2.bias"])
+def test_a_norm_of_another_width_is_refused_as_by_torch(name):
+    model = gpt()
+    path, _, kind = name.rpartition(".")
+    setattr(model.get_submodule(path), kind, nn.Parameter(torch.ones(5)))
+    with pytest.raises(RuntimeError, match="normalized_shape"):
+        model.loss(IDS, IDS)
 
 
 def test_dropout_that_is_off_keeps_nothing_from_it(fused):

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 import regard
 from regard.backends import native
 from regard.gpt import GPT, GPTConfig, _loss
+from regard.gpt._linear import Embedding
 
 CONFIG = {"vocab_size": 29, "context": 13, "layers": 2, "heads": 3, "dim": 42}
 IDS = torch.arange(5 * 11).reshape(5, 11) * 7 % 29
@@ -37,8 +38,12 @@ def with_gradients(model, loss):
 @pytest.fixture
 def portions(monkeypatch):
     """How many rows each call of the kernel had; a few of them here, 11 for 55."""
-    monkeypatch.setattr(_loss, "_BYTES", 0)
-    monkeypatch.setattr(_loss, "_LEAST_ROWS", 11)
+    monkeypatch.setattr(_loss, "_PORTION_BYTES", 0)
+    monkeypatch.setattr(_loss, "_MIN_PORTION_ROWS", 11)
+    return _rows_of_calls(monkeypatch)
+
+
+def _rows_of_calls(monkeypatch):
     calls, compute = [], native.compute_cross_entropy
 
     def counting(logits, *arguments, **options):
@@ -55,7 +60,7 @@ def portions(monkeypatch):
     ("targets", "weights"), [(TARGETS, None), (IGNORED, None), (IGNORED, WEIGHTS)]
 )
 def test_it_is_that_of_the_logits_in_float64(targets, weights, rows, portions, monkeypatch):
-    monkeypatch.setattr(_loss, "_LEAST_ROWS", rows)
+    monkeypatch.setattr(_loss, "_MIN_PORTION_ROWS", rows)
     model = gpt()
     ours = with_gradients(model, model.loss(IDS, targets, weights))
     assert sum(portions) == 55
@@ -107,7 +112,45 @@ def test_a_frozen_parameter_has_no_gradient(frozen, portions):
 
 
 @kernels
-def test_a_loss_may_be_scaled_and_differentiated_twice_over(portions):
+@pytest.mark.parametrize(("vocabulary", "expected"), [(29, [1100]), (1031, [1024, 76])])
+def test_portions_are_of_two_mebibytes_or_1024_rows(vocabulary, expected, monkeypatch):
+    model = GPT(GPTConfig(**CONFIG | {"vocab_size": vocabulary}))
+    ids = IDS.repeat(20, 1)  # 1,100 rows; of 1,031 logits 508 make two mebibytes
+    calls = _rows_of_calls(monkeypatch)
+    loss = model.loss(ids, ids)
+    assert calls == expected
+    # A sum of 1,100 rows in float32.
+    torch.testing.assert_close(loss.double(), from_logits(model, ids, ids), rtol=1e-5, atol=0)
+
+
+@kernels
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_weights_may_be_of_any_dtype(dtype, portions):
+    model, weights = gpt(), WEIGHTS.to(dtype)
+    loss = model.loss(IDS, TARGETS, weights)
+    assert loss.dtype == torch.float32
+    assert portions == [11] * 5
+    exact = from_logits(model, IDS, TARGETS, weights)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-5, atol=0)  # a sum in float32
+
+
+def test_weights_may_have_a_gradient(portions):
+    model, weights = gpt(), WEIGHTS.clone().requires_grad_()
+    (ours,) = torch.autograd.grad(model.loss(IDS, TARGETS, weights), weights)
+    (exact,) = torch.autograd.grad(from_logits(model, IDS, TARGETS, weights), weights)
+    torch.testing.assert_close(ours, exact, rtol=1e-5, atol=0)  # losses in float32
+    assert not portions
+
+
+def test_targets_are_checked_against_the_embeddings_that_there_are():
+    model = gpt()
+    model.wte = Embedding(19, 42)
+    with pytest.raises(ValueError, match="targets runs from 0 to 28 and the vocabulary from 0 to"):
+        model.loss(IDS % 19, TARGETS)
+
+
+@kernels
+def test_a_loss_may_be_scaled_and_its_gradient_computed_again(portions):
     model = gpt()
     single = with_gradients(model, model.loss(IDS, TARGETS))[1:]
     loss = model.loss(IDS, TARGETS)
@@ -116,6 +159,11 @@ def test_a_loss_may_be_scaled_and_differentiated_twice_over(portions):
     for parameter, one in zip(model.parameters(), single, strict=True):
         torch.testing.assert_close(parameter.grad, 4 * one, rtol=1e-5, atol=1e-6)
     assert portions == [11] * 10
+
+
+@kernels
+def test_a_gradient_of_a_loss_has_no_derivative():
+    model = gpt()
     loss = model.loss(IDS, TARGETS)
     first = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
     for one, parameter in zip(first, model.parameters(), strict=True):
@@ -172,7 +220,8 @@ def test_hooks_and_subclasses_have_their_say(portions):
     hooked.register_forward_hook(lambda module, inputs, logits: 2 * logits)
     expected = from_logits(doubled, IDS, TARGETS)
     for model in (hooked, doubled):
-        torch.testing.assert_close(model.loss(IDS, TARGETS).double(), expected)
+        loss = model.loss(IDS, TARGETS).double()
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)  # a sum in float32
     assert not portions
 
 

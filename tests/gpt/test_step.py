@@ -11,8 +11,10 @@ from torch import nn
 
 import regard
 from regard.gpt import GPT, GPTConfig, Sampling, _step, generate, load, stream
+from regard.gpt._linear import Embedding, Linear
 from regard.gpt._step import step_logits, step_objection
 from regard.gpt.cache import GPTCache
+from regard.gpt.mlp import SwiGLU
 
 pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
@@ -130,6 +132,22 @@ def test_tokens_outside_the_vocabulary_and_a_full_cache_are_refused_before_anyth
             model.next_logits(ids[:, :1], cache)
 
 
+def has(path, value):
+    """A change of a model, after which this is what is there."""
+
+    def change(model):
+        owner, _, name = path.rpartition(".")
+        setattr(model.get_submodule(owner), name, value)
+
+    if isinstance(value, nn.Module):
+        value.eval()
+    return change
+
+
+def numbers(size):
+    return nn.Parameter(torch.ones(size))
+
+
 def test_what_has_to_see_the_modules_sees_them():
     model = model_of(GPT2)
     ids = torch.tensor([[3, 1, 4]])
@@ -157,11 +175,23 @@ def test_what_has_to_see_the_modules_sees_them():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda model: model.train(), "the model is in training mode"),
-        (lambda model: model.double(), "is torch.float64"),
-        (lambda model: setattr(model.h[0].mlp, "c_fc", nn.Linear(39, 156)), "mlp.c_fc is a Linear"),
-        (lambda model: setattr(model.ln_f, "forward", lambda x: x), "forward method of ln_f"),
-        (lambda model: setattr(model.h[2].attn, "mask", regard.window(3)), "h.2.attn.mask"),
+        (nn.Module.train, "the model is in training mode"),
+        (nn.Module.double, "is torch.float64"),
+        (has("h.0.mlp.c_fc", nn.Linear(39, 156)), "mlp.c_fc is a Linear"),
+        (has("ln_f.forward", lambda x: x), "forward method of ln_f"),
+        (has("h.2.attn.mask", regard.window(3)), "h.2.attn.mask"),
+        (has("h.0.attn.heads", 1), "h.0.attn has other heads"),
+        (has("h.0.mlp.c_fc", Linear(39, 31)), "h.0.mlp.c_fc has parameters of another shape"),
+        (has("h.0.mlp.c_proj", Linear(331, 39)), "h.0.mlp.c_proj has parameters of another shape"),
+        (has("h.1.ln_1.weight", numbers(5)), "h.1.ln_1 has parameters of another shape"),
+        (has("h.1.attn.c_proj.bias", numbers(1)), "h.1.attn.c_proj has parameters of"),
+        (has("h.2.mlp", SwiGLU(GPT2)), "h.2.mlp is a SwiGLU"),
+        (has("h.2.attn.q_norm", nn.RMSNorm(13, 1e-5)), "h.2.attn normalizes queries or keys"),
+        (has("h", nn.ModuleList()), "there are 0 layers, and the configuration has 3"),
+        (has("ln_f.weight", numbers(5)), "ln_f has parameters of another width than 39"),
+        (has("ln_f", nn.RMSNorm(39)), "ln_f leaves its eps to torch"),
+        (has("wpe", Embedding(19, 39)), "more tokens than there are learned positions"),
+        (has("wpe", None), "wpe is not as the configuration says"),
     ],
 )
 def test_a_model_that_changes_between_steps_is_computed_by_its_modules(change, reason):
@@ -242,3 +272,24 @@ def test_other_weights_and_other_caches_are_noticed():
         assert "9 sequences" in step_objection(model, ids[:, :1].expand(9, 1), cache)
         assert "2 tokens" in step_objection(model, ids[:, :2], cache)
         assert "is empty" in step_objection(model, ids[:, :1], GPTCache(GPT2))
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind", "message"),
+    [
+        (torch.zeros(2, 1), TypeError, "ids is torch.float32; expected a tensor of int64 or int32"),
+        (torch.zeros(2, 1, dtype=torch.bool), TypeError, "ids is torch.bool"),
+        ([[1], [2]], TypeError, "ids is list"),
+        (torch.tensor(1), ValueError, r"ids has shape \(\); expected \(B, T\) or \(T,\)"),
+        (torch.zeros(2, 1, 1, dtype=torch.long), ValueError, r"ids has shape \(2, 1, 1\)"),
+        (torch.zeros(2, 0, dtype=torch.long), ValueError, r"\(2, 0\); expected at least one token"),
+    ],
+)
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_ids_of_a_step_are_checked_as_those_of_a_call(ids, kind, message, mode):
+    model = model_of(GPT2)
+    with mode():
+        cache = read(model, torch.tensor([[3, 1], [4, 1]]))
+        with pytest.raises(kind, match=message):
+            model.next_logits(ids, cache)
+        assert cache.length == 2

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from support.cases import HALF
 from support.cpu_paths import SETS
+from torch.autograd import forward_ad
 
 import regard
 from regard.backends import native
@@ -103,6 +104,39 @@ def test_the_derivative_of_a_gradient_is_refused_whatever_it_is_by():
             for operand in operands:
                 with pytest.raises(regard.Error, match="first derivatives only"):
                     torch.autograd.grad(gradient.sum(), operand, retain_graph=True)
+
+
+def _of_gelu():
+    x = torch.randn(67, requires_grad=True)
+    return native.gelu(x), x
+
+
+def _of_norm():
+    x, weight = torch.randn(2, 67, requires_grad=True).unbind()
+    _, normed = residual_norm(x[None], None, weight, None, rms=True, dtype=torch.float32)
+    return normed[0], x
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch's own rules
+@pytest.mark.parametrize("case", [_of_gelu, _of_norm])
+def test_gradients_that_are_more_than_memory_are_read_as_such_or_refused(case):
+    result, x = case()
+    gradient = torch.randn(67)
+
+    def of_x(gradient, **options):
+        return torch.autograd.grad(result, x, gradient, retain_graph=True, **options)[0]
+
+    assert torch.equal(of_x(torch._neg_view(gradient)), of_x(-gradient))
+    assert torch.equal(of_x(torch._efficientzerotensor(67)), torch.zeros(67))
+    assert torch.equal(of_x(gradient.as_subclass(Seen)), of_x(gradient))
+    with pytest.raises(regard.Error, match=r"as with is_grads_batched=True; .* model\.double"):
+        of_x(torch.stack([gradient, gradient]), is_grads_batched=True)
+    with forward_ad.dual_level(), pytest.raises(regard.Error, match="first derivatives only"):
+        of_x(forward_ad.make_dual(gradient, gradient))
+
+
+class Seen(torch.Tensor):
+    pass
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -14,13 +14,21 @@ from regard.backends._objections import objection_to_context, objection_to_pair
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
 from regard.backends.native._activation import compute_gelu, gelu, gelu_gradient
-from regard.backends.native._arguments import CODES, Arguments
+from regard.backends.native._arguments import CODES, DTYPES, Arguments
 from regard.backends.native._cross_entropy import compute_cross_entropy
 from regard.backends.native._derivatives import attend
 from regard.backends.native._divergence import compare
-from regard.backends.native._first_derivative import first_derivative
-from regard.backends.native._gpt_step import GPTStep, Layer, Map, Norm, Weights
+from regard.backends.native._gpt_step import (
+    MAX_HEADS_OF_GROUP,
+    MAX_SEQUENCES,
+    GPTStep,
+    Layer,
+    LinearMap,
+    Norm,
+    Weights,
+)
 from regard.backends.native._matvec import matvec, supports_matvec
+from regard.backends.native._once_differentiable import once_differentiable
 from regard.backends.native._readouts import read, run_and_read
 from regard.backends.native._residual_norm import (
     NormGradients,
@@ -33,11 +41,14 @@ from regard.backends.native.library import Description, describe, why_missing
 from regard.problem import Problem
 
 __all__ = [
+    "DTYPES",
+    "MAX_HEADS_OF_GROUP",
+    "MAX_SEQUENCES",
     "WIDEST",
     "Description",
     "GPTStep",
     "Layer",
-    "Map",
+    "LinearMap",
     "Norm",
     "NormGradients",
     "Weights",
@@ -47,7 +58,6 @@ __all__ = [
     "compute_gelu",
     "compute_residual_norm",
     "describe",
-    "first_derivative",
     "gelu",
     "gelu_gradient",
     "matvec",
@@ -55,6 +65,7 @@ __all__ = [
     "objection_to",
     "objection_to_comparing",
     "objection_to_reading",
+    "once_differentiable",
     "read",
     "residual_norm",
     "residual_norm_gradients",

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES
-from regard.backends.native._first_derivative import first_derivative
+from regard.backends.native._once_differentiable import once_differentiable
 
 _STRUCT = struct.Struct("6q")  # regard_activation in src/native/abi.h
 
@@ -28,7 +28,7 @@ class _GELU(torch.autograd.Function):
         return result
 
     @staticmethod
-    @first_derivative
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         x = ctx.saved_tensors[0].contiguous()
         result = torch.empty_like(x)

@@ -19,6 +19,7 @@ from regard.mask.bounds import AffineBounds
 from regard.problem import Problem
 
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+DTYPES = tuple(CODES)
 
 # The numbers of `regard_problem`, all of eight bytes: nine integers, three fractions, integers.
 PROBLEM = struct.Struct("9q3d46q")
@@ -153,6 +154,11 @@ def _affine_numbers(bounds: AffineBounds) -> list[int]:
         *((bounds.keys, 0) if bounds.first_stop is None else (bounds.first_stop, 1)),
         bounds.position,
     ]
+
+
+def pointers(*tensors: Tensor | None) -> tuple[int, ...]:
+    """Where tensors lie; 0 for none."""
+    return tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
 
 
 def vectors(tensor: Float[Tensor, "B heads n d"]) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard.backends.native import library
-from regard.backends.native._arguments import CODES
+from regard.backends.native._arguments import CODES, pointers
 
 _LAYER = struct.Struct("3qd3qd3qd3qd23q")  # regard_layer in src/native/abi.h
 _STORED = struct.Struct("2q")  # its keys and evicted, before its last number
@@ -27,6 +27,7 @@ _UNLIMITED = 2**62
 MAX_SEQUENCES = 8
 """Of more, products are bound by arithmetic, which matrix libraries do better."""
 MAX_HEADS_OF_GROUP = 16
+"""For which the kernel has room."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class Norm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Map:
+class LinearMap:
     """A linear map."""
 
     weight: Tensor
@@ -58,7 +59,7 @@ class Layer:
     query_norm: Norm | None
     key_norm: Norm | None
     mlp_norm: Norm
-    maps: tuple[Map, ...]
+    maps: tuple[LinearMap, ...]
     """Of queries, keys and values; of contexts; into and out of the hidden channels."""
     memory: tuple[Tensor, Tensor]
     """Keys and values, ``(B, G, S, D)`` or ``(G, S, D)``."""
@@ -77,7 +78,7 @@ class Weights:
     dtype: torch.dtype
     """Of all tensors, but for those of maps and tokens with a scale, which all of them have or
     none."""
-    tokens: Map
+    tokens: LinearMap
     """Token embeddings ``(V, E)``, which make the logits too."""
     learned: Tensor | None
     norm: Norm
@@ -132,8 +133,8 @@ class GPTStep:
                 *(CODES[weights.dtype], torch.get_num_threads(), count, len(weights.layers)),
                 *(weights.heads, weights.groups, weights.dim, weights.hidden, vocabulary),
                 *(int(weights.gated), ids, ids + size, ids + 2 * size if padding else 0),
-                *_pointers(weights.tokens.weight, weights.learned, weights.tokens.scale),
-                *_pointers(*(rotation or (None, None))),
+                *pointers(weights.tokens.weight, weights.learned, weights.tokens.scale),
+                *pointers(*(rotation or (None, None))),
                 ctypes.addressof(self._layers),
                 *_numbers(weights.norm),
                 result.data_ptr(),
@@ -148,7 +149,7 @@ def _packed(layer: Layer) -> bytes:
         *_numbers(layer.query_norm),
         *_numbers(layer.key_norm),
         *_numbers(layer.mlp_norm),
-        *(pointer for m in layer.maps for pointer in _pointers(m.weight, m.bias, m.scale)),
+        *(pointer for m in layer.maps for pointer in pointers(m.weight, m.bias, m.scale)),
         *(number for memory in layer.memory for number in _places(memory)),
         *(0, 0, _UNLIMITED if layer.window is None else layer.window),
     )
@@ -157,12 +158,8 @@ def _packed(layer: Layer) -> bytes:
 def _numbers(norm: Norm | None) -> tuple[int, int, int, float]:
     if norm is None:
         return 0, 0, 0, 0.0
-    weight, bias = _pointers(norm.weight, norm.bias)
+    weight, bias = pointers(norm.weight, norm.bias)
     return weight, bias, int(norm.rms), norm.epsilon
-
-
-def _pointers(*tensors: Tensor | None) -> tuple[int, ...]:
-    return tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
 
 
 def _places(memory: Tensor) -> tuple[int, int, int, int]:

@@ -23,25 +23,22 @@ _STRUCT = struct.Struct("10q")  # regard_matvec in src/native/abi.h
 
 
 def supports_matvec(
-    x: Float[Tensor, "*v I"],
-    weight: Float[Tensor, "O I"] | Int[Tensor, "O I"],
-    bias: Float[Tensor, "O"] | None,
-    scale: Float[Tensor, "O"] | None = None,
+    x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None = None
 ) -> bool:
-    """Whether `matvec` takes these arguments, whose shapes fit together."""
-    if not (x.is_cpu and weight.is_cpu and x.dtype in CODES):
-        return False
-    if weight.dtype != (x.dtype if scale is None else torch.int8):
+    """Whether `matvec` takes these tensors, which are in the CPU's memory."""
+    if weight.ndim != 2 or x.shape[-1:] != weight.shape[1:]:
+        return False  # which torch refuses
+    if any(t is not None and t.shape != weight.shape[:1] for t in (bias, scale)):
+        return False  # or it broadcasts
+    if x.dtype not in CODES or weight.dtype != (x.dtype if scale is None else torch.int8):
         return False
     if scale is not None and not (scale.dtype == torch.float32 and scale.is_contiguous()):
         return False
     if not 0 < x.numel() <= _MAX_VECTORS[x.dtype] * x.shape[-1]:
         return False
-    if not (x.is_contiguous() and weight.is_contiguous()) or x.is_neg() or weight.is_neg():
+    if not (x.is_contiguous() and weight.is_contiguous()):
         return False
-    if bias is not None and not (
-        bias.dtype == x.dtype and bias.is_contiguous() and not bias.is_neg()
-    ):
+    if bias is not None and not (bias.dtype == x.dtype and bias.is_contiguous()):
         return False
     return library.why_missing() is None
 

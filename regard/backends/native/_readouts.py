@@ -15,6 +15,7 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native._arguments import Arguments, vectors
+from regard.backends.native._forward import like
 from regard.backends.native.library import call
 from regard.problem import Problem
 
@@ -54,9 +55,7 @@ def run_and_read(
         known: whether they are taken with that log-sum-exp, or as by `read` without one.
     """
     inputs = Arguments.of(problem)
-    shape = inputs.query.shape[:-1]
-    context = inputs.query.new_empty((*shape, inputs.value.shape[-1]))
-    logsumexp = inputs.query.new_empty(shape, dtype=torch.float32)
+    context, logsumexp = like(*inputs)
     results = _results(problem, specs)
     packed = inputs.pack()
     request, _kept = _request(problem, specs, results, logsumexp if known else None, None)

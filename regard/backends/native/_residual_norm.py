@@ -13,8 +13,8 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard.backends.native import library
-from regard.backends.native._arguments import CODES
-from regard.backends.native._first_derivative import first_derivative
+from regard.backends.native._arguments import CODES, pointers
+from regard.backends.native._once_differentiable import once_differentiable
 
 _FORWARD = struct.Struct("5qd8q")  # regard_residual_norm in src/native/abi.h
 _BACKWARD = struct.Struct("15q")  # regard_residual_norm_gradients there
@@ -48,7 +48,7 @@ class _ResidualNorm(torch.autograd.Function):
         return (total, normed) if ctx.is_added else normed
 
     @staticmethod
-    @first_derivative
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         total, moments, weight = (tensor.contiguous() for tensor in ctx.saved_tensors)
         total_gradient, normed_gradient = gradients if ctx.is_added else (None, *gradients)
@@ -104,7 +104,7 @@ def compute_residual_norm(
         "regard_residual_norm_forward",
         _FORWARD.pack(
             *(CODES[normed.dtype], torch.get_num_threads(), rows, x.shape[-1], int(rms), epsilon),
-            *_pointers(x, added, weight, bias, total, normed),
+            *pointers(x, added, weight, bias, total, normed),
             *(mean, mean + rows * moments.element_size()),
         ),
     )
@@ -150,7 +150,7 @@ def residual_norm_gradients(
         _BACKWARD.pack(
             *(CODES[normed_gradient.dtype], torch.get_num_threads(), rows, total.shape[-1]),
             *(int(rms), total.data_ptr(), mean, mean + rows * moments.element_size()),
-            *_pointers(weight, normed_gradient, total_gradient, *results),
+            *pointers(weight, normed_gradient, total_gradient, *results),
         ),
     )
 
@@ -180,7 +180,3 @@ def residual_norm(
     results = apply(x, added, weight, bias, epsilon, rms, dtype)
     total, normed = (x, results) if added is None else results
     return total, normed
-
-
-def _pointers(*tensors: Tensor | None) -> tuple[int, ...]:
-    return tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
