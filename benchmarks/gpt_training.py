@@ -32,7 +32,7 @@ Step = Callable[[Tensor, Tensor], Tensor]
 
 CHARACTERS = 65  # as many as nanoGPT's small corpus has
 LEARNING_RATE = 1e-3
-MEASURED = 10  # losses at the end that are averaged
+AVERAGED_LOSSES = 10  # losses at the end that are averaged
 _TURN = 10
 """Updates of a model before the next model's turn; then the machine's peaks are measured again.
 
@@ -105,7 +105,7 @@ def _table(report: Report, setting: Setting) -> None:
             report.at_least(f"{setting.name}, {name}", plain / median, aims[0]),
             report.at_least(f"{setting.name}, {name}, bf16", half / median, aims[1]),
             f"{share:.0%} of {'bf16' if dtype == torch.bfloat16 else 'f32'}",
-            f"{statistics.fmean(losses[name][-MEASURED:]):.3f}",
+            f"{statistics.fmean(losses[name][-AVERAGED_LOSSES:]):.3f}",
         )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 Divergence = Literal["kl", "js", "tv"]
-"""Relative entropy; that of both to their mean, averaged; total variation."""
+"""KL divergence, Jensen–Shannon divergence, total variation distance."""
 
 
 class Kind(IntEnum):
@@ -23,7 +23,7 @@ class Kind(IntEnum):
     TOP = 5
     WEIGHTS = 6
     RECEIVED = 7
-    COLLECTED = 8
+    LEFT_PRODUCT = 8
     OFFSETS = 9
     IMAGE = 10
     MAX_SCORE = 11

@@ -1,4 +1,4 @@
-"""Memory that the updates of a training run take from each other.
+"""Memory that the updates of a training run reuse.
 
 What an update keeps for its backward pass is more than the C library holds on to: it gives the
 memory back to the system, which clears each page of it when the next update comes. That took a
@@ -23,11 +23,13 @@ from torch import Tensor
 
 from regard import _huge_pages
 
-Kind = tuple[tuple[int, ...], torch.dtype]
+TensorSpec = tuple[tuple[int, ...], torch.dtype]
 """Of a tensor its shape, with at least one number, and its dtype."""
 
 _ALIGNMENT = 64  # bytes, a line of the processor's caches
-_LEAST = 2**25  # bytes that a pool asks the system for; those never written take no memory
+_MIN_REGION_BYTES = (
+    2**25
+)  # bytes that a pool asks the system for; those never written take no memory
 _MAX_LAYOUTS = 256
 
 
@@ -44,7 +46,7 @@ class MemoryPool:
         self._returned: deque[tuple[int, int]] = deque()
         self._used = self._most = 0  # bytes, now and at most
         self._is_joined = False
-        self._scratch: dict[tuple[Kind, ...], list[Tensor]] = {}
+        self._scratch: dict[tuple[TensorSpec, ...], list[Tensor]] = {}
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
@@ -61,12 +63,12 @@ class MemoryPool:
             _pool.reset(token)
             self._scratch.clear()
 
-    def allocate(self, *kinds: Kind) -> list[Tensor]:
+    def allocate(self, *specs: TensorSpec) -> list[Tensor]:
         """Uninitialized tensors, contiguous and none a view, side by side.
 
         Their memory is free again when none of them is left.
         """
-        size, parts = _layout(kinds)
+        size, parts = _layout(specs)
         with self._lock:
             start = self._take(size)
         memory = (ctypes.c_char * size).from_address(start)
@@ -77,12 +79,12 @@ class MemoryPool:
         ]
 
     @contextmanager
-    def scratch(self, *kinds: Kind) -> Iterator[list[Tensor]]:
-        """The same tensors at each call with the same kinds, until `used` ends."""
-        tensors = self._scratch.pop(kinds, None)  # so that two threads never have the same
-        tensors = self.allocate(*kinds) if tensors is None else tensors
+    def scratch(self, *specs: TensorSpec) -> Iterator[list[Tensor]]:
+        """The same tensors at each call with the same specs, until `used` ends."""
+        tensors = self._scratch.pop(specs, None)  # so that two threads never have the same
+        tensors = self.allocate(*specs) if tensors is None else tensors
         yield tensors
-        self._scratch[kinds] = tensors
+        self._scratch[specs] = tensors
 
     def _take(self, size: int) -> int:
         """The address of so many bytes."""
@@ -103,8 +105,8 @@ class MemoryPool:
             if stop - start >= size:
                 self._free[number : number + 1] = [(start + size, stop)] * (stop - start > size)
                 return start
-        region = self._add(max(size, _LEAST))
-        self._release(region + size, region + max(size, _LEAST))
+        region = self._add(max(size, _MIN_REGION_BYTES))
+        self._release(region + size, region + max(size, _MIN_REGION_BYTES))
         return region
 
     def _join(self) -> None:
@@ -137,29 +139,29 @@ class MemoryPool:
             merged.append((begin, last))
         self._free = merged
 
-    def put_back(self, start: int, stop: int) -> None:
-        """Take bytes back later."""
+    def return_later(self, start: int, stop: int) -> None:
+        """Have bytes free again at the next allocation: this may come amid another."""
         self._returned.append((start, stop))
 
 
 _pool: ContextVar[MemoryPool | None] = ContextVar("pool", default=None)
 
 
-def allocate(*kinds: Kind) -> list[Tensor]:
+def allocate(*specs: TensorSpec) -> list[Tensor]:
     """Uninitialized tensors on the CPU, from the pool in use; without one each by itself."""
     pool = _pool.get()
     if pool is None:
-        return [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in kinds]
-    return pool.allocate(*kinds)
+        return [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in specs]
+    return pool.allocate(*specs)
 
 
-def scratch(*kinds: Kind) -> AbstractContextManager[list[Tensor]]:
+def scratch(*specs: TensorSpec) -> AbstractContextManager[list[Tensor]]:
     """As `allocate`, for use inside the block: afterwards others write to them.
 
     To make a tensor takes longer than to multiply a small matrix.
     """
     pool = _pool.get()
-    return nullcontext(allocate(*kinds)) if pool is None else pool.scratch(*kinds)
+    return nullcontext(allocate(*specs)) if pool is None else pool.scratch(*specs)
 
 
 class _Lease:
@@ -171,16 +173,16 @@ class _Lease:
         self._pool, self._start, self._stop = pool, start, start + size
 
     def __del__(self) -> None:
-        self._pool.put_back(self._start, self._stop)
+        self._pool.return_later(self._start, self._stop)
 
 
 @functools.lru_cache(_MAX_LAYOUTS)
 def _layout(
-    kinds: tuple[Kind, ...],
+    specs: tuple[TensorSpec, ...],
 ) -> tuple[int, list[tuple[tuple[int, ...], torch.dtype, int, int]]]:
     """The size of all, and of each its shape, dtype, number of elements and offset, in bytes."""
     parts, offset = [], 0
-    for shape, dtype in kinds:
+    for shape, dtype in specs:
         count = prod(shape)
         parts.append((shape, dtype, count, offset))
         offset += -(-count * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT

@@ -29,8 +29,8 @@ LARGEST = 127
 _TILE = 2**22
 """Numbers of a matrix that are floating point at once: as it is rounded, and in a product of many
 vectors."""
-_TOGETHER = 8  # vectors that the kernel reads the matrix for
-_MOST = {torch.float32: 64, torch.float16: 64, torch.bfloat16: 16}
+_VECTORS_PER_CALL = 8  # vectors that the kernel reads the matrix for
+_MAX_VECTORS = {torch.float32: 64, torch.float16: 64, torch.bfloat16: 16}
 """Vectors up to which reading the matrix again for each few was measured to take less time than the
 product of a library, which needs it as floating point; that is fastest in bfloat16."""
 
@@ -216,8 +216,8 @@ def int8_linear(
             'these are computed on a CPU: move both there, or load it without weights="int8"'
         )
     if may_use_kernel(x, int8_weight, scale, bias):
-        some = x.reshape(-1, x.shape[-1]).split(_TOGETHER)
-        few = x.shape[:-1].numel() <= _MOST.get(x.dtype, 0)
+        some = x.reshape(-1, x.shape[-1]).split(_VECTORS_PER_CALL)
+        few = x.shape[:-1].numel() <= _MAX_VECTORS.get(x.dtype, 0)
         if few and native.supports_matvec(some[0], int8_weight, bias, scale):
             parts = [native.matvec(vectors, int8_weight, bias, scale) for vectors in some]
             return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*x.shape[:-1], -1)

@@ -15,9 +15,10 @@ from regard.mask import Mask, intervals
 
 __all__ = ["KVCache"]
 
-# Bytes of a head from which on the memory is in huge pages, where the system has them: all of it is
-# read for every token. A page that is begun is taken whole: a head loses less than one.
-_MANY = 2 * _huge_pages.PAGE
+# Bytes of a head's first keys from which on the memory is in huge pages, where the system has them:
+# all of it is read for every token. A page that is begun is taken whole, so a head loses less than
+# one; by the capacity, a short text with room for a long one would lose one of each head.
+_MIN_FIRST_BYTES = 2 * _huge_pages.PAGE
 
 
 class KVCache:
@@ -180,7 +181,7 @@ class KVCache:
         shape = (*like.shape[:-2], self._room, like.shape[-1])
         if not is_transformed() and are_plain(like):
             of_a_head = like.shape[-2] * like.shape[-1] * like.itemsize
-            if of_a_head >= _MANY:
+            if of_a_head >= _MIN_FIRST_BYTES:
                 return _huge_pages.allocate((shape, like.dtype))[0]
         return like.new_empty(shape)
 

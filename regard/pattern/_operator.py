@@ -15,7 +15,7 @@ from torch import Tensor
 from regard._shapes import Float, Int
 from regard.backends import choose_checked, run
 from regard.pattern.index import Index
-from regard.pattern.internal_readouts import Collected
+from regard.pattern.internal_readouts import LeftProduct
 from regard.pattern.readable import Readable
 from regard.pattern.singular_values import singular_values
 from regard.problem import Problem
@@ -162,8 +162,8 @@ class LinearOperator(Factor):
         _check_operand(self, y, rows, -1)
         spread = rows.expand(*self.problem.leading, *rows.shape[-2:]).to(self.dtype)
         batch, heads = self.problem.heads
-        collected = self._tensor(Collected(spread.reshape(batch * heads, *rows.shape[-2:])))
-        return collected[..., 0, :] if y.ndim == 1 else collected
+        product = self._tensor(LeftProduct(spread.reshape(batch * heads, *rows.shape[-2:])))
+        return product[..., 0, :] if y.ndim == 1 else product
 
 
 def _check_operand(pattern: LinearOperator, x: Tensor, matrix: Tensor, axis: int) -> None:

@@ -76,8 +76,8 @@ class Weights(Readout["Tensor", "Tensor"]):
 
 
 @dataclass(frozen=True, eq=False)
-class Collected(Readout["Tensor", "Tensor"]):
-    """What each key collects of rows, ``rows @ pattern``: ``(..., M, S)``."""
+class LeftProduct(Readout["Tensor", "Tensor"]):
+    """A product from the left, ``rows @ pattern``: ``(..., M, S)``."""
 
     rows: Float[Tensor, "N M L"]
 
@@ -87,19 +87,19 @@ class Collected(Readout["Tensor", "Tensor"]):
 
     def add(self, state: Tensor, block: WeightBlock) -> None:
         """Multiply by the block."""
-        collected = state[block.heads, :, block.columns]
+        product = state[block.heads, :, block.columns]
         coefficients = self.rows[block.heads, :, block.rows].to(block.weights.dtype)
-        if not collected.is_cpu:
-            collected += coefficients @ block.weights
+        if not product.is_cpu:
+            product += coefficients @ block.weights
             return
         for row, weights in zip(coefficients.unbind(-1), block.weights.unbind(1), strict=True):
-            collected += row[..., None] * weights[:, None]  # one after the other; see `ordered`
+            product += row[..., None] * weights[:, None]  # one after the other; see `ordered`
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Multiply from the left."""
         size = self.rows.shape[1]
         return KernelSpec(
-            kind=Kind.COLLECTED,
+            kind=Kind.LEFT_PRODUCT,
             shape=(size, sizes.keys),
             size=size,
             operand=self.rows.to(sizes.dtype).contiguous(),

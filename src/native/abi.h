@@ -1,4 +1,4 @@
-// The library's face: plain C, so that one build serves every Python and every torch.
+// The library's C interface, so that one build serves every Python and every torch.
 //
 // Axes: B batch, H query heads, G key/value heads (H is a multiple of G), L queries, S keys, D head
 // dimension of query and key, Dv of value. All fields are eight bytes wide: there is no padding.
@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 11
+#define REGARD_ABI 12
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -94,17 +94,17 @@ int regard_backward(const regard_problem *problem, const regard_gradients *gradi
 // The readouts, and the shape of each result after (B, H), floats unless noted; `size` and
 // `operand` in brackets.
 enum {
-  REGARD_LOGSUMEXP,  // (L)
-  REGARD_MAX,        // (L)
-  REGARD_ENTROPY,    // (L)
-  REGARD_DISTANCE,   // (L)
-  REGARD_MASS,       // (L) [operand: floats (S), 1 for the keys that count, else 0]
-  REGARD_TOP,        // (L, k) and positions, int64 [size: k]
-  REGARD_WEIGHTS,    // (L, n), zeros before [size: n; operand: int64 (2, n), see chosen.h]
-  REGARD_RECEIVED,   // (S)
-  REGARD_COLLECTED,  // (M, S) [size: M; operand: floats (B, H, M, L)]
-  REGARD_OFFSETS,    // (n) [size: n]
-  REGARD_IMAGE,      // (rows, columns), no more than (L, S) [size: rows; columns; height, width:
+  REGARD_LOGSUMEXP,     // (L)
+  REGARD_MAX,           // (L)
+  REGARD_ENTROPY,       // (L)
+  REGARD_DISTANCE,      // (L)
+  REGARD_MASS,          // (L) [operand: floats (S), 1 for the keys that count, else 0]
+  REGARD_TOP,           // (L, k) and positions, int64 [size: k]
+  REGARD_WEIGHTS,       // (L, n), zeros before [size: n; operand: int64 (2, n), see chosen.h]
+  REGARD_RECEIVED,      // (S)
+  REGARD_LEFT_PRODUCT,  // (M, S) [size: M; operand: floats (B, H, M, L)]
+  REGARD_OFFSETS,       // (n) [size: n]
+  REGARD_IMAGE,         // (rows, columns), no more than (L, S) [size: rows; columns; height, width:
                  // queries and keys of the whole picture, none of whose pixels lies beyond L, S]
   REGARD_MAX_SCORE,  // (L), of problems whose spans add nothing
   REGARD_LAG,        // (L, 2), weight and logarithm [size: keys back; or operand: int64 (B, H, L),
@@ -262,7 +262,7 @@ typedef struct {
   void *gradient;            // (N, V), of the dtype, in the place of the logits or not; or NULL
 } regard_cross_entropy;
 
-int regard_cross_entropy_forward(const regard_cross_entropy *call);
+int regard_cross_entropy_and_gradient(const regard_cross_entropy *call);
 
 // Measures what the threads can do at most, in some hundredths to tenths of a second: operations a
 // second on numbers of a dtype, as the instruction set in use multiplies them, and bytes a second

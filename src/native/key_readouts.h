@@ -127,7 +127,7 @@ struct MaxReceived : Readout {
 };
 
 // rows @ pattern: a product whose factor, the weights, has to be transposed first.
-struct Collected : Readout {
+struct LeftProduct : Readout {
   struct Memory {
     float *coefficients;  // (QUERIES, M)
     float *transposed;    // (QUERIES, QUERIES): rows, keys
@@ -170,9 +170,9 @@ struct Collected : Readout {
       for_each_head(block.queries, [&](int64_t head, int from, int to) {
         memset(memory.product, 0, size_t(size) * QUERIES * sizeof(float));
         with_live(live, [&](auto vectors) {
-          collected_rows<FloatProducts, vectors>(memory.coefficients + from * size, size, to - from,
-                                                 size, memory.transposed + from * QUERIES,
-                                                 memory.product);
+          left_product_rows<FloatProducts, vectors>(
+              memory.coefficients + from * size, size, to - from, size,
+              memory.transposed + from * QUERIES, memory.product);
         });
         for (int64_t m = 0; m < size; m++)
           for (int k = 0; k < keys; k += LANES)
@@ -185,10 +185,10 @@ struct Collected : Readout {
   static void finish(const regard_problem &p, const regard_readout &request, int64_t head,
                      const Sums &sums) {
     const int64_t step = padded(p.keys);
-    const double *collected = sums.total(request.size * step);
+    const double *product = sums.total(request.size * step);
     for (int64_t m = 0; m < request.size; m++)
       for (int64_t k = 0; k < p.keys; k++)
-        request.result[(head * request.size + m) * p.keys + k] = float(collected[m * step + k]);
+        request.result[(head * request.size + m) * p.keys + k] = float(product[m * step + k]);
   }
 
   // The weights of up to QUERIES keys, a row of them for each query.

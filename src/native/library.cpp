@@ -1,4 +1,4 @@
-// The library's face: plain C functions, the only ones that are exported.
+// The library's C interface: the functions, the only ones that are exported.
 
 #include <atomic>
 #include <cstring>
@@ -22,27 +22,28 @@ namespace {
 struct InstructionSet {
   const char *name;
   bool (*runs)();
-  bool (*gains)();
+  bool (*is_faster)();
   const Kernels &(*kernels)();
 };
 
-// The best first, of those that gain.
+// From the most to the least capable.
 constexpr InstructionSet sets[] = {
 #ifdef REGARD_HAS_avx512bf16
-    {"avx512bf16", processor::runs_avx512bf16, processor::gains_by_avx512bf16, avx512bf16::kernels},
+    {"avx512bf16", processor::runs_avx512bf16, processor::is_faster_by_avx512bf16,
+     avx512bf16::kernels},
 #endif
 #ifdef REGARD_HAS_avx512
-    {"avx512", processor::runs_avx512, processor::gains, avx512::kernels},
+    {"avx512", processor::runs_avx512, processor::is_faster, avx512::kernels},
 #endif
 #ifdef REGARD_HAS_avx2
-    {"avx2", processor::runs_avx2, processor::gains, avx2::kernels},
+    {"avx2", processor::runs_avx2, processor::is_faster, avx2::kernels},
 #endif
-    {"baseline", processor::runs_baseline, processor::gains, baseline::kernels},
+    {"baseline", processor::runs_baseline, processor::is_faster, baseline::kernels},
 };
 
 const InstructionSet *best() {
   for (const InstructionSet &set : sets)
-    if (set.runs() && set.gains()) return &set;
+    if (set.runs() && set.is_faster()) return &set;
   return nullptr;  // unreachable: the baseline runs everywhere
 }
 
@@ -55,9 +56,9 @@ const InstructionSet &in_use() {
 
 std::string names(bool (*listed)(const InstructionSet &)) {
   std::string text;
-  for (const bool gaining : {true, false})
+  for (const bool is_faster : {true, false})
     for (const InstructionSet &set : sets) {
-      if (!listed(set) || set.gains() != gaining) continue;
+      if (!listed(set) || set.is_faster() != is_faster) continue;
       if (!text.empty()) text += ',';
       text += set.name;
     }
@@ -92,7 +93,7 @@ const Kernels &kernels() { return in_use().kernels(); }
 
 using namespace regard;
 
-// Grows with every change of these functions that an older caller would not survive.
+// Incremented by each incompatible change of these functions.
 REGARD_EXPORT int regard_abi() { return REGARD_ABI; }
 
 // The instruction sets built in, and those among them that this processor runs: the best first,
@@ -190,7 +191,7 @@ REGARD_EXPORT int regard_residual_norm_backward(const regard_residual_norm_gradi
   return call->rows ? kernels().residual_norm_backward(*call) : REGARD_DONE;
 }
 
-REGARD_EXPORT int regard_cross_entropy_forward(const regard_cross_entropy *call) {
+REGARD_EXPORT int regard_cross_entropy_and_gradient(const regard_cross_entropy *call) {
   return kernels().cross_entropy(*call);
 }
 

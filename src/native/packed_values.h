@@ -53,8 +53,8 @@ class PackedValues {
     return packed_.start <= first && last <= packed_.stop;
   }
 
-  // A block of keys that begins at a multiple of STEP: packs what is missing, without room for it
-  // in scratch.
+  // A block of keys that begins at a multiple of STEP: packs what is missing; where there is no
+  // room, the whole block into scratch.
   PackedRows<Number> of(const QueryBlock &queries, int32_t first, int32_t last, float *scratch) {
     if (first < base_ || last > base_ + capacity_)
       return Arithmetic::values(p_.value, queries, first, last - first, p_.dim_value, scratch);

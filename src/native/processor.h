@@ -8,8 +8,8 @@ bool runs_avx2();
 bool runs_avx512();
 bool runs_avx512bf16();
 
-// Whether a set is better than those below it, where it runs.
-bool gains();
-bool gains_by_avx512bf16();
+// Whether a set is faster than those below it, where it runs.
+bool is_faster();
+bool is_faster_by_avx512bf16();
 
 }  // namespace regard::processor

@@ -27,7 +27,7 @@ REGARD_INLINE void with_kind(int64_t kind, Call call) {
     case REGARD_TOP: return call(Top());
     case REGARD_WEIGHTS: return call(Chosen());
     case REGARD_RECEIVED: return call(Received());
-    case REGARD_COLLECTED: return call(Collected());
+    case REGARD_LEFT_PRODUCT: return call(LeftProduct());
     case REGARD_OFFSETS: return call(Offsets());
     case REGARD_IMAGE: return call(Image());
     case REGARD_MAX_SCORE: return call(MaxScore());

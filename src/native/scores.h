@@ -2,7 +2,7 @@
 //
 // A row's weights are 2^(factor · score − shift) over their sum, with a shift that leaves the
 // largest near 1: the product of the peak and the factor. What rounding takes from it is the same
-// for all weights of the row, and their sum knows of it.
+// for all weights of the row, and their sum contains the same error.
 #pragma once
 
 #include <math.h>

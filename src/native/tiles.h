@@ -127,11 +127,11 @@ __attribute__((noinline)) void score_rows(const Number *key, int64_t stride, int
   });
 }
 
-// sums[m] += Σ_r coefficient[r][m] · weights[r]: what keys, in the lanes, collect from rows. A
-// block is summed up by itself before it is added: that rounds less than one long sum.
+// sums[m] += Σ_r coefficient[r][m] · weights[r]: a product of rows with weights, whose keys lie in
+// the lanes. A block is summed up by itself before it is added: that rounds less than one long sum.
 template <class Products, int live, int rows, class Number>
-REGARD_INLINE void collected_tile(const Number *coefficients, int64_t stride, int64_t steps,
-                                  const float *weights, float *to) {
+REGARD_INLINE void left_product_tile(const Number *coefficients, int64_t stride, int64_t steps,
+                                     const float *weights, float *to) {
   floats sums[rows][live];
   REGARD_UNROLLED_FOR (int m = 0; m < rows; m++)
     REGARD_UNROLLED_FOR (int j = 0; j < live; j++) sums[m][j] = floats{};
@@ -153,13 +153,13 @@ REGARD_INLINE void collected_tile(const Number *coefficients, int64_t stride, in
 }
 
 template <class Products, int live, class Number>
-__attribute__((noinline)) void collected_rows(const Number *coefficients, int64_t stride,
-                                              int64_t steps, int64_t count, const float *weights,
-                                              float *to) {
+__attribute__((noinline)) void left_product_rows(const Number *coefficients, int64_t stride,
+                                                 int64_t steps, int64_t count, const float *weights,
+                                                 float *to) {
   constexpr int rows = REGISTERS == 32 && live == 4 ? 4 : tile_rows(live);
   tile_over<rows>(count, [&](int64_t m, auto rows) REGARD_INLINE_LAMBDA {
-    collected_tile<Products, live, rows>(coefficients + m * Products::STEP, stride, steps, weights,
-                                         to + m * QUERIES);
+    left_product_tile<Products, live, rows>(coefficients + m * Products::STEP, stride, steps,
+                                            weights, to + m * QUERIES);
   });
 }
 

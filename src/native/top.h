@@ -54,7 +54,7 @@ struct Top : Readout {
     float *thresholds;  // the last of each row
     float *scores;
     int32_t *keys;
-    int32_t *found;  // scores of a block that may enter a list
+    int32_t *candidates;  // scores of a block that may enter a list
 
     Lists(const regard_readout &request, char *memory) {
       k = request.size;
@@ -62,7 +62,7 @@ struct Top : Readout {
       thresholds = (float *)memory;
       scores = thresholds + QUERIES;
       keys = (int32_t *)(scores + QUERIES * width + LANES);
-      found = keys + QUERIES * width + LANES;
+      candidates = keys + QUERIES * width + LANES;
     }
     static size_t size(int64_t k) {
       return size_t(2 * (QUERIES * padded(k + 1) + LANES) + QUERIES * (READ_BLOCK + 1) + LANES) *
@@ -112,15 +112,16 @@ struct Top : Readout {
       floats thresholds[vectors];
       REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
         thresholds[j] = load(lists.thresholds + j * LANES);
-      int32_t *end = lists.found;
+      int32_t *end = lists.candidates;
       for (int32_t i = first * QUERIES; i < (first + keys) * QUERIES; i += QUERIES) {
         const float *scores = block.weights + i;
         if (!any_above<vectors>(scores, thresholds)) continue;
         REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
           end = append_above(load(scores + j * LANES), thresholds[j], i + j * LANES, end);
       }
-      for (const int32_t *found = lists.found; found < end; found++)
-        lists.insert(*found % QUERIES, block.weights[*found], block.key + *found / QUERIES);
+      for (const int32_t *candidate = lists.candidates; candidate < end; candidate++)
+        lists.insert(*candidate % QUERIES, block.weights[*candidate],
+                     block.key + *candidate / QUERIES);
     }
   }
   static void scores(const ReadoutState &at, const WeightBlock &block) {

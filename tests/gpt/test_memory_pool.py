@@ -1,6 +1,7 @@
-"""Memory that the updates of a training run take from each other."""
+"""Memory that the updates of a training run reuse."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ IDS = torch.arange(5 * 11).reshape(5, 11) * 7 % 29
 def regions(monkeypatch):
     """How many bytes the system was asked for, each time."""
     sizes, real = [], _huge_pages.allocate
-    monkeypatch.setattr("regard.gpt._memory_pool._LEAST", 4096)
+    monkeypatch.setattr("regard.gpt._memory_pool._MIN_REGION_BYTES", 4096)
     monkeypatch.setattr(_huge_pages, "allocate", lambda kind: sizes.append(*kind[0]) or real(kind))
     return sizes
 
@@ -109,12 +110,23 @@ def test_memory_that_the_system_refuses_is_not_counted_as_used(regions, monkeypa
 
 
 def test_one_thread_at_a_time_changes_a_pool(monkeypatch):
-    pool, locked, real = MemoryPool(), [], _huge_pages.allocate
-    monkeypatch.setattr(
-        _huge_pages, "allocate", lambda kind: locked.append(pool._lock.locked()) or real(kind)
-    )
-    pool.allocate(*KINDS)
-    assert locked == [True]
+    pool, locked = MemoryPool(), []
+    take = pool._take
+
+    def taken(size):
+        locked.append(pool._lock.locked())
+        return take(size)
+
+    monkeypatch.setattr(pool, "_take", taken)
+
+    def allocated(value):
+        for _ in range(50):
+            tensors = [tensor.fill_(value) for tensor in pool.allocate(*KINDS)]
+            assert all(bool((tensor == value).all()) for tensor in tensors)
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(allocated, range(3)))
+    assert locked == [True] * 150
 
 
 def test_a_copy_of_a_pool_has_memory_of_its_own():

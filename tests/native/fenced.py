@@ -161,7 +161,7 @@ def everything(tensors, options, around):
         top, *rest = seen.read(*READOUTS)
         yield from ((f"{named} logsumexp, readout {i}", t) for i, t in enumerate((*top, *rest)))
         yield f"{named} logsumexp, columns", seen[..., :, keys // 2 :].contiguous()
-        yield f"{named} logsumexp, collected", around(normal(*lead, 3, queries)) @ seen
+        yield f"{named} logsumexp, product", around(normal(*lead, 3, queries)) @ seen
 
 
 def pattern_of(tensors, options):

@@ -59,9 +59,9 @@ def test_every_readout_is_its_definition(name, case, size, known, data):
         if known:
             assert pattern.logsumexp.shape == case.fully_masked.shape
         results = list(pattern.read(*defined_readouts(size, marked)))
-        logsumexp, dense, collected = pattern.logsumexp, pattern.dense(), coefficients @ pattern
+        logsumexp, dense, product = pattern.logsumexp, pattern.dense(), coefficients @ pattern
     tolerance = assert_definitions(case, size, marked, results)
-    assert_exact(case, tolerance, dense, logsumexp, collected, coefficients)
+    assert_exact(case, tolerance, dense, logsumexp, product, coefficients)
 
 
 # At sizes about those of the kernels, against torch in float64
@@ -115,10 +115,10 @@ def test_sums_over_many_rows_and_keys_keep_their_digits(instructions):
     received, image, mass, entropy, distance = pattern.read(
         Received(), Image(1, 2), Mass(slice(None)), Entropy(), Distance()
     )
-    collected = torch.ones(length) @ pattern
+    product = torch.ones(length) @ pattern
     # Every weight is off alike, by the rounding of a log-sum-exp near 9.
     digits = {"rtol": 2e-6, "atol": 0}
-    for sums in (received, collected):
+    for sums in (received, product):
         torch.testing.assert_close(sums, torch.full((keys,), length / keys), **digits)
     torch.testing.assert_close(image, torch.full((1, 2), 1 / keys), **digits)
     torch.testing.assert_close(mass, torch.ones(length), **digits)

@@ -14,7 +14,7 @@ from triton.compiler import ASTSource
 
 import regard
 from regard.backends.gpu.triton import _compare, _inputs, _one_pass, _partial_sums, _read
-from regard.pattern.internal_readouts import Collected, LogSumExp, Weights
+from regard.pattern.internal_readouts import LeftProduct, LogSumExp, Weights
 from regard.pattern.readout import Sizes
 from regard.pattern.readouts import (
     Blocks,
@@ -173,14 +173,14 @@ def main():
         *report("plain", [Received()]),
         *report("all readouts", TOGETHER),
         *report("offsets", [Offsets(64)]),
-        *report("products", [Collected(rows), Weights(torch.tensor([1, 4, 5]))]),
+        *report("products", [LeftProduct(rows), Weights(torch.tensor([1, 4, 5]))]),
         *report("options", [Entropy(), LogSumExp()], known=False, **options),
         *report("wide", [Received(), Entropy()], dim=256),
-        *report("on a smaller GPU", [Collected(rows), Received()], capability=89),
+        *report("on a smaller GPU", [LeftProduct(rows), Received()], capability=89),
         *report("wide, on a smaller GPU", [Received(), Entropy()], dim=256, capability=89),
         *report(
             "wide float32, on a smaller GPU",
-            [Collected(rows), Received()],
+            [LeftProduct(rows), Received()],
             dtype=torch.float32,
             dim=256,
             capability=89,

@@ -76,12 +76,12 @@ def assert_definitions(case, size, marked, results):
     return tolerance
 
 
-def assert_exact(case, tolerance, dense, logsumexp, collected, coefficients):
+def assert_exact(case, tolerance, dense, logsumexp, product, coefficients):
     """Compare weights, log-sum-exps and ``coefficients @ pattern`` with the definition's."""
     exact, visible = case.exact.weights, ~case.fully_masked
     torch.testing.assert_close(dense.double(), exact, **tolerance)
     assert not bool(dense[~case.visible].any())
-    torch.testing.assert_close(collected.double(), coefficients.double() @ exact, **tolerance)
+    torch.testing.assert_close(product.double(), coefficients.double() @ exact, **tolerance)
     assert (logsumexp[case.fully_masked] == -math.inf).all()
     torch.testing.assert_close(
         logsumexp[visible].double(), case.exact.logsumexp[visible], **tolerance

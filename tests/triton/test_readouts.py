@@ -78,9 +78,9 @@ def test_every_readout_is_its_definition(case, size, known, data):
             assert pattern.logsumexp.shape == case.fully_masked.shape
         results = [result.cpu() for result in pattern.read(*defined_readouts(size, marked))]
         logsumexp, dense = pattern.logsumexp.cpu(), pattern.dense().cpu()
-        collected = (moved(coefficients) @ pattern).cpu()
+        product = (moved(coefficients) @ pattern).cpu()
     tolerance = assert_definitions(case, size, marked, results)
-    assert_exact(case, tolerance, dense, logsumexp, collected, coefficients)
+    assert_exact(case, tolerance, dense, logsumexp, product, coefficients)
 
 
 @settings(max_examples=2, phases=[Phase.generate])  # each takes the interpreter seconds

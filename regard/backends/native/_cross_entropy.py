@@ -37,7 +37,7 @@ def compute_cross_entropy(
     """
     assert gradient is None or gradient.dtype == logits.dtype, "the kernel reads and writes one"
     library.call(
-        "regard_cross_entropy_forward",
+        "regard_cross_entropy_and_gradient",
         _STRUCT.pack(
             *(CODES[logits.dtype], torch.get_num_threads(), *logits.shape, logits.data_ptr()),
             *(targets.data_ptr(), weights.data_ptr(), losses.data_ptr()),

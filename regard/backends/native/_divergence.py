@@ -27,9 +27,9 @@ def compare(
 
     Args:
         one: a problem that `objection_to_comparing` has nothing against.
-        other: that with which it has been asked.
+        other: the problem with which `objection_to_comparing` was called.
         logsumexps: of the rows of either.
-        kind: relative entropy, that of both to their mean, or total variation.
+        kind: KL divergence, Jensen–Shannon divergence or total variation distance.
     """
     result = torch.empty(logsumexps[0].shape, dtype=torch.float64)
     known = [logsumexp.float().contiguous() for logsumexp in logsumexps]

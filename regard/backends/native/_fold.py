@@ -123,7 +123,7 @@ def _one_by_one(
     dims: tuple[Any, ...],
     arguments: tuple[Any, ...],
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Compute the problems apart: which weights fall goes by their place in one problem."""
+    """Compute the problems apart: dropout drops a weight by its position in its own problem."""
     results = [
         call(
             *(

@@ -22,7 +22,7 @@ from regard.gpt.training.schedule import learning_rate
 
 # A gradient whose norm is below this share of `TrainConfig.clip` would be multiplied by 1, which
 # takes a pass over all of it.
-_SURELY_SHORT = 0.999
+_CLIP_MARGIN = 0.999
 
 
 @dataclass(kw_only=True)
@@ -84,12 +84,12 @@ class TrainStep:
         outcome = torch.stack([total, norm])  # (2,)
         if not outcome.is_cuda:
             try:
-                loss, size = outcome.tolist()
-                require_finite(loss, size, step + 1, batch)
+                loss, gradient_norm = outcome.tolist()
+                require_finite(loss, gradient_norm, step + 1, batch)
             except DivergedError:
                 self.optimizer.zero_grad()
                 raise
-        if outcome.is_cuda or size > _SURELY_SHORT * self.config.clip:
+        if outcome.is_cuda or gradient_norm > _CLIP_MARGIN * self.config.clip:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self.config.clip, own_norm)
         rate = learning_rate(step, self.config)
         for group in self.optimizer.param_groups:

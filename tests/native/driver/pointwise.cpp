@@ -149,7 +149,7 @@ struct Logits {
                                        floats_of(weights),
                                        floats_of(losses),
                                        gradient.data()};
-    if (regard_cross_entropy_forward(&call) != REGARD_DONE || changed != logits) return {};
+    if (regard_cross_entropy_and_gradient(&call) != REGARD_DONE || changed != logits) return {};
     return {losses, gradient};
   }
 };

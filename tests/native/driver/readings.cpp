@@ -18,7 +18,7 @@ class Head {
       case REGARD_LOGSUMEXP: return hold_logsumexp();
       case REGARD_TOP: return hold_top();
       case REGARD_RECEIVED: return hold_received();
-      case REGARD_COLLECTED: return hold_collected();
+      case REGARD_LEFT_PRODUCT: return hold_left_product();
       case REGARD_OFFSETS: return hold_offsets();
       case REGARD_IMAGE: return hold_image();
       case REGARD_MAX_RECEIVED: return hold_max_received();
@@ -196,7 +196,7 @@ class Head {
     for (int64_t at = 0; at < reading.length; at++) hold("block", at, plain(most[size_t(at)]));
   }
 
-  void hold_collected() {
+  void hold_left_product() {
     for (int64_t m = 0; m < reading.size; m++)
       for (int64_t j = 0; j < s.keys; j++) {
         Sum sum;
@@ -204,7 +204,7 @@ class Head {
           const int64_t place = (pair() * reading.size + m) * s.queries + i;
           sum.add(weight(i, j), plain(double(reading.given[place])));
         }
-        hold("collected", m * s.keys + j, sum);
+        hold("product", m * s.keys + j, sum);
       }
   }
 

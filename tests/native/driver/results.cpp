@@ -76,7 +76,7 @@ Reading random_reading(Random &random, const Sample &sample, int64_t kind) {
       reading.length = reading.size * reading.columns;
       break;
     }
-    case REGARD_COLLECTED:
+    case REGARD_LEFT_PRODUCT:
       reading.size = random.pick({1, 2, 7, 33});
       reading.length = reading.size * s.keys;
       reading.given = numbers(pairs * reading.size * s.queries);

@@ -152,7 +152,7 @@ def _columns(launch: Launch, known: Tensor, spec: KernelSpec | None) -> Tensor:
             query_blocks=launch.query_blocks,
             received=result if spec is None else None,
             operand=None if spec is None else spec.operand,
-            collected=None if spec is None else result,
+            product=None if spec is None else result,
             operand_rows=rows,
             blocks=launch.key_blocks,
             OPERANDS=_OPERANDS,
@@ -210,5 +210,5 @@ _APART: dict[Kind, Callable[[Launch, KernelSpec, Tensor], Tensor]] = {
     Kind.MAX_BLOCKS: lambda launch, spec, known: _block_maxima(launch.crowded(), spec, known),
     Kind.SPANS: lambda launch, spec, known: _span_sums(launch.crowded(), spec, known),
     Kind.OFFSETS: _diagonals,
-    Kind.COLLECTED: lambda launch, spec, known: _columns(launch.crowded(), known, spec),
+    Kind.LEFT_PRODUCT: lambda launch, spec, known: _columns(launch.crowded(), known, spec),
 }

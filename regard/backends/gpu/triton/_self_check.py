@@ -125,7 +125,7 @@ def _cases(
         case(Kind.TOP, weights.topk(3).values, size=3),
         case(Kind.WEIGHTS, weights[..., chosen], size=len(chosen), operand=numbered),
         case(Kind.RECEIVED, weights.sum(-2)),
-        case(Kind.COLLECTED, rows.double() @ weights, size=3, operand=rows),
+        case(Kind.LEFT_PRODUCT, rows.double() @ weights, size=3, operand=rows),
         case(Kind.OFFSETS, torch.stack(diagonals, -1), size=len(diagonals)),
         case(Kind.IMAGE, pixels.mean((-3, -1))),
         case(Kind.MAX_SCORE, scaled.masked_fill(~visible, -torch.inf).amax(-1)),

@@ -31,7 +31,7 @@ def read_columns(
     query_blocks,
     received,  # (N, S), or None
     operand,  # (N, M, L), or None
-    collected,  # (N, M, S)
+    product,  # (N, M, S)
     operand_rows,
     blocks,
     OPERANDS: tl.constexpr,
@@ -102,7 +102,7 @@ def read_columns(
             weights = tl.exp2(logs)
             if received is not None:
                 sums += tl.sum(weights, 1).to(tl.float64)
-            if collected is not None:
+            if product is not None:
                 at = (number.to(tl.int64) * operand_rows + some)[None, :] * queries + row[:, None]
                 inside = (row < queries)[:, None] & (some < operand_rows)[None, :]
                 rows = tl.load(operand + at, mask=inside, other=0.0)
@@ -111,10 +111,10 @@ def read_columns(
     if received is not None:
         at = number.to(tl.int64) * keys + column
         tl.store(received + at, sums.to(tl.float32), mask=column < keys)
-    if collected is not None:
+    if product is not None:
         at = (number.to(tl.int64) * operand_rows + some)[None, :] * keys + column[:, None]
         inside = (column < keys)[:, None] & (some < operand_rows)[None, :]
-        tl.store(collected + at, products_sums, mask=inside)
+        tl.store(product + at, products_sums, mask=inside)
 
 
 @triton.jit

@@ -103,7 +103,7 @@ def read_rows(
                 column = tile + tl.arange(0, KEYS)
                 key_at = by_chunk * keys + column
                 if received is not None:  # loaded early, used late
-                    collected = tl.load(received + key_at, mask=column < keys, other=0.0)
+                    before = tl.load(received + key_at, mask=column < keys, other=0.0)
                 others = load_keys(inputs, place, column, WIDTH)
                 products = multiply(vectors, others)
                 logs = log_weights_of(
@@ -148,7 +148,7 @@ def read_rows(
                 if top is not None:
                     best, best_at = _ranked(logs, column, best, best_at, TOP)
                 if received is not None:
-                    total = collected + tl.sum(weights, 0)
+                    total = before + tl.sum(weights, 0)
                     tl.store(received + key_at, total, mask=column < keys)
                 if max_received is not None:
                     most = tl.load(max_received + key_at, mask=column < keys, other=0.0)
