@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import (
+    _DisableFuncTorch,
     _dispatch_keys,
     _get_dispatch_mode,
     _get_tracing_state,
@@ -25,6 +26,7 @@ from torch._C._functorch import (
 )
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _disable_current_modes
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 
@@ -52,11 +54,12 @@ def are_plain(*arguments: Any) -> bool:
 
 @functools.cache
 def _plain_keys() -> tuple[object, ...]:
-    """Dispatch keys of a tensor on the CPU, and of one in inference mode."""
-    with torch.inference_mode(mode=False):
-        usual = _dispatch_keys(torch.empty(0, device="cpu"))
-    with torch.inference_mode():
-        return usual, _dispatch_keys(torch.empty(0, device="cpu"))
+    """Dispatch keys of a tensor on the CPU, and of one in inference mode, whoever asks first."""
+    with _disable_current_modes(), _DisableFuncTorch():
+        with torch.inference_mode(mode=False):
+            usual = _dispatch_keys(torch.empty(0, device="cpu"))
+        with torch.inference_mode():
+            return usual, _dispatch_keys(torch.empty(0, device="cpu"))
 
 
 def is_transformed() -> bool:
@@ -127,6 +130,17 @@ def exporting_to_onnx() -> bool:
     if torch.compiler.is_exporting() or _get_tracing_state() is not None:
         return torch.onnx.is_in_onnx_export()
     return False
+
+
+def in_memory(tensor: Tensor) -> Tensor:
+    """A tensor, or a copy where its memory holds other numbers.
+
+    That of the negative of another tensor does, as torch makes it of the imaginary part of a
+    conjugate; and zeros that autograd makes may have none.
+    """
+    if tensor.is_neg() or tensor._is_zerotensor():  # noqa: SLF001 - as above
+        return tensor.clone()
+    return tensor
 
 
 def product_dtype(tensor: Tensor) -> torch.dtype:

@@ -117,7 +117,7 @@ def _options(block: Block, dtype: torch.dtype) -> BlockOptions | None:
         return None
     if attn.q_norm is not None or "project" in vars(attn):
         return None
-    if (attn.training and attn.dropout) or (block.training and drop.p):
+    if (attn.training and attn.dropout) or (drop.training and drop.p):
         return None
     epsilon, wide = (
         cast("float | None", block.ln_1.eps),

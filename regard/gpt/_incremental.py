@@ -21,13 +21,14 @@ from regard.gpt.model import GPT
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluate without dropout and gradients; afterwards the model is as it was."""
-    training = model.training
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        for module in training:
+            module.training = True
 
 
 class IncrementalDecoder:

@@ -247,7 +247,7 @@ class _Step:
         ]
         self._parameters = _values(self._tables)
         self._tensors = [t for t in self._parameters if t is not None]
-        self._pointers = list(map(Tensor.data_ptr, self._tensors))
+        self._places = list(map(_place, self._tensors))
         # Another thread may convert the model during a step, which frees what is not held here.
         self._storages = [t.untyped_storage() for t in self._tensors]
         self._memory = [layer.memory for layer in cache.layers]
@@ -265,7 +265,7 @@ class _Step:
             return False
         if not _same(_values(self._tables), self._parameters):
             return False
-        if list(map(Tensor.data_ptr, self._tensors)) != self._pointers:
+        if list(map(_place, self._tensors)) != self._places:
             return False
         memory = self._memory[0]
         assert memory is not None
@@ -317,6 +317,11 @@ def _is_changed(attributes: dict[str, object]) -> bool:
 
 def _values(tables: Sequence[Mapping[str, Value]]) -> list[Value]:
     return list(chain.from_iterable(table.values() for table in tables))
+
+
+def _place(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+    """Where its numbers lie, in which order."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 def _same(now: Sequence[object], before: Sequence[object]) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard._shapes import Int
 from regard.gpt.config import GPTConfig
+from regard.mask import Mask
 from regard.nn import KVCache
 
 
@@ -84,6 +85,27 @@ class GPTCache:
                 f"the cache holds {length} of at most {capacity} tokens, and ids has {new} more; "
                 "keep fewer, or start again with the last of them"
             )
+
+    def check_mask(self, mask: Mask, leading: tuple[int, ...], ids: Int[Tensor, "*b T"]) -> None:
+        """Check a mask for reading new tokens, before anything of them is stored.
+
+        Args:
+            mask: the mask.
+            leading: dimensions of the query, B and the heads.
+            ids: of the new tokens.
+
+        Raises:
+            ValueError: it does not fit, or a layer has evicted tokens by then.
+        """
+        new = ids.shape[-1]
+        mask.resolve(leading, new, self.length + new, ids.device)
+        for layer, cache in enumerate(self.layers):
+            if cache.evicts(new):
+                raise ValueError(
+                    f"a mask names tokens by their position, and layer {layer}, whose window is "
+                    f"{cache.window}, keeps no longer all {self.length + new}; pass no mask, or "
+                    "the whole text without a cache"
+                )
 
     def branch(self, copies: int, capacity: int) -> Self:
         """Make a cache from which copies of this one's only sequence go on, each its own way.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Literal, Required, TypedDict, Unpack, overload
+from typing import Literal, Required, SupportsIndex, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -77,7 +77,7 @@ def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | l
     Raises:
         ValueError: `ids` is empty or holds an id outside the vocabulary, `tokens` is negative,
             `past` is neither or refuses, or the model's logits are not finite.
-        TypeError: `ids` is not of an integer dtype.
+        TypeError: `ids` is not of an integer dtype, or `tokens` not an int.
 
     >>> from regard.gpt import load
     >>> model, tokenizer = load()
@@ -88,7 +88,9 @@ def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | l
     """
     new = list(_start(model, ids, model_is_fixed=True, **options))
     if isinstance(ids, Tensor):
-        added = _read(torch.stack(new, dim=-1), ids.device) if new else ids[..., :0]  # (B, tokens)
+        count = 0 if len(ids) else options["tokens"]  # of tokens that no sequence gets
+        empty = ids.new_zeros(*ids.shape[:-1], count)
+        added = _read(torch.stack(new, dim=-1), ids.device) if new else empty  # (B, tokens)
         return torch.cat([ids, added.to(ids.dtype)], dim=-1)
     prompts = [torch.as_tensor(prompt) for prompt in ids]
     if not new:
@@ -147,6 +149,8 @@ def _start(
 ) -> Iterator[Tensor]:
     """What `stream` returns; the decoder has to know whether the model is fixed."""
     prompts = _prompts(model, ids)
+    if not isinstance(tokens, SupportsIndex):
+        raise TypeError(f"tokens is a {type(tokens).__name__}; expected an int")
     if tokens < 0:
         raise ValueError(f"tokens is {tokens}; expected 0 or more")
     if past not in {"slide", "refuse"}:

@@ -109,8 +109,15 @@ def check_dtype(ids: object, name: str = "ids") -> None:
         raise TypeError(f"{name} is {kind}; expected a tensor of int64 or int32 token ids")
 
 
-def check_dimensions(ids: Tensor) -> None:
-    """Check that ids are one text, or rows of texts."""
+def check_tokens(ids: Tensor) -> None:
+    """Check the dtype and the shape of ids, which are to be one token or more of each sequence."""
+    check_dtype(ids)
+    _check_dimensions(ids)
+    if ids.shape[-1] == 0:
+        raise ValueError(f"ids has shape {tuple(ids.shape)}; expected at least one token")
+
+
+def _check_dimensions(ids: Tensor) -> None:
     if ids.ndim not in (1, 2):
         raise ValueError(f"ids has shape {tuple(ids.shape)}; expected (B, T) or (T,)")
 
@@ -127,7 +134,7 @@ def check_call(ids: Tensor, config: GPTConfig) -> None:
     compiling = torch.compiler.is_compiling()  # a graph that a reading would cut
     if not (ids.is_cuda or compiling) and abstract_reason(ids, in_trace=False) is None:
         check_ids(ids, config)
-    check_dimensions(ids)
+    _check_dimensions(ids)
     if ids.shape[-1] > config.context:
         raise ValueError(
             f"ids holds {ids.shape[-1]} tokens and the model's context is {config.context}; pass a "

@@ -26,7 +26,7 @@ from regard.gpt._loss import cross_entropy, linear_cross_entropy
 from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, has_hooks, has_own_hooks
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
-from regard.gpt.ids import check_call, check_dimensions, check_dtype, checked_targets
+from regard.gpt.ids import check_call, check_tokens, checked_targets
 from regard.gpt.int8 import Int8Embedding
 from regard.gpt.mlp import MLP, SwiGLU
 from regard.gpt.self_attention import Attention
@@ -91,7 +91,10 @@ class Block(nn.Module):
 
     def _dropped(self, x: Tensor) -> Tensor:
         """Dropout, without a call that does nothing: a step of generation is all short calls."""
-        return cast("Tensor", self.drop(x)) if self.training else x
+        drop = self.drop
+        if type(drop) is nn.Dropout and not drop.training and not has_hooks(drop):
+            return x
+        return cast("Tensor", drop(x))
 
 
 class GPT(nn.Module):
@@ -159,7 +162,7 @@ class GPT(nn.Module):
             cache: the keys and values of earlier tokens, to which those of `ids` are appended;
                 together at most its capacity.
             mask: combined with the causal mask; such as
-                `regard.documents`, where a row holds several texts.
+                `regard.documents`, where a row holds several texts; of all tokens in the cache.
             patterns: a list to append each layer's pattern to; see `with_patterns`.
 
         Returns:
@@ -169,7 +172,7 @@ class GPT(nn.Module):
             TypeError: `ids` is not a tensor of int64 or int32, or `mask` not a `regard.Mask`.
             ValueError: `ids` has another number of dimensions, more tokens than the context or the
                 cache have room for, or an id outside the vocabulary, of which on CUDA the device
-                tells; see `check_ids`.
+                tells; see `check_ids`. Or `mask` meets a cache that evicts tokens, or does not fit.
         """
         check_call(ids, self.config)
         x = self._run(ids, patterns, cache, mask)  # (B, T, E)
@@ -185,6 +188,7 @@ class GPT(nn.Module):
         """Compute `forward`, and give one lazy `Pattern` a layer beside it.
 
         Each is of shape ``(B, H, T, S)``, S the tokens in the cache, these included: T without one.
+        With a cache their keys are those in its memory: read them before the cache goes on.
         """
         patterns: list[Pattern] = []
         logits = self(ids, cache=cache, mask=mask, patterns=patterns)
@@ -229,12 +233,11 @@ class GPT(nn.Module):
         >>> loss.backward()
         """
         wte = self.wte
-        matrix = wte.int8_weight if isinstance(wte, Int8Embedding) else wte.weight
-        vocabulary = min(len(matrix), self.config.vocab_size)
+        rows = len(wte.int8_weight if isinstance(wte, Int8Embedding) else wte.weight)
+        vocabulary = min(rows, self.config.vocab_size)
         targets, weights = checked_targets(targets, weights, ids, vocabulary)
         weights = weights.to(torch.promote_types(self.dtype, torch.float32))
-        computes_otherwise = has_own_hooks(self) or type(self).forward is not GPT.forward
-        if computes_otherwise or isinstance(wte, Int8Embedding):
+        if self._computes_otherwise() or isinstance(wte, Int8Embedding):
             return cross_entropy(self(ids, mask=mask), targets, weights)
         check_call(ids, self.config)
         x = self._run(ids, None, None, mask)  # (B, T, E)
@@ -243,10 +246,11 @@ class GPT(nn.Module):
     def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
         """The logits of `forward` at the last token alone.
 
-        For generation: no other position's logits are computed, and a single token, usually sampled
-        from the model, is not checked against the vocabulary. In inference mode, a step of one
-        token for up to 8 sequences is one call of the native kernels, unless `step_objection` says
-        why not; it rounds where the modules round, and adds up in another order.
+        For generation: no other position's logits are computed, unless hooks or a subclass's
+        `forward` are to see them, and a single token, usually sampled from the model, is not
+        checked against the vocabulary. In inference mode, a step of one token for up to 8 sequences
+        is one call of the native kernels, unless `step_objection` says why not; it rounds where the
+        modules round, and adds up in another order.
 
         Args:
             ids: as for `forward`, at least one token.
@@ -259,18 +263,19 @@ class GPT(nn.Module):
         """
         from regard.gpt._step import step_logits
 
-        check_dtype(ids)
-        check_dimensions(ids)
-        if ids.shape[-1] == 0:
-            raise ValueError(f"ids has shape {tuple(ids.shape)}; expected at least one token")
+        check_tokens(ids)
         if ids.shape[-1] != 1:
             check_call(ids, self.config)
-        else:
-            logits = step_logits(self, ids, cache)
-            if logits is not None:
-                return logits
+        elif (logits := step_logits(self, ids, cache)) is not None:
+            return logits
+        if self._computes_otherwise():
+            return self(ids, cache=cache)[..., -1, :]
         x = self._run(ids, None, cache, None)[..., -1, :].contiguous()  # (B, E)
         return self._unembed(x)  # (B, V)
+
+    def _computes_otherwise(self) -> bool:
+        """Whether calling this module does more than `GPT.forward`; not of hooks on all modules."""
+        return has_own_hooks(self) or type(self).forward is not GPT.forward
 
     @property
     def device(self) -> torch.device:
@@ -327,6 +332,8 @@ class GPT(nn.Module):
             positions = torch.arange(ids.shape[-1], device=ids.device)  # (T,)
         else:
             positions = cache.positions(ids)  # (T,) or (B, T)
+            if mask is not None:
+                cache.check_mask(mask, (*ids.shape[:-1], self.config.heads), ids)
         x = self.wte(ids)
         rotation = None
         if self.wpe is not None:

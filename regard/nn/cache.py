@@ -120,6 +120,16 @@ class KVCache:
             tensor.narrow(-2, start, new).copy_(added)
         return memory[0].narrow(-2, 0, self._stored), memory[1].narrow(-2, 0, self._stored)
 
+    def evicts(self, new: int) -> bool:
+        """Whether not all positions are kept, or would not be after so many more."""
+        return self.keys_after(new) < self.length + new
+
+    def keys_after(self, new: int) -> int:
+        """How many keys `append` returns for so many new positions."""
+        if self.window is None or self._stored + new <= self._room:
+            return self._stored + new
+        return min(self._stored, self.window - 1) + new
+
     def hide_padding(self, mask: Mask, queries: int, keys: int) -> Mask:
         """Hide the padding from the newest queries of a layer.
 

@@ -200,6 +200,9 @@ class MultiHeadAttention(nn.Module):
         value = split_heads(self.value(source), self.groups)  # (B, G, S, D)
         mask = self.mask
         if cache is not None and mask is not None:
+            if mask.affine is None:  # refused before anything is stored
+                new = key.shape[-2]
+                mask.resolve(query.shape[:-2], new, cache.keys_after(new), x.device)
             key, value = cache.append(key, value)
             mask = cache.hide_padding(mask, query.shape[-2], key.shape[-2])
         return query, key, value, mask

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard._contexts import in_memory
 from regard._shapes import Float, Int
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.readout import Readout, Sizes, Tile
@@ -102,7 +103,7 @@ class LeftProduct(Readout["Tensor", "Tensor"]):
             kind=Kind.LEFT_PRODUCT,
             shape=(size, sizes.keys),
             size=size,
-            operand=self.rows.to(sizes.dtype).contiguous(),
+            operand=in_memory(self.rows.to(sizes.dtype)).contiguous(),
         )
 
 

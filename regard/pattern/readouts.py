@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -90,6 +90,8 @@ class TopK(Readout[Top, Top]):
     k: int
 
     def __post_init__(self) -> None:
+        if not isinstance(self.k, SupportsIndex):
+            raise TypeError(f"k is a {type(self.k).__name__}; expected an int")
         if self.k < 1:
             raise ValueError(f"k must be at least 1, but is {self.k}")
 
@@ -267,6 +269,8 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     n: int
 
     def __post_init__(self) -> None:
+        if not isinstance(self.n, SupportsIndex):
+            raise TypeError(f"n is a {type(self.n).__name__}; expected an int")
         if self.n < 1:
             raise ValueError(f"n must be at least 1, but is {self.n}")
 

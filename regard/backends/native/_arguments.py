@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard._contexts import in_memory
 from regard._shapes import Bool, Float, Int
 from regard.mask.bounds import AffineBounds
 from regard.problem import Problem
@@ -116,7 +117,7 @@ class Arguments(NamedTuple):
         if self.span_start is None or self.span_stop is None or self.span_added is None:
             return (0,) * 7
         tables = _tables(self.span_start, self.span_stop)
-        added = self.span_added.float().contiguous()
+        added = in_memory(self.span_added.float()).contiguous()
         kept.extend((*tables, added))
         batch, head, span = _strides(tables[0], 3)
         pointers = (t.data_ptr() for t in (*tables, added))
@@ -132,7 +133,7 @@ class Packed(NamedTuple):
 
 def _tables(*tables: Int[Tensor, "... L"]) -> tuple[Int[Tensor, "... L"], ...]:
     """Give integers of eight bytes, all with the same strides and the last axis contiguous."""
-    tables = tuple(t.long() for t in torch.broadcast_tensors(*tables))
+    tables = tuple(in_memory(t.long()) for t in torch.broadcast_tensors(*tables))
     if tables[0].stride(-1) != 1 or len({t.stride() for t in tables}) > 1:
         tables = tuple(t.contiguous() for t in tables)
     return tables
@@ -172,6 +173,7 @@ def _vectors(tensor: Tensor, kept: list[Tensor]) -> tuple[int, ...]:
 
 def _contiguous_rows(tensor: Tensor, kept: list[Tensor]) -> Tensor:
     """Copy a tensor whose last axis has gaps."""
+    tensor = in_memory(tensor)
     if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         tensor = tensor.contiguous()
     kept.append(tensor)
@@ -181,6 +183,7 @@ def _contiguous_rows(tensor: Tensor, kept: list[Tensor]) -> Tensor:
 def _matrix(tensor: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
     if tensor is None:
         return _NONE
+    tensor = in_memory(tensor)
     kept.append(tensor)
     return tensor.data_ptr(), *_strides(tensor, 4)
 
@@ -188,7 +191,7 @@ def _matrix(tensor: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
 def _numbers(tensor: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
     if tensor is None:
         return 0, 0, 0
-    tensor = tensor.float()
+    tensor = in_memory(tensor.float())
     kept.append(tensor)
     return tensor.data_ptr(), *_strides(tensor, 2)
 

@@ -1,0 +1,125 @@
+"""What a call leaves as it was: the model's modes, a cache that could not be used."""
+
+import copy
+
+import pytest
+import torch
+
+import regard
+from regard.gpt import GPT, GPTCache, GPTConfig, Sampling, generate
+
+CONFIG = GPTConfig(vocab_size=13, context=23, layers=2, heads=2, dim=14, initial_std=0.3)
+IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
+
+
+def gpt(kind=GPT, **options):
+    torch.manual_seed(7)
+    return kind(GPTConfig(**{**vars(CONFIG), **options})).eval()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_each_module_is_in_its_mode_again_after_generation(training):
+    model = gpt().train(training)
+    model.h[0].train(not training)
+    before = [module.training for module in model.modules()]
+    generate(model, IDS, tokens=2)
+    assert [module.training for module in model.modules()] == before
+
+
+def only_the_last_token(module, arguments, logits):
+    return logits.index_fill(-1, torch.arange(12), -1e9)
+
+
+class OnlyTheLastToken(GPT):
+    def forward(self, ids, **options):
+        return only_the_last_token(self, ids, super().forward(ids, **options))
+
+
+def test_hooks_and_subclasses_have_their_say_in_generation():
+    hooked = gpt()
+    hooked.register_forward_hook(only_the_last_token)
+    for model in (hooked, gpt(OnlyTheLastToken)):
+        ids = generate(model, IDS, tokens=3, sampling=Sampling(temperature=0.0))
+        assert ids[0, 7:].tolist() == [12, 12, 12]
+
+
+def test_dropout_drops_where_it_is_in_training_mode_itself():
+    model = gpt(dropout=0.5)
+    expected = model(IDS)
+    assert torch.equal(model(IDS), expected)
+    for block in model.h:
+        block.drop.train()
+    assert not torch.equal(model(IDS), expected)
+    with torch.no_grad():
+        assert not torch.equal(model(IDS), expected)
+    calls = []
+    model.eval()
+    model.h[1].drop.register_forward_hook(lambda *_: calls.append(1))
+    assert torch.equal(model(IDS), expected)
+    assert len(calls) == 2
+
+
+def test_a_mask_that_does_not_fit_leaves_the_cache_as_it_was():
+    model, cache = gpt(), GPTCache(CONFIG)
+    short = regard.documents(torch.zeros(5, dtype=torch.long))
+    with torch.no_grad():
+        model(IDS[:, :3], cache=cache)
+        with pytest.raises(ValueError, match="ids covers 5 keys, but there are 7"):
+            model(IDS[:, 3:], cache=cache, mask=short)
+        assert [layer.length for layer in cache.layers] == [3, 3]
+        rest = model(IDS[:, 3:], cache=cache)
+        torch.testing.assert_close(rest, model(IDS)[:, 3:], rtol=1e-4, atol=1e-5)  # other sums
+
+
+def test_a_layer_refuses_a_mask_that_does_not_fit_likewise():
+    layer, cache = regard.nn.MultiHeadAttention(12, 3, mask=regard.causal()), regard.nn.KVCache(7)
+    x = torch.randn(1, 5, 12)
+    layer.mask = regard.causal() & regard.documents(torch.zeros(4, dtype=torch.long))
+    with pytest.raises(ValueError, match="ids covers 4 keys, but there are 5"):
+        layer(x, cache=cache)
+    assert cache.length == 0
+
+
+def test_a_mask_is_refused_where_a_window_has_evicted_what_it_names():
+    model, hidden = gpt(window=4), regard.hide(0)
+    cache = GPTCache(model.config)
+    with torch.no_grad():
+        expected = model(IDS.repeat(1, 2), mask=hidden)
+        for t in range(8):  # twice the window is kept
+            logits = model(IDS.repeat(1, 2)[:, t : t + 1], cache=cache, mask=hidden)
+            torch.testing.assert_close(logits[:, 0], expected[:, t], rtol=1e-4, atol=1e-5)
+        with pytest.raises(ValueError, match=r"layer 0, whose window is 4, keeps no longer all 9"):
+            model(IDS[:, :1], cache=cache, mask=hidden)
+        assert cache.length == 8
+
+
+def test_no_sequences_get_as_many_tokens():
+    assert generate(gpt(), IDS[:0], tokens=3).shape == (0, 10)
+    assert generate(gpt(), IDS, tokens=0).shape == (1, 7)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: generate(gpt(), IDS, tokens=3.0),
+        lambda: regard.TopK(3.0),
+        lambda: regard.Offsets(3.0),
+    ],
+)
+def test_a_number_of_things_is_an_integer(call):
+    with pytest.raises(TypeError, match=r"^(tokens|k|n) is a float; expected an int$"):
+        call()
+
+
+def test_a_step_notices_that_a_parameter_lies_otherwise():
+    model, cache = gpt(), GPTCache(CONFIG)
+    with torch.inference_mode():
+        model.next_logits(IDS, cache)
+        model.next_logits(IDS[:, :1], cache)
+        other = copy.deepcopy(cache)
+        weight = model.h[0].attn.c_proj.weight
+        weight.data = weight.data.t()  # in the same place
+        logits = model.next_logits(IDS[:, :1], cache)
+        with model.h[0].register_forward_hook(lambda *_: None):  # by the modules
+            expected = model.next_logits(IDS[:, :1], other)
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)  # other sums
