@@ -141,6 +141,7 @@ def test_a_head_switched_off_undone_and_compared(page, settled, server):
     figures = page.locator("#effect").text_content()
     assert figures.startswith("Without head 1·3 ")
     page.locator("#tokens .token").nth(place[2]).click()
+    settled(page)  # or what this click moves may be under the next one
     page.locator("#grid .cell[data-layer='3'][data-head='1']").click()
     settled(page)
     row = changed.row(*place[:3])
