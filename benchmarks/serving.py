@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -26,27 +25,7 @@ def served(subject: Subject) -> Iterator[httpx.Client]:
     explorer.start()
     try:
         with httpx.Client(base_url=explorer.url, timeout=60) as client:
-            _wait_for(client)
+            client.get("api/health")  # the socket listens already: this waits
             yield client
     finally:
         explorer.stop()
-
-
-def _wait_for(client: httpx.Client, seconds: float = 30) -> None:
-    """Wait until the server answers.
-
-    Raises:
-        TimeoutError: it does not in so many seconds.
-    """
-    import httpx
-
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            client.get("api/health")
-        except httpx.ConnectError:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no answer from {client.base_url} in {seconds} s") from None
-            time.sleep(0.05)
-        else:
-            return

@@ -54,7 +54,10 @@ def are_plain(*arguments: Any) -> bool:
 
 @functools.cache
 def _plain_keys() -> tuple[object, ...]:
-    """Dispatch keys of a tensor on the CPU, and of one in inference mode, whoever asks first."""
+    """Dispatch keys of a tensor on the CPU, and of one in inference mode.
+
+    They are kept from the first call, which may be under a transform or with fake tensors.
+    """
     with _disable_current_modes(), _DisableFuncTorch():
         with torch.inference_mode(mode=False):
             usual = _dispatch_keys(torch.empty(0, device="cpu"))

@@ -1,68 +1,44 @@
 """Whether the parameters of a block fit together, for kernels that read their memory.
 
+A parameter or a module may be replaced by a larger or smaller one. Modules then compute with it, or
+torch refuses; a kernel would read past its end.
+
 Axis letters: E model dimension, H heads, G key/value heads, D head dimension, F hidden channels.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.gpt.int8 import Int8Matrix
-from regard.gpt.mlp import SwiGLU
-
-if TYPE_CHECKING:
-    from regard.gpt.model import Block
+NAMES = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+"""The modules with parameters that each block has."""
 
 
-def objection_to_shapes(block: Block, dim: int, hidden: int) -> str | None:
-    """Name a parameter of another shape than its block computes with, or None.
-
-    A parameter or a module may be replaced by a larger or smaller one. Modules then compute with
-    it, or torch refuses; a kernel would read past its end.
+def block_shapes(
+    widths: Sequence[int], dim: int, hidden: int, *, gated: bool = False
+) -> tuple[tuple[int, ...], ...]:
+    """The shapes of the weights of `NAMES`.
 
     Args:
-        block: whose modules are those that a block is made with.
+        widths: H·D, G·D, G·D, of queries, keys and values.
         dim: E.
         hidden: F.
+        gated: whether the MLP makes a gate for each hidden channel.
     """
-    attn, mlp = block.attn, block.mlp
-    head_dim = attn.widths[0] // attn.heads  # D
-    expected: list[tuple[str, nn.Module | None, tuple[int, ...]]] = [
-        ("ln_1", block.ln_1, (dim,)),
-        ("attn.c_attn", attn.c_attn, (sum(attn.widths), dim)),
-        ("attn.q_norm", attn.q_norm, (head_dim,)),
-        ("attn.k_norm", attn.k_norm, (head_dim,)),
-        ("attn.c_proj", attn.c_proj, (dim, attn.widths[0])),
-        ("ln_2", block.ln_2, (dim,)),
-        ("mlp.c_fc", mlp.c_fc, (hidden * (2 if isinstance(mlp, SwiGLU) else 1), dim)),
-        ("mlp.c_proj", mlp.c_proj, (dim, hidden)),
-    ]
-    for name, module, shape in expected:
-        if module is not None and not _has_shape(module, shape):
-            return f"{name} has parameters of another shape than {shape}"
-    return None
-
-
-def has_width(module: nn.Module, dim: int) -> bool:
-    """Whether the rows of embeddings, or a norm, have so many numbers."""
-    matrix = _matrix(module)
-    return matrix is not None and _has_shape(module, (*matrix.shape[:-1], dim))
-
-
-def _has_shape(module: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether a norm or a matrix has it, and what is added to its rows, or scales them, fits."""
-    matrix = _matrix(module)
-    of_rows = [getattr(module, name, None) for name in ("bias", "scale")]
     return (
-        matrix is not None
-        and matrix.shape == shape
-        and all(tensor is None or tensor.shape == shape[:1] for tensor in of_rows)
+        (dim,),
+        (sum(widths), dim),
+        (dim, widths[0]),
+        (dim,),
+        (2 * hidden if gated else hidden, dim),
+        (dim, hidden),
     )
 
 
-def _matrix(module: Any) -> Tensor | None:
-    """Its weight; None of a norm without one."""
-    matrix: Tensor | None = module.int8_weight if isinstance(module, Int8Matrix) else module.weight
-    return matrix
+def fits(weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]) -> bool:
+    """Whether a weight has a shape, and a bias, if there is one, as many numbers as rows."""
+    if weight is None or weight.shape != shape:
+        return False
+    return bias is None or bias.shape == shape[:1]

@@ -21,7 +21,7 @@ from torch.overrides import has_torch_function
 from regard._contexts import is_transformed, product_dtype
 from regard._shapes import Float
 from regard.backends import native
-from regard.gpt._block_shapes import objection_to_shapes
+from regard.gpt._block_shapes import block_shapes, fits
 from regard.gpt._linear import Linear
 from regard.gpt._memory_pool import allocate, scratch
 from regard.gpt._pointwise import (
@@ -96,7 +96,8 @@ def run_fused(
     if options is None or native.why_missing() is not None:
         return None
     weights = _weights(block)
-    if objection_to_shapes(block, x.shape[-1], len(weights.expand)) is not None:
+    shapes = block_shapes(block.attn.widths, x.shape[-1], len(weights.expand))
+    if not all(map(fits, weights[::2], weights[1::2], shapes)):
         return None
     if not all(weight is None or supports_parameter(weight) for weight in weights):
         return None

@@ -21,14 +21,15 @@ from regard.gpt.model import GPT
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluate without dropout and gradients; afterwards the model is as it was."""
-    training = [module for module in model.modules() if module.training]
+    before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        for module in training:
-            module.training = True
+        for module, training in before:  # a module before those within it
+            if module.training != training:
+                module.train(training)
 
 
 class IncrementalDecoder:

@@ -51,7 +51,7 @@ def linear(
 
 
 def may_use_kernel(*arguments: Any) -> bool:
-    """Whether a product by the kernel is as good as one by torch, for whoever asks for it.
+    """Whether the kernel may compute a product in torch's place.
 
     Not where gradients may be wanted, nor where something has to see the product or decides how it
     is computed: a graph, a transform, a profile, autocast, a tensor that is more than its memory.

@@ -15,30 +15,19 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_modules
-from torch.overrides import has_torch_function
 
-from regard._contexts import must_dispatch
 from regard._shapes import Float, Int
 from regard.backends import native
-from regard.gpt._block_shapes import has_width, objection_to_shapes
 from regard.gpt._linear import Embedding, Linear
-from regard.gpt._pointwise import LayerNorm, RMSNorm
+from regard.gpt._step_objection import hooks_of, objection_to_call, objection_to_model
 from regard.gpt.cache import GPTCache
-from regard.gpt.config import GPTConfig
-from regard.gpt.int8 import Int8Embedding, Int8Linear, Int8Matrix
-from regard.gpt.mlp import MLP, SwiGLU
+from regard.gpt.int8 import Int8Matrix
 from regard.gpt.model import GPT, Block
-from regard.gpt.self_attention import Attention
 from regard.nn import KVCache, Rotation
 
 Value = TypeVar("Value")
 
 _READ_ONCE = ("mask", "heads", "groups", "widths", "eps")  # of a module, beside its parameters
-_MODULES = (
-    *(GPT, Block, Attention, MLP, SwiGLU, Linear, Embedding, Int8Linear, Int8Embedding),
-    *(LayerNorm, RMSNorm, nn.RMSNorm, nn.Dropout, nn.ModuleList),
-)
 
 
 def step_objection(model: GPT, ids: Int[Tensor, "*b T"], cache: GPTCache) -> str | None:
@@ -55,7 +44,7 @@ def step_objection(model: GPT, ids: Int[Tensor, "*b T"], cache: GPTCache) -> str
         >>> step_objection(model, torch.tensor([7]), GPTCache(model.config))
         'gradients may be wanted outside of torch.inference_mode()'
     """
-    return _objection_to_call(ids, cache) or _objection_to_model(model, ids, cache)
+    return objection_to_call(ids, cache) or objection_to_model(model, ids, cache)
 
 
 def step_logits(
@@ -78,142 +67,13 @@ def step_logits(
     step = _STEPS.get(cache)
     if step is not None and unchanged:
         return step.logits(ids, cache)
-    if _objection_to_call(ids, cache) is not None:
+    if objection_to_call(ids, cache) is not None:
         return None
     if step is None or not step.is_current(model, ids):
-        if _objection_to_model(model, ids, cache) is not None:
+        if objection_to_model(model, ids, cache) is not None:
             return None
         step = _STEPS[cache] = _Step(model, cache)
     return step.logits(ids, cache)
-
-
-def _objection_to_call(ids: Tensor, cache: GPTCache) -> str | None:
-    """What the state of torch, the ids and the cache have against it."""
-    if ids.shape[-1] != 1:
-        return f"ids holds {ids.shape[-1]} tokens of a sequence, and a step reads one"
-    if ids.numel() > native.MAX_SEQUENCES:
-        return f"there are {ids.numel()} sequences, and it computes at most {native.MAX_SEQUENCES}"
-    if not torch.is_inference_mode_enabled():
-        return "gradients may be wanted outside of torch.inference_mode()"
-    if cache.length == 0:
-        return "the cache is empty"
-    if must_dispatch():
-        return "a compiler, a trace, a transform or a profiler has to see every operator"
-    if has_torch_function((ids,)):
-        return "a recording, an intervention or another function mode has to see every call"
-    if torch_modules._global_forward_hooks or torch_modules._global_forward_pre_hooks:  # noqa: SLF001 - torch has no public way
-        return "there are hooks on all modules"
-    if torch.is_autocast_enabled("cpu"):
-        return "autocast is on"
-    return native.why_missing()
-
-
-def _objection_to_model(model: GPT, ids: Tensor, cache: GPTCache) -> str | None:
-    """What the model's modules and parameters, and the memory of the cache, have against it."""
-    return (
-        _objection_to_modules(model)
-        or _objection_to_parameters(model)
-        or _objection_to_structure(model)
-        or _objection_to_cache(model, ids, cache)
-    )
-
-
-def _objection_to_modules(model: GPT) -> str | None:
-    for path, module in model.named_modules():
-        name = path or "the model"
-        if type(module) not in _MODULES:
-            return f"{name} is a {type(module).__name__}"
-        if "forward" in vars(module):
-            return f"the forward method of {name} was replaced"
-        if any(_hooks(module)):
-            return f"{name} has hooks"
-        if isinstance(module, nn.RMSNorm) and module.eps is None:
-            return f"{name} leaves its eps to torch"
-        if module.training:
-            return f"{name} is in training mode"
-    return None
-
-
-def _objection_to_parameters(model: GPT) -> str | None:
-    dtype = model.dtype
-    for name, parameter in model.named_parameters():
-        if type(parameter) is not nn.Parameter or not parameter.is_cpu:
-            return f"{name} is not a plain tensor on the CPU"
-        if parameter.dtype != dtype or dtype not in native.DTYPES:
-            return f"{name} is {parameter.dtype}; it takes one of {native.DTYPES} for all"
-        if not parameter.is_contiguous() or parameter.is_neg():
-            return f"{name} is not contiguous"
-    return _objection_to_int8(model)
-
-
-def _objection_to_int8(model: GPT) -> str | None:
-    of_other_kind = Linear if model.has_int8_weights else Int8Linear
-    for name, module in model.named_modules():
-        if isinstance(module, of_other_kind):
-            return f"{name} is a {type(module).__name__} and other matrices are not"
-        if not isinstance(module, Int8Matrix):
-            continue
-        for tensor, dtype in ((module.int8_weight, torch.int8), (module.scale, torch.float32)):
-            if type(tensor) is not Tensor or not tensor.is_cpu or tensor.dtype != dtype:
-                return f"{name} does not hold int8 numbers and their scales on the CPU"
-            if not tensor.is_contiguous():
-                return f"{name} is not contiguous"
-    return None
-
-
-def _objection_to_structure(model: GPT) -> str | None:
-    """What of the model is not as its configuration says, or more than the kernel takes."""
-    config = model.config
-    if config.head_dim > native.WIDEST:
-        return f"heads have {config.head_dim} channels, and it takes at most {native.WIDEST}"
-    if config.heads // config.group_count > native.MAX_HEADS_OF_GROUP:
-        return f"more than {native.MAX_HEADS_OF_GROUP} heads share their keys"
-    if len(model.h) != config.layers:
-        return f"there are {len(model.h)} layers, and the configuration has {config.layers}"
-    if (model.wpe is None) != (config.positions == "rotary"):
-        return "wpe is not as the configuration says"
-    for name, module in (("wte", model.wte), ("wpe", model.wpe), ("ln_f", model.ln_f)):
-        if module is not None and not has_width(module, config.dim):
-            return f"{name} has parameters of another width than {config.dim}"
-    for layer, block in enumerate(model.h):
-        assert isinstance(block, Block), "its class was checked"
-        why = _objection_to_block(block, config, layer)
-        if why is not None:
-            return f"h.{layer}.{why}"
-    return None
-
-
-def _objection_to_block(block: Block, config: GPTConfig, layer: int) -> str | None:
-    attn = block.attn
-    if attn.mask.affine != Attention.mask_of(config, layer).affine:
-        return "attn.mask was replaced"
-    kv_dim = config.group_count * config.head_dim
-    widths = [config.heads * config.head_dim, kv_dim, kv_dim]
-    if (attn.heads, attn.groups, attn.widths) != (config.heads, config.group_count, widths):
-        return "attn has other heads than the configuration"
-    if (attn.q_norm is None) != (attn.k_norm is None):
-        return "attn normalizes queries or keys alone"
-    if type(block.mlp) is not (SwiGLU if config.mlp == "swiglu" else MLP):
-        return f"mlp is a {type(block.mlp).__name__}"
-    return objection_to_shapes(block, config.dim, config.hidden_dim)
-
-
-def _objection_to_cache(model: GPT, ids: Tensor, cache: GPTCache) -> str | None:
-    config = model.config
-    if type(cache) is not GPTCache or any(type(layer) is not KVCache for layer in cache.layers):
-        return "the cache is of another class"
-    if model.wpe is not None and cache.layers[0].capacity > len(model.wpe.weight):
-        return "the cache has room for more tokens than there are learned positions"
-    windows = [config.layer_window(layer) for layer in range(config.layers)]
-    if [layer.window for layer in cache.layers] != windows:
-        return "the cache is another model's"
-    for memory in chain.from_iterable(layer.memory or () for layer in cache.layers):
-        shape = (*ids.shape[:-1], config.group_count, memory.shape[-2], config.head_dim)
-        if memory.shape != shape or memory.dtype != model.dtype or not memory.is_cpu:
-            return "the cache holds keys of another shape, dtype or device"
-        if memory.stride(-1) != 1 or memory.requires_grad:
-            return "the memory of the cache is not plain"
-    return None
 
 
 class _Step:
@@ -231,7 +91,7 @@ class _Step:
         self._vocabulary = len(_linear_map(model.wte, None).weight)
         self._cache_layers = cache.layers
         self._modules = list(model.modules())
-        self._hooks = [hooks for module in self._modules for hooks in _hooks(module)]
+        self._hooks = [hooks for module in self._modules for hooks in hooks_of(module)]
         self._attributes = [vars(module) for module in self._modules]
         self._settings_of = [
             (table, name) for table in self._attributes for name in _READ_ONCE if name in table
@@ -247,7 +107,8 @@ class _Step:
         ]
         self._parameters = _values(self._tables)
         self._tensors = [t for t in self._parameters if t is not None]
-        self._places = list(map(_place, self._tensors))
+        self._pointers = list(map(Tensor.data_ptr, self._tensors))
+        self._strides = list(map(Tensor.stride, self._tensors))
         # Another thread may convert the model during a step, which frees what is not held here.
         self._storages = [t.untyped_storage() for t in self._tensors]
         self._memory = [layer.memory for layer in cache.layers]
@@ -265,7 +126,9 @@ class _Step:
             return False
         if not _same(_values(self._tables), self._parameters):
             return False
-        if list(map(_place, self._tensors)) != self._places:
+        if list(map(Tensor.data_ptr, self._tensors)) != self._pointers:
+            return False
+        if list(map(Tensor.stride, self._tensors)) != self._strides:
             return False
         memory = self._memory[0]
         assert memory is not None
@@ -307,21 +170,12 @@ class _Step:
 _STEPS: WeakKeyDictionary[GPTCache, _Step] = WeakKeyDictionary()
 
 
-def _hooks(module: nn.Module) -> tuple[Mapping[int, object], Mapping[int, object]]:
-    return module._forward_hooks, module._forward_pre_hooks  # noqa: SLF001 - torch has no public way
-
-
 def _is_changed(attributes: dict[str, object]) -> bool:
     return "forward" in attributes or bool(attributes["training"])
 
 
 def _values(tables: Sequence[Mapping[str, Value]]) -> list[Value]:
     return list(chain.from_iterable(table.values() for table in tables))
-
-
-def _place(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
-    """Where its numbers lie, in which order."""
-    return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 def _same(now: Sequence[object], before: Sequence[object]) -> bool:

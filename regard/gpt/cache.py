@@ -86,24 +86,24 @@ class GPTCache:
                 "keep fewer, or start again with the last of them"
             )
 
-    def check_mask(self, mask: Mask, leading: tuple[int, ...], ids: Int[Tensor, "*b T"]) -> None:
+    def check_mask(self, mask: Mask, ids: Int[Tensor, "*b T"], heads: int) -> None:
         """Check a mask for reading new tokens, before anything of them is stored.
 
         Args:
-            mask: the mask.
-            leading: dimensions of the query, B and the heads.
-            ids: of the new tokens.
+            mask: the mask, of all tokens.
+            ids: the new tokens.
+            heads: of the model.
 
         Raises:
             ValueError: it does not fit, or a layer has evicted tokens by then.
         """
         new = ids.shape[-1]
-        mask.resolve(leading, new, self.length + new, ids.device)
+        mask.resolve((*ids.shape[:-1], heads), new, self.length + new, ids.device)
         for layer, cache in enumerate(self.layers):
-            if cache.evicts(new):
+            if cache.keys_after(new) < self.length + new:
                 raise ValueError(
                     f"a mask names tokens by their position, and layer {layer}, whose window is "
-                    f"{cache.window}, keeps no longer all {self.length + new}; pass no mask, or "
+                    f"{cache.window}, no longer keeps all {self.length + new}; pass no mask, or "
                     "the whole text without a cache"
                 )
 

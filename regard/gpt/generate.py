@@ -88,9 +88,10 @@ def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | l
     """
     new = list(_start(model, ids, model_is_fixed=True, **options))
     if isinstance(ids, Tensor):
-        count = 0 if len(ids) else options["tokens"]  # of tokens that no sequence gets
-        empty = ids.new_zeros(*ids.shape[:-1], count)
-        added = _read(torch.stack(new, dim=-1), ids.device) if new else empty  # (B, tokens)
+        if new:
+            added = _read(torch.stack(new, dim=-1), ids.device)  # (B, tokens)
+        else:  # no tokens, or no sequences
+            added = ids.new_zeros(*ids.shape[:-1], options["tokens"])
         return torch.cat([ids, added.to(ids.dtype)], dim=-1)
     prompts = [torch.as_tensor(prompt) for prompt in ids]
     if not new:

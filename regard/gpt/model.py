@@ -333,7 +333,7 @@ class GPT(nn.Module):
         else:
             positions = cache.positions(ids)  # (T,) or (B, T)
             if mask is not None:
-                cache.check_mask(mask, (*ids.shape[:-1], self.config.heads), ids)
+                cache.check_mask(mask, ids, self.config.heads)
         x = self.wte(ids)
         rotation = None
         if self.wpe is not None:

@@ -120,15 +120,19 @@ class KVCache:
             tensor.narrow(-2, start, new).copy_(added)
         return memory[0].narrow(-2, 0, self._stored), memory[1].narrow(-2, 0, self._stored)
 
-    def evicts(self, new: int) -> bool:
-        """Whether not all positions are kept, or would not be after so many more."""
-        return self.keys_after(new) < self.length + new
-
     def keys_after(self, new: int) -> int:
-        """How many keys `append` returns for so many new positions."""
-        if self.window is None or self._stored + new <= self._room:
+        """How many keys `append` returns for so many new positions; fewer than all, once it evicts.
+
+        Args:
+            new: L.
+
+        Raises:
+            ValueError: if they do not fit in.
+        """
+        self._require_room(new)
+        if self._stored + new <= self._room:
             return self._stored + new
-        return min(self._stored, self.window - 1) + new
+        return self._seen_by_next() + new
 
     def hide_padding(self, mask: Mask, queries: int, keys: int) -> Mask:
         """Hide the padding from the newest queries of a layer.
@@ -198,12 +202,16 @@ class KVCache:
     def _evict(self) -> int:
         """Move the positions that a new query may see to the front; return their number."""
         assert self._memory is not None, "positions have been stored"
-        assert self.window is not None, "without a window the room is the capacity"
-        kept = min(self._stored, self.window - 1)
+        kept = self._seen_by_next()
         for tensor in self._memory:
             tensor[..., :kept, :] = tensor[..., self._stored - kept : self._stored, :].clone()
         self._stored = kept
         return kept
+
+    def _seen_by_next(self) -> int:
+        """How many of the stored positions the next query sees, where there is a window."""
+        assert self.window is not None, "without a window the room is the capacity"
+        return min(self._stored, self.window - 1)
 
     def _append_beyond(
         self, memory: tuple[Tensor, Tensor], key: Tensor, value: Tensor

@@ -9,18 +9,18 @@ from regard._contexts import are_plain
 
 
 @pytest.mark.parametrize("context", ["a transform", "fake tensors"])
-def test_who_asks_first_whether_a_tensor_is_plain_changes_nothing(context):
+def test_what_is_plain_does_not_depend_on_the_context_of_the_first_call(context):
     _contexts._plain_keys.cache_clear()
 
-    def asked(x):
+    def first_call(x):
         assert not are_plain(x)
         return x.sum()
 
     if context == "a transform":
-        torch.func.grad(asked)(torch.randn(3))
+        torch.func.grad(first_call)(torch.randn(3))
     else:
         with FakeTensorMode():
-            asked(torch.randn(3))
+            first_call(torch.randn(3))
     assert are_plain(torch.randn(3), torch.nn.Parameter(torch.randn(3)))
     with torch.inference_mode():
         assert are_plain(torch.randn(3))

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 import regard
 from regard.gpt import GPT, GPTCache, GPTConfig, Sampling, generate
@@ -26,6 +27,26 @@ def test_each_module_is_in_its_mode_again_after_generation(training):
     assert [module.training for module in model.modules()] == before
 
 
+class Merged(nn.Dropout):
+    """As libraries of adapters do: what `train` and `eval` are called for is more than a flag."""
+
+    is_merged = False
+
+    def train(self, mode=True):
+        self.is_merged = not mode
+        return super().train(mode)
+
+
+def test_a_module_with_a_train_of_its_own_has_it_called():
+    model = gpt().train()
+    model.h[0].drop = Merged()
+    generate(model, IDS, tokens=2)
+    assert not model.h[0].drop.is_merged
+    model.eval()
+    generate(model, IDS, tokens=2)
+    assert model.h[0].drop.is_merged
+
+
 def only_the_last_token(module, arguments, logits):
     return logits.index_fill(-1, torch.arange(12), -1e9)
 
@@ -35,7 +56,7 @@ class OnlyTheLastToken(GPT):
         return only_the_last_token(self, ids, super().forward(ids, **options))
 
 
-def test_hooks_and_subclasses_have_their_say_in_generation():
+def test_hooks_and_subclasses_count_in_generation():
     hooked = gpt()
     hooked.register_forward_hook(only_the_last_token)
     for model in (hooked, gpt(OnlyTheLastToken)):
@@ -78,6 +99,11 @@ def test_a_layer_refuses_a_mask_that_does_not_fit_likewise():
     with pytest.raises(ValueError, match="ids covers 4 keys, but there are 5"):
         layer(x, cache=cache)
     assert cache.length == 0
+    layer.mask = regard.causal()
+    layer(x, cache=cache)
+    layer.mask = regard.causal() & regard.documents(torch.zeros(10, dtype=torch.long))
+    with pytest.raises(ValueError, match="the cache holds 5 of at most 7 positions"):
+        layer(x, cache=cache)
 
 
 def test_a_mask_is_refused_where_a_window_has_evicted_what_it_names():
@@ -88,7 +114,7 @@ def test_a_mask_is_refused_where_a_window_has_evicted_what_it_names():
         for t in range(8):  # twice the window is kept
             logits = model(IDS.repeat(1, 2)[:, t : t + 1], cache=cache, mask=hidden)
             torch.testing.assert_close(logits[:, 0], expected[:, t], rtol=1e-4, atol=1e-5)
-        with pytest.raises(ValueError, match=r"layer 0, whose window is 4, keeps no longer all 9"):
+        with pytest.raises(ValueError, match=r"layer 0, whose window is 4, no longer keeps all 9"):
             model(IDS[:, :1], cache=cache, mask=hidden)
         assert cache.length == 8
 

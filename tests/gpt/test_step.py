@@ -229,10 +229,8 @@ def test_the_model_is_read_once_for_all_steps_and_again_when_it_changed(config, 
 def test_generation_compares_the_model_before_its_first_step_and_a_stream_before_each(monkeypatch):
     model, ids = model_of(GPT2), torch.tensor([[3, 1, 4]])
     compared = []
-    objection, is_current = _step._objection_to_model, _step._Step.is_current
-    monkeypatch.setattr(
-        _step, "_objection_to_model", lambda *a: compared.append(0) or objection(*a)
-    )
+    objection, is_current = _step.objection_to_model, _step._Step.is_current
+    monkeypatch.setattr(_step, "objection_to_model", lambda *a: compared.append(0) or objection(*a))
     monkeypatch.setattr(_step._Step, "is_current", lambda *a: compared.append(1) or is_current(*a))
     greedy = Sampling(temperature=0.0)
     whole = generate(model, ids, tokens=9, sampling=greedy)

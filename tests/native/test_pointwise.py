@@ -106,6 +106,10 @@ def test_the_derivative_of_a_gradient_is_refused_whatever_it_is_by():
                     torch.autograd.grad(gradient.sum(), operand, retain_graph=True)
 
 
+class Seen(torch.Tensor):
+    pass
+
+
 def _of_gelu():
     x = torch.randn(67, requires_grad=True)
     return native.gelu(x), x
@@ -133,10 +137,6 @@ def test_gradients_that_are_more_than_memory_are_read_as_such_or_refused(case):
         of_x(torch.stack([gradient, gradient]), is_grads_batched=True)
     with forward_ad.dual_level(), pytest.raises(regard.Error, match="first derivatives only"):
         of_x(forward_ad.make_dual(gradient, gradient))
-
-
-class Seen(torch.Tensor):
-    pass
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._contexts import are_plain, has_tangent
+from regard._contexts import are_plain, has_tangent, in_memory
 from regard.errors import Error
 
 Backward = Callable[..., tuple[Tensor | None, ...] | Tensor]
@@ -55,17 +55,17 @@ def _checked(gradient: Tensor | None) -> Tensor | None:
         raise Error(_FIRST_ONLY)
     if gradient is None or are_plain(gradient):
         return gradient
-    copy = gradient.clone()  # which the negative of other memory needs, and zeros without any
-    if type(copy) is not Tensor:
-        copy = copy.as_subclass(Tensor)
-    if not are_plain(copy):
+    numbers = in_memory(gradient)
+    if type(numbers) is not Tensor:
+        numbers = numbers.as_subclass(Tensor)
+    if not are_plain(numbers):
         raise Error(
             "the kernels of norms, GELU, blocks and losses take plain tensors as gradients, and "
             f"one is a {type(gradient).__name__} that is more, as with is_grads_batched=True; "
             "compute them one after another, take derivatives by torch.func, or convert the model "
             "to float64, with model.double()"
         )
-    return copy
+    return numbers
 
 
 class _FirstOnly(torch.autograd.Function):
