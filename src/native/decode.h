@@ -20,7 +20,9 @@ constexpr int64_t MANY = 4096;        // keys from which on it counts that threa
 constexpr int32_t DECODE_BLOCK = 32;  // keys whose rows stay in the nearest cache
 // Bytes that are fetched before they are needed; as measured.
 template <class Number>
-constexpr int64_t AHEAD = sizeof(Number) == 2 ? 12288 : 8192;
+constexpr int64_t AHEAD = sizeof(Number) == 2 ? 12288
+                          : LANES == 16       ? 8192
+                                              : 16384;
 static_assert(MAX_ROWS <= QUERIES && SPLIT % DECODE_BLOCK == 0 && DECODE_BLOCK % LANES == 0);
 
 // Whether a problem is computed this way: where queries in the lanes would leave more than half of
@@ -136,6 +138,16 @@ struct SplitRows {
   }
 };
 
+// Calls `call` with the number of tiles, two at most, that share in fetching what all of them read:
+// so the memory is idle for a short time only while the others compute.
+template <class Call>
+REGARD_INLINE void with_fetchers(int rows, Call call) {
+  if (rows > TILE_ROWS)
+    call(std::integral_constant<int, 2>());
+  else
+    call(std::integral_constant<int, 1>());
+}
+
 // Calls `call` for tiles of rows with the first row, and their number as a constant.
 template <class Call>
 REGARD_INLINE void for_each_tile(int rows, Call call) {
@@ -148,18 +160,22 @@ REGARD_INLINE void for_each_tile(int rows, Call call) {
 template <class Arithmetic>
 static void scores_of(const SplitRows<typename Arithmetic::Element> &keys, int rows,
                       const DecodeScratch &scratch) {
-  const int64_t vectors = padded(keys.dim) / Arithmetic::WIDTH;
-  Prefetch prefetch = keys.prefetch();
-  const auto score = [&](const auto *key, int64_t stride, int64_t first, int64_t count) {
-    for (int64_t k = 0; k < count; k += LANES, key += LANES * stride) {
-      for_each_tile(rows, [&](int row, auto tile) {
-        score_lanes<Arithmetic, tile>(
-            key, stride, count - k, vectors, scratch.query + row * vectors * LANES,
-            scratch.scores + row * SPLIT + first + k, row == 0 ? &prefetch : nullptr);
-      });
-    }
-  };
-  keys.for_each_block(scratch.block_rows, prefetch, score);
+  const int64_t loads = padded(keys.dim) / Arithmetic::ROW_ELEMENTS;
+  const int64_t query_size = loads * Arithmetic::ROW_VECTORS * LANES;
+  Prefetch prefetch = keys.prefetch(), none;
+  with_fetchers(rows, [&](auto fetchers) {
+    const auto score = [&](const auto *key, int64_t stride, int64_t first, int64_t count) {
+      for (int64_t k = 0; k < count; k += LANES, key += LANES * stride) {
+        for_each_tile(rows, [&](int row, auto tile) {
+          score_lanes<Arithmetic, tile, fetchers>(key, stride, count - k, loads,
+                                                  scratch.query + row * query_size,
+                                                  scratch.scores + row * SPLIT + first + k,
+                                                  row < fetchers * TILE_ROWS ? prefetch : none);
+        });
+      }
+    };
+    keys.for_each_block(scratch.block_rows, prefetch, score);
+  });
 }
 
 template <class Arithmetic>
@@ -167,14 +183,18 @@ static void split_context(const SplitRows<typename Arithmetic::Element> &values,
                           const DecodeScratch &scratch, Prefetch &prefetch, float *context) {
   const int64_t dim = padded(values.dim);
   const auto *weights = (const typename Arithmetic::Number *)scratch.weights;
+  Prefetch none;
   memset(context, 0, size_t(rows * dim) * sizeof(float));
-  const auto add = [&](const auto *value, int64_t stride, int64_t first, int64_t count) {
-    for_each_tile(rows, [&](int row, auto tile) {
-      add_context<Arithmetic, tile>(value, stride, count, dim, weights + row * SPLIT + first,
-                                    context + row * dim, row == 0 ? &prefetch : nullptr);
-    });
-  };
-  values.for_each_block(scratch.block_rows, prefetch, add);
+  with_fetchers(rows, [&](auto fetchers) {
+    const auto add = [&](const auto *value, int64_t stride, int64_t first, int64_t count) {
+      for_each_tile(rows, [&](int row, auto tile) {
+        add_context<Arithmetic, tile, fetchers>(value, stride, count, dim,
+                                                weights + row * SPLIT + first, context + row * dim,
+                                                row < fetchers * TILE_ROWS ? prefetch : none);
+      });
+    };
+    values.for_each_block(scratch.block_rows, prefetch, add);
+  });
 }
 
 // As split_context, and the same to the last bit, but a hidden value counts as 0, since 0 · NaN is
@@ -186,6 +206,7 @@ static void split_context_of_visible(const SplitRows<typename Arithmetic::Elemen
   const int64_t dim = padded(values.dim);
   const auto *weights = (const typename Arithmetic::Number *)scratch.weights;
   auto *block_rows = (typename Element::type *)scratch.block_rows;
+  Prefetch none;
   memset(context, 0, size_t(rows * dim) * sizeof(float));
   for (int64_t first = 0; first < values.count; first += DECODE_BLOCK) {
     const int64_t count = min(int64_t(DECODE_BLOCK), values.count - first);
@@ -195,8 +216,8 @@ static void split_context_of_visible(const SplitRows<typename Arithmetic::Elemen
       for (int64_t k = 0; k < count; k++)
         if (scratch.scores[r * SPLIT + first + k] == HIDDEN)
           memset(block_rows + k * dim, 0, size_t(dim) * sizeof *block_rows);
-      add_context<Arithmetic, 1>((const typename Element::type *)block_rows, dim, count, dim,
-                                 weights + r * SPLIT + first, context + r * dim, nullptr);
+      add_context<Arithmetic, 1, 1>((const typename Element::type *)block_rows, dim, count, dim,
+                                    weights + r * SPLIT + first, context + r * dim, none);
     }
   }
 }
@@ -318,7 +339,8 @@ static void decode_splits(const regard_problem &p, const Scoring &scoring, const
   find_spans(p, scratch.spans, queries);
   for (int r = 0; r < queries.count; r++)
     Arithmetic::load_query(row_of<Element>(p.query, queries, r), p.dim, scoring.query_factor,
-                           scratch.query + r * padded(p.dim) / Arithmetic::STEP);
+                           scratch.query + r * padded(p.dim) / Arithmetic::ROW_ELEMENTS *
+                                               Arithmetic::ROW_VECTORS * LANES);
   const Splits splits = splits_of(queries);
   for (int64_t split = max(first, splits.first); split < min(first + per_task, splits.last);
        split++) {
@@ -336,11 +358,14 @@ static void decode_task(const regard_problem &p, const Scoring &scoring, const P
                         int64_t tasks_per_pair, int64_t number, void *memory,
                         const regard_tensor &context, float *logsumexp) {
 #if defined(__AVX512BF16__)
-  if constexpr (std::is_same_v<Element, BFloat16>)
-    if (p.dim % PairRows::WIDTH == 0 && p.dim_value % PairRows::WIDTH == 0)
-      return decode_splits<PairRows>(p, scoring, partials, tasks_per_pair, number, memory, context,
-                                     logsumexp);
+  using BFloat16Rows = PairRows;
+#else
+  using BFloat16Rows = EvenOddRows;
 #endif
+  if constexpr (std::is_same_v<Element, BFloat16>)
+    if (p.dim % (2 * LANES) == 0 && p.dim_value % (2 * LANES) == 0)
+      return decode_splits<BFloat16Rows>(p, scoring, partials, tasks_per_pair, number, memory,
+                                         context, logsumexp);
   decode_splits<WidenedRows<Element>>(p, scoring, partials, tasks_per_pair, number, memory, context,
                                       logsumexp);
 }

@@ -3,9 +3,9 @@
 // Each number of the keys and values is loaded once and used for all rows of a tile. Keys and
 // values are read as they lie, in their own dtype; where they don't fill whole vectors, as copies.
 //
-// An arithmetic says how: a vector of a row holds LANES · STEP elements, and so many rows of values
-// make a vector of products. It is that of float32, to which other dtypes are widened, or that of
-// pairs of bfloat16.
+// An arithmetic says how: one load of a row takes ROW_ELEMENTS of them into ROW_VECTORS vectors,
+// and one of values takes STEP rows and a multiple of VALUE_VECTORS vectors. It is that of float32,
+// to which other dtypes are widened, or that of pairs of bfloat16.
 #pragma once
 
 #include "pairs.h"
@@ -19,7 +19,7 @@ constexpr int32_t SPLIT = 512;  // keys of a split; scores and weights are (rows
 // How many parts of a size hold so many.
 REGARD_INLINE int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-// Of two vectors' halves, `grain` lanes of each in turn.
+// Of the lower (half 0) or upper halves of two vectors, in turn `grain` lanes of each.
 template <int grain, int half, size_t... i>
 REGARD_INLINE floats interleave_grains(floats a, floats b, std::index_sequence<i...>) {
   constexpr size_t pair = 2 * grain;
@@ -27,17 +27,29 @@ REGARD_INLINE floats interleave_grains(floats a, floats b, std::index_sequence<i
       a, b, int(half * LANES / 2 + i / pair * grain + i % grain + i / grain % 2 * LANES)...);
 }
 
+// Adds vectors to numbers in memory, `grain` lanes of each two of them in turn.
+template <int grain, int vectors>
+REGARD_INLINE void add_interleaved(const floats *sums, float *to) {
+  REGARD_UNROLLED_FOR (int j = 0; j < vectors; j += 2) {
+    float *first = to + j * LANES, *second = first + LANES;
+    store(first, load(first) + interleave_grains<grain, 0>(sums[j], sums[j + 1], all_lanes()));
+    store(second, load(second) + interleave_grains<grain, 1>(sums[j], sums[j + 1], all_lanes()));
+  }
+}
+
 // Elements are widened to float32.
 template <class E>
 struct WidenedRows : FloatProducts {
   using Element = E;
-  static constexpr int WIDTH = LANES;  // elements of a vector
+  static constexpr int ROW_ELEMENTS = LANES, ROW_VECTORS = 1, VALUE_VECTORS = 1;
 
   static void load_query(const typename E::type *from, int64_t dim, float factor, float *to) {
     for (int64_t d = 0; d < dim; d += LANES)
       store(to + d, widen_part(E(), from + d, dim - d) * factor);
   }
-  REGARD_INLINE floats load_row(const typename E::type *from) { return widen(E(), from); }
+  REGARD_INLINE void load_row(const typename E::type *from, floats *to) {
+    to[0] = widen(E(), from);
+  }
   // Vectors of dimensions of one row of values.
   template <int vectors>
   REGARD_INLINE void load_values(const typename E::type *from, int64_t, bool, floats *to) {
@@ -57,14 +69,16 @@ struct WidenedRows : FloatProducts {
 // Rows whose length is a multiple of 2 · LANES.
 struct PairRows : PairProducts {
   using Element = BFloat16;
-  static constexpr int WIDTH = 2 * LANES;
+  static constexpr int ROW_ELEMENTS = 2 * LANES, ROW_VECTORS = 1, VALUE_VECTORS = 2;
 
   static void load_query(const uint16_t *from, int64_t dim, float factor, float *to) {
     const ints signs = broadcast(factor < 0 ? int32_t(0x80008000) : 0);
-    for (int64_t d = 0; d < dim; d += WIDTH)
+    for (int64_t d = 0; d < dim; d += ROW_ELEMENTS)
       store(to + d / 2, (floats)(load_pairs(from + d) ^ signs));
   }
-  REGARD_INLINE floats load_row(const uint16_t *from) { return (floats)load_pairs(from); }
+  REGARD_INLINE void load_row(const uint16_t *from, floats *to) {
+    to[0] = (floats)load_pairs(from);
+  }
   // Of two rows, in the order that `add` reverses; the second counts as 0 where it is not there.
   template <int vectors>
   REGARD_INLINE void load_values(const uint16_t *from, int64_t stride, bool both, floats *to) {
@@ -80,12 +94,41 @@ struct PairRows : PairProducts {
   }
   template <int vectors>
   REGARD_INLINE void add(const floats *sums, float *to) {
-    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j += 2) {
-      const floats low = sums[j], high = sums[j + 1];
-      float *first = to + j * LANES, *second = first + LANES;
-      store(first, load(first) + interleave_grains<4, 0>(low, high, all_lanes()));
-      store(second, load(second) + interleave_grains<4, 1>(low, high, all_lanes()));
+    add_interleaved<4, vectors>(sums, to);
+  }
+};
+
+#else
+
+// Rows whose length is a multiple of 2 · LANES, too. A load of as many elements becomes two
+// vectors, of those at even and at odd places: that takes fewer instructions than widening each in
+// order.
+struct EvenOddRows : FloatProducts {
+  using Element = BFloat16;
+  static constexpr int ROW_ELEMENTS = 2 * LANES, ROW_VECTORS = 2, VALUE_VECTORS = 2;
+
+  static void load_query(const uint16_t *from, int64_t dim, float factor, float *to) {
+    for (int64_t d = 0; d < dim; d += ROW_ELEMENTS) {
+      floats numbers[ROW_VECTORS];
+      load_row(from + d, numbers);
+      REGARD_UNROLLED_FOR (int j = 0; j < ROW_VECTORS; j++)
+        store(to + d + j * LANES, numbers[j] * factor);
     }
+  }
+  REGARD_INLINE void load_row(const uint16_t *from, floats *to) {
+    uints pairs;
+    memcpy(&pairs, from, sizeof pairs);
+    to[0] = (floats)(pairs << 16);
+    to[1] = (floats)(pairs & 0xffff0000);
+  }
+  template <int vectors>
+  REGARD_INLINE void load_values(const uint16_t *from, int64_t, bool, floats *to) {
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j += 2) load_row(from + j * LANES, to + j);
+  }
+  REGARD_INLINE void store_weights(float *to, floats weights) { store(to, weights); }
+  template <int vectors>
+  REGARD_INLINE void add(const floats *sums, float *to) {
+    add_interleaved<1, vectors>(sums, to);
   }
 };
 
@@ -100,6 +143,7 @@ class Prefetch {
     uintptr_t first;
     int64_t stride, count;
   };
+  Prefetch() = default;  // of nothing
   Prefetch(const Place &place, const Place &next, int64_t width)
       : row_(place.first), stride_(place.stride), rows_(place.count), next_(next), width_(width) {}
 
@@ -108,8 +152,10 @@ class Prefetch {
 
   template <int64_t bytes>
   __attribute__((always_inline)) void step() {
-    for (int64_t lines = 0; lines < (bytes + LINE - 1) / LINE; lines++) {
-      if (at_ >= end_ && !begin_row()) return;
+    constexpr int64_t lines = (bytes + LINE - 1) / LINE;
+    const bool whole = at_ + uintptr_t(lines * LINE) <= end_;
+    REGARD_UNROLLED_FOR (int64_t i = 0; i < lines; i++) {
+      if (!whole && at_ >= end_ && !begin_rows()) return;
       // It may be past the end, where pointers may not point.
       // NOLINTNEXTLINE(performance-no-int-to-ptr)
       __builtin_prefetch((const void *)at_);
@@ -119,81 +165,79 @@ class Prefetch {
 
  private:
   static constexpr int64_t LINE = 64;
-  uintptr_t row_;
-  int64_t stride_, rows_;
-  Place next_;
-  int64_t width_, left_ = 0;
+  uintptr_t row_ = 0;
+  int64_t stride_ = 0, rows_ = 0;
+  Place next_ = {};
+  int64_t width_ = 0, left_ = 0;
   uintptr_t at_ = 0, end_ = 0;
 
-  bool begin_row() {
+  // One row, or all that are planned where they follow each other without gaps.
+  __attribute__((always_inline)) bool begin_rows() {
     if (left_ == 0) return false;
-    left_--;
-    if (rows_-- == 0) row_ = next_.first, stride_ = next_.stride;
-    at_ = row_, end_ = row_ + uintptr_t(width_);
-    row_ += uintptr_t(stride_);
+    if (rows_ == 0) row_ = next_.first, stride_ = next_.stride, rows_ = INT64_MAX;
+    const int64_t rows = stride_ == width_ ? min(left_, rows_) : 1;
+    left_ -= rows, rows_ -= rows;
+    at_ = row_, end_ = row_ + uintptr_t((rows - 1) * stride_ + width_);
+    row_ += uintptr_t(rows * stride_);
     return true;
   }
 };
 
-// Adds up `count` vectors that hold a period of `grain` sums each, every lane once: the result has
-// the sums of the first, then those of the second, ..., and so again up to its end.
-template <int count, int grain>
-REGARD_INLINE floats sum_folded(const floats *vectors) {
-  if constexpr (count == 1) {
-    return vectors[0];
-  } else {
-    floats half[count / 2];
-    REGARD_UNROLLED_FOR (int i = 0; i < count / 2; i++)
-      half[i] = interleave_grains<grain, 0>(vectors[i], vectors[i + count / 2], all_lanes()) +
-                interleave_grains<grain, 1>(vectors[i], vectors[i + count / 2], all_lanes());
-    return sum_folded<count / 2, grain>(half);
-  }
-}
-
-// scores[r][k] = query[r] · key[k] for LANES keys; those from `keys` on repeat the last.
-template <class Arithmetic, int rows, class Number>
-REGARD_INLINE void score_lanes(const Number *key, int64_t stride, int64_t keys, int64_t vectors,
-                               const float *query, float *scores, Prefetch *prefetch) {
-  constexpr int steps = LANES / TILE_WIDTH;
-  constexpr int64_t bytes = Arithmetic::WIDTH * sizeof(Number);
-  floats partly[rows][steps];
-  for (int step = 0; step < steps; step++) {
+// scores[r][k] = query[r] · key[k] for LANES keys; those from `keys` on repeat the last. So many
+// `fetchers`, tiles that read the same keys, share in fetching. This is a function of its own, like
+// the next, or compilers keep its pointers in memory; and so with a copy of the prefetch.
+template <class Arithmetic, int rows, int fetchers, class Number>
+static __attribute__((noinline)) void score_lanes(const Number *key, int64_t stride, int64_t keys,
+                                                  int64_t loads, const float *query, float *scores,
+                                                  Prefetch &prefetch) {
+  constexpr int ELEMENTS = Arithmetic::ROW_ELEMENTS, VECTORS_OF_ROW = Arithmetic::ROW_VECTORS;
+  Prefetch fetched = prefetch;
+  floats sums_of_keys[rows][LANES];
+  for (int first = 0; first < LANES; first += TILE_WIDTH) {
     const Number *at[TILE_WIDTH];
     floats sums[rows][TILE_WIDTH];
     REGARD_UNROLLED_FOR (int k = 0; k < TILE_WIDTH; k++) {
-      at[k] = key + min(int64_t(step) * TILE_WIDTH + k, keys - 1) * stride;
+      at[k] = key + min(int64_t(first) + k, keys - 1) * stride;
       REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) sums[r][k] = floats{};
     }
-    for (int64_t i = 0; i < vectors; i++) {
-      if (prefetch) prefetch->step<TILE_WIDTH * bytes>();
-      floats q[rows];
-      REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) q[r] = load(query + (r * vectors + i) * LANES);
+    for (int64_t i = 0; i < loads; i++) {
+      fetched.step<TILE_WIDTH * ELEMENTS * sizeof(Number) / fetchers>();
+      floats q[rows][VECTORS_OF_ROW];
+      REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
+        REGARD_UNROLLED_FOR (int j = 0; j < VECTORS_OF_ROW; j++)
+          q[r][j] = load(query + ((r * loads + i) * VECTORS_OF_ROW + j) * LANES);
       REGARD_UNROLLED_FOR (int k = 0; k < TILE_WIDTH; k++) {
-        const floats numbers = Arithmetic::load_row(at[k] + i * Arithmetic::WIDTH);
-        REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
-          sums[r][k] = Arithmetic::multiply_add(numbers, q[r], sums[r][k]);
+        floats numbers[VECTORS_OF_ROW];
+        Arithmetic::load_row(at[k] + i * ELEMENTS, numbers);
+        REGARD_UNROLLED_FOR (int j = 0; j < VECTORS_OF_ROW; j++) {
+          if (rows > 1) keep_in_register(numbers[j]);  // GCC would load it again for each row
+          REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
+            sums[r][k] = Arithmetic::multiply_add(numbers[j], q[r][j], sums[r][k]);
+        }
       }
     }
     REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
-      partly[r][step] = sum_folded<TILE_WIDTH, 1>(sums[r]);
+      REGARD_UNROLLED_FOR (int k = 0; k < TILE_WIDTH; k++) sums_of_keys[r][first + k] = sums[r][k];
   }
+  prefetch = fetched;
   REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
-    store(scores + r * SPLIT, sum_folded<steps, TILE_WIDTH>(partly[r]));
+    store(scores + r * SPLIT, sum_each(sums_of_keys[r]));
 }
 
 // context[r] += Σ_k weights[r][k] · value[k], for `vectors` vectors of dimensions from d on. These
 // keys are summed up by themselves before they are added: that rounds less than one long sum.
-template <class Arithmetic, int rows, int vectors, class Number>
-REGARD_INLINE void context_lanes(const Number *value, int64_t stride, int64_t keys, int64_t d,
-                                 int64_t dim, const typename Arithmetic::Number *weights,
-                                 float *context, Prefetch *prefetch) {
+template <class Arithmetic, int rows, int vectors, int fetchers, class Number>
+static __attribute__((noinline)) void context_lanes(const Number *value, int64_t stride,
+                                                    int64_t keys, int64_t d, int64_t dim,
+                                                    const typename Arithmetic::Number *weights,
+                                                    float *context, Prefetch &prefetch) {
   constexpr int STEP = Arithmetic::STEP;
-  constexpr int64_t bytes = LANES * sizeof(Number);
+  Prefetch fetched = prefetch;
   floats sums[rows][vectors];
   REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
     REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) sums[r][j] = floats{};
   for (int64_t k = 0; k < keys; k += STEP) {
-    if (prefetch) prefetch->step<STEP * vectors * bytes>();
+    fetched.step<STEP * vectors * LANES * sizeof(Number) / fetchers>();
     floats w[rows], numbers[vectors];
     REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
       w[r] = Arithmetic::load_broadcast(weights + r * SPLIT + k);
@@ -203,21 +247,21 @@ REGARD_INLINE void context_lanes(const Number *value, int64_t stride, int64_t ke
       REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
         sums[r][j] = Arithmetic::multiply_add(w[r], numbers[j], sums[r][j]);
   }
+  prefetch = fetched;
   REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
     Arithmetic::template add<vectors>(sums[r], context + r * dim + d);
 }
 
 // The same for all dimensions.
-template <class Arithmetic, int rows, class Number>
+template <class Arithmetic, int rows, int fetchers, class Number>
 REGARD_INLINE void add_context(const Number *value, int64_t stride, int64_t keys, int64_t dim,
                                const typename Arithmetic::Number *weights, float *context,
-                               Prefetch *prefetch) {
-  constexpr int granularity = Arithmetic::STEP;  // vectors of a load
+                               Prefetch &prefetch) {
   for (int64_t d = 0; d < dim; d += TILE_WIDTH * LANES)
     with_live(int(min(int64_t(TILE_WIDTH), (dim - d) / LANES)), [&](auto vectors) {
-      if constexpr (vectors % granularity == 0)
-        context_lanes<Arithmetic, rows, vectors>(value, stride, keys, d, dim, weights, context,
-                                                 prefetch);
+      if constexpr (vectors % Arithmetic::VALUE_VECTORS == 0)
+        context_lanes<Arithmetic, rows, vectors, fetchers>(value, stride, keys, d, dim, weights,
+                                                           context, prefetch);
     });
 }
 

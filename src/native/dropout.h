@@ -10,12 +10,34 @@
 
 namespace regard::REGARD_SET {
 
-using ulongs = uint64_t __attribute__((vector_size(LANES * 8)));
+using ulongs = uint64_t __attribute__((vector_size(LANES * 4)));
+
+// Products of the even lanes. GCC multiplies vectors of 64 bits, of which no set but one has an
+// instruction, by many steps.
+REGARD_INLINE ulongs multiply_even(uints x, uint32_t by) {
+#if defined(__AVX512F__)
+  return (ulongs)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi32(int32_t(by)));
+#elif defined(__AVX2__)
+  return (ulongs)_mm256_mul_epu32((__m256i)x, _mm256_set1_epi32(int32_t(by)));
+#elif defined(__SSE2__)
+  return (ulongs)_mm_mul_epu32((__m128i)x, _mm_set1_epi32(int32_t(by)));
+#elif defined(__aarch64__)
+  return (ulongs)vmull_u32(vmovn_u64((uint64x2_t)x), vdup_n_u32(by));
+#else
+  return ((ulongs)x & 0xffffffff) * uint64_t(by);
+#endif
+}
+
+// The even lanes of a and the odd lanes of b.
+template <size_t... i>
+REGARD_INLINE uints alternate(ulongs a, ulongs b, std::index_sequence<i...>) {
+  return __builtin_shufflevector((uints)a, (uints)b, int(i % 2 ? LANES + i : i)...);
+}
 
 REGARD_INLINE void multiply(uints x, uint32_t by, uints &high, uints &low) {
-  const ulongs product = __builtin_convertvector(x, ulongs) * uint64_t(by);
-  high = __builtin_convertvector(product >> 32, uints);
-  low = __builtin_convertvector(product, uints);
+  const ulongs even = multiply_even(x, by), odd = multiply_even((uints)((ulongs)x >> 32), by);
+  high = alternate(even >> 32, odd, all_lanes());
+  low = alternate(even, odd << 32, all_lanes());
 }
 
 REGARD_INLINE void philox(uints *counter, uint64_t seed) {

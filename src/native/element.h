@@ -25,6 +25,8 @@ REGARD_INLINE floats widen(Float32, const float *from) { return load(from); }
 REGARD_INLINE floats widen(BFloat16, const uint16_t *from) {
 #if defined(__AVX512F__)  // GCC 12 widens halves of the vector and puts them together
   return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)load(from)), 16);
+#elif defined(__AVX2__)
+  return (floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)load(from)), 16);
 #else
   return (floats)(__builtin_convertvector(load(from), uints) << 16);
 #endif

@@ -132,7 +132,8 @@ def test_sizes_around_those_of_vectors_tiles_and_chunks(queries, members, keys, 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("dim", "dim_value"), [(1, 1), (3, 67), (15, 17), (16, 64), (64, 128), (131, 80), (256, 256)]
+    ("dim", "dim_value"),
+    [(1, 1), (3, 67), (15, 17), (16, 64), (48, 80), (96, 32), (64, 128), (131, 80), (256, 256)],
 )
 def test_head_dimensions(dim, dim_value, dtype, instructions):
     check(*tensors(2, 3, 1031, dim, dim_value, dtype), mask=regard.causal())
