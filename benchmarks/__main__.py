@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.compared import compared
 from benchmarks.decode import decode
+from benchmarks.dropout import dropout
 from benchmarks.effects import effects
 from benchmarks.equal_area import equal_area
 from benchmarks.exploring import exploring
@@ -38,7 +39,7 @@ def main() -> None:
     torch.manual_seed(0)
     describe()
     report = Report()
-    kernels = (forward, backward, decode, spans, readouts, overhead, growth, equal_area)
+    kernels = (forward, backward, dropout, decode, spans, readouts, overhead, growth, equal_area)
     for measure in (
         *kernels,
         recording,
