@@ -36,11 +36,8 @@ model's tokenizer
     check_dtype(ids)
     if ids.numel() and not ids.is_meta:
         low, high = (int(bound) for bound in ids.aminmax())
-        if low < 0 or high >= config.vocab_size:
-            raise ValueError(
-                f"ids runs from {low} to {high} and the vocabulary from 0 to "
-                f"{config.vocab_size - 1}; encode the text with this model's tokenizer"
-            )
+        cure = "encode the text with this model's tokenizer"
+        _check_range("ids", low, high, config.vocab_size, cure)
 
 
 def checked_targets(
@@ -95,10 +92,14 @@ def _check_targets(targets: Tensor, vocabulary: int) -> None:
     if low < 0:
         known = targets[targets != IGNORED]
         low = int(known.min()) if known.numel() else 0
+    _check_range("targets", low, high, vocabulary, f"a position without a target has {IGNORED}")
+
+
+def _check_range(name: str, low: int, high: int, vocabulary: int, cure: str) -> None:
     if low < 0 or high >= vocabulary:
         raise ValueError(
-            f"targets runs from {low} to {high} and the vocabulary from 0 to {vocabulary - 1}; a "
-            f"position without a target has {IGNORED}"
+            f"{name} runs from {low} to {high} and the vocabulary from 0 to {vocabulary - 1}; "
+            f"{cure}"
         )
 
 

@@ -81,6 +81,26 @@ static int split_into_segments(const QueryBlock &queries, int32_t first, int32_t
   return count;
 }
 
+// A block of keys, [first, last).
+struct KeyBlock {
+  const int32_t first, last;
+  const bool at_end;  // of all that the queries see
+  Segment segments[MAX_SEGMENTS];
+  const int count;
+
+  KeyBlock(const QueryBlock &queries, int32_t first, int32_t last)
+      : first(first), last(last), at_end(last == queries.stop_key),
+        count(split_into_segments(queries, first, last, {queries.common_start, queries.common_stop},
+                                  segments)) {}
+
+  // A segment's values among those of the block.
+  template <class Arithmetic>
+  PackedRows<typename Arithmetic::Number> rows_of(
+      const PackedRows<typename Arithmetic::Number> &values, const Segment &segment) const {
+    return {values.data + (segment.key - first) / Arithmetic::STEP * values.stride, values.stride};
+  }
+};
+
 // weights = 2^(factor·score − shift), which may take the place of scores up to the same key, and
 // their sum. Writes full fours of keys, and adds up as if those after the last were hidden.
 template <class Arithmetic>
@@ -88,24 +108,14 @@ REGARD_INLINE floats exponentials(float *scores, float *weights, int32_t keys, f
                                   const Shift &shifts) {
   subtract(scores, keys, shifts.before);
   const floats shift = shifts.after;
-  floats even = floats{}, odd = floats{}, w[4];
-  int32_t k = 0;
-  for (; k + 4 <= keys; k += 4, scores += 4 * QUERIES, weights += 4 / Arithmetic::STEP * QUERIES) {
-    REGARD_UNROLLED_FOR (int i = 0; i < 4; i++)
-      w[i] = Arithmetic::exponential(load(scores + i * QUERIES) * factor - shift);
-    Arithmetic::store_weights(weights, w);
-    even += w[0] + w[1];
-    odd += w[2] + w[3];
-  }
-  if (k == keys) return even + odd;
-  for (int i = 0; i < 4; i++) {
-    w[i] = floats{};
-    if (k + i < keys) w[i] = Arithmetic::exponential(load(scores + i * QUERIES) * factor - shift);
-  }
-  Arithmetic::store_weights(weights, w);
-  even += w[0] + w[1];
-  odd += w[2] + w[3];
-  return even + odd;
+  return sum_of_weights(
+      keys,
+      [&](int32_t k) REGARD_INLINE_LAMBDA {
+        return Arithmetic::exponential(load(scores + k * QUERIES) * factor - shift);
+      },
+      [&](int32_t k, const floats *four) REGARD_INLINE_LAMBDA {
+        Arithmetic::store_weights(weights + k / Arithmetic::STEP * QUERIES, four);
+      });
 }
 
 // A block of queries on its way over the keys.
@@ -123,21 +133,20 @@ struct ForwardState {
 // Adds the values of a block of keys, each times its weight; after the last keys the contexts are
 // complete.
 template <class Arithmetic>
-static void add_context(const ForwardCall &call, const QueryBlock &queries, const Segment *segments,
-                        int count, int32_t first, bool at_end,
+static void add_context(const ForwardCall &call, const QueryBlock &queries, const KeyBlock &block,
                         const PackedRows<typename Arithmetic::Number> &values,
                         const ForwardScratch &scratch, ForwardState &state) {
   const regard_problem &p = call.problem;
   const int64_t width = padded(p.dim_value);
   const float *weights = scratch.scores;
   KeyRange ranges[VECTORS];
-  if (!find_ranges(queries, segments, count, ranges)) {
+  if (!find_ranges(queries, block.segments, block.count, ranges)) {
     state.softmax.begin_contexts(scratch.context, width);
-    return add_ranges<Arithmetic>(queries, segments, count, first, values, width, weights,
-                                  scratch.context);
+    return add_ranges<Arithmetic>(queries, block.segments, block.count, block.first, values, width,
+                                  weights, scratch.context);
   }
   alignas(64) float factors[QUERIES];
-  state.written = at_end && !state.checks_values;
+  state.written = block.at_end && !state.checks_values;
   if (state.written) finish(p, call.scoring, queries, state.softmax, factors, call.logsumexp);
   QueryWriter<typename Arithmetic::Element, const float *> write = {.sums = scratch.context,
                                                                     .width = width,
@@ -147,8 +156,89 @@ static void add_context(const ForwardCall &call, const QueryBlock &queries, cons
                                                                     .rows = {call.context, queries},
                                                                     .dim = p.dim_value};
   state.softmax.empty = false;
-  add_visible<Arithmetic>(queries, segments, count, ranges, first, values, width, weights, write);
+  add_visible<Arithmetic>(queries, block.segments, block.count, ranges, block.first, values, width,
+                          weights, write);
   state.finite = write.finite();
+}
+
+// Makes the masked scores of a block's segments; `peak` becomes that of the rows with them.
+template <class Arithmetic>
+REGARD_INLINE void score_segments(const ForwardCall &call, const QueryBlock &queries,
+                                  const KeyBlock &block, bool fetches_values,
+                                  FetchNextBlock<typename Arithmetic::Element> &ahead,
+                                  const ForwardScratch &scratch, Softmax &softmax, floats *peak) {
+  using Element = typename Arithmetic::Element;
+  constexpr int STEP = Arithmetic::STEP;
+  const regard_problem &p = call.problem;
+  for (int j = 0; j < VECTORS; j++) peak[j] = softmax.peak[j];
+  const auto keys = Arithmetic::keys(p.key, queries, block.first, block.last - block.first, p.dim,
+                                     scratch.packed_rows);
+  for (int n = 0; n < block.count; n++) {
+    const Segment &segment = block.segments[n];
+    float *scores = scratch.scores + (segment.key - block.first) * QUERIES;
+    floats computed[VECTORS];
+    for (int j = 0; j < VECTORS; j++) computed[j] = peak[j];
+    const auto *first_value = first_row<Element>(p.value, queries, segment.key);
+    const RowsToFetch values = {first_value, p.value.row * int64_t(sizeof *first_value),
+                                fetches_values ? p.dim_value * int64_t(sizeof *first_value) : 0};
+    if (block.at_end) ahead.with_last_keys({n, n + 1, block.count});
+    with_live(segment.last - segment.first, [&](auto live) {
+      score_rows<typename Arithmetic::Products, live>(
+          keys.data + (segment.key - block.first) * keys.stride, keys.stride, segment.keys,
+          (p.dim + STEP - 1) / STEP, scratch.query + segment.first * LANES,
+          scores + segment.first * LANES, computed + segment.first,
+          [values, &ahead, key = segment.key](int64_t k, auto rows) {
+            fetch(values, k, rows);
+            ahead.before_key(key + k + rows);
+          });
+    });
+    if (call.scoring.adjusted)
+      adjust_scores(p, queries, segment, scores, peak, softmax.seen);
+    else if (segment.edge)
+      apply_mask(p, call.scoring, queries, segment, scores, computed, peak);
+    else
+      for (int j = 0; j < VECTORS; j++) peak[j] = computed[j];
+  }
+}
+
+// Makes weights of the scores of a block's segments, and adds them to the rows' sums. Scores from
+// before are kept where asked for.
+template <class Arithmetic>
+REGARD_INLINE void weigh_segments(const ForwardCall &call, const QueryBlock &queries,
+                                  const KeyBlock &block, bool keeps_scores,
+                                  const ForwardScratch &scratch, Softmax &softmax) {
+  const regard_problem &p = call.problem;
+  const floats factor = broadcast(call.scoring.factor);
+  Shift shifts[VECTORS];
+  for (int j = 0; j < queries.vectors; j++) shifts[j] = shift_of(softmax.peak[j], factor);
+  for (int n = 0; n < block.count; n++) {
+    const Segment &segment = block.segments[n];
+    const int64_t at = (segment.key - block.first) * QUERIES;
+    float *scores = scratch.scores + at, *weights = scratch.scores + at / Arithmetic::STEP;
+    if (block.at_end)
+      fetch_rows<typename Arithmetic::Element>(call.context, queries, p.dim_value,
+                                               {n, n + 1, block.count});
+    if (keeps_scores)
+      memcpy(scratch.kept + at, scores, size_t(segment.keys) * QUERIES * sizeof(float));
+    for (int j = segment.first; j < segment.last; j++)
+      softmax.total[j] += exponentials<Arithmetic>(scores + j * LANES, weights + j * LANES,
+                                                   segment.keys, factor, shifts[j]);
+    if (p.dropout > 0) apply_dropout<Arithmetic>(p, queries, segment, weights);
+  }
+}
+
+// Whether a value that a row may not see is not finite.
+template <class Arithmetic>
+static bool hides_nonfinite(const ForwardCall &call, const KeyBlock &block,
+                            const PackedRows<typename Arithmetic::Number> &values) {
+  for (int n = 0; n < block.count; n++) {
+    const Segment &segment = block.segments[n];
+    if ((segment.edge || call.scoring.adjusted) &&
+        !finite_rows<typename Arithmetic::Products>(block.rows_of<Arithmetic>(values, segment),
+                                                    segment.keys, call.problem.dim_value))
+      return true;
+  }
+  return false;
 }
 
 // Calls keep(first, last, segments, their number, scores) with the masked scores of a block of
@@ -158,95 +248,33 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
                           FetchNextBlock<typename Arithmetic::Element> &ahead,
                           PackedValues<Arithmetic> &packed, int32_t first, int32_t last,
                           const ForwardScratch &scratch, ForwardState &state, const Keep &keep) {
-  using Element = typename Arithmetic::Element;
-  constexpr int STEP = Arithmetic::STEP;
   const regard_problem &p = call.problem;
-  const Scoring &scoring = call.scoring;
-  Softmax &softmax = state.softmax;
-  const bool at_end = last == queries.stop_key;
-  Segment segments[MAX_SEGMENTS];
-  const KeyRange common = {queries.common_start, queries.common_stop};
-  const int count = split_into_segments(queries, first, last, common, segments);
-  if (count == 0) return keep(first, last, segments, 0, scratch.scores);
-  const auto scores_of = [&](const Segment &segment) {
-    return scratch.scores + (segment.key - first) * QUERIES;
-  };
-
+  const KeyBlock block(queries, first, last);
+  if (block.count == 0) return keep(first, last, block.segments, 0, scratch.scores);
   floats peak[VECTORS];
-  for (int j = 0; j < VECTORS; j++) peak[j] = softmax.peak[j];
-  const auto keys =
-      Arithmetic::keys(p.key, queries, first, last - first, p.dim, scratch.packed_rows);
-  for (int n = 0; n < count; n++) {
-    const Segment &segment = segments[n];
-    floats computed[VECTORS];
-    for (int j = 0; j < VECTORS; j++) computed[j] = peak[j];
-    const auto *first_value = first_row<Element>(p.value, queries, segment.key);
-    const RowsToFetch values = {
-        first_value, p.value.row * int64_t(sizeof *first_value),
-        ahead.near() || packed.holds(first, last) ? 0 : p.dim_value * int64_t(sizeof *first_value)};
-    if (at_end) ahead.with_last_keys({n, n + 1, count});
-    with_live(segment.last - segment.first, [&](auto live) {
-      score_rows<typename Arithmetic::Products, live>(
-          keys.data + (segment.key - first) * keys.stride, keys.stride, segment.keys,
-          (p.dim + STEP - 1) / STEP, scratch.query + segment.first * LANES,
-          scores_of(segment) + segment.first * LANES, computed + segment.first,
-          [values, &ahead, key = segment.key](int64_t k, auto rows) {
-            fetch(values, k, rows);
-            ahead.before_key(key + k + rows);
-          });
-    });
-    if (scoring.adjusted)
-      adjust_scores(p, queries, segment, scores_of(segment), peak, softmax.seen);
-    else if (segment.edge)
-      apply_mask(p, scoring, queries, segment, scores_of(segment), computed, peak);
-    else
-      for (int j = 0; j < VECTORS; j++) peak[j] = computed[j];
-  }
-  keep(first, last, segments, count, scratch.scores);
+  const bool fetches_values = !ahead.near() && !packed.holds(first, last);
+  score_segments<Arithmetic>(call, queries, block, fetches_values, ahead, scratch, state.softmax,
+                             peak);
+  keep(first, last, block.segments, block.count, scratch.scores);
   const int64_t width = padded(p.dim_value);
-  rescale(queries, peak, scoring.factor, width, softmax, scratch.context);
+  rescale(queries, peak, call.scoring.factor, width, state.softmax, scratch.context);
 
   // What is kept may go on after the last key, with a value that is hidden.
   const auto values = state.checks_values
                           ? Arithmetic::values(p.value, queries, first, last - first, p.dim_value,
                                                scratch.packed_rows)
                           : packed.of(queries, first, last, scratch.packed_rows);
-  const auto values_of = [&](const Segment &segment) {
-    auto rows = values;
-    rows.data += (segment.key - first) / STEP * values.stride;
-    return rows;
-  };
-  const auto weights_of = [&](const Segment &segment) {
-    return scratch.scores + (segment.key - first) / STEP * QUERIES;
-  };
-  bool visible_only = false;
-  for (int n = 0; n < count && state.checks_values; n++)
-    visible_only |= (segments[n].edge || scoring.adjusted) &&
-                    !finite_rows<typename Arithmetic::Products>(values_of(segments[n]),
-                                                                segments[n].keys, p.dim_value);
-  const floats factor = broadcast(scoring.factor);
-  Shift shifts[VECTORS];
-  for (int j = 0; j < queries.vectors; j++) shifts[j] = shift_of(softmax.peak[j], factor);
-  for (int n = 0; n < count; n++) {
-    const Segment &segment = segments[n];
-    float *scores = scores_of(segment), *weights = weights_of(segment);
-    if (at_end) fetch_rows<Element>(call.context, queries, p.dim_value, {n, n + 1, count});
-    if (visible_only)
-      memcpy(scratch.kept + (scores - scratch.scores), scores,
-             size_t(segment.keys) * QUERIES * sizeof(float));
-    for (int j = segment.first; j < segment.last; j++)
-      softmax.total[j] += exponentials<Arithmetic>(scores + j * LANES, weights + j * LANES,
-                                                   segment.keys, factor, shifts[j]);
-    if (p.dropout > 0) apply_dropout<Arithmetic>(p, queries, segment, weights);
+  const bool visible_only = state.checks_values && hides_nonfinite<Arithmetic>(call, block, values);
+  weigh_segments<Arithmetic>(call, queries, block, visible_only, scratch, state.softmax);
+  if (!visible_only) return add_context<Arithmetic>(call, queries, block, values, scratch, state);
+  state.softmax.begin_contexts(scratch.context, width);
+  for (int n = 0; n < block.count; n++) {
+    const Segment &segment = block.segments[n];
+    const int64_t at = (segment.key - first) * QUERIES;
+    context_of_visible<Arithmetic>(block.rows_of<Arithmetic>(values, segment), segment, width,
+                                   scratch.scores + at / Arithmetic::STEP, scratch.kept + at,
+                                   scratch.context);
   }
-  if (!visible_only)
-    return add_context<Arithmetic>(call, queries, segments, count, first, at_end, values, scratch,
-                                   state);
-  softmax.begin_contexts(scratch.context, width);
-  for (int n = 0; n < count; n++)
-    context_of_visible<Arithmetic>(
-        values_of(segments[n]), segments[n], width, weights_of(segments[n]),
-        scratch.kept + (segments[n].key - first) * QUERIES, scratch.context);
 }
 
 // Writes the contexts that are not yet written, from their sums; returns whether all are finite.

@@ -6,26 +6,6 @@
 
 namespace regard::REGARD_SET {
 
-// The sum of 2^(factor·score − shift) of one vector's scores, (keys, QUERIES).
-REGARD_INLINE floats sum_of_exponentials(const float *scores, int32_t keys, floats factor,
-                                         const Shift &shift) {
-  floats even = {}, odd = {}, w[4];
-  const auto weight = [&](int32_t k) REGARD_INLINE_LAMBDA {
-    return exp2((load(scores + k * QUERIES) - shift.before) * factor - shift.after);
-  };
-  int32_t k = 0;
-  for (; k + 4 <= keys; k += 4) {
-    REGARD_UNROLLED_FOR (int i = 0; i < 4; i++) w[i] = weight(k + i);
-    even += w[0] + w[1];
-    odd += w[2] + w[3];
-  }
-  if (k == keys) return even + odd;
-  for (int i = 0; i < 4; i++) w[i] = k + i < keys ? weight(k + i) : floats{};
-  even += w[0] + w[1];
-  odd += w[2] + w[3];
-  return even + odd;
-}
-
 // Computes the log-sum-exp of a block's rows, as the forward pass does, and their normalizers.
 // Scores are kept as far as there is room for them; those that the forward pass has kept are taken.
 template <class Arithmetic>
@@ -53,7 +33,13 @@ static void find_normalizers(const regard_problem &p, const Scoring &scoring,
       const Shift shift = shift_of(higher, factor);
       total[j] *= peak[j] == broadcast(HIDDEN) ? floats{} : ratio_of(old, shift, factor);
       peak[j] = higher;
-      total[j] += sum_of_exponentials(block.weights + j * LANES, block.keys, factor, shift);
+      const float *scores = block.weights + j * LANES;
+      total[j] += sum_of_weights(
+          block.keys,
+          [&](int32_t k) REGARD_INLINE_LAMBDA {
+            return exp2((load(scores + k * QUERIES) - shift.before) * factor - shift.after);
+          },
+          [](int32_t, const floats *) {});
     }
   });
   for (int j = 0; j < queries.vectors; j++) {

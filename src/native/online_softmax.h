@@ -59,6 +59,27 @@ static void rescale(const QueryBlock &queries, const floats *peak, float factor,
   }
 }
 
+// The sum of the weights weight(k) of so many keys. Calls use(k, weights) for each four of them;
+// those after the last are 0.
+template <class Weight, class Use>
+REGARD_INLINE floats sum_of_weights(int32_t keys, Weight weight, Use use) {
+  floats even = floats{}, odd = floats{}, w[4];
+  const auto add = [&](int32_t k) REGARD_INLINE_LAMBDA {
+    use(k, w);
+    even += w[0] + w[1];
+    odd += w[2] + w[3];
+  };
+  int32_t k = 0;
+  for (; k + 4 <= keys; k += 4) {
+    REGARD_UNROLLED_FOR (int i = 0; i < 4; i++) w[i] = weight(k + i);
+    add(k);
+  }
+  if (k == keys) return even + odd;
+  for (int i = 0; i < 4; i++) w[i] = k + i < keys ? weight(k + i) : floats{};
+  add(k);
+  return even + odd;
+}
+
 // Lanes that see a key.
 REGARD_INLINE ints sees_some(const Scoring &scoring, const QueryBlock &queries,
                              const Softmax &softmax, int j) {
