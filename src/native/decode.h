@@ -18,7 +18,7 @@ namespace regard::REGARD_SET {
 constexpr int MAX_ROWS = 16;          // of a group that are taken together
 constexpr int64_t MANY = 4096;        // keys from which on it counts that threads can share them
 constexpr int32_t DECODE_BLOCK = 32;  // keys whose rows stay in the nearest cache
-// Bytes that are fetched before they are needed; as measured.
+// Bytes that are fetched before they are needed, as measured with AVX2 and AVX-512.
 template <class Number>
 constexpr int64_t AHEAD = sizeof(Number) == 2 ? 12288
                           : LANES == 16       ? 8192
@@ -158,19 +158,28 @@ REGARD_INLINE void for_each_tile(int rows, Call call) {
 }
 
 template <class Arithmetic>
+REGARD_INLINE int64_t loads_of_row(int64_t dim) {
+  return padded(dim) / Arithmetic::ROW_ELEMENTS;
+}
+// Floats that a query takes.
+template <class Arithmetic>
+REGARD_INLINE int64_t query_size(int64_t dim) {
+  return loads_of_row<Arithmetic>(dim) * Arithmetic::ROW_VECTORS * LANES;
+}
+
+template <class Arithmetic>
 static void scores_of(const SplitRows<typename Arithmetic::Element> &keys, int rows,
                       const DecodeScratch &scratch) {
-  const int64_t loads = padded(keys.dim) / Arithmetic::ROW_ELEMENTS;
-  const int64_t query_size = loads * Arithmetic::ROW_VECTORS * LANES;
+  const int64_t loads = loads_of_row<Arithmetic>(keys.dim);
   Prefetch prefetch = keys.prefetch(), none;
   with_fetchers(rows, [&](auto fetchers) {
     const auto score = [&](const auto *key, int64_t stride, int64_t first, int64_t count) {
       for (int64_t k = 0; k < count; k += LANES, key += LANES * stride) {
         for_each_tile(rows, [&](int row, auto tile) {
-          score_lanes<Arithmetic, tile, fetchers>(key, stride, count - k, loads,
-                                                  scratch.query + row * query_size,
-                                                  scratch.scores + row * SPLIT + first + k,
-                                                  row < fetchers * TILE_ROWS ? prefetch : none);
+          score_lanes<Arithmetic, tile, fetchers>(
+              key, stride, count - k, loads, scratch.query + row * query_size<Arithmetic>(keys.dim),
+              scratch.scores + row * SPLIT + first + k,
+              row < fetchers * TILE_ROWS ? prefetch : none);
         });
       }
     };
@@ -339,8 +348,7 @@ static void decode_splits(const regard_problem &p, const Scoring &scoring, const
   find_spans(p, scratch.spans, queries);
   for (int r = 0; r < queries.count; r++)
     Arithmetic::load_query(row_of<Element>(p.query, queries, r), p.dim, scoring.query_factor,
-                           scratch.query + r * padded(p.dim) / Arithmetic::ROW_ELEMENTS *
-                                               Arithmetic::ROW_VECTORS * LANES);
+                           scratch.query + r * query_size<Arithmetic>(p.dim));
   const Splits splits = splits_of(queries);
   for (int64_t split = max(first, splits.first); split < min(first + per_task, splits.last);
        split++) {
@@ -363,7 +371,7 @@ static void decode_task(const regard_problem &p, const Scoring &scoring, const P
   using BFloat16Rows = EvenOddRows;
 #endif
   if constexpr (std::is_same_v<Element, BFloat16>)
-    if (p.dim % (2 * LANES) == 0 && p.dim_value % (2 * LANES) == 0)
+    if (p.dim % BFloat16Rows::ROW_ELEMENTS == 0 && p.dim_value % BFloat16Rows::ROW_ELEMENTS == 0)
       return decode_splits<BFloat16Rows>(p, scoring, partials, tasks_per_pair, number, memory,
                                          context, logsumexp);
   decode_splits<WidenedRows<Element>>(p, scoring, partials, tasks_per_pair, number, memory, context,

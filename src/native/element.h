@@ -23,7 +23,8 @@ struct Int8 {  // of weights alone
 REGARD_INLINE floats widen(Float32, const float *from) { return load(from); }
 
 REGARD_INLINE floats widen(BFloat16, const uint16_t *from) {
-#if defined(__AVX512F__)  // GCC 12 widens halves of the vector and puts them together
+// GCC 12 by itself widens halves of the vector and puts them together.
+#if defined(__AVX512F__)
   return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)load(from)), 16);
 #elif defined(__AVX2__)
   return (floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)load(from)), 16);

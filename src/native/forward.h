@@ -201,8 +201,8 @@ REGARD_INLINE void score_segments(const ForwardCall &call, const QueryBlock &que
   }
 }
 
-// Makes weights of the scores of a block's segments, and adds them to the rows' sums. Scores from
-// before are kept where asked for.
+// Makes weights of the scores of a block's segments, in their place, and adds them to the rows'
+// sums. `keeps_scores` says whether the scores are copied first.
 template <class Arithmetic>
 REGARD_INLINE void weigh_segments(const ForwardCall &call, const QueryBlock &queries,
                                   const KeyBlock &block, bool keeps_scores,

@@ -39,7 +39,7 @@ static void find_normalizers(const regard_problem &p, const Scoring &scoring,
           [&](int32_t k) REGARD_INLINE_LAMBDA {
             return exp2((load(scores + k * QUERIES) - shift.before) * factor - shift.after);
           },
-          [](int32_t, const floats *) {});
+          [](int32_t, const floats *) REGARD_INLINE_LAMBDA {});
     }
   });
   for (int j = 0; j < queries.vectors; j++) {
