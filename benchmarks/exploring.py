@@ -60,7 +60,8 @@ def exploring(report: Report) -> None:
         taken = _seconds(partial(_thumbnails, client, range(GRID)))
         _row(report, f"{GRID} × {GRID} thumbnails at {GRID_LENGTH}", taken, 3.0)
     _meanwhile(report)
-    painting(report)
+    report.table("exploring: the page in a browser, from its request on", ("map", 56), ("ms", 30))
+    painting(report, partial(_recorded, LONG, heads=1, layers=1), LONG)
 
 
 def _meanwhile(report: Report) -> None:

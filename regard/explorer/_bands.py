@@ -45,20 +45,18 @@ class PendingHead:
         self._next = 0
         self._lock = Lock()
 
-    def finish(self, cancelled: Event | None) -> Pattern:
-        """Return the head with its log-sum-exps; while one thread computes them, others wait."""
-        return self._finish(None, cancelled)[0]
-
-    def finish_averaged(
-        self, block: int, cancelled: Event | None
+    def finish(
+        self, cancelled: Event | None, block: int | None = None
     ) -> tuple[Pattern, Float[Tensor, "rows columns"] | None]:
-        """Return it likewise, and in cells of block × block, averaged in the same pass.
+        """Return the head with its log-sum-exps; while one thread computes them, others wait.
 
-        The cells are None where log-sum-exps were computed without them before.
+        Args:
+            cancelled: ends it early.
+            block: also averages it, in the same pass, to cells of block × block; None: it does not.
+
+        Returns:
+            The head, and the cells: None where log-sum-exps were computed without them before.
         """
-        return self._finish(block, cancelled)
-
-    def _finish(self, block: int | None, cancelled: Event | None) -> tuple[Pattern, Tensor | None]:
         while not self._lock.acquire(timeout=_PATIENCE):
             require_wanted(cancelled)
         try:

@@ -200,6 +200,17 @@ async def window(
     return numbers(cells, "X-Rows", "X-Columns")
 
 
+@router.get("/runs/{name}/sketch", response_class=Numbers)
+async def sketch(
+    run: CurrentRun, place: CurrentPlace, jobs: CurrentJobs, view: View, block: BlockSize
+) -> Numbers:
+    """One query for each block of them, its weights averaged over blocks of keys."""
+    _require_cells(block, (0, len(run.tokens)))
+    lane = _lane(quick=run.has_sketch(*place, block))
+    cells = await jobs.run(view, run.sketch, *place, block, lane=lane, cancel=True)
+    return numbers(cells, "X-Rows", "X-Columns")
+
+
 @router.get("/runs/{name}/row", response_class=Numbers)
 async def row(
     run: CurrentRun, place: CurrentPlace, query: CurrentQuery, jobs: CurrentJobs, view: View

@@ -19,8 +19,10 @@ import regard
 from regard.explorer._bands import PendingHead, cancellable_reader, readouts_along, rows, thumbnail
 from regard.explorer._means import Mean
 from regard.explorer._walk import STRONGEST, walk
-from regard.explorer._windows import Window, Windows, average_window
+from regard.explorer._windows import Window, Windows, average_window, finest_block
+from regard.explorer._work import require_wanted
 from regard.pattern import Pattern
+from regard.pattern.readouts import Blocks
 from regard.record import Layer
 from regard.record.head_scores import score_heads
 from regard.record.heads import SCORES
@@ -32,6 +34,8 @@ _LINES = 2**19
 """Most weights of rows, or of a column, that take milliseconds: some tens on one core."""
 _WINDOW = 2**22
 """Most of a window, whose weights are computed a block at a time."""
+_SKETCH = 2**24
+"""Most weights of a sketch that take some tens of milliseconds on one core."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -131,38 +135,43 @@ class Run:
         few = len(self._places(layer, head)) * area <= _WINDOW
         return few and self._has_logsumexps(layer, head)
 
+    def has_sketch(self, layer: int | str, head: int | str, block: int) -> bool:
+        """Whether a sketch is, see `sketch`."""
+        length = len(self.tokens)
+        return len(self._places(layer, head)) * -(-length // block) * length <= _SKETCH
+
     def _has_logsumexps(self, layer: int | str, head: int | str) -> bool:
         heads = [self.head(*place) for place in self._places(layer, head)]
         return all(pattern.has_logsumexp for pattern in heads)
 
-    def _with_logsumexp(self, layer: int, head: int, cancelled: Event | None) -> Pattern:
-        """One head with its log-sum-exps, which are computed but once."""
+    def _with_logsumexp(
+        self, layer: int, head: int, cancelled: Event | None, *, averaged: bool = False
+    ) -> Pattern:
+        """One head with its log-sum-exps, which are computed but once.
+
+        Args:
+            layer: the head's layer.
+            head: the head.
+            cancelled: ends it early.
+            averaged: its map is going to be wanted too, and is averaged in the same pass.
+        """
         pattern = self.head(layer, head)
         if pattern.has_logsumexp:
             return pattern
-        return self._finished(layer, head, self._pending_head(layer, head).finish(cancelled))
-
-    def _pending_head(self, layer: int, head: int) -> PendingHead:
-        pattern = self.head(layer, head)
-        with self._lock:
-            return self._pending.setdefault((layer, head), PendingHead(pattern))
-
-    def _finished(self, layer: int, head: int, known: Pattern) -> Pattern:
+        length = len(self.tokens)
+        block = finest_block(length) if averaged else None
+        known, cells = self._pending_head(layer, head).finish(cancelled, block)
+        if cells is not None:
+            self._windows.keep((layer, head), length, cells)
         with self._lock:
             self._pending.pop((layer, head), None)
             self._heads[layer, head] = known
         return known
 
-    def _average(self, layer: int, head: int, window: Window, cancelled: Event) -> Tensor:
-        """Average a window of a head; the first whole one comes with its log-sum-exps."""
-        whole = 0, len(self.tokens)
-        if window.queries == window.keys == whole and not self.head(layer, head).has_logsumexp:
-            pending = self._pending_head(layer, head)
-            known, cells = pending.finish_averaged(window.block, cancelled)
-            self._finished(layer, head, known)
-            if cells is not None:
-                return cells
-        return average_window(self._with_logsumexp(layer, head, cancelled), window, cancelled)
+    def _pending_head(self, layer: int, head: int) -> PendingHead:
+        pattern = self.head(layer, head)
+        with self._lock:
+            return self._pending.setdefault((layer, head), PendingHead(pattern))
 
     # Answers
 
@@ -220,15 +229,52 @@ class Run:
         if MEAN in {layer, head}:
             average = self.mean(layer, head, cancelled).map
         else:
-            average = partial(self._average, int(layer), int(head))
+            known = self._with_logsumexp(int(layer), int(head), cancelled, averaged=True)
+            average = partial(average_window, known)
         length = len(self.tokens)
         return self._windows.read((layer, head), length, average, window, cancelled)
 
+    def sketch(
+        self, layer: int | str, head: int | str, block: int, cancelled: Event | None = None
+    ) -> Tensor:
+        """Stand in for the whole map until it has come: one query for each block of them.
+
+        It is the one in the block's middle, whose weights are averaged over blocks of keys. That
+        needs no log-sum-exps but these queries' own.
+
+        Returns:
+            The mean over the heads, ``(⌈L / block⌉, ⌈S / block⌉)``.
+        """
+        length = len(self.tokens)
+        queries = torch.arange(block // 2, length + block // 2, block).clamp(max=length - 1)
+        cells: list[Tensor] = []
+        for place in self._places(layer, head):
+            require_wanted(cancelled)
+            cells += self.head(*place).at(queries).read(Blocks(1, block))
+        return torch.stack(cells).mean(0)
+
     def mean(self, layer: int | str, head: int | str, cancelled: Event | None) -> Mean:
         """The mean over the heads of a layer, or of all layers; all its log-sum-exps are known."""
-        return Mean(
-            [self._with_logsumexp(*place, cancelled) for place in self._places(layer, head)]
-        )
+        return Mean(self._known(layer, head, cancelled))
+
+    def _known(
+        self,
+        layer: int | str,
+        head: int | str,
+        cancelled: Event | None,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Pattern]:
+        """The heads of a place with their log-sum-exps; `progress` is called with how many are.
+
+        Of a single head the page shows the map, whatever it asks for first.
+        """
+        places = self._places(layer, head)
+        known = []
+        for number, place in enumerate(places, start=1):
+            known.append(self._with_logsumexp(*place, cancelled, averaged=len(places) == 1))
+            if progress is not None:
+                progress(number)
+        return known
 
     def row(
         self, layer: int | str, head: int | str, query: int, cancelled: Event | None = None
@@ -292,20 +338,17 @@ class Run:
         """
         if (layer, head) in self._readouts:
             return self._readouts[layer, head]
-        places, length = self._places(layer, head), len(self.tokens)
-        rows_in_all = len(places) * length
+        count, length = len(self._places(layer, head)), len(self.tokens)
 
         def report(rows: int) -> None:
             if progress is not None:
-                progress(rows, 2 * rows_in_all)
+                progress(rows, 2 * count * length)
 
-        for number, place in enumerate(places, start=1):
-            self._with_logsumexp(*place, cancelled)
-            report(number * length)
-        mean = self.mean(layer, head, cancelled)
-        if len(places) == 1:
-            return readouts_along(mean.patterns[0], cancelled)
-        along = mean.readouts(cancelled, lambda read: report(rows_in_all + read * len(places)))
+        known = self._known(layer, head, cancelled, lambda number: report(number * length))
+        if count == 1:
+            return readouts_along(known[0], cancelled)
+        mean = Mean(known)
+        along = mean.readouts(cancelled, lambda read: report((length + read) * count))
         self._readouts[layer, head] = along
         return along
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastapi.responses import HTMLResponse
-from fastapi.staticfiles import StaticFiles
+from fastapi.responses import Response
 
 from regard.explorer._guard import Guard
 from regard.explorer._interface import interface
 from regard.explorer._work import Work
-from regard.page.bundle import linked_page
+from regard.page.bundle import script, static, style
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
     from starlette.types import ASGIApp
 
     from regard.explorer.subjects import Subject
 
-__all__ = ["STATIC", "application"]
-
-STATIC = Path(str(files("regard.page").joinpath("static")))
+__all__ = ["application"]
 
 
 def application(subject: Subject, host: str = "127.0.0.1", work: Work | None = None) -> ASGIApp:
@@ -33,11 +29,16 @@ def application(subject: Subject, host: str = "127.0.0.1", work: Work | None = N
         work: what computes; None makes it.
     """
     app = interface(subject, work or Work())
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    html = linked_page()
-
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
-    async def page() -> HTMLResponse:
-        return HTMLResponse(html)
-
+    # Three texts, whole: a browser would spend a second on the requests for some sixty modules.
+    _serve(app, "/", static("index.html"), "text/html")
+    _serve(app, "/page.css", style(), "text/css")
+    _serve(app, "/page.js", script("main.js"), "text/javascript")
     return Guard(app, host)
+
+
+def _serve(app: FastAPI, path: str, text: str, kind: str) -> None:
+    content = text.encode()
+
+    @app.api_route(path, methods=["GET", "HEAD"], include_in_schema=False)
+    async def answer() -> Response:
+        return Response(content, media_type=kind)

@@ -58,6 +58,11 @@ def average_window(pattern: Pattern | MeanPattern, window: Window, cancelled: Ev
     return torch.cat(rows)
 
 
+def finest_block(length: int) -> int:
+    """The cells of wholes that are kept: the largest power of two that fits `_FINEST` times."""
+    return 1 << max(0, (length // _FINEST).bit_length() - 1)
+
+
 class Windows:
     """Windows of the patterns of many heads, of which the last few wholes are kept."""
 
@@ -92,11 +97,8 @@ class Windows:
         with self._lock:
             finest, sums = self._wholes.get(head, (0, None))
         if sums is None and queries == keys == (0, length):
-            finest = _finest(length)
-            coarse = window._replace(block=finest)
-            sums = average(coarse, cancelled)
-            sums *= _areas(coarse, sums.device)
-            self._keep(head, finest, sums)
+            finest = finest_block(length)
+            sums = self.keep(head, length, average(window._replace(block=finest), cancelled))
         if sums is None or not _covered_by(finest, length, window):
             return average(window, cancelled)
         down, across = (
@@ -105,11 +107,15 @@ class Windows:
         total = _join(_join(sums[down, across], block // finest).T, block // finest).T
         return total / _areas(window, total.device)
 
-    def _keep(self, head: Hashable, finest: int, sums: Tensor) -> None:
+    def keep(self, head: Hashable, length: int, cells: Tensor) -> Tensor:
+        """Keep the whole of a head, averaged to cells of `finest_block`; gives their sums."""
+        finest = finest_block(length)
+        sums = cells * _areas(Window((0, length), (0, length), finest), cells.device)
         with self._lock:
             self._wholes[head] = finest, sums
             while len(self._wholes) > _KEPT:
                 self._wholes.popitem(last=False)
+        return sums
 
 
 def _covered_by(finest: int, length: int, window: Window) -> bool:
@@ -126,11 +132,6 @@ def _whole_and_rest(first: int, stop: int, block: int) -> list[Span]:
 
 def _cells(span: Span, block: int) -> int:
     return -(-(span[1] - span[0]) // block)
-
-
-def _finest(length: int) -> int:
-    """The largest power of two of which at least `_FINEST` fit into the length, or 1."""
-    return 1 << max(0, (length // _FINEST).bit_length() - 1)
 
 
 def _areas(window: Window, device: torch.device) -> Tensor:

@@ -1,6 +1,7 @@
-"""The explorer page's own modules in one script, for HTML that has to stand alone.
+"""The explorer page's own modules in one script.
 
-A page that is opened from a file, or shown in a notebook, can't load modules. So each module
+A page that is opened from a file, or shown in a notebook, can't load modules; from a server, one
+request for each of them takes longer than all that the page asks for first. So each module
 becomes a function that gives what it exports, called once, after those that it imports. This reads
 the modules of `regard/page/static` and no others: one statement a line, named exports, no
 cycles; what it does not understand is an error.
@@ -21,11 +22,11 @@ from pathlib import Path
 __all__ = [
     "deflated",
     "embedded",
-    "linked_page",
     "policy",
     "script",
     "static",
     "static_folder",
+    "style",
     "whole_page",
 ]
 
@@ -61,16 +62,9 @@ def static_folder() -> Path:
     return _FOLDER
 
 
-def linked_page() -> str:
-    """Give the page for a server, which links to its modules.
-
-    All are named at once: found one by one, through each other, they would take three round trips.
-    """
-    links = "".join(
-        f'<link rel="modulepreload" href="/static/{name}">\n'
-        for name in _modules("main.js", {}, _FOLDER)
-    )
-    return static("index.html").replace("</head>", f"{links}</head>")
+def style() -> str:
+    """Give the style of the page."""
+    return "".join(static(name) for name in _STYLES)
 
 
 def whole_page(
@@ -84,10 +78,9 @@ def whole_page(
         data: script elements that no browser runs.
         worker: whether the page may start a worker from a text that it holds.
     """
-    style = "".join(static(name) for name in _STYLES)
-    code = script("main.js", instead=instead)
-    meta = html.escape(policy([style], [code], worker=worker))
-    head = f'<meta http-equiv="Content-Security-Policy" content="{meta}">\n<style>{style}</style>\n'
+    css, code = style(), script("main.js", instead=instead)
+    meta = html.escape(policy([css], [code], worker=worker))
+    head = f'<meta http-equiv="Content-Security-Policy" content="{meta}">\n<style>{css}</style>\n'
     page = _LINKED.sub("", static("index.html"))
     page = page.replace("<body>", f'<body class="{kind}">')
     page = page.replace('<meta charset="utf-8">\n', f'<meta charset="utf-8">\n{head}')

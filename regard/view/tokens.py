@@ -23,6 +23,8 @@ def visible(token: str) -> str:
     """
     if not token:
         return "∅"
+    if _is_plain(token):
+        return token.replace(" ", _SIGNS[" "])
     shown = "".join(_sign(character) for character in token)
     return f"◌{shown}" if unicodedata.combining(token[0]) else shown
 
@@ -33,7 +35,14 @@ def readable(token: str) -> str:
     >>> readable(" is"), readable("a\u200bb\n")
     (' is', 'a<U+200B>b↵')
     """
+    if _is_plain(token):
+        return token
     return " ".join(visible(part) if part else "" for part in token.split(" "))
+
+
+def _is_plain(token: str) -> bool:
+    """Whether all of it is printable ASCII, as most tokens are: a long text has many thousands."""
+    return token.isascii() and token.isprintable()
 
 
 def _sign(character: str) -> str:

@@ -83,6 +83,14 @@ def test_a_map(reader, padded, floats):
     torch.testing.assert_close(window.double(), expected, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("place", [(1, 4), (1, "mean"), ("mean", "mean")])
+def test_a_sketch(reader, recorded, floats, place):
+    at = dict(zip(("layer", "head"), place, strict=True))
+    cells = floats(reader.get(address("1", "sketch", **at, block=4)), "X-Rows", "X-Columns")
+    assert cells.shape == (4, 4)
+    assert torch.equal(cells, recorded.run("1").sketch(*place, 4))
+
+
 @pytest.mark.parametrize(("what", "axis"), [("row", "query"), ("column", "key")])
 @pytest.mark.parametrize(
     ("layer", "head"), [(1, 4), (0, "mean"), ("mean", "mean")], ids=["head", "layer", "model"]

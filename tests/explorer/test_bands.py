@@ -1,6 +1,7 @@
 """Reading a head in bands gives what reading it at once gives, and can be called off in between."""
 
 from math import ceil
+from threading import Event
 
 import pytest
 import torch
@@ -49,7 +50,9 @@ def near(actual, expected):
 
 
 def test_log_sum_exps(pattern, bands):
-    near(PendingHead(pattern).finish(None)._logsumexp, pattern.logsumexp[None])
+    known, cells = PendingHead(pattern).finish(None)
+    near(known._logsumexp, pattern.logsumexp[None])
+    assert cells is None
     assert len(bands) == ceil(L / 7)
 
 
@@ -59,7 +62,8 @@ def test_log_sum_exps_that_were_called_off_are_gone_on_with(pattern, bands, look
     with pytest.raises(ReplacedError):
         unfinished.finish(Once(looks))
     assert len(bands) == looks
-    near(unfinished.finish(None)._logsumexp, pattern.logsumexp[None])
+    known, _ = unfinished.finish(None)
+    near(known._logsumexp, pattern.logsumexp[None])
     assert bands == [(first, min(first + 7, L)) for first in range(0, L, 7)]  # each of them once
 
 
@@ -67,19 +71,21 @@ def test_log_sum_exps_that_were_called_off_are_gone_on_with(pattern, bands, look
 def test_cells_that_come_with_log_sum_exps(pattern, bands, block):
     pending = PendingHead(pattern)
     with pytest.raises(ReplacedError):
-        pending.finish_averaged(block, Once(1))
-    known, cells = pending.finish_averaged(block, None)
+        pending.finish(Once(1), block)
+    known, cells = pending.finish(None, block)
     near(known._logsumexp, pattern.logsumexp[None])
     near(cells, pattern.blocks(block, block))
     assert all(first % block == 0 for first, _ in bands)
-    assert pending.finish(None).has_logsumexp
+    again, none = pending.finish(None)
+    assert again.has_logsumexp
+    assert none is None
 
 
 def test_log_sum_exps_that_were_begun_without_cells(pattern):
     pending = PendingHead(pattern)
     with pytest.raises(ReplacedError):
         pending.finish(Once(1))
-    known, cells = pending.finish_averaged(2, None)
+    known, cells = pending.finish(None, 2)
     near(known._logsumexp, pattern.logsumexp[None])
     assert cells is None
 
@@ -196,3 +202,24 @@ def test_a_saved_recording_is_known_at_once(make_recording, tmp_path, bands):
     assert run.has_map(0, 2, Window((0, L), (0, L), 1))
     run.column(0, "mean", 7)
     assert bands == []
+
+
+@pytest.mark.parametrize("first", ["column", "readouts", "a part of the map", "the map"])
+def test_the_map_of_the_head_on_the_page_comes_with_its_log_sum_exps(make_recording, bands, first):
+    """Whatever the page asks for first, its rows are gone through once for both."""
+    given = torch.randn(2, 1, 2, L, D, generator=torch.Generator().manual_seed(4))
+    run = RecordingSubject(make_recording([tuple(given)]), title="x").run("0")
+    whole = Window((0, L), (0, L), 1)
+    ask = {
+        "column": lambda: run.column(0, 1, 7),
+        "readouts": lambda: run.readouts(0, 1),
+        "a part of the map": lambda: run.map(0, 1, Window((3, 4), (5, 7), 1), Event()),
+        "the map": lambda: run.map(0, 1, whole, Event()),
+    }
+    ask[first]()
+    assert run.has_map(0, 1, whole)
+    before = len(bands)
+    near(run.map(0, 1, whole, Event()), run.head(0, 1).dense())
+    assert len(bands) == before
+    run.column(0, "mean", 7)
+    assert not run._windows.hold((0, 0), L, whole)  # of a mean, no head is on the page

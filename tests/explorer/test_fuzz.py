@@ -42,6 +42,7 @@ PATHS = [
             "heads",
             "thumbnails",
             "map",
+            "sketch",
             "row",
             "column",
             "cell",

@@ -1,11 +1,10 @@
 """Who is let in, and what every answer forbids."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from regard.explorer._server import STATIC
+from regard.page.bundle import script, static, static_folder, style
 
 OWN = "http://127.0.0.1:8000"
 POLICY = {
@@ -31,7 +30,7 @@ def directives(answer):
         *("127.1", "evil.example@127.0.0.1"),
     ],
 )
-@pytest.mark.parametrize("path", ["/", "/api/about", "/static/main.js"])
+@pytest.mark.parametrize("path", ["/", "/api/about", "/page.js"])
 def test_a_foreign_host_is_refused(client, host, path):
     """A name that its owner let point to this machine: DNS rebinding."""
     answer = client.get(path, headers={"Host": host})
@@ -88,8 +87,8 @@ def test_requests_that_another_site_made_are_refused(client, site, status):
     ("method", "path", "headers", "status"),
     [
         ("GET", "/", {}, 200),
-        ("GET", "/static/main.js", {}, 200),
-        ("GET", "/static/none.js", {}, 404),
+        ("GET", "/page.js", {}, 200),
+        ("GET", "/none.js", {}, 404),
         ("GET", "/api/about", {}, 200),
         ("GET", "/api/nothing", {}, 404),
         ("POST", "/api/runs", {}, 422),
@@ -157,23 +156,19 @@ def test_no_file_but_its_own_is_given_away(serve, raw, subject, path):
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_its_own_files_are_given_with_their_types(client):
-    kinds = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
-    for path in sorted(filter(Path.is_file, STATIC.iterdir())):
-        answer = client.get(f"/static/{path.name}")
-        assert answer.content == path.read_bytes()
-        assert answer.headers["content-type"].split(";")[0] == kinds[path.suffix]
-
-
-def test_a_link_out_of_the_folder_leads_nowhere(ask, subject, tmp_path, monkeypatch):
-    (tmp_path / "static").mkdir()
-    (tmp_path / "secret.txt").write_text("secret")
-    (tmp_path / "static" / "link.txt").symlink_to(tmp_path / "secret.txt")
-    (tmp_path / "static" / "own.txt").write_text("own")
-    monkeypatch.setattr("regard.explorer._server.STATIC", tmp_path / "static")
-    client = ask(subject)
-    assert client.get("/static/own.txt").text == "own"
-    assert client.get("/static/link.txt").status_code == 404
+@pytest.mark.parametrize(
+    ("path", "text", "kind"),
+    [
+        ("/", static("index.html"), "text/html"),
+        ("/page.css", style(), "text/css"),
+        ("/page.js", script("main.js"), "text/javascript"),
+    ],
+)
+def test_its_own_texts_are_given_with_their_types(client, path, text, kind):
+    answer = client.get(path)
+    assert answer.text == text
+    assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
+    assert client.head(path).headers["content-length"] == str(len(text.encode()))
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
@@ -186,9 +181,10 @@ def test_the_page_asks_for_nothing_from_elsewhere(client):
     page = client.get("/").text
     links = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert links
-    assert all(link.startswith(("/static/", "data:image/svg+xml,")) for link in links)
+    own = [link for link in links if not link.startswith("data:image/svg+xml,")]
+    assert sorted(own) == ["/page.css", "/page.js"]
     assert not re.search(r"\son\w+=|<style|style=|<script(?![^>]*\bsrc=)", page)
-    for path in STATIC.glob("*.js"):
+    for path in static_folder().glob("*.js"):
         text = path.read_text("utf-8")
         actual = set(re.findall(r"https?://[^\s\"'`]+", text))
         assert actual <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}, path.name

@@ -23,6 +23,8 @@ QUICK = {
     "row": "row?layer=1&head=4&query=12",
     "cell": "cell?layer=1&head=4&query=12&key=3",
     "steps": "steps?layer=1&head=4&query=12",
+    "sketch": "sketch?layer=1&head=4&block=4",
+    "sketch of a mean": "sketch?layer=mean&head=mean&block=4",
     "row of a mean": "row?layer=mean&head=mean&query=11",
     "cell of a mean": "cell?layer=1&head=mean&query=11&key=3",
     "description": "",
@@ -112,13 +114,17 @@ def test_what_would_take_long_is_not_quick(recorded, monkeypatch):
     assert run.has_column(0, "mean")
     monkeypatch.setattr("regard.explorer._run._LINES", 13 * 5)
     monkeypatch.setattr("regard.explorer._run._WINDOW", 13 * 12)
+    monkeypatch.setattr("regard.explorer._run._SKETCH", 6 * 13 * 4)
+    assert run.has_sketch(0, "mean", 4)
+    assert not run.has_sketch(0, "mean", 2)
+    assert run.has_sketch(0, 0, 1)
     assert run.has_row(0, 0)
     assert not run.has_row(0, "mean")  # of six heads
     assert not run.has_column(0, "mean")
-    assert not run.has_map(0, 0, whole)
-    assert run.has_map(0, 0, Window((0, 12), (0, 13), 1))
-    run.map(0, 0, whole, Event())
-    assert run.has_map(0, 0, whole)  # it is kept
+    assert not run.has_map(0, 1, whole)
+    assert run.has_map(0, 1, Window((0, 12), (0, 13), 1))
+    run.map(0, 1, whole, Event())
+    assert run.has_map(0, 1, whole)  # it is kept
 
 
 @pytest.mark.parametrize("place", [(0, "mean"), ("mean", "mean")])

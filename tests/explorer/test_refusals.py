@@ -37,6 +37,11 @@ REFUSED = [
     ("map", {**WINDOW, **PLACE, "block": 2**21}, 422, "block"),
     ("map", {**WINDOW, "layer": "mean", "head": 1}, 422, "ask for head=mean"),
     ("map", PLACE, 422, "queries"),
+    ("sketch", PLACE, 422, "block"),
+    ("sketch", {**PLACE, "block": 0}, 422, "block"),
+    ("sketch", {**PLACE, "block": 6}, 422, "block=6 is not a power of two"),
+    ("sketch", {**PLACE, "block": 2**21}, 422, "block"),
+    ("sketch", {"layer": 2, "head": 0, "block": 1}, 404, "there is no layer 2"),
     ("thumbnails", {"layer": 2}, 404, "there is no layer 2"),
     ("thumbnails", {"layer": 0, "size": 0}, 422, "size"),
     ("thumbnails", {"layer": 0, "size": 1e99}, 422, "size"),
@@ -72,6 +77,9 @@ def test_a_map_of_too_many_cells_is_refused(ask, make_recording, refused):
     answer = reader.get(address("0", "map", **fields, block=1))
     assert "2049 tokens in blocks of 1 are more than 2048 cells" in refused(answer, 422)
     assert reader.get(address("0", "map", **fields, block=2)).status_code == 200
+    answer = reader.get(address("0", "sketch", layer=0, head=0, block=1))
+    assert "2049 tokens in blocks of 1 are more than 2048 cells" in refused(answer, 422)
+    assert reader.get(address("0", "sketch", layer=0, head=0, block=2)).status_code == 200
 
 
 @pytest.mark.parametrize(("what", "fields", "status", "message"), REFUSED)

@@ -157,6 +157,20 @@ def test_a_map_is_the_mean_of_each_cell(run, padded, queries, keys, block):
     near(run.map(1, 4, Window(queries, keys, block), Event()), expected)
 
 
+@pytest.mark.parametrize("place", [(1, 4), (0, "mean"), ("mean", "mean")])
+@pytest.mark.parametrize("block", [1, 2, 4, 8, 16, 2**20])
+def test_a_sketch_is_of_the_query_in_the_middle_of_each_block(run, padded, place, block):
+    layer, head = place
+    weights = torch.stack([of_layer[run.sequence] for of_layer in padded.weights])
+    weights = weights.mean(0) if layer == "mean" else weights[layer]
+    weights = weights.mean(0) if head == "mean" else weights[head]
+    middles = [min(L - 1, first + block // 2) for first in range(0, L, block)]
+    means = [part.mean(-1) for part in weights[middles].split(block, dim=-1)]
+    near(run.sketch(*place, block), torch.stack(means, dim=-1))
+    with pytest.raises(ReplacedError):
+        run.sketch(*place, block, Once(0))
+
+
 @pytest.mark.parametrize("size", [1, 7, 13, 64])
 def test_thumbnails_are_the_mean_of_each_pixel(run, padded, size):
     pictures = run.thumbnails(0, size)

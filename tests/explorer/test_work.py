@@ -228,7 +228,7 @@ def test_health_and_the_page_are_there_while_everything_computes(
     explorer = serve(recorded)
     busy = [threads.submit(raw, explorer, **picture(first)) for first in (0, 1)]
     assert all(one.begun.wait(LIMIT) for one in held)
-    for path in ("/api/health", "/", "/static/main.js", "/api/about", "/api/runs/0"):
+    for path in ("/api/health", "/", "/page.js", "/api/about", "/api/runs/0"):
         assert raw(explorer, path).status == 200
     assert not any(one.done() for one in busy)
     for one in held:

@@ -44,7 +44,7 @@ const plain = finished(subject.read(given.text));
 IMPORTS = {
     "live/subject.js": "Subject",
     "live/tokenizer.js": "tokenizerOf",
-    "offline/attention.js": "averaged, row, walk",
+    "offline/attention.js": "averaged, row, sketched, walk",
 }
 
 
@@ -120,6 +120,21 @@ def test_changed_attention_is_read_as_the_server_reads_it(ask, subject):
         torch.testing.assert_close(torch.tensor(map_), dense.flatten(), rtol=0, atol=NEAR)
         assert_equal(steps, run.steps(*place, 7), near=1e-4)  # numbers of steps are large
     assert_equal(answer["scores"], [run.scores(layer) for layer in range(2)])
+
+
+@pytest.mark.parametrize("block", [1, 8, 64])
+def test_sketches_are_the_servers(ask, subject, block):
+    server, _, _ = subject
+    run = server.read(TEXT)
+    code = """
+    const heads = [0, 1].map((head) => subject.head(plain, 1, head));
+    return [heads.slice(1), heads].map((some) => finished(sketched(some, given.block)));
+    """
+    for answer, place in zip(ask(code, block=block), [(1, 1), (1, "mean")], strict=True):
+        expected = run.sketch(*place, block)
+        assert (answer["rows"], answer["columns"]) == expected.shape
+        actual = torch.tensor(answer["values"]).view_as(expected)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=NEAR)
 
 
 @pytest.mark.parametrize("over", ["heads", "keys"])

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from regard.page import bundle
-from regard.page.bundle import deflated, embedded, linked_page, policy, script, static
+from regard.page.bundle import deflated, embedded, policy, script, static
 
 
 @pytest.fixture
@@ -70,15 +70,6 @@ def test_the_page_and_the_frames_can_be_bundled():
     for entry in ("main.js", "notebook/pattern.js", "notebook/heads.js"):
         assert not re.search(r"[^#\w]fetch\(", script(entry, instead=stand_in))
     assert re.search(r"[^#\w]fetch\(", script("main.js"))
-
-
-def test_a_served_page_names_the_modules_that_it_loads():
-    page = linked_page()
-    assert page.count("modulepreload") == len(
-        re.findall(r"^/\* .*\.js \*/$", script("main.js"), re.MULTILINE)
-    )
-    assert "/static/format.js" in page
-    assert "offline" not in re.sub('id="offline"', "", page)
 
 
 def test_comments_stay_with_the_modules():

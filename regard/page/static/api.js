@@ -157,6 +157,8 @@ export const thumbnails = (run, layer, size, view) => floats(of(run, "thumbnails
 /** @type {Api["map"]} */
 export const map = (run, [layer, head], { queries, keys, block }, view) =>
   floats(of(run, "map", { layer, head, queries: queries.join(), keys: keys.join(), block }), { view });
+/** @type {Api["sketch"]} */
+export const sketch = (run, [layer, head], block, view) => floats(of(run, "sketch", { layer, head, block }), { view });
 /** @type {Api["row"]} */
 export const row = (run, [layer, head], query, view) => floats(of(run, "row", { layer, head, query }), { view });
 /** @type {Api["column"]} */

@@ -170,6 +170,7 @@ function status() {
 }
 
 startTheme();
+startViews(); // before the parts that it shows: each measures the room that it has
 startMaps();
 startSidebar();
 startText();
@@ -188,7 +189,6 @@ startChanges();
 startCut();
 startMatters();
 startPassages();
-startViews();
 startOpening();
 startSentence();
 startExamples();

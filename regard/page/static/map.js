@@ -7,6 +7,7 @@ import { count, named, placeName } from "./format.js";
 import { listen } from "./gestures.js";
 import { readoutsOf } from "./along.js";
 import { awaitAnswer } from "./answers.js";
+import { during } from "./pending.js";
 import { around, glide } from "./glide.js";
 import { MapTitle } from "./map_title.js";
 import { DIFFERENCE, isDifference, subtract } from "./difference.js";
@@ -28,7 +29,7 @@ import {
   strongestKey,
   subscribe,
 } from "./store.js";
-import { LONG, sketch } from "./sketch.js";
+import { FINER, FIRST, LONG, sketch } from "./sketch.js";
 import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
 import { requestFor, isSameZoom, isWhole, moved, scaled, whole } from "./zoom.js";
@@ -55,6 +56,7 @@ export class MapColumn {
     this.title = new MapTitle(side, root);
     this.opened = new OpenCells(side, () => this.redraw());
     this.gliding = false;
+    this.sketching = false;
     this.extra = make("div");
     this.canvas = make("canvas", { tabIndex: 0, role: "img" });
     this.field = make("div", { className: "field" }, this.canvas);
@@ -180,27 +182,35 @@ export class MapColumn {
         this.pictures.clear();
       }
       this.#resized();
-      if (run) {
+      this.sketching = !grew && (run?.length ?? 0) >= LONG;
+      if (run && this.sketching) during(this.#inTurn(run, wanted));
+      else if (run) {
         this.#load(); // at once: the map is what is looked at first
         this.#begin(wanted);
-        if (!grew && run.length >= LONG && source.average === "head") this.#sketch(run, wanted);
       }
     }
     this.redraw();
     this.#ask();
   }
 
+  /** Of a long text first a sketch, then the map, then what stands along it: together they would delay each other. */
+  async #inTurn(/** @type {Run} */ run, /** @type {string} */ wanted) {
+    await this.#sketch(run, wanted, FIRST);
+    if (wanted !== this.wanted) return;
+    this.sketching = false;
+    await Promise.all([this.#sketch(run, wanted, FINER), this.#load()]);
+    if (wanted === this.wanted) await this.#begin(wanted);
+  }
+
   /** Until the whole has come, some of its queries stand for it. */
-  #sketch(/** @type {Run} */ run, /** @type {string} */ wanted) {
-    const missing = () => wanted === this.wanted && !this.current() && (this.coarse?.key.startsWith("sketch/") ?? true);
-    return sketch(run, placeOf(this.source()), wanted, (drawn) => {
-      if (!missing()) return false;
-      this.coarse = drawn;
-      this.pictures.clear();
-      document.dispatchEvent(new CustomEvent("sketched"));
-      this.redraw();
-      return true;
-    });
+  async #sketch(/** @type {Run} */ run, /** @type {string} */ wanted, /** @type {number} */ most) {
+    const drawn = await sketch(run, placeOf(this.source()), most, `sketch-${this.side}`);
+    const mapped = this.coarse && !this.coarse.key.startsWith("sketch/");
+    if (!drawn || mapped || wanted !== this.wanted || this.current()) return;
+    this.coarse = drawn;
+    this.pictures.clear();
+    document.dispatchEvent(new CustomEvent("sketched"));
+    this.redraw();
   }
 
   async #begin(/** @type {string} */ wanted) {
@@ -214,7 +224,7 @@ export class MapColumn {
   /** Asks for the window at the screen's resolution, and once for the whole. */
   async #load() {
     const { run, zoom } = this.source();
-    if (!run || this.root.hidden || this.gliding || get().wide || get().offline) return;
+    if (!run || this.root.hidden || this.sketching || this.gliding || get().wide || get().offline) return;
     const most = Math.min(FINEST, Math.round(this.place.side * (window.devicePixelRatio || 1)));
     const all = isWhole(zoom, run.length);
     /** @type {{name: "sharp"|"coarse", range: MapWindow}[]} */

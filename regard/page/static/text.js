@@ -72,6 +72,8 @@ class TextView {
     /** The question that the arcs answer. @type {string|null} */
     this.arcsOf = "";
     this.repaint = framed(() => this.#paint());
+    this.placed = 0; // the token around which they were put on the page
+    this.revealPlaced = framed(() => this.#reveal(this.placed));
     this.#listen();
     // Where there is less room, or more, what was in sight may be no more.
     new ResizeObserver(() => {
@@ -204,7 +206,8 @@ class TextView {
     this.root.replaceChildren(fragment);
     this.#markNeeds();
     this.repaint();
-    this.#reveal(at);
+    this.placed = at;
+    this.revealPlaced(); // in a frame: to know where a token lies, the browser has to lay out all of them
   }
 
   /** Marks what the next token rests on: that is measured of the first text. */
@@ -271,15 +274,17 @@ class TextView {
     const of = questionOf(this.headSide);
     const token = queryNow(this.headSide);
     const place = placeOf(source);
-    const [gives, takes] = await Promise.all([
-      awaitAnswer(api.row(run.id, place, token, `row-${this.side}`)),
-      awaitAnswer(api.column(run.id, place, token, `column-${this.side}`)),
-    ]);
-    if (mine !== this.requests || run !== this.run) return;
+    const column = awaitAnswer(api.column(run.id, place, token, `column-${this.side}`));
+    const gives = await awaitAnswer(api.row(run.id, place, token, `row-${this.side}`));
+    const current = () => mine === this.requests && run === this.run;
+    if (!current()) return;
     // Without an answer nothing is shaded: another token's weights would be taken for this one's.
-    this.weights = { of, gives: gives?.values ?? null, takes: takes?.values ?? null };
-    const key = gives && greatestAt(gives.values);
-    setSide(this.side, { strongest: { question: of, key } });
+    this.weights = { of, gives: gives?.values ?? null, takes: null };
+    setSide(this.side, { strongest: { question: of, key: gives && greatestAt(gives.values) } });
+    this.repaint();
+    const takes = await column; // of a long text it comes with the map: it needs the log-sum-exps of all queries
+    if (!current()) return;
+    this.weights = { ...this.weights, takes: takes?.values ?? null };
     this.repaint();
   }
 

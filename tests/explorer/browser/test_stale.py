@@ -163,6 +163,21 @@ def test_some_queries_stand_for_a_long_map_until_it_has_come(show, settled, long
     assert settled(page).evaluate(drawn) == whole
 
 
+def test_a_text_is_shaded_by_its_row_before_its_column_has_come(page, run, settled):
+    """The column of a long text takes as long as its map."""
+    legend = page.locator("#legend samp")
+    with held(page, "column"):
+        page.keyboard.press("]")
+        page.locator("#tokens[data-state=current]").wait_for()
+        strongest = page.locator(STRONGEST.format(int(run.row(1, 2, 9).argmax())))
+        page.wait_for_function(
+            f"(one) => ({SEEN})(one) !== '{CLEAR}'", arg=strongest.element_handle()
+        )
+        assert [bool(text) for text in legend.all_text_contents()] == [True, False]
+    settled(page)
+    assert all(legend.all_text_contents())
+
+
 @pytest.fixture(scope="module")
 def long_mean(make_recording):
     """Two heads over so many tokens that the page asks how far their mean's readouts are."""

@@ -92,6 +92,8 @@ export const passages = (run, spans, each, signal) => ask("passages", [run, span
 export const thumbnails = (run, layer, size, view) => ask("thumbnails", [run, layer, size], { view });
 /** @type {Api["map"]} */
 export const map = (run, place, window, view) => ask("map", [run, place, window], { view });
+/** @type {Api["sketch"]} */
+export const sketch = (run, place, block, view) => ask("sketch", [run, place, block], { view });
 /** @type {Api["row"]} */
 export const row = (run, place, query, view) => ask("row", [run, place, query], { view });
 /** @type {Api["column"]} */

@@ -29,6 +29,7 @@ const ANSWERS = {
     (subject, run, place, { queries, keys, block }) =>
       attention.averaged(headsAt(subject, run, place), queries, keys, block),
   ],
+  sketch: [SHOWN, (subject, run, place, block) => attention.sketched(headsAt(subject, run, place), block)],
   readouts: [SHOWN, (subject, run, place) => attention.readouts(headsAt(subject, run, place))],
   row: [
     QUICK,

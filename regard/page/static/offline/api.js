@@ -94,6 +94,12 @@ export const map = async (run, place, { queries, keys, block }, view) => {
   return computed(view, () => attention.averaged(all, queries, keys, block));
 };
 
+/** @type {Api["sketch"]} */
+export const sketch = async (run, place, block, view) => {
+  const all = await chosen(run, place);
+  return computed(view, () => attention.sketched(all, block));
+};
+
 /** @type {Api["row"]} */
 export const row = async (run, place, query) => attention.floats(attention.row(await chosen(run, place), query));
 

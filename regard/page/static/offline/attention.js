@@ -107,6 +107,22 @@ export function cell(/** @type {Head[]} */ heads, /** @type {number} */ query, /
 }
 
 /**
+ * One query for each block of them, the one in its middle, averaged over blocks of keys.
+ * @param {Head[]} heads @param {number} block
+ */
+export function* sketched(heads, block) {
+  const { length } = heads[0];
+  const cells = Math.ceil(length / block);
+  const values = new Float32Array(cells * cells);
+  for (let i = 0; i < cells; i++) {
+    const query = Math.min(length - 1, i * block + Math.floor(block / 2));
+    const means = yield* averaged(heads, [query, query + 1], [0, length], block);
+    values.set(means.values, i * cells);
+  }
+  return { values, rows: cells, columns: cells, heads: 0 };
+}
+
+/**
  * A window averaged down to cells of block × block weights, or of those that lie in the window.
  * @param {Head[]} heads @param {Span} queries @param {Span} keys @param {number} block
  */
