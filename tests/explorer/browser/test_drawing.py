@@ -81,13 +81,9 @@ def test_the_queries_labels_do_not_touch(show, make_recording, length):
     assert min(b - a for a, b in pairwise(heights)) >= size + 1.5
 
 
-def test_a_weight_is_written_with_two_or_three_figures(show, written, model):
+def test_a_weight_is_written_with_two_or_three_figures(written):
+    """By these tests as by the page: see tests/page/test_format.py."""
     figures = {0.5: "0.500", 0.0456: "0.046", 0.00234: "0.0023", 0.00098: "9.8·10⁻⁴", 1e-7: "10⁻⁷"}
-    write = """async (values) => {
-      const { weight } = await import("/static/format.js");
-      return values.map(weight);
-    }"""
-    assert show(model).evaluate(write, [*figures]) == [*figures.values()]
     assert [written(value) for value in figures] == [*figures.values()]
 
 
