@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from threading import Event, Lock
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -34,6 +34,35 @@ def rows(pattern: Pattern | MeanPattern, first: int, stop: int) -> Pattern | Mea
     return pattern.crop((first, stop))
 
 
+class _Along:
+    """Readouts along the text, put together from those of bands of rows."""
+
+    READOUTS = Entropy(), Distance(), Mass(0), Received()
+
+    def __init__(self, pattern: Pattern | MeanPattern) -> None:
+        self._dtype = pattern.dtype
+        self._of_rows: list[Tensor] = []
+        self._received = torch.zeros(pattern.shape[-1], dtype=torch.float64, device=pattern.device)
+
+    def add(self, entropy: Tensor, distance: Tensor, first: Tensor, received: Tensor) -> None:
+        self._of_rows.append(torch.stack([entropy, distance, first]))
+        self._received += received
+
+    def result(self) -> Float[Tensor, "4 l"]:
+        received = self._received.to(self._dtype)
+        return torch.cat([torch.cat(self._of_rows, dim=-1), received[None]])
+
+
+class KnownHead(NamedTuple):
+    """A head with its log-sum-exps, and what was read in the pass that computed them."""
+
+    pattern: Pattern
+    cells: Float[Tensor, "rows columns"] | None
+    """It, averaged to cells; None where the pass began without them."""
+    along: Float[Tensor, "4 l"] | None
+    """As `readouts_along` gives them; None likewise."""
+
+
 class PendingHead:
     """A head whose log-sum-exps are being computed; after cancellation the next call continues."""
 
@@ -42,37 +71,47 @@ class PendingHead:
         self._parts: list[Tensor] = []
         self._cells: list[Tensor] = []
         self._block: int | None = None
+        self._along: _Along | None = None
         self._next = 0
         self._lock = Lock()
 
     def finish(
-        self, cancelled: Event | None, block: int | None = None
-    ) -> tuple[Pattern, Float[Tensor, "rows columns"] | None]:
-        """Return the head with its log-sum-exps; while one thread computes them, others wait.
+        self, cancelled: Event | None, block: int | None = None, *, along: bool = False
+    ) -> KnownHead:
+        """Compute what is missing; while one thread does, others wait.
+
+        The first call decides what is read in the same pass.
 
         Args:
             cancelled: ends it early.
-            block: also averages it, in the same pass, to cells of block × block; None: it does not.
-
-        Returns:
-            The head, and the cells: None where log-sum-exps were computed without them before.
+            block: average it to cells of block × block; None: don't.
+            along: take its readouts along the text.
         """
         while not self._lock.acquire(timeout=_PATIENCE):
             require_wanted(cancelled)
         try:
             if self._next == 0:
                 self._block = block
+                self._along = _Along(self._pattern) if along else None
             for first, stop in bands(self._pattern, _BAND, self._next, self._block or 1):
                 require_wanted(cancelled)
-                band = rows(self._pattern, first, stop)
-                of_band = () if self._block is None else (Blocks(self._block, self._block),)
-                self._cells += band.read(*of_band)
-                self._parts.append(band.logsumexp)
+                self._read(rows(self._pattern, first, stop))
                 self._next = stop
             cells = torch.cat(self._cells) if block is not None and block == self._block else None
+            logsumexp = torch.cat(self._parts, dim=-1)
+            of_rows = None if self._along is None else self._along.result()
         finally:
             self._lock.release()
-        return Pattern.of(self._pattern.problem, torch.cat(self._parts, dim=-1)), cells
+        return KnownHead(Pattern.of(self._pattern.problem, logsumexp), cells, of_rows)
+
+    def _read(self, band: Pattern) -> None:
+        blocks = () if self._block is None else (Blocks(self._block, self._block),)
+        along = () if self._along is None else self._along.READOUTS
+        results = band.read(*blocks, *along)
+        self._cells += results[: len(blocks)]
+        if self._along is not None:
+            self._along.add(*results[len(blocks) :])
+        self._parts.append(band.logsumexp)
 
 
 def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
@@ -115,16 +154,13 @@ def readouts_along(
         band: weights that are read at a time; None: `_BAND`.
         progress: called after each band with how many rows have been read.
     """
-    of_rows: list[Tensor] = []
-    received = torch.zeros(pattern.shape[-1], dtype=torch.float64, device=pattern.device)
+    along = _Along(pattern)
     for first, stop in bands(pattern, band or _BAND):
         require_wanted(cancelled)
-        *of_band, part = rows(pattern, first, stop).read(Entropy(), Distance(), Mass(0), Received())
-        of_rows.append(torch.stack(of_band))
-        received += part
+        along.add(*rows(pattern, first, stop).read(*along.READOUTS))
         if progress is not None:
             progress(stop)
-    return torch.cat([torch.cat(of_rows, dim=-1), received.to(pattern.dtype)[None]])
+    return along.result()
 
 
 class CancelCheck(Readout[None, None]):

@@ -16,7 +16,13 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.explorer._bands import PendingHead, cancellable_reader, readouts_along, rows, thumbnail
+from regard.explorer._bands import (
+    PendingHead,
+    cancellable_reader,
+    readouts_along,
+    rows,
+    thumbnail,
+)
 from regard.explorer._means import Mean
 from regard.explorer._walk import STRONGEST, walk
 from regard.explorer._windows import Window, Windows, average_window, finest_block
@@ -145,28 +151,33 @@ class Run:
         return all(pattern.has_logsumexp for pattern in heads)
 
     def _with_logsumexp(
-        self, layer: int, head: int, cancelled: Event | None, *, averaged: bool = False
+        self,
+        layer: int,
+        head: int,
+        cancelled: Event | None,
+        *,
+        averaged: bool = False,
+        along: bool = False,
     ) -> Pattern:
         """One head with its log-sum-exps, which are computed but once.
 
-        Args:
-            layer: the head's layer.
-            head: the head.
-            cancelled: ends it early.
-            averaged: its map is going to be wanted too, and is averaged in the same pass.
+        What else is wanted of all its weights is kept from that pass: the map, averaged, and the
+        readouts along the text.
         """
         pattern = self.head(layer, head)
         if pattern.has_logsumexp:
             return pattern
         length = len(self.tokens)
         block = finest_block(length) if averaged else None
-        known, cells = self._pending_head(layer, head).finish(cancelled, block)
-        if cells is not None:
-            self._windows.keep((layer, head), length, cells)
+        known = self._pending_head(layer, head).finish(cancelled, block, along=along)
+        if known.cells is not None:
+            self._windows.keep((layer, head), length, known.cells)
         with self._lock:
+            if known.along is not None:
+                self._readouts[layer, head] = known.along
             self._pending.pop((layer, head), None)
-            self._heads[layer, head] = known
-        return known
+            self._heads[layer, head] = known.pattern
+        return known.pattern
 
     def _pending_head(self, layer: int, head: int) -> PendingHead:
         pattern = self.head(layer, head)
@@ -253,28 +264,25 @@ class Run:
             cells += self.head(*place).at(queries).read(Blocks(1, block))
         return torch.stack(cells).mean(0)
 
-    def mean(self, layer: int | str, head: int | str, cancelled: Event | None) -> Mean:
-        """The mean over the heads of a layer, or of all layers; all its log-sum-exps are known."""
-        return Mean(self._known(layer, head, cancelled))
-
-    def _known(
+    def mean(
         self,
         layer: int | str,
         head: int | str,
         cancelled: Event | None,
         progress: Callable[[int], None] | None = None,
-    ) -> list[Pattern]:
-        """The heads of a place with their log-sum-exps; `progress` is called with how many are.
+    ) -> Mean:
+        """The mean over the heads of a layer, or of all layers; all its log-sum-exps are known.
 
-        Of a single head the page shows the map, whatever it asks for first.
+        `progress` is called with how many are. Of a single head the page shows map and readouts,
+        whatever it asks for first.
         """
-        places = self._places(layer, head)
-        known = []
+        places, known = self._places(layer, head), []
+        shown = len(places) == 1
         for number, place in enumerate(places, start=1):
-            known.append(self._with_logsumexp(*place, cancelled, averaged=len(places) == 1))
+            known.append(self._with_logsumexp(*place, cancelled, averaged=shown, along=shown))
             if progress is not None:
                 progress(number)
-        return known
+        return Mean(known)
 
     def row(
         self, layer: int | str, head: int | str, query: int, cancelled: Event | None = None
@@ -327,7 +335,8 @@ class Run:
     ) -> Tensor:
         """Entropy, distance, weight on the first key and weight received, ``(4, L)``.
 
-        Those of a mean of several heads are kept: they can take minutes.
+        Those of a mean of several heads are kept, for they can take minutes, and those that come
+        with a head's log-sum-exps.
 
         Args:
             layer: a layer, or all.
@@ -338,16 +347,17 @@ class Run:
         """
         if (layer, head) in self._readouts:
             return self._readouts[layer, head]
-        count, length = len(self._places(layer, head)), len(self.tokens)
+        places, length = self._places(layer, head), len(self.tokens)
+        count = len(places)
 
         def report(rows: int) -> None:
             if progress is not None:
                 progress(rows, 2 * count * length)
 
-        known = self._known(layer, head, cancelled, lambda number: report(number * length))
+        mean = self.mean(layer, head, cancelled, lambda number: report(number * length))
         if count == 1:
-            return readouts_along(known[0], cancelled)
-        mean = Mean(known)
+            along = self._readouts.get(places[0])
+            return readouts_along(mean.patterns[0], cancelled) if along is None else along
         along = mean.readouts(cancelled, lambda read: report((length + read) * count))
         self._readouts[layer, head] = along
         return along

@@ -49,10 +49,14 @@ def near(actual, expected):
     torch.testing.assert_close(actual.double(), expected.double(), rtol=3e-6, atol=3e-7)
 
 
+def expected_along(pattern):
+    return torch.stack([pattern.entropy(), pattern.distance(), pattern.mass(0), pattern.received()])
+
+
 def test_log_sum_exps(pattern, bands):
-    known, cells = PendingHead(pattern).finish(None)
-    near(known._logsumexp, pattern.logsumexp[None])
-    assert cells is None
+    known = PendingHead(pattern).finish(None)
+    near(known.pattern._logsumexp, pattern.logsumexp[None])
+    assert known.cells is known.along is None
     assert len(bands) == ceil(L / 7)
 
 
@@ -62,32 +66,36 @@ def test_log_sum_exps_that_were_called_off_are_gone_on_with(pattern, bands, look
     with pytest.raises(ReplacedError):
         unfinished.finish(Once(looks))
     assert len(bands) == looks
-    known, _ = unfinished.finish(None)
-    near(known._logsumexp, pattern.logsumexp[None])
+    near(unfinished.finish(None).pattern._logsumexp, pattern.logsumexp[None])
     assert bands == [(first, min(first + 7, L)) for first in range(0, L, 7)]  # each of them once
 
 
 @pytest.mark.parametrize("block", [1, 2, 4])
-def test_cells_that_come_with_log_sum_exps(pattern, bands, block):
+@pytest.mark.parametrize("along", [False, True])
+def test_what_comes_with_log_sum_exps(pattern, bands, block, along):
     pending = PendingHead(pattern)
     with pytest.raises(ReplacedError):
-        pending.finish(Once(1), block)
-    known, cells = pending.finish(None, block)
-    near(known._logsumexp, pattern.logsumexp[None])
-    near(cells, pattern.blocks(block, block))
+        pending.finish(Once(1), block, along=along)
+    known = pending.finish(None, block)  # what is read was decided by the first call
+    near(known.pattern._logsumexp, pattern.logsumexp[None])
+    near(known.cells, pattern.blocks(block, block))
+    if along:
+        near(known.along, expected_along(pattern))
+    else:
+        assert known.along is None
     assert all(first % block == 0 for first, _ in bands)
-    again, none = pending.finish(None)
-    assert again.has_logsumexp
-    assert none is None
+    again = pending.finish(None)
+    assert again.pattern.has_logsumexp
+    assert again.cells is None
 
 
-def test_log_sum_exps_that_were_begun_without_cells(pattern):
+def test_log_sum_exps_that_were_begun_alone(pattern):
     pending = PendingHead(pattern)
     with pytest.raises(ReplacedError):
         pending.finish(Once(1))
-    known, cells = pending.finish(None, 2)
-    near(known._logsumexp, pattern.logsumexp[None])
-    assert cells is None
+    known = pending.finish(None, 2, along=True)
+    near(known.pattern._logsumexp, pattern.logsumexp[None])
+    assert known.cells is known.along is None
 
 
 @pytest.mark.parametrize("size", [1, 2, 13, 30, 60, 61, 64])
@@ -100,10 +108,7 @@ def test_a_thumbnail(pattern, size, known):
 
 
 def test_readouts_along_the_text(pattern):
-    expected = torch.stack(
-        [pattern.entropy(), pattern.distance(), pattern.mass(0), pattern.received()]
-    )
-    near(readouts_along(pattern, None), expected)
+    near(readouts_along(pattern, None), expected_along(pattern))
 
 
 @pytest.mark.parametrize("looks", [0, 1, 4])
@@ -221,5 +226,8 @@ def test_the_map_of_the_head_on_the_page_comes_with_its_log_sum_exps(make_record
     before = len(bands)
     near(run.map(0, 1, whole, Event()), run.head(0, 1).dense())
     assert len(bands) == before
+    along = run.readouts(0, 1)
+    assert (len(bands) == before) == (first in {"column", "readouts"})
+    near(along, expected_along(run.head(0, 1)))
     run.column(0, "mean", 7)
     assert not run._windows.hold((0, 0), L, whole)  # of a mean, no head is on the page

@@ -193,13 +193,13 @@ export class MapColumn {
     this.#ask();
   }
 
-  /** Of a long text first a sketch, then the map, then what stands along it: together they would delay each other. */
+  /** Of a long text first a sketch, then the map: together they would delay each other. */
   async #inTurn(/** @type {Run} */ run, /** @type {string} */ wanted) {
     await this.#sketch(run, wanted, FIRST);
     if (wanted !== this.wanted) return;
     this.sketching = false;
-    await Promise.all([this.#sketch(run, wanted, FINER), this.#load()]);
-    if (wanted === this.wanted) await this.#begin(wanted);
+    // The readouts that stand along it first: the map then comes with them, in one pass over the head.
+    await Promise.all([this.#begin(wanted), this.#load(), this.#sketch(run, wanted, FINER)]);
   }
 
   /** Until the whole has come, some of its queries stand for it. */
