@@ -37,7 +37,7 @@ def _tidy() -> int:
         "tidy",
         "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
         f"-DCMAKE_CXX_COMPILER={compiler}",
-        f"-DONLY={'avx512bf16' if platform.machine() == 'x86_64' else 'baseline'}",
+        f"-DONLY={'avx512bf16;amx' if platform.machine() == 'x86_64' else 'baseline'}",
     )
     commands = json.loads((folder / "compile_commands.json").read_text(encoding="utf-8"))
     return _run("clang-tidy", "--quiet", "-p", str(folder), *(each["file"] for each in commands))

@@ -22,6 +22,7 @@ __all__ = ["doctor"]
 
 _EXPLAINED = {
     "avx512bf16": "AVX-512 and its bfloat16 dot products",
+    "amx": "AVX-512, and AMX for bfloat16",
     "avx512": "AVX-512",
     "avx2": "AVX2 and FMA",
     "baseline": "what every processor of this kind has",

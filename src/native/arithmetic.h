@@ -5,7 +5,9 @@
 // of float32, to which half precisions are widened; pairs.h has that of bfloat16 dot products.
 #pragma once
 
+#include "amx_tiles.h"
 #include "query_block.h"
+#include "threads.h"
 
 namespace regard::REGARD_SET {
 
@@ -21,12 +23,22 @@ struct PackedRows {
 struct FloatProducts {
   using Number = float;
   static constexpr int STEP = 1;
+  struct Unit {};  // what must be held while it is multiplied
 
   REGARD_INLINE floats load_broadcast(const float *from) { return broadcast(*from); }
   REGARD_INLINE floats multiply_add(floats number, floats lanes, floats sum) {
     return number * lanes + sum;
   }
 };
+
+// As for_each_task, for tasks that multiply.
+template <class Arithmetic, class Task>
+int for_each_product_task(int threads, int64_t count, size_t memory_per_thread, Task task) {
+  return for_each_task(threads, count, memory_per_thread, [&](int64_t number, void *memory) {
+    [[maybe_unused]] const typename Arithmetic::Products::Unit unit;
+    task(number, memory);
+  });
+}
 
 // Sums of numbers times 0: NaN once a number was not finite.
 template <class Products, int count>

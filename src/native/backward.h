@@ -241,7 +241,7 @@ static int backward(const regard_problem &p, const regard_gradients &g) {
     result = find_imprecise_normalizers<Arithmetic>(p, w.scoring, g.logsumexp,
                                                     (RowNormalizer *)normalizers.data);
   if (result == REGARD_DONE)
-    result = for_each_task(
+    result = for_each_product_task<Arithmetic>(
         int(p.threads), (w.groups * w.panels + per_task - 1) / per_task, PanelScratch::size(p),
         [&](int64_t task, void *memory) {
           for (int64_t number = task * per_task;

@@ -109,19 +109,20 @@ static int compare_by(const regard_problem &one, const regard_problem &other,
                       const regard_divergence &request) {
   const ChunkPlan plan(one);
   const size_t own = aligned(ReadScratch::size(one));
-  return for_each_task(int(one.threads), plan.head_sets * plan.chunks,
-                       own + ReadScratch::size(other), [&](int64_t number, void *memory) {
-                         // The last rows first, since those see the most when attention is causal.
-                         const int64_t chunk = plan.chunks - 1 - number / plan.head_sets;
-                         const RowChunk rows = plan.rows_of(one, number % plan.head_sets, chunk);
-                         ComparedRows p(one, request.one, memory);
-                         ComparedRows q(other, request.other, (char *)memory + own);
-                         for (int64_t first = 0; first < rows.count(); first += QUERIES) {
-                           p.template load_rows<Arithmetic>(rows, first);
-                           q.template load_rows<Arithmetic>(rows, first);
-                           compare_rows<Arithmetic, Divergence>(p, q, request.result);
-                         }
-                       });
+  return for_each_product_task<Arithmetic>(
+      int(one.threads), plan.head_sets * plan.chunks, own + ReadScratch::size(other),
+      [&](int64_t number, void *memory) {
+        // The last rows first, since those see the most when attention is causal.
+        const int64_t chunk = plan.chunks - 1 - number / plan.head_sets;
+        const RowChunk rows = plan.rows_of(one, number % plan.head_sets, chunk);
+        ComparedRows p(one, request.one, memory);
+        ComparedRows q(other, request.other, (char *)memory + own);
+        for (int64_t first = 0; first < rows.count(); first += QUERIES) {
+          p.template load_rows<Arithmetic>(rows, first);
+          q.template load_rows<Arithmetic>(rows, first);
+          compare_rows<Arithmetic, Divergence>(p, q, request.result);
+        }
+      });
 }
 
 template <class Arithmetic>

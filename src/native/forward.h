@@ -271,10 +271,16 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries,
   for (int n = 0; n < block.count; n++) {
     const Segment &segment = block.segments[n];
     const int64_t at = (segment.key - first) * QUERIES;
-    context_of_visible<Arithmetic>(block.rows_of<Arithmetic>(values, segment), segment, width,
-                                   scratch.scores + at / Arithmetic::STEP, scratch.kept + at,
-                                   scratch.context);
+    const auto rows = block.rows_of<Arithmetic>(values, segment);
+    const float *weights = scratch.scores + at / Arithmetic::STEP, *scores = scratch.kept + at;
+    if constexpr (MultipliesTiles<typename Arithmetic::Products>)
+      move_nonfinite<Arithmetic>(const_cast<typename Arithmetic::Number *>(rows.data), rows.stride,
+                                 segment, width, weights, scores, scratch.context);
+    else
+      context_of_visible<Arithmetic>(rows, segment, width, weights, scores, scratch.context);
   }
+  if constexpr (MultipliesTiles<typename Arithmetic::Products>)
+    add_context<Arithmetic>(call, queries, block, values, scratch, state);
 }
 
 // Writes the contexts that are not yet written, from their sums; returns whether all are finite.
@@ -359,8 +365,9 @@ static int forward(const regard_problem &p, const regard_tensor &context, float 
       forward_queries<Arithmetic>(call, queries, {p, queries, next, follows}, packed, scratch);
     }
   };
-  return for_each_task(int(p.threads), (query_blocks + per_task - 1) / per_task,
-                       aligned(ForwardScratch::size(p)) + PackedValues<Arithmetic>::size(p), task);
+  return for_each_product_task<Arithmetic>(
+      int(p.threads), (query_blocks + per_task - 1) / per_task,
+      aligned(ForwardScratch::size(p)) + PackedValues<Arithmetic>::size(p), task);
 }
 
 }  // namespace regard::REGARD_SET

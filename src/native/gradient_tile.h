@@ -31,6 +31,7 @@ REGARD_INLINE void gradient_tile(const typename Products::Number *weights, const
 }
 
 template <class Products, int columns, class Write>
+  requires(!MultipliesTiles<Products>)
 __attribute__((noinline)) void gradient_columns(const typename Products::Number *weights,
                                                 const float *rows, int64_t stride, int first,
                                                 int last, int64_t keys, int64_t d, Write &write) {

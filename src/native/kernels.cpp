@@ -6,17 +6,14 @@
 #include "kernels.h"
 
 #include "activation.h"
+#include "attend.h"
 #include "backward.h"
 #include "cross_entropy.h"
-#include "decode.h"
 #include "divergence.h"
-#include "forward.h"
 #include "gpt_step.h"
 #include "matvec.h"
-#include "normalizers.h"
 #include "pairs.h"
 #include "peak.h"
-#include "read.h"
 #include "residual_norm.h"
 
 #define REGARD_TEXT_OF(name) #name
@@ -33,19 +30,10 @@ using BFloat16Arithmetic = Widened<BFloat16>;
 using BFloat16Gradients = WidenedGradients<BFloat16>;
 #endif
 
-template <class Arithmetic, class Element>
-int attend(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
-  if (!has_few_rows(p)) return forward<Arithmetic>(p, context, logsumexp);
-  const int result = decode<Element>(p, context, logsumexp);
-  return result == REGARD_DONE && logsumexp ? recompute_imprecise<Arithmetic>(p, logsumexp)
-                                            : result;
-}
-
 int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
-  if (p.dtype == REGARD_BFLOAT16)
-    return attend<BFloat16Arithmetic, BFloat16>(p, context, logsumexp);
-  if (p.dtype == REGARD_FLOAT16) return attend<Widened<Float16>, Float16>(p, context, logsumexp);
-  return attend<Widened<Float32>, Float32>(p, context, logsumexp);
+  if (p.dtype == REGARD_BFLOAT16) return attend<BFloat16Arithmetic>(p, context, logsumexp);
+  if (p.dtype == REGARD_FLOAT16) return attend<Widened<Float16>>(p, context, logsumexp);
+  return attend<Widened<Float32>>(p, context, logsumexp);
 }
 
 int backward_of_any_dtype(const regard_problem &p, const regard_gradients &g) {
@@ -61,24 +49,13 @@ int read_of_any_dtype(const regard_problem &p, const regard_readouts &readouts) 
   return read<Widened<Float32>>(reading);
 }
 
-// In one pass, or in two with the same bits.
-template <class Arithmetic, class Element>
-int attend_and_read(const regard_problem &p, const regard_tensor &context, float *logsumexp,
-                    const regard_readouts &readouts) {
-  const ForwardCall call = {p, scoring_of(p), context, logsumexp};
-  const Reading reading(p, readouts, &call);
-  if (!has_few_rows(p) && shares_pass(reading)) return read<Arithmetic>(reading);
-  const int result = attend<Arithmetic, Element>(p, context, logsumexp);
-  return result == REGARD_DONE ? read<Arithmetic>(Reading(p, readouts)) : result;
-}
-
 int forward_and_read_of_any_dtype(const regard_problem &p, const regard_tensor &context,
                                   float *logsumexp, const regard_readouts &readouts) {
   if (p.dtype == REGARD_BFLOAT16)
-    return attend_and_read<BFloat16Arithmetic, BFloat16>(p, context, logsumexp, readouts);
+    return attend_and_read<BFloat16Arithmetic>(p, context, logsumexp, readouts);
   if (p.dtype == REGARD_FLOAT16)
-    return attend_and_read<Widened<Float16>, Float16>(p, context, logsumexp, readouts);
-  return attend_and_read<Widened<Float32>, Float32>(p, context, logsumexp, readouts);
+    return attend_and_read<Widened<Float16>>(p, context, logsumexp, readouts);
+  return attend_and_read<Widened<Float32>>(p, context, logsumexp, readouts);
 }
 
 int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,

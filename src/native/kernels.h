@@ -23,11 +23,13 @@ struct Kernels {
   double (*peak_bandwidth)(int64_t threads);
 };
 
-// Each defined by kernels.cpp, compiled for that set; CMakeLists.txt says which there are.
+// Each defined by kernels.cpp, compiled for that set, but for AMX by kernels_amx.cpp;
+// CMakeLists.txt says which there are.
 namespace baseline { const Kernels &kernels(); }
 namespace avx2 { const Kernels &kernels(); }
 namespace avx512 { const Kernels &kernels(); }
 namespace avx512bf16 { const Kernels &kernels(); }
+namespace amx { const Kernels &kernels(); }
 
 // Those of the set in use, for library.cpp's own functions.
 const Kernels &kernels();

@@ -28,6 +28,9 @@ struct InstructionSet {
 
 // From the most to the least capable.
 constexpr InstructionSet sets[] = {
+#ifdef REGARD_HAS_amx
+    {"amx", processor::runs_amx, processor::is_faster, amx::kernels},
+#endif
 #ifdef REGARD_HAS_avx512bf16
     {"avx512bf16", processor::runs_avx512bf16, processor::is_faster_by_avx512bf16,
      avx512bf16::kernels},

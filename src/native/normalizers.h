@@ -91,7 +91,7 @@ template <class Arithmetic, class Visit>
 static int for_each_imprecise(const regard_problem &p, const Scoring &scoring,
                               const float *logsumexp, Visit visit) {
   const int64_t query_blocks = p.batch * p.groups * query_blocks_per_group(p);
-  return for_each_task(
+  return for_each_product_task<Arithmetic>(
       int(p.threads), query_blocks, ReadScratch::size(p), [&](int64_t number, void *memory) {
         QueryBlock queries;
         begin(p, number, queries);

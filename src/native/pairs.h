@@ -74,6 +74,12 @@ static void interleave(const uint16_t *from, int64_t from_stride, int64_t count,
 struct PairProducts {
   using Number = uint16_t;
   static constexpr int STEP = 2;
+#if defined(__AMX_BF16__)
+  static constexpr bool IN_TILES = true;  // the products of amx_tiles.h
+  using Unit = Tiles;
+#else
+  struct Unit {};
+#endif
 
   REGARD_INLINE floats load_broadcast(const uint16_t *from) {
     return (floats)broadcast(*(const unaligned::pair *)from);
@@ -127,6 +133,14 @@ struct Pairs : PairProducts {
   REGARD_INLINE floats value_part(const PackedRows<uint16_t> &rows, int64_t k, int64_t d) {
     const ints pairs = load((const int32_t *)(rows.data + k / 2 * rows.stride + 2 * d));
     return k % 2 ? high_of(pairs) : low_of(pairs);
+  }
+
+  // Sets those of such a part to 0.
+  REGARD_INLINE void clear_values(uint16_t *rows, int64_t stride, int64_t k, int64_t d,
+                                  ints cleared) {
+    int32_t *at = (int32_t *)(rows + k / 2 * stride + 2 * d);
+    const ints other_half = broadcast(k % 2 ? 0xffff : ~0xffff);
+    store(at, load(at) & (~cleared | other_half));
   }
 
   REGARD_INLINE floats exponential(floats x) { return exp2<4>(x); }

@@ -37,18 +37,39 @@ __attribute__((noinline)) void multiply_and_add() {
     }
 }
 
-// Operations a second in the registers, as the arithmetic multiplies; 0 without memory.
-template <class Arithmetic>
-double peak_flops(int64_t threads) {
+#if defined(__AMX_BF16__)
+// So many sums that none waits for the product before it.
+__attribute__((noinline)) static void multiply_and_add_tiles() {
+  const Tiles tiles;
+  for_each_below<TILES>([](auto tile) REGARD_INLINE_LAMBDA { clear_tile<tile>(); });
+  for (int64_t round = 0; round < ROUNDS; round++)
+    for_each_below<LEFT>([](auto sums)
+                             REGARD_INLINE_LAMBDA { multiply_tiles<sums, LEFT, RIGHT>(); });
+}
+#endif
+
+// Operations a second of a task of so many, which `run` does; 0 without memory.
+static double peak_rate(int64_t threads, double operations, void (*run)()) {
   const int64_t tasks = 512 * threads;  // some 20 ms, many times what starting the threads takes
-  constexpr double operations = double(ROUNDS) * SUMS * LANES * Arithmetic::STEP * 2;
   int result = REGARD_DONE;
-  const double seconds = seconds_of([&] {
-    result = for_each_task(int(threads), tasks, 0,
-                           [](int64_t, void *) { multiply_and_add<Arithmetic>(); });
-  });
+  const double seconds = seconds_of(
+      [&] { result = for_each_task(int(threads), tasks, 0, [run](int64_t, void *) { run(); }); });
   return result == REGARD_DONE ? operations * double(tasks) / seconds : 0;
 }
+
+// In the registers, as the arithmetic multiplies.
+template <class Arithmetic>
+double peak_flops(int64_t threads) {
+  constexpr double operations = double(ROUNDS) * SUMS * LANES * Arithmetic::STEP * 2;
+  return peak_rate(threads, operations, multiply_and_add<Arithmetic>);
+}
+
+#if defined(__AMX_BF16__)
+static double peak_flops_of_tiles(int64_t threads) {
+  constexpr int64_t of_tile = int64_t(ROWS_OF_TILE) * BYTES_OF_ROW / 2 * LANES * 2;
+  return peak_rate(threads, double(ROUNDS) * LEFT * of_tile, multiply_and_add_tiles);
+}
+#endif
 
 __attribute__((noinline)) static void read_all(const float *from, int64_t count) {
   floats sums[8] = {};
@@ -58,7 +79,7 @@ __attribute__((noinline)) static void read_all(const float *from, int64_t count)
 }
 
 // Bytes a second read from memory, more of it than caches hold; 0 where there is not so much.
-static double peak_bandwidth(int64_t threads) {
+[[maybe_unused]] static double peak_bandwidth(int64_t threads) {
   constexpr int64_t bytes = int64_t(512) << 20, piece = int64_t(1) << 20, times = 4;
   constexpr int64_t pieces = bytes / piece, floats_of_piece = piece / int64_t(sizeof(float));
   float *memory = (float *)system::allocate(system::HUGE_PAGE, size_t(bytes));

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "system.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -40,6 +42,8 @@ std::uint32_t kept_registers() {
 
 constexpr std::uint32_t kept_ymm = 0x06;
 constexpr std::uint32_t kept_zmm = 0xe6;
+constexpr std::uint32_t kept_tiles = 0x60000;
+constexpr std::uint32_t amx_bf16 = 1 << 22, amx_tile = 1 << 24;  // compilers name them differently
 
 }  // namespace
 
@@ -57,6 +61,12 @@ bool runs_avx512() {
 }
 
 bool runs_avx512bf16() { return runs_avx512() && all(cpuid(7, 1).eax, bit_AVX512BF16); }
+
+// With the operating system's leave: what the registers hold takes 8 KiB of every thread.
+bool runs_amx() {
+  return runs_avx512bf16() && all(kept_registers(), kept_tiles) &&
+         all(cpuid(7).edx, amx_bf16 | amx_tile) && system::allows_amx();
+}
 
 // On a Xeon, whose fast unit for bfloat16 is another one (AMX), the kernels take 1.3 to 1.9 times
 // as long with dot products of pairs as with floats.

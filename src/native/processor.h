@@ -7,6 +7,7 @@ bool runs_baseline();
 bool runs_avx2();
 bool runs_avx512();
 bool runs_avx512bf16();
+bool runs_amx();
 
 // Whether a set is faster than those below it, where it runs.
 bool is_faster();

@@ -201,15 +201,15 @@ static int read_one_by_one(const Reading &reading) {
   const regard_problem &p = reading.p;
   const ChunkPlan &plan = reading.plan;
   const size_t own = reading.memory_per_thread<Arithmetic>();
-  return for_each_task(int(p.threads), plan.head_sets,
-                       own + size_t(reading.sums_per_head_set()) * sizeof(double),
-                       [&](int64_t number, void *memory) {
-                         double *sums = (double *)((char *)memory + own);
-                         for (int64_t chunk = 0; chunk < plan.chunks; chunk++)
-                           read_chunk<Arithmetic>(reading, plan.rows_of(p, number, chunk), memory,
-                                                  sums + chunk * reading.sums_per_head);
-                         finish_head_set(reading, plan.rows_of(p, number, 0), sums);
-                       });
+  return for_each_product_task<Arithmetic>(
+      int(p.threads), plan.head_sets, own + size_t(reading.sums_per_head_set()) * sizeof(double),
+      [&](int64_t number, void *memory) {
+        double *sums = (double *)((char *)memory + own);
+        for (int64_t chunk = 0; chunk < plan.chunks; chunk++)
+          read_chunk<Arithmetic>(reading, plan.rows_of(p, number, chunk), memory,
+                                 sums + chunk * reading.sums_per_head);
+        finish_head_set(reading, plan.rows_of(p, number, 0), sums);
+      });
 }
 
 // A task a chunk; as many sets of heads at a time as there is memory for their sums.
@@ -229,7 +229,7 @@ static int read_by_chunks(const Reading &reading) {
     const auto sums_of = [&](int64_t head_set) {
       return all_sums + head_set * reading.sums_per_head_set();
     };
-    result = for_each_task(
+    result = for_each_product_task<Arithmetic>(
         int(p.threads), head_sets * plan.chunks, reading.memory_per_thread<Arithmetic>(),
         [&](int64_t number, void *memory) {
           // The last rows first, since those see the most when attention is causal.

@@ -14,6 +14,9 @@ void release(void *memory);
 constexpr size_t HUGE_PAGE = size_t(2) << 20;
 void prefer_huge_pages(void *memory, size_t bytes);
 
+// Whether this process may use the tiles of AMX, after asking for it.
+bool allows_amx();
+
 // Lets another thread run on this core.
 void yield();
 

@@ -4,6 +4,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <fstream>
@@ -48,6 +50,15 @@ void prefer_huge_pages(void *memory, size_t bytes) {
   madvise((char *)memory + before, (bytes - before) / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
 #else
   (void)memory, (void)bytes;
+#endif
+}
+
+bool allows_amx() {
+#if defined(__linux__) && defined(__x86_64__)
+  constexpr long request = 0x1023, tiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
+  return syscall(SYS_arch_prctl, request, tiles) == 0;
+#else
+  return false;
 #endif
 }
 

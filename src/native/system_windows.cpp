@@ -11,6 +11,8 @@ void release(void *memory) { _aligned_free(memory); }
 
 void prefer_huge_pages(void *, size_t) {}  // they take a privilege there
 
+bool allows_amx() { return false; }  // Windows has other ways, not tried
+
 void yield() { SwitchToThread(); }
 
 // LLVM's and Intel's runtimes lack GCC's entry on Windows.

@@ -21,6 +21,10 @@ constexpr int tile_rows(int live) {
   return live == 4 ? 3 : live == 3 ? 4 : live == 2 ? 6 : 8;
 }
 
+// Whether tiles are those of amx_tiles.h.
+template <class Products>
+concept MultipliesTiles = requires { requires Products::IN_TILES; };
+
 // Prefetches so many bytes of each row; the stride is in bytes, too.
 REGARD_INLINE void fetch_bytes(const void *first, int64_t stride, int64_t rows, int64_t bytes) {
   if (stride == bytes) bytes *= rows, rows = min(rows, int64_t(1));  // one long row

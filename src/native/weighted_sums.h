@@ -24,6 +24,27 @@ static void context_of_visible(const Values &values, const Segment &segment, int
     }
 }
 
+// Where sums in another order than that of weighted_rows have other bits: adds what is not finite
+// among the visible values alone, and sets it to 0, which weighted_rows then multiplies.
+template <class Arithmetic>
+static void move_nonfinite(typename Arithmetic::Number *values, int64_t stride,
+                           const Segment &segment, int64_t width, const float *weights,
+                           const float *scores, float *context) {
+  for (int32_t k = 0; k < segment.keys; k++)
+    for (int64_t d = 0; d < width; d += LANES) {
+      const floats value = Arithmetic::value_part({values, stride}, k, d);
+      const ints nonfinite = is_nonfinite(value);
+      if (!any(nonfinite)) continue;
+      for (int r = segment.first * LANES; r < segment.last * LANES; r++) {
+        if (scores[k * QUERIES + r] == HIDDEN) continue;
+        const float weight = Arithmetic::weight(weights + r / LANES * LANES, k)[r % LANES];
+        float *at = context + r * width + d;
+        store(at, load(at) + (nonfinite ? weight * value : floats{}));
+      }
+      Arithmetic::clear_values(values, stride, k, d, nonfinite);
+    }
+}
+
 // weights × values of rows [first_row, stop_row) and of keys counted from the block's first.
 template <class Arithmetic, class Write>
 static void add_rows(const PackedRows<typename Arithmetic::Number> &values, KeyRange keys,

@@ -1,0 +1,72 @@
+// Intel's Advanced Matrix Extensions: registers that hold a tile of a matrix, and an instruction
+// that multiplies two of them.
+//
+// A tile is 16 rows of 64 bytes. Of bfloat16 the left one holds rows of 32 elements; of the right
+// one each row holds 16 pairs, as pairs.h has them: elements 2i and 2i + 1 of a column side by
+// side. Their product is 16 rows of 16 floats. What the compiler does not know of registers,
+// assembly does: every name of one is a constant here, and the compiler uses none of them.
+#pragma once
+
+#include <string.h>
+
+#include "vector.h"
+
+#if defined(__AMX_BF16__)
+
+namespace regard::REGARD_SET {
+
+constexpr int TILES = 8, ROWS_OF_TILE = 16, BYTES_OF_ROW = 64;
+
+// While there is one, a thread's tiles have their full size. Others who use them give them theirs.
+class Tiles {
+  struct Configuration {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+  };
+  static_assert(sizeof(Configuration) == 64);
+
+ public:
+  Tiles() {
+    Configuration whole;
+    for (int i = 0; i < TILES; i++) whole.row_bytes[i] = BYTES_OF_ROW, whole.rows[i] = ROWS_OF_TILE;
+    asm volatile("ldtilecfg %0" : : "m"(whole));
+  }
+  // What tiles hold would be kept at every switch between threads.
+  ~Tiles() { asm volatile("tilerelease"); }
+  Tiles(const Tiles &) = delete;
+  Tiles &operator=(const Tiles &) = delete;
+};
+
+// Rows lie `stride` bytes apart.
+template <int tile>
+REGARD_INLINE void load_tile(const void *from, int64_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(tile) : "memory");
+}
+template <int tile>
+REGARD_INLINE void store_tile(void *to, int64_t stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(tile) : "memory");
+}
+template <int tile>
+REGARD_INLINE void clear_tile() {
+  asm volatile("tilezero %%tmm%c0" : : "i"(tile));
+}
+template <int sums, int left, int right>
+REGARD_INLINE void multiply_tiles() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sums), "i"(left), "i"(right));
+}
+
+// Loads the first rows and bytes of a tile, and zeros after them.
+template <int tile>
+REGARD_INLINE void load_part_of_tile(const void *from, int64_t stride, int64_t rows,
+                                     int64_t bytes) {
+  if (rows >= ROWS_OF_TILE && bytes >= BYTES_OF_ROW) return load_tile<tile>(from, stride);
+  alignas(64) char part[ROWS_OF_TILE][BYTES_OF_ROW] = {};
+  for (int64_t r = 0; r < min(rows, int64_t(ROWS_OF_TILE)); r++)
+    memcpy(part[r], (const char *)from + r * stride, size_t(min(bytes, int64_t(BYTES_OF_ROW))));
+  load_tile<tile>(part, BYTES_OF_ROW);
+}
+
+}  // namespace regard::REGARD_SET
+
+#endif

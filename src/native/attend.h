@@ -1,0 +1,43 @@
+// Attention by the forward pass or, for few rows, by decode.
+#pragma once
+
+#include "decode.h"
+#include "kernels.h"
+#include "normalizers.h"
+#include "read.h"
+
+namespace regard::REGARD_SET {
+
+#if defined(__AMX_BF16__)
+// A few rows would leave most of a tile empty.
+template <class Element>
+int attend_few_rows(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
+  return avx512::kernels().forward(p, context, logsumexp);
+}
+#else
+template <class Element>
+int attend_few_rows(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
+  return decode<Element>(p, context, logsumexp);
+}
+#endif
+
+template <class Arithmetic>
+int attend(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
+  if (!has_few_rows(p)) return forward<Arithmetic>(p, context, logsumexp);
+  const int result = attend_few_rows<typename Arithmetic::Element>(p, context, logsumexp);
+  return result == REGARD_DONE && logsumexp ? recompute_imprecise<Arithmetic>(p, logsumexp)
+                                            : result;
+}
+
+// In one pass, or in two with the same bits.
+template <class Arithmetic>
+int attend_and_read(const regard_problem &p, const regard_tensor &context, float *logsumexp,
+                    const regard_readouts &readouts) {
+  const ForwardCall call = {p, scoring_of(p), context, logsumexp};
+  const Reading reading(p, readouts, &call);
+  if (!has_few_rows(p) && shares_pass(reading)) return read<Arithmetic>(reading);
+  const int result = attend<Arithmetic>(p, context, logsumexp);
+  return result == REGARD_DONE ? read<Arithmetic>(Reading(p, readouts)) : result;
+}
+
+}  // namespace regard::REGARD_SET
