@@ -9,6 +9,8 @@
 namespace regard::REGARD_SET {
 
 #if defined(__AMX_BF16__)
+static_assert(FORWARD_BLOCK <= MAX_STEPS * PairProducts::STEP);
+
 // A few rows would leave most of a tile empty.
 template <class Element>
 int attend_few_rows(const regard_problem &p, const regard_tensor &context, float *logsumexp) {

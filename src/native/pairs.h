@@ -1,4 +1,5 @@
-// bfloat16 by dot products of pairs: an instruction adds two products to each float32 lane.
+// bfloat16 by dot products of pairs: an instruction adds two products to each float32 lane, or one
+// of AMX those of a tile.
 //
 // A lane of 32 bits holds a pair: elements d and d + 1 of a query, the weights of keys k and k + 1,
 // or, broadcast, what they are multiplied by. Keys are read in place; of values, rows k and k +
