@@ -21,8 +21,8 @@ from regard.problem import Problem, Scoring, check
 __all__ = ["doctor"]
 
 _EXPLAINED = {
-    "avx512bf16": "AVX-512 and its bfloat16 dot products",
     "amx": "AVX-512, and AMX for bfloat16",
+    "avx512bf16": "AVX-512 and its bfloat16 dot products",
     "avx512": "AVX-512",
     "avx2": "AVX2 and FMA",
     "baseline": "what every processor of this kind has",
