@@ -139,6 +139,8 @@ static void backward_segment(const regard_problem &p, const regard_gradients &g,
   const auto packed = Arithmetic::packed(scratch.weights, gradients, scratch.packed, keys_before);
   differentiate<Arithmetic>(p, g, scoring, queries, rows, segment, scratch, gradients, packed,
                             slopes);
+  if constexpr (STEP > 1)  // the lane that makes a pair with the last row: NaN beside infinite keys
+    if (queries.count % STEP) Arithmetic::clear_row(packed, segment.keys, queries.count);
 
   // Where all is visible, NaN may spread; elsewhere what is hidden must not.
   const bool visible_only = (segment.edge || scoring.adjusted) && !rows.finite;

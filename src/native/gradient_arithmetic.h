@@ -122,6 +122,11 @@ struct PairGradients : Pairs {
     const int64_t lane = at % QUERIES;
     store(to.lanes + (at - lane) / 2 + lane, (floats)pairs_of(gradients[0], gradients[1]));
   }
+  // Sets those of a row and so many keys to 0.
+  static void clear_row(const PackedGradients<uint16_t> &to, int32_t keys, int r) {
+    for (int64_t at = r; at < int64_t(keys) * QUERIES; at += QUERIES)
+      to.weights[at] = to.scores[at] = 0;
+  }
 };
 
 #endif

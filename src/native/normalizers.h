@@ -47,8 +47,11 @@ static void find_normalizers(const regard_problem &p, const Scoring &scoring,
     const ints sees = scoring.adjusted
                           ? seen[j]
                           : load(queries.start + j * LANES) < load(queries.stop + j * LANES);
-    alignas(64) double level[LANES];
-    find_levels(shift_of(peak[j], factor), scoring, level);
+    const Shift shift = shift_of(peak[j], factor);
+    alignas(64) double level[LANES], above_peak[LANES];
+    find_levels(shift, scoring, level);
+    // Measured from the peak, not as a difference of levels, whose rounding may exceed any number.
+    find_levels({shift.before - peak[j], shift.after}, scoring, above_peak);
     for (int i = 0; i < LANES; i++) {
       RowSum sum = {level[i], total[j][i]};
       if (p.sink.data) sum.take_in(sinks[i]);
@@ -58,8 +61,9 @@ static void find_normalizers(const regard_problem &p, const Scoring &scoring,
       const float from = below                  ? float(sum.level / scoring.unit)
                          : peak[j][i] == HIDDEN ? 0
                                                 : peak[j][i];
-      const double above = (sum.level - from * scoring.unit) * LOG2_E;
-      normalizers[j * LANES + i] = {from, float(above + log2f(sum.total))};
+      const bool from_peak = !below && peak[j][i] != HIDDEN;
+      const double above = from_peak ? above_peak[i] : sum.level - from * scoring.unit;
+      normalizers[j * LANES + i] = {from, float(above * LOG2_E + log2f(sum.total))};
     }
   }
 }

@@ -4,6 +4,7 @@
 // A lane of 32 bits holds a pair: elements d and d + 1 of a query, the weights of keys k and k + 1,
 // or, broadcast, what they are multiplied by. Keys are read in place; of values, rows k and k +
 // 1 are interleaved, a block at a time. Where a pair has no second half it holds 0.
+// The instructions take numbers below 2⁻¹²⁶ for 0.
 #pragma once
 
 #include "arithmetic.h"

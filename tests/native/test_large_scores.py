@@ -145,3 +145,22 @@ def test_rows_of_a_bias_that_hides_by_the_lowest_number(instructions):
     expected = exact.weights.clone()
     expected[:, :, 3] = 1 / 131  # what scores are added to such a number is below its rounding
     assert (weights.double() - expected).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [1e12, 1e18, 1e30])
+def test_scores_that_are_not_powers_of_2(size, dtype, instructions):
+    """Products with the scale round, and in float64 too that is more than any exponent holds."""
+    query, key, value = (
+        torch.randn(1, 2, 67, 41, generator=torch.Generator().manual_seed(seed))
+        for seed in (1, 2, 3)
+    )
+    query, key, value = ((query * size).to(dtype), key.to(dtype), value.to(dtype).requires_grad_())
+    exact = regard.explain(*(t.detach().double() for t in (query, key, value))).weights
+    assert (exact.amax(-1) == 1).all()
+    pattern = regard.Pattern(query, key)
+    torch.testing.assert_close(pattern.dense().double(), exact, rtol=0, atol=0)
+    context = regard.attention(query, key, value)
+    (gradient,) = torch.autograd.grad(context, value, torch.ones_like(context))
+    wanted = exact.sum(-2, keepdim=True).transpose(-1, -2).expand_as(gradient)
+    torch.testing.assert_close(gradient.double(), wanted, rtol=ROUNDING[dtype], atol=0)

@@ -68,6 +68,21 @@ def test_numbers_of_keys(keys):
     check(tensors(83, keys, 64, 64), regard.Mask())
 
 
+@pytest.mark.parametrize("queries", [16, 17, 33, 65])
+def test_an_infinite_key_that_weighs_nothing_leaves_gradients_finite(queries):
+    """Of an odd number of queries the last makes a pair with a lane that holds none."""
+    query, key, value = tensors(queries, 61, 32, 32)
+    query, infinite = query.abs() + 1, 3
+    key[..., infinite, 5] = -torch.inf
+    finite = [leaf[..., torch.arange(61) != infinite, :] for leaf in (key, value)]
+    wanted = context_and_gradients(regard.attention, [query, *finite], regard.Mask())
+    got = context_and_gradients(regard.attention, [query, key, value], regard.Mask())
+    for gradient, expected in zip(got[2:], wanted[2:], strict=True):
+        assert (gradient[..., infinite, :] == 0).all()
+        others = gradient[..., torch.arange(61) != infinite, :]
+        torch.testing.assert_close(others, expected, rtol=2**-5, atol=2**-6)
+
+
 def test_products_by_torch_between_calls_change_nothing(threads):
     """Torch's library multiplies in tiles of other sizes, on the same threads."""
     threads(2)

@@ -33,6 +33,8 @@ class _Plan(NamedTuple):
     call: Callable[..., int]
     shape: tuple[int, ...]
     """Of the context."""
+    like_query: bool
+    """Whether the context lies in memory as the query does, which torch allocates faster."""
     tables: list[Tensor]
     """Those of the mask, whose addresses are among the numbers."""
 
@@ -72,7 +74,7 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
         return None
     if plan is None:
         return None
-    context = query.new_empty(plan.shape)
+    context = torch.empty_like(query) if plan.like_query else query.new_empty(plan.shape)
     result = plan.call(
         plan.numbers,
         query.data_ptr(), key.data_ptr(), value.data_ptr(), context.data_ptr(),
@@ -115,4 +117,6 @@ def _plan(
         return None
     numbers, kept = Arguments.of(problem).pack()
     tables = [tensor for tensor in kept if not tensor.is_floating_point()]
-    return _Plan(numbers, loaded.regard_attend, (*query.shape[:-1], value.shape[-1]), tables)
+    shape = (*query.shape[:-1], value.shape[-1])
+    like_query = shape == query.shape and query.is_contiguous()
+    return _Plan(numbers, loaded.regard_attend, shape, like_query, tables)
