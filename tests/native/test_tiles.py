@@ -72,7 +72,7 @@ def test_numbers_of_keys(keys):
 def test_an_infinite_key_that_weighs_nothing_leaves_gradients_finite(queries):
     """Of an odd number of queries the last makes a pair with a lane that holds none."""
     query, key, value = tensors(queries, 61, 32, 32)
-    query, infinite = query.abs() + 1, 3
+    query, infinite = query[:, :1].abs() + 1, 3
     key[..., infinite, 5] = -torch.inf
     finite = [leaf[..., torch.arange(61) != infinite, :] for leaf in (key, value)]
     wanted = context_and_gradients(regard.attention, [query, *finite], regard.Mask())
