@@ -5,41 +5,50 @@
 #include "backward.h"
 #include "divergence.h"
 #include "peak.h"
+#include "system.h"
 
 namespace regard::REGARD_SET {
 namespace {
 
+// Asked for at the first use, since signals need larger stacks then. A process that is refused, for
+// a stack that is too small already, computes as with AVX-512.
+bool multiplies_tiles(int64_t dtype) {
+  if (dtype != REGARD_BFLOAT16) return false;
+  static const bool allowed = system::allows_amx();
+  return allowed;
+}
+
 int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
-  if (p.dtype != REGARD_BFLOAT16) return avx512::kernels().forward(p, context, logsumexp);
+  if (!multiplies_tiles(p.dtype)) return avx512::kernels().forward(p, context, logsumexp);
   return attend<Pairs>(p, context, logsumexp);
 }
 
 int backward_of_any_dtype(const regard_problem &p, const regard_gradients &g) {
-  if (p.dtype != REGARD_BFLOAT16) return avx512::kernels().backward(p, g);
+  if (!multiplies_tiles(p.dtype)) return avx512::kernels().backward(p, g);
   return backward<PairGradients>(p, g);
 }
 
 int read_of_any_dtype(const regard_problem &p, const regard_readouts &readouts) {
-  if (p.dtype != REGARD_BFLOAT16) return avx512::kernels().read(p, readouts);
+  if (!multiplies_tiles(p.dtype)) return avx512::kernels().read(p, readouts);
   return read<Pairs>(Reading(p, readouts));
 }
 
 int forward_and_read_of_any_dtype(const regard_problem &p, const regard_tensor &context,
                                   float *logsumexp, const regard_readouts &readouts) {
-  if (p.dtype != REGARD_BFLOAT16)
+  if (!multiplies_tiles(p.dtype))
     return avx512::kernels().forward_and_read(p, context, logsumexp, readouts);
   return attend_and_read<Pairs>(p, context, logsumexp, readouts);
 }
 
 int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,
                          const regard_divergence &request) {
-  if (one.dtype != REGARD_BFLOAT16) return avx512::kernels().compare(one, other, request);
+  if (!multiplies_tiles(one.dtype)) return avx512::kernels().compare(one, other, request);
   return compare<Pairs>(one, other, request);
 }
 
 double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {
-  return dtype == REGARD_BFLOAT16 ? peak_flops_of_tiles(threads)
-                                  : avx512::kernels().peak_flops(dtype, threads);
+  return multiplies_tiles(dtype) ? peak_flops_of_tiles(threads)
+                                 : avx512::kernels().peak_flops(dtype, threads);
 }
 
 }  // namespace

@@ -62,10 +62,9 @@ bool runs_avx512() {
 
 bool runs_avx512bf16() { return runs_avx512() && all(cpuid(7, 1).eax, bit_AVX512BF16); }
 
-// With the operating system's leave: what the registers hold takes 8 KiB of every thread.
 bool runs_amx() {
   return runs_avx512bf16() && all(kept_registers(), kept_tiles) &&
-         all(cpuid(7).edx, amx_bf16 | amx_tile) && system::allows_amx();
+         all(cpuid(7).edx, amx_bf16 | amx_tile) && system::has_amx();
 }
 
 // On a Xeon, whose fast unit for bfloat16 is another one (AMX), the kernels take 1.3 to 1.9 times

@@ -14,7 +14,9 @@ void release(void *memory);
 constexpr size_t HUGE_PAGE = size_t(2) << 20;
 void prefer_huge_pages(void *memory, size_t bytes);
 
-// Whether this process may use the tiles of AMX, after asking for it.
+// Whether processes may use the tiles of AMX, once they have asked for it; and asks for it, and
+// returns whether this one may. From then on signals of the whole process need larger stacks.
+bool has_amx();
 bool allows_amx();
 
 // Lets another thread run on this core.

@@ -53,14 +53,24 @@ void prefer_huge_pages(void *memory, size_t bytes) {
 #endif
 }
 
-bool allows_amx() {
 #if defined(__linux__) && defined(__x86_64__)
-  constexpr long request = 0x1023, tiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
-  return syscall(SYS_arch_prctl, request, tiles) == 0;
-#else
-  return false;
-#endif
+constexpr long TILES = 18;  // XFEATURE_XTILE_DATA
+
+bool has_amx() {
+  constexpr long supported = 0x1021;  // ARCH_GET_XCOMP_SUPP
+  uint64_t features = 0;
+  return syscall(SYS_arch_prctl, supported, &features) == 0 && features >> TILES & 1;
 }
+
+bool allows_amx() {
+  constexpr long request = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, request, TILES) == 0;
+}
+#else
+bool has_amx() { return false; }
+
+bool allows_amx() { return false; }
+#endif
 
 void yield() { sched_yield(); }
 

@@ -11,7 +11,9 @@ void release(void *memory) { _aligned_free(memory); }
 
 void prefer_huge_pages(void *, size_t) {}  // they take a privilege there
 
-bool allows_amx() { return false; }  // Windows has other ways, not tried
+bool has_amx() { return false; }
+
+bool allows_amx() { return false; }
 
 void yield() { SwitchToThread(); }
 

@@ -24,6 +24,26 @@ from regard.backends.native import library
 print(library.load().regard_instructions().decode())
 """
 
+# In float32, then in bfloat16, with a stack of 8 KiB for signals or with none.
+ASK_FOR_TILES = """
+import ctypes, sys, torch, regard
+from regard.backends.native import library
+
+class Stack(ctypes.Structure):
+    _fields_ = ("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)
+
+query = torch.randn(1, 2, 257, 64, generator=torch.Generator().manual_seed(0))
+regard.attention(query, query, query)
+if sys.argv[1] == "small":
+    memory = ctypes.create_string_buffer(8192)
+    stack = Stack(ctypes.addressof(memory), 0, len(memory))
+    assert ctypes.CDLL(None).sigaltstack(ctypes.byref(stack), None) == 0
+half = query.bfloat16()
+context = regard.attention(half, half, half)
+assert library.load().regard_choose(b"avx512") == 0
+print(torch.equal(context, regard.attention(half, half, half)))
+"""
+
 
 @pytest.fixture
 def fresh():
@@ -80,6 +100,15 @@ def test_dot_products_of_bfloat16_come_last_on_intels_processors():
     sets = supported()
     if "avx512bf16" in sets:
         assert (sets[-1] == "avx512bf16") == intel
+
+
+@with_library
+@pytest.mark.parametrize(("stack", "same_as_avx512"), [("none", False), ("small", True)])
+def test_tiles_are_asked_for_when_they_are_first_used(stack, same_as_avx512):
+    """Linux grants them only where stacks for signals are large enough, and from then on they must be."""
+    if "amx" not in supported():
+        pytest.skip("the processor has no AMX")
+    assert run_script(ASK_FOR_TILES, stack).split() == [str(same_as_avx512)]
 
 
 def test_a_missing_library_says_so_and_torch_serves(fresh, monkeypatch):
