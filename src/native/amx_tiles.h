@@ -158,7 +158,7 @@ static void weighted_rows(const Number *value, int64_t stride, const float *weig
   };
   int64_t r = first;
   for (; last - r > ROWS_OF_TILE; r += 2 * ROWS_OF_TILE)
-    multiply(r, min(last - r, int64_t(2 * ROWS_OF_TILE)), std::integral_constant<int, 2>());
+    multiply(r, min(last - r, int64_t(2) * ROWS_OF_TILE), std::integral_constant<int, 2>());
   if (r < last) multiply(r, last - r, std::integral_constant<int, 1>());
 }
 
