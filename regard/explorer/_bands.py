@@ -22,6 +22,7 @@ from regard.record.tallies import Read
 
 _BAND = 2**26  # weights: some tens of milliseconds
 MEAN_BAND = 2**22  # weights of each head of a mean
+_KEPT = 4  # heads that were cancelled, with what was read: 64 MiB at most each
 _PATIENCE = 0.1  # seconds after which a waiting thread checks whether to go on
 
 
@@ -104,6 +105,16 @@ class PendingHead:
             self._lock.release()
         return KnownHead(Pattern.of(self._pattern.problem, logsumexp), cells, of_rows)
 
+    def drop_readings(self) -> None:
+        """Drop all but the log-sum-exps, which are small; a head that is being read keeps it."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._next > 0:
+                    self._block = self._along = None
+                    self._cells.clear()
+            finally:
+                self._lock.release()
+
     def _read(self, band: Pattern) -> None:
         blocks = () if self._block is None else (Blocks(self._block, self._block),)
         along = () if self._along is None else self._along.READOUTS
@@ -112,6 +123,28 @@ class PendingHead:
         if self._along is not None:
             self._along.add(*results[len(blocks) :])
         self._parts.append(band.logsumexp)
+
+
+class PendingHeads:
+    """The heads of a run whose log-sum-exps are not complete: being computed, or cancelled."""
+
+    def __init__(self) -> None:
+        self._heads: dict[tuple[int, int], PendingHead] = {}
+        self._lock = Lock()
+
+    def of(self, place: tuple[int, int], pattern: Pattern) -> PendingHead:
+        """Take a layer's head, given its pattern; only the last few taken keep what was read."""
+        with self._lock:
+            pending = self._heads.pop(place, None) or PendingHead(pattern)
+            self._heads[place] = pending
+            for older in list(self._heads.values())[:-_KEPT]:
+                older.drop_readings()
+        return pending
+
+    def discard(self, place: tuple[int, int]) -> None:
+        """Forget a head that is complete."""
+        with self._lock:
+            self._heads.pop(place, None)
 
 
 def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import regard
 from regard.explorer._bands import (
-    PendingHead,
+    PendingHeads,
     cancellable_reader,
     readouts_along,
     rows,
@@ -71,7 +71,7 @@ class Run:
     _heads: dict[tuple[int, int], Pattern] = field(default_factory=dict)
     _readouts: dict[tuple[int | str, int | str], Tensor] = field(default_factory=dict)
     _windows: Windows = field(default_factory=Windows)
-    _pending: dict[tuple[int, int], PendingHead] = field(default_factory=dict)
+    _pending: PendingHeads = field(default_factory=PendingHeads)
     _lock: Lock = field(default_factory=Lock)
 
     def describe(self) -> dict[str, Any]:
@@ -169,20 +169,16 @@ class Run:
             return pattern
         length = len(self.tokens)
         block = finest_block(length) if averaged else None
-        known = self._pending_head(layer, head).finish(cancelled, block, along=along)
+        pending = self._pending.of((layer, head), pattern)
+        known = pending.finish(cancelled, block, along=along)
         if known.cells is not None:
             self._windows.keep((layer, head), length, known.cells)
         with self._lock:
             if known.along is not None:
                 self._readouts[layer, head] = known.along
-            self._pending.pop((layer, head), None)
             self._heads[layer, head] = known.pattern
+        self._pending.discard((layer, head))
         return known.pattern
-
-    def _pending_head(self, layer: int, head: int) -> PendingHead:
-        pattern = self.head(layer, head)
-        with self._lock:
-            return self._pending.setdefault((layer, head), PendingHead(pattern))
 
     # Answers
 

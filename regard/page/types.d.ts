@@ -125,6 +125,8 @@ interface Api {
   heads(run: string, each: (line: StreamLine) => void, view: string): Promise<void>;
   thumbnails(run: string, layer: number, size: number, view: string): Promise<Floats>;
   map(run: string, place: Place, window: MapWindow, view: string): Promise<Floats>;
+  /** Ends what a view asks for. */
+  end(view: string): void;
   /** One query for each block of them, averaged over blocks of keys. */
   sketch(run: string, place: Place, block: number, view: string): Promise<Floats>;
   row(run: string, place: Place, query: number, view: string): Promise<Floats>;

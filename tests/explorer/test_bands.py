@@ -9,9 +9,16 @@ from support.explorer import Once
 
 import regard
 from regard.explorer import RecordingSubject, _bands
-from regard.explorer._bands import PendingHead, cancellable_reader, readouts_along, thumbnail
+from regard.explorer._bands import (
+    PendingHead,
+    PendingHeads,
+    cancellable_reader,
+    readouts_along,
+    thumbnail,
+)
 from regard.explorer._windows import Window
 from regard.explorer._work import ReplacedError
+from regard.pattern.readouts import Blocks
 from regard.record.repeats import Repeats
 
 L, D = 61, 5
@@ -96,6 +103,23 @@ def test_log_sum_exps_that_were_begun_alone(pattern):
     known = pending.finish(None, 2, along=True)
     near(known.pattern._logsumexp, pattern.logsumexp[None])
     assert known.cells is known.along is None
+
+
+def test_of_heads_that_were_cancelled_the_last_few_keep_what_was_read(pattern, bands):
+    heads, kept = PendingHeads(), 4
+    for head in range(kept + 2):
+        with pytest.raises(ReplacedError):
+            heads.of((0, head), pattern).finish(Once(2), 2, along=True)
+    bands.clear()
+    first, last = (
+        heads.of((0, head), pattern).finish(None, 2, along=True) for head in (0, kept + 1)
+    )
+    assert all(start > 0 for start, _ in bands)  # both go on
+    for known in (first, last):
+        near(known.pattern._logsumexp, pattern.logsumexp[None])
+    assert first.cells is first.along is None
+    near(last.cells, pattern.read(Blocks(2, 2))[0])
+    near(last.along, expected_along(pattern))
 
 
 @pytest.mark.parametrize("size", [1, 2, 13, 30, 60, 61, 64])
@@ -196,7 +220,7 @@ def test_what_takes_long_can_be_called_off_anywhere(run, ask):
         assert cancelled.looks == -1
         for head in range(3):
             run._heads.pop((0, head), None)
-            run._pending.clear()
+            run._pending.discard((0, head))
 
 
 def test_a_saved_recording_is_known_at_once(make_recording, tmp_path, bands):

@@ -58,15 +58,15 @@ def ask(explorer, raw):
 def busy(recorded, monkeypatch, ask):
     """Have the server compute all of these, or wait to: all heads but one stand still."""
     run, begun, go = recorded.run("0"), Event(), Event()
-    pending = run._pending_head
+    pending = run._pending.of
 
-    def held(layer, head):
-        if (layer, head) != (LAYER, HEAD):
+    def held(place, pattern):
+        if place != (LAYER, HEAD):
             begun.set()
             assert go.wait(LIMIT)
-        return pending(layer, head)
+        return pending(place, pattern)
 
-    monkeypatch.setattr(run, "_pending_head", held)
+    monkeypatch.setattr(run._pending, "of", held)
     requests = []
     with ThreadPoolExecutor(4) as threads:
 

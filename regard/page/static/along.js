@@ -59,6 +59,12 @@ export function readoutsOf(side, { anew = false } = {}) {
   return mine.answer;
 }
 
+/** Ends those of what a side showed before. */
+export function endOthers(/** @type {SideName} */ side) {
+  const known = readings[side];
+  if (known && known.of !== nameOf(side)) api.end(`readouts-${side}`);
+}
+
 /** How many heads a mean is of. */
 function headsOf(/** @type {OpenSource} */ { run, layer, average }) {
   const layers = average === "model" ? run.layers : [run.layers[layer]];

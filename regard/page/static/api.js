@@ -71,6 +71,9 @@ async function ask(path, { view, method = "GET", body, signal } = {}, again = tr
   throw new ServerError(sentence, { status: answer.status });
 }
 
+/** @type {Api["end"]} */
+export const end = (view) => asking.get(view)?.abort();
+
 /** Reading a body fails like asking does when the connection breaks, or is ended, half-way. */
 async function reading(/** @type {() => Promise<any>} */ read) {
   try {

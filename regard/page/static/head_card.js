@@ -43,7 +43,7 @@ const textSide = (/** @type {SideName} */ side) => (sourceOf(side).run === sourc
 async function askMean() {
   const source = sourceOf();
   const { run } = source;
-  if (!run || source.average === "head") return;
+  if (!run || source.average === "head") return api.end("card");
   const place = placeOf(source);
   const name = [run.id, ...place].join("/");
   if (mean.name === name) return;

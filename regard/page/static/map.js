@@ -5,7 +5,7 @@ import { byId, framed, make, markStale, settled } from "./dom.js";
 import { hit, layout, paintMap } from "./draw_map.js";
 import { count, named, placeName } from "./format.js";
 import { listen } from "./gestures.js";
-import { readoutsOf } from "./along.js";
+import { endOthers, readoutsOf } from "./along.js";
 import { awaitAnswer } from "./answers.js";
 import { during } from "./pending.js";
 import { around, glide } from "./glide.js";
@@ -195,11 +195,14 @@ export class MapColumn {
 
   /** Of a long text first a sketch, then the map: together they would delay each other. */
   async #inTurn(/** @type {Run} */ run, /** @type {string} */ wanted) {
+    for (const name of ["sharp", "coarse"]) api.end(`${name}-${this.side}`); // of what stood here before
+    endOthers(this.side);
     await this.#sketch(run, wanted, FIRST);
     if (wanted !== this.wanted) return;
     this.sketching = false;
+    const single = !placeOf(this.source()).includes("mean"); // of many heads a finer sketch takes as long as the map
     // The readouts that stand along it first: the map then comes with them, in one pass over the head.
-    await Promise.all([this.#begin(wanted), this.#load(), this.#sketch(run, wanted, FINER)]);
+    await Promise.all([this.#begin(wanted), this.#load(), single && this.#sketch(run, wanted, FINER)]);
   }
 
   /** Until the whole has come, some of its queries stand for it. */
@@ -250,9 +253,11 @@ export class MapColumn {
     }, 350);
     const data = await awaitAnswer(api.map(id, place, range, `${name}-${this.side}`));
     clearTimeout(timer);
-    if (this.asking[name] === key) this.asking[name] = "";
-    if (!data || wanted !== this.wanted) return;
+    const newest = this.asking[name] === key;
+    if (newest) this.asking[name] = "";
+    if (wanted !== this.wanted || (!data && !newest)) return;
     this.title.stale.hidden = true;
+    if (!data) return void document.dispatchEvent(new CustomEvent("pictures")); // what waits for one goes on
     let greatest = 0;
     for (const value of data.values) if (value > greatest) greatest = value;
     this[name] = { ...data, queries, keys, block, key, exact: block === 1, greatest };

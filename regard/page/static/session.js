@@ -5,13 +5,12 @@ import { documentEvent } from "./dom.js";
 import { Replaced, ServerError } from "./errors.js";
 import { during } from "./pending.js";
 import { awaitAnswer } from "./answers.js";
+import { LONG } from "./sketch.js";
 import { activeSide, get, runOf, set, setSide } from "./store.js";
-
-const LONG = 4096; // tokens
 
 /** Everything else waits for the map that is looked at, or the machine would be busy with the rest. */
 export async function afterMap(/** @type {Run} */ run) {
-  if (!get().wide && !get().offline) await documentEvent("pictures", run.length > LONG ? 20_000 : 1500);
+  if (!get().wide && !get().offline) await documentEvent("pictures", run.length >= LONG ? 20_000 : 1500);
 }
 
 /** A run as the page uses it. */
@@ -62,7 +61,7 @@ export function place(run, { keep, side }) {
 /** @param {Run} run @param {SideName} side */
 async function readHeads(run, side) {
   await afterMap(run);
-  if (run.length > LONG) await documentEvent("thumbnails", 120_000); // the scores of a long text take longest
+  if (run.length >= LONG) await documentEvent("thumbnails", 120_000); // the scores of a long text take longest
   try {
     await api.heads(
       run.id,

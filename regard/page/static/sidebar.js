@@ -207,8 +207,9 @@ function drawSidebar() {
 }
 
 /** What a cell of the map is, where it is not one weight. */
-function cellsOf(/** @type {import("./map.js").MapColumn} */ { sharp, coarse }) {
-  if (!sharp) return coarse ? "; a sketch from some queries, all are being read" : "";
+function cellsOf(/** @type {import("./map.js").MapColumn} */ { sharp, coarse, sketching, asking }) {
+  const comes = sketching || asking.sharp;
+  if (!sharp) return coarse ? `; a sketch from some queries${comes ? ", all are being read" : ""}` : "";
   return sharp.exact ? "" : `; a cell is the mean of ${sharp.block} × ${sharp.block}`;
 }
 

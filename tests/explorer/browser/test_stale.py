@@ -1,7 +1,7 @@
 """What answers a question that is no longer the current one is declared stale, and dimmed."""
 
 import contextlib
-from threading import Event
+from threading import Event, Semaphore
 
 import pytest
 import torch
@@ -161,6 +161,42 @@ def test_some_queries_stand_for_a_long_map_until_it_has_come(show, settled, long
         assert page.evaluate(drawn) != whole
     note.filter(has_text="a cell is the mean of").wait_for()
     assert settled(page).evaluate(drawn) == whole
+
+
+def test_a_long_map_that_is_no_longer_looked_at_is_called_off_at_once(
+    show, settled, long_mean, monkeypatch
+):
+    """Not only when that of the next head is asked for: its sketch would have to wait for it."""
+    begun, ended, average = Semaphore(0), Semaphore(0), Mean.map
+
+    def endless(self, window, cancelled):
+        begun.release()
+        cancelled.wait()
+        ended.release()
+        return average(self, window, cancelled)
+
+    page = show(long_mean, "#h=0")
+    monkeypatch.setattr(Mean, "map", endless)
+    page.locator("#average [value=layer]").click()
+    maps = 2  # a small one stands beside the scores
+    assert all(begun.acquire(timeout=30) for _ in range(maps))
+    with held(page, "api/runs/*/sketch"):
+        with page.expect_request("**/sketch?*head=1*"):
+            page.locator("#grid .cell").nth(1).click()
+        assert all(ended.acquire(timeout=30) for _ in range(maps))
+        monkeypatch.setattr(Mean, "map", average)
+    settled(page)
+
+
+def test_a_long_map_that_fails_is_not_waited_for(show, settled, long):
+    page = show(long[0], offline=True)  # a browser complains of a 503
+    note, problem = page.locator("#zoom-note"), page.locator("#problem")
+    page.route("**/map?*", lambda route: route.fulfill(status=503, json={"error": "Too much."}))
+    page.reload()
+    problem.filter(has_text="Too much.").wait_for()
+    settled(page)  # the pictures of all heads have come
+    assert note.text_content().endswith("; a sketch from some queries")
+    assert page.locator("#map-first .stale").is_hidden()
 
 
 def test_a_text_is_shaded_by_its_row_before_its_column_has_come(page, run, settled):

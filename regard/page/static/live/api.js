@@ -62,6 +62,9 @@ function cancel(/** @type {number|undefined} */ id) {
   one.reject(new Replaced());
 }
 
+/** @type {Api["end"]} */
+export const end = (view) => cancel(newest.get(view));
+
 const refuseTraining = async () => {
   throw new ServerError("A report holds no history of training; regard explore shows it.");
 };

@@ -38,6 +38,11 @@ async function computed(view, begin, { each, signal } = {}) {
   }
 }
 
+/** @type {Api["end"]} */
+export const end = (view) => {
+  asking.delete(view);
+};
+
 /**
  * The heads that are meant: one, all of a layer, or all.
  * @param {string} run @param {Place} place
