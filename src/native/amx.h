@@ -17,7 +17,8 @@ namespace regard::REGARD_SET {
 
 constexpr int TILES = 8, ROWS_OF_TILE = 16, BYTES_OF_ROW = 64;
 
-// While there is one, a thread's tiles have their full size. Others who use them give them theirs.
+// While there is one, a thread's tiles have their full size. Then they have that of before again:
+// some libraries give them theirs but once.
 class Tiles {
   struct Configuration {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -25,15 +26,22 @@ class Tiles {
     uint8_t rows[16] = {};
   };
   static_assert(sizeof(Configuration) == 64);
+  Configuration before_;
 
  public:
   Tiles() {
+    asm volatile("sttilecfg %0" : "=m"(before_));
     Configuration whole;
     for (int i = 0; i < TILES; i++) whole.row_bytes[i] = BYTES_OF_ROW, whole.rows[i] = ROWS_OF_TILE;
     asm volatile("ldtilecfg %0" : : "m"(whole));
   }
-  // What tiles hold would be kept at every switch between threads.
-  ~Tiles() { asm volatile("tilerelease"); }
+  // Unless they are released, what they hold is kept at every switch between threads.
+  ~Tiles() {
+    if (before_.palette)
+      asm volatile("ldtilecfg %0" : : "m"(before_));
+    else
+      asm volatile("tilerelease");
+  }
   Tiles(const Tiles &) = delete;
   Tiles &operator=(const Tiles &) = delete;
 };

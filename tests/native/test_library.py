@@ -44,6 +44,27 @@ assert library.load().regard_choose(b"avx512") == 0
 print(torch.equal(context, regard.attention(half, half, half)))
 """
 
+# What another library that uses tiles does: `ldtilecfg [rdi]; ret` and `sttilecfg [rdi]; ret`.
+CONFIGURE_TILES = """
+import ctypes, mmap, torch, regard
+
+code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(bytes.fromhex("c4e2784907c3 9090 c4e2794907c3"))
+start = ctypes.addressof(ctypes.c_char.from_buffer(code))
+load, store = (ctypes.CFUNCTYPE(None, ctypes.c_char_p)(start + at) for at in (0, 8))
+
+torch.set_num_threads(1)
+query = torch.randn(1, 1, 67, 32, dtype=torch.bfloat16)
+context = regard.attention(query, query, query)
+theirs = bytearray(64)
+theirs[0], theirs[16], theirs[48] = 1, 20, 3  # the first tile: 3 rows of 20 bytes
+load(bytes(theirs))
+assert torch.equal(regard.attention(query, query, query), context)
+left = ctypes.create_string_buffer(64)
+store(left)
+print(left.raw == bytes(theirs))
+"""
+
 
 @pytest.fixture
 def fresh():
@@ -109,6 +130,13 @@ def test_tiles_are_asked_for_when_they_are_first_used(stack, same_as_avx512):
     if "amx" not in supported():
         pytest.skip("the processor has no AMX")
     assert run_script(ASK_FOR_TILES, stack).split() == [str(same_as_avx512)]
+
+
+@with_library
+def test_tiles_are_left_as_another_library_configured_them():
+    if "amx" not in supported():
+        pytest.skip("the processor has no AMX")
+    assert run_script(CONFIGURE_TILES).split() == ["True"]
 
 
 def test_a_missing_library_says_so_and_torch_serves(fresh, monkeypatch):
