@@ -10,7 +10,7 @@
 namespace regard::REGARD_SET {
 namespace {
 
-// Asked for at the first use, since signals need larger stacks then. A process that is refused, for
+// Requested at the first use, since signals need larger stacks then. A process that is refused, for
 // a stack that is too small already, computes as with AVX-512.
 bool multiplies_tiles(int64_t dtype) {
   if (dtype != REGARD_BFLOAT16) return false;

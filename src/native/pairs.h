@@ -46,6 +46,12 @@ REGARD_INLINE ints pairs_of(floats low, floats high) {
 REGARD_INLINE floats low_of(ints pairs) { return (floats)(pairs << 16); }
 REGARD_INLINE floats high_of(ints pairs) { return (floats)(pairs & ~0xffff); }
 
+// Sets key k's half of pairs to 0 where it is not kept.
+REGARD_INLINE void keep_half(int32_t *pairs, int64_t k, ints kept) {
+  const ints other_half = broadcast(k % 2 ? 0xffff : ~0xffff);
+  store(pairs, load(pairs) & (kept | other_half));
+}
+
 // Two vectors of numbers side by side, as pairs.
 REGARD_INLINE void store_interleaved(int32_t *to, ints low, ints high) {
   const numbers a = (numbers)low, b = (numbers)high;
@@ -140,9 +146,7 @@ struct Pairs : PairProducts {
   // Sets those of such a part to 0.
   REGARD_INLINE void clear_values(uint16_t *rows, int64_t stride, int64_t k, int64_t d,
                                   ints cleared) {
-    int32_t *at = (int32_t *)(rows + k / 2 * stride + 2 * d);
-    const ints other_half = broadcast(k % 2 ? 0xffff : ~0xffff);
-    store(at, load(at) & (~cleared | other_half));
+    keep_half((int32_t *)(rows + k / 2 * stride + 2 * d), k, ~cleared);
   }
 
   REGARD_INLINE floats exponential(floats x) { return exp2<4>(x); }
@@ -155,9 +159,7 @@ struct Pairs : PairProducts {
     return k % 2 ? high_of(pairs) : low_of(pairs);
   }
   REGARD_INLINE void keep(float *column, int64_t k, ints kept) {
-    float *at = column + k / 2 * QUERIES;
-    const ints other_half = broadcast(k % 2 ? 0xffff : ~0xffff);
-    store(at, (floats)((ints)load(at) & (kept | other_half)));
+    keep_half((int32_t *)(column + k / 2 * QUERIES), k, kept);
   }
 };
 

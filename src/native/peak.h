@@ -48,7 +48,7 @@ __attribute__((noinline)) static void multiply_and_add_tiles() {
 }
 #endif
 
-// Operations a second of a task of so many, which `run` does; 0 without memory.
+// Operations a second where each call of `run` does so many; 0 without memory.
 static double peak_rate(int64_t threads, double operations, void (*run)()) {
   const int64_t tasks = 512 * threads;  // some 20 ms, many times what starting the threads takes
   int result = REGARD_DONE;

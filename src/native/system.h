@@ -14,8 +14,8 @@ void release(void *memory);
 constexpr size_t HUGE_PAGE = size_t(2) << 20;
 void prefer_huge_pages(void *memory, size_t bytes);
 
-// Whether processes may use the tiles of AMX, once they have asked for it; and asks for it, and
-// returns whether this one may. From then on signals of the whole process need larger stacks.
+// Whether processes that request the tiles of AMX may use them. And requests them: whether this
+// process may. From then on its signals need larger stacks.
 bool has_amx();
 bool allows_amx();
 

@@ -106,7 +106,7 @@ def test_log_sum_exps_that_were_begun_alone(pattern):
 
 
 def test_of_heads_that_were_cancelled_the_last_few_keep_what_was_read(pattern, bands):
-    heads, kept = PendingHeads(), 4
+    heads, kept = PendingHeads(), _bands._KEPT
     for head in range(kept + 2):
         with pytest.raises(ReplacedError):
             heads.of((0, head), pattern).finish(Once(2), 2, along=True)

@@ -25,7 +25,7 @@ print(library.load().regard_instructions().decode())
 """
 
 # In float32, then in bfloat16, with a stack of 8 KiB for signals or with none.
-ASK_FOR_TILES = """
+REQUEST_TILES = """
 import ctypes, sys, torch, regard
 from regard.backends.native import library
 
@@ -125,11 +125,11 @@ def test_dot_products_of_bfloat16_come_last_on_intels_processors():
 
 @with_library
 @pytest.mark.parametrize(("stack", "same_as_avx512"), [("none", False), ("small", True)])
-def test_tiles_are_asked_for_when_they_are_first_used(stack, same_as_avx512):
+def test_tiles_are_requested_when_they_are_first_used(stack, same_as_avx512):
     """Linux grants them only where stacks for signals are large, and from then on they must be."""
     if "amx" not in supported():
         pytest.skip("the processor has no AMX")
-    assert run_script(ASK_FOR_TILES, stack).split() == [str(same_as_avx512)]
+    assert run_script(REQUEST_TILES, stack).split() == [str(same_as_avx512)]
 
 
 @with_library

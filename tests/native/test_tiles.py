@@ -22,9 +22,9 @@ MASKS = {  # of so many tokens
 SIZES = [1, 15, 16, 17, 31, 32, 33, 47, 65]
 
 
-def tensors(queries, keys, dim, dim_value, dtype=torch.bfloat16):
+def tensors(queries, keys, dim, dim_value):
     return [
-        normal(1, heads, length, size, seed=seed, dtype=dtype)
+        normal(1, heads, length, size, seed=seed, dtype=torch.bfloat16)
         for seed, (heads, length, size) in enumerate(
             [(2, queries, dim), (1, keys, dim), (1, keys, dim_value)]
         )

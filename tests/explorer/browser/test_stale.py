@@ -166,7 +166,7 @@ def test_some_queries_stand_for_a_long_map_until_it_has_come(show, settled, long
 def test_a_long_map_that_is_no_longer_looked_at_is_called_off_at_once(
     show, settled, long_mean, monkeypatch
 ):
-    """Not only when that of the next head is asked for: its sketch would have to wait for it."""
+    """Not only when that of the next head is requested: its sketch would have to wait for it."""
     begun, ended, average = Semaphore(0), Semaphore(0), Mean.map
 
     def endless(self, window, cancelled):
