@@ -179,8 +179,13 @@ export const readouts = async (run, [layer, head], view, { each, signal } = {}) 
       ready = line.ready === true;
       if (!ready) each(line);
     };
-    await lines(of(run, "readouts/progress", { layer, head }), take, { view, signal });
-    if (!ready) throw new Replaced();
+    for (let again = true; !ready; again = false) {
+      const progress = lines(of(run, "readouts/progress", { layer, head }), take, { view, signal });
+      const control = asking.get(view);
+      await progress;
+      // Lines that end early were replaced: as with status 409, perhaps by an earlier request.
+      if (!ready && !(again && asking.get(view) === control)) throw new Replaced();
+    }
   }
   return floats(path, { view, signal });
 };

@@ -147,6 +147,22 @@ def test_an_answer_that_gave_way_to_an_older_question_is_asked_for_again(show, s
     assert settled(page).locator("#cross dd").last.text_content() != "–"
 
 
+def test_progress_that_gave_way_to_an_older_question_is_asked_for_again(show, settled, long_mean):
+    """Its lines then end early, with status 200."""
+    page = show(long_mean, "#p=panel&b=readouts&q=4095")
+    ends_early = iter([True])
+
+    def overtaken(route):
+        early = next(ends_early, False)
+        route.fulfill(status=200, body="") if early else route.continue_()
+
+    page.route("**/readouts/progress*", overtaken)
+    page.locator("#average [value=layer]").click()
+    page.locator("#readouts .plots[data-state=current]").wait_for()
+    assert not list(ends_early)
+    settled(page)
+
+
 def test_some_queries_stand_for_a_long_map_until_it_has_come(show, settled, long):
     page = show(long[0])
     note, drawn = (
@@ -214,9 +230,12 @@ def test_a_text_is_shaded_by_its_row_before_its_column_has_come(page, run, settl
     assert all(legend.all_text_contents())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def long_mean(make_recording):
-    """Two heads over so many tokens that the page asks how far their mean's readouts are."""
+    """Two heads over so many tokens that the page asks how far their mean's readouts are.
+
+    Each test has its own: a run keeps the readouts of a mean that were computed.
+    """
     query, key = torch.randn(2, 1, 2, 4096, 4, generator=torch.Generator().manual_seed(3))
     return RecordingSubject(make_recording([(query, key)]), title="two heads")
 
