@@ -16,9 +16,11 @@
 namespace regard::REGARD_SET {
 
 constexpr int TILES = 8, ROWS_OF_TILE = 16, BYTES_OF_ROW = 64;
+constexpr int COLUMNS_OF_TILE = BYTES_OF_ROW / 4;  // floats, or pairs
+constexpr int LEFT = 4, RIGHT = 5;  // the first tiles of factors: those before them are sums
 
-// While there is one, a thread's tiles have their full size. Then they have that of before again:
-// some libraries give them theirs but once.
+// While there is one, a thread's tiles have their full size, or fewer columns of right factors and
+// sums. Then they have that of before again: some libraries give them theirs but once.
 class Tiles {
   struct Configuration {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -29,11 +31,14 @@ class Tiles {
   Configuration before_;
 
  public:
-  Tiles() {
+  explicit Tiles(int64_t columns = COLUMNS_OF_TILE) {
     asm volatile("sttilecfg %0" : "=m"(before_));
-    Configuration whole;
-    for (int i = 0; i < TILES; i++) whole.row_bytes[i] = BYTES_OF_ROW, whole.rows[i] = ROWS_OF_TILE;
-    asm volatile("ldtilecfg %0" : : "m"(whole));
+    Configuration ours;
+    for (int i = 0; i < TILES; i++) {
+      ours.row_bytes[i] = uint16_t(i == LEFT ? BYTES_OF_ROW : columns * int64_t(sizeof(float)));
+      ours.rows[i] = ROWS_OF_TILE;
+    }
+    asm volatile("ldtilecfg %0" : : "m"(ours));
   }
   // Unless they are released, what they hold is kept at every switch between threads.
   ~Tiles() {

@@ -13,8 +13,8 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int LEFT = VECTORS, RIGHT = 5;  // tiles: those before are sums, a vector of columns each
-constexpr int MAX_STEPS = 96;             // of a block of keys
+static_assert(LEFT == VECTORS);  // sums are a vector of columns each
+constexpr int MAX_STEPS = 96;    // of a block of keys
 
 // Calls call(constant) for numbers below `count`.
 template <int count, class Call, int i = 0>

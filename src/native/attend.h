@@ -10,23 +10,12 @@ namespace regard::REGARD_SET {
 
 #if defined(__AMX_BF16__)
 static_assert(FORWARD_BLOCK <= MAX_STEPS * PairProducts::STEP);
-
-// A few rows would leave most of a tile empty.
-template <class Element>
-int attend_few_rows(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
-  return avx512::kernels().forward(p, context, logsumexp);
-}
-#else
-template <class Element>
-int attend_few_rows(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
-  return decode<Element>(p, context, logsumexp);
-}
 #endif
 
 template <class Arithmetic>
 int attend(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
   if (!has_few_rows(p)) return forward<Arithmetic>(p, context, logsumexp);
-  const int result = attend_few_rows<typename Arithmetic::Element>(p, context, logsumexp);
+  const int result = decode<typename Arithmetic::Element>(p, context, logsumexp);
   return result == REGARD_DONE && logsumexp ? recompute_imprecise<Arithmetic>(p, logsumexp)
                                             : result;
 }

@@ -365,11 +365,6 @@ template <class Element>
 static void decode_task(const regard_problem &p, const Scoring &scoring, const Partials &partials,
                         int64_t tasks_per_pair, int64_t number, void *memory,
                         const regard_tensor &context, float *logsumexp) {
-#if defined(__AVX512BF16__)
-  using BFloat16Rows = PairRows;
-#else
-  using BFloat16Rows = EvenOddRows;
-#endif
   if constexpr (std::is_same_v<Element, BFloat16>)
     if (p.dim % BFloat16Rows::ROW_ELEMENTS == 0 && p.dim_value % BFloat16Rows::ROW_ELEMENTS == 0)
       return decode_splits<BFloat16Rows>(p, scoring, partials, tasks_per_pair, number, memory,

@@ -64,7 +64,9 @@ struct WidenedRows : FloatProducts {
   }
 };
 
-#if defined(__AVX512BF16__)
+// Of processors with AMX dot products of pairs are slower than floats, and a few rows would leave
+// most of a tile empty.
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
 
 // Rows whose length is a multiple of 2 · LANES.
 struct PairRows : PairProducts {
@@ -97,6 +99,8 @@ struct PairRows : PairProducts {
     add_interleaved<4, vectors>(sums, to);
   }
 };
+
+using BFloat16Rows = PairRows;
 
 #else
 
@@ -131,6 +135,8 @@ struct EvenOddRows : FloatProducts {
     add_interleaved<1, vectors>(sums, to);
   }
 };
+
+using BFloat16Rows = EvenOddRows;
 
 #endif
 

@@ -1,9 +1,10 @@
-// The kernels with AMX: bfloat16 is multiplied in tiles. Everything else is AVX-512's, with floats:
-// where there are tiles, dot products of pairs take longer than they do.
+// The kernels with AMX: bfloat16 is multiplied in tiles. Everything else is AVX-512's, with floats.
 
 #include "attend.h"
 #include "backward.h"
 #include "divergence.h"
+#include "gpt_step.h"
+#include "matvec.h"
 #include "peak.h"
 #include "system.h"
 
@@ -46,6 +47,16 @@ int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,
   return compare<Pairs>(one, other, request);
 }
 
+int matvec_of_any_dtype(const regard_matvec &product) {
+  if (product.scale || !multiplies_tiles(product.dtype)) return avx512::kernels().matvec(product);
+  return matvec<RowProducts<BFloat16>>(product);
+}
+
+int gpt_step_of_any_dtype(const regard_gpt &gpt) {
+  if (gpt.tokens_scale || !multiplies_tiles(gpt.dtype)) return avx512::kernels().gpt_step(gpt);
+  return gpt_step<RowProducts<BFloat16>>(gpt);
+}
+
 double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {
   return multiplies_tiles(dtype) ? peak_flops_of_tiles(threads)
                                  : avx512::kernels().peak_flops(dtype, threads);
@@ -62,6 +73,8 @@ const Kernels &kernels() {
     all.read = read_of_any_dtype;
     all.forward_and_read = forward_and_read_of_any_dtype;
     all.compare = compare_of_any_dtype;
+    all.matvec = matvec_of_any_dtype;
+    all.gpt_step = gpt_step_of_any_dtype;
     all.peak_flops = peak_flops_of_any_dtype;
     return all;
   }();

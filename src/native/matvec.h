@@ -4,6 +4,7 @@
 #include "row_totals.h"
 #include "system.h"
 #include "threads.h"
+#include "tile_rows.h"
 
 namespace regard::REGARD_SET {
 

@@ -3,19 +3,21 @@
 #pragma once
 
 #include "abi.h"
+#include "amx.h"
 #include "element.h"
 #include "pairs.h"
 
 namespace regard::REGARD_SET {
 
 constexpr int INPUT_STEP = 2 * LANES;  // vectors x are padded with zeros to a multiple of it
+constexpr int VECTORS_OF_REGISTERS = REGISTERS == 32 ? 8 : 4;  // whose sums they hold
 
 REGARD_INLINE int64_t padded_inputs(int64_t inputs) {
   return (inputs + INPUT_STEP - 1) / INPUT_STEP * INPUT_STEP;
 }
 
-// How numbers of W and of x are multiplied: STEP of them in a vector; Input is what x lies in. W is
-// of the dtype of x and of the results, or Int8.
+// How numbers of W and of x are multiplied: STEP of them in a vector, by VECTORS_AT_ONCE vectors x;
+// Input is what x lies in. W is of the dtype of x and of the results, or Int8.
 template <class T, class W = T>
 struct RowProducts {
   using Element = T;
@@ -24,7 +26,7 @@ struct RowProducts {
   using Weight = typename W::type;
   using Input = float;
   using Vector = floats;
-  static constexpr int STEP = LANES;
+  static constexpr int STEP = LANES, VECTORS_AT_ONCE = VECTORS_OF_REGISTERS;
   static constexpr bool HAS_SCALE = std::is_same_v<W, Int8>;
 
   REGARD_INLINE floats load_row(const Weight *from) { return widen(W(), from); }
@@ -37,7 +39,19 @@ struct RowProducts {
   }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+// By tile_rows.h.
+template <>
+struct RowProducts<BFloat16, BFloat16> {
+  using Element = BFloat16;
+  using WeightElement = BFloat16;
+  using Number = uint16_t;
+  using Weight = uint16_t;
+  using Input = uint16_t;
+  static constexpr int STEP = 2, VECTORS_AT_ONCE = COLUMNS_OF_TILE;
+  static constexpr bool HAS_SCALE = false, IN_TILES = true;
+};
+#elif defined(__AVX512BF16__)
 template <>
 struct RowProducts<BFloat16, BFloat16> {
   using Element = BFloat16;
@@ -46,7 +60,7 @@ struct RowProducts<BFloat16, BFloat16> {
   using Weight = uint16_t;
   using Input = uint16_t;
   using Vector = ints;
-  static constexpr int STEP = 2 * LANES;
+  static constexpr int STEP = 2 * LANES, VECTORS_AT_ONCE = VECTORS_OF_REGISTERS;
   static constexpr bool HAS_SCALE = false;
 
   REGARD_INLINE ints load_row(const uint16_t *from) { return load_pairs(from); }
@@ -59,8 +73,6 @@ struct RowProducts<BFloat16, BFloat16> {
   }
 };
 #endif
-
-constexpr int VECTORS_AT_ONCE = REGISTERS == 32 ? 8 : 4;  // of x
 
 // A linear map: (O, I), (O) or null, and the scales (O) of an int8 weight.
 template <class Products>
@@ -81,6 +93,7 @@ struct LinearMap {
 template <class Products>
 struct Inputs {
   using Input = typename Products::Input;
+  static constexpr int STEP = Products::STEP, VECTORS_AT_ONCE = Products::VECTORS_AT_ONCE;
   Input *data;
   int64_t count, width;
 
@@ -88,14 +101,19 @@ struct Inputs {
 
   // Stores elements i … i + LANES − 1 of vector v, which the dtype holds exactly.
   __attribute__((always_inline)) void set(int64_t v, int64_t i, floats x) const {
-    constexpr int STEP = Products::STEP;
     const int64_t first = v / VECTORS_AT_ONCE * VECTORS_AT_ONCE;
     const int64_t together = min(count - first, int64_t(VECTORS_AT_ONCE));
     Input *to = data + first * width + (i / STEP * together + v - first) * STEP + i % STEP;
-    if constexpr (std::is_same_v<Input, float>)
+    if constexpr (std::is_same_v<Input, float>) {
       store(to, x);
-    else
+    } else if constexpr (STEP >= LANES) {
       narrow(typename Products::Element(), to, x);
+    } else {
+      Input numbers[LANES];
+      narrow(typename Products::Element(), numbers, x);
+      for (int j = 0; j < LANES; j += STEP)
+        memcpy(to + j * together, numbers + j, STEP * sizeof *to);
+    }
   }
   // Stores all elements, which `element(i, count)` gives LANES at a time, zeros after the count.
   template <class Get>

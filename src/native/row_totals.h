@@ -29,7 +29,7 @@ constexpr int rows_of_tile(int vectors) {
 constexpr int totals_of_tile(int rows, int vectors) {
   return (rows * vectors + LANES - 1) / LANES * LANES;
 }
-constexpr int MAX_TOTALS = ROWS_OF_GROUP * totals_of_tile(1, VECTORS_AT_ONCE);
+constexpr int MAX_TOTALS = ROWS_OF_GROUP * totals_of_tile(1, VECTORS_OF_REGISTERS);
 
 // Adds lanes `distance` apart, a power of two: those of a where that bit of a lane's number is 0,
 // else those of b. Half of the numbers stay in their lanes: blending takes less than shuffling.
@@ -280,9 +280,9 @@ static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t
                           int64_t stride) {
   for (int64_t row = first; row < last; row += ROWS_OF_GROUP) {
     const int64_t count = min(int64_t(ROWS_OF_GROUP), last - row);
-    for (int64_t v = 0; v < x.count; v += VECTORS_AT_ONCE)
-      with_count<VECTORS_AT_ONCE + 1>(
-          min(x.count - v, int64_t(VECTORS_AT_ONCE)), [&](auto vectors) {
+    for (int64_t v = 0; v < x.count; v += VECTORS_OF_REGISTERS)
+      with_count<VECTORS_OF_REGISTERS + 1>(
+          min(x.count - v, int64_t(VECTORS_OF_REGISTERS)), [&](auto vectors) {
             multiply_group<Products, vectors>(map, row, count, x.data + v * x.width,
                                               result + v * stride, stride);
           });

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 # the last are whole blocks of inputs, which a set with many lanes reads in a loop of their own.
 SIZES = [(1, 1), (5, 1), (3, 67), (16, 16), (17, 131), (64, 63), (127, 129), (331, 65), (809, 53)]
 SIZES += [(768, 67)]
+TILES = [(31, 15), (32, 17), (33, 47)]  # about those of AMX: 16 rows of 32 inputs
 
 
 def drawn(vectors, inputs, outputs, dtype):
@@ -24,14 +25,15 @@ def drawn(vectors, inputs, outputs, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 def test_it_is_the_product(dtype, instructions):
-    for inputs, outputs in SIZES:
-        for vectors in (1, 3, 4, 6, 8, 19):
+    for inputs, outputs in SIZES + TILES:
+        for vectors in (1, 3, 4, 6, 8, 16, 17, 19, 32):
             operands = drawn(vectors, inputs, outputs, dtype)
             with_bias, without_bias = native.matvec(*operands), native.matvec(*operands[:2], None)
             exact = F.linear(*(t.double() for t in operands))
             # Up to 809 products near 1, added up in float32, 192 of them in fours where a set has
-            # no more lanes and then the sums of 192: some 55 roundings of a sum near 30.
-            # Then it is rounded to the dtype.
+            # no more lanes and then the sums of 192: some 55 roundings of a sum near 30. In a tile
+            # of AMX 405 pairs are added one after the other, whose roundings partly cancel: they
+            # count as some 20, the square root. Then it is rounded to the dtype.
             close = {"rtol": 1.1 * torch.finfo(dtype).eps, "atol": 55 * 30 * 2**-24}
             torch.testing.assert_close(with_bias.double(), exact, **close)
             torch.testing.assert_close(without_bias.double(), exact - operands[2].double(), **close)
@@ -70,6 +72,22 @@ def test_neither_threads_nor_the_vectors_beside_it_change_a_bit(
         assert torch.equal(native.matvec(x, matrix, bias, scale), whole)
         for some in (slice(0, 1), slice(7, 8), slice(1, 3), slice(2, 7), slice(4, 17)):
             assert torch.equal(native.matvec(x[some], matrix, bias, scale), whole[some])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize("number", [torch.inf, torch.nan])
+def test_what_is_not_finite_stays_in_its_row_and_vector(number, dtype, instructions):
+    """Not even where rows, inputs or vectors fill no whole tile or register."""
+    for inputs, outputs in SIZES[1:] + TILES:
+        for vectors in (3, 19):
+            x, weight, _ = drawn(vectors, inputs, outputs, dtype)
+            finite = native.matvec(x, weight, None)
+            weight[-1, -1] = x[1, 0] = number
+            result = native.matvec(x, weight, None)
+            others = torch.arange(vectors) != 1
+            assert not result[1].isfinite().any()
+            assert not result[:, -1].isfinite().any()
+            assert torch.equal(result[others, :-1], finite[others, :-1])
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 3)])
