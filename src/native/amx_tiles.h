@@ -162,7 +162,7 @@ static void weighted_rows(const Number *value, int64_t stride, const float *weig
   if (r < last) multiply(r, last - r, std::integral_constant<int, 1>());
 }
 
-// See gradient_tile.h.
+// See gradient_tile.h. Whole tiles begin with the sums so far: adding vectors takes longer.
 template <class Products, int columns, class Write>
   requires MultipliesTiles<Products>
 __attribute__((noinline)) void gradient_columns(const typename Products::Number *weights,
@@ -171,7 +171,12 @@ __attribute__((noinline)) void gradient_columns(const typename Products::Number 
   constexpr int STEP = Products::STEP;
   constexpr int64_t size = sizeof(typename Products::Number);
   for (int64_t k = 0; k < keys; k += ROWS_OF_TILE) {
-    for_each_below<columns>([](auto j) REGARD_INLINE_LAMBDA { clear_tile<j>(); });
+    float *const sums = keys - k >= ROWS_OF_TILE ? write.in_place(k, d) : nullptr;
+    const int64_t sums_stride = write.width * int64_t(sizeof *sums);
+    const bool adds = sums && write.add;
+    for_each_below<columns>([&](auto j) REGARD_INLINE_LAMBDA {
+      adds ? load_tile<j>(sums + j * LANES, sums_stride) : clear_tile<j>();
+    });
     for (int64_t step = first; step < last; step += ROWS_OF_TILE) {
       load_part_of_tile<LEFT>(weights + k * QUERIES + step * STEP, QUERIES * size, keys - k,
                               (last - step) * STEP * size);
@@ -181,7 +186,11 @@ __attribute__((noinline)) void gradient_columns(const typename Products::Number 
         multiply_tiles<j, LEFT, RIGHT>();
       });
     }
-    write_sums<1, columns>(min(keys - k, int64_t(ROWS_OF_TILE)), k, d, write);
+    if (sums)
+      for_each_below<columns>(
+          [&](auto j) REGARD_INLINE_LAMBDA { store_tile<j>(sums + j * LANES, sums_stride); });
+    else
+      write_sums<1, columns>(min(keys - k, int64_t(ROWS_OF_TILE)), k, d, write);
   }
 }
 
