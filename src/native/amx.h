@@ -19,8 +19,9 @@ constexpr int TILES = 8, ROWS_OF_TILE = 16, BYTES_OF_ROW = 64;
 constexpr int COLUMNS_OF_TILE = BYTES_OF_ROW / 4;  // floats, or pairs
 constexpr int LEFT = 4, RIGHT = 5;  // the first tiles of factors: those before them are sums
 
-// While there is one, a thread's tiles have their full size, or fewer columns of right factors and
-// sums. Then they have that of before again: some libraries give them theirs but once.
+// While there is one, a thread's tiles have their full size; or all but LEFT, then the only left
+// factor, have fewer columns. After it their sizes are again those of before: some libraries set
+// them only once.
 class Tiles {
   struct Configuration {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -69,14 +70,18 @@ REGARD_INLINE void multiply_tiles() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sums), "i"(left), "i"(right));
 }
 
-// Loads the first rows and bytes of a tile, and zeros after them.
+// Loads the first rows and bytes of a tile, and zeros after them: nothing else is read.
 template <int tile>
 REGARD_INLINE void load_part_of_tile(const void *from, int64_t stride, int64_t rows,
                                      int64_t bytes) {
   if (rows >= ROWS_OF_TILE && bytes >= BYTES_OF_ROW) return load_tile<tile>(from, stride);
-  alignas(64) char part[ROWS_OF_TILE][BYTES_OF_ROW] = {};
-  for (int64_t r = 0; r < min(rows, int64_t(ROWS_OF_TILE)); r++)
-    memcpy(part[r], (const char *)from + r * stride, size_t(min(bytes, int64_t(BYTES_OF_ROW))));
+  const auto bits_below = [](int64_t count) { return count < 64 ? (1ull << count) - 1 : ~0ull; };
+  const uint64_t in_row = bits_below(bytes), rows_below = bits_below(rows);
+  alignas(64) char part[ROWS_OF_TILE][BYTES_OF_ROW];
+  REGARD_UNROLLED_FOR (int r = 0; r < ROWS_OF_TILE; r++) {
+    const uint64_t lanes = rows_below >> r & 1 ? in_row : 0;
+    _mm512_store_si512(part[r], _mm512_maskz_loadu_epi8(lanes, (const char *)from + r * stride));
+  }
   load_tile<tile>(part, BYTES_OF_ROW);
 }
 

@@ -162,7 +162,8 @@ static void weighted_rows(const Number *value, int64_t stride, const float *weig
   if (r < last) multiply(r, last - r, std::integral_constant<int, 1>());
 }
 
-// See gradient_tile.h. Whole tiles begin with the sums so far: adding vectors takes longer.
+// See gradient_tile.h. Tiles begin with the sums so far, since adding vectors takes longer; but not
+// those that are cut, whose further rows are not the caller's.
 template <class Products, int columns, class Write>
   requires MultipliesTiles<Products>
 __attribute__((noinline)) void gradient_columns(const typename Products::Number *weights,
@@ -171,7 +172,7 @@ __attribute__((noinline)) void gradient_columns(const typename Products::Number 
   constexpr int STEP = Products::STEP;
   constexpr int64_t size = sizeof(typename Products::Number);
   for (int64_t k = 0; k < keys; k += ROWS_OF_TILE) {
-    float *const sums = keys - k >= ROWS_OF_TILE ? write.in_place(k, d) : nullptr;
+    float *const sums = keys - k >= ROWS_OF_TILE ? write.sums_at(k, d) : nullptr;
     const int64_t sums_stride = write.width * int64_t(sizeof *sums);
     const bool adds = sums && write.add;
     for_each_below<columns>([&](auto j) REGARD_INLINE_LAMBDA {

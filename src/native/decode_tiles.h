@@ -64,8 +64,8 @@ struct WidenedRows : FloatProducts {
   }
 };
 
-// Of processors with AMX dot products of pairs are slower than floats, and a few rows would leave
-// most of a tile empty.
+// How rows of bfloat16 are read. With AMX they are floats, too: there dot products of pairs take
+// longer, and a few rows would leave most of a tile empty.
 #if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
 
 // Rows whose length is a multiple of 2 · LANES.

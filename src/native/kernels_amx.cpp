@@ -1,11 +1,15 @@
-// The kernels with AMX: bfloat16 is multiplied in tiles. Everything else is AVX-512's, with floats.
+// The kernels with AMX: bfloat16 is multiplied in tiles, and rounded by an instruction. Everything
+// else is AVX-512's.
 
+#include "activation.h"
 #include "attend.h"
 #include "backward.h"
+#include "cross_entropy.h"
 #include "divergence.h"
 #include "gpt_step.h"
 #include "matvec.h"
 #include "peak.h"
+#include "residual_norm.h"
 #include "system.h"
 
 namespace regard::REGARD_SET {
@@ -57,6 +61,26 @@ int gpt_step_of_any_dtype(const regard_gpt &gpt) {
   return gpt_step<RowProducts<BFloat16>>(gpt);
 }
 
+int gelu_of_any_dtype(const regard_activation &call) {
+  if (call.dtype != REGARD_BFLOAT16) return avx512::kernels().gelu(call);
+  return activation<BFloat16>(call);
+}
+
+int residual_norm_of_any_dtype(const regard_residual_norm &call) {
+  if (call.dtype != REGARD_BFLOAT16) return avx512::kernels().residual_norm(call);
+  return residual_norm<BFloat16>(call);
+}
+
+int residual_norm_backward_of_any_dtype(const regard_residual_norm_gradients &call) {
+  if (call.dtype != REGARD_BFLOAT16) return avx512::kernels().residual_norm_backward(call);
+  return residual_norm_backward<BFloat16>(call);
+}
+
+int cross_entropy_of_any_dtype(const regard_cross_entropy &call) {
+  if (call.dtype != REGARD_BFLOAT16) return avx512::kernels().cross_entropy(call);
+  return cross_entropy<BFloat16>(call);
+}
+
 double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {
   return multiplies_tiles(dtype) ? peak_flops_of_tiles(threads)
                                  : avx512::kernels().peak_flops(dtype, threads);
@@ -75,6 +99,10 @@ const Kernels &kernels() {
     all.compare = compare_of_any_dtype;
     all.matvec = matvec_of_any_dtype;
     all.gpt_step = gpt_step_of_any_dtype;
+    all.gelu = gelu_of_any_dtype;
+    all.residual_norm = residual_norm_of_any_dtype;
+    all.residual_norm_backward = residual_norm_backward_of_any_dtype;
+    all.cross_entropy = cross_entropy_of_any_dtype;
     all.peak_flops = peak_flops_of_any_dtype;
     return all;
   }();

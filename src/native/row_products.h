@@ -1,5 +1,5 @@
 // How rows of a matrix W are multiplied by a few vectors x, and how W and x lie in memory;
-// row_totals.h computes y = W·x.
+// row_totals.h computes y = W·x, or tile_rows.h with AMX.
 #pragma once
 
 #include "abi.h"
@@ -10,13 +10,13 @@
 namespace regard::REGARD_SET {
 
 constexpr int INPUT_STEP = 2 * LANES;  // vectors x are padded with zeros to a multiple of it
-constexpr int VECTORS_OF_REGISTERS = REGISTERS == 32 ? 8 : 4;  // whose sums they hold
+constexpr int VECTORS_OF_REGISTERS = REGISTERS == 32 ? 8 : 4;  // x: the registers hold their sums
 
 REGARD_INLINE int64_t padded_inputs(int64_t inputs) {
   return (inputs + INPUT_STEP - 1) / INPUT_STEP * INPUT_STEP;
 }
 
-// How numbers of W and of x are multiplied: STEP of them in a vector, by VECTORS_AT_ONCE vectors x;
+// How numbers of W and of x are multiplied: STEP of them together, with up to VECTORS_AT_ONCE x;
 // Input is what x lies in. W is of the dtype of x and of the results, or Int8.
 template <class T, class W = T>
 struct RowProducts {
@@ -40,7 +40,8 @@ struct RowProducts {
 };
 
 #if defined(__AMX_BF16__)
-// By tile_rows.h.
+// A pair at a time in tiles, which tile_rows.h loads and multiplies; see pairs.h on numbers below
+// 2⁻¹²⁶.
 template <>
 struct RowProducts<BFloat16, BFloat16> {
   using Element = BFloat16;
@@ -111,7 +112,7 @@ struct Inputs {
     } else {
       Input numbers[LANES];
       narrow(typename Products::Element(), numbers, x);
-      for (int j = 0; j < LANES; j += STEP)
+      for (int j = 0; j < LANES; j += STEP)  // those of other vectors lie between
         memcpy(to + j * together, numbers + j, STEP * sizeof *to);
     }
   }

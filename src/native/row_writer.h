@@ -62,8 +62,8 @@ struct RowWriter {
       for (int j = 0; j < columns * LANES; j += LANES)
         narrow_part(Element(), to[r + i] + d + j, load(&copied[i][j]), dim - d - j);
   }
-  // Where these sums lie, if nothing but adding remains to be done.
-  float *in_place(int64_t r, int64_t d) const { return last ? nullptr : sums + r * width + d; }
+  // Where sums of row r lie from column d on, if they are only to be stored there; else null.
+  float *sums_at(int64_t r, int64_t d) const { return last ? nullptr : sums + r * width + d; }
   bool finite() const { return !any(largest >= 0x7f800000); }
 };
 

@@ -1,5 +1,5 @@
-// Rows of a bfloat16 matrix W times vectors by the tiles of AMX: y = W·x, as row_totals.h has it
-// without them.
+// Rows of a bfloat16 matrix times a few vectors by the tiles of AMX: y = W·x. Without AMX
+// row_totals.h does it.
 //
 // The left tile is 16 rows of W in place, the right one pairs of x. Up to 16 vectors take no longer
 // than one: W is read from memory at the same rate. A sum is made in one order, whatever the number
@@ -17,7 +17,8 @@ constexpr int INPUTS_OF_TILE = 2 * LANES;
 constexpr int64_t INPUTS_AHEAD = 4 * INPUTS_OF_TILE;  // that are prefetched
 constexpr int64_t BYTES_OF_BLOCK = 256 * 1024;  // of W, which stay in the L2 cache for more vectors
 
-// Sums of up to 16 rows from `weight` on times so many vectors from `x` on, in tile 0.
+// Multiplies up to 16 rows, the first at `weight`, by up to 16 vectors, at `x`: the sums are tile
+// 0.
 template <class Products>
 REGARD_INLINE void multiply_tile_of_rows(const typename Products::Weight *weight, int64_t rows,
                                          int64_t inputs, const typename Products::Input *x,
@@ -35,14 +36,14 @@ REGARD_INLINE void multiply_tile_of_rows(const typename Products::Weight *weight
   }
 }
 
-// Writes the results of so many rows, from `row` on, and so many vectors.
+// Writes the results of those sums.
 template <class Products>
 REGARD_INLINE void write_tile_of_rows(const LinearMap<Products> &map, int64_t row, int64_t rows,
                                       int64_t vectors, typename Products::Number *result,
                                       int64_t stride) {
   const typename Products::Element element;
-  floats sums[ROWS_OF_TILE] = {};
-  if (vectors == 1) {  // which lie side by side
+  floats sums[ROWS_OF_TILE] = {};  // a tile of fewer columns leaves some as they are
+  if (vectors == 1) {              // the sums of 16 rows lie side by side
     store_tile<0>(sums, sizeof(float));
   } else {
     store_tile<0>(sums, sizeof sums[0]);
@@ -58,13 +59,14 @@ template <class Products>
 static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t last,
                           const Inputs<Products> &x, typename Products::Number *result,
                           int64_t stride) {
-  const int64_t tiles = BYTES_OF_BLOCK / (ROWS_OF_TILE * map.inputs * int64_t(sizeof *map.weight));
-  const int64_t rows_of_block = max(int64_t(1), tiles) * ROWS_OF_TILE;
+  const int64_t bytes_of_tile = ROWS_OF_TILE * map.inputs * int64_t(sizeof *map.weight);
+  const int64_t rows_of_block =
+      max(int64_t(1), BYTES_OF_BLOCK / max(int64_t(1), bytes_of_tile)) * ROWS_OF_TILE;
   for (int64_t begin = first; begin < last; begin += rows_of_block) {
     const int64_t end = min(last, begin + rows_of_block);
     for (int64_t v = 0; v < x.count; v += Products::VECTORS_AT_ONCE) {
       const int64_t vectors = min(x.count - v, int64_t(Products::VECTORS_AT_ONCE));
-      const Tiles unit(vectors);
+      const Tiles tiles(vectors);
       for (int64_t row = begin; row < end; row += ROWS_OF_TILE) {
         const int64_t rows = min(end - row, int64_t(ROWS_OF_TILE));
         multiply_tile_of_rows<Products>(map.weight + row * map.inputs, rows, map.inputs,

@@ -28,6 +28,7 @@ LATER = GPTConfig(
 CONFIGS = pytest.mark.parametrize("config", [GPT2, LATER], ids=["gpt2", "later"])
 PADDING = (2, 0, 5)
 READ, LENGTH = 11, 19
+SEQUENCES = 19  # more than any set multiplies together
 
 
 def model_of(config, dtype=torch.float32):
@@ -48,7 +49,7 @@ def read(model, ids, padding=None):
 def copied(cache, model, rows):
     """A cache of some of the sequences, with the same bits."""
     part = GPTCache(model.config, padding=cache.layers[0].padding[rows])
-    model.next_logits(torch.zeros(len(range(8)[rows]), READ, dtype=torch.long), part)
+    model.next_logits(torch.zeros(len(part.layers[0].padding), READ, dtype=torch.long), part)
     for to, one in zip(part.layers, cache.layers, strict=True):
         for memory, own in zip(to.memory, one.memory, strict=True):
             memory.copy_(own[rows])
@@ -84,13 +85,14 @@ def test_neither_threads_nor_the_sequences_beside_it_change_a_bit(
     config, dtype, threads, instructions
 ):
     model = model_of(config, dtype)
-    ids = torch.randint(config.vocab_size, (8, LENGTH))
-    padding = torch.arange(8) % 4
+    ids = torch.randint(config.vocab_size, (SEQUENCES, LENGTH))
+    padding = torch.arange(SEQUENCES) % 4
     threads(2)
     with torch.inference_mode():
         all_of_them = read(model, ids[:, :READ], padding)
-        again = copied(all_of_them, model, slice(0, 8))
-        some = {rows: copied(all_of_them, model, slice(*rows)) for rows in [(0, 1), (7, 8), (2, 5)]}
+        again = copied(all_of_them, model, slice(0, SEQUENCES))
+        parts = [(0, 1), (7, 8), (2, 5), (6, SEQUENCES)]
+        some = {rows: copied(all_of_them, model, slice(*rows)) for rows in parts}
         for t in range(READ, LENGTH):
             threads(2)
             whole = step_logits(model, ids[:, t : t + 1], all_of_them)
@@ -267,7 +269,7 @@ def test_other_weights_and_other_caches_are_noticed():
         with model.h[0].register_forward_hook(lambda *_: None):
             torch.testing.assert_close(after, model.next_logits(ids[:, :1], same))
         assert "another model's" in step_objection(other, ids[:, :1], cache)
-        assert "9 sequences" in step_objection(model, ids[:, :1].expand(9, 1), cache)
+        assert "33 sequences" in step_objection(model, ids[:, :1].expand(33, 1), cache)
         assert "2 tokens" in step_objection(model, ids[:, :2], cache)
         assert "is empty" in step_objection(model, ids[:, :1], GPTCache(GPT2))
 

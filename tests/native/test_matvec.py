@@ -31,9 +31,8 @@ def test_it_is_the_product(dtype, instructions):
             with_bias, without_bias = native.matvec(*operands), native.matvec(*operands[:2], None)
             exact = F.linear(*(t.double() for t in operands))
             # Up to 809 products near 1, added up in float32, 192 of them in fours where a set has
-            # no more lanes and then the sums of 192: some 55 roundings of a sum near 30. In a tile
-            # of AMX 405 pairs are added one after the other, whose roundings partly cancel: they
-            # count as some 20, the square root. Then it is rounded to the dtype.
+            # no more lanes and then the sums of 192: some 55 roundings of a sum near 30; with AMX
+            # 16 pairs and then 26 such sums. Then it is rounded to the dtype.
             close = {"rtol": 1.1 * torch.finfo(dtype).eps, "atol": 55 * 30 * 2**-24}
             torch.testing.assert_close(with_bias.double(), exact, **close)
             torch.testing.assert_close(without_bias.double(), exact - operands[2].double(), **close)

@@ -24,8 +24,8 @@ _STORED_AT = _LAYER.size - 3 * 8
 _GPT = struct.Struct("22qdq")  # regard_gpt there
 _UNLIMITED = 2**62
 
-MAX_SEQUENCES = 8
-"""Of more, products are bound by arithmetic, which matrix libraries do better."""
+MAX_SEQUENCES = 32
+"""As many as `matvec` multiplies vectors of any dtype; of more the modules are called."""
 MAX_HEADS_OF_GROUP = 16
 """For which the kernel has room."""
 

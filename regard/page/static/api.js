@@ -35,6 +35,7 @@ async function ask(path, { view, method = "GET", body, signal } = {}, again = tr
     asking.get(view)?.abort();
     const mine = new AbortController();
     asking.set(view, mine);
+    if (signal?.aborted) mine.abort();
     signal?.addEventListener("abort", () => mine.abort());
     control = mine;
   }
@@ -184,7 +185,8 @@ export const readouts = async (run, [layer, head], view, { each, signal } = {}) 
       const control = asking.get(view);
       await progress;
       // Lines that end early were replaced: as with status 409, perhaps by an earlier request.
-      if (!ready && !(again && asking.get(view) === control)) throw new Replaced();
+      const newest = asking.get(view) === control && !control?.signal.aborted;
+      if (!ready && !(again && newest)) throw new Replaced();
     }
   }
   return floats(path, { view, signal });
