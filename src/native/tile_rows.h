@@ -17,8 +17,7 @@ constexpr int INPUTS_OF_TILE = 2 * LANES;
 constexpr int64_t INPUTS_AHEAD = 4 * INPUTS_OF_TILE;  // that are prefetched
 constexpr int64_t BYTES_OF_BLOCK = 256 * 1024;  // of W, which stay in the L2 cache for more vectors
 
-// Multiplies up to 16 rows, the first at `weight`, by up to 16 vectors, at `x`: the sums are tile
-// 0.
+// Tile 0 becomes up to 16 rows, from `weight` on, times up to 16 vectors, from `x` on.
 template <class Products>
 REGARD_INLINE void multiply_tile_of_rows(const typename Products::Weight *weight, int64_t rows,
                                          int64_t inputs, const typename Products::Input *x,
