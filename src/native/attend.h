@@ -2,7 +2,6 @@
 #pragma once
 
 #include "decode.h"
-#include "kernels.h"
 #include "normalizers.h"
 #include "read.h"
 

@@ -7,6 +7,7 @@
 #include "cross_entropy.h"
 #include "divergence.h"
 #include "gpt_step.h"
+#include "kernels.h"
 #include "matvec.h"
 #include "peak.h"
 #include "residual_norm.h"

@@ -39,30 +39,30 @@ struct RowProducts {
   }
 };
 
+#if defined(__AVX512BF16__)
+struct PairRowProducts {
+  using Element = BFloat16;
+  using WeightElement = BFloat16;
+  using Number = uint16_t;
+  using Weight = uint16_t;
+  using Input = uint16_t;
+  static constexpr bool HAS_SCALE = false;
+};
+#endif
+
 #if defined(__AMX_BF16__)
 // A pair at a time in tiles, which tile_rows.h loads and multiplies; see pairs.h on numbers below
 // 2⁻¹²⁶.
 template <>
-struct RowProducts<BFloat16, BFloat16> {
-  using Element = BFloat16;
-  using WeightElement = BFloat16;
-  using Number = uint16_t;
-  using Weight = uint16_t;
-  using Input = uint16_t;
+struct RowProducts<BFloat16, BFloat16> : PairRowProducts {
   static constexpr int STEP = 2, VECTORS_AT_ONCE = COLUMNS_OF_TILE;
-  static constexpr bool HAS_SCALE = false, IN_TILES = true;
+  static constexpr bool IN_TILES = true;
 };
 #elif defined(__AVX512BF16__)
 template <>
-struct RowProducts<BFloat16, BFloat16> {
-  using Element = BFloat16;
-  using WeightElement = BFloat16;
-  using Number = uint16_t;
-  using Weight = uint16_t;
-  using Input = uint16_t;
+struct RowProducts<BFloat16, BFloat16> : PairRowProducts {
   using Vector = ints;
   static constexpr int STEP = 2 * LANES, VECTORS_AT_ONCE = VECTORS_OF_REGISTERS;
-  static constexpr bool HAS_SCALE = false;
 
   REGARD_INLINE ints load_row(const uint16_t *from) { return load_pairs(from); }
   REGARD_INLINE ints load_row_part(const uint16_t *from, int64_t count) {

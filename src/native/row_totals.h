@@ -278,14 +278,14 @@ template <class Products>
 static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t last,
                           const Inputs<Products> &x, typename Products::Number *result,
                           int64_t stride) {
+  constexpr int most = Products::VECTORS_AT_ONCE;
   for (int64_t row = first; row < last; row += ROWS_OF_GROUP) {
     const int64_t count = min(int64_t(ROWS_OF_GROUP), last - row);
-    for (int64_t v = 0; v < x.count; v += VECTORS_OF_REGISTERS)
-      with_count<VECTORS_OF_REGISTERS + 1>(
-          min(x.count - v, int64_t(VECTORS_OF_REGISTERS)), [&](auto vectors) {
-            multiply_group<Products, vectors>(map, row, count, x.data + v * x.width,
-                                              result + v * stride, stride);
-          });
+    for (int64_t v = 0; v < x.count; v += most)
+      with_count<most + 1>(min(x.count - v, int64_t(most)), [&](auto vectors) {
+        multiply_group<Products, vectors>(map, row, count, x.data + v * x.width,
+                                          result + v * stride, stride);
+      });
   }
 }
 

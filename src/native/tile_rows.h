@@ -13,7 +13,8 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int INPUTS_OF_TILE = 2 * LANES;
+constexpr int INPUTS_OF_TILE = BYTES_OF_ROW / 2;
+static_assert(INPUT_STEP % INPUTS_OF_TILE == 0);
 constexpr int64_t INPUTS_AHEAD = 4 * INPUTS_OF_TILE;  // that are prefetched
 constexpr int64_t BYTES_OF_BLOCK = 256 * 1024;  // of W, which stay in the L2 cache for more vectors
 
@@ -59,8 +60,7 @@ static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t
                           const Inputs<Products> &x, typename Products::Number *result,
                           int64_t stride) {
   const int64_t bytes_of_tile = ROWS_OF_TILE * map.inputs * int64_t(sizeof *map.weight);
-  const int64_t rows_of_block =
-      max(int64_t(1), BYTES_OF_BLOCK / max(int64_t(1), bytes_of_tile)) * ROWS_OF_TILE;
+  const int64_t rows_of_block = max(int64_t(1), BYTES_OF_BLOCK / bytes_of_tile) * ROWS_OF_TILE;
   for (int64_t begin = first; begin < last; begin += rows_of_block) {
     const int64_t end = min(last, begin + rows_of_block);
     for (int64_t v = 0; v < x.count; v += Products::VECTORS_AT_ONCE) {

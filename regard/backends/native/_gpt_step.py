@@ -17,6 +17,7 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, pointers
+from regard.backends.native._matvec import MAX_VECTORS
 
 _LAYER = struct.Struct("3qd3qd3qd3qd23q")  # regard_layer in src/native/abi.h
 _STORED = struct.Struct("2q")  # its keys and evicted, before its last number
@@ -24,8 +25,8 @@ _STORED_AT = _LAYER.size - 3 * 8
 _GPT = struct.Struct("22qdq")  # regard_gpt there
 _UNLIMITED = 2**62
 
-MAX_SEQUENCES = 32
-"""As many as `matvec` multiplies vectors of any dtype; of more the modules are called."""
+MAX_SEQUENCES = min(MAX_VECTORS.values())
+"""Of more the modules are called."""
 MAX_HEADS_OF_GROUP = 16
 """For which the kernel has room."""
 

@@ -14,7 +14,7 @@ from regard._shapes import Float, Int
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES
 
-_MAX_VECTORS = {torch.float32: 32, torch.bfloat16: 32, torch.float16: 64}
+MAX_VECTORS = {torch.float32: 32, torch.bfloat16: 32, torch.float16: 64}
 """Of more, products are bound by arithmetic, which matrix libraries do better.
 
 torch's of float16 does not where the processor has no arithmetic in it; there this takes a sixth of
@@ -34,7 +34,7 @@ def supports_matvec(
         return False
     if scale is not None and not (scale.dtype == torch.float32 and scale.is_contiguous()):
         return False
-    if not 0 < x.numel() <= _MAX_VECTORS[x.dtype] * x.shape[-1]:
+    if not 0 < x.numel() <= MAX_VECTORS[x.dtype] * x.shape[-1]:
         return False
     if not (x.is_contiguous() and weight.is_contiguous()):
         return False

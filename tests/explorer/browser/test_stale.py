@@ -157,7 +157,8 @@ def test_progress_that_gave_way_to_an_older_question_is_asked_for_again(show, se
         route.fulfill(status=200, body="") if early else route.continue_()
 
     page.route("**/readouts/progress*", overtaken)
-    page.locator("#average [value=layer]").click()
+    with page.expect_response("**/readouts?*"):  # after the progress says that they are ready
+        page.locator("#average [value=layer]").click()
     page.locator("#readouts .plots[data-state=current]").wait_for()
     assert not list(ends_early)
     settled(page)
