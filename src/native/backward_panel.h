@@ -92,12 +92,12 @@ static void add_key_gradient(const KeyPanel<Arithmetic> &panel, const QueryBlock
   const int first_row = segment.first * LANES, stop_row = min(segment.last * LANES, queries.count);
   const int64_t key = segment.key - panel.first, width = padded(dim);
   const auto results = panel.rows_of(to);
-  RowWriter<Element, ConsecutiveRows<typename Element::type>, SameFactor> write = {
+  RowWriter<Element, ConsecutiveRows<typename Element::type>> write = {
       .sums = sums + key * width,
       .width = width,
       .add = !is_new,
       .last = panel.visited_once,
-      .factors = {factor},
+      .factors = {&factor, 0},
       .rows = {results[key], results.stride},
       .dim = dim};
   if (!visible_only)
@@ -212,7 +212,8 @@ static bool add_query_share(const regard_problem &p, const regard_gradients &g,
     if (empty) memset(share, 0, size_t(width) * QUERIES * sizeof *share);
     empty = false;
     if (!visible_only)
-      add_ranges<Arithmetic>(queries, segments, count, first, keys, width, packed.lanes, share);
+      add_ranges<typename Arithmetic::Products>(queries, segments, count, first, keys, width,
+                                                packed.lanes, share);
     for (int n = 0; n < count && visible_only; n++) {
       const int64_t at = (segments[n].key - first) / STEP;
       const PackedRows<typename Arithmetic::Number> rows = {keys.data + at * keys.stride,
@@ -222,16 +223,17 @@ static bool add_query_share(const regard_problem &p, const regard_gradients &g,
     }
     return false;
   }
-  QueryWriter<typename Arithmetic::Element, SameFactor> write = {.sums = share,
-                                                                 .width = width,
-                                                                 .add = !empty,
-                                                                 .last = last,
-                                                                 .factors = {float(p.scale)},
-                                                                 .rows = {g.query, queries},
-                                                                 .dim = p.dim};
+  const float scale = float(p.scale);
+  QueryWriter<typename Arithmetic::Element> write = {.sums = share,
+                                                     .width = width,
+                                                     .add = !empty,
+                                                     .last = last,
+                                                     .factors = {&scale, 0},
+                                                     .rows = {g.query, queries},
+                                                     .dim = p.dim};
   empty = false;
-  add_visible<Arithmetic>(queries, segments, count, ranges, first, keys, width, packed.lanes,
-                          write);
+  add_visible<typename Arithmetic::Products>(queries, segments, count, ranges, first, keys, width,
+                                             packed.lanes, write);
   return last;
 }
 

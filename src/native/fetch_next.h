@@ -9,7 +9,6 @@
 
 namespace regard::REGARD_SET {
 
-template <class Element>
 class FetchNextBlock {
   static constexpr int32_t MOST_KEYS = 192;    // the others are fetched a tile ahead
   static constexpr int32_t LAST_KEYS = 576;    // of a block: while they are computed all is fetched
@@ -31,7 +30,7 @@ class FetchNextBlock {
                  bool follows)
       : p_(p), next_(next),
         same_group_(next.count > 0 && next.batch == queries.batch && next.group == queries.group) {
-    const int64_t row = (p.dim + p.dim_value) * int64_t(sizeof(typename Element::type));
+    const int64_t row = (p.dim + p.dim_value) * (p.dtype == REGARD_FLOAT32 ? 4 : 2);
     near_ = follows && (queries.stop_key - queries.first_key) * row <= NEAR;
     if (!same_group_) return;
     keys_ = {next.first_key, min(next.stop_key, next.first_key + MOST_KEYS)};
@@ -54,18 +53,45 @@ class FetchNextBlock {
   // Fetches queries of another group with a part of the block's last keys: where groups are small,
   // looking after each tile costs more than it gains.
   __attribute__((always_inline)) void with_last_keys(const Part &part) const {
-    if (!same_group_) fetch_rows<Element>(p_.query, next_, p_.dim, part);
+    if (!same_group_)
+      with_element(
+          [&](auto element) { fetch_rows<decltype(element)>(p_.query, next_, p_.dim, part); });
   }
 
  private:
   __attribute__((noinline)) void fetch_up_to(int64_t due) {
     asm volatile("");  // without it GCC may leave out calls, since prefetches have no effect
-    fetch_rows<Element>(p_.query, next_, fetched_, min(int64_t(next_.count), due), p_.dim);
     const int64_t rows = min(int64_t(keys_.stop - keys_.start), due) - fetched_,
                   key = keys_.start + fetched_;
-    fetch_strided(first_row<Element>(p_.key, next_, key), p_.key.row, rows, p_.dim);
-    fetch_strided(first_row<Element>(p_.value, next_, key), p_.value.row, rows, p_.dim_value);
+    with_element([&](auto element) {
+      using Element = decltype(element);
+      fetch_rows<Element>(p_.query, next_, fetched_, min(int64_t(next_.count), due), p_.dim);
+      fetch_strided(first_row<Element>(p_.key, next_, key), p_.key.row, rows, p_.dim);
+      fetch_strided(first_row<Element>(p_.value, next_, key), p_.value.row, rows, p_.dim_value);
+    });
     fetched_ = due;
+  }
+
+  // Calls `call` with an element as large as the problem's: a prefetch needs to know no more.
+  template <class Call>
+  __attribute__((always_inline)) void with_element(Call call) const {
+    if (p_.dtype == REGARD_FLOAT32)
+      call(Float32());
+    else
+      call(Float16());
+  }
+};
+
+// What is fetched for each tile of keys, counted from `key`: their values, and what is due then.
+struct FetchWithKeys {
+  RowsToFetch values;
+  FetchNextBlock &next;
+  int32_t key;
+
+  template <class Rows>
+  __attribute__((always_inline)) void operator()(int64_t k, Rows rows) const {
+    fetch(values, k, rows);
+    next.before_key(key + k + rows);
   }
 };
 

@@ -142,30 +142,29 @@ static void add_context(const ForwardCall &call, const QueryBlock &queries, cons
   KeyRange ranges[VECTORS];
   if (!find_ranges(queries, block.segments, block.count, ranges)) {
     state.softmax.begin_contexts(scratch.context, width);
-    return add_ranges<Arithmetic>(queries, block.segments, block.count, block.first, values, width,
-                                  weights, scratch.context);
+    return add_ranges<typename Arithmetic::Products>(
+        queries, block.segments, block.count, block.first, values, width, weights, scratch.context);
   }
   alignas(64) float factors[QUERIES];
   state.written = block.at_end && !state.checks_values;
   if (state.written) finish(p, call.scoring, queries, state.softmax, factors, call.logsumexp);
-  QueryWriter<typename Arithmetic::Element, const float *> write = {.sums = scratch.context,
-                                                                    .width = width,
-                                                                    .add = !state.softmax.empty,
-                                                                    .last = state.written,
-                                                                    .factors = factors,
-                                                                    .rows = {call.context, queries},
-                                                                    .dim = p.dim_value};
+  QueryWriter<typename Arithmetic::Element> write = {.sums = scratch.context,
+                                                     .width = width,
+                                                     .add = !state.softmax.empty,
+                                                     .last = state.written,
+                                                     .factors = {factors, 1},
+                                                     .rows = {call.context, queries},
+                                                     .dim = p.dim_value};
   state.softmax.empty = false;
-  add_visible<Arithmetic>(queries, block.segments, block.count, ranges, block.first, values, width,
-                          weights, write);
+  add_visible<typename Arithmetic::Products>(queries, block.segments, block.count, ranges,
+                                             block.first, values, width, weights, write);
   state.finite = write.finite();
 }
 
 // Makes the masked scores of a block's segments; `peak` becomes that of the rows with them.
 template <class Arithmetic>
 REGARD_INLINE void score_segments(const ForwardCall &call, const QueryBlock &queries,
-                                  const KeyBlock &block, bool fetches_values,
-                                  FetchNextBlock<typename Arithmetic::Element> &ahead,
+                                  const KeyBlock &block, bool fetches_values, FetchNextBlock &ahead,
                                   const ForwardScratch &scratch, Softmax &softmax, floats *peak) {
   using Element = typename Arithmetic::Element;
   constexpr int STEP = Arithmetic::STEP;
@@ -187,10 +186,7 @@ REGARD_INLINE void score_segments(const ForwardCall &call, const QueryBlock &que
           keys.data + (segment.key - block.first) * keys.stride, keys.stride, segment.keys,
           (p.dim + STEP - 1) / STEP, scratch.query + segment.first * LANES,
           scores + segment.first * LANES, computed + segment.first,
-          [values, &ahead, key = segment.key](int64_t k, auto rows) {
-            fetch(values, k, rows);
-            ahead.before_key(key + k + rows);
-          });
+          FetchWithKeys{values, ahead, segment.key});
     });
     if (call.scoring.adjusted)
       adjust_scores(p, queries, segment, scores, peak, softmax.seen);
@@ -244,8 +240,7 @@ static bool hides_nonfinite(const ForwardCall &call, const KeyBlock &block,
 // Calls keep(first, last, segments, their number, scores) with the masked scores of a block of
 // keys.
 template <class Arithmetic, class Keep>
-static void forward_block(const ForwardCall &call, const QueryBlock &queries,
-                          FetchNextBlock<typename Arithmetic::Element> &ahead,
+static void forward_block(const ForwardCall &call, const QueryBlock &queries, FetchNextBlock &ahead,
                           PackedValues<Arithmetic> &packed, int32_t first, int32_t last,
                           const ForwardScratch &scratch, ForwardState &state, const Keep &keep) {
   const regard_problem &p = call.problem;
@@ -313,9 +308,8 @@ struct KeepNothing {
 
 template <class Arithmetic, class Keep = KeepNothing>
 static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
-                            FetchNextBlock<typename Arithmetic::Element> ahead,
-                            PackedValues<Arithmetic> &packed, const ForwardScratch &scratch,
-                            const Keep &keep = {}) {
+                            FetchNextBlock ahead, PackedValues<Arithmetic> &packed,
+                            const ForwardScratch &scratch, const Keep &keep = {}) {
   const regard_problem &p = call.problem;
   Arithmetic::load_queries(p.query, queries, p.dim, call.scoring.query_factor, scratch.query);
   for (const bool checks_values : {false, true}) {

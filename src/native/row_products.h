@@ -17,12 +17,11 @@ REGARD_INLINE int64_t padded_inputs(int64_t inputs) {
 }
 
 // How numbers of W and of x are multiplied: STEP of them together, with up to VECTORS_AT_ONCE x;
-// Input is what x lies in. W is of the dtype of x and of the results, or Int8.
-template <class T, class W = T>
-struct RowProducts {
-  using Element = T;
+// Input is what x lies in. Totals depend on nothing else, so that they are compiled once for all
+// dtypes of results: here those of a W that is widened.
+template <class W>
+struct WidenedTotals {
   using WeightElement = W;
-  using Number = typename T::type;
   using Weight = typename W::type;
   using Input = float;
   using Vector = floats;
@@ -37,6 +36,14 @@ struct RowProducts {
   REGARD_INLINE floats multiply_add(floats row, floats input, floats sum) {
     return row * input + sum;
   }
+};
+
+// The products whose results are of a dtype, that of x; W is of the same or Int8.
+template <class T, class W = T>
+struct RowProducts : WidenedTotals<W> {
+  using Element = T;
+  using Number = typename T::type;
+  using Totals = WidenedTotals<W>;
 };
 
 #if defined(__AVX512BF16__)
@@ -61,6 +68,7 @@ struct RowProducts<BFloat16, BFloat16> : PairRowProducts {
 #elif defined(__AVX512BF16__)
 template <>
 struct RowProducts<BFloat16, BFloat16> : PairRowProducts {
+  using Totals = RowProducts;
   using Vector = ints;
   static constexpr int STEP = 2 * LANES, VECTORS_AT_ONCE = VECTORS_OF_REGISTERS;
 

@@ -64,13 +64,13 @@ REGARD_INLINE void add_each(const floats *sums, float *totals) {
   }
 }
 
-template <class Products>
+template <class Totals>
 struct RowBlocks {
-  static constexpr int STEP = Products::STEP;
+  static constexpr int STEP = Totals::STEP;
   // Of int8 a block of as many inputs is few bytes, and summing lanes up takes as long as before.
-  static constexpr int STEPS = Products::HAS_SCALE ? 2 * BLOCK_STEPS : BLOCK_STEPS;
+  static constexpr int STEPS = Totals::HAS_SCALE ? 2 * BLOCK_STEPS : BLOCK_STEPS;
   static constexpr int64_t INPUTS = int64_t(STEPS) * STEP;  // of a block
-  static constexpr int64_t SIZE = sizeof(typename Products::Weight);
+  static constexpr int64_t SIZE = sizeof(typename Totals::Weight);
   static constexpr int LINE_STEPS = STEP * SIZE < 64 ? int(64 / (STEP * SIZE)) : 1;
   // Measured with 8 lanes, time of a token beside tiles of rows: half precisions 0.78 on Zen 3,
   // 0.99 to 1.08 on Emerald Rapids; one vector of float32 0.92 to 0.96, 1.06 to 1.17, of int8 1.16
@@ -80,22 +80,22 @@ struct RowBlocks {
 
 // Adds to the totals (vectors, rows) of a tile what a block of `count` inputs gives, of rows that
 // lie `stride` apart. x is (count / STEP, vectors, STEP); `next` is the tile to prefetch.
-template <class Products, int rows, int vectors>
-REGARD_INLINE void multiply_tile(const typename Products::Weight *row, int64_t stride,
-                                 int64_t count, const typename Products::Input *x,
-                                 const typename Products::Weight *next, float *totals) {
-  using Blocks = RowBlocks<Products>;
-  constexpr int STEP = Products::STEP;
+template <class Totals, int rows, int vectors>
+REGARD_INLINE void multiply_tile(const typename Totals::Weight *row, int64_t stride, int64_t count,
+                                 const typename Totals::Input *x,
+                                 const typename Totals::Weight *next, float *totals) {
+  using Blocks = RowBlocks<Totals>;
+  constexpr int STEP = Totals::STEP;
   const int64_t whole = count / STEP;
   floats sums[vectors * rows] = {};
   REGARD_UNROLLED_FOR (int i = 0; i < vectors * rows; i++) keep_in_register(sums[i]);  // as below
-  typename Products::Vector numbers[rows];
+  typename Totals::Vector numbers[rows];
   const auto add = [&](int64_t step) REGARD_INLINE_LAMBDA {
     REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
-      auto input = Products::load_input(x + (step * vectors + v) * STEP);
+      auto input = Totals::load_input(x + (step * vectors + v) * STEP);
       keep_in_register(input);  // or each product loads it again
       REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
-        sums[v * rows + r] = Products::multiply_add(numbers[r], input, sums[v * rows + r]);
+        sums[v * rows + r] = Totals::multiply_add(numbers[r], input, sums[v * rows + r]);
     }
   };
   for (int64_t step = 0; step < whole; step++) {
@@ -103,12 +103,12 @@ REGARD_INLINE void multiply_tile(const typename Products::Weight *row, int64_t s
       REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
         __builtin_prefetch(next + r * stride + step * STEP);
     REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
-      numbers[r] = Products::load_row(row + r * stride + step * STEP);
+      numbers[r] = Totals::load_row(row + r * stride + step * STEP);
     add(step);
   }
   if (whole * STEP < count) {
     REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
-      numbers[r] = Products::load_row_part(row + r * stride + whole * STEP, count - whole * STEP);
+      numbers[r] = Totals::load_row_part(row + r * stride + whole * STEP, count - whole * STEP);
     add(whole);
   }
   add_each<vectors * rows>(sums, totals);
@@ -116,11 +116,11 @@ REGARD_INLINE void multiply_tile(const typename Products::Weight *row, int64_t s
 
 // Totals of a group of so many rows, a multiple of the tile's: of each tile (vectors, rows), then
 // what fills its last vector of lanes.
-template <class Products, int rows, int vectors>
-__attribute__((noinline)) void total_tiles(const typename Products::Weight *first, int64_t count,
-                                           int64_t inputs, const typename Products::Input *x,
+template <class Totals, int rows, int vectors>
+__attribute__((noinline)) void total_tiles(const typename Totals::Weight *first, int64_t count,
+                                           int64_t inputs, const typename Totals::Input *x,
                                            float *totals) {
-  using Blocks = RowBlocks<Products>;
+  using Blocks = RowBlocks<Totals>;
   constexpr int per_tile = totals_of_tile(rows, vectors);
   constexpr int64_t tile_bytes = rows * Blocks::INPUTS * Blocks::SIZE;
   constexpr int64_t rows_ahead = (BYTES_AHEAD + tile_bytes - 1) / tile_bytes * rows;
@@ -133,19 +133,19 @@ __attribute__((noinline)) void total_tiles(const typename Products::Weight *firs
         next_row -= count, next += block;
         if (next == inputs) next_row += count, next = 0;
       }
-      multiply_tile<Products, rows, vectors>(first + row * inputs + i, inputs, block,
-                                             x + i * vectors, first + next_row * inputs + next,
-                                             totals + row / rows * per_tile);
+      multiply_tile<Totals, rows, vectors>(first + row * inputs + i, inputs, block, x + i * vectors,
+                                           first + next_row * inputs + next,
+                                           totals + row / rows * per_tile);
     }
   }
 }
 
 // The lanes' sums of a block of one row times each vector.
-template <class Products, int vectors>
-REGARD_INLINE void multiply_block(const typename Products::Weight *row, int64_t count,
-                                  const typename Products::Input *x, floats *sums) {
-  using Blocks = RowBlocks<Products>;
-  constexpr int STEP = Products::STEP;
+template <class Totals, int vectors>
+REGARD_INLINE void multiply_block(const typename Totals::Weight *row, int64_t count,
+                                  const typename Totals::Input *x, floats *sums) {
+  using Blocks = RowBlocks<Totals>;
+  constexpr int STEP = Totals::STEP;
   constexpr int64_t ahead = BYTES_AHEAD / Blocks::SIZE;
   REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
     sums[v] = floats{};
@@ -153,12 +153,12 @@ REGARD_INLINE void multiply_block(const typename Products::Weight *row, int64_t 
   }
   const auto add = [&](int step, auto numbers) REGARD_INLINE_LAMBDA {
     REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
-      sums[v] = Products::multiply_add(
-          numbers, Products::load_input(x + (step * vectors + v) * STEP), sums[v]);
+      sums[v] = Totals::multiply_add(numbers, Totals::load_input(x + (step * vectors + v) * STEP),
+                                     sums[v]);
   };
   const auto add_step = [&](int step) REGARD_INLINE_LAMBDA {
     if (step % Blocks::LINE_STEPS == 0) __builtin_prefetch(row + step * STEP + ahead);
-    add(step, Products::load_row(row + step * STEP));
+    add(step, Totals::load_row(row + step * STEP));
   };
   if (count == Blocks::INPUTS) {
     REGARD_UNROLLED_FOR (int step = 0; step < Blocks::STEPS; step++) add_step(step);
@@ -167,17 +167,17 @@ REGARD_INLINE void multiply_block(const typename Products::Weight *row, int64_t 
   const int whole = int(count / STEP);
   for (int step = 0; step < whole; step++) add_step(step);
   if (whole * STEP < count)
-    add(whole, Products::load_row_part(row + whole * STEP, count - whole * STEP));
+    add(whole, Totals::load_row_part(row + whole * STEP, count - whole * STEP));
 }
 
 // Totals (vectors, count) of so many rows, each vector's `stride` apart: W is read in the order of
 // memory.
-template <class Products, int vectors>
-__attribute__((noinline)) void total_in_order(const typename Products::Weight *row, int64_t count,
-                                              int64_t inputs, const typename Products::Input *x,
+template <class Totals, int vectors>
+__attribute__((noinline)) void total_in_order(const typename Totals::Weight *row, int64_t count,
+                                              int64_t inputs, const typename Totals::Input *x,
                                               float *totals, int64_t stride) {
-  constexpr int LINE_STEPS = RowBlocks<Products>::LINE_STEPS;
-  constexpr int64_t INPUTS = RowBlocks<Products>::INPUTS;
+  constexpr int LINE_STEPS = RowBlocks<Totals>::LINE_STEPS;
+  constexpr int64_t INPUTS = RowBlocks<Totals>::INPUTS;
   const int64_t blocks = (inputs + INPUTS - 1) / INPUTS;
   const bool whole = inputs % INPUTS == 0;
   memset(totals, 0, size_t(vectors * stride) * sizeof *totals);
@@ -187,7 +187,7 @@ __attribute__((noinline)) void total_in_order(const typename Products::Weight *r
     const int together = int(min(left, int64_t(LANES)));
     const auto multiply = [&](int i, int64_t first, int64_t size) REGARD_INLINE_LAMBDA {
       floats of_block[vectors];
-      multiply_block<Products, vectors>(row, size, x + first * vectors, of_block);
+      multiply_block<Totals, vectors>(row, size, x + first * vectors, of_block);
       REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) sums[v][i] = of_block[v];
       row += size;
       if (++block == blocks) block = 0;
@@ -248,8 +248,9 @@ static void multiply_group(const LinearMap<Products> &map, int64_t first, int64_
                            int64_t stride) {
   alignas(64) float totals[MAX_TOTALS + LANES];  // whole vectors are loaded
   const typename Products::Weight *weight = map.weight + first * map.inputs;
-  if constexpr (vectors <= RowBlocks<Products>::VECTORS_IN_ORDER) {
-    total_in_order<Products, vectors>(weight, count, map.inputs, x, totals, ROWS_OF_GROUP);
+  if constexpr (vectors <= RowBlocks<typename Products::Totals>::VECTORS_IN_ORDER) {
+    total_in_order<typename Products::Totals, vectors>(weight, count, map.inputs, x, totals,
+                                                       ROWS_OF_GROUP);
     const auto write = [&](int64_t row, auto rows) {
       write_results<Products, rows, vectors>(map, first + row, totals + row, ROWS_OF_GROUP, result,
                                              stride);
@@ -260,8 +261,8 @@ static void multiply_group(const LinearMap<Products> &map, int64_t first, int64_
   } else {
     const auto multiply = [&](int64_t row, int64_t last, auto rows) {
       if (row == last) return;
-      total_tiles<Products, rows, vectors>(weight + row * map.inputs, last - row, map.inputs, x,
-                                           totals);
+      total_tiles<typename Products::Totals, rows, vectors>(weight + row * map.inputs, last - row,
+                                                            map.inputs, x, totals);
       const float *of_tile = totals;
       for (; row < last; row += rows, of_tile += totals_of_tile(rows, vectors))
         write_results<Products, rows, vectors>(map, first + row, of_tile, rows, result, stride);

@@ -5,25 +5,27 @@
 
 namespace regard::REGARD_SET {
 
-// Consecutive rows of a tensor, and a factor that all rows share; see BlockRows.
+// Consecutive rows of a tensor; see BlockRows.
 template <class Number>
 struct ConsecutiveRows {
   Number *first;
   int64_t stride;
   Number *operator[](int64_t r) const { return first + r * stride; }
 };
-struct SameFactor {
-  float factor;
-  float operator[](int64_t) const { return factor; }
+// A factor for each row, or with step 0 one for all.
+struct RowFactors {
+  const float *first;
+  int64_t step;
+  float operator[](int64_t r) const { return first[r * step]; }
 };
 
-template <class Element, class Rows, class Factors>
+template <class Element, class Rows>
 struct RowWriter {
   float *sums;  // (rows, width), width a multiple of LANES
   int64_t width;
   bool add;   // to what the sums hold
   bool last;  // nothing more is added: each row, times its factor, goes to the result
-  Factors factors;
+  RowFactors factors;
   Rows rows;  // of the result
   int64_t dim;
   ints largest = {};  // of the results' bits without sign
@@ -68,7 +70,7 @@ struct RowWriter {
 };
 
 // To the rows of a block of queries.
-template <class Element, class Factors>
-using QueryWriter = RowWriter<Element, BlockRows<Element>, Factors>;
+template <class Element>
+using QueryWriter = RowWriter<Element, BlockRows<Element>>;
 
 }  // namespace regard::REGARD_SET

@@ -45,36 +45,35 @@ static void move_nonfinite(typename Arithmetic::Number *values, int64_t stride,
     }
 }
 
-// weights × values of rows [first_row, stop_row) and of keys counted from the block's first.
-template <class Arithmetic, class Write>
-static void add_rows(const PackedRows<typename Arithmetic::Number> &values, KeyRange keys,
-                     const float *weights, int first_row, int stop_row, int64_t width,
-                     Write &write) {
-  constexpr int STEP = Arithmetic::STEP;
-  const StepRange all = {keys.start / STEP, (keys.stop + STEP - 1) / STEP};
-  weighted_rows<typename Arithmetic::Products>(
-      values.data, values.stride, weights, first_row, stop_row, width,
-      [=](int64_t, int) { return all; }, write);
-}
+// The steps of a tile of rows: those of all keys of a range, or with bounds from the first to the
+// last key that one of its rows sees, of four rows at least.
+template <class Products>
+struct VisibleSteps {
+  KeyRange keys;
+  int32_t first;                // key of the block, from which steps are counted
+  const int32_t *start, *stop;  // those of fours, or null
 
-// The same for the rows of vector j and a range of keys of a block with this first key: a tile
-// takes those from the first to the last that one of its rows sees, of four rows at least.
-template <class Arithmetic, class Write>
+  __attribute__((always_inline)) StepRange operator()(int64_t r, int rows) const {
+    constexpr int STEP = Products::STEP;
+    int32_t from = keys.start, to = keys.stop;
+    if (start) {
+      from = start[r + rows - 1], to = stop[r + rows - 1];
+      for (int64_t i = r; i < r + rows; i += 4) from = min(from, start[i]), to = max(to, stop[i]);
+      from = max(from, keys.start), to = min(to, keys.stop);
+      if (from >= to) return {0, 0};
+    }
+    return {(from - first) / STEP, (to - first + STEP - 1) / STEP};
+  }
+};
+
+// weights × values of the rows of vector j and a range of keys of a block with this first key.
+template <class Products, class Write>
 static void add_visible_rows(const QueryBlock &queries, int j, KeyRange keys, int32_t first,
-                             const PackedRows<typename Arithmetic::Number> &values, int64_t width,
+                             const PackedRows<typename Products::Number> &values, int64_t width,
                              const float *weights, Write &write) {
-  constexpr int STEP = Arithmetic::STEP;
-  const int32_t *start = queries.fours_start, *stop = queries.fours_stop;
-  weighted_rows<typename Arithmetic::Products>(
-      values.data, values.stride, weights, j * LANES, min((j + 1) * LANES, queries.count), width,
-      [=](int64_t r, int rows) {
-        int32_t from = start[r + rows - 1], to = stop[r + rows - 1];
-        for (int64_t i = r; i < r + rows; i += 4) from = min(from, start[i]), to = max(to, stop[i]);
-        from = max(from, keys.start), to = min(to, keys.stop);
-        if (from >= to) return StepRange{0, 0};
-        return StepRange{(from - first) / STEP, (to - first + STEP - 1) / STEP};
-      },
-      write);
+  const VisibleSteps<Products> steps = {keys, first, queries.fours_start, queries.fours_stop};
+  weighted_rows<Products>(values.data, values.stride, weights, j * LANES,
+                          min((j + 1) * LANES, queries.count), width, steps, write);
 }
 
 // Calls call(keys) for the keys of vector j in a block, those of adjacent segments together.
@@ -104,27 +103,29 @@ static bool find_ranges(const QueryBlock &queries, const Segment *segments, int 
 }
 
 // weights × values of a block of keys, of each vector those in its range. Writes all rows.
-template <class Arithmetic, class Write>
+template <class Products, class Write>
 static void add_visible(const QueryBlock &queries, const Segment *segments, int count,
                         const KeyRange *ranges, int32_t first,
-                        const PackedRows<typename Arithmetic::Number> &values, int64_t width,
+                        const PackedRows<typename Products::Number> &values, int64_t width,
                         const float *weights, Write &write) {
-  if (count == 1 && !segments[0].edge && segments[0].last - segments[0].first == queries.vectors)
-    return add_rows<Arithmetic>(values, {ranges[0].start - first, ranges[0].stop - first}, weights,
-                                0, queries.count, width, write);
+  if (count == 1 && !segments[0].edge && segments[0].last - segments[0].first == queries.vectors) {
+    const VisibleSteps<Products> all = {ranges[0], first, nullptr, nullptr};
+    return weighted_rows<Products>(values.data, values.stride, weights, 0, queries.count, width,
+                                   all, write);
+  }
   for (int j = 0; j < queries.vectors; j++)
-    add_visible_rows<Arithmetic>(queries, j, ranges[j], first, values, width, weights, write);
+    add_visible_rows<Products>(queries, j, ranges[j], first, values, width, weights, write);
 }
 
 // The same where a vector has more than one range, added to sums.
-template <class Arithmetic>
+template <class Products>
 static void add_ranges(const QueryBlock &queries, const Segment *segments, int count, int32_t first,
-                       const PackedRows<typename Arithmetic::Number> &values, int64_t width,
+                       const PackedRows<typename Products::Number> &values, int64_t width,
                        const float *weights, float *sums) {
   AddToSums write = {sums, width};
   for (int j = 0; j < queries.vectors; j++)
     for_each_range(segments, count, j, [&](KeyRange keys) {
-      add_visible_rows<Arithmetic>(queries, j, keys, first, values, width, weights, write);
+      add_visible_rows<Products>(queries, j, keys, first, values, width, weights, write);
     });
 }
 
