@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gguf_weights import KINDS, as_int8, rounded, write_gguf
-from benchmarks.llama_decoder import LlamaDecoder
+from benchmarks.llama_decoder import LlamaDecoder, ends_by_signal
 from benchmarks.machine import describe
 from benchmarks.measure import Measured, interleaved
 from benchmarks.report import Report
@@ -55,18 +55,21 @@ class Weights:
         size: bytes that a step of llama.cpp reads.
         model: ours.
         own_size: bytes that a step of ours reads.
+        repacked: whether llama.cpp may lay its weights out anew.
     """
 
     path: Path
     size: int
     model: GPT
     own_size: int
+    repacked: bool = True
 
     @classmethod
-    def of(cls, path: Path, size: int, model: GPT) -> Self:
+    def of(cls, path: Path, size: int, model: GPT, *, repacked: bool = True) -> Self:
         """Count what a step of the model reads."""
         state = {name: t for name, t in model.state_dict().items() if name != "wpe.weight"}
-        return cls(path, size, model, sum(t.numel() * t.element_size() for t in state.values()))
+        own_size = sum(t.numel() * t.element_size() for t in state.values())
+        return cls(path, size, model, own_size, repacked)
 
 
 def main() -> None:
@@ -104,8 +107,19 @@ def all_weights(folder: Path) -> dict[str, Weights]:
         path = folder / f"{name}.gguf"
         size = write_gguf(model, path, name)
         ours = as_int8(model) if name == "q8_0" else rounded(model, getattr(torch, name))
-        weights[name] = Weights.of(path, size, ours)
+        weights[name] = Weights.of(path, size, ours, repacked=_can_repack(name, path))
     return weights
+
+
+def _can_repack(name: str, path: Path) -> bool:
+    """Whether llama.cpp runs with weights that it lays out anew, as not on every processor."""
+    signal = ends_by_signal(path)
+    if signal:
+        print(
+            f"llama.cpp, {name}: weights as in the file; with those that it lays out anew for this "
+            f"processor, signal {signal} ends its process"
+        )
+    return not signal
 
 
 def _require_same_tokens(model: GPT, path: Path) -> None:
@@ -132,6 +146,7 @@ def generations(
                 tokens=PROMPT + NEW,
                 threads=threads,
                 half_cache=name != "float32",
+                repacked=one.repacked,
             )
             theirs = partial(stack.enter_context(decoder).generate, prompts, NEW)
             greedy = Sampling(temperature=0.0)

@@ -1,8 +1,13 @@
-"""Greedy generation by llama.cpp, through its C interface: token ids in, token ids out."""
+"""Greedy generation by llama.cpp, through its C interface: token ids in, token ids out.
+
+``python -m benchmarks.llama_decoder FILE`` reads some tokens and generates two.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,6 +15,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
+
+_PROMPT = 32  # tokens of the trial: other kernels multiply several than one
 
 
 class LlamaDecoder:
@@ -21,10 +28,18 @@ class LlamaDecoder:
         tokens: of a sequence at most, with its prompt.
         threads: of the prompts and of the steps.
         half_cache: whether keys and values are kept in float16, which is llama.cpp's default.
+        repacked: whether llama.cpp may lay weights out anew for its fastest kernels, its default.
     """
 
     def __init__(
-        self, path: Path, *, sequences: int, tokens: int, threads: int, half_cache: bool
+        self,
+        path: Path,
+        *,
+        sequences: int,
+        tokens: int,
+        threads: int,
+        half_cache: bool,
+        repacked: bool = True,
     ) -> None:
         import llama_cpp
 
@@ -35,6 +50,7 @@ class LlamaDecoder:
         loading = llama_cpp.llama_model_default_params()
         # Of a mapped file the system may drop pages, which would be read while time is taken.
         loading.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
+        loading.use_extra_bufts = repacked
         self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), loading)
         if self._model is None:
             raise ValueError(f"llama.cpp can't read {path}")
@@ -102,3 +118,26 @@ class LlamaDecoder:
             self._library.llama_model_get_vocab(self._model)
         )
         return np.ctypeslib.as_array(first, shape=(vocabulary,))
+
+
+def ends_by_signal(path: Path) -> int:
+    """Read and generate tokens in a process of its own; the signal that ended it, or 0.
+
+    Raises:
+        RuntimeError: it failed otherwise.
+    """
+    command = [sys.executable, "-m", "benchmarks.llama_decoder", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode > 0:
+        raise RuntimeError(f"llama.cpp can't generate with {path}: {done.stderr}")
+    return -done.returncode
+
+
+def _main(path: Path) -> None:
+    prompt = torch.zeros(1, _PROMPT, dtype=torch.int64)
+    with LlamaDecoder(path, sequences=1, tokens=_PROMPT + 2, threads=1, half_cache=True) as decoder:
+        decoder.generate(prompt, 2)
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

@@ -1,12 +1,13 @@
 """What is compared with llama.cpp: the weights under its names, and the table."""
 
 import math
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import llama
+from benchmarks import llama, llama_decoder
 from benchmarks.gguf_weights import as_int8, gguf_weights, rounded
 from benchmarks.measure import Measured
 from benchmarks.report import Report
@@ -76,6 +77,21 @@ def test_a_missing_peer_is_named(monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines() == [
         "llama.cpp is not measured: llama_cpp and gguf can't be imported here"
     ]
+
+
+@pytest.mark.parametrize(("status", "line"), [(0, ""), (-4, "signal 4 ends its process\n")])
+def test_a_layout_with_which_llama_cpp_crashes_is_not_used(status, line, monkeypatch, capsys):
+    ended = subprocess.CompletedProcess([], status, "", "")
+    monkeypatch.setattr(llama_decoder.subprocess, "run", lambda *_, **__: ended)
+    assert llama._can_repack("q8_0", Path("a.gguf")) == (status == 0)
+    assert capsys.readouterr().out.endswith(line)
+
+
+def test_a_trial_of_llama_cpp_that_fails_is_an_error(monkeypatch):
+    ended = subprocess.CompletedProcess([], 1, "", "no such file")
+    monkeypatch.setattr(llama_decoder.subprocess, "run", lambda *_, **__: ended)
+    with pytest.raises(RuntimeError, match=r"a\.gguf: no such file"):
+        llama_decoder.ends_by_signal(Path("a.gguf"))
 
 
 def test_only_a_tie_may_be_generated_otherwise():
