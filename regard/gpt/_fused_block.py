@@ -6,8 +6,8 @@ dispatcher than in them. Here the order of a block's operations is written out f
 with the products by torch and the rest by the kernels. Each operation rounds where the modules
 round, in the same order.
 
-Axis letters: B batch, T tokens, E model dimension, H heads, G key/value heads, D head dimension, F
-hidden channels of the MLP.
+Axis letters: B batch, T tokens, N = B·T, E model dimension, H heads, G key/value heads, D head
+dimension, F hidden channels of the MLP.
 """
 
 from __future__ import annotations
@@ -120,10 +120,8 @@ def _options(block: Block, dtype: torch.dtype) -> BlockOptions | None:
         return None
     if (attn.training and attn.dropout) or (drop.training and drop.p):
         return None
-    epsilon, wide = (
-        cast("float | None", block.ln_1.eps),
-        attn.widths[0] // attn.heads > native.WIDEST,
-    )
+    epsilon = cast("float | None", block.ln_1.eps)
+    wide = attn.widths[0] // attn.heads > native.WIDEST
     if wide or epsilon is None or block.ln_2.eps != epsilon or attn.mask.affine is None:
         return None
     return BlockOptions(attn.heads, attn.groups, attn.mask, norm is RMSNorm, epsilon, dtype)
@@ -138,6 +136,39 @@ def _weights(block: Block) -> BlockWeights:
     return BlockWeights(*weights)
 
 
+class _Kept(NamedTuple):
+    """What the backward pass reads; the matrices are in the dtype of the products."""
+
+    stream_1: Float[Tensor, "N E"]
+    normed_1: Float[Tensor, "N E"]
+    moments_1: Float[Tensor, "2 N"]
+    projected: Float[Tensor, "B T (H+2G)·D"]
+    context: Float[Tensor, "B T H·D"]
+    logsumexp: Float[Tensor, "B H T"]
+    stream_2: Float[Tensor, "B T E"]
+    normed_2: Float[Tensor, "N E"]
+    moments_2: Float[Tensor, "2 N"]
+    hidden: Float[Tensor, "N F"]
+    activated: Float[Tensor, "N F"]
+    attention: Float[Tensor, "(H+2G)·D E"]
+    output: Float[Tensor, "E H·D"]
+    expand: Float[Tensor, "F E"]
+    contract: Float[Tensor, "E F"]
+    ln_1: Float[Tensor, "E"]
+    ln_2: Float[Tensor, "E"]
+
+
+class _LinearGradient(NamedTuple):
+    """Where the gradient of a matrix is written, and what is needed."""
+
+    matrix: Tensor
+    """Float32."""
+    rounded: Tensor
+    """Memory in the dtype of the products; `matrix` itself in float32."""
+    needs: tuple[bool, bool]
+    """Of matrix and bias, whether its gradient is needed."""
+
+
 class _FusedBlock(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -145,45 +176,40 @@ class _FusedBlock(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         weights = BlockWeights(*tensors)  # type: ignore[arg-type] # those of `run_fused`
         norm: Any = {"epsilon": options.epsilon, "rms": options.rms}
-        dtype, shape = options.dtype, x.shape
-        rows = x.contiguous().view(-1, shape[-1])  # (B·T, E)
+        shape = x.shape
+        rows = x.contiguous().view(-1, shape[-1])  # (N, E)
         added = None if added is None else added.contiguous().view_as(rows)
-        stream_1, normed_1, moments_1, projected, context, logsumexp, *rest = _kept(
-            shape, rows if added is None else None, weights, options
-        )
-        stream_2, normed_2, moments_2, hidden, activated, *matrices = rest
-        attention, output, expand, contract = matrices
-        attended, out = allocate((rows.shape, dtype), (shape, dtype))
+        kept = _allocate_kept(shape, rows if added is None else None, weights, options)
+        attended, out = allocate((rows.shape, options.dtype), (shape, options.dtype))
 
         native.compute_residual_norm(
-            rows, added, weights.ln_1, weights.ln_1_bias, stream_1, normed_1, moments_1, **norm
+            *(rows, added, weights.ln_1, weights.ln_1_bias),
+            *(kept.stream_1, kept.normed_1, kept.moments_1),
+            **norm,
         )
-        _linear(normed_1, attention, weights.attention_bias, projected.view(len(rows), -1))
-        native.self_attention(projected, options.groups, options.mask, context, logsumexp)
-        _linear(context.view(len(rows), -1), output, weights.context_bias, attended)
+        projected = kept.projected.view(len(rows), -1)
+        _linear(kept.normed_1, kept.attention, weights.attention_bias, projected)
+        native.self_attention(
+            kept.projected, options.groups, options.mask, kept.context, kept.logsumexp
+        )
+        _linear(kept.context.view(len(rows), -1), kept.output, weights.context_bias, attended)
         native.compute_residual_norm(
-            stream_1, attended, weights.ln_2, weights.ln_2_bias,
-            stream_2.view_as(rows), normed_2, moments_2, **norm,
-        )  # fmt: skip
-        _linear(normed_2, expand, weights.expand_bias, hidden)
-        native.compute_gelu(hidden, activated)
-        _linear(activated, contract, weights.contract_bias, out.view_as(rows))
-        ctx.save_for_backward(
-            *(stream_1, normed_1, moments_1, projected, context, logsumexp),
-            *(stream_2, normed_2, moments_2, hidden, activated, *matrices),
-            *(weights.ln_1, weights.ln_2),
+            *(kept.stream_1, attended, weights.ln_2, weights.ln_2_bias),
+            *(kept.stream_2.view_as(rows), kept.normed_2, kept.moments_2),
+            **norm,
         )
+        _linear(kept.normed_2, kept.expand, weights.expand_bias, kept.hidden)
+        native.compute_gelu(kept.hidden, kept.activated)
+        _linear(kept.activated, kept.contract, weights.contract_bias, out.view_as(rows))
+        ctx.save_for_backward(*kept)
         ctx.options, ctx.is_added = options, added is not None
-        return stream_2, out
+        return kept.stream_2, out
 
     @staticmethod
     @native.once_differentiable
     def backward(ctx: Any, stream_gradient: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
         # Contiguous, as they were saved: hooks on saved tensors need not keep to that.
-        saved = [tensor.contiguous() for tensor in ctx.saved_tensors]
-        stream_1, normed_1, moments_1, projected, context, logsumexp, *rest = saved
-        stream_2, normed_2, moments_2, hidden, activated, *rest = rest
-        attention, output, expand, contract, ln_1, ln_2 = rest
+        kept = _Kept(*[tensor.contiguous() for tensor in ctx.saved_tensors])
         options: BlockOptions = ctx.options
         exact, dtype = torch.float32, options.dtype
         is_rounded = dtype != exact  # what is added to the stream, and so its gradient
@@ -191,86 +217,137 @@ class _FusedBlock(torch.autograd.Function):
         needs_ln_1, needs_attention, needs_output, needs_ln_2, needs_expand, needs_contract = (
             needs[i : i + 2] for i in range(3, len(needs), 2)
         )
+        needs_matrices = needs_attention, needs_output, needs_expand, needs_contract
         of_x, *of_added = allocate(
-            (stream_2.shape, exact), *[(stream_2.shape, dtype)] * (ctx.is_added and is_rounded)
+            (kept.stream_2.shape, exact),
+            *[(kept.stream_2.shape, dtype)] * (ctx.is_added and is_rounded),
         )
+        matrices = kept.attention, kept.output, kept.expand, kept.contract
         shapes = [
             matrix.shape if needs_it else (1,)  # what nobody needs shall not take memory
-            for matrix, (needs_it, _) in zip(
-                (attention, output, expand, contract),
-                (needs_attention, needs_output, needs_expand, needs_contract),
-                strict=True,
-            )
+            for matrix, (needs_it, _) in zip(matrices, needs_matrices, strict=True)
         ]
         gains_1, bias_1, gains_2, bias_2, *of_matrices = allocate(
-            *[(ln_1.shape, exact)] * 4, *[(shape, exact) for shape in shapes]
+            *[(kept.ln_1.shape, exact)] * 4, *[(shape, exact) for shape in shapes]
         )
+        of_ln_1 = gains_1, bias_1 if needs_ln_1[1] else None
+        of_ln_2 = gains_2, bias_2 if needs_ln_2[1] else None
+        rows = kept.normed_1.shape  # N, E
         with scratch(
-            *((normed_1.shape, dtype), (normed_1.shape, exact), (context.shape, dtype)),
-            *((projected.shape, dtype), (hidden.shape, dtype)),
-            *[(shape, dtype) for shape in (*shapes, normed_1.shape) if is_rounded],
+            *((rows, dtype), (rows, exact), (kept.context.shape, dtype)),
+            *((kept.projected.shape, dtype), (kept.hidden.shape, dtype)),
+            *[(shape, dtype) for shape in (*shapes, rows) if is_rounded],
         ) as (of_normed, of_stream, of_context, of_projected, of_hidden, *rest):
             *rounded, of_attended = rest if is_rounded else (*of_matrices, of_stream)
-            results_1, results_2, results_3, results_4 = zip(of_matrices, rounded, strict=True)
-            of_ln_1 = gains_1, bias_1 if needs_ln_1[1] else None
-            of_ln_2 = gains_2, bias_2 if needs_ln_2[1] else None
-
-            of_rows = gradient.reshape(normed_1.shape)  # (B·T, E)
-            of_contract = _gradients(of_rows, activated, needs_contract, *results_4)
-            torch.mm(of_rows, contract, out=of_hidden)
-            native.gelu_gradient(hidden, of_hidden, result=of_hidden)
-            of_expand = _gradients(of_hidden, normed_2, needs_expand, *results_3)
-            torch.mm(of_hidden, expand, out=of_normed)
-            native.residual_norm_gradients(
-                stream_gradient.contiguous().view_as(of_normed),
-                *(of_normed, stream_2.view_as(of_normed), moments_2, ln_2),
+            attention, output, expand, contract = map(
+                _LinearGradient, of_matrices, rounded, needs_matrices
+            )
+            of_mlp = _mlp_gradients(
+                *(kept, expand, contract, stream_gradient, gradient.reshape(rows)),
+                (of_hidden, of_normed),
                 native.NormGradients(of_stream, of_attended if is_rounded else None, *of_ln_2),
-                rms=options.rms,
+                options,
             )
-            of_rows = of_attended
-            context_rows = context.view(len(of_rows), -1)
-            of_output = _gradients(of_rows, context_rows, needs_output, *results_2)
-            torch.mm(of_rows, output, out=of_context.view_as(context_rows))
-            native.self_attention_gradient(
-                of_context,
-                context,
-                logsumexp,
-                projected,
-                options.groups,
-                options.mask,
-                of_projected,
-            )
-            of_rows = of_projected.view(len(of_rows), -1)
-            of_attention = _gradients(of_rows, normed_1, needs_attention, *results_1)
-            torch.mm(of_rows, attention, out=of_normed)
-            native.residual_norm_gradients(
-                *(of_stream, of_normed, stream_1, moments_1, ln_1),
-                native.NormGradients(
-                    of_x.view_as(of_normed),
-                    of_added[0].view_as(of_normed) if of_added else None,
-                    *of_ln_1,
-                ),
-                rms=options.rms,
+            added_rows = of_added[0].view(rows) if of_added else None
+            of_attention = _attention_gradients(
+                *(kept, attention, output, of_stream, of_attended),
+                (of_context, of_projected, of_normed),
+                native.NormGradients(of_x.view(rows), added_rows, *of_ln_1),
+                options,
             )
         added_gradient = (of_added or [of_x])[0] if ctx.is_added else None
-        of_weights = (*of_ln_1, *of_attention, *of_output, *of_ln_2, *of_expand, *of_contract)
-        return of_x, added_gradient, None, *of_weights
+        return of_x, added_gradient, None, *of_ln_1, *of_attention, *of_ln_2, *of_mlp
 
 
-def _kept(
+def _mlp_gradients(
+    kept: _Kept,
+    expand: _LinearGradient,
+    contract: _LinearGradient,
+    stream_gradient: Float[Tensor, "B T E"],
+    gradient: Float[Tensor, "N E"],
+    memory: tuple[Tensor, Tensor],
+    norm: native.NormGradients,
+    options: BlockOptions,
+) -> tuple[Tensor | None, ...]:
+    """Differentiate the MLP and the norm before it.
+
+    Args:
+        kept: from the forward pass.
+        expand: where the gradient of the first matrix is written.
+        contract: where that of the second is.
+        stream_gradient: of the stream that goes on past the MLP.
+        gradient: of what the MLP adds to it.
+        memory: for the gradients of the hidden channels and of the norm's result.
+        norm: where the gradients of the norm, and of the stream before it, are written.
+        options: of the block.
+
+    Returns:
+        The gradients of the first matrix and its bias, then of the second and its bias.
+    """
+    of_hidden, of_normed = memory
+    of_contract = _gradients(gradient, kept.activated, contract)
+    torch.mm(gradient, kept.contract, out=of_hidden)
+    native.gelu_gradient(kept.hidden, of_hidden, result=of_hidden)
+    of_expand = _gradients(of_hidden, kept.normed_2, expand)
+    torch.mm(of_hidden, kept.expand, out=of_normed)
+    native.residual_norm_gradients(
+        stream_gradient.contiguous().view_as(of_normed),
+        *(of_normed, kept.stream_2.view_as(of_normed), kept.moments_2, kept.ln_2, norm),
+        rms=options.rms,
+    )
+    return *of_expand, *of_contract
+
+
+def _attention_gradients(
+    kept: _Kept,
+    attention: _LinearGradient,
+    output: _LinearGradient,
+    of_stream: Float[Tensor, "N E"],
+    gradient: Float[Tensor, "N E"],
+    memory: tuple[Tensor, Tensor, Tensor],
+    norm: native.NormGradients,
+    options: BlockOptions,
+) -> tuple[Tensor | None, ...]:
+    """Differentiate attention and the norm before it; as `_mlp_gradients`.
+
+    Args:
+        kept: from the forward pass.
+        attention: where the gradient of the matrix of queries, keys and values is written.
+        output: where that of the matrix of contexts is.
+        of_stream: the gradient of the stream that goes on past attention.
+        gradient: of what attention adds to it.
+        memory: for the gradients of contexts, of the projection and of the norm's result.
+        norm: where the gradients of the norm, and of the stream before it, are written.
+        options: of the block.
+    """
+    of_context, of_projected, of_normed = memory
+    context_rows = kept.context.view(len(gradient), -1)
+    of_output = _gradients(gradient, context_rows, output)
+    torch.mm(gradient, kept.output, out=of_context.view_as(context_rows))
+    native.self_attention_gradient(
+        *(of_context, kept.context, kept.logsumexp, kept.projected),
+        *(options.groups, options.mask, of_projected),
+    )
+    of_rows = of_projected.view(len(gradient), -1)
+    of_attention = _gradients(of_rows, kept.normed_1, attention)
+    torch.mm(of_rows, kept.attention, out=of_normed)
+    native.residual_norm_gradients(
+        *(of_stream, of_normed, kept.stream_1, kept.moments_1, kept.ln_1, norm),
+        rms=options.rms,
+    )
+    return *of_attention, *of_output
+
+
+def _allocate_kept(
     shape: torch.Size, stream: Tensor | None, weights: BlockWeights, options: BlockOptions
-) -> list[Tensor]:
-    """What the backward pass reads, to be written; the matrices in the dtype of the products.
+) -> _Kept:
+    """What the backward pass reads: memory to be written, but for the matrices.
 
     Args:
         shape: B, T, E.
         stream: that before attention, if it is at hand.
         weights: of the block.
         options: likewise.
-
-    Returns:
-        Stream, norm and moments before attention; projection, context and log-sum-exps; stream,
-        norm and moments after it; the MLP's channels before and after GELU; the four matrices.
     """
     batch, tokens, width = shape
     rows, exact, dtype = batch * tokens, torch.float32, options.dtype
@@ -288,11 +365,12 @@ def _kept(
         *[((rows, width), exact)] * (stream is None),
     )
     stream = kept.pop() if stream is None else stream
-    if not is_rounded:
-        return [stream, *kept, *matrices]
-    for result, matrix in zip(kept[-4:], matrices, strict=True):
-        result.copy_(matrix)
-    return [stream, *kept]
+    if is_rounded:
+        for result, matrix in zip(kept[-len(matrices) :], matrices, strict=True):
+            result.copy_(matrix)
+    else:
+        kept += matrices
+    return _Kept(*[stream, *kept, weights.ln_1, weights.ln_2])
 
 
 def _linear(x: Tensor, matrix: Tensor, bias: Tensor | None, result: Tensor) -> None:
@@ -304,19 +382,18 @@ def _linear(x: Tensor, matrix: Tensor, bias: Tensor | None, result: Tensor) -> N
 
 
 def _gradients(
-    gradient: Tensor, x: Tensor, needs: tuple[bool, bool], matrix: Tensor, rounded: Tensor
+    gradient: Float[Tensor, "N O"], x: Float[Tensor, "N I"], to: _LinearGradient
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of a matrix and of its bias in float32, where they are needed.
 
     Args:
         gradient: of the product.
         x: what the matrix was multiplied with.
-        needs: of matrix and bias, whether it is needed.
-        matrix: where the gradient of the matrix is written.
-        rounded: the same in the dtype of the products; `matrix` itself in float32.
+        to: where the gradient of the matrix is written.
     """
-    if needs[0]:
-        torch.mm(gradient.t(), x, out=rounded)
-        if rounded is not matrix:
-            matrix.copy_(rounded)
-    return matrix if needs[0] else None, gradient.sum(0).float() if needs[1] else None
+    needs_matrix, needs_bias = to.needs
+    if needs_matrix:
+        torch.mm(gradient.t(), x, out=to.rounded)
+        if to.rounded is not to.matrix:
+            to.matrix.copy_(to.rounded)
+    return to.matrix if needs_matrix else None, gradient.sum(0).float() if needs_bias else None

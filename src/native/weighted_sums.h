@@ -51,7 +51,7 @@ template <class Products>
 struct VisibleSteps {
   KeyRange keys;
   int32_t first;                // key of the block, from which steps are counted
-  const int32_t *start, *stop;  // those of fours, or null
+  const int32_t *start, *stop;  // fours_start and fours_stop of the queries, or null
 
   __attribute__((always_inline)) StepRange operator()(int64_t r, int rows) const {
     constexpr int STEP = Products::STEP;
