@@ -42,7 +42,7 @@ unit-tests: $(TESTS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 compiled-checks: $(TESTS)
-	@nice -n 19 $(MAKE) --no-print-directory --jobs=1 javascript lint-native sanitize-memory sanitize-threads neon
+	@nice -n 19 $(MAKE) --no-print-directory --jobs=2 sanitize-memory lint-native javascript sanitize-threads neon
 
 thorough: $(TESTS) ## run what make test leaves out: more of the page, other instruction sets, whole graphs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m thorough
