@@ -32,7 +32,7 @@ help: ## list the targets
 demo: $(COMMAND) ## show what each token of a text attends to, and write regard.html, in which the model runs
 	$(BIN)/regard explain --html regard.html --live $(TEXT)
 
-# First the checks of Python, which are the shortest. Then the tests, and beside them, at low
+# First the checks of Python, which are the shortest. Then the tests, and beside them, at a lower
 # priority, the checks of C++ and JavaScript: at times the tests wait for a browser or a process.
 test: lint-python ## lint, check types, run the tests, and beside them the kernels under sanitizers
 	@$(MAKE) --no-print-directory --jobs=2 unit-tests other-checks
@@ -42,7 +42,7 @@ unit-tests: $(TESTS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 other-checks: $(TESTS)
-	@nice -n 19 $(MAKE) --no-print-directory --jobs=2 sanitize-memory lint-native javascript sanitize-threads neon
+	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 sanitize-memory lint-native javascript sanitize-threads neon
 
 thorough: $(TESTS) ## run what make test leaves out: more of the page, other instruction sets, whole graphs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m thorough

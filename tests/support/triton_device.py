@@ -40,7 +40,7 @@ def kernels():
         warnings.simplefilter("ignore", RuntimeWarning)
         patch.setattr(reading, "native", interpreted)
         patch.setattr(divergence, "native", interpreted)
-        _mend_dot(patch)
+        _mend_interpreter(patch)
         yield
 
 
@@ -81,7 +81,7 @@ def kernels_on_fake_gpu():
         patch.setattr(triton, "objection_to_reading", objection)
         patch.setattr(triton, "why_no_triton", lambda: None)
         patch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-        _mend_dot(patch)
+        _mend_interpreter(patch)
         for name, module in list(sys.modules.items()):
             if name.startswith(f"{package}._"):
                 for attribute, kernel in list(vars(module).items()):
@@ -92,6 +92,36 @@ def kernels_on_fake_gpu():
 
 def _held(argument):
     return argument.held if isinstance(argument, fake_gpu.FakeGPUTensor) else argument
+
+
+def _mend_interpreter(patch):
+    _mend_dot(patch)
+    _prepare_language_once(patch)
+
+
+def _prepare_language_once(patch):
+    """Have the interpreter replace what Triton's language computes once a launch and module.
+
+    It does so at each call of a function of the language or of ours, for half of its time.
+    """
+    from triton.runtime.interpreter import GridExecutor, InterpretedFunction
+
+    launch, call = GridExecutor.__call__, InterpretedFunction.__call__
+    prepared = set()
+
+    def launched(self, *arguments, **keywords):
+        prepared.clear()
+        return launch(self, *arguments, **keywords)
+
+    def called(self, *arguments, **keywords):
+        module = self.fn.__globals__["__name__"]
+        if module in prepared:
+            return self.rewrite()(*arguments, **keywords)
+        prepared.add(module)
+        return call(self, *arguments, **keywords)
+
+    patch.setattr(GridExecutor, "__call__", launched)
+    patch.setattr(InterpretedFunction, "__call__", called)
 
 
 def _mend_dot(patch):
