@@ -25,6 +25,7 @@ from benchmarks.readouts import readouts
 from benchmarks.recipes import recipes
 from benchmarks.recording import recording
 from benchmarks.report import Report
+from benchmarks.slopes import slopes
 from benchmarks.spans import spans
 from benchmarks.streaming import streaming
 from benchmarks.training import backward, forward
@@ -39,9 +40,10 @@ def main() -> None:
     torch.manual_seed(0)
     describe()
     report = Report()
-    kernels = (forward, backward, dropout, decode, spans, readouts, overhead, growth, equal_area)
+    kernels = (forward, backward, dropout, slopes, decode, spans, readouts, overhead, growth)
     for measure in (
         *kernels,
+        equal_area,
         recording,
         streaming,
         effects,

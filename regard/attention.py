@@ -25,7 +25,7 @@ from regard.problem import Problem, Scoring, ScoringOptions, check
 __all__ = ["attention", "attention_with_pattern"]
 
 
-_QUICK = {"mask", "scale"}  # the options that `quick` knows
+_QUICK = {"mask", "scale", "softcap", "alibi", "sink"}  # the options that `quick` knows
 
 
 @overload
@@ -152,7 +152,10 @@ def attention(
     if dropout == 0 and generator is None and backend is None and options.keys() <= _QUICK:
         mask = options.get("mask")
         if mask is None or type(mask) is Mask:
-            context = quick(query, key, value, mask, options.get("scale"))
+            context = quick(
+                *(query, key, value, mask, options.get("scale"), options.get("softcap")),
+                *(options.get("alibi"), options.get("sink")),
+            )
             if context is not None:
                 return context
     scoring = Scoring.of(options)

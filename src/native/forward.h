@@ -237,20 +237,20 @@ static bool hides_nonfinite(const ForwardCall &call, const KeyBlock &block,
   return false;
 }
 
-// Calls keep(first, last, segments, their number, scores) with the masked scores of a block of
-// keys.
+// Calls keep(block, scores, seen) with the masked scores of a block of keys; `seen` are the lanes
+// that have seen a key so far, where scores are adjusted.
 template <class Arithmetic, class Keep>
 static void forward_block(const ForwardCall &call, const QueryBlock &queries, FetchNextBlock &ahead,
                           PackedValues<Arithmetic> &packed, int32_t first, int32_t last,
                           const ForwardScratch &scratch, ForwardState &state, const Keep &keep) {
   const regard_problem &p = call.problem;
   const KeyBlock block(queries, first, last);
-  if (block.count == 0) return keep(first, last, block.segments, 0, scratch.scores);
+  if (block.count == 0) return keep(block, scratch.scores, state.softmax.seen);
   floats peak[VECTORS];
   const bool fetches_values = !ahead.near() && !packed.holds(first, last);
   score_segments<Arithmetic>(call, queries, block, fetches_values, ahead, scratch, state.softmax,
                              peak);
-  keep(first, last, block.segments, block.count, scratch.scores);
+  keep(block, scratch.scores, state.softmax.seen);
   const int64_t width = padded(p.dim_value);
   rescale(queries, peak, call.scoring.factor, width, state.softmax, scratch.context);
 
@@ -303,7 +303,7 @@ static bool write_contexts(const ForwardCall &call, const QueryBlock &queries,
 }
 
 struct KeepNothing {
-  void operator()(int32_t, int32_t, const Segment *, int, const float *) const {}
+  void operator()(const KeyBlock &, const float *, const ints *) const {}
 };
 
 template <class Arithmetic, class Keep = KeepNothing>

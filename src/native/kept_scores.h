@@ -41,16 +41,15 @@ struct KeepScores {
     hide(kept.first, rows.first_key);
   }
 
-  void operator()(int32_t first, int32_t last, const Segment *segments, int count,
-                  const float *scores) const {
-    int32_t key = first;
-    for (int n = 0; n < count && key < kept.stop; n++) {
-      const Segment &segment = segments[n];
+  void operator()(const KeyBlock &block, const float *scores) const {
+    int32_t key = block.first;
+    for (int n = 0; n < block.count && key < kept.stop; n++) {
+      const Segment &segment = block.segments[n];
       hide(key, segment.key);
       key = segment.key + segment.keys;
-      copy(segment, scores + int64_t(segment.key - first) * QUERIES);
+      copy(segment, scores + int64_t(segment.key - block.first) * QUERIES);
     }
-    hide(key, last);
+    hide(key, block.last);
   }
 
   void copy(const Segment &segment, const float *scores) const {

@@ -6,27 +6,26 @@
 
 namespace regard::REGARD_SET {
 
-// Computes the log-sum-exp of a block's rows, as the forward pass does, and their normalizers.
-// Scores are kept as far as there is room for them; those that the forward pass has kept are taken.
-template <class Arithmetic>
-static void find_normalizers(const regard_problem &p, const Scoring &scoring,
-                             const QueryBlock &queries, const ReadScratch &scratch,
-                             float *logsumexp, RowNormalizer *normalizers,
-                             const KeptScores &kept = {}, bool filled = false) {
+// The denominators of a block's rows, Σ 2^(factor · score − shift), over the keys so far.
+struct Denominators {
+  const QueryBlock &queries;
+  const floats factor;
+  int32_t stop;  // the keys before it are added
   floats peak[VECTORS], total[VECTORS];
-  ints seen[VECTORS];
-  for (int j = 0; j < VECTORS; j++)
-    peak[j] = broadcast(HIDDEN), total[j] = floats{}, seen[j] = ints{};
-  const floats factor = broadcast(scoring.factor);
-  for_each_read_block(queries, [&](int32_t first, int32_t last) {
-    WeightBlock block(p, queries, first, last, scratch);
-    const bool held = kept.holds(first, last);
-    if (held && filled) {
-      take_kept(kept, true, block);
-    } else {
-      if (held) block.weights = kept.of(first);
-      compute_scores<Arithmetic>(scoring, scratch, block, seen);
-    }
+  ints seen[VECTORS];  // lanes that saw a key, where scores are adjusted
+
+  Denominators(const QueryBlock &rows, const Scoring &scoring)
+      : queries(rows), factor(broadcast(scoring.factor)) {
+    begin();
+  }
+  void begin() {
+    stop = first_read_key(queries);
+    for (int j = 0; j < VECTORS; j++)
+      peak[j] = broadcast(HIDDEN), total[j] = floats{}, seen[j] = ints{};
+  }
+
+  // Adds the scores of the next block.
+  void add(const WeightBlock &block) {
     for (int j = 0; j < queries.vectors; j++) {
       const Shift old = shift_of(peak[j], factor);
       const floats higher = max(peak[j], block.peak[j]);
@@ -41,27 +40,55 @@ static void find_normalizers(const regard_problem &p, const Scoring &scoring,
           },
           [](int32_t, const floats *) REGARD_INLINE_LAMBDA {});
     }
+    stop = block.key + block.keys;
+  }
+
+  // Adds the blocks that have been kept whole, once the scores before a key are.
+  void add_kept(const regard_problem &p, const KeptScores &kept, int32_t filled,
+                const ints *seen_before, const ReadScratch &scratch) {
+    for (int j = 0; j < VECTORS; j++) seen[j] = seen_before[j];
+    while (stop < queries.stop_key) {
+      const int32_t end = end_of_read_block(queries, stop);
+      if (end > filled || !kept.holds(stop, end)) return;
+      WeightBlock block(p, queries, stop, end, scratch);
+      take_kept(kept, true, block);
+      add(block);
+    }
+  }
+};
+
+// Computes the log-sum-exp of a block's rows, and their normalizers, from the denominators over
+// some keys and the scores of the others, which are kept as far as there is room for them.
+template <class Arithmetic>
+static void find_normalizers(const regard_problem &p, const Scoring &scoring,
+                             const QueryBlock &queries, const ReadScratch &scratch,
+                             float *logsumexp, RowNormalizer *normalizers,
+                             Denominators denominators, const KeptScores &kept = {}) {
+  for_each_read_block(queries, denominators.stop, [&](int32_t first, int32_t last) {
+    WeightBlock block(p, queries, first, last, scratch);
+    if (kept.holds(first, last)) block.weights = kept.of(first);
+    compute_scores<Arithmetic>(scoring, scratch, block, denominators.seen);
+    denominators.add(block);
   });
   for (int j = 0; j < queries.vectors; j++) {
     const floats sinks = p.sink.data ? numbers_of(p.sink, queries, j * LANES) : floats{};
     const ints sees = scoring.adjusted
-                          ? seen[j]
+                          ? denominators.seen[j]
                           : load(queries.start + j * LANES) < load(queries.stop + j * LANES);
-    const Shift shift = shift_of(peak[j], factor);
+    const floats peak = denominators.peak[j];
+    const Shift shift = shift_of(peak, denominators.factor);
     alignas(64) double level[LANES], above_peak[LANES];
     find_levels(shift, scoring, level);
     // Measured from the peak, not as a difference of levels, whose rounding may exceed any number.
-    find_levels({shift.before - peak[j], shift.after}, scoring, above_peak);
+    find_levels({shift.before - peak, shift.after}, scoring, above_peak);
     for (int i = 0; i < LANES; i++) {
-      RowSum sum = {level[i], total[j][i]};
+      RowSum sum = {level[i], denominators.total[j][i]};
       if (p.sink.data) sum.take_in(sinks[i]);
       logsumexp[j * LANES + i] = sees[i] ? sum.logsumexp() : -INFINITY;
       // A sink far above the scores takes the place of the peak.
       const bool below = p.sink.data && sum.level == sinks[i];
-      const float from = below                  ? float(sum.level / scoring.unit)
-                         : peak[j][i] == HIDDEN ? 0
-                                                : peak[j][i];
-      const bool from_peak = !below && peak[j][i] != HIDDEN;
+      const float from = below ? float(sum.level / scoring.unit) : peak[i] == HIDDEN ? 0 : peak[i];
+      const bool from_peak = !below && peak[i] != HIDDEN;
       const double above = from_peak ? above_peak[i] : sum.level - from * scoring.unit;
       normalizers[j * LANES + i] = {from, float(above * LOG2_E + log2f(sum.total))};
     }
@@ -76,7 +103,8 @@ static void find_normalizers_of(const regard_problem &p, const Scoring &scoring,
                                 const float *known, RowNormalizer *normalizers) {
   constexpr float ROUNDING = 0x1p-22f;  // of two sums of the same numbers, in different orders
   alignas(64) float own[QUERIES];
-  find_normalizers<Arithmetic>(p, scoring, queries, scratch, own, normalizers);
+  find_normalizers<Arithmetic>(p, scoring, queries, scratch, own, normalizers,
+                               Denominators(queries, scoring));
   for (int r = 0; r < queries.count; r++)
     if (!(fabsf(known[r] - own[r]) <= ROUNDING * fabsf(known[r])))
       normalizers[r] = normalizer_of(known[r], normalizers[r].peak, scoring.unit);
@@ -151,7 +179,8 @@ static int recompute_imprecise(const regard_problem &p, float *logsumexp) {
       [&](const QueryBlock &queries, const float *known, const ReadScratch &scratch) {
         alignas(64) float own[QUERIES];
         RowNormalizer normalizers[QUERIES];
-        find_normalizers<Arithmetic>(p, scoring, queries, scratch, own, normalizers);
+        find_normalizers<Arithmetic>(p, scoring, queries, scratch, own, normalizers,
+                                     Denominators(queries, scoring));
         for (int r = 0; r < queries.count; r++)
           logsumexp[row_number(p, queries, r)] = is_imprecise(known[r]) ? own[r] : known[r];
       });

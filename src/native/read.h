@@ -112,25 +112,31 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
 
   const KeptScores kept =
       reading.keeps ? KeptScores(queries, scratch.readouts + reading.memory) : KeptScores();
+  const bool known = reading.readouts.logsumexp;
+  Denominators denominators(queries, reading.scoring);
   if (reading.forward) {
+    const KeepScores keep(queries, kept);
+    const auto take = [&](const KeyBlock &block, const float *scores, const ints *seen) {
+      keep(block, scores);
+      if (known) return;
+      if (block.first <= queries.first_key) denominators.begin();  // it may go over them twice
+      denominators.add_kept(p, kept, block.last, seen, scratch);   // while they are near
+    };
     QueryBlock none;  // to fetch ahead
     none.count = 0;
     forward_queries<Arithmetic>(*reading.forward, queries, {p, queries, none, false}, packed,
-                                ForwardScratch(p, (char *)memory + reading.before_forward()),
-                                KeepScores(queries, kept));
+                                ForwardScratch(p, (char *)memory + reading.before_forward()), take);
   }
 
   Normalizers normalizers;
-  if (reading.readouts.logsumexp) {
+  if (known) {
     load_normalizers<Arithmetic>(p, reading.scoring, queries, scratch, reading.readouts.logsumexp,
                                  normalizers);
   } else {
     RowNormalizer exact[QUERIES];
     normalizers.factor = reading.scoring.factor;
-    // Adjusted scores do not tell by themselves which rows see a key.
-    const bool filled = reading.forward && !reading.scoring.adjusted;
     find_normalizers<Arithmetic>(p, reading.scoring, queries, scratch, normalizers.logsumexp, exact,
-                                 kept, filled);
+                                 denominators, kept);
     normalizers.prepare(queries, exact);
   }
 

@@ -44,6 +44,17 @@ REGARD_INLINE bool any_above(const float *scores, const floats (&thresholds)[vec
 #endif
 }
 
+// The number of rows whose score of a key is above their threshold.
+template <int vectors>
+REGARD_INLINE int rows_above(const float *scores, const floats (&thresholds)[vectors]) {
+  ints above = {};
+  REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
+    above -= load(scores + j * LANES) > thresholds[j];
+  int rows = 0;
+  for (int i = 0; i < LANES; i++) rows += above[i];
+  return rows;
+}
+
 struct Top : Readout {
   static constexpr bool of_weights = false;
 
@@ -103,6 +114,38 @@ struct Top : Readout {
     for (int r = 0; r <= QUERIES; r++) lists.scores[r * lists.width] = INFINITY;
   }
 
+  // Lists the scores of some keys that are above their rows' thresholds.
+  template <int vectors>
+  REGARD_INLINE int32_t *gather(const WeightBlock &block, int32_t first, int32_t keys,
+                                const floats (&thresholds)[vectors], int32_t *list) {
+    for (int32_t i = first * QUERIES; i < (first + keys) * QUERIES; i += QUERIES) {
+      const float *scores = block.weights + i;
+      if (!any_above<vectors>(scores, thresholds)) continue;
+      REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
+        list = append_above(load(scores + j * LANES), thresholds[j], i + j * LANES, list);
+    }
+    return list;
+  }
+
+  // Raises thresholds as far as at least k scores of these keys stay above: every k-th key makes a
+  // set, and of each set one score is no less than the least of the sets' largest.
+  template <int vectors>
+  REGARD_INLINE void raise(const WeightBlock &block, int32_t first, int32_t keys, int32_t k,
+                           floats (&thresholds)[vectors]) {
+    for (int j = 0; j < vectors; j++) {
+      const float *scores = block.weights + first * QUERIES + j * LANES;
+      floats largest[READ_BLOCK];
+      for (int32_t i = 0; i < k; i++, scores += QUERIES) largest[i] = load(scores);
+      for (int32_t i = k, set = 0; i < keys;
+           i++, scores += QUERIES, set = set + 1 < k ? set + 1 : 0)
+        largest[set] = max(largest[set], load(scores));
+      floats least = largest[0];
+      for (int32_t i = 1; i < k; i++) least = min(least, largest[i]);
+      const floats below = least - abs(least) * 0x1p-20f - 0x1p-125f;
+      thresholds[j] = max(below, thresholds[j]);
+    }
+  }
+
   template <int vectors>
   REGARD_INLINE void find(const Lists &lists, const WeightBlock &block) {
     for (int32_t first = 0, keys; first < block.keys; first += keys) {
@@ -112,13 +155,12 @@ struct Top : Readout {
       floats thresholds[vectors];
       REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
         thresholds[j] = load(lists.thresholds + j * LANES);
-      int32_t *end = lists.candidates;
-      for (int32_t i = first * QUERIES; i < (first + keys) * QUERIES; i += QUERIES) {
-        const float *scores = block.weights + i;
-        if (!any_above<vectors>(scores, thresholds)) continue;
-        REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
-          end = append_above(load(scores + j * LANES), thresholds[j], i + j * LANES, end);
-      }
+      // Where scores rise from key to key, as ALiBi has them, each would enter a list and soon
+      // leave it.
+      const float *last = block.weights + (first + keys - 1) * QUERIES;
+      if (keys > lists.k && 2 * rows_above<vectors>(last, thresholds) > block.queries.count)
+        raise<vectors>(block, first, keys, int32_t(lists.k), thresholds);
+      const int32_t *end = gather<vectors>(block, first, keys, thresholds, lists.candidates);
       for (const int32_t *candidate = lists.candidates; candidate < end; candidate++)
         lists.insert(*candidate % QUERIES, block.weights[*candidate],
                      block.key + *candidate / QUERIES);

@@ -87,18 +87,29 @@ struct Normalizers {
   floats log_of(int j) const { return load(log + j * LANES); }
 };
 
-// Calls visit(first, last) for blocks of the keys that some row sees, in their order. Where one
-// block ends and the next begins goes by the keys alone, and so does, then, the order of a row's
-// sums: it is the same whichever other rows are in the task.
-template <class Visit>
-REGARD_INLINE void for_each_read_block(const QueryBlock &queries, Visit visit) {
+// Where blocks of the keys that some row sees begin and end. That goes by the keys alone, and so
+// does, then, the order of a row's sums: it is the same whichever other rows are in the task.
+REGARD_INLINE int32_t first_read_key(const QueryBlock &queries) {
   constexpr int32_t TOGETHER = 4;  // keys whose exponentials are added up as one
   static_assert(READ_BLOCK % TOGETHER == 0);
-  int32_t key = queries.first_key / TOGETHER * TOGETHER;
+  return queries.first_key / TOGETHER * TOGETHER;
+}
+REGARD_INLINE int32_t end_of_read_block(const QueryBlock &queries, int32_t key) {
+  return min((key / READ_BLOCK + 1) * READ_BLOCK, queries.stop_key);
+}
+
+// Calls visit(first, last) for these blocks in their order, from the one on that begins at a key.
+template <class Visit>
+REGARD_INLINE void for_each_read_block(const QueryBlock &queries, int32_t key, Visit visit) {
   for (int32_t end; key < queries.stop_key; key = end) {
-    end = min((key / READ_BLOCK + 1) * READ_BLOCK, queries.stop_key);
+    end = end_of_read_block(queries, key);
     visit(key, end);
   }
+}
+
+template <class Visit>
+REGARD_INLINE void for_each_read_block(const QueryBlock &queries, Visit visit) {
+  for_each_read_block(queries, first_read_key(queries), visit);
 }
 
 // The keys that all rows of a task see. Readouts look at whole vectors, so lanes not in use count.

@@ -80,8 +80,8 @@ def test_another_backend_takes_over_from_a_wrong_kernel_and_says_so(monkeypatch)
         documented_kernels(checked=True),
         pytest.warns(RuntimeWarning, match=f"attention is computed by eager; not flash: {OFF}"),
     ):
-        context = regard.attention(*tensors(), sink=torch.zeros(2))
-    assert torch.equal(context, regard.attention(*tensors(), sink=torch.zeros(2), backend="eager"))
+        context, _ = regard.attention_with_pattern(*tensors())
+    assert torch.equal(context, regard.attention(*tensors(), backend="eager"))
 
 
 def test_a_kernel_that_fails_is_refused_with_its_error(monkeypatch):

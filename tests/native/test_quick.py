@@ -21,9 +21,9 @@ def tensors(length=L):
     return torch.randn(3, 2, H, length, D, generator=generator).unbind()
 
 
-def checked(query, key, value, mask):
+def checked(query, key, value, mask, **options):
     """The same by the way that is checked at each call: a gradient may be wanted."""
-    context = regard.attention(query.clone().requires_grad_(), key, value, mask=mask)
+    context = regard.attention(query.clone().requires_grad_(), key, value, mask=mask, **options)
     return context.detach()
 
 
@@ -101,3 +101,83 @@ def test_a_scale_that_is_no_number_is_refused_after_one_that_equals_it(mask):
     regard.attention(*tensors(), mask=mask, scale=1.0)
     with pytest.raises(TypeError, match="scale"):
         regard.attention(*tensors(), mask=mask, scale=True)
+
+
+# With a softcap, slopes and sinks
+
+
+def slopes(dtype=torch.float32):
+    return torch.tensor([0.5, 0.25, 0.125], dtype=dtype)
+
+
+OPTIONS = [
+    {"softcap": 2.0},
+    {"alibi": slopes()},
+    {"sink": torch.tensor([1.0, -2.0, 0.5])},
+    {"softcap": 3.0, "alibi": slopes().expand(2, -1), "sink": torch.randn(2, H), "scale": 0.3},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
+@pytest.mark.parametrize("mask", [None, regard.documents(IDS)], ids=repr)
+def test_options_are_kept_and_give_the_same_bits(mask, options):
+    arguments = tensors()
+    plans = quick._PLANS if mask is None else quick._plans_of(mask)
+    plans.clear()
+    first = regard.attention(*arguments, mask=mask, **options)
+    (plan,) = plans.values()
+    assert plan is not None
+    assert torch.equal(regard.attention(*arguments, mask=mask, **options), first)
+    assert list(plans.values()) == [plan]
+    assert torch.equal(checked(*arguments, mask, **options), first)
+
+
+@pytest.mark.parametrize("name", ["alibi", "sink"])
+def test_numbers_of_heads_count_as_they_are_at_each_call(name):
+    arguments, numbers = tensors(), slopes()
+    before = regard.attention(*arguments, **{name: numbers})
+    numbers.mul_(3)
+    after = regard.attention(*arguments, **{name: numbers})
+    assert not torch.equal(after, before)
+    assert torch.equal(after, checked(*arguments, None, **{name: numbers}))
+    # Slopes and sinks at one address are not taken for each other, nor one for both.
+    other = {"alibi": "sink", "sink": "alibi"}[name]
+    for options in ({other: numbers}, {name: numbers, other: numbers}):
+        actual = regard.attention(*arguments, **options)
+        assert torch.equal(actual, checked(*arguments, None, **options))
+
+
+@pytest.mark.parametrize("name", ["alibi", "sink"])
+def test_numbers_that_the_kernels_cannot_read_in_place_are_converted_at_each_call(name):
+    for numbers in (slopes(torch.float64), slopes(torch.bfloat16)):
+        for _ in range(2):
+            actual = regard.attention(*tensors(), **{name: numbers})
+            assert torch.equal(actual, checked(*tensors(), None, **{name: numbers}))
+            numbers.mul_(2)
+
+
+@pytest.mark.parametrize("name", ["alibi", "sink"])
+def test_numbers_of_heads_that_are_trained_get_gradients(name):
+    numbers = slopes()
+    regard.attention(*tensors(), **{name: numbers})
+    numbers.requires_grad_()
+    regard.attention(*tensors(), **{name: numbers}).sum().backward()
+    assert numbers.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"softcap": 0.0}, ValueError),
+        ({"softcap": True}, TypeError),
+        ({"softcap": [1.0]}, TypeError),
+        ({"alibi": [0.5, 0.25, 0.125]}, TypeError),
+        ({"alibi": slopes()[:2]}, ValueError),
+        ({"sink": torch.ones(H, dtype=torch.long)}, TypeError),
+    ],
+)
+def test_wrong_options_are_refused_at_each_call(options, error):
+    regard.attention(*tensors(), softcap=1.0)
+    for _ in range(2):
+        with pytest.raises(error, match=next(iter(options))):
+            regard.attention(*tensors(), **options)

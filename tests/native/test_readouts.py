@@ -152,6 +152,21 @@ def test_of_equal_weights_the_lower_key_comes_first(instructions, k):
     assert torch.equal(top.positions, torch.tensor(order[:k]).expand(70, -1))
 
 
+@pytest.mark.parametrize("k", [1, 5, 40])
+@pytest.mark.parametrize("step", [1, 5])
+def test_of_scores_that_rise_the_last_are_found(instructions, k, step):
+    """Every key, or every block of `step` equal ones, is above all before it; half of the rows."""
+    score = torch.arange(413) // step / 64
+    query = torch.ones(2, 70, 1)
+    query[1] = -1
+    key = score[:, None].expand(2, -1, -1)
+    pattern = regard.Pattern(query, key, mask=regard.causal(), scale=1.0)
+    top = pattern.topk(k)
+    expected = pattern.dense().sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(top.positions, expected.indices[..., :k])
+    assert torch.equal(top.weights, expected.values[..., :k])
+
+
 def test_keys_of_weight_zero_are_named_as_long_as_they_are_visible(instructions):
     query, key = torch.ones(70, 1), torch.zeros(90, 1)
     key[7::2] = -math.inf

@@ -3,7 +3,8 @@
 A call on a few tokens takes the kernel a microsecond or two, and the checks, the problem and the
 dispatcher many times that. So for calls that need only a context, the result of the checks is
 cached by the shapes, strides and dtypes that it depends on; with a mask whose bounds are tables,
-such as documents, the tables too, as long as the mask is there.
+such as documents, the tables too, as long as the mask is there; with numbers of each head, such as
+ALiBi's slopes, where they lie.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value.
@@ -46,13 +47,28 @@ _PLANS_OF_MASKS: WeakKeyDictionary[Mask, _Plans] = WeakKeyDictionary()
 _MAX_PLANS_OF_MASK = 8  # each has tables of its own
 
 
-def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Tensor | None:
+def quick(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Mask | None,
+    scale: Any,
+    softcap: Any,
+    alibi: Any,
+    sink: Any,
+) -> Tensor | None:
     """Compute the context at once, or None where the call needs the checks and the dispatcher.
 
     The arguments are unchecked.
     """
     if must_dispatch() or not _are_plain(query, key, value):
         return None
+    of_heads: tuple[object, ...] = ()
+    if alibi is not None or sink is not None:
+        numbers = [tensor for tensor in (alibi, sink) if tensor is not None]
+        if not _are_plain(*numbers):
+            return None
+        of_heads = alibi is None, *((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in numbers)
     affine = (None, None, None) if mask is None else mask.affine
     plans = _PLANS if affine is not None else _plans_of(mask)
     if plans is None:
@@ -61,16 +77,17 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
         query.shape, key.shape, value.shape,
         query.stride(), key.stride(), value.stride(),
         query.dtype, key.dtype, value.dtype,
-        affine, scale, type(scale),
+        affine, scale, type(scale), softcap, type(softcap), of_heads,
     )  # fmt: skip
     try:
         plan = plans[signature]
     except KeyError:
-        plan = _plan(query, key, value, mask, scale)
+        scoring = Scoring(mask=mask, scale=scale, softcap=softcap, alibi=alibi, sink=sink)
+        plan = _plan(query, key, value, scoring)
         if len(plans) >= (_MAX_PLANS if plans is _PLANS else _MAX_PLANS_OF_MASK):
             plans.clear()
         plans[signature] = plan
-    except TypeError:  # a scale that is not a number: the checks will say so
+    except TypeError:  # a scale or softcap that is not a number: the checks will say so
         return None
     if plan is None:
         return None
@@ -85,12 +102,15 @@ def quick(query: Any, key: Any, value: Any, mask: Mask | None, scale: Any) -> Te
     return context
 
 
-def _are_plain(query: Any, key: Any, value: Any) -> bool:
+def _are_plain(*tensors: Any) -> bool:
     """Whether these are torch's own tensors on the CPU, whose gradients are not wanted."""
-    return are_plain(query, key, value) and not (
-        torch.is_grad_enabled()
-        and (query.requires_grad or key.requires_grad or value.requires_grad)
-    )
+    if not are_plain(*tensors):
+        return False
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                return False
+    return True
 
 
 def _plans_of(mask: Mask | None) -> _Plans | None:
@@ -100,17 +120,21 @@ def _plans_of(mask: Mask | None) -> _Plans | None:
     return _PLANS_OF_MASKS.setdefault(mask, {})
 
 
-def _plan(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, scale: float | None
-) -> _Plan | None:
+def _plan(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> _Plan | None:
     """Check a call of this kind once; wrong arguments raise here as they do everywhere."""
-    problem = check(query, key, value, Scoring(mask=mask, scale=scale))
+    problem = check(query, key, value, scoring)
     loaded = library.load()
     in_place = all(
         one.data_ptr() == other.data_ptr() and (one.stride(-1) == 1 or one.shape[-1] <= 1)
         for one, other in zip(
             (problem.query, problem.key, problem.value), (query, key, value), strict=True
         )
+        if other is not None and one is not None
+    )
+    of_heads = ((problem.alibi, scoring.alibi), (problem.sink, scoring.sink))
+    in_place = in_place and all(
+        one.data_ptr() == other.data_ptr() and other.dtype == torch.float32
+        for one, other in of_heads
         if other is not None and one is not None
     )
     if loaded is None or objection(problem) is not None or not in_place:
