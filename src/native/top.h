@@ -58,8 +58,8 @@ REGARD_INLINE int rows_above(const float *scores, const floats (&thresholds)[vec
 struct Top : Readout {
   static constexpr bool of_weights = false;
 
-  // The lists of QUERIES rows, `width` apart. Entry 0 is +∞, which nothing beats: entries can be
-  // moved up by vectors that reach over their row's end, since they leave the next row's as it is.
+  // The lists of QUERIES rows, `width` apart: what entries are moved up by are vectors of the row
+  // alone, which wait for no other's. Entry 0 is +∞, which nothing beats.
   struct Lists {
     int64_t k, width;
     float *thresholds;  // the last of each row
@@ -69,16 +69,16 @@ struct Top : Readout {
 
     Lists(const regard_readout &request, char *memory) {
       k = request.size;
-      width = padded(k + 1);
+      width = width_of(k);
       thresholds = (float *)memory;
       scores = thresholds + QUERIES;
-      keys = (int32_t *)(scores + QUERIES * width + LANES);
-      candidates = keys + QUERIES * width + LANES;
+      keys = (int32_t *)(scores + QUERIES * width);
+      candidates = keys + QUERIES * width;
     }
     static size_t size(int64_t k) {
-      return size_t(2 * (QUERIES * padded(k + 1) + LANES) + QUERIES * (READ_BLOCK + 1) + LANES) *
-             sizeof(float);
+      return size_t(2 * QUERIES * width_of(k) + QUERIES * (READ_BLOCK + 1) + LANES) * sizeof(float);
     }
+    static int64_t width_of(int64_t k) { return padded(k) + LANES; }
     float *scores_of(int r) const { return scores + r * width + 1; }
     int32_t *keys_of(int r) const { return keys + r * width + 1; }
 
@@ -107,11 +107,11 @@ struct Top : Readout {
   static void begin(const ReadoutState &at, const QueryBlock &) {
     const Lists lists(at.request, at.memory);
     for (int j = 0; j < VECTORS; j++) store(lists.thresholds + j * LANES, broadcast(HIDDEN));
-    for (int64_t i = 0; i < QUERIES * lists.width + LANES; i += LANES) {
+    for (int64_t i = 0; i < QUERIES * lists.width; i += LANES) {
       store(lists.scores + i, broadcast(HIDDEN));
       store(lists.keys + i, broadcast(-1));
     }
-    for (int r = 0; r <= QUERIES; r++) lists.scores[r * lists.width] = INFINITY;
+    for (int r = 0; r < QUERIES; r++) lists.scores[r * lists.width] = INFINITY;
   }
 
   // Lists the scores of some keys that are above their rows' thresholds.
