@@ -152,10 +152,9 @@ def attention(
     if dropout == 0 and generator is None and backend is None and options.keys() <= _QUICK:
         mask = options.get("mask")
         if mask is None or type(mask) is Mask:
-            context = quick(
-                *(query, key, value, mask, options.get("scale"), options.get("softcap")),
-                *(options.get("alibi"), options.get("sink")),
-            )
+            scale, softcap = options.get("scale"), options.get("softcap")
+            alibi, sink = options.get("alibi"), options.get("sink")
+            context = quick(query, key, value, mask, scale, softcap, alibi, sink)
             if context is not None:
                 return context
     scoring = Scoring.of(options)

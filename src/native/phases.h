@@ -58,7 +58,6 @@ int on_team(int threads, int64_t phases, size_t memory_per_thread, Body body) {
     Shared &all = *static_cast<Shared *>(context);
     void *own = scratch(all.memory_per_thread);
     if (!own) return;  // the others do the work
-    const FlushToZero flush;
     Team team(all.first);
     all.body(team, own);
     all.finished = true;

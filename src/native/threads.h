@@ -8,7 +8,6 @@
 #include <atomic>
 
 #include "abi.h"
-#include "flush_to_zero.h"
 
 namespace regard {
 
@@ -40,7 +39,6 @@ int for_each_task(int threads, int64_t count, size_t memory_per_thread, Task tas
     Shared &shared = *static_cast<Shared *>(context);
     void *memory = scratch(shared.memory_per_thread);
     if (!memory) shared.result = REGARD_OUT_OF_MEMORY;
-    const FlushToZero flush;
     while (memory) {
       const int64_t number = shared.next.fetch_add(1, std::memory_order_relaxed);
       if (number >= shared.count) break;

@@ -156,9 +156,9 @@ struct Top : Readout {
       REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
         thresholds[j] = load(lists.thresholds + j * LANES);
       // Where scores rise from key to key, as ALiBi has them, each would enter a list and soon
-      // leave it.
+      // leave it. Of fewer keys many sets would have one.
       const float *last = block.weights + (first + keys - 1) * QUERIES;
-      if (keys > lists.k && 2 * rows_above<vectors>(last, thresholds) > block.queries.count)
+      if (keys >= 2 * lists.k && 2 * rows_above<vectors>(last, thresholds) > block.queries.count)
         raise<vectors>(block, first, keys, int32_t(lists.k), thresholds);
       const int32_t *end = gather<vectors>(block, first, keys, thresholds, lists.candidates);
       for (const int32_t *candidate = lists.candidates; candidate < end; candidate++)

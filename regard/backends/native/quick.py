@@ -44,7 +44,7 @@ _Plans = dict[object, _Plan | None]
 _PLANS: _Plans = {}  # with masks that are numbers
 _MAX_PLANS = 4096
 _PLANS_OF_MASKS: WeakKeyDictionary[Mask, _Plans] = WeakKeyDictionary()
-_MAX_PLANS_OF_MASK = 8  # each has tables of its own
+_MAX_PLANS_OF_MASK = 32  # each has tables of its own
 
 
 def quick(
@@ -65,10 +65,11 @@ def quick(
         return None
     of_heads: tuple[object, ...] = ()
     if alibi is not None or sink is not None:
-        numbers = [tensor for tensor in (alibi, sink) if tensor is not None]
-        if not _are_plain(*numbers):
+        given = [tensor for tensor in (alibi, sink) if tensor is not None]
+        if not _are_plain(*given):
             return None
-        of_heads = alibi is None, *((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in numbers)
+        places = ((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in given)
+        of_heads = alibi is None, *places  # which of them one alone is
     affine = (None, None, None) if mask is None else mask.affine
     plans = _PLANS if affine is not None else _plans_of(mask)
     if plans is None:
