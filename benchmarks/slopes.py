@@ -1,6 +1,6 @@
 """ALiBi: what slopes cost, beside no slopes and beside torch with them written out.
 
-They set far keys so low that their weights are no normal numbers, and raise scores from key to key.
+With slopes, weights of far keys fall below the normal numbers, and scores rise from key to key.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from benchmarks.training import backward_task, forward_task
 from regard.pattern.readout import Readout
 
 CASE = Case(1, 8, 2048, 64)
-SLOPES = 0.5 ** torch.arange(1, CASE.heads + 1)  # those of eight heads (arXiv:2108.12409)
 READOUTS: dict[str, Readout[Any, Any]] = {
     "received": regard.Received(),
     "entropy": regard.Entropy(),
     "top 8": regard.TopK(8),
 }
 MOST = 2.0  # times as long as without slopes
-NOT_HELD = {"top 8"}  # where scores rise, each key is among the strongest when it is met
+NO_TARGET = {"top 8"}  # where scores rise, each key is among the strongest when it is met
 
 
 def slopes(report: Report) -> None:
@@ -43,7 +42,7 @@ def slopes(report: Report) -> None:
                 seconds = interleaved(tasks).seconds
             row = f"ALiBi {name_of(dtype)}, {name}"
             ratio = seconds["with"] / seconds["without"]
-            most = None if name in NOT_HELD else MOST
+            most = None if name in NO_TARGET else MOST
             cells = [milliseconds(seconds["with"]), report.at_most(row, ratio, most)]
             if "torch" in seconds:
                 theirs = seconds["torch"]
@@ -55,7 +54,7 @@ def _tasks(dtype: torch.dtype) -> dict[str, dict[str, Callable[[], object]]]:
     mask = regard.causal()
     ways: dict[str, Attention] = {
         "without": partial(regard.attention, mask=mask),
-        "with": partial(regard.attention, mask=mask, alibi=SLOPES),
+        "with": partial(regard.attention, mask=mask, alibi=_slopes()),
         "torch": partial(F.scaled_dot_product_attention, attn_mask=_written_out(dtype)),
     }
     tasks: dict[str, dict[str, Callable[[], object]]] = {
@@ -65,16 +64,21 @@ def _tasks(dtype: torch.dtype) -> dict[str, dict[str, Callable[[], object]]]:
     query, key, _ = CASE.tensors(dtype)
     patterns = {
         "without": regard.Pattern(query, key, mask=mask),
-        "with": regard.Pattern(query, key, mask=mask, alibi=SLOPES),
+        "with": regard.Pattern(query, key, mask=mask, alibi=_slopes()),
     }
     for name, readout in READOUTS.items():
         tasks[name] = {way: partial(pattern.read, readout) for way, pattern in patterns.items()}
     return tasks
 
 
+def _slopes() -> Tensor:
+    """Those of eight heads ``(H,)`` (Press et al. 2022, arXiv:2108.12409, section 3)."""
+    return 0.5 ** torch.arange(1, CASE.heads + 1)
+
+
 def _written_out(dtype: torch.dtype) -> Tensor:
     """What slopes and mask add to the scores, ``(H, L, L)``."""
     places = torch.arange(CASE.length)
     apart = (places[:, None] - places).abs()
-    bias = -SLOPES[:, None, None] * apart
+    bias = -_slopes()[:, None, None] * apart
     return bias.masked_fill(places > places[:, None], -torch.inf).to(dtype)

@@ -110,7 +110,7 @@ struct Lag : Readout {
       const float score = at.kept<Row>()[r].score;
       const float power = (score - normalizers.peak[r]) * normalizers.factor - normalizers.log[r];
       float *result = at.request.result + 2 * row_number(at.p, queries, r);
-      result[0] = score == HIDDEN ? 0.0f : exp2f(power);
+      result[0] = score == HIDDEN || power < -126 ? 0.0f : exp2f(power);  // as all weights
       result[1] = score == HIDDEN ? HIDDEN : float(power * LN_2);
     }
   }

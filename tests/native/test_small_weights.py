@@ -50,6 +50,16 @@ def test_weights_are_zero_or_as_exact_as_ever(sloping, mask):
     torch.testing.assert_close(context.double(), exact @ value.double(), rtol=1e-5, atol=1e-6)
 
 
+def test_each_readout_has_the_same_weights_for_zero(sloping):
+    query, key, _, options = sloping
+    pattern = regard.Pattern(query, key, mask=regard.causal(), **options)
+    dense = pattern.dense()
+    for back in (340, 355, 400):  # before 2⁻¹²⁶, after it, and after the denormal numbers
+        weight = pattern.lag(back).weights[..., back:]
+        assert torch.equal(weight == 0, dense.diagonal(-back, -2, -1) == 0), back
+    assert torch.equal(pattern.topk(S).weights.sort().values, dense.sort().values)
+
+
 @pytest.mark.parametrize("mask", [None, regard.causal()], ids=repr)
 def test_gradients_are_those_of_the_definition(sloping, mask):
     *_, value, options = sloping

@@ -102,7 +102,7 @@ def _mend_interpreter(patch):
 def _prepare_language_once(patch):
     """Have the interpreter replace what Triton's language computes once a launch and module.
 
-    It does so at each call of a function of the language or of ours, for half of its time.
+    It does so at each call of a function of the language or of ours, for a third of its time.
     """
     from triton.runtime.interpreter import GridExecutor, InterpretedFunction
 
