@@ -51,7 +51,8 @@ WITH_FORWARD: dict[str, tuple[Readout[Any, Any], ...]] = {
     "received": (RECEIVED,),
     "received, entropy, top 8": (RECEIVED, ENTROPY, TOP),
 }
-HEADS_WITH_FORWARD = 2
+HEADS_WITH_FORWARD = {"2 heads": (2, 2), "4 heads that share their keys": (4, 1)}
+"""Query heads and key heads."""
 _SECONDS = 20.0  # of its rounds: what is added is a difference of times, which takes many
 ADDED = 0.5
 """What the three may add to the forward, as a multiple of its time."""
@@ -74,11 +75,12 @@ def readouts(report: Report, lengths: Sequence[int] = LENGTHS) -> None:
             *(("what", 34), ("ms", 9), ("of our forward", 16)),
         )
         _rows(report, length)
-        report.table(
-            f"readouts with the forward at {length}: {HEADS_WITH_FORWARD} heads; what it adds",
-            *(("what, and by which call", 44), ("ms", 9), ("of our forward", 16)),
-        )
-        _rows_with_forward(report, length)
+        for name, heads in HEADS_WITH_FORWARD.items():
+            report.table(
+                f"readouts with the forward at {length}: {name}; what it adds",
+                *(("what, and by which call", 44), ("ms", 9), ("of our forward", 16)),
+            )
+            _rows_with_forward(report, length, *heads)
     report.table(
         f"the first map of a head of {DIM}: its log-sum-exps are not known yet",
         *(("L", 34), ("ms", 9), ("of our forward", 16)),
@@ -120,8 +122,9 @@ def _rows(report: Report, length: int) -> None:
         report.row(name, milliseconds(taken), ratio)
 
 
-def _rows_with_forward(report: Report, length: int) -> None:
-    query, key, value = torch.randn(3, HEADS_WITH_FORWARD, length, DIM).unbind()
+def _rows_with_forward(report: Report, length: int, heads: int, key_heads: int) -> None:
+    query = torch.randn(heads, length, DIM)
+    key, value = torch.randn(2, key_heads, length, DIM).unbind()
 
     def attend() -> Tensor:
         return regard.attention(query, key, value, mask=regard.causal())
@@ -142,7 +145,8 @@ def _rows_with_forward(report: Report, length: int) -> None:
     forward = seconds.pop("our forward")
     for name, taken in seconds.items():
         target = ADDED if "entropy" in name else None
-        ratio = report.at_most(f"L = {length}, {name}", taken / forward - 1, target)
+        of_heads = f"L = {length}, {heads}/{key_heads} heads, {name}"
+        ratio = report.at_most(of_heads, taken / forward - 1, target)
         report.row(name, milliseconds(taken - forward), ratio)
 
 

@@ -35,12 +35,11 @@ struct Image : Readout {
   };
 
   static constexpr int GATHERED = 2 * LANES;  // pixel columns that are summed up in the lanes
-  static constexpr int MAX_BLOCKS = 16;  // of keys, after which floats would lose what is added
+  static constexpr int MAX_BLOCKS = 16;       // of keys: of more, floats would lose what is added
 
   struct Memory {
     alignas(64) float columns[GATHERED][QUERIES];
     int64_t first, stop;  // pixels [first, stop) are being summed up
-    int64_t blocks;       // that have been since then
     int64_t pixel_rows;   // the first pixel row of the chunk
     Place rows[QUERIES];
   };
@@ -57,14 +56,14 @@ struct Image : Readout {
 
   static void begin(const ReadoutState &at, const QueryBlock &queries) {
     Memory &memory = *at.kept<Memory>();
-    memory.first = memory.stop = memory.blocks = 0;
+    memory.first = memory.stop = 0;
     memory.pixel_rows = PixelRows(at.request, at.rows.first, at.rows.last).first;
     for (int r = 0; r < queries.count; r++)
       memory.rows[r] = place_of(queries.query[r], at.request.size, at.request.height);
   }
 
   static void weights(const ReadoutState &at, const WeightBlock &block) {
-    if (++at.kept<Memory>()->blocks > MAX_BLOCKS) spill(at, block.queries);
+    if (block.key / READ_BLOCK % MAX_BLOCKS == 0) spill(at, block.queries);
     with_live(block.queries.vectors, [&](auto vectors) { gather<vectors>(at, block); });
   }
 
@@ -123,7 +122,6 @@ struct Image : Readout {
     Memory &memory = *at.kept<Memory>();
     for (int c = 0; memory.first + c < memory.stop; c += LANES) add_rows(at, queries, memory, c);
     memory.first = memory.stop;
-    memory.blocks = 0;
   }
 
   static void add_rows(const ReadoutState &at, const QueryBlock &queries, const Memory &memory,
@@ -137,14 +135,15 @@ struct Image : Readout {
       transpose(tile);
       REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) store(rows[j * LANES + i], tile[i]);
     }
-    for_each_head(queries, [&](int64_t head, int r, int last) {
+    for_each_head(queries, [&](int64_t head, int first_row, int last) {
       double *picture = at.sums_of(head) - memory.pixel_rows * width(at.request) + column;
-      int64_t pixel = memory.rows[r].pixel;
+      int64_t pixel = memory.rows[first_row].pixel;
       floats sum = {};
       const auto put = [&] { add_to(picture + pixel * width(at.request), sum, count); };
-      for (; r < last; r++) {
+      for (int r = first_row; r < last; r++) {
         const Place &place = memory.rows[r];
-        if (place.pixel != pixel) put(), sum = floats{}, pixel = place.pixel;
+        const bool begins = r > first_row && (r - first_row) % LANES == 0;
+        if (begins || place.pixel != pixel) put(), sum = floats{}, pixel = place.pixel;
         sum += load(rows[r]) * place.share;
         if (place.share < 1) put(), sum = load(rows[r]) * (1 - place.share), pixel++;
       }

@@ -15,7 +15,8 @@ struct KeptScores {
   int32_t first = 0, stop = 0;  // keys [first, stop), where no block to be read is cut
 
   static size_t size(const regard_problem &p) {
-    return size_t(min(p.keys + READ_BLOCK, int64_t(MAX_KEYS))) * QUERIES * sizeof(float);
+    const int64_t keys = min(p.keys + READ_BLOCK, int64_t(MAX_KEYS));
+    return size_t(keys * QUERIES + LANES) * sizeof(float);  // a vector may begin at any row
   }
 
   KeptScores() = default;

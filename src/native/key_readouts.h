@@ -16,8 +16,6 @@ REGARD_INLINE void for_each_head(const QueryBlock &queries, Call call) {
 }
 
 struct Received : Readout {
-  static constexpr bool of_columns = true;
-
   static int64_t sums(const regard_problem &p, const regard_readout &) { return padded(p.keys); }
 
   // `column(k)` is what the lanes hold of key k.
@@ -32,18 +30,12 @@ struct Received : Readout {
   }
 
   static void weights(const ReadoutState &at, const WeightBlock &block) {
-    const auto column = [&](int32_t k) { return load(block.columns + k * LANES); };
-    if (at.rows.heads == 1) return add(block, at.sums, column);
     for_each_head(block.queries, [&](int64_t head, int first, int last) {
-      add(block, at.sums_of(head), [&](int32_t k) {
-        floats sum = {};
-        for (int j = first / LANES; j * LANES < last; j++) {
-          const ints row = lane_numbers() + j * LANES;
-          const floats weight = load(block.weights + k * QUERIES + j * LANES);
-          sum += ((row >= first) & (row < last)) ? weight : floats{};
-        }
-        return sum;
-      });
+      for (int r = first; r < last; r += LANES) {
+        const ints own = lane_numbers() < last - r;
+        add(block, at.sums_of(head),
+            [&](int32_t k) { return (floats)((ints)load(block.weights + k * QUERIES + r) & own); });
+      }
     });
   }
 
@@ -128,6 +120,8 @@ struct MaxReceived : Readout {
 
 // rows @ pattern: a product whose factor, the weights, has to be transposed first.
 struct LeftProduct : Readout {
+  static constexpr bool of_whole_blocks = true;
+
   struct Memory {
     float *coefficients;  // (QUERIES, M)
     float *transposed;    // (QUERIES, QUERIES): rows, keys

@@ -11,6 +11,8 @@ namespace regard::REGARD_SET {
 
 // Sums: the weight on each diagonal, then how many more rows see its key than the diagonal before.
 struct Offsets : Readout {
+  static constexpr bool of_whole_blocks = true;
+
   static int64_t width(const regard_readout &request) { return request.size + 1; }
 
   // LANES numbers on either side take the diagonals outside the request; then come ranges of keys.

@@ -12,8 +12,9 @@
 //   tile     the rows and keys whose sums stay in registers (tiles.h, decode_tiles.h).
 //   vector   LANES rows, which one register holds.
 //
-// The rows of a group of heads are interleaved, so that its keys and values are read once for all
-// of them: of R = H/G heads a group, row r is query r / R of head g·R + r % R.
+// The rows of a group's heads are numbered query by query, so that its keys and values are read
+// once for all of them: of R = H/G heads a group, row n is query n / R of head g·R + n % R. A block
+// takes QUERIES of them, and holds them head by head.
 #pragma once
 
 #include "abi.h"
@@ -44,7 +45,7 @@ struct QueryBlock {
   int count;              // rows in use
   int vectors;            // vectors that hold them
   bool one_head = false;  // the rows are consecutive queries of one head
-  int64_t first = -1;     // the number in its group of the first row, where the group's are chosen
+  int64_t first = -1;     // the lowest number in its group of a row
   int64_t query[QUERIES], head[QUERIES];
   // The keys that each row sees: none for lanes not in use and fully masked rows.
   alignas(64) int32_t start[QUERIES];
@@ -146,13 +147,11 @@ static void find_key_ranges(const regard_problem &p, QueryBlock &queries) {
   queries.common_stop = of_all(of_fours(earliest, lesser), lesser);
 }
 
-// The rows of block number `number` of the problem: within a group from the last to the first,
-// since those see the most when attention is causal. Returns whether they are the rows of another
-// group that the block held before.
-static bool choose_rows(const regard_problem &p, int64_t number, QueryBlock &queries) {
-  const int64_t heads = group_size(p), per_group = query_blocks_per_group(p);
-  const int64_t group = number / per_group;
-  const int64_t first = (per_group - 1 - number % per_group) * QUERIES;
+// The rows of a group, b·G + g, from number `first` on, a multiple of QUERIES. Returns whether they
+// are the rows of another group that the block held before.
+static bool choose_rows_from(const regard_problem &p, int64_t group, int64_t first,
+                             QueryBlock &queries) {
+  const int64_t heads = group_size(p);
   const bool held = queries.first == first;
   queries.batch = group / p.groups;
   queries.group = group % p.groups;
@@ -165,13 +164,22 @@ static bool choose_rows(const regard_problem &p, int64_t number, QueryBlock &que
     for (int r = 0; r < queries.count && !held; r++) queries.query[r] = first + r;
     return held;
   }
-  int64_t query = first / heads, member = first % heads;
-  for (int r = 0; r < queries.count; r++) {
-    queries.query[r] = query;
-    queries.head[r] = queries.group * heads + member;
-    if (++member == heads) member = 0, query++;
-  }
+  const int64_t stop = first + queries.count;
+  for (int64_t member = 0, r = 0; member < heads; member++)
+    for (int64_t row = (first - member + heads - 1) / heads * heads + member; row < stop;
+         row += heads, r++) {
+      queries.query[r] = row / heads;
+      queries.head[r] = queries.group * heads + member;
+    }
   return held;
+}
+
+// Likewise of block number `number` of the problem: within a group from the last to the first,
+// since those see the most when attention is causal.
+static bool choose_rows(const regard_problem &p, int64_t number, QueryBlock &queries) {
+  const int64_t per_group = query_blocks_per_group(p);
+  const int64_t first = (per_group - 1 - number % per_group) * QUERIES;
+  return choose_rows_from(p, number / per_group, first, queries);
 }
 
 static void begin(const regard_problem &p, int64_t number, QueryBlock &queries) {

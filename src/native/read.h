@@ -13,8 +13,9 @@
 
 namespace regard::REGARD_SET {
 
-// Bytes of sums over rows that are kept at a time.
-constexpr int64_t MAX_SUM_BYTES = 1 << 24;
+// Bytes of sums over rows that are kept at a time, for each head of a set, of four at most: so that
+// sets of several heads make as many tasks.
+constexpr int64_t MAX_SUM_BYTES = 1 << 24, MOST_HEADS_COUNTED = 4;
 
 template <class Call>
 REGARD_INLINE void with_kind(int64_t kind, Call call) {
@@ -44,28 +45,29 @@ struct Reading {
   const regard_readouts &readouts;
   const Scoring scoring;
   const ChunkPlan plan;
-  int64_t sums_per_head = 0;  // numbers, for each chunk
-  size_t memory = 0;          // bytes that the readouts need on a thread
-  bool scores = false;        // whether more than the log-sum-exp is to be computed
-  bool weights = false;       // whether more than scores tell
-  bool columns = false, entropy = false, peaks = false;  // see `WeightBlock`
-  bool scaled = false;                                   // likewise, where scores are adjusted
-  bool keeps = false;                                    // whether scores are kept; see KeptScores
+  int64_t sums_per_head = 0;             // numbers, for each chunk
+  size_t memory = 0;                     // bytes that the readouts need on a thread
+  bool scores = false;                   // whether more than the log-sum-exp is to be computed
+  bool weights = false;                  // whether more than scores tell
+  bool entropy = false, peaks = false;   // see `WeightBlock`
+  bool scaled = false;                   // likewise, where scores are adjusted
+  bool whole_blocks = false;             // see `Readout`
+  bool keeps = false;                    // whether scores are kept; see KeptScores
   const ForwardCall *forward = nullptr;  // computed in the same pass, where it is wanted
 
   Reading(const regard_problem &problem, const regard_readouts &request,
           const ForwardCall *call = nullptr)
-      : p(problem), readouts(request), scoring(scoring_of(problem)), plan(problem) {
+      : p(problem), readouts(request), scoring(scoring_of(problem)), plan(problem, call) {
     for (int64_t i = 0; i < readouts.count; i++) {
       const regard_readout &readout = readouts.list[i];
       with_kind(readout.kind, [&](auto kind) {
         sums_per_head += kind.sums(p, readout);
         memory += aligned(kind.memory(p, readout));
         weights |= kind.of_weights;
-        columns |= kind.of_columns;
         entropy |= kind.of_entropy;
         peaks |= kind.of_peaks;
         scaled |= kind.of_scaled && scoring.adjusted;
+        whole_blocks |= kind.of_whole_blocks;
       });
       scores |= readout.kind != REGARD_LOGSUMEXP;
     }
@@ -86,6 +88,9 @@ struct Reading {
   }
 
   int64_t sums_per_head_set() const { return plan.heads_per_set * plan.chunks * sums_per_head; }
+  int64_t max_sum_bytes() const {
+    return MAX_SUM_BYTES * min(MOST_HEADS_COUNTED, plan.heads_per_set);
+  }
 
   // Calls call(kind, at) for every readout.
   template <class Call>
@@ -152,7 +157,7 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
       }
       each([&](auto kind, const ReadoutState &at) { kind.scores(at, block); });
       if (!reading.weights) return;
-      compute_weights(normalizers, reading.columns, reading.entropy, block);
+      compute_weights(normalizers, reading.entropy, block);
       each([&](auto kind, const ReadoutState &at) { kind.weights(at, block); });
     });
   each([&](auto kind, const ReadoutState &at) { kind.end(at, queries, normalizers); });
@@ -225,7 +230,7 @@ static int read_by_chunks(const Reading &reading) {
   const ChunkPlan &plan = reading.plan;
   const int64_t size = reading.sums_per_head_set() * int64_t(sizeof(double));
   const int64_t together =
-      max(int64_t(1), min(plan.head_sets, MAX_SUM_BYTES / max(int64_t(1), size)));
+      max(int64_t(1), min(plan.head_sets, reading.max_sum_bytes() / max(int64_t(1), size)));
   double *all_sums = (double *)malloc(size_t(together * size) + 1);
   if (!all_sums) return REGARD_OUT_OF_MEMORY;
 
@@ -255,15 +260,21 @@ static int read_by_chunks(const Reading &reading) {
 template <class Arithmetic>
 static int read(const Reading &reading) {
   const bool many = reading.plan.head_sets >= 4 * reading.p.threads;
-  const bool small = reading.sums_per_head_set() * int64_t(sizeof(double)) <= MAX_SUM_BYTES;
+  const bool small =
+      reading.sums_per_head_set() * int64_t(sizeof(double)) <= reading.max_sum_bytes();
   return many && small ? read_one_by_one<Arithmetic>(reading) : read_by_chunks<Arithmetic>(reading);
 }
 
-// Whether the blocks of rows that are read are those of the forward pass, whose results depend on
-// them where rows begin at different keys; and whether there are as many tasks as threads.
+// Whether the blocks of rows of the forward pass, whose results depend on them where rows begin at
+// different keys, give sums over rows that are those of each head alone; and whether there are as
+// many tasks as threads.
 static bool shares_pass(const Reading &reading) {
   const regard_problem &p = reading.p;
-  return reading.forward && group_size(p) == 1 &&
+  const int64_t heads = group_size(p);
+  const bool whole_vectors = VECTORS % heads == 0;  // of each head
+  const bool same_sums =
+      heads == 1 || reading.sums_per_head == 0 || (whole_vectors && !reading.whole_blocks);
+  return reading.forward && same_sums &&
          reading.plan.head_sets * reading.plan.chunks >= 4 * p.threads;
 }
 

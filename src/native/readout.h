@@ -39,8 +39,11 @@ struct Sums {
 // Readouts are types without data; this one does nothing.
 struct Readout {
   // What it needs of a block.
-  static constexpr bool of_weights = true, of_columns = false, of_entropy = false;
-  static constexpr bool of_peaks = false, of_scaled = false;
+  static constexpr bool of_weights = true, of_entropy = false, of_peaks = false, of_scaled = false;
+  // Whether sums over a head's rows round by all rows of a block: else by LANES of its rows at a
+  // time, from its first in the block on, so that they are the same whichever other heads are
+  // there.
+  static constexpr bool of_whole_blocks = false;
 
   // Bytes that a thread needs for a block, and numbers that are summed up for a head and chunk.
   static size_t memory(const regard_problem &, const regard_readout &) { return 0; }

@@ -10,7 +10,8 @@ namespace regard::REGARD_SET {
 
 constexpr int64_t MAX_CHUNKS = 8;  // of a head; each has memory of its own for sums over rows
 
-// Queries [first, last) of a head; or all those of some heads of a group, which fit in one block.
+// Queries [first, last) of a head or of all heads of a group; or all those of some heads of a
+// group, which fit in one block.
 struct RowChunk {
   int64_t batch, head;
   int64_t heads;
@@ -22,15 +23,17 @@ struct RowChunk {
 
 struct ChunkPlan {
   int64_t chunks;               // of each head
-  int64_t heads_per_set;        // at most so many heads of a group, and then a single chunk
+  int64_t heads_per_set;        // at most so many heads of a group
   int64_t head_sets_per_group;  // where chunks are not counted
   int64_t head_sets;
 
-  explicit ChunkPlan(const regard_problem &p) {
+  // Sets of heads are whole groups where blocks of rows must be those of the forward pass.
+  explicit ChunkPlan(const regard_problem &p, bool whole_groups = false) {
     const int64_t group = group_size(p);
     const int64_t query_blocks = (p.queries + QUERIES - 1) / QUERIES;
     chunks = max(int64_t(1), min(MAX_CHUNKS, query_blocks));
-    heads_per_set = max(int64_t(1), min(group, QUERIES / max(int64_t(1), p.queries)));
+    const int64_t of_block = max(int64_t(1), QUERIES / max(int64_t(1), p.queries));
+    heads_per_set = whole_groups ? group : min(group, of_block);
     head_sets_per_group = (group + heads_per_set - 1) / heads_per_set;
     head_sets = p.batch * p.groups * head_sets_per_group;
   }
@@ -54,12 +57,15 @@ struct ChunkPlan {
   }
 };
 
-// The block of a chunk's rows from `first` on, head by head; keys outside [first_key, stop_key) are
-// hidden from them.
-static void begin(const regard_problem &p, const RowChunk &rows, int64_t first, int64_t first_key,
-                  int64_t stop_key, QueryBlock &queries) {
+// Those of a chunk's rows from `first` on that make a block.
+static void choose_rows(const regard_problem &p, const RowChunk &rows, int64_t first,
+                        QueryBlock &queries) {
+  const int64_t heads = group_size(p), group = rows.head / heads;
+  if (rows.heads == heads)  // numbered as those of the forward pass are
+    return (void)choose_rows_from(p, rows.batch * p.groups + group, rows.first * heads + first,
+                                  queries);
   queries.batch = rows.batch;
-  queries.group = rows.head / group_size(p);
+  queries.group = group;
   queries.count = int(min(int64_t(QUERIES), rows.count() - first));
   queries.vectors = (queries.count + LANES - 1) / LANES;
   queries.one_head = rows.heads == 1;
@@ -67,6 +73,12 @@ static void begin(const regard_problem &p, const RowChunk &rows, int64_t first, 
     queries.head[r] = rows.head + (first + r) / rows.queries();
     queries.query[r] = rows.first + (first + r) % rows.queries();
   }
+}
+
+// Likewise, head by head; keys outside [first_key, stop_key) are hidden from them.
+static void begin(const regard_problem &p, const RowChunk &rows, int64_t first, int64_t first_key,
+                  int64_t stop_key, QueryBlock &queries) {
+  choose_rows(p, rows, first, queries);
   load_bounds(p, queries);
   for (int r = 0; r < queries.count; r++) {
     queries.start[r] = max(queries.start[r], int32_t(first_key));

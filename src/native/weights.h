@@ -16,21 +16,19 @@ static_assert(READ_BLOCK <= FORWARD_BLOCK && READ_BLOCK % LANES == 0);
 struct ReadScratch {
   float *query;        // (dim, QUERIES)
   float *scores;       // (READ_BLOCK, QUERIES), then weights
-  float *columns;      // (READ_BLOCK, LANES)
   float *packed_keys;  // (READ_BLOCK, dim): keys as floats
   BlockSpan *spans;
   char *readouts;  // their state
 
   static size_t size(const regard_problem &p) {
-    return size_t(padded(p.dim) * (QUERIES + READ_BLOCK) + READ_BLOCK * (QUERIES + LANES)) *
+    return size_t(padded(p.dim) * (QUERIES + READ_BLOCK) + READ_BLOCK * QUERIES + LANES) *
                sizeof(float) +
            aligned(span_bytes(p));
   }
   ReadScratch(const regard_problem &p, void *memory) {
     query = (float *)memory;
     scores = query + padded(p.dim) * QUERIES;
-    columns = scores + READ_BLOCK * QUERIES;
-    packed_keys = columns + READ_BLOCK * LANES;
+    packed_keys = scores + READ_BLOCK * QUERIES + LANES;  // a vector may begin at any row
     spans = (BlockSpan *)(packed_keys + READ_BLOCK * padded(p.dim));
     readouts = (char *)spans + aligned(span_bytes(p));
   }
@@ -42,15 +40,13 @@ struct WeightBlock {
   int32_t key;              // the first
   int32_t keys;             // their number
   float *weights;           // (keys, QUERIES), 0 where hidden; their scores before
-  float *columns;           // (keys, LANES): the sum of a key's vectors, where a readout wants it
   floats peak[VECTORS];     // the largest score of each row
   floats scaled[VECTORS];   // the same before softcap and the like, where scores are adjusted
   floats entropy[VECTORS];  // Σ w·log₂ w of each row, where a readout wants it
 
   WeightBlock(const regard_problem &problem, const QueryBlock &rows, int32_t first, int32_t last,
               const ReadScratch &scratch)
-      : p(problem), queries(rows), key(first), keys(last - first), weights(scratch.scores),
-        columns(scratch.columns) {}
+      : p(problem), queries(rows), key(first), keys(last - first), weights(scratch.scores) {}
 };
 
 // From scores to weights; see RowNormalizer.
@@ -181,8 +177,8 @@ static void zero_hidden(const Normalizers &normalizers, WeightBlock &block) {
   }
 }
 
-// Turns scores into weights. On the way, sums each key's vectors and each row's Σ w·log₂ w.
-template <int vectors, bool columns, bool entropy>
+// Turns scores into weights. On the way, sums each row's Σ w·log₂ w.
+template <int vectors, bool entropy>
 static void exponentiate(const Normalizers &normalizers, WeightBlock &block) {
   const floats factor = broadcast(normalizers.factor);
   floats shift[vectors], sums[vectors];
@@ -190,41 +186,28 @@ static void exponentiate(const Normalizers &normalizers, WeightBlock &block) {
     subtract(block.weights + j * LANES, block.keys, normalizers.peak_of(j));
     shift[j] = normalizers.log_of(j), sums[j] = floats{};
   }
-  float *scores = block.weights, *column = block.columns;
-  for (int32_t k = 0; k < block.keys; k++, scores += QUERIES, column += LANES) {
-    floats weights[vectors], total = {};
+  float *scores = block.weights;
+  for (int32_t k = 0; k < block.keys; k++, scores += QUERIES) {
+    floats weights[vectors];
     REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
       __builtin_prefetch(scores + KEYS_AHEAD * QUERIES + j * LANES);
       const floats log = load(scores + j * LANES) * factor - shift[j];
       weights[j] = exp2(log);
       if (entropy) sums[j] += weights[j] * max(broadcast(-127.0f), log);
     }
-    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
-      store(scores + j * LANES, weights[j]);
-      if (columns) total += weights[j];
-    }
-    if (columns) store(column, total);
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) store(scores + j * LANES, weights[j]);
   }
   if (entropy)
     REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) block.entropy[j] = sums[j];
 }
 
-REGARD_INLINE void compute_weights(const Normalizers &normalizers, bool columns, bool entropy,
+REGARD_INLINE void compute_weights(const Normalizers &normalizers, bool entropy,
                                    WeightBlock &block) {
   with_live(block.queries.vectors, [&](auto vectors) {
-    if (columns && entropy) return exponentiate<vectors, true, true>(normalizers, block);
-    if (columns) return exponentiate<vectors, true, false>(normalizers, block);
-    if (entropy) return exponentiate<vectors, false, true>(normalizers, block);
-    exponentiate<vectors, false, false>(normalizers, block);
+    if (entropy) return exponentiate<vectors, true>(normalizers, block);
+    exponentiate<vectors, false>(normalizers, block);
   });
-  if (!normalizers.any_nonfinite) return;
-  zero_hidden(normalizers, block);
-  for (int32_t k = 0; k < block.keys; k++) {
-    floats total = {};
-    for (int j = 0; j < block.queries.vectors; j++)
-      total += load(block.weights + k * QUERIES + j * LANES);
-    store(block.columns + k * LANES, total);
-  }
+  if (normalizers.any_nonfinite) zero_hidden(normalizers, block);
 }
 
 }  // namespace regard::REGARD_SET

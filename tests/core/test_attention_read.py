@@ -12,6 +12,7 @@ from support.patterns import flat
 import regard
 from regard.backends import native
 from regard.pattern.readouts import (
+    Blocks,
     Distance,
     Entropy,
     Image,
@@ -80,8 +81,43 @@ def test_bits_of_two_calls_in_every_dtype(dtype):
     assert_same_bits(*tensors(dtype=dtype), mask=regard.causal())
 
 
-def test_heads_that_share_keys():
-    assert_same_bits(*tensors(groups=1), mask=regard.window(37))
+# With the forward of heads that share keys: where sums over rows are those of each head alone.
+OF_HEADS_THAT_SHARE_KEYS = {
+    "sums over rows": (Received(), Received("mean"), Image(13, 11), TopK(5), Entropy()),
+    "largest": (Received("max"), Blocks(7, 9, "max"), Max(), MaxScore()),
+    "sums along diagonals": READOUTS,
+    "of rows alone": (TopK(5), Entropy(), Distance(), Mass([3, 50]), Lag(1)),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("what", OF_HEADS_THAT_SHARE_KEYS)
+@pytest.mark.parametrize("heads", [2, 3, 4, 7])
+def test_heads_that_share_keys(heads, what, name):
+    readouts = OF_HEADS_THAT_SHARE_KEYS[what]
+    query = normal(2, 2 * heads, QUERIES, 17, seed=heads)
+    key, value = (t[:2] for t in tensors()[1:])
+    with forced(name):
+        for case in (
+            "causal",
+            "a window, whose rows begin anywhere",
+            "a softcap, for which scores are adjusted",
+        ):
+            mask, options = CASES[case]
+            assert_same_bits(query, key, value, readouts, mask=mask, **options)
+        short = query[:, :, :5], key, value
+        assert_same_bits(*short, readouts, mask=regard.causal())
+
+
+def test_a_head_alone_and_beside_those_that_share_its_keys():
+    """Where all rows see the same keys; else a context depends on where its block's keys end."""
+    query, key, value = normal(2, 4, QUERIES, 17), *(t[:2, :1] for t in tensors()[1:])
+    readouts = OF_HEADS_THAT_SHARE_KEYS["sums over rows"]
+    together = regard.attention(query, key, value, read=readouts)[1]
+    for head in range(4):
+        alone = regard.attention(query[:, head, None], key, value, read=readouts)[1]
+        for one, other in zip(flat(alone), flat(together), strict=True):
+            assert torch.equal(one[:, 0], other[:, head])
 
 
 def test_a_nan_comes_out_of_both():
