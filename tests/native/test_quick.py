@@ -22,9 +22,8 @@ def tensors(length=L):
 
 
 def checked(query, key, value, mask, **options):
-    """The same by the way that is checked at each call: a gradient may be wanted."""
-    context = regard.attention(query.clone().requires_grad_(), key, value, mask=mask, **options)
-    return context.detach()
+    """The same by the way that is checked at each call."""
+    return regard.attention(query, key, value, mask=mask, backend="native", **options)
 
 
 @pytest.mark.parametrize(
@@ -181,3 +180,104 @@ def test_wrong_options_are_refused_at_each_call(options, error):
     for _ in range(2):
         with pytest.raises(error, match=next(iter(options))):
             regard.attention(*tensors(), **options)
+
+
+def with_gradients(query, key, value, weigh, wanted=(True, True, True), **options):
+    """Context, and the gradients that are wanted; `weigh` makes a number of the context."""
+    inputs = [t.detach().requires_grad_(want) for t, want in zip((query, key, value), wanted)]  # noqa: B905
+    context = regard.attention(*inputs, **options)
+    return context, torch.autograd.grad(weigh(context), [t for t in inputs if t.requires_grad])
+
+
+WEIGHED = {
+    "as they lie": lambda context: (context * torch.arange(context.numel()).view_as(context)).sum(),
+    "a gradient of one number": torch.sum,
+    "rows of all heads side by side": lambda context: (
+        context.transpose(1, 2).flatten(2) @ torch.ones(H * D, 2, dtype=context.dtype)
+    ).sum(),
+    "half of the columns": lambda context: context[..., ::2].square().sum(),
+}
+
+
+def is_quick(context):
+    return getattr(context.grad_fn, "_forward_cls", int).__module__.endswith("quick_gradients")
+
+
+def assert_gradients_of_checked_calls(*arguments, **options):
+    context, gradients = with_gradients(*arguments, **options)
+    assert is_quick(context)
+    other, checked = with_gradients(*arguments, backend="native", **options)
+    assert torch.equal(context, other)
+    for one, another in zip(gradients, checked, strict=True):
+        assert torch.equal(one, another)
+
+
+@pytest.mark.parametrize("weigh", WEIGHED.values(), ids=WEIGHED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_gradients_are_those_of_a_checked_call(weigh, dtype):
+    query, key, value = (t.to(dtype) for t in tensors())
+    masks = (regard.causal(), regard.documents(IDS) & regard.causal(), None)
+    for mask in masks:
+        assert_gradients_of_checked_calls(query, key, value, weigh, mask=mask)
+    shared = query, key[:, :1], value[:, :1]
+    assert_gradients_of_checked_calls(*shared, weigh, mask=regard.window(13), softcap=2.0)
+    across = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (query, key, value))
+    assert_gradients_of_checked_calls(*across, weigh, mask=regard.causal(), scale=-0.3)
+
+
+@pytest.mark.parametrize(
+    "wanted", [(True, False, False), (False, True, False), (False, True, True)]
+)
+def test_gradients_of_some(wanted):
+    weigh = WEIGHED["as they lie"]
+    assert_gradients_of_checked_calls(*tensors(), weigh, wanted=wanted, mask=regard.causal())
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_gradients_of_few_keys(length):
+    query, key, value = tensors()
+    weigh = WEIGHED["as they lie"]
+    assert_gradients_of_checked_calls(query, key[:, :, :length], value[:, :, :length], weigh)
+    assert_gradients_of_checked_calls(query[:, :, :length], key, value, weigh)
+
+
+def test_gradients_of_keys_that_batches_share_are_summed_up():
+    query, key, value = tensors()
+    one = query, key[:1], value[:1]
+    context, gradients = with_gradients(*one, WEIGHED["as they lie"], mask=regard.causal())
+    assert not is_quick(context)
+    checked = with_gradients(*one, torch.Tensor.sum, mask=regard.causal(), backend="eager")
+    assert [g.shape for g in gradients] == [g.shape for g in checked[1]]
+
+
+@pytest.fixture
+def differentiated():
+    inputs = [t.requires_grad_() for t in tensors()]
+    return inputs, regard.attention(*inputs, mask=regard.causal())
+
+
+def test_a_derivative_of_gradients_is_refused(differentiated):
+    inputs, context = differentiated
+    (gradient,) = torch.autograd.grad(context.square().sum(), inputs[:1], create_graph=True)
+    with pytest.raises(regard.Error, match="first derivatives only"):
+        torch.autograd.grad(gradient.sum(), inputs)
+
+
+def test_saved_tensors_may_come_back_in_another_layout():
+    def moved(tensor):
+        return tensor.detach().mT.contiguous().mT if tensor.ndim == 4 else tensor.detach()
+
+    weigh, mask = WEIGHED["as they lie"], regard.causal()
+    _, expected = with_gradients(*tensors(), weigh, mask=mask)
+    with torch.autograd.graph.saved_tensors_hooks(moved, lambda tensor: tensor):
+        _, gradients = with_gradients(*tensors(), weigh, mask=mask)
+    for one, other in zip(gradients, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_tensor_that_is_changed_before_its_gradient_is_refused(differentiated):
+    inputs, context = differentiated
+    with torch.no_grad():
+        inputs[1].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        context.sum().backward()

@@ -1,10 +1,10 @@
 """The shortest way from `attention` to the kernel, for plain calls.
 
 A call on a few tokens takes the kernel a microsecond or two, and the checks, the problem and the
-dispatcher many times that. So for calls that need only a context, the result of the checks is
-cached by the shapes, strides and dtypes that it depends on; with a mask whose bounds are tables,
-such as documents, the tables too, as long as the mask is there; with numbers of each head, such as
-ALiBi's slopes, where they lie.
+dispatcher many times that. So for calls that need only a context, or its gradients too, the result
+of the checks is cached by the shapes, strides and dtypes that it depends on; with a mask whose
+bounds are tables, such as documents, the tables too, as long as the mask is there; with numbers of
+each head, such as ALiBi's slopes, where they lie.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value.
@@ -12,35 +12,19 @@ key, Dv of value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from regard._contexts import are_plain, must_dispatch
-from regard.backends.native import library, objection
-from regard.backends.native._arguments import Arguments
+from regard.backends.native._plan import Plan, make_plan
+from regard.backends.native._quick_gradients import attend_with_gradients
 from regard.mask import Mask
-from regard.problem import Scoring, check
+from regard.problem import Scoring
 
-
-class _Plan(NamedTuple):
-    """The part of a call that depends on shapes, strides and dtypes alone."""
-
-    numbers: bytes
-    """The problem, whose pointers are replaced."""
-    call: Callable[..., int]
-    shape: tuple[int, ...]
-    """Of the context."""
-    like_query: bool
-    """Whether the context lies in memory as the query does, which torch allocates faster."""
-    tables: list[Tensor]
-    """Those of the mask, whose addresses are among the numbers."""
-
-
-_Plans = dict[object, _Plan | None]
+_Plans = dict[object, Plan | None]
 _PLANS: _Plans = {}  # with masks that are numbers
 _MAX_PLANS = 4096
 _PLANS_OF_MASKS: WeakKeyDictionary[Mask, _Plans] = WeakKeyDictionary()
@@ -61,18 +45,12 @@ def quick(
 
     The arguments are unchecked.
     """
-    if must_dispatch() or not _are_plain(query, key, value):
+    if must_dispatch() or not are_plain(query, key, value):
         return None
-    of_heads: tuple[object, ...] = ()
-    if alibi is not None or sink is not None:
-        given = [tensor for tensor in (alibi, sink) if tensor is not None]
-        if not _are_plain(*given):
-            return None
-        places = ((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in given)
-        of_heads = alibi is None, *places  # which of them one alone is
+    of_heads = () if alibi is None and sink is None else _places(alibi, sink)
     affine = (None, None, None) if mask is None else mask.affine
     plans = _PLANS if affine is not None else _plans_of(mask)
-    if plans is None:
+    if plans is None or of_heads is None:
         return None
     signature = (
         query.shape, key.shape, value.shape,
@@ -84,7 +62,7 @@ def quick(
         plan = plans[signature]
     except KeyError:
         scoring = Scoring(mask=mask, scale=scale, softcap=softcap, alibi=alibi, sink=sink)
-        plan = _plan(query, key, value, scoring)
+        plan = make_plan(query, key, value, scoring)
         if len(plans) >= (_MAX_PLANS if plans is _PLANS else _MAX_PLANS_OF_MASK):
             plans.clear()
         plans[signature] = plan
@@ -92,8 +70,13 @@ def quick(
         return None
     if plan is None:
         return None
-    context = torch.empty_like(query) if plan.like_query else query.new_empty(plan.shape)
-    result = plan.call(
+    if _want_gradients(query, key, value):
+        if not plan.differentiable:
+            return None
+        scoring = Scoring(mask=mask, scale=scale, softcap=softcap)
+        return attend_with_gradients(query, key, value, plan, scoring)
+    context = plan.new_context(query)
+    result = plan.attend(
         plan.numbers,
         query.data_ptr(), key.data_ptr(), value.data_ptr(), context.data_ptr(),
         torch.get_num_threads(),
@@ -103,15 +86,22 @@ def quick(
     return context
 
 
-def _are_plain(*tensors: Any) -> bool:
-    """Whether these are torch's own tensors on the CPU, whose gradients are not wanted."""
-    if not are_plain(*tensors):
-        return False
+def _places(alibi: Any, sink: Any) -> tuple[object, ...] | None:
+    """Where numbers of each head lie, of which one at least is there; None if they may change."""
+    given = [tensor for tensor in (alibi, sink) if tensor is not None]
+    if not are_plain(*given) or _want_gradients(*given):
+        return None
+    places = ((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in given)
+    return alibi is None, *places  # which of them one alone is
+
+
+def _want_gradients(*tensors: Tensor) -> bool:
+    """Whether the gradient of one of them is wanted."""
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
-                return False
-    return True
+                return True
+    return False
 
 
 def _plans_of(mask: Mask | None) -> _Plans | None:
@@ -119,29 +109,3 @@ def _plans_of(mask: Mask | None) -> _Plans | None:
     if mask is None or not mask.is_fixed:
         return None
     return _PLANS_OF_MASKS.setdefault(mask, {})
-
-
-def _plan(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> _Plan | None:
-    """Check a call of this kind once; wrong arguments raise here as they do everywhere."""
-    problem = check(query, key, value, scoring)
-    loaded = library.load()
-    in_place = all(
-        one.data_ptr() == other.data_ptr() and (one.stride(-1) == 1 or one.shape[-1] <= 1)
-        for one, other in zip(
-            (problem.query, problem.key, problem.value), (query, key, value), strict=True
-        )
-        if other is not None and one is not None
-    )
-    of_heads = ((problem.alibi, scoring.alibi), (problem.sink, scoring.sink))
-    in_place = in_place and all(
-        one.data_ptr() == other.data_ptr() and other.dtype == torch.float32
-        for one, other in of_heads
-        if other is not None and one is not None
-    )
-    if loaded is None or objection(problem) is not None or not in_place:
-        return None
-    numbers, kept = Arguments.of(problem).pack()
-    tables = [tensor for tensor in kept if not tensor.is_floating_point()]
-    shape = (*query.shape[:-1], value.shape[-1])
-    like_query = shape == query.shape and query.is_contiguous()
-    return _Plan(numbers, loaded.regard_attend, shape, like_query, tables)

@@ -1,0 +1,88 @@
+"""The part of a call that depends on shapes, strides and dtypes alone, checked once.
+
+Axes: B batch, H query heads, L queries, Dv head dimension of value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Float
+from regard.backends.native import library, objection
+from regard.backends.native._arguments import PROBLEM, Arguments
+from regard.problem import Scoring, check
+
+_THREADS, _QUERY, _KEY, _VALUE = 1, 13, 17, 21
+"""Where the number of threads and the pointers stand in the struct."""
+
+
+class Plan(NamedTuple):
+    """A call whose arguments are right, and can be computed with as they lie."""
+
+    numbers: bytes
+    """The problem, whose pointers and threads are replaced."""
+    attend: Callable[..., int]
+    """The function that replaces them and computes the context."""
+    shape: tuple[int, ...]
+    """Of the context."""
+    like_query: bool
+    """Whether the context lies in memory as the query does, which torch allocates faster."""
+    differentiable: bool
+    """Whether gradients are those of the arguments as they are, none of them broadcast."""
+    tables: list[Tensor]
+    """Those of the mask, whose addresses are among the numbers."""
+
+    def new_context(self, query: Float[Tensor, "*b L D"]) -> Float[Tensor, "*b L Dv"]:
+        """Allocate a context."""
+        return torch.empty_like(query) if self.like_query else query.new_empty(self.shape)
+
+    def of(self, query: Tensor, key: Tensor, value: Tensor) -> bytes:
+        """Give the problem of these tensors."""
+        numbers = list(PROBLEM.unpack(self.numbers))
+        numbers[_THREADS] = torch.get_num_threads()
+        numbers[_QUERY], numbers[_KEY] = query.data_ptr(), key.data_ptr()
+        numbers[_VALUE] = value.data_ptr()
+        return PROBLEM.pack(*numbers)
+
+
+def make_plan(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Plan | None:
+    """Check a call of this kind once; wrong arguments raise here as they do everywhere.
+
+    Returns:
+        None where the kernels do not compute it, or not with the tensors as they lie.
+    """
+    problem = check(query, key, value, scoring)
+    in_place = all(
+        one.data_ptr() == other.data_ptr() and (one.stride(-1) == 1 or one.shape[-1] <= 1)
+        for one, other in zip(
+            (problem.query, problem.key, problem.value), (query, key, value), strict=True
+        )
+        if other is not None and one is not None
+    )
+    of_heads = ((problem.alibi, scoring.alibi), (problem.sink, scoring.sink))
+    in_place = in_place and all(
+        one.data_ptr() == other.data_ptr() and other.dtype == torch.float32
+        for one, other in of_heads
+        if other is not None and one is not None
+    )
+    loaded = library.load()
+    if loaded is None or objection(problem) is not None or not in_place:
+        return None
+    numbers, kept = Arguments.of(problem).pack()
+    shape = (*query.shape[:-1], value.shape[-1])
+    return Plan(
+        numbers=numbers,
+        attend=loaded.regard_attend,
+        shape=shape,
+        like_query=shape == query.shape and query.is_contiguous(),
+        differentiable=query.ndim == 4
+        and key.shape[:2] == value.shape[:2]
+        and key.shape[0] == query.shape[0]
+        and scoring.alibi is None
+        and scoring.sink is None,
+        tables=[tensor for tensor in kept if not tensor.is_floating_point()],
+    )

@@ -1,0 +1,113 @@
+"""Plain calls whose gradients are wanted: with the checks cached, as `quick` has them.
+
+Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
+key, Dv of value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard._contexts import are_plain, must_dispatch
+from regard._shapes import Float
+from regard.backends.native._arguments import Arguments
+from regard.backends.native._derivatives import gradients
+from regard.backends.native._plan import Plan
+from regard.backends.native.library import call
+from regard.problem import Scoring, check
+
+_NO_OTHER_GRADIENTS = (0,) * 7
+"""Of the bias, slopes and sinks, as ``regard_gradients`` has them."""
+
+
+def attend_with_gradients(
+    query: Float[Tensor, "B H L D"],
+    key: Float[Tensor, "B G S D"],
+    value: Float[Tensor, "B G S Dv"],
+    plan: Plan,
+    scoring: Scoring,
+) -> Float[Tensor, "B H L Dv"]:
+    """Compute a context that autograd can differentiate.
+
+    Args:
+        query: a plain tensor, like the next two.
+        key: likewise.
+        value: likewise.
+        plan: of the call, which must be differentiable.
+        scoring: of which the plan was made.
+    """
+    context: Tensor = _Attention.apply(query, key, value, plan, scoring)  # type: ignore[no-untyped-call]
+    return context
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: Plan, scoring: Scoring
+    ) -> Tensor:
+        context = plan.new_context(query)
+        logsumexp = query.new_empty(plan.shape[:-1], dtype=torch.float32)
+        call("regard_forward", plan.of(query, key, value), _tensor(context), logsumexp.data_ptr())
+        tensors = query, key, value, context, logsumexp
+        ctx.save_for_backward(*tensors)
+        ctx.plan, ctx.scoring, ctx.layouts = plan, scoring, _layouts(*tensors)
+        return context
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[:3]
+        plain = (
+            not torch.is_grad_enabled()
+            and not must_dispatch()
+            and are_plain(gradient, *tensors)
+            and ctx.layouts == _layouts(*tensors)  # hooks of saved tensors may give back others
+        )
+        if plain:
+            return *_gradients(ctx.plan, gradient, tensors, wanted), None, None
+        return *_checked_gradients(ctx.scoring, gradient, tensors, wanted), None, None
+
+
+def _gradients(
+    plan: Plan, gradient: Tensor, tensors: tuple[Tensor, ...], wanted: tuple[bool, ...]
+) -> list[Tensor | None]:
+    """Compute the gradients that are wanted of query, key and value."""
+    query, key, value, context, logsumexp = tensors
+    if gradient.stride(-1) != 1:
+        gradient = gradient.contiguous()
+    results = [
+        torch.empty_like(tensor, memory_format=torch.contiguous_format) if want else None
+        for tensor, want in zip((query, key, value), wanted, strict=True)
+    ]
+    numbers = (
+        *(*_tensor(context), *_tensor(gradient), logsumexp.data_ptr()),
+        *(number for result in results for number in _tensor(result)),
+        *_NO_OTHER_GRADIENTS,
+        True,  # all keys
+    )
+    call("regard_backward", plan.of(query, key, value), numbers)
+    return results
+
+
+def _checked_gradients(
+    scoring: Scoring, gradient: Tensor, tensors: tuple[Tensor, ...], wanted: tuple[bool, ...]
+) -> list[Tensor | None]:
+    """Compute them in the way that takes all tensors, or refuses them."""
+    from regard.backends.native import _operators  # noqa: F401 - registers the operator
+
+    query, key, value, context, logsumexp = tensors
+    arguments = Arguments.of(check(query, key, value, scoring))
+    others = [False] * (len(arguments) - len(wanted))
+    of = iter(gradients(gradient, context, logsumexp, [*wanted, *others], *arguments))
+    return [next(of) if want else None for want in wanted]
+
+
+def _layouts(*tensors: Tensor) -> list[tuple[object, ...]]:
+    return [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
+
+
+def _tensor(tensor: Float[Tensor, "B heads n d"] | None) -> tuple[int, ...]:
+    """Describe a tensor as ``regard_tensor``."""
+    return (0, 0, 0, 0) if tensor is None else (tensor.data_ptr(), *tensor.stride()[:3])
