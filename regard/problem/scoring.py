@@ -7,7 +7,6 @@ they travel as one `Scoring`. A new option is a field of both, here, and a line 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -16,6 +15,9 @@ from torch import Tensor
 
 from regard._tensors import check_floating
 from regard.mask import Mask
+
+_SMALLEST, _LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+"""Numbers that float32, in which scores are computed, holds without loss of digits."""
 
 
 class ScoringOptions(TypedDict, total=False):
@@ -55,13 +57,14 @@ class Scoring:
 
     def __post_init__(self) -> None:
         check_mask(self.mask)
-        if self.scale is not None and not (
-            -math.inf < check_number("scale", self.scale) < math.inf
+        if self.scale is not None and not abs(check_number("scale", self.scale)) <= _LARGEST:
+            raise ValueError(f"scale must be finite in float32, but is {self.scale}; None is 1/√D")
+        if self.softcap is not None and not (
+            _SMALLEST <= check_number("softcap", self.softcap) <= _LARGEST
         ):
-            raise ValueError(f"scale must be finite, but is {self.scale}; None is 1/√D")
-        if self.softcap is not None and not 0 < check_number("softcap", self.softcap) < math.inf:
             raise ValueError(
-                f"softcap must be above 0 and finite, but is {self.softcap}; None is for none"
+                f"softcap must be above 0 and finite in float32, but is {self.softcap}; None is "
+                "for none"
             )
         if isinstance(self.bias, Tensor) and self.bias.dtype == torch.bool:
             raise TypeError(
@@ -92,8 +95,12 @@ def check_number(name: str, number: object) -> float:
 
     Raises:
         TypeError: if it is not.
+        ValueError: for an integer beyond all floats.
     """
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         cure = f"; try {name}.item()" if isinstance(number, Tensor) else ""
         raise TypeError(f"{name} must be a number, but is {type(number).__name__}{cure}")
-    return float(number)
+    try:
+        return float(number)
+    except OverflowError:
+        raise ValueError(f"{name} must fit in a float, but is an integer beyond it") from None
