@@ -250,6 +250,7 @@ def check(
     tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
     _check_tensors(tensors)
     _check_shapes(query, key, value)
+    scoring.check_dtype(query.dtype)
     if not 0 <= check_number("dropout", dropout) <= 1:
         raise ValueError(f"dropout must lie in [0, 1], but is {dropout}")
     if generator is not None and not isinstance(generator, torch.Generator):

@@ -7,6 +7,7 @@ they travel as one `Scoring`. A new option is a field of both, here, and a line 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -16,8 +17,8 @@ from torch import Tensor
 from regard._tensors import check_floating
 from regard.mask import Mask
 
-_SMALLEST, _LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
-"""Numbers that float32, in which scores are computed, holds without loss of digits."""
+LARGEST_IN_FLOAT32 = 1e38
+"""Of a scale or softcap: its products with constants stay within float32."""
 
 
 class ScoringOptions(TypedDict, total=False):
@@ -57,14 +58,13 @@ class Scoring:
 
     def __post_init__(self) -> None:
         check_mask(self.mask)
-        if self.scale is not None and not abs(check_number("scale", self.scale)) <= _LARGEST:
-            raise ValueError(f"scale must be finite in float32, but is {self.scale}; None is 1/√D")
-        if self.softcap is not None and not (
-            _SMALLEST <= check_number("softcap", self.softcap) <= _LARGEST
+        if self.scale is not None and not (
+            -math.inf < check_number("scale", self.scale) < math.inf
         ):
+            raise ValueError(f"scale must be finite, but is {self.scale}; None is 1/√D")
+        if self.softcap is not None and not 0 < check_number("softcap", self.softcap) < math.inf:
             raise ValueError(
-                f"softcap must be above 0 and finite in float32, but is {self.softcap}; None is "
-                "for none"
+                f"softcap must be above 0 and finite, but is {self.softcap}; None is for none"
             )
         if isinstance(self.bias, Tensor) and self.bias.dtype == torch.bool:
             raise TypeError(
@@ -73,6 +73,26 @@ class Scoring:
         for name in ("bias", "alibi", "sink"):
             if getattr(self, name) is not None:
                 check_floating(getattr(self, name), name)
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Check that numbers fit into what scores of this dtype are computed in.
+
+        Raises:
+            ValueError: if one does not.
+        """
+        if dtype == torch.float64:
+            return
+        cure = "in float32; pass tensors of float64 for more"
+        if self.scale is not None and abs(self.scale) > LARGEST_IN_FLOAT32:
+            raise ValueError(
+                f"scale must be within ±{LARGEST_IN_FLOAT32:.0e}, but is {self.scale} {cure}"
+            )
+        smallest = 1 / LARGEST_IN_FLOAT32
+        if self.softcap is not None and not smallest <= self.softcap <= LARGEST_IN_FLOAT32:
+            raise ValueError(
+                f"softcap must be between {smallest:.0e} and {LARGEST_IN_FLOAT32:.0e}, but is "
+                f"{self.softcap} {cure}"
+            )
 
     @classmethod
     def of(cls, options: ScoringOptions) -> Scoring:

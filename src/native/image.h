@@ -35,7 +35,9 @@ struct Image : Readout {
   };
 
   static constexpr int GATHERED = 2 * LANES;  // pixel columns that are summed up in the lanes
-  static constexpr int MAX_BLOCKS = 16;       // of keys: of more, floats would lose what is added
+  // Of keys: of more, floats would lose what is added. They are counted from key 0 on, so that a
+  // row's sums do not depend on where others begin to see keys.
+  static constexpr int MAX_BLOCKS = 16;
 
   struct Memory {
     alignas(64) float columns[GATHERED][QUERIES];

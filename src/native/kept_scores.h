@@ -16,7 +16,7 @@ struct KeptScores {
 
   static size_t size(const regard_problem &p) {
     const int64_t keys = min(p.keys + READ_BLOCK, int64_t(MAX_KEYS));
-    return size_t(keys * QUERIES + LANES) * sizeof(float);  // a vector may begin at any row
+    return aligned(size_t(keys * QUERIES + LANES) * sizeof(float));  // as of ReadScratch's scores
   }
 
   KeptScores() = default;

@@ -45,7 +45,7 @@ struct QueryBlock {
   int count;              // rows in use
   int vectors;            // vectors that hold them
   bool one_head = false;  // the rows are consecutive queries of one head
-  int64_t first = -1;     // the lowest number in its group of a row
+  int64_t first = -1;     // its rows are those of their group from this number on, unless −1
   int64_t query[QUERIES], head[QUERIES];
   // The keys that each row sees: none for lanes not in use and fully masked rows.
   alignas(64) int32_t start[QUERIES];

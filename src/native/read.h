@@ -13,8 +13,8 @@
 
 namespace regard::REGARD_SET {
 
-// Bytes of sums over rows that are kept at a time, for each head of a set, of four at most: so that
-// sets of several heads make as many tasks.
+// Bytes of sums over rows that are kept at a time: on each thread, or by all together for each head
+// of a set, of four at most, so that sets of several heads make as many tasks.
 constexpr int64_t MAX_SUM_BYTES = 1 << 24, MOST_HEADS_COUNTED = 4;
 
 template <class Call>
@@ -57,7 +57,8 @@ struct Reading {
 
   Reading(const regard_problem &problem, const regard_readouts &request,
           const ForwardCall *call = nullptr)
-      : p(problem), readouts(request), scoring(scoring_of(problem)), plan(problem, call) {
+      : p(problem), readouts(request), scoring(scoring_of(problem)),
+        plan(problem, call != nullptr) {
     for (int64_t i = 0; i < readouts.count; i++) {
       const regard_readout &readout = readouts.list[i];
       with_kind(readout.kind, [&](auto kind) {
@@ -88,9 +89,6 @@ struct Reading {
   }
 
   int64_t sums_per_head_set() const { return plan.heads_per_set * plan.chunks * sums_per_head; }
-  int64_t max_sum_bytes() const {
-    return MAX_SUM_BYTES * min(MOST_HEADS_COUNTED, plan.heads_per_set);
-  }
 
   // Calls call(kind, at) for every readout.
   template <class Call>
@@ -229,8 +227,8 @@ static int read_by_chunks(const Reading &reading) {
   const regard_problem &p = reading.p;
   const ChunkPlan &plan = reading.plan;
   const int64_t size = reading.sums_per_head_set() * int64_t(sizeof(double));
-  const int64_t together =
-      max(int64_t(1), min(plan.head_sets, reading.max_sum_bytes() / max(int64_t(1), size)));
+  const int64_t most = MAX_SUM_BYTES * min(MOST_HEADS_COUNTED, plan.heads_per_set);
+  const int64_t together = max(int64_t(1), min(plan.head_sets, most / max(int64_t(1), size)));
   double *all_sums = (double *)malloc(size_t(together * size) + 1);
   if (!all_sums) return REGARD_OUT_OF_MEMORY;
 
@@ -260,8 +258,7 @@ static int read_by_chunks(const Reading &reading) {
 template <class Arithmetic>
 static int read(const Reading &reading) {
   const bool many = reading.plan.head_sets >= 4 * reading.p.threads;
-  const bool small =
-      reading.sums_per_head_set() * int64_t(sizeof(double)) <= reading.max_sum_bytes();
+  const bool small = reading.sums_per_head_set() * int64_t(sizeof(double)) <= MAX_SUM_BYTES;
   return many && small ? read_one_by_one<Arithmetic>(reading) : read_by_chunks<Arithmetic>(reading);
 }
 

@@ -20,15 +20,17 @@ struct ReadScratch {
   BlockSpan *spans;
   char *readouts;  // their state
 
+  static size_t score_bytes() {  // a vector may begin at any row
+    return aligned((READ_BLOCK * QUERIES + LANES) * sizeof(float));
+  }
   static size_t size(const regard_problem &p) {
-    return size_t(padded(p.dim) * (QUERIES + READ_BLOCK) + READ_BLOCK * QUERIES + LANES) *
-               sizeof(float) +
+    return size_t(padded(p.dim) * (QUERIES + READ_BLOCK)) * sizeof(float) + score_bytes() +
            aligned(span_bytes(p));
   }
   ReadScratch(const regard_problem &p, void *memory) {
     query = (float *)memory;
     scores = query + padded(p.dim) * QUERIES;
-    packed_keys = scores + READ_BLOCK * QUERIES + LANES;  // a vector may begin at any row
+    packed_keys = (float *)((char *)scores + score_bytes());
     spans = (BlockSpan *)(packed_keys + READ_BLOCK * padded(p.dim));
     readouts = (char *)spans + aligned(span_bytes(p));
   }

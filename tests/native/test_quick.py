@@ -1,5 +1,6 @@
 """Plain calls, whose checks are cached: with masks of tables, as long as the tables stay."""
 
+import contextlib
 import gc
 
 import pytest
@@ -184,7 +185,9 @@ def test_wrong_options_are_refused_at_each_call(options, error):
 
 def with_gradients(query, key, value, weigh, wanted=(True, True, True), **options):
     """Context, and the gradients that are wanted; `weigh` makes a number of the context."""
-    inputs = [t.detach().requires_grad_(want) for t, want in zip((query, key, value), wanted)]  # noqa: B905
+    inputs = [
+        t.detach().requires_grad_(want) for t, want in zip((query, key, value), wanted, strict=True)
+    ]
     context = regard.attention(*inputs, **options)
     return context, torch.autograd.grad(weigh(context), [t for t in inputs if t.requires_grad])
 
@@ -261,6 +264,51 @@ def test_a_derivative_of_gradients_is_refused(differentiated):
     (gradient,) = torch.autograd.grad(context.square().sum(), inputs[:1], create_graph=True)
     with pytest.raises(regard.Error, match="first derivatives only"):
         torch.autograd.grad(gradient.sum(), inputs)
+
+
+@pytest.mark.parametrize("mask", [regard.causal(), regard.documents(IDS)], ids=repr)
+@pytest.mark.parametrize("profiled", ["forward", "backward"])
+def test_a_checkpoint_is_computed_again_under_a_profiler(profiled, mask):
+    """One of the two is a quick call, the other goes by the operators; both save the same."""
+
+    def attend(*tensors):
+        return regard.attention(*tensors, mask=mask)
+
+    def profiler(when):
+        return torch.profiler.profile() if when == profiled else contextlib.nullcontext()
+
+    inputs = [t.requires_grad_() for t in tensors()]
+    with profiler("forward"):
+        context = torch.utils.checkpoint.checkpoint(attend, *inputs, use_reentrant=False)
+    with profiler("backward"):
+        gradients = torch.autograd.grad(context.sum(), inputs)
+    for one, other in zip(
+        gradients, torch.autograd.grad(attend(*inputs).sum(), inputs), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("backend", [None, "native"])
+def test_saved_tensors_may_come_back_in_another_dtype(backend):
+    """What a hook keeps in half precision is rounded, and no more than that."""
+    weigh, mask = WEIGHED["as they lie"], regard.causal()
+    _, expected = with_gradients(*tensors(), weigh, mask=mask)
+    with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.bfloat16, lambda tensor: tensor):
+        _, gradients = with_gradients(*tensors(), weigh, mask=mask, backend=backend)
+    for one, other in zip(gradients, expected, strict=True):
+        assert one.dtype == other.dtype
+        # the log-sum-exp, up to 5, is rounded by 2⁻⁷ or less, and contexts and values by 2⁻⁸
+        torch.testing.assert_close(one, other, rtol=0.1, atol=0.1 * float(other.abs().max()))
+
+
+def test_slopes_of_a_call_with_gradients_leave_no_plans():
+    query, key, value = tensors()
+    regard.attention(query, key, value, mask=regard.causal(), alibi=slopes())
+    plans = len(quick._PLANS)
+    for _ in range(3):
+        query = query.detach().requires_grad_()
+        regard.attention(query, key, value, mask=regard.causal(), alibi=slopes().clone())
+    assert len(quick._PLANS) == plans
 
 
 def test_saved_tensors_may_come_back_in_another_layout():

@@ -86,13 +86,16 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> No
     tensors = {name: t for name, t in arguments._asdict().items() if isinstance(t, torch.Tensor)}
     ctx.names = list(tensors)
     ctx.others = {name: x for name, x in arguments._asdict().items() if name not in tensors}
-    ctx.save_for_backward(*output, *tensors.values())
+    saved = *output, *tensors.values()
+    ctx.save_for_backward(*saved)
+    ctx.dtypes = [tensor.dtype for tensor in saved]
     ctx.mark_non_differentiable(output[1])
 
 
 def differentiate(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
     """Give each argument of the forward operator its gradient."""
-    result, logsumexp, *tensors = ctx.saved_tensors
+    # Hooks of saved tensors may give them back in another dtype.
+    result, logsumexp, *tensors = map(Tensor.to, ctx.saved_tensors, ctx.dtypes)
     inputs = Arguments(**ctx.others, **dict(zip(ctx.names, tensors, strict=True)))
     wanted = [
         needed and name in _backward.DIFFERENTIABLE

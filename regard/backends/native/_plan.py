@@ -1,4 +1,4 @@
-"""The part of a call that depends on shapes, strides and dtypes alone, checked once.
+"""What the checks of a call come to, for all calls with the same shapes, strides and dtypes.
 
 Axes: B batch, H query heads, L queries, Dv head dimension of value.
 """
@@ -6,7 +6,7 @@ Axes: B batch, H query heads, L queries, Dv head dimension of value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,16 +25,18 @@ class Plan(NamedTuple):
 
     numbers: bytes
     """The problem, whose pointers and threads are replaced."""
+    unpacked: tuple[Any, ...]
+    """The same."""
     attend: Callable[..., int]
     """The function that replaces them and computes the context."""
     shape: tuple[int, ...]
     """Of the context."""
     like_query: bool
     """Whether the context lies in memory as the query does, which torch allocates faster."""
-    differentiable: bool
-    """Whether gradients are those of the arguments as they are, none of them broadcast."""
     tables: list[Tensor]
     """Those of the mask, whose addresses are among the numbers."""
+    saved: list[Tensor]
+    """What a checked call saves for its gradients after query, key and value."""
 
     def new_context(self, query: Float[Tensor, "*b L D"]) -> Float[Tensor, "*b L Dv"]:
         """Allocate a context."""
@@ -42,7 +44,7 @@ class Plan(NamedTuple):
 
     def of(self, query: Tensor, key: Tensor, value: Tensor) -> bytes:
         """Give the problem of these tensors."""
-        numbers = list(PROBLEM.unpack(self.numbers))
+        numbers = list(self.unpacked)
         numbers[_THREADS] = torch.get_num_threads()
         numbers[_QUERY], numbers[_KEY] = query.data_ptr(), key.data_ptr()
         numbers[_VALUE] = value.data_ptr()
@@ -72,17 +74,15 @@ def make_plan(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Pl
     loaded = library.load()
     if loaded is None or objection(problem) is not None or not in_place:
         return None
-    numbers, kept = Arguments.of(problem).pack()
+    arguments = Arguments.of(problem)
+    numbers, kept = arguments.pack()
     shape = (*query.shape[:-1], value.shape[-1])
     return Plan(
         numbers=numbers,
+        unpacked=PROBLEM.unpack(numbers),
         attend=loaded.regard_attend,
         shape=shape,
         like_query=shape == query.shape and query.is_contiguous(),
-        differentiable=query.ndim == 4
-        and key.shape[:2] == value.shape[:2]
-        and key.shape[0] == query.shape[0]
-        and scoring.alibi is None
-        and scoring.sink is None,
         tables=[tensor for tensor in kept if not tensor.is_floating_point()],
+        saved=[tensor for tensor in arguments[3:] if isinstance(tensor, Tensor)],
     )

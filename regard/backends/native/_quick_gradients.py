@@ -23,6 +23,15 @@ _NO_OTHER_GRADIENTS = (0,) * 7
 """Of the bias, slopes and sinks, as ``regard_gradients`` has them."""
 
 
+def can_differentiate(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether gradients are of the tensors as they lie, none of which is broadcast."""
+    return (
+        query.ndim == key.ndim == value.ndim == 4
+        and key.shape[:2] == value.shape[:2]
+        and key.shape[0] == query.shape[0]
+    )
+
+
 def attend_with_gradients(
     query: Float[Tensor, "B H L D"],
     key: Float[Tensor, "B G S D"],
@@ -36,14 +45,14 @@ def attend_with_gradients(
         query: a plain tensor, like the next two.
         key: likewise.
         value: likewise.
-        plan: of the call, which must be differentiable.
-        scoring: of which the plan was made.
+        plan: of the call, with tensors that `can_differentiate` takes.
+        scoring: equal to that of which the plan was made.
     """
-    context: Tensor = _Attention.apply(query, key, value, plan, scoring)  # type: ignore[no-untyped-call]
+    context: Tensor = _QuickAttention.apply(query, key, value, plan, scoring)  # type: ignore[no-untyped-call]
     return context
 
 
-class _Attention(torch.autograd.Function):
+class _QuickAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: Plan, scoring: Scoring
@@ -51,14 +60,15 @@ class _Attention(torch.autograd.Function):
         context = plan.new_context(query)
         logsumexp = query.new_empty(plan.shape[:-1], dtype=torch.float32)
         call("regard_forward", plan.of(query, key, value), _tensor(context), logsumexp.data_ptr())
-        tensors = query, key, value, context, logsumexp
-        ctx.save_for_backward(*tensors)
+        tensors = context, logsumexp, query, key, value
+        # As a checked call does: under a profiler a checkpoint is computed again by one.
+        ctx.save_for_backward(*tensors, *plan.saved)
         ctx.plan, ctx.scoring, ctx.layouts = plan, scoring, _layouts(*tensors)
         return context
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[:3]
+        tensors, wanted = ctx.saved_tensors[:5], ctx.needs_input_grad[:3]
         plain = (
             not torch.is_grad_enabled()
             and not must_dispatch()
@@ -67,6 +77,8 @@ class _Attention(torch.autograd.Function):
         )
         if plain:
             return *_gradients(ctx.plan, gradient, tensors, wanted), None, None
+        dtypes = (dtype for _, _, dtype in ctx.layouts)
+        tensors = tuple(map(Tensor.to, tensors, dtypes))
         return *_checked_gradients(ctx.scoring, gradient, tensors, wanted), None, None
 
 
@@ -74,7 +86,7 @@ def _gradients(
     plan: Plan, gradient: Tensor, tensors: tuple[Tensor, ...], wanted: tuple[bool, ...]
 ) -> list[Tensor | None]:
     """Compute the gradients that are wanted of query, key and value."""
-    query, key, value, context, logsumexp = tensors
+    context, logsumexp, query, key, value = tensors
     if gradient.stride(-1) != 1:
         gradient = gradient.contiguous()
     results = [
@@ -97,7 +109,7 @@ def _checked_gradients(
     """Compute them in the way that takes all tensors, or refuses them."""
     from regard.backends.native import _operators  # noqa: F401 - registers the operator
 
-    query, key, value, context, logsumexp = tensors
+    context, logsumexp, query, key, value = tensors
     arguments = Arguments.of(check(query, key, value, scoring))
     others = [False] * (len(arguments) - len(wanted))
     of = iter(gradients(gradient, context, logsumexp, [*wanted, *others], *arguments))

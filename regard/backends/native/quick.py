@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard._contexts import are_plain, must_dispatch
 from regard.backends.native._plan import Plan, make_plan
-from regard.backends.native._quick_gradients import attend_with_gradients
+from regard.backends.native._quick_gradients import attend_with_gradients, can_differentiate
 from regard.mask import Mask
 from regard.problem import Scoring
 
@@ -50,7 +50,10 @@ def quick(
     of_heads = () if alibi is None and sink is None else _places(alibi, sink)
     affine = (None, None, None) if mask is None else mask.affine
     plans = _PLANS if affine is not None else _plans_of(mask)
+    wanted = _want_gradients(query, key, value)
     if plans is None or of_heads is None:
+        return None
+    if wanted and (of_heads or not can_differentiate(query, key, value)):
         return None
     signature = (
         query.shape, key.shape, value.shape,
@@ -70,9 +73,8 @@ def quick(
         return None
     if plan is None:
         return None
-    if _want_gradients(query, key, value):
-        if not plan.differentiable:
-            return None
+    if wanted:
+        # A plan that held its mask would keep itself alive.
         scoring = Scoring(mask=mask, scale=scale, softcap=softcap)
         return attend_with_gradients(query, key, value, plan, scoring)
     context = plan.new_context(query)
