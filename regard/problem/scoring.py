@@ -17,7 +17,7 @@ from torch import Tensor
 from regard._tensors import check_floating
 from regard.mask import Mask
 
-LARGEST_IN_FLOAT32 = 1e38
+_LARGEST = 1e38
 """Of a scale or softcap: its products with constants stay within float32."""
 
 
@@ -83,14 +83,12 @@ class Scoring:
         if dtype == torch.float64:
             return
         cure = "in float32; pass tensors of float64 for more"
-        if self.scale is not None and abs(self.scale) > LARGEST_IN_FLOAT32:
+        if self.scale is not None and abs(self.scale) > _LARGEST:
+            raise ValueError(f"scale must be within ±{_LARGEST:.0e}, but is {self.scale} {cure}")
+        smallest = 1 / _LARGEST
+        if self.softcap is not None and not smallest <= self.softcap <= _LARGEST:
             raise ValueError(
-                f"scale must be within ±{LARGEST_IN_FLOAT32:.0e}, but is {self.scale} {cure}"
-            )
-        smallest = 1 / LARGEST_IN_FLOAT32
-        if self.softcap is not None and not smallest <= self.softcap <= LARGEST_IN_FLOAT32:
-            raise ValueError(
-                f"softcap must be between {smallest:.0e} and {LARGEST_IN_FLOAT32:.0e}, but is "
+                f"softcap must be between {smallest:.0e} and {_LARGEST:.0e}, but is "
                 f"{self.softcap} {cure}"
             )
 

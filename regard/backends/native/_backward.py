@@ -53,7 +53,8 @@ def backward(
         for name in names
         if name in {"alibi", "sink"}
     }
-    _fill(inputs, gradient, context, logsumexp, gradients, all_keys=all_keys)
+    packed = inputs.pack()
+    fill(packed.numbers, gradient, context, logsumexp, gradients, all_keys=all_keys)
     return [_shared(gradients[name], getattr(inputs, name)) for name in names]
 
 
@@ -69,17 +70,25 @@ def like(
     return [tensor.new_empty(tensor.shape) for tensor in tensors]
 
 
-def _fill(
-    inputs: Arguments,
-    gradient: Tensor,
-    context: Tensor,
-    logsumexp: Tensor,
+def fill(
+    problem: bytes,
+    gradient: Float[Tensor, "B H L Dv"],
+    context: Float[Tensor, "B H L Dv"],
+    logsumexp: Float[Tensor, "B H L"],
     gradients: dict[str, Tensor],
     *,
-    all_keys: bool,
+    all_keys: bool = True,
 ) -> None:
-    """Have the library write the gradients, by the layout of ``regard_gradients`` in abi.h."""
-    packed = inputs.pack()
+    """Have the library write gradients, by the layout of ``regard_gradients`` in abi.h.
+
+    Args:
+        problem: packed.
+        gradient: as for `backward`, like the rest.
+        context: likewise.
+        logsumexp: likewise.
+        gradients: those that are wanted, by their arguments' names; they are overwritten.
+        all_keys: as for `backward`.
+    """
     # What autograd kept may come back in another layout: hooks of saved tensors make it so.
     gradient, context = (t if t.stride(-1) == 1 else t.contiguous() for t in (gradient, context))
     logsumexp = logsumexp.contiguous()
@@ -97,7 +106,7 @@ def _fill(
         *(gradients[name].data_ptr() if name in gradients else 0 for name in ("alibi", "sink")),
         int(all_keys),
     )
-    call("regard_backward", packed.numbers, numbers)
+    call("regard_backward", problem, numbers)
 
 
 def _shared(gradient: Tensor, argument: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ Axes: B batch, H query heads, L queries, Dv head dimension of value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +25,6 @@ class Plan(NamedTuple):
 
     numbers: bytes
     """The problem, whose pointers and threads are replaced."""
-    unpacked: tuple[Any, ...]
-    """The same."""
     attend: Callable[..., int]
     """The function that replaces them and computes the context."""
     shape: tuple[int, ...]
@@ -44,7 +42,7 @@ class Plan(NamedTuple):
 
     def of(self, query: Tensor, key: Tensor, value: Tensor) -> bytes:
         """Give the problem of these tensors."""
-        numbers = list(self.unpacked)
+        numbers = list(PROBLEM.unpack(self.numbers))
         numbers[_THREADS] = torch.get_num_threads()
         numbers[_QUERY], numbers[_KEY] = query.data_ptr(), key.data_ptr()
         numbers[_VALUE] = value.data_ptr()
@@ -79,7 +77,6 @@ def make_plan(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Pl
     shape = (*query.shape[:-1], value.shape[-1])
     return Plan(
         numbers=numbers,
-        unpacked=PROBLEM.unpack(numbers),
         attend=loaded.regard_attend,
         shape=shape,
         like_query=shape == query.shape and query.is_contiguous(),

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from regard._contexts import are_plain, must_dispatch
 from regard._shapes import Float
-from regard.backends.native._arguments import Arguments
+from regard.backends.native._arguments import Arguments, vectors
+from regard.backends.native._backward import fill
 from regard.backends.native._derivatives import gradients
 from regard.backends.native._plan import Plan
 from regard.backends.native.library import call
 from regard.problem import Scoring, check
 
-_NO_OTHER_GRADIENTS = (0,) * 7
-"""Of the bias, slopes and sinks, as ``regard_gradients`` has them."""
+_NAMES = ("query", "key", "value")
 
 
 def can_differentiate(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -48,7 +48,8 @@ def attend_with_gradients(
         plan: of the call, with tensors that `can_differentiate` takes.
         scoring: equal to that of which the plan was made.
     """
-    context: Tensor = _QuickAttention.apply(query, key, value, plan, scoring)  # type: ignore[no-untyped-call]
+    apply: Any = _QuickAttention.apply
+    context: Tensor = apply(query, key, value, plan, scoring)
     return context
 
 
@@ -59,7 +60,7 @@ class _QuickAttention(torch.autograd.Function):
     ) -> Tensor:
         context = plan.new_context(query)
         logsumexp = query.new_empty(plan.shape[:-1], dtype=torch.float32)
-        call("regard_forward", plan.of(query, key, value), _tensor(context), logsumexp.data_ptr())
+        call("regard_forward", plan.of(query, key, value), vectors(context), logsumexp.data_ptr())
         tensors = context, logsumexp, query, key, value
         # As a checked call does: under a profiler a checkpoint is computed again by one.
         ctx.save_for_backward(*tensors, *plan.saved)
@@ -87,20 +88,13 @@ def _gradients(
 ) -> list[Tensor | None]:
     """Compute the gradients that are wanted of query, key and value."""
     context, logsumexp, query, key, value = tensors
-    if gradient.stride(-1) != 1:
-        gradient = gradient.contiguous()
-    results = [
-        torch.empty_like(tensor, memory_format=torch.contiguous_format) if want else None
-        for tensor, want in zip((query, key, value), wanted, strict=True)
-    ]
-    numbers = (
-        *(*_tensor(context), *_tensor(gradient), logsumexp.data_ptr()),
-        *(number for result in results for number in _tensor(result)),
-        *_NO_OTHER_GRADIENTS,
-        True,  # all keys
-    )
-    call("regard_backward", plan.of(query, key, value), numbers)
-    return results
+    results = {
+        name: torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        for name, tensor, want in zip(_NAMES, (query, key, value), wanted, strict=True)
+        if want
+    }
+    fill(plan.of(query, key, value), gradient, context, logsumexp, results)
+    return [results.get(name) for name in _NAMES]
 
 
 def _checked_gradients(
@@ -118,8 +112,3 @@ def _checked_gradients(
 
 def _layouts(*tensors: Tensor) -> list[tuple[object, ...]]:
     return [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
-
-
-def _tensor(tensor: Float[Tensor, "B heads n d"] | None) -> tuple[int, ...]:
-    """Describe a tensor as ``regard_tensor``."""
-    return (0, 0, 0, 0) if tensor is None else (tensor.data_ptr(), *tensor.stride()[:3])

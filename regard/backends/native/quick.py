@@ -89,7 +89,7 @@ def quick(
 
 
 def _places(alibi: Any, sink: Any) -> tuple[object, ...] | None:
-    """Where numbers of each head lie, of which one at least is there; None if they may change."""
+    """Where numbers of each head lie, one at least; None if the checks have to see them."""
     given = [tensor for tensor in (alibi, sink) if tensor is not None]
     if not are_plain(*given) or _want_gradients(*given):
         return None
