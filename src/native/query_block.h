@@ -12,9 +12,11 @@
 //   tile     the rows and keys whose sums stay in registers (tiles.h, decode_tiles.h).
 //   vector   LANES rows, which one register holds.
 //
-// The rows of a group's heads are numbered query by query, so that its keys and values are read
-// once for all of them: of R = H/G heads a group, row n is query n / R of head g·R + n % R. A block
-// takes QUERIES of them, and holds them head by head.
+// A block holds consecutive queries of one head. The blocks of a group follow each other query by
+// query, and of the same queries head by head, so that neighbours see the same keys and values.
+// Where a head has too few queries, a block takes those of all heads of a group: their rows are
+// numbered query by query, of R = H/G heads a group row n is query n / R of head g·R + n % R, and
+// held head by head.
 #pragma once
 
 #include "abi.h"
@@ -45,7 +47,7 @@ struct QueryBlock {
   int count;              // rows in use
   int vectors;            // vectors that hold them
   bool one_head = false;  // the rows are consecutive queries of one head
-  int64_t first = -1;     // its rows are those of their group from this number on, unless −1
+  int64_t first = -1;     // number of the first row, as choose_rows counts them, or −1
   int64_t query[QUERIES], head[QUERIES];
   // The keys that each row sees: none for lanes not in use and fully masked rows.
   alignas(64) int32_t start[QUERIES];
@@ -67,8 +69,17 @@ struct QueryBlock {
 };
 
 REGARD_INLINE int64_t group_size(const regard_problem &p) { return p.heads / p.groups; }
+// Whether blocks hold rows of one head, not of all heads of a group. With fewer queries the share
+// of lanes without a row, in a head's last block, would be felt.
+REGARD_INLINE bool head_fills_blocks(const regard_problem &p) {
+  return p.queries >= 2 * QUERIES || group_size(p) == 1;
+}
+REGARD_INLINE int64_t query_blocks_per_head(const regard_problem &p) {
+  return (p.queries + QUERIES - 1) / QUERIES;
+}
 REGARD_INLINE int64_t query_blocks_per_group(const regard_problem &p) {
-  return (p.queries * group_size(p) + QUERIES - 1) / QUERIES;
+  return head_fills_blocks(p) ? query_blocks_per_head(p) * group_size(p)
+                              : (p.queries * group_size(p) + QUERIES - 1) / QUERIES;
 }
 
 REGARD_INLINE int32_t clamp_key(int64_t key, int64_t keys) {
@@ -147,23 +158,36 @@ static void find_key_ranges(const regard_problem &p, QueryBlock &queries) {
   queries.common_stop = of_all(of_fours(earliest, lesser), lesser);
 }
 
-// The rows of a group, b·G + g, from number `first` on, a multiple of QUERIES. Returns whether they
-// are the rows of another group that the block held before.
-static bool choose_rows_from(const regard_problem &p, int64_t group, int64_t first,
-                             QueryBlock &queries) {
+// Rows [first, first + count) of those that are numbered so.
+static void set_rows(QueryBlock &queries, int64_t first, int64_t count) {
+  queries.first = first;
+  queries.count = int(count);
+  queries.vectors = (queries.count + LANES - 1) / LANES;
+}
+
+// The queries of a head from `first` on, a multiple of QUERIES. Returns whether they are those that
+// the block held before, maybe of another head.
+static bool choose_rows_of_head(const regard_problem &p, int64_t batch, int64_t head, int64_t first,
+                                QueryBlock &queries) {
+  const bool held = queries.first == first;
+  queries.batch = batch;
+  queries.group = head / group_size(p);
+  queries.one_head = true;
+  set_rows(queries, first, min(int64_t(QUERIES), p.queries - first));
+  for (int r = 0; r < queries.count; r++) queries.head[r] = head;
+  for (int r = 0; r < queries.count && !held; r++) queries.query[r] = first + r;
+  return held;
+}
+
+// Likewise the rows of all heads of a group, b·G + g.
+static bool choose_rows_of_group(const regard_problem &p, int64_t group, int64_t first,
+                                 QueryBlock &queries) {
   const int64_t heads = group_size(p);
   const bool held = queries.first == first;
   queries.batch = group / p.groups;
   queries.group = group % p.groups;
-  queries.first = first;
-  queries.count = int(min(int64_t(QUERIES), p.queries * heads - first));
-  queries.vectors = (queries.count + LANES - 1) / LANES;
-  queries.one_head = heads == 1;
-  if (queries.one_head) {
-    for (int r = 0; r < queries.count; r++) queries.head[r] = queries.group;
-    for (int r = 0; r < queries.count && !held; r++) queries.query[r] = first + r;
-    return held;
-  }
+  queries.one_head = false;
+  set_rows(queries, first, min(int64_t(QUERIES), p.queries * heads - first));
   const int64_t stop = first + queries.count;
   for (int64_t member = 0, r = 0; member < heads; member++)
     for (int64_t row = (first - member + heads - 1) / heads * heads + member; row < stop;
@@ -177,9 +201,13 @@ static bool choose_rows_from(const regard_problem &p, int64_t group, int64_t fir
 // Likewise of block number `number` of the problem: within a group from the last to the first,
 // since those see the most when attention is causal.
 static bool choose_rows(const regard_problem &p, int64_t number, QueryBlock &queries) {
-  const int64_t per_group = query_blocks_per_group(p);
-  const int64_t first = (per_group - 1 - number % per_group) * QUERIES;
-  return choose_rows_from(p, number / per_group, first, queries);
+  const int64_t per_group = query_blocks_per_group(p), group = number / per_group;
+  const int64_t heads = group_size(p), in_group = number % per_group;
+  if (!head_fills_blocks(p))
+    return choose_rows_of_group(p, group, (per_group - 1 - in_group) * QUERIES, queries);
+  const int64_t block = query_blocks_per_head(p) - 1 - in_group / heads;
+  return choose_rows_of_head(p, group / p.groups, group % p.groups * heads + in_group % heads,
+                             block * QUERIES, queries);
 }
 
 static void begin(const regard_problem &p, int64_t number, QueryBlock &queries) {

@@ -267,7 +267,7 @@ static int read(const Reading &reading) {
 // many tasks as threads.
 static bool shares_pass(const Reading &reading) {
   const regard_problem &p = reading.p;
-  const int64_t heads = group_size(p);
+  const int64_t heads = head_fills_blocks(p) ? 1 : group_size(p);
   const bool whole_vectors = VECTORS % heads == 0;  // of each head
   const bool same_sums =
       heads == 1 || reading.sums_per_head == 0 || (whole_vectors && !reading.whole_blocks);

@@ -27,21 +27,19 @@ struct ChunkPlan {
   int64_t head_sets_per_group;  // where chunks are not counted
   int64_t head_sets;
 
-  // Sets of heads are whole groups where blocks of rows must be those of the forward pass.
-  explicit ChunkPlan(const regard_problem &p, bool whole_groups = false) {
+  // Where blocks of rows must be those of the forward pass, sets are the heads that share a block.
+  explicit ChunkPlan(const regard_problem &p, bool as_forward = false) {
     const int64_t group = group_size(p);
-    const int64_t query_blocks = (p.queries + QUERIES - 1) / QUERIES;
-    chunks = max(int64_t(1), min(MAX_CHUNKS, query_blocks));
+    chunks = max(int64_t(1), min(MAX_CHUNKS, query_blocks_per_head(p)));
     const int64_t of_block = max(int64_t(1), QUERIES / max(int64_t(1), p.queries));
-    heads_per_set = whole_groups ? group : min(group, of_block);
+    heads_per_set = as_forward && !head_fills_blocks(p) ? group : min(group, of_block);
     head_sets_per_group = (group + heads_per_set - 1) / heads_per_set;
     head_sets = p.batch * p.groups * head_sets_per_group;
   }
 
   // The first query of a chunk, a multiple of QUERIES.
   int64_t start(const regard_problem &p, int64_t chunk) const {
-    const int64_t query_blocks = (p.queries + QUERIES - 1) / QUERIES;
-    return min(p.queries, query_blocks * chunk / chunks * QUERIES);
+    return min(p.queries, query_blocks_per_head(p) * chunk / chunks * QUERIES);
   }
 
   RowChunk rows_of(const regard_problem &p, int64_t number, int64_t chunk) const {
@@ -60,15 +58,16 @@ struct ChunkPlan {
 // Those of a chunk's rows from `first` on that make a block.
 static void choose_rows(const regard_problem &p, const RowChunk &rows, int64_t first,
                         QueryBlock &queries) {
+  if (rows.heads == 1)
+    return (void)choose_rows_of_head(p, rows.batch, rows.head, rows.first + first, queries);
   const int64_t heads = group_size(p), group = rows.head / heads;
-  if (rows.heads == heads)  // numbered as those of the forward pass are
-    return (void)choose_rows_from(p, rows.batch * p.groups + group, rows.first * heads + first,
-                                  queries);
+  if (rows.heads == heads)
+    return (void)choose_rows_of_group(p, rows.batch * p.groups + group, rows.first * heads + first,
+                                      queries);
   queries.batch = rows.batch;
   queries.group = group;
-  queries.count = int(min(int64_t(QUERIES), rows.count() - first));
-  queries.vectors = (queries.count + LANES - 1) / LANES;
-  queries.one_head = rows.heads == 1;
+  queries.one_head = false;
+  set_rows(queries, first, min(int64_t(QUERIES), rows.count() - first));
   for (int r = 0; r < queries.count; r++) {
     queries.head[r] = rows.head + (first + r) / rows.queries();
     queries.query[r] = rows.first + (first + r) % rows.queries();

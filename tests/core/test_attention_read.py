@@ -92,7 +92,7 @@ OF_HEADS_THAT_SHARE_KEYS = {
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("what", OF_HEADS_THAT_SHARE_KEYS)
-@pytest.mark.parametrize("heads", [2, 3, 4, 7])
+@pytest.mark.parametrize("heads", [2, 3, 4, 8])
 def test_heads_that_share_keys(heads, what, name):
     readouts = OF_HEADS_THAT_SHARE_KEYS[what]
     query = normal(2, 2 * heads, QUERIES, 17, seed=heads)
@@ -105,16 +105,31 @@ def test_heads_that_share_keys(heads, what, name):
         ):
             mask, options = CASES[case]
             assert_same_bits(query, key, value, readouts, mask=mask, **options)
-        short = query[:, :, :5], key, value
-        assert_same_bits(*short, readouts, mask=regard.causal())
+        for length in (5, 13, 47):  # a block holds rows of several heads
+            short = query[:, :, :length], key, value
+            assert_same_bits(*short, readouts, mask=regard.causal())
 
 
-def test_a_head_alone_and_beside_those_that_share_its_keys():
-    """Where all rows see the same keys; else a context depends on where its block's keys end."""
-    query, key, value = normal(2, 4, QUERIES, 17), *(t[:2, :1] for t in tensors()[1:])
+@pytest.mark.parametrize("heads", [3, 4, 5, 8])
+def test_a_head_alone_and_beside_those_that_share_its_keys(heads):
+    query, key, value = normal(2, heads, QUERIES, 17), *(t[:2, :1] for t in tensors()[1:])
+    options = {"mask": regard.window(101), "read": READOUTS}
+    context, together = regard.attention(query, key, value, **options)
+    for head in range(heads):
+        own, alone = regard.attention(query[:, head, None], key, value, **options)
+        assert torch.equal(own[:, 0], context[:, head])
+        for one, other in zip(flat(alone), flat(together), strict=True):
+            assert torch.equal(one[:, 0], other[:, head])
+
+
+# Where a block holds rows of several heads, whose keys end elsewhere, contexts are other sums.
+@pytest.mark.parametrize("length", [13, 31])
+@pytest.mark.parametrize("heads", [2, 4])
+def test_a_head_of_few_queries_alone_and_beside_those_that_share_its_keys(heads, length):
+    query, key, value = normal(2, heads, length, 17), *(t[:2, :1] for t in tensors()[1:])
     readouts = OF_HEADS_THAT_SHARE_KEYS["sums over rows"]
     together = regard.attention(query, key, value, read=readouts)[1]
-    for head in range(4):
+    for head in range(heads):
         alone = regard.attention(query[:, head, None], key, value, read=readouts)[1]
         for one, other in zip(flat(alone), flat(together), strict=True):
             assert torch.equal(one[:, 0], other[:, head])
