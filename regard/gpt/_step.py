@@ -20,7 +20,7 @@ from regard._shapes import Float, Int
 from regard.backends import native
 from regard.gpt._linear import Embedding, Linear
 from regard.gpt._step_objection import hooks_of, objection_to_call, objection_to_model
-from regard.gpt.cache import GPTCache
+from regard.gpt.cache import GPTCache, rollback_on_error
 from regard.gpt.int8 import Int8Matrix
 from regard.gpt.model import GPT, Block
 from regard.nn import KVCache, Rotation
@@ -153,17 +153,18 @@ class _Step:
         rotation = None
         if config.positions == "rotary":
             rotation = _rotation(torch.tensor(positions), config.head_dim, config.rotary_base)
-        stored = []
-        for layer in layers:
-            keys = layer.extend()
-            stored.append((keys, length + 1 - keys))
-        logits = self._kernel.logits(
-            stored,
-            tokens,
-            positions,
-            padding=None if padding is None else before,
-            rotation=rotation,
-        )
+        with rollback_on_error(cache):
+            stored = []
+            for layer in layers:
+                keys = layer.extend()
+                stored.append((keys, length + 1 - keys))
+            logits = self._kernel.logits(
+                stored,
+                tokens,
+                positions,
+                padding=None if padding is None else before,
+                rotation=rotation,
+            )
         return logits.view(*ids.shape[:-1], self._vocabulary)
 
 

@@ -24,7 +24,7 @@ from regard.gpt._fused_block import run_fused
 from regard.gpt._linear import Embedding, linear
 from regard.gpt._loss import cross_entropy, linear_cross_entropy
 from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, has_hooks, has_own_hooks
-from regard.gpt.cache import GPTCache
+from regard.gpt.cache import GPTCache, rollback_on_error
 from regard.gpt.config import GPTConfig
 from regard.gpt.ids import check_call, check_tokens, checked_targets
 from regard.gpt.int8 import Int8Embedding
@@ -161,8 +161,8 @@ class GPT(nn.Module):
             ids: ``(B, T)`` or ``(T,)`` token ids, int64 or int32, T at most `config.context`.
             cache: the keys and values of earlier tokens, to which those of `ids` are appended;
                 together at most its capacity.
-            mask: combined with the causal mask; such as
-                `regard.documents`, where a row holds several texts; of all tokens in the cache.
+            mask: combined with the causal mask; of all tokens in the cache. Such as
+                `regard.documents`, where a row holds several texts.
             patterns: a list to append each layer's pattern to; see `with_patterns`.
 
         Returns:
@@ -175,8 +175,8 @@ class GPT(nn.Module):
                 tells; see `check_ids`. Or `mask` meets a cache that evicts tokens, or does not fit.
         """
         check_call(ids, self.config)
-        x = self._run(ids, patterns, cache, mask)  # (B, T, E)
-        return self._unembed(x)  # (B, T, V)
+        with rollback_on_error(cache):
+            return self._unembed(self._run(ids, patterns, cache, mask))  # (B, T, V)
 
     def with_patterns(
         self,
@@ -270,8 +270,9 @@ class GPT(nn.Module):
             return logits
         if self._computes_otherwise():
             return self(ids, cache=cache)[..., -1, :]
-        x = self._run(ids, None, cache, None)[..., -1, :].contiguous()  # (B, E)
-        return self._unembed(x)  # (B, V)
+        with rollback_on_error(cache):
+            x = self._run(ids, None, cache, None)[..., -1, :].contiguous()  # (B, E)
+            return self._unembed(x)  # (B, V)
 
     def _computes_otherwise(self) -> bool:
         """Whether calling this module does more than `GPT.forward`; not of hooks on all modules."""
@@ -320,11 +321,7 @@ class GPT(nn.Module):
         return linear(x, self.wte.weight)
 
     def _run(
-        self,
-        ids: Tensor,
-        patterns: list[Pattern] | None,
-        cache: GPTCache | None,
-        mask: Mask | None,
+        self, ids: Tensor, patterns: list[Pattern] | None, cache: GPTCache | None, mask: Mask | None
     ) -> Float[Tensor, "*b T E"]:
         """The residual stream after the last norm."""
         check_mask(mask)

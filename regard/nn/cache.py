@@ -148,6 +148,25 @@ class KVCache:
         start = (self.padding - evicted).clamp(min=0)[:, None].expand(-1, queries)  # (B, L)
         return mask & intervals(start, torch.full_like(start, keys))
 
+    def truncate(self, length: int) -> None:
+        """Forget the newest positions.
+
+        Args:
+            length: how many stay, in all.
+
+        Raises:
+            ValueError: if it holds fewer, or a window has evicted what the next query would see.
+        """
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length is {length}; expected 0 to {self.length}, what it holds")
+        stored = self._stored - (self.length - length)
+        if stored < (length if self.window is None else min(length, self.window - 1)):
+            raise ValueError(
+                f"length is {length}, of {self.length} positions, but the window of {self.window} "
+                "has evicted what the next query would see; reset the cache and begin again"
+            )
+        self.length, self._stored = length, stored
+
     def reset(self, *, padding: Int[Tensor, "B"] | None = None) -> None:
         """Forget everything but keep the memory, for sequences with this padding."""
         self.length = self._stored = 0
@@ -202,10 +221,10 @@ class KVCache:
     def _evict(self) -> int:
         """Move the positions that a new query may see to the front; return their number."""
         assert self._memory is not None, "positions have been stored"
-        kept = self._seen_by_next()
+        kept, stored = self._seen_by_next(), self._stored
+        self._stored = kept  # first, so that after an interruption `truncate` misses the others
         for tensor in self._memory:
-            tensor[..., :kept, :] = tensor[..., self._stored - kept : self._stored, :].clone()
-        self._stored = kept
+            tensor[..., :kept, :] = tensor[..., stored - kept : stored, :].clone()
         return kept
 
     def _seen_by_next(self) -> int:

@@ -152,11 +152,13 @@ class MultiHeadAttention(nn.Module):
             x: ``(T, E)`` or ``(B, T, E)``: where the queries come from.
             source: ``(S, C)`` or ``(B, S, C)``: where keys and values come from, C = source_dim.
             cache: keys and values of the positions before x, which are attended to as well; those
-                of x are added. For self-attention whose mask is causal, `regard.window` or not.
+                of x are added. For self-attention whose mask is `regard.causal` or `regard.window`,
+                since with any other a later position would change what earlier ones see.
 
         Raises:
             ValueError: if the channels are not those the layer was made for; with a cache, if there
-                is a source or no mask, or the cache is full.
+                is a source or another mask, the mask sees more than the cache's window, or the
+                cache is full.
         """
         query, key, value, mask = self._project(x, source, cache)
         dropout = self.dropout if self.training else 0.0
@@ -183,11 +185,12 @@ class MultiHeadAttention(nn.Module):
         self, x: Tensor, source: Tensor | None, cache: KVCache | None
     ) -> tuple[Tensor, Tensor, Tensor, Mask | None]:
         """Query ``(B, H, T, D)``, key and value ``(B, G, S, D)``, those of the cache included."""
-        if cache is not None and (source is not None or self.mask is None):
-            what = "another source" if source is not None else "a layer without a causal mask"
-            raise ValueError(
-                f"cache meets {what}; it serves self-attention with mask=regard.causal()"
-            )
+        if cache is not None:
+            if source is not None:
+                raise ValueError(
+                    "cache meets another source; it serves self-attention: pass x alone"
+                )
+            _check_mask_of_cache(self.mask, cache)
         source = x if source is None else source
         for name, tensor, layer in (("x", x, self.query), ("source", source, self.key)):
             if tensor.ndim < 2 or tensor.shape[-1] != layer.in_features:
@@ -200,9 +203,6 @@ class MultiHeadAttention(nn.Module):
         value = split_heads(self.value(source), self.groups)  # (B, G, S, D)
         mask = self.mask
         if cache is not None and mask is not None:
-            if mask.affine is None:  # refused before anything is stored
-                new = key.shape[-2]
-                mask.resolve(query.shape[:-2], new, cache.keys_after(new), x.device)
             key, value = cache.append(key, value)
             mask = cache.hide_padding(mask, query.shape[-2], key.shape[-2])
         return query, key, value, mask
@@ -211,3 +211,18 @@ class MultiHeadAttention(nn.Module):
         """Name the options that the linear maps do not show."""
         shared = "" if self.groups == self.heads else f", groups={self.groups}"
         return f"heads={self.heads}{shared}, mask={self.mask}, dropout={self.dropout}"
+
+
+def _check_mask_of_cache(mask: Mask | None, cache: KVCache) -> None:
+    """Refuse a mask with which parts of a sequence would give other results than the whole."""
+    start, stop, offset = (None, None, None) if mask is None else mask.affine or (None, None, None)
+    if stop is None or stop > 1 or offset is not None:
+        raise ValueError(
+            f"cache meets a layer whose mask is {mask!r}; it serves self-attention with "
+            "mask=regard.causal() or regard.window(size)"
+        )
+    if cache.window is not None and (start is None or 1 - start > cache.window):
+        raise ValueError(
+            f"the cache has window={cache.window}, but the layer's mask is {mask!r}, which sees "
+            "more positions; make the cache with the mask's window, or without one"
+        )

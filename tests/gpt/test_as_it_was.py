@@ -1,13 +1,16 @@
 """What a call leaves as it was: the model's modes, a cache that could not be used."""
 
 import copy
+from contextlib import contextmanager
 
 import pytest
 import torch
+from support.cpu_paths import SETS
 from torch import nn
 
 import regard
-from regard.gpt import GPT, GPTCache, GPTConfig, Sampling, generate
+from regard.backends import native
+from regard.gpt import GPT, GPTCache, GPTConfig, Sampling, generate, step_objection
 
 CONFIG = GPTConfig(vocab_size=13, context=23, layers=2, heads=2, dim=14, initial_std=0.3)
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
@@ -92,18 +95,70 @@ def test_a_mask_that_does_not_fit_leaves_the_cache_as_it_was():
         torch.testing.assert_close(rest, model(IDS)[:, 3:], rtol=1e-4, atol=1e-5)  # other sums
 
 
-def test_a_layer_refuses_a_mask_that_does_not_fit_likewise():
-    layer, cache = regard.nn.MultiHeadAttention(12, 3, mask=regard.causal()), regard.nn.KVCache(7)
-    x = torch.randn(1, 5, 12)
-    layer.mask = regard.causal() & regard.documents(torch.zeros(4, dtype=torch.long))
-    with pytest.raises(ValueError, match="ids covers 4 keys, but there are 5"):
-        layer(x, cache=cache)
-    assert cache.length == 0
-    layer.mask = regard.causal()
-    layer(x, cache=cache)
-    layer.mask = regard.causal() & regard.documents(torch.zeros(10, dtype=torch.long))
-    with pytest.raises(ValueError, match="the cache holds 5 of at most 7 positions"):
-        layer(x, cache=cache)
+class Stopped(BaseException):
+    """As KeyboardInterrupt, which no code is to take for an error of its own."""
+
+
+@contextmanager
+def interrupted(module):
+    """Raise when the module has been called, wherever in a model it stands."""
+
+    def stop(*_):
+        raise Stopped
+
+    hook = module.register_forward_hook(stop)
+    try:
+        with pytest.raises(Stopped):
+            yield
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize("place", ["h.0.attn", "h.1", "ln_f"])
+@pytest.mark.parametrize("window", [None, 9])
+def test_an_interrupted_call_leaves_the_cache_as_it_was(place, window):
+    model = gpt(window=window)
+    cache = GPTCache(model.config)
+    with torch.no_grad():
+        model(IDS[:, :3], cache=cache)
+        with interrupted(model.get_submodule(place)):
+            model(IDS[:, 3:5], cache=cache)
+        assert [layer.length for layer in cache.layers] == [3, 3]
+        rest = model(IDS[:, 3:], cache=cache)
+        torch.testing.assert_close(rest, model(IDS)[:, 3:], rtol=1e-4, atol=1e-5)  # other sums
+
+
+def test_a_cache_that_an_interrupted_call_has_evicted_from_is_refused_until_it_is_reset():
+    model = gpt(window=2)
+    cache = GPTCache(model.config)
+    with torch.no_grad():
+        model(IDS[:, :3], cache=cache)
+        with interrupted(model.h[0]):
+            model(IDS[:, 3:], cache=cache)
+        with pytest.raises(ValueError, match="the cache lacks tokens, since a call"):
+            model.next_logits(IDS[:, 3:4], cache)
+        cache.reset()
+        assert torch.equal(model(IDS, cache=cache), model(IDS))
+
+
+@pytest.mark.skipif(not SETS, reason="needs the native library")
+def test_an_interrupted_step_leaves_the_cache_as_it_was(monkeypatch):
+    model = gpt()
+    cache = GPTCache(model.config)
+
+    def stop(*_, **__):
+        raise Stopped
+
+    with torch.inference_mode():
+        model(IDS[:, :3], cache=cache)
+        assert step_objection(model, IDS[:, 3:4], cache) is None
+        with monkeypatch.context() as patch:
+            patch.setattr(native.GPTStep, "logits", stop)
+            with pytest.raises(Stopped):
+                model.next_logits(IDS[:, 3:4], cache)
+        assert [layer.length for layer in cache.layers] == [3, 3]
+        logits = model.next_logits(IDS[:, 3:4], cache)
+        torch.testing.assert_close(logits, model(IDS[:, :4])[:, -1], rtol=1e-4, atol=1e-5)
 
 
 def test_a_mask_is_refused_where_a_window_has_evicted_what_it_names():

@@ -108,12 +108,81 @@ def test_errors_name_what_does_not_fit():
     assert cache.length == 4
 
 
-def test_a_cache_serves_causal_self_attention():
+def test_a_cache_serves_self_attention():
     x = torch.randn(5, 12)
-    with pytest.raises(ValueError, match="cache meets a layer without a causal mask"):
-        MultiHeadAttention(12, 3)(x, cache=KVCache(5))
     with pytest.raises(ValueError, match="cache meets another source"):
         MultiHeadAttention(12, 3, mask=regard.causal())(x, x, cache=KVCache(5))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        None,
+        regard.causal(offset=0),  # with it each part's first query would sit at position 0
+        regard.window(3, ahead=1),
+        regard.prefix(3),
+        regard.causal() & regard.hide(-1),
+        regard.causal() & regard.documents(torch.zeros(5, dtype=torch.long)),
+        regard.causal() & regard.dense(torch.ones(5, 5, dtype=torch.bool)),
+    ],
+    ids=repr,
+)
+def test_masks_with_which_parts_would_differ_from_the_whole_are_refused(mask):
+    layer, cache = MultiHeadAttention(12, 3, mask=mask), KVCache(5)
+    with pytest.raises(ValueError, match=r"it serves self-attention with mask=regard\.causal"):
+        layer(torch.randn(5, 12), cache=cache)
+    assert cache.length == 0
+
+
+@pytest.mark.parametrize("mask", [regard.causal(), regard.window(5)], ids=repr)
+def test_a_mask_that_sees_more_than_the_caches_window_is_refused(mask):
+    layer, cache = MultiHeadAttention(12, 3, mask=mask), KVCache(23, window=3)
+    with pytest.raises(ValueError, match=r"the cache has window=3, but .* sees more positions"):
+        layer(torch.randn(5, 12), cache=cache)
+
+
+@pytest.mark.parametrize("mask", [regard.window(3), regard.causal() & regard.window(2)], ids=repr)
+def test_a_mask_that_sees_no_more_than_the_caches_window(mask):
+    layer, x, cache = (
+        MultiHeadAttention(12, 3, mask=mask),
+        torch.randn(2, 11, 12),
+        KVCache(11, window=3),
+    )
+    parts = [layer(part, cache=cache) for part in parts_of(x, [4, 1, 1, 5])]
+    torch.testing.assert_close(torch.cat(parts, dim=1), layer(x), rtol=1e-4, atol=1e-5)
+
+
+def _filled(window, cuts):
+    """A cache that holds these parts, each appended by itself; all positions; what was returned."""
+    cache, key = KVCache(29, window=window), torch.randn(2, 3, sum(cuts), 5)
+    returned = [cache.append(part, -part)[0].clone() for part in key.split(cuts, dim=-2)]
+    return cache, key, returned
+
+
+@pytest.mark.parametrize(("window", "cuts"), [(None, [4, 3]), (5, [4, 3]), (5, [6, 2, 1])])
+def test_the_newest_positions_are_forgotten(window, cuts):
+    cache, key, returned = _filled(window, cuts)
+    length = sum(cuts[:-1])
+    cache.truncate(length)
+    assert cache.length == length
+    new = key[..., length:, :]
+    kept, values = cache.append(new, -new)
+    assert torch.equal(kept, returned[-1])
+    assert torch.equal(values, -kept)
+
+
+def test_what_a_window_has_evicted_does_not_come_back():
+    cache, _, _ = _filled(3, [4, 9])
+    with pytest.raises(ValueError, match=r"length is 4, of 13 .* has evicted"):
+        cache.truncate(4)
+    assert cache.length == 13
+
+
+@pytest.mark.parametrize("length", [-1, 8])
+def test_a_cache_is_truncated_to_what_it_holds(length):
+    cache, _, _ = _filled(None, [7])
+    with pytest.raises(ValueError, match=f"length is {length}; expected 0 to 7"):
+        cache.truncate(length)
 
 
 @pytest.mark.parametrize("window", [None, 4])
