@@ -229,7 +229,9 @@ def attention_with_pattern(
 def _with_pattern(problem: Problem, choice: Choice) -> tuple[Tensor, Pattern]:
     context, logsumexp = run(problem, choice)
     of_library = choice.name != "native"
-    return problem.restore(context), Pattern.of(problem, logsumexp, by_library=of_library)
+    return problem.restore(context), Pattern.of(
+        problem, logsumexp, by_library=of_library, given=False
+    )
 
 
 def _attention_and_readings(

@@ -21,6 +21,7 @@ from regard._display import show
 from regard._shapes import Float, Int
 from regard.backends.kernel_spec import Divergence
 from regard.pattern._operator import LinearOperator
+from regard.pattern._writes import Writes
 from regard.pattern.divergence import divergence
 from regard.pattern.index import Index, require_room, span, spelled_out
 from regard.pattern.internal_readouts import LogSumExp, Weights
@@ -45,7 +46,8 @@ class Pattern(LinearOperator):
     Indexing batch and heads alone gives a smaller pattern; an index that picks queries or keys
     gives exact weights, as a tensor. It is a linear operator: ``pattern @ x`` and ``y @ pattern``
     are exact and need no matrix. Gradients are not kept, and dropout has no part in it. Query and
-    key are kept, not copied: change them in place, and the pattern changes with them.
+    key are kept, not copied: change them in place, and the pattern changes with them (those made in
+    inference mode keep no count of changes: there, make the pattern anew).
 
     Args:
         query: ``(B, H, L, D)``.
@@ -55,7 +57,8 @@ class Pattern(LinearOperator):
             else it is computed when it is first needed.
 
     Raises:
-        ValueError: for shapes, dtypes, devices or numbers that do not fit together.
+        ValueError: for shapes, dtypes, devices or numbers that do not fit together; later, when it
+            is read, if its tensors were changed and a `logsumexp` was given with them.
         TypeError: for arguments of another kind.
 
     Example:
@@ -87,17 +90,23 @@ class Pattern(LinearOperator):
         self._keep(problem, logsumexp)
 
     @classmethod
-    def of(cls, problem: Problem, logsumexp: Tensor | None, *, by_library: bool = False) -> Pattern:
-        """Make a pattern of checked arguments, and of a log-sum-exp, perhaps a library's."""
+    def of(
+        cls, problem: Problem, known: Tensor | None, *, by_library: bool = False, given: bool = True
+    ) -> Pattern:
+        """Make a pattern of checked arguments and log-sum-exps, by default given as to `Pattern`.
+
+        By a library they are refined before they are read.
+        """
         pattern = cls.__new__(cls)
-        pattern._keep(problem, logsumexp)  # noqa: SLF001 - its own class
-        pattern._unrefined = by_library and logsumexp is not None and is_concrete(logsumexp)  # noqa: SLF001 - its own class
+        pattern._keep(problem, known, given=given)  # noqa: SLF001 - its own class
+        pattern._unrefined = by_library and known is not None and is_concrete(known)  # noqa: SLF001 - its own class
         if pattern._unrefined and not problem.query.is_cuda:  # noqa: SLF001 - a GPU computes it only where it is read
             pattern._row_logsumexp()  # noqa: SLF001 - its own class
         return pattern
 
-    def _keep(self, problem: Problem, logsumexp: Tensor | None) -> None:
+    def _keep(self, problem: Problem, logsumexp: Tensor | None, *, given: bool = True) -> None:
         self._problem = problem.detached()
+        self._writes = Writes(self._problem, given=given and logsumexp is not None)
         shape = torch.Size(problem.heads).numel(), problem.queries
         self._logsumexp = None if logsumexp is None else logsumexp.detach().reshape(shape)
         self._unrefined = False
@@ -115,6 +124,8 @@ class Pattern(LinearOperator):
     @property
     def has_logsumexp(self) -> bool:
         """Whether the log-sum-exps are known, so that any weight is a matter of its own score."""
+        if self._writes.are_more(self._problem):
+            self._logsumexp, self._unrefined = None, False
         return self._logsumexp is not None
 
     @property
@@ -273,8 +284,9 @@ class Pattern(LinearOperator):
 
     def _part(self, problem: Problem, pick: Callable[[Tensor], Tensor]) -> Pattern:
         """Make the pattern of a part, with its log-sum-exps if those of the whole are known."""
-        known = None if self._logsumexp is None else pick(self._row_logsumexp())
-        return Pattern.of(problem, known)
+        known = pick(self._row_logsumexp()) if self.has_logsumexp else None
+        of_longer_rows = problem.keys < self._problem.keys
+        return Pattern.of(problem, known, given=self._writes.given or of_longer_rows)
 
     def _sub(self, pairs: Tensor) -> Pattern:
         return self._part(self._problem.select(pairs), lambda known: known[pairs.flatten()])
@@ -317,7 +329,7 @@ class Pattern(LinearOperator):
         """
         for readout in readouts:
             check_readout(readout)
-        if self._logsumexp is not None:
+        if self.has_logsumexp:
             self._row_logsumexp()
             return self._read(readouts, None)
         *results, self._logsumexp = self._read((*readouts, LogSumExp()), None)
@@ -356,7 +368,7 @@ class Pattern(LinearOperator):
         return html
 
     def _row_logsumexp(self) -> Tensor:
-        if self._logsumexp is None:
+        if not self.has_logsumexp:
             self.read()
         assert self._logsumexp is not None, "read() computes it"
         if self._unrefined:

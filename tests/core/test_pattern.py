@@ -217,6 +217,45 @@ def test_a_log_sum_exp_that_is_given_is_used():
         regard.Pattern(query, key, logsumexp=torch.zeros(4))
 
 
+PLACES = {
+    "query": lambda query, key, bias: query.mul_(3),
+    "key": lambda query, key, bias: key[0, 0, 5].add_(2),
+    "mask": lambda query, key, bias: bias.mul_(-1),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("made", ["by itself", "with a context"])
+def test_it_changes_with_its_tensors(made, place):
+    query, key, bias = torch.randn(2, 3, 13, 7), torch.randn(2, 3, 17, 7), torch.randn(13, 17)
+    options = {"mask": regard.causal() & regard.dense(bias)}
+    if made == "by itself":
+        pattern = regard.Pattern(query, key, **options)
+        pattern.entropy()
+    else:
+        pattern = regard.attention_with_pattern(query, key, key, **options)[1]
+    part = pattern[1, 2]
+    PLACES[place](query, key, bias)
+    options = {"mask": regard.causal() & regard.dense(bias)}
+    expected = regard.Pattern(query, key, **options).dense()
+    torch.testing.assert_close(pattern.dense(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(part.dense(), expected[1, 2], rtol=1e-5, atol=1e-6)
+    assert pattern.verify() < 1e-5
+
+
+def test_log_sum_exps_that_were_given_do_not_change_with_the_tensors():
+    query, key = torch.randn(13, 7), torch.randn(17, 7)
+    whole = regard.Pattern(query, key)
+    known = regard.Pattern(query, key, logsumexp=whole.logsumexp)
+    part = whole.crop(keys=(3, 9))
+    key.mul_(3)
+    whole.dense()
+    for pattern in (known, part):
+        for _ in range(2):
+            with pytest.raises(ValueError, match="were written to after the pattern was made"):
+                pattern.entropy()
+
+
 # As a linear operator
 
 
