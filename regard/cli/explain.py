@@ -20,7 +20,7 @@ from regard.cli.model import (
     read,
 )
 from regard.cli.subject import Live, require_float, write_report
-from regard.cli.text import read_text
+from regard.cli.text import read_text, require_other_file
 from regard.explorer import ModelSubject
 from regard.explorer.example import EXAMPLE
 from regard.view.report import all_heads, one_head
@@ -75,6 +75,7 @@ def explain(
     if live and html is None:
         raise MisuseError("--live is of the page that --html FILE writes: give both, or neither")
     require_float(live=live, weights=weights)
+    require_other_file(file, html, "--html")
     place = device_of(device)
     content = read_text(text, file)
     network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)

@@ -123,6 +123,8 @@ def _read(file: Path, configs: Mapping[str, type[Any]]) -> dict[str, Any]:
         raise MisuseError(f"{file} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise MisuseError(f"{file} is not a TOML file: {error}") from None
+    except RecursionError:
+        raise MisuseError(f"{file} is not a TOML file: brackets are nested too deep") from None
     values: dict[str, Any] = {}
     everything = [name for config in configs.values() for name in _names(config)]
     for name, value in content.items():

@@ -8,7 +8,7 @@ import typer
 from regard.cli.device import Device
 from regard.cli.model import Fetch, Model, Weights
 from regard.cli.subject import Live, Shown, one_name, require_float, subject_of, write_report
-from regard.cli.text import read_text
+from regard.cli.text import read_text, require_other_file
 
 __all__ = ["report"]
 
@@ -43,6 +43,7 @@ def report(
     regard report --live --out live.html
     """
     require_float(live=live, weights=weights)
+    require_other_file(file, out, "--out")
     name, opened = one_name(shown, model), read_text(text, file)
     subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)
     typer.echo(write_report(subject, out, option="--out FILE", live=live))

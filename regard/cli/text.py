@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 
-from regard.cli.errors import MisuseError
+from regard.cli.errors import MisuseError, memory_errors
 
-__all__ = ["UTF8Only", "read_text"]
+__all__ = ["UTF8Only", "read_text", "require_other_file"]
+
+_MOST_BYTES = 2**28
 
 UTF8Only = Annotated[
     bool,
@@ -29,19 +31,21 @@ def read_text(text: str | None, file: Path | None) -> str | None:
         The text, or None where neither is given.
 
     Raises:
-        MisuseError: both are set, the text is empty, or the file cannot be read as UTF-8.
+        MisuseError: both are set, the text is empty or longer than 256 MiB, or the file cannot be
+            read as UTF-8.
     """
     if text is not None and file is not None:
         raise MisuseError("the text is given twice: leave out the argument, or --file")
     if text is None and file is None:
         return None
     if file is not None:
-        source, content = str(file), _decoded(_bytes_of(file), str(file))
+        source = str(file)
+        content = _decoded(_bytes_of(file), source)
     elif text == "-":
         source = "standard input"
         if sys.stdin is None:
             raise MisuseError("standard input is closed: give the text, or --file FILE")
-        content = _decoded(sys.stdin.buffer.read(), source)
+        content = _decoded(_read(sys.stdin.buffer, source), source)
     else:
         source, content = "the text", text or ""
     if not content:
@@ -51,7 +55,8 @@ def read_text(text: str | None, file: Path | None) -> str | None:
 
 def _bytes_of(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        with file.open("rb") as opened:
+            return _read(opened, str(file))
     except FileNotFoundError:
         raise MisuseError(f"{file} does not exist: give the path of a text file") from None
     except IsADirectoryError:
@@ -60,9 +65,24 @@ def _bytes_of(file: Path) -> bytes:
         raise MisuseError(f"{file} cannot be read: {error.strerror}") from None
 
 
+def _read(opened: IO[bytes], source: str) -> bytes:
+    with memory_errors("give a shorter text"):
+        data = opened.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise MisuseError(f"{source} has more than {_MOST_BYTES >> 20} MiB: give a part of it")
+    return data
+
+
+def require_other_file(file: Path | None, out: Path | None, option: str) -> None:
+    """Refuse to replace the text that is read by what is made of it."""
+    if file and out and file.exists() and out.exists() and file.samefile(out):
+        raise MisuseError(f"{option} {out} is the text itself, which would be lost: name another")
+
+
 def _decoded(data: bytes, source: str) -> str:
+    """The text without a byte order mark, as `regard train` reads it."""
     try:
-        return data.decode()
+        return data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise MisuseError(
             f"{source} is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}; "

@@ -46,9 +46,11 @@ class BPETokenizer(Tokenizer):
                 f"inner is a {type(inner.model).__name__} tokenizer; expected byte-level BPE"
             )
         self._inner = inner
-        # A token added by hand may hold signs outside the alphabet; those stand for themselves.
+        added = inner.get_added_tokens_decoder()  # whose signs stand for themselves
         self._data = [
-            b"".join(_BYTES_OF.get(sign) or sign.encode() for sign in inner.id_to_token(i) or "")
+            added[i].content.encode()
+            if i in added
+            else b"".join(_BYTES_OF[sign] for sign in inner.id_to_token(i) or "")
             for i in range(inner.get_vocab_size())
         ]
 

@@ -173,6 +173,21 @@ def holds_model(folder: str | Path) -> bool:
     return Path(folder, WEIGHTS).exists()
 
 
+def require_no_model(folder: str | Path) -> None:
+    """Raise CheckpointError where a folder has files that a new model would replace."""
+    if holds_model(folder):
+        raise CheckpointError(
+            f"{folder} already holds a model; train into another folder, go on with its training "
+            "run by resume=True, or replace it by overwrite=True"
+        )
+    lost = [name for name in (CONFIG, TOKENIZER) if Path(folder, name).exists()]
+    if lost:
+        raise CheckpointError(
+            f"{folder} holds {' and '.join(lost)}, which would be lost; train into another folder, "
+            "or with overwrite=True"
+        )
+
+
 def load_training(folder: str | Path | None = None) -> dict[str, Any]:
     """The record of a model's training, from `training.json`.
 
@@ -233,8 +248,6 @@ def _require_one_model(folder: Path, config: GPTConfig, tokenizer: Tokenizer) ->
 
 def _require_same(folder: Path, config: GPTConfig, tokenizer: Tokenizer) -> None:
     """Compare contents, not bytes: an earlier version may have formatted them otherwise."""
-    if not holds_model(folder):
-        return
     is_same: Callable[[Path], bool]
     for path, is_same in (
         (folder / CONFIG, lambda path: _load_config(path) == config),
@@ -244,8 +257,8 @@ def _require_same(folder: Path, config: GPTConfig, tokenizer: Tokenizer) -> None
             if not path.exists() or is_same(path):
                 continue
         raise CheckpointError(
-            f"{folder} holds another model (its {path.name} differs), which would be lost; save "
-            "to another folder, or with overwrite=True"
+            f"{folder} holds another {path.name}, which would be lost; save to another folder, or "
+            "with overwrite=True"
         )
 
 

@@ -26,6 +26,7 @@ Prompts = Tensor | Sequence[Tensor | Sequence[int]]
 
 Past = Literal["slide", "refuse"]
 
+_MOST_TOKENS = 2**50  # whose number of bytes is one that torch holds
 _TOGETHER = 16  # tokens of a text on CUDA that are read at once
 
 
@@ -75,7 +76,7 @@ def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | l
         the list of such ``(N + tokens,)``.
 
     Raises:
-        ValueError: `ids` is empty or holds an id outside the vocabulary, `tokens` is negative,
+        ValueError: `ids` is empty or holds an id outside the vocabulary, `tokens` is out of range,
             `past` is neither or refuses, or the model's logits are not finite.
         TypeError: `ids` is not of an integer dtype, or `tokens` not an int.
 
@@ -152,8 +153,8 @@ def _start(
     prompts = _prompts(model, ids)
     if not isinstance(tokens, SupportsIndex):
         raise TypeError(f"tokens is a {type(tokens).__name__}; expected an int")
-    if tokens < 0:
-        raise ValueError(f"tokens is {tokens}; expected 0 or more")
+    if not 0 <= tokens <= _MOST_TOKENS:
+        raise ValueError(f"tokens is {tokens}; expected 0 to {_MOST_TOKENS}")
     if past not in {"slide", "refuse"}:
         raise ValueError(f"past is {past!r}; expected slide or refuse")
     longest, context = max(map(len, prompts), default=0), model.config.context

@@ -39,6 +39,7 @@ def test_a_prompt_longer_than_the_context_is_continued(regard, model):
     ("arguments", "message"),
     [
         (("--tokens", -1), "tokens is -1"),
+        (("--tokens", 10**23), f"tokens is {10**23}; expected 0 to {2**50}"),
         (("--temperature", -1), "--temperature is -1"),
         (("--temperature", "nan"), "--temperature is nan"),
         (("--top-k", 0), "--top-k is 0"),

@@ -58,6 +58,43 @@ def test_a_file_that_is_not_utf8(misused, command, model, tmp_path):
     assert f"{file} is not UTF-8 text: byte 0xe9 at offset 3; convert it first" in line
 
 
+@pytest.mark.parametrize("source", ["a file", "standard input"])
+def test_a_text_that_is_too_long(misused, command, model, monkeypatch, tmp_path, source):
+    monkeypatch.setattr("regard.cli.text._MOST_BYTES", 2**20)
+    file = tmp_path / "long.txt"
+    file.write_bytes(b"a" * (2**20 + 1))
+    with file.open("rb") as opened:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(opened))
+        text = ("-",) if source == "standard input" else ("--file", file)
+        line = misused(command, *text, "--model", model)
+    assert "has more than 1 MiB: give a part of it" in line
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(regard, model, tmp_path):
+    with_mark, without = tmp_path / "with.txt", tmp_path / "without.txt"
+    with_mark.write_bytes(b"\xef\xbb\xbfThe cat")
+    without.write_bytes(b"The cat")
+    for options in (["explain"], ["generate", "--temperature", 0, "--tokens", 5]):
+        one, other = (
+            regard(*options, "--file", file, "--model", model).out for file in (with_mark, without)
+        )
+        assert one == other
+
+
+@pytest.mark.parametrize(("command", "option"), [("explain", "--html"), ("report", "--out")])
+@pytest.mark.parametrize("spelled", ["the same", "a link"])
+def test_the_text_is_not_replaced_by_what_is_made_of_it(
+    misused, model, tmp_path, command, option, spelled
+):
+    file, out = tmp_path / "text.txt", tmp_path / "link.txt"
+    file.write_text("The cat")
+    out.symlink_to(file)
+    out = file if spelled == "the same" else out
+    line = misused(command, "--file", file, option, out, "--model", model)
+    assert f"{option} {out} is the text itself, which would be lost" in line
+    assert file.read_text() == "The cat"
+
+
 def test_an_argument_that_is_not_utf8(misused, command, model):
     argument = b"caf\xe9".decode(errors="surrogateescape")
     assert "lone surrogate" in misused(command, argument, "--model", model)

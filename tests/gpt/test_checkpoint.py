@@ -141,12 +141,23 @@ def test_a_first_save_that_fails_leaves_no_model(tmp_path, monkeypatch, moment):
 def test_another_model_is_not_written_over(tmp_path):
     save(tmp_path, make(0), TOKENIZER)
     other = GPTConfig(vocab_size=7, context=5, layers=1, heads=2, dim=6)
-    with pytest.raises(CheckpointError, match=r"another model \(its config.json differs\)"):
+    with pytest.raises(CheckpointError, match=r"holds another config\.json"):
         save(tmp_path, make(0, other), TOKENIZER)
-    with pytest.raises(CheckpointError, match=r"another model \(its tokenizer.json differs\)"):
+    with pytest.raises(CheckpointError, match=r"holds another tokenizer\.json"):
         save(tmp_path, make(0), CharTokenizer("tuvwxyz"))
     save(tmp_path, make(1), TOKENIZER)
     assert same(load(tmp_path)[0], make(1))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_file_of_something_else_is_not_written_over(tmp_path, name):
+    (tmp_path / name).write_text('{"port": 8080}')
+    with pytest.raises(CheckpointError, match=f"holds another {name}, which would be lost"):
+        save(tmp_path, make(0), TOKENIZER)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == '{"port": 8080}'
+    save(tmp_path, make(0), TOKENIZER, overwrite=True)
+    assert same(load(tmp_path)[0], make(0))
 
 
 def test_a_model_is_the_same_however_its_files_are_written(tmp_path):
@@ -159,7 +170,7 @@ def test_a_model_is_the_same_however_its_files_are_written(tmp_path):
     save(tmp_path, make(1), TOKENIZER)
     assert same(load(tmp_path)[0], make(1))
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(CheckpointError, match=r"another model \(its config.json differs\)"):
+    with pytest.raises(CheckpointError, match=r"holds another config\.json"):
         save(tmp_path, make(1), TOKENIZER)
 
 

@@ -248,7 +248,7 @@ def test_past_the_context_is_refused_on_request(model, ids):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"tokens": -1}, ValueError, "tokens is -1; expected 0 or more"),
+        ({"tokens": -1}, ValueError, "tokens is -1; expected 0 to"),
         ({"past": "wrap"}, ValueError, "past is 'wrap'; expected slide or refuse"),
         ({"ids": torch.empty(2, 0, dtype=torch.long)}, ValueError, r"ids has shape \(2, 0\)"),
         ({"ids": torch.tensor(3)}, ValueError, r"ids has shape \(\)"),

@@ -138,6 +138,17 @@ def test_no_text_is_cut_or_filled_up_as_the_file_of_a_finetuned_model_says(bpe):
     assert loaded.encode(TEXTS[0]) == bpe.encode(TEXTS[0])
 
 
+def test_signs_of_added_tokens_stand_for_themselves(bpe):
+    """GPT-2's alphabet has a letter such as é stand for a byte, in tokens that were learned."""
+    inner = tokenizers.Tokenizer.from_str(bpe.to_json())
+    inner.add_tokens(["<fin é>", "Ġß"])
+    tokenizer, text = BPETokenizer(inner), "a<fin é>b Ġß é"
+    ids = tokenizer.encode(text)
+    assert max(ids) >= bpe.vocab_size
+    assert tokenizer.decode(ids) == text
+    assert "<fin é>" in tokenizer.tokens(ids)
+
+
 def test_a_tokenizer_of_another_kind_is_refused(bpe, tmp_path):
     bpe.save(tmp_path)
     with pytest.raises(ValueError, match='"type": "characters"'):

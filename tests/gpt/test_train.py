@@ -327,6 +327,16 @@ def test_a_folder_with_a_model_is_not_trained_over(tmp_path):
         run(tmp_path / "m")
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_file_of_something_else_is_not_trained_over(tmp_path, name):
+    (tmp_path / name).write_text('{"port": 8080}')
+    with pytest.raises(CheckpointError, match=f"holds {name}, which would be lost"):
+        run(tmp_path)
+    assert (tmp_path / name).read_text() == '{"port": 8080}'
+    run(tmp_path, overwrite=True)
+    assert load(tmp_path)[0].config.vocab_size > 1
+
+
 def test_a_diverging_run_raises_and_keeps_the_checkpoint(tmp_path, monkeypatch):
     def spoil(metrics):
         if metrics.step == 4:

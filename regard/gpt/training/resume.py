@@ -213,7 +213,8 @@ def _require_steps(step: int, context: int, before: TrainConfig, now: TrainConfi
             raise CheckpointError(
                 f"{what}: by schedule={before.schedule!r} the learning rate of update "
                 f"{number + 1}, which was made, would have been another; a training run with "
-                "schedule='wsd' can be made longer until its learning rate falls"
+                "schedule='wsd', ramp=0 and focus=0 can be made longer until its learning rate "
+                "falls"
             )
         if context_length(number, context, before) != context_length(number, context, now):
             raise CheckpointError(

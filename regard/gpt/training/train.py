@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from regard.gpt.checkpoint import holds_model
+from regard.gpt.checkpoint import require_no_model
 from regard.gpt.config import GPTConfig
-from regard.gpt.errors import CheckpointError
 from regard.gpt.training._console import print_line
 from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training.checkpoints import LOCK
@@ -83,9 +82,9 @@ def train(
         torch's global generators are left unchanged.
 
     Raises:
-        CheckpointError: `folder` already holds a model, and `overwrite` and `resume` are False; or
-            it holds no checkpoint to resume from, a damaged one, or a training run with another
-            recipe or text; or another process trains in it.
+        CheckpointError: `folder` holds a model, or a file that one would replace, and `overwrite`
+            and `resume` are False; or it holds no checkpoint to resume from, a damaged one, or a
+            training run with another recipe or text; or another process trains in it.
         CorpusError: there is no text, or too little for the context; or the corpus is damaged.
         OSError: `folder` or a file in it cannot be made; raised before training.
         SaveError: a checkpoint could not be written, such as on a full disk; the one before stays.
@@ -133,10 +132,7 @@ def train(
             loop.finish_save()
             print_line(console, f"{root}: going on after update {setup.state.step}")
             return loop.run(console, callbacks)
-        if holds_model(root) and not overwrite:
-            raise CheckpointError(
-                f"{root} already holds a model; train into another folder, go on with its training "
-                "run by resume=True, or replace it by overwrite=True"
-            )
+        if not overwrite:
+            require_no_model(root)
         with new_training_run(args, ranks, lock) as setup:
             return Loop(setup, ranks).run(console, callbacks)
