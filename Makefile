@@ -24,7 +24,7 @@ TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family 
 the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit-tests other-checks thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
+.PHONY: help demo test unit-tests other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,9 +32,9 @@ help: ## list the targets
 demo: $(COMMAND) ## show what each token of a text attends to, and write regard.html, in which the model runs
 	$(BIN)/regard explain --html regard.html --live $(TEXT)
 
-# First the checks of Python, which are the shortest. Then the tests, and beside them, at a lower
-# priority, the checks of C++ and JavaScript: at times the tests wait for a browser or a process.
-test: lint-python ## lint, check types, run the tests, and beside them the kernels under sanitizers
+# First what takes seconds. Then the tests, and beside them, at a lower priority, the checks of types,
+# C++ and JavaScript: at times the tests wait for a browser or a process.
+test: style ## lint, check types, run the tests, and beside them the kernels under sanitizers
 	@$(MAKE) --no-print-directory --jobs=2 unit-tests other-checks
 
 # A process a core, each with one thread: they do not wait for each other.
@@ -42,7 +42,7 @@ unit-tests: $(TESTS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 other-checks: $(TESTS)
-	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 sanitize-memory lint-native javascript sanitize-threads neon
+	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 types sanitize-memory lint-native javascript sanitize-threads neon
 
 thorough: $(TESTS) ## run what make test leaves out: more of the page, other instruction sets, whole graphs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m thorough
@@ -56,9 +56,13 @@ notebook-test: $(LAB) ## test the widget in JupyterLab, which this installs
 lint: $(TESTS)
 	@$(MAKE) --no-print-directory --jobs=2 lint-native lint-python javascript
 
-lint-python: $(TESTS)
+lint-python: style types
+
+style: $(TESTS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(TESTS)
 	$(BIN)/mypy
 
 lint-native: $(TESTS)

@@ -58,8 +58,17 @@ SCRIPT = "import sys\nfrom regard.cli import main\nsys.exit(main())\n"  # as pip
 
 
 @posix
-@pytest.mark.parametrize("program", [("-m", "regard"), ("-m", "regard.train"), ("regard",)])
-@pytest.mark.parametrize("module", ["torch", "numpy", "regard.cli.app", "tokenizers"])
+@pytest.mark.parametrize(
+    ("program", "module"),
+    [
+        (("-m", "regard"), "torch"),
+        (("-m", "regard"), "numpy"),
+        (("-m", "regard"), "regard.cli.app"),
+        (("-m", "regard"), "tokenizers"),
+        (("-m", "regard.train"), "torch"),
+        (("regard",), "torch"),
+    ],
+)
 def test_ctrl_c_while_a_library_is_imported_ends_with_130_and_says_nothing(
     tmp_path, monkeypatch, program, module
 ):
