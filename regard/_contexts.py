@@ -6,6 +6,8 @@ Private names of torch's dispatcher and transforms are used here alone.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,9 +23,13 @@ from torch._C import _TorchDispatchModeKey as _Mode
 from torch._C._autograd import _profiler_enabled
 from torch._C._functorch import (
     get_interpreter_stack,
+    get_unwrapped,
+    is_batchedtensor,
     is_functorch_wrapped_tensor,
+    is_gradtrackingtensor,
     peek_interpreter_stack,
 )
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
@@ -119,6 +125,32 @@ def transforms() -> tuple[str, ...]:
 # As torch.compiler.assume_constant_result does, but without loading the compiler: while it traces
 # what a transform is applied to, the transform is on.
 transforms._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001 - torch has no public way
+
+
+@contextmanager
+def without_transforms() -> Iterator[None]:
+    """A time in which operators do what they would outside of all transforms of `torch.func`."""
+    with temporarily_clear_interpreter_stack():
+        yield
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    """The tensor that those of `torch.func.grad`, `vjp` and `jvp` stand for."""
+    while is_gradtrackingtensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor
+
+
+def wants_gradient(tensor: Tensor) -> bool:
+    """Whether a tensor takes a gradient, be it that of a transform inside another one."""
+    while is_gradtrackingtensor(tensor) and not tensor.requires_grad:
+        tensor = get_unwrapped(tensor)
+    return tensor.requires_grad
+
+
+def is_batch(tensor: Tensor) -> bool:
+    """Whether a tensor stands for each of a batch, as under `torch.vmap`."""
+    return is_batchedtensor(unwrapped(tensor))
 
 
 def has_tangent(tensor: Tensor | None) -> bool:

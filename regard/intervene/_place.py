@@ -19,6 +19,7 @@ from regard._shapes import Bool, Float, Int
 from regard.intervene._changes import Selected
 from regard.intervene._errors import InterventionError
 from regard.problem import Problem
+from regard.record.run_history import RunHistory
 from regard.record.sites import Site
 
 _TEXTS = 8  # that a model may read in turn, each with a cache
@@ -118,6 +119,7 @@ class Progress:
     def __init__(self) -> None:
         self._ends: dict[Site, list[_End]] = {}
         self._sources: dict[Site, _End] = {}
+        self._runs = RunHistory()
         self._latest: tuple[int, Place] | None = None
 
     def place(self, site: Site, problem: Problem, run: int) -> Place:
@@ -147,16 +149,18 @@ class Progress:
             self._ends[site] = [_End(last.clone(), max(counts), start), *others][:_TEXTS]
         if site.kind == "self":
             self._latest = run, place
+        self._runs.add_self_attention(run=run, queries=problem.queries, goes_on=known is not None)
         return place
 
     def _cross_place(self, site: Site, problem: Problem, run: int) -> Place:
+        follows = self._runs.follows(site, run=run, queries=problem.queries)
         if self._latest is not None:  # the queries are those of the decoder's self-attention
             latest, place = self._latest
             if latest == run and place.queries.shape[-1] == problem.queries:
                 return replace(place, first_key=0, key_counts=(problem.keys,))
         # Of a decoder that generates, each call has the next queries, and all keys every time.
         last, known = _last_key(problem, problem.keys), self._sources.get(site)
-        goes_on = problem.queries == 1 and known is not None and _equal(known.key, last)
+        goes_on = follows and known is not None and _equal(known.key, last)
         seen = known.count if known is not None and goes_on else 0
         if last is not None:
             self._sources[site] = _End(last.clone(), seen + problem.queries)

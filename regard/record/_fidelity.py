@@ -19,6 +19,7 @@ from regard._shapes import Float, Int
 from regard._tensors import check_integers
 from regard.backends.kernel_spec import Divergence
 from regard.record._errors import RecordError
+from regard.record._one_run import require_one_run
 from regard.record._recording import Recording
 from regard.record.layer import Layer
 
@@ -141,7 +142,8 @@ def fidelity(
 
     Raises:
         ValueError: for recordings of other layers, heads or rows, and for keys that do not fit.
-        RecordError: if the compressed cache has keys that the full one has not.
+        RecordError: if the compressed cache has keys that the full one has not, or if a recording
+            is of several runs.
         TypeError: for keys that are not integers.
 
     Example:
@@ -163,6 +165,8 @@ def fidelity(
             f"full has {counts[0]} layers and compressed {counts[1]}; both must be recorded of the "
             "same layers and heads, in one run each"
         )
+    for recording in (full, compressed):
+        require_one_run(recording.of_kind(), "fidelity")
     by_layer = [keys] * len(pairs) if keys is None or isinstance(keys, Tensor) else list(keys)
     if len(by_layer) != len(pairs):
         raise ValueError(f"keys has {len(by_layer)} entries for {len(pairs)} layers; give one each")

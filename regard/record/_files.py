@@ -25,6 +25,7 @@ from torch import Tensor
 from regard._axes import flat
 from regard._extras import needing
 from regard._files import as_any_new_file, as_os_error, replace_file
+from regard._shapes import Float
 from regard.mask import dense
 from regard.mask.bounds import AffineBounds, IndexBounds
 from regard.mask.spans import Spans, trimmed
@@ -223,6 +224,8 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
     if len(calls) > 1:
         of_calls = ((call.pattern.problem, call.shift) for call in calls)
         entry["calls"] = [[call.queries, call.keys, shift] for call, shift in of_calls]
+    if layer.mean_context is not None:
+        entry["mean_context"] = tensors.add(layer.mean_context)
     if spans is not None:
         numbers = [None if number == -math.inf else number for number in spans.added.tolist()]
         entry["spans"] = [tensors.add(spans.start), tensors.add(spans.stop), numbers]
@@ -271,9 +274,22 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
         index=_whole(entry["index"]),
         heads=tuple(_whole(head) for head in entry["heads"]),
         rows=rows,
+        mean_context=_mean_context(entry, problem, read),
         get_pattern=lambda: pattern,
         get_calls=_calls(entry, pattern),
     )
+
+
+def _mean_context(
+    entry: Mapping[str, Any], problem: Problem, read: Callable[[str], Tensor]
+) -> Float[Tensor, "H Dv"] | None:
+    """Restore the mean contexts, which only recordings with ``mean_contexts=True`` have."""
+    if "mean_context" not in entry:
+        return None
+    mean = read(entry["mean_context"])
+    if mean.ndim != 2 or len(mean) != problem.heads[1] or not mean.is_floating_point():
+        raise ValueError(f"mean contexts of {mean.dtype} and shape {tuple(mean.shape)}")
+    return mean
 
 
 def _calls(entry: Mapping[str, Any], pattern: Pattern) -> Callable[[], list[CallPattern]] | None:

@@ -3,7 +3,8 @@
 The first call has the prompt's rows. A later one has a row for each new token, and keys of which
 all but the newest were there before: all of them, or the last few of a rolling cache, perhaps
 followed by room of a cache of fixed size. So a call continues a pattern if its keys are the
-pattern's last ones; they are compared.
+pattern's last ones; they are compared. Keys that stay, as those of cross-attention do, tell
+nothing: there the model's self-attention has to say that the run goes on (`RunHistory`).
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """
@@ -44,6 +45,8 @@ class LayerBuilder(ABC):
         self._traits = _traits(problem)
         problem = select_heads(problem, self.heads)
         self._keys = problem.keys if kind == "cross" else _filled(problem)
+        self._from_elsewhere = None if kind == "cross" else _from_other_runs(problem)
+        self._goes_on = False
         self._begin(problem.key[..., : self._keys, :])
         self._add(problem, number, shift=0, width=self._keys)
 
@@ -53,16 +56,26 @@ class LayerBuilder(ABC):
         everything = range(self._queries)
         return everything if len(self._rows) == self._queries else tuple(self._rows)
 
-    def extend(self, problem: Problem, number: int) -> bool:
+    @property
+    def goes_on(self) -> bool:
+        """Whether the latest call went on from the one before."""
+        return self._goes_on
+
+    def extend(self, problem: Problem, number: int, *, follows: bool) -> bool:
         """Take in another call, if it continues this pattern.
+
+        Args:
+            problem: the call.
+            number: how many calls of the layer came before.
+            follows: whether its queries come after those of this pattern, if its keys are the same.
 
         Raises:
             RecordError: if it goes on from a cache, but not from the one recorded.
         """
-        if self._continues(problem, number):
-            return True
-        self._refuse_other_caches(problem)
-        return False
+        self._goes_on = self._continues(problem, number, follows=follows)
+        if not self._goes_on:
+            self._refuse_other_caches(problem)
+        return self._goes_on
 
     @abstractmethod
     def _begin(self, key: Float[Tensor, "B G S D"]) -> None:
@@ -93,7 +106,7 @@ class LayerBuilder(ABC):
             width: how many keys the call had, without room that is not filled yet.
         """
 
-    def _continues(self, problem: Problem, number: int) -> bool:
+    def _continues(self, problem: Problem, number: int, *, follows: bool) -> bool:
         if _traits(problem) != self._traits or max(self.heads, default=0) >= problem.heads[1]:
             return False
         problem = select_heads(problem, self.heads)
@@ -105,7 +118,7 @@ class LayerBuilder(ABC):
                 self._keys += problem.queries
                 self._add(problem, number, shift=self._keys - width, width=width)
                 return True
-        if problem.queries == 1 and problem.keys == self._keys and self._ends_with(problem.key):
+        if follows and problem.keys == self._keys and self._ends_with(problem.key):
             self._add(
                 problem, number, shift=0, width=self._keys
             )  # cross-attention, whose keys stay
@@ -113,9 +126,16 @@ class LayerBuilder(ABC):
         return False
 
     def _refuse_other_caches(self, problem: Problem) -> None:
+        """Refuse a call whose keys before its own are not those recorded.
+
+        Where they are no more than those that the first call had from elsewhere, the call may be a
+        run of its own, as with a trained prefix, or with a query that pools a picture.
+        """
+        if self._from_elsewhere is None:
+            return
         past = _past(problem)
-        goes_on = past > 0 and (problem.queries == 1 or past == self._keys)
-        if goes_on and self._kind != "cross":
+        goes_on = past == self._keys or _may_be_causal(problem)
+        if past > self._from_elsewhere and goes_on:
             raise RecordError(
                 f"a call has {past} keys from a cache, but they are not the {self._keys} recorded "
                 "before it: the cache was reordered (beam search), cropped (assisted generation) "
@@ -155,6 +175,28 @@ def _past(problem: Problem) -> int:
     return int(first.amin()) if first.numel() else 0
 
 
+def _from_other_runs(problem: Problem) -> int | None:
+    """How many keys the first call of a pattern has from a cache; None where it can't have one.
+
+    Queries that all see more keys than there are queries do not stand among these keys: they are
+    latents, or learned. One query alone may be either.
+    """
+    past = max(_past(problem), 0)
+    return past if past == 0 or _may_be_causal(problem) else None
+
+
+def _may_be_causal(problem: Problem) -> bool:
+    """Whether no query sees a key after its own, as far as the bounds of its row tell."""
+    rows = problem.rows
+    if rows.allowed is not None:
+        return True
+    if isinstance(rows.bounds, AffineBounds):
+        first_stop = rows.bounds.first_stop
+        stop = problem.keys if first_stop is None else first_stop
+        return stop <= rows.bounds.position + 1 or problem.queries == 0
+    return bool((rows.stop <= rows.positions + 1).all())
+
+
 def _last_seen(problem: Problem) -> int:
     """One past the last key that any query may see."""
     bounds = problem.rows.bounds
@@ -165,7 +207,15 @@ def _last_seen(problem: Problem) -> int:
 
 
 def _filled(problem: Problem) -> int:
-    """How many keys a call has, without the room of a cache that is not filled yet."""
+    """How many keys a call has, without the room of a cache that is not filled yet.
+
+    A mask that was written out for the call hides that room. A causal one that is known by its
+    rule does not tell room from keys (torch's ``is_causal`` hides what is after the first keys,
+    as many as queries): there it is room while it holds zeros, as it was allocated.
+    """
     width = _past(problem) + problem.queries
     room = problem.queries < problem.keys and _last_seen(problem) <= width
-    return width if room and 0 < width < problem.keys else problem.keys
+    if not room or not 0 < width < problem.keys:
+        return problem.keys
+    by_rule = isinstance(problem.rows.bounds, AffineBounds)
+    return problem.keys if by_rule and bool(problem.key[..., width:, :].any()) else width

@@ -15,6 +15,7 @@ from regard._display import show
 from regard._indices import Indices
 from regard._shapes import Float
 from regard.pattern.readouts import Readout
+from regard.record._one_run import require_one_run
 from regard.record._rollout import rollout_of
 from regard.record.heads import Heads
 from regard.record.layer import Layer, Tokens
@@ -79,7 +80,8 @@ class ReadableRecording(ABC):
             progress: show a bar; by default on a terminal.
 
         Raises:
-            RecordError: if only some rows were recorded, or tokens do not fit the sequences.
+            RecordError: if only some rows were recorded, if several runs were, or if tokens do not
+                fit the sequences.
 
         Example:
             >>> import regard, torch
@@ -94,7 +96,8 @@ class ReadableRecording(ABC):
         """
         from regard.record.head_scores import score_heads
 
-        return score_heads(self.of_kind(), self.tokens, progress=progress)
+        layers = require_one_run(self.of_kind(), "heads")
+        return score_heads(layers, self.tokens, progress=progress)
 
     def against(self, links: Iterable[Link], *, text: str | None = None) -> LinkWeights:
         """Compare where heads look with what is known of a text: which words decide which.
@@ -111,8 +114,8 @@ class ReadableRecording(ABC):
             each head of self-attention.
 
         Raises:
-            RecordError: if the tokens are not known, or for several texts, other kinds of attention
-                or rows that were not recorded.
+            RecordError: if the tokens are not known, or for several texts or runs, other kinds of
+                attention or rows that were not recorded.
             TypeError: for an object that is not a link.
             ValueError: for spans that the tokens do not reach, or a text that they do not spell.
 
@@ -128,7 +131,8 @@ class ReadableRecording(ABC):
             >>> torch.equal(weights.deciding.mean[0, 0], recording[0][0, :, 3, 0].double())
             True
         """
-        return weigh_links(self.of_kind(), self.tokens, links, text)
+        layers = require_one_run(self.of_kind(), "against")
+        return weigh_links(layers, self.tokens, links, text)
 
     def passages(
         self,
@@ -156,8 +160,8 @@ class ReadableRecording(ABC):
                 al. 2024, arXiv:2410.10781, section 3).
 
         Raises:
-            RecordError: for several texts, other kinds of attention, or rows that were not
-                recorded.
+            RecordError: for several texts or runs, other kinds of attention, or rows that were
+                not recorded.
             TypeError: for arguments of another kind.
             ValueError: for spans that overlap or hold no token before the answer.
             IndexError: for layers or heads that were not recorded.
@@ -175,7 +179,8 @@ class ReadableRecording(ABC):
             >>> torch.allclose(weights.shares[0, 0], rows.sum(-1).mean(-1))
             True
         """
-        return weigh_passages(self.of_kind(), spans, answer, only=(layers, heads), sinks=sinks)
+        recorded = require_one_run(self.of_kind(), "passages")
+        return weigh_passages(recorded, spans, answer, only=(layers, heads), sinks=sinks)
 
     def plot_heads(self, kind: Kind | None = None, size: int = 64) -> Figure:
         """Draw all heads: a thumbnail each, layers down, heads across, and what each does.
@@ -222,15 +227,17 @@ class ReadableRecording(ABC):
 
         Raises:
             ValueError: unless exactly one position is given, and for layers that are not square.
+            RecordError: if several runs were recorded.
 
         Example:
             >>> import regard, torch
             >>> from regard.nn import MultiHeadAttention
             >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
-            >>> with regard.record() as recording:
-            ...     _ = layer(layer(torch.randn(1, 5, 6)))
+            >>> model = torch.nn.Sequential(layer, layer)
+            >>> with regard.record(model) as recording:
+            ...     _ = model(torch.randn(1, 5, 6))
             >>> recording.rollout(query=-1).sum().round(decimals=4)
             tensor(1.)
         """
-        patterns = [layer.pattern for layer in self.of_kind()]
+        patterns = [layer.pattern for layer in require_one_run(self.of_kind(), "rollout")]
         return rollout_of(patterns, query=query, source=source, residual=residual)

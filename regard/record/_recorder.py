@@ -16,6 +16,7 @@ from regard.record._selection import Selection
 from regard.record.intercept import Call
 from regard.record.layer import Layer
 from regard.record.names import Kind
+from regard.record.run_history import RunHistory
 from regard.record.sites import Site, Sites
 
 
@@ -23,8 +24,18 @@ from regard.record.sites import Site, Sites
 class Builder(Protocol):
     """Takes in calls of one layer."""
 
-    def extend(self, problem: Problem, number: int) -> bool:
-        """Take in another call, unless another builder has to; ``number`` calls came before."""
+    @property
+    def goes_on(self) -> bool:
+        """Whether the latest call went on from the one before."""
+
+    def extend(self, problem: Problem, number: int, *, follows: bool) -> bool:
+        """Take in another call, unless another builder has to.
+
+        Args:
+            problem: the call.
+            number: how many calls of the layer came before.
+            follows: what `RunHistory.follows` says of it.
+        """
 
 
 B = TypeVar("B", bound=Builder)
@@ -59,6 +70,7 @@ class Recorder(Generic[B]):
         self._selection = selection
         self._begin = begin
         self._sites = Sites(model)
+        self._runs = RunHistory()
         self._builders: dict[Site, B] = {}
         """The last of each site that is kept."""
         self._counts: dict[Site, int] = {}
@@ -87,11 +99,11 @@ class Recorder(Generic[B]):
         problem = call.problem()
         if context is not None:
             self._contexts.setdefault(site, _ContextSum()).add(context, problem)
-        number = self._counts[site] = self._counts.get(site, -1) + 1
-        if site in self._builders and self._builders[site].extend(problem, number):
-            return
-        builder = self._builders[site] = self._begin(problem, site.kind, number)
-        self._order.append((site, builder))
+        builder = self._taken(site, problem, call.run)
+        if site.kind != "cross":
+            self._runs.add_self_attention(
+                run=call.run, queries=problem.queries, goes_on=builder.goes_on
+            )
 
     def builders(self) -> list[tuple[Place, B]]:
         """The builders and their places, in the order of their first calls."""
@@ -102,6 +114,16 @@ class Recorder(Generic[B]):
         """Of each builder's place, the mean context of all its heads, if contexts were observed."""
         sums = [self._contexts.get(site) for site, _ in self._order]
         return [None if total is None else total.mean() for total in sums]
+
+    def _taken(self, site: Site, problem: Problem, run: int) -> B:
+        """Let a site's builder take a call, or another one that begins with it."""
+        number = self._counts[site] = self._counts.get(site, -1) + 1
+        follows = self._runs.follows(site, run=run, queries=problem.queries)
+        if site in self._builders and self._builders[site].extend(problem, number, follows=follows):
+            return self._builders[site]
+        builder = self._builders[site] = self._begin(problem, site.kind, number)
+        self._order.append((site, builder))
+        return builder
 
     def _place(self, site: Site) -> Place:
         name = self._sites.names.path(site.modules[-1] if site.modules else None)

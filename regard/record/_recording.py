@@ -17,6 +17,7 @@ from regard._display import show
 from regard._shapes import Float
 from regard.pattern import Pattern
 from regard.record._errors import RecordError
+from regard.record._one_run import attended
 from regard.record._readable_recording import ReadableRecording
 from regard.record.layer import Labels, Layer, Tokens
 from regard.record.names import Kind, choose_kind, kinds_of
@@ -131,8 +132,8 @@ class Recording(ReadableRecording):
                 raise KeyError(f"no layer is named {layer!r}; there is {names}")
             if len(named) > 1:
                 raise KeyError(
-                    f"{layer!r} attended {len(named)} times in this recording; tell them apart by "
-                    "number, or record one run at a time"
+                    f"{attended(layer, len(named))}; tell them apart by number, or record one run "
+                    "at a time"
                 )
             return named[0].pattern
         if isinstance(layer, bool) or not isinstance(layer, int):

@@ -98,9 +98,14 @@ class SiteReadings:
             for _, readings in self._read():
                 _require_numbers(readings, readouts, reduce)  # before more is computed
 
-    def extend(self, problem: Problem, number: int) -> bool:
+    @property
+    def goes_on(self) -> bool:
+        """Whether the latest call went on from the one before."""
+        return self._builder.goes_on
+
+    def extend(self, problem: Problem, number: int, *, follows: bool) -> bool:
         """Read another call, which may begin another pattern."""
-        if not self._builder.extend(problem, number):
+        if not self._builder.extend(problem, number, follows=follows):
             for place, readings in self._read():
                 if self._reduce is None:
                     self._ended.append((place, readings))

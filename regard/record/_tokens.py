@@ -5,6 +5,7 @@ Axes: B batch, L positions of self-attention, S positions of the source.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -24,6 +25,7 @@ class Labeller:
         self._strings = _strings(tokens)
         self._tokenizer = None if self._strings is not None else tokens
         self._ids: dict[str, Tensor] = {}
+        self._thread = 0
         if self._tokenizer is not None:
             _name_function(self._tokenizer)
             if model is None:
@@ -34,7 +36,8 @@ class Labeller:
 
     @contextmanager
     def observe_ids(self) -> Iterator[None]:
-        """Observe the ids that the model is called with."""
+        """Observe the ids that the model is called with on this thread."""
+        self._thread = threading.get_ident()
         with ExitStack() as stack:
             for place, module, argument in self._places():
                 observe = partial(self._observe, place, argument)
@@ -92,6 +95,8 @@ class Labeller:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
+        if threading.get_ident() != self._thread:  # which is not recorded here
+            return
         ids = kwargs.get(argument)
         if ids is None and args and argument == "input_ids":
             ids = args[0]

@@ -5,19 +5,21 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.caches import (
     CAUSAL,
     PROMPT,
-    STEPS,
     STEPWISE,
     Attend,
     B,
     D,
+    Decoder,
     H,
     T,
     causal_prompt,
     chunks,
     close,
+    decoded,
     exact,
     grown,
     sequence,
@@ -198,6 +200,30 @@ def test_a_static_buffer(size, mask, parts):
     close(recording[0], exact(query, key)[..., :length])
 
 
+def test_torch_causality_hides_keys_and_leaves_them_in_the_pattern():
+    """Query 0 sees key 0 alone there, also where there are more keys than queries."""
+    (query, _), key = sequence(3), torch.randn(B, H, 7, D)
+    with regard.record() as recording, regard.record(read=[regard.Received()]) as run:
+        F.scaled_dot_product_attention(query, key, key, is_causal=True)
+    visible = torch.ones(3, 7, dtype=torch.bool).tril()
+    weights = exact(query, key, visible=visible)
+    close(recording[0], weights)
+    received = run.readings["received"].values[0].double()
+    torch.testing.assert_close(received, weights.sum(-2), rtol=0, atol=1e-6)
+
+
+def test_a_static_buffer_of_zeros_whose_mask_is_a_rule():
+    """As HF's static cache with the masks of this package, which write no matrix."""
+    layer, (query, key) = Own(), sequence()
+    cache = torch.zeros(B, H, 13, D)
+    with regard.record(layer) as recording:
+        for start, stop in STEPWISE:
+            cache[..., start:stop, :] = key[..., start:stop, :]
+            layer(query[..., start:stop, :], cache, regard.causal(offset=start))
+            close(recording[0], exact(query[..., :stop, :], key[..., :stop, :]))
+    assert len(recording) == 1
+
+
 def test_a_static_buffer_that_is_full_at_once():
     """Nothing is known of room there: the buffer itself may be kept, and writing to it is seen."""
     layer, (query, key) = Attend(), sequence()
@@ -231,41 +257,43 @@ def test_a_rolling_buffer(size):
     close(recording[0], exact(query, key, visible=visible))
 
 
-class Cross(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cross_attn = Attend()
-
-    def forward(self, *args, **options):
-        return self.cross_attn(*args, **options)
-
-
-def test_a_source_that_stays():
-    model, query, source = Cross(), torch.randn(B, H, STEPS, D), torch.randn(B, H, 7, D)
+@pytest.mark.parametrize(
+    ("parts", "cross_first"),
+    [
+        (STEPWISE, False),
+        (chunks(5, 1, 1, 2), False),
+        (chunks(1, *[1] * 6), False),
+        (STEPWISE, True),  # as in Idefics
+    ],
+)
+def test_a_source_that_stays(parts, cross_first):
+    """Each step has the next queries of both kinds of attention, over all keys of the source."""
+    (query, key), source, length = sequence(), torch.randn(B, H, 7, D), parts[-1][1]
+    model = Decoder(cross_first=cross_first)
     with regard.record(model) as recording:
-        for t in range(STEPS):
-            model(query[..., t : t + 1, :], source.clone())
-    (layer,) = recording.layers
-    assert layer.kind == "cross"
-    assert list(layer.rows) == list(range(STEPS))
-    close(layer.pattern, exact(query, source, visible=torch.ones(STEPS, 7, dtype=torch.bool)))
+        decoded(model, query, key, source, parts)
+    (layer,) = recording.of_kind("cross")
+    assert list(layer.rows) == list(range(length))
+    everything = torch.ones(length, 7, dtype=torch.bool)
+    close(layer.pattern, exact(query[..., :length, :], source, visible=everything))
 
 
 def test_a_source_with_padding_that_stays():
-    model, query, source = Cross(), torch.randn(B, H, STEPS, D), torch.randn(B, H, 7, D)
+    (query, key), source, model = sequence(), torch.randn(B, H, 7, D), Decoder()
     keep = torch.ones(B, 1, 1, 7, dtype=torch.bool)
     keep[0, ..., 5:] = False
     with regard.record(model) as recording:
-        for t in range(STEPS):
-            model(query[..., t : t + 1, :], source, attn_mask=keep)
-    (pattern,) = recording.attentions
-    close(pattern, exact(query, source, visible=keep.expand(B, 1, STEPS, 7)))
+        decoded(model, query, key, source, STEPWISE, attn_mask=keep)
+    (pattern,) = recording.patterns("cross")
+    close(pattern, exact(query, source, visible=keep.expand(B, 1, T, 7)))
 
 
 def test_another_source_starts_a_new_pattern():
-    model, query = Cross(), torch.randn(B, H, 1, D)
+    (query, key), model = sequence(2), Decoder()
     with regard.record(model) as recording:
-        for _ in range(2):
-            model(query, torch.randn(B, H, 7, D))
-    assert [list(layer.rows) for layer in recording.layers] == [[0], [0]]
-    assert [layer.index for layer in recording.layers] == [0, 0]
+        for stop in (1, 2):
+            source = torch.randn(B, H, 7, D)
+            decoded(model, query, key, source, [(stop - 1, stop)])
+    layers = recording.of_kind("cross")
+    assert [list(layer.rows) for layer in layers] == [[0], [0]]
+    assert [layer.index for layer in layers] == [0, 0]

@@ -2,8 +2,24 @@
 
 import pytest
 import torch
-from support.caches import CAUSAL, PROMPT, STEPWISE, Attend, B, T, close, exact, grown, sequence
+from record.models.classes import CASES
+from support.caches import (
+    CAUSAL,
+    LOWER,
+    PROMPT,
+    STEPWISE,
+    Attend,
+    B,
+    D,
+    H,
+    T,
+    close,
+    exact,
+    grown,
+    sequence,
+)
 from torch import nn
+from transformers import DynamicCache
 
 import regard
 from regard.record import RecordError
@@ -116,6 +132,57 @@ def test_a_cropped_cache_is_refused():
     with pytest.raises(RecordError, match="cropped"), regard.record(layer):  # noqa: PT012 - the last call alone raises
         grown(layer, query[..., :T, :], key[..., :T, :], STEPWISE)
         step(layer, query, torch.cat([key[..., : T - 3, :], key[..., -1:, :]], dim=-2))
+
+
+@pytest.mark.parametrize("size", [T + 7, T])
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_tokens_after_a_cropped_cache_are_refused(count, size):
+    """As a conversation does that takes its last answer back, with a cache that grows or not."""
+    layer, (query, key), past = Attend(), sequence(T), T - 4
+    cache = torch.cat([key[..., :past, :], torch.randn(B, H, size - past, D)], dim=-2)
+    visible = LOWER[past : past + count, :size]
+    with (  # noqa: PT012 - the last call alone raises
+        pytest.raises(RecordError, match=r"5 keys from a cache.* not the 9 .*cropped"),
+        regard.record(layer),
+    ):
+        grown(layer, query, key, STEPWISE)
+        layer(query[..., :count, :], cache, attn_mask=visible)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_cropped_cache_of_transformers_is_refused(count):
+    model, ids, cache = CASES["llama"].build("sdpa"), torch.randint(3, 101, (1, 11)), DynamicCache()
+    with torch.no_grad(), pytest.raises(RecordError, match="cropped"), regard.record(model):  # noqa: PT012 - the last call alone raises
+        model(ids, past_key_values=cache)
+        cache.crop(-3)
+        model(ids[:, :count], past_key_values=cache)
+
+
+def test_runs_over_one_prefix_from_elsewhere_have_their_own_rows():
+    """As with trained prefixes: neither run goes on from the other."""
+    layer, prefix, sizes = Attend(), torch.randn(B, H, 5, D), (3, 7, 2, 1)
+    runs = [sequence(size) for size in sizes]
+    with regard.record(layer) as recording:
+        for (query, key), size in zip(runs, sizes, strict=True):
+            keys = torch.cat([prefix, key], dim=-2)
+            layer(query, keys, attn_mask=LOWER[5 : 5 + size, : 5 + size])
+    assert [list(one.rows) for one in recording.layers] == [[*range(size)] for size in sizes]
+    for pattern, (query, key), size in zip(recording, runs, sizes, strict=True):
+        keys = torch.cat([prefix, key], dim=-2)
+        close(pattern, exact(query, keys, visible=LOWER[5 : 5 + size, : 5 + size]))
+
+
+@pytest.mark.parametrize(("queries", "sizes"), [(3, (7, 10, 5)), (1, (7, 7, 7)), (1, (7, 5))])
+def test_learned_queries_over_other_inputs_are_runs_of_their_own(queries, sizes):
+    """Latents over longer inputs, and a query that pools, stand among no keys of a cache."""
+    layer, query = Attend(), torch.randn(B, H, queries, D)
+    inputs = [torch.randn(B, H, size, D) for size in sizes]
+    with regard.record(layer) as recording:
+        for key in inputs:
+            layer(query, key)
+    assert len(recording) == len(inputs)
+    for pattern, key in zip(recording, inputs, strict=True):
+        close(pattern, exact(query, key, visible=torch.ones(queries, key.shape[-2]).bool()))
 
 
 def test_a_changed_key_in_the_cache_is_refused():

@@ -14,6 +14,7 @@ from torch import nn
 B, H, D = 2, 3, 4
 PROMPT, STEPS = 5, 4
 T = PROMPT + STEPS
+LOWER = torch.ones(29, 29, dtype=torch.bool).tril()
 CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()
 
 
@@ -38,6 +39,25 @@ class Attend(nn.Module):
         )
 
 
+class Decoder(nn.Module):
+    """Attention to itself, with a cache, and to a source, in either order."""
+
+    def __init__(self, *, cross_first=False):
+        super().__init__()
+        self.self_attn, self.cross_attn = Attend(), Attend()
+        self.cross_first = cross_first
+
+    def forward(self, query, key, source, **options):
+        """Read the newest tokens: all keys are given, and the queries of those tokens."""
+        past, keys = key.shape[-2] - query.shape[-2], key.shape[-2]
+        calls = [
+            lambda: self.self_attn(query, key, attn_mask=LOWER[past:keys, :keys]),
+            lambda: self.cross_attn(query, source, **options),
+        ]
+        for call in reversed(calls) if self.cross_first else calls:
+            call()
+
+
 def sequence(length=T):
     return torch.randn(2, B, H, length, D).unbind()
 
@@ -56,6 +76,12 @@ def grown(layer, query, key, parts, mask=CAUSAL):
     for start, stop in parts:
         cache = torch.cat([cache, key[..., start:stop, :]], dim=-2)
         layer(query[..., start:stop, :], cache, attn_mask=mask[..., start:stop, :stop])
+
+
+def decoded(model, query, key, source, parts, **options):
+    """Let a `Decoder` read a sequence in parts; the source's keys are made anew for each."""
+    for start, stop in parts:
+        model(query[..., start:stop, :], key[..., :stop, :], source.clone(), **options)
 
 
 def causal_prompt(layer, query, key, size=PROMPT, **options):

@@ -45,6 +45,9 @@ def check_nothing_left_behind():
         assert flex.flex_attention.__code__.co_filename == flex.__file__
         assert "__signature__" not in vars(flex.flex_attention)
     assert dynamo is None or dynamo._stance.stance == "default"
+    for kind in (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder):
+        assert kind.forward.__code__.co_filename == sys.modules[kind.__module__].__file__
+        assert "__signature__" not in vars(kind.forward)
 
 
 def written_out(query, key, *, mask=None, scale=None, is_causal=False, groups=False):

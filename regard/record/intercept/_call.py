@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from regard._contexts import to_autocast_dtype
+from regard._contexts import is_batch, to_autocast_dtype, wants_gradient
 from regard._tensors import check_tensor, version
-from regard.mask import causal
+from regard.mask import causal, dense
 from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.record._errors import RecordError
 from regard.record.intercept._mask_reduction import reduce_mask
@@ -49,14 +49,23 @@ class Call:
     """What the call computes instead, under an intervention that changes its weights."""
     pending: PendingContext | None = None
     """Its context, where an observer may have it computed together with readouts."""
+    batched: bool = False
+    """Whether tensors stand for each of a batch, whose axis `torch.vmap` hides."""
 
     def problem(self) -> Problem:
         """The attention that is computed, checked and laid out, without value and gradients.
 
         Raises:
-            RecordError: if the call was made with tensors that hold no numbers.
+            RecordError: if the call was made with tensors that hold no numbers, or those of several
+                calls.
         """
         self.require_numbers()
+        if self.batched:
+            raise RecordError(
+                "attention is called inside torch.vmap, where a tensor stands for each of a batch "
+                "that the call does not see; record the model outside of torch.vmap, called with "
+                "the batch itself"
+            )
         if self.changed is not None:
             return self.changed.detached()
         problem = check(self.query.detach(), self.key.detach(), scoring=self.scoring)
@@ -172,13 +181,17 @@ def sdpa_call(
     query, key, value = broadcast(query, key, value, grouped=grouped or shared)
     mask = causal(offset=0) if is_causal else None
     lined_up = None
+    if attn_mask is not None and is_batch(attn_mask):  # there is nothing to look at
+        given = dense(attn_mask)
+        mask = given if mask is None else mask & given
+        attn_mask = None
     if attn_mask is not None:
         lined_up = causal_bias(attn_mask, query.shape[-2], key.shape[-2], is_causal=is_causal)
     if lined_up is not None:
         mask = lined_up
     elif attn_mask is not None:
         check_tensor(attn_mask, "attn_mask")
-        trained = attn_mask.requires_grad and torch.is_grad_enabled()  # each has its own graph
+        trained = torch.is_grad_enabled() and wants_gradient(attn_mask)  # each has its own graph
         reduce = reduce_mask if trained else reducer.reduce
         reduction = reduce(attn_mask, query.shape[:-2], query.shape[-2], key.shape[-2])
         if reduction.uniform is not None:
@@ -216,6 +229,8 @@ def _grouped(
 
 def _without_repeats(tensor: Tensor, share: int) -> Tensor | None:
     """One head of each group, if the others are copies of it."""
+    if is_batch(tensor):
+        return None
     each = tensor.unflatten(1, (-1, share))
     first = each[:, :, :1]
     return first[:, :, 0] if torch.equal(each, first.expand_as(each)) else None

@@ -49,6 +49,9 @@ class Monitor(Protocol):
     def changed(self, call: Call) -> tuple[Call, list[Callable[[Tensor], Tensor]]]:
         """Let interventions change a call: what it became, and what becomes of its context."""
 
+    def may_change_inside(self, module: nn.Module) -> bool:
+        """Whether contexts inside a module of torch's are observed, or may be changed."""
+
     def see_imports(self) -> None:
         """See functions of libraries and the compiler, where they were imported since."""
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from sys import modules
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from regard._contexts import must_dispatch
 from regard.attention import attention, attention_with_pattern
@@ -168,6 +169,23 @@ class FunctionMode(TorchFunctionMode):
     def _read_sdpa(self, *args: Any, **kwargs: Any) -> Call:
         with gradients(self._monitor):
             return sdpa_call(self._monitor.reducer, self._monitor.module, *args, **kwargs)
+
+
+@contextmanager
+def without(mode: TorchFunctionMode) -> Iterator[None]:
+    """A time without this function mode, as torch makes it where the mode itself is called."""
+    above: list[TorchFunctionMode] = []
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    try:
+        for other in reversed(above):
+            _push_mode(other)
+        yield
+    finally:
+        for _ in above:
+            _pop_mode()
+        for other in (mode, *reversed(above)):
+            _push_mode(other)
 
 
 def _pending_context(call: Call, backend: str | None) -> PendingContext | None:

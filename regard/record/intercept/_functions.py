@@ -12,7 +12,7 @@ import inspect
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -57,28 +57,27 @@ class FunctionCalls:
     """The calls that one thread makes of some functions, from `start` to `stop`.
 
     Args:
-        paths: of the functions, such as ``"flash_attn.flash_attn_func"``.
-        handler: is called in their place, on this thread.
+        handlers: what is called in their place, on this thread, by the paths of the functions, such
+            as ``"flash_attn.flash_attn_func"``, and ``"module:Class.name"`` of a class.
     """
 
-    def __init__(self, paths: Iterable[str], handler: Handler) -> None:
+    def __init__(self, handlers: Mapping[str, Handler]) -> None:
         self._pending: dict[str, list[str]] = {}
-        """Names of functions, by modules."""
-        for path in paths:
-            module, _, name = path.rpartition(".")
-            self._pending.setdefault(module, []).append(name)
-        self._handler = handler
+        """Paths of functions, by modules."""
+        for path in handlers:
+            self._pending.setdefault(_module_and_name(path)[0], []).append(path)
+        self._handlers = handlers
 
     def start(self) -> None:
         """Replace the functions of all modules that are loaded."""
-        _this_thread.handler = self._handler
+        _this_thread.handlers = self._handlers
         with _lock:
             _blocks.append(self)
         self._replace_loaded()
 
     def stop(self) -> None:
         """Give the functions back; of several threads the last one does."""
-        del _this_thread.handler
+        del _this_thread.handlers
         with _lock:
             _blocks.remove(self)
             if not _blocks:
@@ -111,10 +110,11 @@ class FunctionCalls:
         """Replace what can be by now; returns the code that the functions had, and their paths."""
         new = []
         for module in [module for module in self._pending if module in sys.modules]:
-            functions = vars(sys.modules[module])
-            for name in [n for n in self._pending[module] if functions.get(n) is not None]:
-                self._pending[module].remove(name)
-                path, function = f"{module}.{name}", functions[name]
+            for path in list(self._pending[module]):
+                function = _find(path)
+                if function is None:
+                    continue
+                self._pending[module].remove(path)
                 if isinstance(function, FunctionType):
                     new.append((_replace(path, function), path))
                 else:
@@ -127,8 +127,22 @@ class FunctionCalls:
 def called(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Take a call of a replaced function."""
     own = _replaced[path].own
-    handler: Handler | None = getattr(_this_thread, "handler", None)
-    return own(*args, **kwargs) if handler is None else handler(path, own, args, kwargs)
+    handlers: Mapping[str, Handler] | None = getattr(_this_thread, "handlers", None)
+    return own(*args, **kwargs) if handlers is None else handlers[path](path, own, args, kwargs)
+
+
+def _module_and_name(path: str) -> tuple[str, str]:
+    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
+    return module, name
+
+
+def _find(path: str) -> object:
+    """The function of a module that is loaded; None where it has none of that name yet."""
+    module, name = _module_and_name(path)
+    found: object = sys.modules[module]
+    for part in name.split("."):
+        found = vars(found).get(part)
+    return found
 
 
 def _name_unseen(path: str, function: object) -> None:

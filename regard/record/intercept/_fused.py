@@ -2,7 +2,9 @@
 
 In evaluation `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` may
 call one operator that computes everything. It takes the input of the projections, from which query
-and key follow.
+and key follow. Under a function mode they avoid it, and would round differently. So for the time of
+a block their own ``forward`` is run by `FusedLayers`, which hides the mode where torch looks for
+one, and from nothing else: hooks, parts and subclasses that a user wrote are called under it.
 
 Axes: B batch, H heads, L positions, E model dimension, D head dimension.
 """
@@ -10,55 +12,103 @@ Axes: B batch, H heads, L positions, E model dimension, D head dimension.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+from regard._contexts import is_batch
+from regard.mask import dense
 from regard.problem import Scoring
 from regard.record.intercept._call import Call
+from regard.record.intercept._function_mode import without
 from regard.record.intercept._mask_reduction import reduce_mask
 
 if TYPE_CHECKING:
-    from torch.overrides import TorchFunctionMode
+    from regard.record.intercept._compute import Monitor
 
-_ATTENTION = torch.ops.aten._native_multi_head_attention.default  # noqa: SLF001 - their only names
-_LAYER = torch.ops.aten._transformer_encoder_layer_fwd.default  # noqa: SLF001
-_KINDS = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
-
-
-def may_fuse(module: nn.Module, mode: TorchFunctionMode) -> bool:
-    """Whether a module of torch's would take its fast path without this mode."""
-    if not isinstance(module, _KINDS) or module.training:
-        return False
-    trained = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
-    alone = _get_current_function_mode_stack() == [mode]
-    return alone and not trained and torch.backends.mha.get_fastpath_enabled()
+FORWARDS = tuple(
+    f"{kind.__module__}:{kind.__name__}.forward"
+    for kind in (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+)
+"""Paths of the functions that may call a fused operator."""
 
 
-class FusedLayers(TorchDispatchMode):
-    """Observes calls of the fused operators."""
+class FusedLayers:
+    """Runs such a ``forward`` on one thread.
 
-    def __init__(self, notify: Callable[[Call], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch's
-        self._notify = notify
+    Args:
+        monitor: where the calls are brought.
+        mode: the one to hide; without it, what runs is inside a call that was seen already.
+    """
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+    def __init__(self, monitor: Monitor, mode: TorchFunctionMode) -> None:
+        self._monitor = monitor
+        self._mode = mode
+
+    def __call__(
+        self, path: str, own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func is _ATTENTION:
+        """Run a ``forward`` as torch would without the mode, unless its attention may change."""
+        assert isinstance(own, FunctionType), "replaced functions are"
+        layer = args[0]
+        if (
+            own.__globals__["__name__"] != path.partition(":")[0]  # a user has put in another one
+            or self._mode not in _get_current_function_mode_stack()
+            or self._monitor.may_change_inside(layer)
+        ):
+            return own(*args, **kwargs)
+        names = own.__globals__ | {"torch": self._torch_for(layer)}
+        without_mode = FunctionType(
+            own.__code__, names, own.__name__, own.__defaults__, own.__closure__
+        )
+        without_mode.__kwdefaults__ = own.__kwdefaults__
+        return without_mode(*args, **kwargs)
+
+    def _torch_for(self, layer: nn.Module) -> _Module:
+        """The module `torch` as a layer sees it."""
+
+        def has_torch_function(tensors: tuple[Any, ...]) -> bool:
+            with without(self._mode):
+                return torch.overrides.has_torch_function(tensors)
+
+        def attention(*args: Any) -> Any:
+            result = torch._native_multi_head_attention(*args)  # noqa: SLF001 - their only names
             self._notify(_of_attention(*args))
-        elif func is _LAYER:
-            self._notify(_of_layer(*args))
-        return result
+            return result
+
+        def encoder_layer(*args: Any) -> Any:
+            result = torch._transformer_encoder_layer_fwd(*args)  # noqa: SLF001
+            self._notify(_of_layer(*args).with_(modules=(layer.self_attn,)))
+            return result
+
+        return _Module(
+            torch,
+            overrides=_Module(torch.overrides, has_torch_function=has_torch_function),
+            _native_multi_head_attention=attention,
+            _transformer_encoder_layer_fwd=encoder_layer,
+        )
+
+    def _notify(self, call: Call) -> None:
+        if self._monitor.takes_part:
+            call, edits = self._monitor.changed(call)
+            assert call.changed is None, "a layer that may change is not fused"
+            assert not edits, "likewise"
+        self._monitor.notify(call)
+
+
+class _Module:
+    """A module with some of its names replaced."""
+
+    def __init__(self, module: Any, **replaced: Any) -> None:
+        self._module = module
+        vars(self).update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
 
 def _of_attention(
@@ -134,7 +184,10 @@ def _call(
         hidden = mask.bool()
         if mask_type == 1:  # of padding, (B, L)
             hidden = hidden[:, None, None, :]
-    visible = None if hidden is None else ~hidden
-    shape = (len(source), heads)
-    reduction = None if visible is None else reduce_mask(visible, shape, length, length).mask
-    return Call(query=query, key=key, scoring=Scoring(mask=reduction))
+    if hidden is None:
+        seen = None
+    elif is_batch(hidden):  # there is nothing to look at
+        seen = dense(~hidden)
+    else:
+        seen = reduce_mask(~hidden, (len(source), heads), length, length).mask
+    return Call(query=query, key=key, scoring=Scoring(mask=seen))

@@ -6,22 +6,18 @@ Axes: B batch, H query heads, L queries, D head dimension of query and key, Dv o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.overrides import (
-    TorchFunctionMode,
-    _get_current_function_mode_stack,
-    _pop_mode,
-    _push_mode,
-)
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from regard.record._errors import RecordError
 from regard.record.intercept import _flash, _flash3, _flex, _xformers
 from regard.record.intercept._compute import computed, gradients
+from regard.record.intercept._function_mode import without
 
 if TYPE_CHECKING:
     from regard.record.intercept._compute import Monitor
@@ -72,7 +68,7 @@ class LibraryCalls:
         """Compute a call as interventions change it, and hand it to the observers."""
         if self._mode not in _get_current_function_mode_stack():
             return own(*args, **kwargs)
-        with _without(self._mode):
+        with without(self._mode):
             # Torch compiles what it captured of a score_mod, which without it gets no gradient.
             compiling = path == _FLEX and torch.is_grad_enabled()
             with self._eager.suspended() if compiling else nullcontext():
@@ -110,20 +106,3 @@ class LibraryCalls:
             )
         context = seen.from_heads(context).contiguous()
         return context if whole else (context, *result[1:])
-
-
-@contextmanager
-def _without(mode: TorchFunctionMode) -> Iterator[None]:
-    """A time without this function mode, as torch makes it where the mode itself is called."""
-    above: list[TorchFunctionMode] = []
-    while (top := _pop_mode()) is not mode:
-        above.append(top)
-    try:
-        for other in reversed(above):
-            _push_mode(other)
-        yield
-    finally:
-        for _ in above:
-            _pop_mode()
-        for other in (mode, *reversed(above)):
-            _push_mode(other)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from regard._contexts import transforms, unwrapped, without_transforms
 from regard._shapes import Bool, Int
 from regard._tensors import version
 from regard.mask import Mask, dense, intervals
@@ -53,6 +54,9 @@ class MaskReducer:
         """
         if isinstance(mask, LazyMask):
             return reduce_mask(mask, leading, queries, keys)
+        if transforms():  # what is cached outlives them
+            with without_transforms():
+                return self.reduce(unwrapped(mask), leading, queries, keys)
         mask = mask.detach()
         if mask.is_inference():  # its changes are not counted
             return self._shared(reduce_mask(mask.clone(), leading, queries, keys))

@@ -17,16 +17,17 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 
+from regard._contexts import transforms, unwrapped, without_transforms
 from regard.record.intercept._eager import EagerCode, require_no_graph
 from regard.record.intercept._function_mode import FunctionMode
 from regard.record.intercept._functions import FunctionCalls
-from regard.record.intercept._fused import FusedLayers, may_fuse
+from regard.record.intercept._fused import FORWARDS, FusedLayers
 from regard.record.intercept._library_calls import READERS, LibraryCalls
 from regard.record.intercept._mask_reduction import MaskReducer
+from regard.record.intercept._transforms import outside_transforms
 
 if TYPE_CHECKING:
     from regard.record.intercept._call import Call
@@ -112,8 +113,6 @@ class _ActiveModule:
     """A module that is being called."""
 
     module: nn.Module
-    seen: int
-    """How many attention calls had been seen before."""
     frame: FrameType | None
 
 
@@ -131,34 +130,28 @@ class _CallMonitor:
         self._modules: list[_ActiveModule] = []
         self.modules_seen = -1
         self._runs = -1
-        self._seen = 0
         self._before: Call | None = None
         self._mode = FunctionMode(self)
         self._eager = EagerCode()
-        self._functions = FunctionCalls(READERS, LibraryCalls(self, self._mode, self._eager))
+        self._functions = FunctionCalls(
+            dict.fromkeys(READERS, LibraryCalls(self, self._mode, self._eager))
+            | dict.fromkeys(FORWARDS, FusedLayers(self, self._mode))
+        )
         self._installed = ExitStack()
-        self._fast_path = ExitStack()
-        self._fast_module: nn.Module | None = None
 
     def start(self) -> None:
         self._eager.force()
         self._installed.callback(self._eager.release)
         entering = torch_modules.register_module_forward_pre_hook(self._enter)
         self._installed.callback(entering.remove)
-        leaving = torch_modules.register_module_forward_hook(
-            self._leave, with_kwargs=True, always_call=True
-        )
+        leaving = torch_modules.register_module_forward_hook(self._leave, always_call=True)
         self._installed.callback(leaving.remove)
-        # remove() leaves this entry, for which torch takes the hook to be there still.
-        entries = torch_modules._global_forward_hooks_with_kwargs  # noqa: SLF001 - nothing public clears it
-        self._installed.callback(entries.pop, leaving.id, None)
         self._installed.callback(self._functions.stop)
         self._functions.start()
         self._installed.enter_context(self._mode)
 
     def stop(self) -> None:
         self._before = None  # hooks and mode refer to this object, which is freed some time later
-        self._fast_path.close()
         self._installed.close()
 
     @property
@@ -203,73 +196,7 @@ class _CallMonitor:
         edits += [partial(_observed, observer, call) for observer in self.context_observers]
         return call, edits
 
-    def see_imports(self) -> None:
-        """See functions of libraries and the compiler, where they were imported since."""
-        replaced, forced = self._functions.see_imports(), self._eager.force()
-        self.modules_seen = len(sys.modules) if replaced and forced else -1
-
-    def notify(self, call: Call) -> None:
-        """Hand a call to all observers."""
-        if not self.takes_part:
-            call = self._named(call)
-        for observer in self.observers:
-            observer(call)
-
-    def _notify_fused(self, call: Call) -> None:
-        if self.takes_part:
-            call, edits = self.changed(call)
-            assert call.changed is None, "a layer that may change is not fused"
-            assert not edits, "likewise"
-        self.notify(call)
-
-    def _named(self, call: Call) -> Call:
-        """Add what is known of a call's place: the modules that led to it, and its run."""
-        self._seen += 1
-        modules = self._called()
-        if modules and isinstance(modules[-1], nn.TransformerEncoderLayer):  # fused
-            modules = (*modules, modules[-1].self_attn)
-        call = call.with_(modules=modules, run=self._runs)
-        before, self._before = self._before, call.to_compare()
-        if before is not None and before.run == call.run and call.repeats(before):
-            return call.with_(repeated=True)
-        return call
-
-    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - torch's signature
-        if threading.get_ident() != self._thread:
-            return
-        if not self._modules or len(sys.modules) != self.modules_seen:
-            self.see_imports()
-        self._eager.announce(module)
-        frame = _calling_frame()
-        while self._modules and not _is_called_from(frame, self._modules[-1].frame):
-            self._pop()  # an interrupt ended it, and torch ran no hook
-        if not self._modules:
-            self._runs += 1
-        self._modules.append(_ActiveModule(module, self._seen, frame))
-        if (
-            self._fast_module is None
-            and may_fuse(module, self._mode)
-            and not self._takes_part_in(module)
-        ):
-            self._enter_fast_path(module)
-
-    def _leave(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
-        # After an error, torch passes no keyword arguments.
-        kwargs, output = rest if len(rest) == 2 else ({}, None)
-        if threading.get_ident() != self._thread or not self._modules:
-            return
-        if self._modules[-1].module is not module:
-            if all(m is not module for m in self._called()):
-                return
-            while self._modules[-1].module is not module:
-                self._pop()
-        if self._fast_module is not None and output is not None:
-            may_attend = isinstance(module, nn.MultiheadAttention) or module is self._fast_module
-            if may_attend and self._seen == self._modules[-1].seen:
-                self._call_again(module, args, kwargs)
-        self._pop()
-
-    def _takes_part_in(self, module: nn.Module) -> bool:
+    def may_change_inside(self, module: nn.Module) -> bool:
         """Whether contexts inside a module of torch's are observed, or may be changed."""
         if self.context_observers:
             return True
@@ -280,35 +207,72 @@ class _CallMonitor:
             modules = (*modules, module.self_attn)
         return any(changer.may_change(modules, self._runs) for changer in self.changers)
 
+    def see_imports(self) -> None:
+        """See functions of libraries and the compiler, where they were imported since."""
+        replaced, forced = self._functions.see_imports(), self._eager.force()
+        self.modules_seen = len(sys.modules) if replaced and forced else -1
+
+    def notify(self, call: Call) -> None:
+        """Hand a call to all observers."""
+        if transforms():
+            with without_transforms():
+                self.notify(outside_transforms(call))
+            return
+        if not self.takes_part:
+            call = self._named(call)
+        for observer in self.observers:
+            observer(call)
+
+    def _named(self, call: Call) -> Call:
+        """Add what is known of a call's place: the modules that led to it, and its run."""
+        call = call.with_(modules=(*self._called(), *call.modules), run=self._runs)
+        if transforms():
+            with without_transforms():
+                repeated = self._is_repeated(outside_transforms(call))
+        else:
+            repeated = self._is_repeated(call)
+        return call.with_(repeated=True) if repeated else call
+
+    def _is_repeated(self, call: Call) -> bool:
+        """Whether the call before had the same weights; those of a batch are not compared."""
+        before, self._before = self._before, None if call.batched else call.to_compare()
+        if before is None or call.batched or before.run != call.run:
+            return False
+        return call.repeats(before)
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - torch's signature
+        if threading.get_ident() != self._thread:
+            return
+        if not self._modules or len(sys.modules) != self.modules_seen:
+            self.see_imports()
+        self._eager.announce(module)
+        frame = _calling_frame()
+        while self._modules and not _is_called_from(frame, self._modules[-1].frame):
+            self._modules.pop()  # an interrupt ended it, and torch ran no hook
+        if not self._modules:
+            self._runs += 1
+        self._modules.append(_ActiveModule(module, frame))
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002 - likewise
+        if threading.get_ident() != self._thread or not self._modules:
+            return
+        if self._modules[-1].module is not module:
+            if all(m is not module for m in self._called()):
+                return
+            while self._modules[-1].module is not module:
+                self._modules.pop()
+        self._modules.pop()
+
     def _called(self) -> tuple[nn.Module, ...]:
         return tuple(entered.module for entered in self._modules)
 
-    def _pop(self) -> None:
-        """Remove the innermost module, whose call has ended."""
-        if self._modules.pop().module is self._fast_module:
-            self._fast_path.close()
-            self._fast_module = None
-
-    def _enter_fast_path(self, module: nn.Module) -> None:
-        """Let a module of torch's take its fast path, which it avoids under a function mode."""
-        self._fast_module = module
-        self._fast_path.enter_context(torch._C.DisableTorchFunction())  # noqa: SLF001 - there is no other
-        if not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda"):
-            # A dispatch mode runs below autocast, and the operator would compute without it.
-            self._fast_path.enter_context(FusedLayers(self._notify_fused))
-
-    def _call_again(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Call a layer again that did not take the fast path; its first result is returned."""
-        aside_for = self._fast_module
-        assert aside_for is not None, "called only on the fast path"
-        self._fast_path.close()
-        with torch.no_grad():
-            module.forward(*args, **kwargs)
-        self._enter_fast_path(aside_for)
-
 
 def _observed(observer: ContextObserver, call: Call, context: Tensor) -> Tensor:
-    observer(call, context)
+    if transforms():
+        with without_transforms():
+            observer(outside_transforms(call), unwrapped(context))
+    else:
+        observer(call, context)
     return context
 
 

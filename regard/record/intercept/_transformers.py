@@ -17,15 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard._contexts import is_batch
 from regard._extras import needing
 from regard.attention import attention
 from regard.mask import Mask, causal, dense
 from regard.record._errors import RecordError
+from regard.record.intercept._configurations import NAME, calls_unseen, naming_regard, own_name
 from regard.record.intercept._mask_interface import mask_interface
 from regard.record.intercept._mask_reduction import reduce_mask
 from regard.record.intercept._supported import require_replaceable
-
-NAME = "regard"
 
 # Arguments that change the weights in some model and have no place in `attention`.
 _UNKNOWN = ("cache", "head_mask", "layer_head_mask", "sinks", "block_indices")
@@ -143,7 +143,7 @@ def _mask(
         return mask, None
     if mask.shape[-1] > key.shape[-2]:
         mask = mask[..., : key.shape[-2]]
-    if torch.compiler.is_compiling():  # a graph can't read numbers
+    if torch.compiler.is_compiling() or is_batch(mask):  # which have no numbers to read
         return dense(mask), None
     reduction = reduce_mask(mask, query.shape[:-2], query.shape[-2], key.shape[-2])
     return reduction.mask, reduction.uniform
@@ -153,22 +153,16 @@ def _mask(
 def replace_attention(model: nn.Module) -> Iterator[None]:
     """Let a model of `transformers` compute with ``regard`` wherever it would not call SDPA.
 
+    On this thread alone, which is the one that sees calls.
+
     Raises:
         RecordError: for a model that does not let its attention be replaced.
     """
     configs = _configs(model)
-    if not configs:
+    if configs:
+        use_in_transformers()
+    with naming_regard(configs):
         yield
-        return
-    use_in_transformers()
-    before = [(config, config._attn_implementation_internal) for config in configs]  # noqa: SLF001 - the public setter changes nested configurations too
-    try:
-        for config in configs:
-            config._attn_implementation_internal = NAME  # noqa: SLF001
-        yield
-    finally:
-        for config, implementation in before:
-            config._attn_implementation_internal = implementation  # noqa: SLF001
 
 
 def _configs(model: nn.Module) -> list[Any]:
@@ -179,9 +173,10 @@ def _configs(model: nn.Module) -> list[Any]:
         if not hasattr(config, "_attn_implementation_internal") or not _is_configurable(module):
             continue
         for part in _with_parts(config):
-            if part._attn_implementation not in (None, "sdpa", NAME):  # noqa: SLF001
+            name = own_name(part)
+            if name is not None and calls_unseen(name):
                 configs.setdefault(id(part), part)
-                require_replaceable(module, part._attn_implementation)  # noqa: SLF001
+                require_replaceable(module, name)
     return list(configs.values())
 
 

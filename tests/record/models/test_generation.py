@@ -91,6 +91,19 @@ def test_generation_is_one_pattern_a_layer(name, how, cache):
         assert error.max() < 1e-5
 
 
+@pytest.mark.parametrize("how", ["eager", "sdpa"])
+def test_a_static_cache_whose_prompt_has_no_padding(how):
+    """There the mask of the replaced attention is a rule, which does not tell room from keys."""
+    model, (ids, _) = CASES["llama"].build(how), prompt()
+    options = {"do_sample": False, "max_new_tokens": 3, "min_new_tokens": 3}
+    with regard.record(model) as recording:
+        text = model.generate(ids[:1], cache_implementation="static", **options)
+    with torch.no_grad():
+        out = CASES["llama"].build("eager")(text[:, :-1], output_attentions=True)
+    for pattern, weights in zip(recording, out.attentions, strict=True):
+        torch.testing.assert_close(pattern.dense(), weights, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("cache", [None, "static"])
 def test_without_a_model_and_in_inference_mode(cache, mode):
