@@ -10,22 +10,32 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from regard.intervene._effect_flow import Flow, ModuleCall, tensors_in
+from regard.intervene._effect_state import State, has_hooks, is_constant
 from regard.record.intercept import Call, observe_calls
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Output:
     """What a module's forward returned, and how many attention calls were over then."""
 
     module: nn.Module
+    call: ModuleCall
     calls: int
     value: Any
+    batched: list[bool] | None = None
+    """Which tensors have an entry for each copy of the text; None: not known."""
 
 
 class Prefix:
     """The outputs of an unchanged run on one sequence, for changed runs on copies of it.
+
+    Only a module that hands on nothing but its output can be skipped. What becomes of tensors is
+    followed, see `Flow`; where modules may write to anything else, `may_write` says so, and a run
+    with the skipped modules has to give the same as one without before it is relied on.
 
     Args:
         model: whose modules are skipped.
@@ -37,17 +47,40 @@ class Prefix:
         self._times: Counter[int] = Counter()
         self._callers: list[int] = []
         self._repeated = False
+        self.may_write = False
+        """Whether modules may have written to anything but tensors."""
+        self.knows_batch = False
+        """Whether it was seen which outputs have an entry for each copy."""
 
     @contextmanager
     def observe(self) -> Iterator[None]:
-        """Keep the outputs of the run that is made inside, on this thread."""
+        """Keep the outputs of the run that is made inside, on this thread.
+
+        What is read from the run belongs inside, too.
+        """
         self.forget()
+        self.may_write = has_hooks(self._model)
+        flow, before = Flow(), State(self._model)
         with ExitStack() as stack:
-            stack.enter_context(observe_calls(self._count))
+            stack.enter_context(observe_calls(lambda call: self._see(call, flow, before)))
             for module in self._model.modules():
                 if module is not self._model:
-                    stack.enter_context(_with_forward(module, self._kept(module)))
+                    stack.enter_context(_with_forward(module, self._kept(module, flow)))
+            stack.enter_context(flow)
             yield
+        self._look_at(before)
+
+    @contextmanager
+    def learn(self, copies: int) -> Iterator[None]:
+        """See which outputs have an entry for each copy in the run that is made inside."""
+        if copies == 1 or self.knows_batch:
+            yield
+            return
+        with ExitStack() as stack:
+            for output in self._outputs if self._is_once else []:
+                stack.enter_context(_with_forward(output.module, _compared(output, copies)))
+            yield
+        self.knows_batch = True
 
     @contextmanager
     def skip(self, calls: int, copies: int) -> Iterator[None]:
@@ -57,11 +90,11 @@ class Prefix:
             calls: how many attention calls come before that one.
             copies: the size of the batch.
         """
-        # A module that attends several times would be mistaken for its first time.
-        once = not self._repeated and len(set(self._callers)) == len(self._callers)
         with ExitStack() as stack:
-            for output in self._outputs if once else []:
-                if output.calls <= calls and self._times[id(output.module)] == 1:
+            for output in self._outputs if self._is_once else []:
+                early = output.calls <= calls and self._times[id(output.module)] == 1
+                known = copies == 1 or output.batched is not None
+                if early and known and not output.call.leaks:
                     stack.enter_context(_with_forward(output.module, _returning(output, copies)))
             yield
 
@@ -70,13 +103,26 @@ class Prefix:
         self._outputs.clear()
         self._times.clear()
         self._callers.clear()
-        self._repeated = False
+        self._repeated = self.may_write = self.knows_batch = False
 
-    def _count(self, call: Call) -> None:
+    @property
+    def _is_once(self) -> bool:
+        """Whether each module attends once: one that does so again would be taken for the first."""
+        return not self._repeated and len(set(self._callers)) == len(self._callers)
+
+    def _look_at(self, before: State) -> None:
+        """See whether anything was written to, also what a run leaves as the one before left it."""
+        self.may_write = self.may_write or not State(self._model).is_that_of(before)
+
+    def _see(self, call: Call, flow: Flow, before: State) -> None:
+        self._look_at(before)
+        for tensor in (call.query, call.key, call.value):
+            if tensor is not None:
+                flow.read(tensor)
         self._callers.append(id(call.modules[-1]) if call.modules else 0)
         self._repeated |= call.repeated
 
-    def _kept(self, module: nn.Module) -> Callable[..., Any]:
+    def _kept(self, module: nn.Module, flow: Flow) -> Callable[..., Any]:
         own, thread = module.forward, threading.get_ident()
 
         @wraps(own)
@@ -84,16 +130,32 @@ class Prefix:
             if threading.get_ident() != thread:
                 return own(*args, **kwargs)
             inside = len(self._outputs)
-            value = own(*args, **kwargs)
+            call, value = flow.call(own, args, kwargs)
             self._times[id(module)] += 1
-            if _is_of_one_sequence(value):
-                # Whatever ended as late as this module is skipped together with it.
-                calls = len(self._callers)
-                earlier = [each for each in self._outputs[inside:] if each.calls < calls]
-                self._outputs[inside:] = [*earlier, _Output(module, calls, _detached(value))]
+            self.may_write |= not is_constant((args, tuple(kwargs.values())))
+            with torch._C.DisableTorchFunction():  # noqa: SLF001 - torch has no public way
+                if _is_of_one_sequence(value):
+                    # Whatever ended as late as this module is skipped together with it.
+                    calls = len(self._callers)
+                    earlier = [each for each in self._outputs[inside:] if each.calls < calls]
+                    output = _Output(module, call, calls, _mapped(Tensor.detach, value))
+                    self._outputs[inside:] = [*earlier, output]
             return value
 
         return forward
+
+
+def _compared(output: _Output, copies: int) -> Callable[..., Any]:
+    own, thread = output.module.forward, threading.get_ident()
+
+    @wraps(own)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        value = own(*args, **kwargs)
+        if threading.get_ident() == thread:
+            output.batched = _batched(output.value, value, copies)
+        return value
+
+    return forward
 
 
 def _returning(output: _Output, copies: int) -> Callable[..., Any]:
@@ -103,7 +165,14 @@ def _returning(output: _Output, copies: int) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != thread:
             return own(*args, **kwargs)
-        return _copied(output.value, copies)
+        batched = iter(output.batched or ())
+
+        def copied(tensor: Tensor) -> Tensor:
+            if copies == 1 or not next(batched):
+                return tensor.clone()
+            return tensor.repeat(copies, *(1,) * (tensor.ndim - 1))
+
+        return _mapped(copied, output.value)
 
     return forward
 
@@ -122,22 +191,24 @@ def _with_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[No
 
 
 def _is_of_one_sequence(value: Any) -> bool:
-    """Whether a module's result has a batch of one first, and nothing else.
-
-    A first size of 1 is the batch's where the second one, of tokens or channels, is larger.
-    """
+    """Whether a module's result has a size of one first, as of a batch, and nothing else."""
     if type(value) is tuple:
         return all(part is None or _is_of_one_sequence(part) for part in value)
     return isinstance(value, Tensor) and value.ndim > 1 and value.shape[0] == 1 < value.shape[1]
 
 
-def _detached(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(part if part is None else _detached(part) for part in value)
-    return value.detach()
+def _batched(one: Any, several: Any, copies: int) -> list[bool] | None:
+    """Which tensors of a result have an entry for each copy, in order; None if neither is so."""
+    alone, together = ([tensor.shape for tensor in tensors_in(value)] for value in (one, several))
+    batch = [(copies, *shape[1:]) for shape in alone]
+    if len(alone) != len(together) or any(
+        now not in (own, copied) for own, copied, now in zip(alone, batch, together, strict=True)
+    ):
+        return None
+    return [now == copied for now, copied in zip(together, batch, strict=True)]
 
 
-def _copied(value: Any, copies: int) -> Any:
+def _mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(part if part is None else _copied(part, copies) for part in value)
-    return value.repeat(copies, *(1,) * (value.ndim - 1))
+        return tuple(part if part is None else _mapped(change, part) for part in value)
+    return change(value)

@@ -5,15 +5,19 @@ Axes: B batch, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
+from torch.overrides import BaseTorchFunctionMode
 
 from regard._shapes import Float
 from regard.intervene._changer import ModelChanger
+from regard.intervene._effect_batch import BatchCheck, NotCopiesError, mixes_batch
+from regard.intervene._effect_flow import tensors_in
 from regard.intervene._effect_prefix import Prefix
 from regard.intervene._effect_targets import Target, numbers, target_of
 from regard.intervene._intervention import Intervention
@@ -66,6 +70,33 @@ class Unchanged:
         return None if self.recording.tokens is None else self.recording.tokens[0]
 
 
+@dataclass(frozen=True)
+class _Result:
+    """What a run gave, to the last bit."""
+
+    number: float
+    tensors: tuple[tuple[torch.Size, torch.dtype, int], ...]
+    """Of each tensor of the output its shape, its dtype and the sum of its bits."""
+
+    @classmethod
+    def of(cls, output: Any, number: Tensor) -> _Result:
+        """Note the result of a run."""
+        tensors = [tensor for tensor in tensors_in(output) if type(tensor) is Tensor]
+        return cls(float(number), tuple((t.shape, t.dtype, _bits(t)) for t in tensors))
+
+
+def _bits(tensor: Tensor) -> int:
+    if tensor.layout is not torch.strided:
+        return 0
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    octets = real.detach().reshape(-1).view(torch.uint8)
+    if octets.storage_offset() % 8:
+        octets = octets.clone()
+    whole = len(octets) // 8 * 8
+    words = octets[:whole].view(torch.int64)  # of another size, a sum takes several times as long
+    return int(words.sum()) + int(octets[whole:].sum())
+
+
 class ModelRuns:
     """Runs a model over a text, and reads a number of each run.
 
@@ -86,19 +117,25 @@ class ModelRuns:
         model = uncompiled(model)
         self.model = model
         self._call, inputs = _call_of(run)
-        self.batches = inputs is not None
+        self._is_function = inputs is None
+        self.batches = not self._is_function
         """Whether copies of the text make a batch."""
         self.target, self._number = target_of(target, inputs)
         self._tokens = tokens
         self._changer = ModelChanger(model)
+        self._batch = BatchCheck(self._changer)
         self._prefix = Prefix(model)
         self._places: dict[tuple[str, int], int] = {}
+        self._result: _Result | None = None
+        self._has_changed = self._has_batched = False
+        self._is_same: dict[int, bool] = {}
 
     @contextmanager
     def open(self) -> Iterator[None]:
         """Let the runs inside be changed."""
         with ExitStack() as stack:
             stack.enter_context(replace_attention(self.model))
+            stack.enter_context(change_calls(self._batch))
             stack.enter_context(change_calls(self._changer))
             stack.callback(self._prefix.forget)
             yield
@@ -110,46 +147,95 @@ class ModelRuns:
             keep: keep what changed runs need not compute again.
         """
         self._changer.changes.clear()
+        self._batch.begin()
+        self._has_changed = self._has_batched = False
+        self._is_same.clear()
         with (
-            self._prefix.observe() if keep and self.batches else nullcontext(),
             record(self.model, tokens=self._tokens, rows=-1) as recording,
+            self._prefix.observe() if keep and not self._is_function else nullcontext(),
         ):
             output = self._call(self.model, 1)
+            number = numbers(self._number(output), 1)[0]
+        self._result = _Result.of(output, number) if keep else None
         self._places = {
             (layer.kind, layer.index): place for place, layer in enumerate(recording.layers)
         }
-        number = numbers(self._number(output), 1)[0]
         if number.isnan():
             raise ValueError(
                 f"the {self.target} is NaN, so there is nothing to measure; check the model's "
                 "weights and the target"
             )
+        self.batches = not self._is_function and not mixes_batch(self.model)
         logits = getattr(output, "logits", output)
         size = logits.numel() * logits.itemsize if isinstance(logits, Tensor) else 0
         length = max(layer.pattern.shape[-1] for layer in recording.layers)
         batch = min(_TOKENS // max(length, 1), _BYTES // max(size, 1)) if self.batches else 1
         return Unchanged(target=number, recording=recording, batch_size=max(batch, 1))
 
-    def changed(
-        self, copies: int, first: Layer, state: Callable[[Intervention], None]
-    ) -> Float[Tensor, " B"]:
-        """Run copies of the text under changes.
+    def changed(self, first: Layer, changes: Sequence[Callable[..., None]]) -> Float[Tensor, " B"]:
+        """Run the text under each of some changes.
 
         Args:
-            copies: how many.
-            first: the first layer that is changed.
-            state: states the changes.
+            first: the first layer that any changes.
+            changes: what states each in an `Intervention`, given the ``batch`` to make it in.
 
         Returns:
-            The target of each copy.
+            The target under each.
         """
+        if self.batches and len(changes) > 1:
+            try:
+                return self._together(first, changes)
+            except Exception as error:
+                # A model may take one sequence alone. What else is wrong, a run of its own raises.
+                if self._has_batched and not isinstance(error, NotCopiesError):
+                    raise
+                self.batches = False
+        return torch.cat([self._together(first, [change]) for change in changes])
+
+    def _together(
+        self, first: Layer, changes: Sequence[Callable[..., None]]
+    ) -> Float[Tensor, " B"]:
+        """Make one run of as many copies of the text as there are changes."""
+        copies, place = len(changes), self._places[first.kind, first.index]
+        skips = self._may_skip(place, copies)
         self._changer.changes.clear()
-        state(Intervention(self._changer))
-        place = self._places[first.kind, first.index]
-        with self._prefix.skip(place, copies):
+        intervention = Intervention(self._changer)
+        for copy, change in enumerate(changes):
+            change(intervention, batch=copy if copies > 1 else None)
+        with (
+            self._batch.of(copies) if copies > 1 else nullcontext(),
+            self._prefix.skip(place, copies) if skips else self._prefix.learn(copies),
+        ):
             output = self._call(self.model, copies)
         self._changer.require_all_met()
-        return numbers(self._number(output), copies).detach().cpu()
+        result = numbers(self._number(output), copies).detach().cpu()
+        self._has_changed, self._has_batched = True, self._has_batched or copies > 1
+        return result
+
+    def _may_skip(self, place: int, copies: int) -> bool:
+        """Whether a run may leave out what comes before an attention call.
+
+        The first changed run is whole. It shows what a batch is, and what modules write to holds
+        its numbers afterwards, so that one that reads them gives another result than the unchanged
+        run.
+        """
+        if place == 0 or not self._has_changed or (copies > 1 and not self._prefix.knows_batch):
+            return False
+        if self._prefix.may_write and place not in self._is_same:
+            self._is_same[place] = self._is_same_without(place)
+        return self._is_same.get(place, True)
+
+    def _is_same_without(self, place: int) -> bool:
+        """Whether an unchanged run gives the same where modules before a call are skipped."""
+        self._changer.changes.clear()
+        try:
+            # As the unchanged run had one: under a mode torch takes no fused operators.
+            with BaseTorchFunctionMode(), self._prefix.skip(place, 1):
+                output = self._call(self.model, 1)
+                number = numbers(self._number(output), 1)[0]
+        except Exception:  # noqa: BLE001 - without what was skipped it may fail in any way
+            return False
+        return _Result.of(output, number) == self._result
 
 
 def _call_of(run: Any) -> tuple[Callable[[nn.Module, int], Any], Mapping[str, Any] | None]:

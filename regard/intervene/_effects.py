@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,7 +80,9 @@ def effects(
         spans: over keys, the blocks to hide, each its first key and one past its last; by default
             each token, or of more than 64 tokens, at most 64 blocks of equal size.
         tokens: names of the tokens: strings or a tokenizer, as for `record`.
-        batch_size: most copies of the text in a batch; by default what fills the machine.
+        batch_size: most copies of the text in a batch; by default what fills the machine. Where a
+            call's batch is something else, such as windows, each change gets a run of its own. In a
+            model that lets one text of a batch depend on the others, give 1.
         progress: show a bar on the terminal (needs rich); None shows it where there is one. Or a
             function, which is called with how many changes are done and how many there are; what
             it raises ends the work.
@@ -107,7 +110,7 @@ def effects(
     runs = ModelRuns(model, run, target, tokens)
     if method == "gradient":
         return _by_gradient(runs, by, selected, batch_size, progress)
-    with torch.no_grad(), runs.open():
+    with _no_grad(), runs.open():
         unchanged = runs.unchanged()
         size = batch_size or unchanged.batch_size
         table = _selected(unchanged, *selected)
@@ -133,18 +136,17 @@ def _ablated(
         here = [number for number, place in enumerate(places) if place[0] == layer.index]
         for chunk in chunks(len(here), size if runs.batches else 1):
             entries = [here[number] for number in chunk]
-            batch = [places[number][1] for number in entries]
-
-            def ablate(
-                change: Intervention, layer: Layer = layer, batch: list[int] = batch
-            ) -> None:
-                for copy, head in enumerate(batch):
-                    where = copy if runs.batches else None
-                    change.ablate(
-                        layers=layer.index, heads=head, batch=where, kind=layer.kind, by=by
-                    )
-
-            values[entries] = runs.changed(len(entries), layer, ablate) - unchanged.number
+            changes = [
+                partial(
+                    Intervention.ablate,
+                    layers=layer.index,
+                    heads=places[number][1],
+                    kind=layer.kind,
+                    by=by,
+                )
+                for number in entries
+            ]
+            values[entries] = runs.changed(layer, changes) - unchanged.number
             report(len(entries))
     return values
 
@@ -162,25 +164,23 @@ def _over_keys(
     blocks = blocks_of(length) if spans is None else checked_spans(spans, length)
     values = torch.zeros(len(blocks), dtype=torch.float64)
     hidden = [number for number, (_, stop) in enumerate(blocks) if stop < length]
-    indices = [layer.index for layer, _ in table]
+    indices, first = [layer.index for layer, _ in table], table[0][0]
     with reports(len(blocks), progress) as report:
         report(len(blocks) - len(hidden))  # no later query is there to hide them from
         for chunk in chunks(len(hidden), size if runs.batches else 1):
             entries = [hidden[number] for number in chunk]
-
-            def hide(change: Intervention, entries: list[int] = entries) -> None:
-                for copy, number in enumerate(entries):
-                    first, stop = blocks[number]
-                    change.knock_out(
-                        keys=slice(first, stop),
-                        queries=slice(stop, None),
-                        layers=indices,
-                        heads=heads,
-                        batch=copy if runs.batches else None,
-                        kind=table[0][0].kind,
-                    )
-
-            values[entries] = runs.changed(len(entries), table[0][0], hide) - unchanged.number
+            changes = [
+                partial(
+                    Intervention.knock_out,
+                    keys=slice(*blocks[number]),
+                    queries=slice(blocks[number][1], None),
+                    layers=indices,
+                    heads=heads,
+                    kind=first.kind,
+                )
+                for number in entries
+            ]
+            values[entries] = runs.changed(first, changes) - unchanged.number
             report(len(entries))
     return Effects(
         values=values,
@@ -210,7 +210,7 @@ def _by_gradient(
     values = torch.cat([by_layer[layer.index][list(numbers)] for layer, numbers in table])
 
     def ablate(places: Sequence[Place]) -> Float[Tensor, " K"]:
-        with torch.no_grad(), runs.open(), reports(len(places), progress) as report:
+        with _no_grad(), runs.open(), reports(len(places), progress) as report:
             start = runs.unchanged()
             return _ablated(runs, start, places, by, batch_size or start.batch_size, report)
 
@@ -240,6 +240,13 @@ def _over_heads(
         places=tuple((layer.index, head) for layer, _ in table for head in columns),
         _ablate=ablate,
     )
+
+
+@contextmanager
+def _no_grad() -> Iterator[None]:
+    """No gradients, and no inference mode, whose tensors do not tell that they were written to."""
+    with torch.inference_mode(mode=False), torch.no_grad():
+        yield
 
 
 def _selected(

@@ -9,6 +9,7 @@ from torch import nn
 
 import regard
 from regard import Intervention
+from regard.record.intercept import observe_calls
 
 hf = pytest.importorskip("transformers")
 
@@ -87,6 +88,67 @@ def test_keys(model, inputs):
 def test_gradients_point_where_ablation_goes(model, inputs):
     check = regard.effects(model, inputs, regard.Logit(5), method="gradient").check(12)
     assert check.rank_correlation > 0.4
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_layers_before_a_change_are_skipped(name, inputs):
+    torch.manual_seed(0)
+    kind, config = MODELS[name]
+    model, calls = randomize(kind._from_config(config, attn_implementation="sdpa")).eval(), []
+    with observe_calls(calls.append):
+        regard.effects(model, inputs["input_ids"], regard.Logit(5))
+    # As it is, 4 heads together from each layer on, and, since layers write to a cache, a run from
+    # each layer but the first that shows that none is missed.
+    assert len(calls) == 3 + (3 + 2 + 1) + (2 + 1)
+
+
+def mixtral():
+    sizes = {**SIZES, "num_key_value_heads": 2, "num_local_experts": 3}
+    return hf.MixtralForCausalLM(hf.MixtralConfig(**sizes, **TOKENS))
+
+
+def gemma3n():
+    sizes = {**SIZES, "num_key_value_heads": 2, "num_hidden_layers": 6}
+    config = hf.Gemma3nTextConfig(
+        head_dim=6, num_kv_shared_layers=2, layer_types=["sliding_attention", "full_attention"] * 3,
+        sliding_window=5, vocab_size_per_layer_input=37, hidden_size_per_layer_input=7,
+        activation_sparsity_pattern=[0.0] * 6, laurel_rank=3, **sizes, **TOKENS,
+    )  # fmt: skip
+    return hf.Gemma3nForCausalLM(config)
+
+
+def gemma4():
+    sizes = {**SIZES, "num_key_value_heads": 2, "num_hidden_layers": 6}
+    config = hf.Gemma4TextConfig(
+        head_dim=6, global_head_dim=6, num_kv_shared_layers=2,
+        layer_types=["sliding_attention", "full_attention"] * 3, sliding_window=5,
+        vocab_size_per_layer_input=37, hidden_size_per_layer_input=7, **sizes, **TOKENS,
+    )  # fmt: skip
+    return hf.Gemma4ForCausalLM(config)
+
+
+def router(output):
+    return output.router_logits[0].reshape(-1, 9, 3)[:, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "target"),
+    [
+        (mixtral, {"output_router_logits": True}, router),
+        (mixtral, {"output_router_logits": True}, regard.Logit(5)),
+        (mixtral, {"output_hidden_states": True}, lambda out: out.hidden_states[2][:, -1, 3]),
+        (gemma3n, {}, regard.Logit(5)),
+        (gemma4, {}, regard.Logit(5)),
+    ],
+)
+def test_layers_that_hand_on_more_than_they_return(make, options, target, inputs):
+    torch.manual_seed(0)
+    model = randomize(make()).eval()
+    run = {"input_ids": inputs["input_ids"], **options}
+    given = regard.effects(model, run, target)
+    expected = regard.effects(model, lambda model: model(**run), target)
+    assert expected.values.abs().max() > 1e-3
+    torch.testing.assert_close(given.values, expected.values, atol=1e-4, rtol=1e-4)
 
 
 def test_pictures_have_patches_for_keys():
