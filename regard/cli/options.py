@@ -118,10 +118,10 @@ def config_options(**configs: type[Any]) -> Callable[[Callable[..., None]], Call
 def _read(file: Path, configs: Mapping[str, type[Any]]) -> dict[str, Any]:
     """The fields that a TOML file sets."""
     try:
-        content = tomllib.loads(file.read_text("utf-8"))
+        content = tomllib.loads(file.read_text("utf-8-sig"))
     except OSError as error:
         raise MisuseError(f"{file} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also of a number that is too long
         raise MisuseError(f"{file} is not a TOML file: {error}") from None
     except RecursionError:
         raise MisuseError(f"{file} is not a TOML file: brackets are nested too deep") from None

@@ -98,7 +98,10 @@ def train(
     with (
         memory_errors("lower --batch and raise --accumulate, or choose a smaller model"),
         user_errors(
-            Error, OSError, ValueError, ModuleNotFoundError, rewrite=train.with_option_names
+            *(Error, OSError, ValueError, ModuleNotFoundError),
+            rewrite=lambda message: train.with_option_names(
+                message.replace("overwrite=True", "--overwrite")
+            ),
         ),
         init_distributed(chosen_device) as own_device,
     ):

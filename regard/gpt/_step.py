@@ -20,10 +20,11 @@ from regard._shapes import Float, Int
 from regard.backends import native
 from regard.gpt._linear import Embedding, Linear
 from regard.gpt._step_objection import hooks_of, objection_to_call, objection_to_model
-from regard.gpt.cache import GPTCache, rollback_on_error
+from regard.gpt.cache import GPTCache
 from regard.gpt.int8 import Int8Matrix
 from regard.gpt.model import GPT, Block
 from regard.nn import KVCache, Rotation
+from regard.nn.cache import rollback_on_error
 
 Value = TypeVar("Value")
 
@@ -165,7 +166,7 @@ class _Step:
                 padding=None if padding is None else before,
                 rotation=rotation,
             )
-        return logits.view(*ids.shape[:-1], self._vocabulary)
+            return logits.view(*ids.shape[:-1], self._vocabulary)
 
 
 _STEPS: WeakKeyDictionary[GPTCache, _Step] = WeakKeyDictionary()

@@ -50,7 +50,7 @@ class BPETokenizer(Tokenizer):
         self._data = [
             added[i].content.encode()
             if i in added
-            else b"".join(_BYTES_OF[sign] for sign in inner.id_to_token(i) or "")
+            else b"".join(_BYTES_OF.get(c) or c.encode() for c in inner.id_to_token(i) or "")
             for i in range(inner.get_vocab_size())
         ]
 

@@ -5,8 +5,6 @@ Axis letters: B batch, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from typing import Self
 
@@ -23,8 +21,8 @@ class GPTCache:
     """The keys and values of all layers, and the position of the next token.
 
     It belongs to the batch that it was first used with. Layers with a window keep no more than the
-    window. A call that fails or is interrupted leaves it as it was; or, where a window has evicted
-    tokens meanwhile, so that it must be reset.
+    window. A call of the model that fails or is interrupted leaves it as it was, or, where a window
+    has evicted tokens meanwhile, so that it must be reset; but for hooks on the model itself.
 
     Args:
         config: the model's.
@@ -62,7 +60,6 @@ class GPTCache:
             KVCache(capacity, window=config.layer_window(layer), padding=padding)
             for layer in range(config.layers)
         )
-        self._is_incomplete = False
 
     @property
     def length(self) -> int:
@@ -83,7 +80,7 @@ class GPTCache:
 
     def require_room(self, new: int) -> None:
         """Raise ValueError where so many more tokens do not fit in."""
-        if self._is_incomplete:
+        if any(layer.is_incomplete for layer in self.layers):
             raise ValueError(
                 "the cache lacks tokens, since a call with it did not come to its end; reset it, "
                 "and read the text again"
@@ -96,16 +93,13 @@ class GPTCache:
             )
 
     def rollback(self, length: int) -> None:
-        """Forget the tokens after the first ones; where that can't be, refuse more until `reset`.
+        """Forget what a call added, maybe in some layers alone; see `KVCache.rollback`.
 
         Args:
-            length: how many tokens stay, of which a call may have added more in some layers alone.
+            length: how many tokens there were before.
         """
-        try:
-            for layer in self.layers:
-                layer.truncate(length)
-        except ValueError:  # a window has evicted some
-            self._is_incomplete = True
+        for layer in self.layers:
+            layer.rollback(length)
 
     def check_mask(self, mask: Mask, ids: Int[Tensor, "*b T"], heads: int) -> None:
         """Check a mask for reading new tokens, before anything of them is stored.
@@ -148,19 +142,3 @@ class GPTCache:
         """Forget everything but keep the memory, for as many sequences with this padding."""
         for layer in self.layers:
             layer.reset(padding=padding)
-        self._is_incomplete = False
-
-
-def rollback_on_error(cache: GPTCache | None) -> AbstractContextManager[None]:
-    """Leave a cache as it was, if a block that adds tokens does not come to its end."""
-    return nullcontext() if cache is None else _rollback_on_error(cache)
-
-
-@contextmanager
-def _rollback_on_error(cache: GPTCache) -> Iterator[None]:
-    length = cache.length
-    try:
-        yield
-    except BaseException:
-        cache.rollback(length)
-        raise

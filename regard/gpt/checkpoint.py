@@ -173,14 +173,19 @@ def holds_model(folder: str | Path) -> bool:
     return Path(folder, WEIGHTS).exists()
 
 
-def require_no_model(folder: str | Path) -> None:
-    """Raise CheckpointError where a folder has files that a new model would replace."""
+def require_no_model(folder: Path, corpus: str | Path | None) -> None:
+    """Raise CheckpointError where a folder has files that a new model would replace.
+
+    The tokenizer of the corpus that it is trained on stays the same.
+    """
     if holds_model(folder):
         raise CheckpointError(
             f"{folder} already holds a model; train into another folder, go on with its training "
             "run by resume=True, or replace it by overwrite=True"
         )
-    lost = [name for name in (CONFIG, TOKENIZER) if Path(folder, name).exists()]
+    is_corpus = corpus is not None and folder.exists() and folder.samefile(corpus)
+    names = (CONFIG, TRAINING) if is_corpus else (CONFIG, TOKENIZER, TRAINING)
+    lost = [name for name in names if (folder / name).exists()]
     if lost:
         raise CheckpointError(
             f"{folder} holds {' and '.join(lost)}, which would be lost; train into another folder, "
@@ -248,8 +253,11 @@ def _require_one_model(folder: Path, config: GPTConfig, tokenizer: Tokenizer) ->
 
 def _require_same(folder: Path, config: GPTConfig, tokenizer: Tokenizer) -> None:
     """Compare contents, not bytes: an earlier version may have formatted them otherwise."""
+    is_model = (folder / CONFIG).exists()
     is_same: Callable[[Path], bool]
     for path, is_same in (
+        (folder / WEIGHTS, lambda _: is_model),
+        (folder / TRAINING, lambda _: is_model),
         (folder / CONFIG, lambda path: _load_config(path) == config),
         (folder / TOKENIZER, lambda path: load_tokenizer(path).to_json() == tokenizer.to_json()),
     ):

@@ -24,7 +24,7 @@ from regard.gpt._fused_block import run_fused
 from regard.gpt._linear import Embedding, linear
 from regard.gpt._loss import cross_entropy, linear_cross_entropy
 from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, has_hooks, has_own_hooks
-from regard.gpt.cache import GPTCache, rollback_on_error
+from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
 from regard.gpt.ids import check_call, check_tokens, checked_targets
 from regard.gpt.int8 import Int8Embedding
@@ -33,6 +33,7 @@ from regard.gpt.self_attention import Attention
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.weight_memory import to_huge_pages
 from regard.nn import KVCache, Rotation
+from regard.nn.cache import rollback_on_error
 from regard.problem import check_mask
 
 
@@ -268,9 +269,9 @@ class GPT(nn.Module):
             check_call(ids, self.config)
         elif (logits := step_logits(self, ids, cache)) is not None:
             return logits
-        if self._computes_otherwise():
-            return self(ids, cache=cache)[..., -1, :]
         with rollback_on_error(cache):
+            if self._computes_otherwise():
+                return self(ids, cache=cache)[..., -1, :]
             x = self._run(ids, None, cache, None)[..., -1, :].contiguous()  # (B, E)
             return self._unembed(x)  # (B, V)
 

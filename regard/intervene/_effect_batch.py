@@ -67,8 +67,9 @@ class BatchCheck:
 
 
 def mixes_batch(model: nn.Module) -> bool:
-    """Whether a model normalises over its batch, so that each entry depends on the others."""
+    """Whether a model normalises or quantizes over its batch: each entry depends on the others."""
     return any(
-        isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+        (isinstance(module, _BatchNorm) and (module.training or module.running_mean is None))
+        or ".quantized.dynamic." in type(module).__module__
         for module in model.modules()
     )

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.intervene._effect_flow import Flow, ModuleCall, tensors_in
-from regard.intervene._effect_state import State, has_hooks, is_constant
 from regard.record.intercept import Call, observe_calls
 
 
@@ -34,8 +33,8 @@ class Prefix:
     """The outputs of an unchanged run on one sequence, for changed runs on copies of it.
 
     Only a module that hands on nothing but its output can be skipped. What becomes of tensors is
-    followed, see `Flow`; where modules may write to anything else, `may_write` says so, and a run
-    with the skipped modules has to give the same as one without before it is relied on.
+    followed, see `Flow`; modules may also write to anything else, so that a run without the skipped
+    modules has to give the same as one with them before it is relied on.
 
     Args:
         model: whose modules are skipped.
@@ -47,8 +46,6 @@ class Prefix:
         self._times: Counter[int] = Counter()
         self._callers: list[int] = []
         self._repeated = False
-        self.may_write = False
-        """Whether modules may have written to anything but tensors."""
         self.knows_batch = False
         """Whether it was seen which outputs have an entry for each copy."""
 
@@ -59,16 +56,14 @@ class Prefix:
         What is read from the run belongs inside, too.
         """
         self.forget()
-        self.may_write = has_hooks(self._model)
-        flow, before = Flow(), State(self._model)
+        flow = Flow()
         with ExitStack() as stack:
-            stack.enter_context(observe_calls(lambda call: self._see(call, flow, before)))
+            stack.enter_context(observe_calls(lambda call: self._see(call, flow)))
             for module in self._model.modules():
                 if module is not self._model:
                     stack.enter_context(_with_forward(module, self._kept(module, flow)))
             stack.enter_context(flow)
             yield
-        self._look_at(before)
 
     @contextmanager
     def learn(self, copies: int) -> Iterator[None]:
@@ -103,19 +98,14 @@ class Prefix:
         self._outputs.clear()
         self._times.clear()
         self._callers.clear()
-        self._repeated = self.may_write = self.knows_batch = False
+        self._repeated = self.knows_batch = False
 
     @property
     def _is_once(self) -> bool:
         """Whether each module attends once: one that does so again would be taken for the first."""
         return not self._repeated and len(set(self._callers)) == len(self._callers)
 
-    def _look_at(self, before: State) -> None:
-        """See whether anything was written to, also what a run leaves as the one before left it."""
-        self.may_write = self.may_write or not State(self._model).is_that_of(before)
-
-    def _see(self, call: Call, flow: Flow, before: State) -> None:
-        self._look_at(before)
+    def _see(self, call: Call, flow: Flow) -> None:
         for tensor in (call.query, call.key, call.value):
             if tensor is not None:
                 flow.read(tensor)
@@ -132,7 +122,6 @@ class Prefix:
             inside = len(self._outputs)
             call, value = flow.call(own, args, kwargs)
             self._times[id(module)] += 1
-            self.may_write |= not is_constant((args, tuple(kwargs.values())))
             with torch._C.DisableTorchFunction():  # noqa: SLF001 - torch has no public way
                 if _is_of_one_sequence(value):
                     # Whatever ended as late as this module is skipped together with it.

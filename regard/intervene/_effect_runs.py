@@ -219,11 +219,16 @@ class ModelRuns:
         its numbers afterwards, so that one that reads them gives another result than the unchanged
         run.
         """
-        if place == 0 or not self._has_changed or (copies > 1 and not self._prefix.knows_batch):
+        if (
+            place == 0
+            or self._is_function
+            or not self._has_changed
+            or (copies > 1 and not self._prefix.knows_batch)
+        ):
             return False
-        if self._prefix.may_write and place not in self._is_same:
+        if place not in self._is_same:
             self._is_same[place] = self._is_same_without(place)
-        return self._is_same.get(place, True)
+        return self._is_same[place]
 
     def _is_same_without(self, place: int) -> bool:
         """Whether an unchanged run gives the same where modules before a call are skipped."""

@@ -5,15 +5,20 @@ Axes: B batch, G key/value heads, L new positions, S positions kept, D head dime
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor
 
 from regard import _huge_pages
 from regard._contexts import are_plain, is_transformed
+from regard._indices import check_whole
 from regard._shapes import Float, Int
 from regard.mask import Mask, intervals
 
-__all__ = ["KVCache"]
+__all__ = ["KVCache", "rollback_on_error"]
 
 # Bytes of a head's first keys from which on the memory is in huge pages, where the system has them:
 # all of it is read for every token. A page that is begun is taken whole, so a head loses less than
@@ -37,6 +42,7 @@ class KVCache:
 
     Attributes:
         length: positions added so far, padding and evicted ones included.
+        is_incomplete: whether positions are lost, so that it has to be reset; see `rollback`.
 
     Raises:
         ValueError: if capacity or window is below 1.
@@ -62,6 +68,7 @@ class KVCache:
         self.window = window
         self.padding = padding
         self.length = 0
+        self.is_incomplete = False
         self._room = capacity if window is None else min(capacity, 2 * window)
         self._stored = 0
         self._memory: tuple[Tensor, Tensor] | None = None
@@ -83,10 +90,9 @@ class KVCache:
         if self._memory is None:
             raise ValueError("the cache is empty; append a key and a value first")
         self._require_room(1)
-        self.length += 1
         if self._stored == self._room:
             self._evict()
-        self._stored += 1
+        self.length, self._stored = self.length + 1, self._stored + 1
         return self._stored
 
     def append(
@@ -110,14 +116,13 @@ class KVCache:
             self._memory = (self._empty(key), self._empty(value))
         memory = self._memory
         self._check(memory, (key, value))
-        self.length += new
         if self._stored + new > self._room:  # only with a window: the capacity was checked above
             kept = self._evict()
             if kept + new > self._room:
                 return self._append_beyond(memory, key, value)
-        start, self._stored = self._stored, self._stored + new
         for tensor, added in ((memory[0], key), (memory[1], value)):
-            tensor.narrow(-2, start, new).copy_(added)
+            tensor.narrow(-2, self._stored, new).copy_(added)
+        self.length, self._stored = self.length + new, self._stored + new
         return memory[0].narrow(-2, 0, self._stored), memory[1].narrow(-2, 0, self._stored)
 
     def keys_after(self, new: int) -> int:
@@ -156,7 +161,9 @@ class KVCache:
 
         Raises:
             ValueError: if it holds fewer, or a window has evicted what the next query would see.
+            TypeError: if length is not a whole number.
         """
+        check_whole(length, "length")
         if not 0 <= length <= self.length:
             raise ValueError(f"length is {length}; expected 0 to {self.length}, what it holds")
         stored = self._stored - (self.length - length)
@@ -167,10 +174,26 @@ class KVCache:
             )
         self.length, self._stored = length, stored
 
+    def rollback(self, length: int) -> None:
+        """Forget what a call added that did not come to its end.
+
+        Where a window has evicted what is needed, all further calls are refused until `reset`.
+
+        Args:
+            length: how many positions there were before.
+        """
+        if length == 0:
+            self._memory = None  # which may be too large, or of another batch than the next
+        try:
+            self.truncate(length)
+        except ValueError:
+            self.is_incomplete = True
+
     def reset(self, *, padding: Int[Tensor, "B"] | None = None) -> None:
         """Forget everything but keep the memory, for sequences with this padding."""
         self.length = self._stored = 0
         self.padding = padding
+        self.is_incomplete = False
 
     def branch(self, copies: int, capacity: int) -> KVCache:
         """Make a cache from which copies of this one's only sequence go on, each its own way.
@@ -203,6 +226,11 @@ class KVCache:
         return branch
 
     def _require_room(self, new: int) -> None:
+        if self.is_incomplete:
+            raise ValueError(
+                "the cache lacks positions, since a call with it did not come to its end; reset "
+                "it, and read the sequence again"
+            )
         if self.length + new > self.capacity:
             raise ValueError(
                 f"the cache holds {self.length} of at most {self.capacity} positions, and {new} "
@@ -222,9 +250,10 @@ class KVCache:
         """Move the positions that a new query may see to the front; return their number."""
         assert self._memory is not None, "positions have been stored"
         kept, stored = self._seen_by_next(), self._stored
-        self._stored = kept  # first, so that after an interruption `truncate` misses the others
+        self._stored = 0  # of what an interruption leaves half moved
         for tensor in self._memory:
             tensor[..., :kept, :] = tensor[..., stored - kept : stored, :].clone()
+        self._stored = kept
         return kept
 
     def _seen_by_next(self) -> int:
@@ -241,10 +270,10 @@ class KVCache:
             torch.cat([tensor[..., : self._stored, :], added], dim=-2)
             for tensor, added in zip(memory, (key, value), strict=True)
         ]
-        self._stored = min(whole[0].shape[-2], self.window - 1)
+        kept, self._stored = min(whole[0].shape[-2], self.window - 1), 0  # as in `_evict`
         for tensor, positions in zip(memory, whole, strict=True):
-            newest = positions[..., positions.shape[-2] - self._stored :, :]
-            tensor[..., : self._stored, :] = newest
+            tensor[..., :kept, :] = positions[..., positions.shape[-2] - kept :, :]
+        self.length, self._stored = self.length + key.shape[-2], kept
         return whole[0], whole[1]
 
     def _check(self, memory: tuple[Tensor, Tensor], added: tuple[Tensor, Tensor]) -> None:
@@ -261,3 +290,27 @@ class KVCache:
                 f"key has {added[0].shape[-2]} positions and value {added[1].shape[-2]}; "
                 "they must be the same"
             )
+
+
+@runtime_checkable
+class _Cache(Protocol):
+    """Of one layer, or of several."""
+
+    @property
+    def length(self) -> int: ...
+    def rollback(self, length: int) -> None: ...
+
+
+def rollback_on_error(cache: _Cache | None) -> AbstractContextManager[None]:
+    """Leave a cache as it was, if a block that adds positions does not come to its end."""
+    return nullcontext() if cache is None else _rollback_on_error(cache)
+
+
+@contextmanager
+def _rollback_on_error(cache: _Cache) -> Iterator[None]:
+    length = cache.length
+    try:
+        yield
+    except BaseException:
+        cache.rollback(length)
+        raise

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard._shapes import Float, Shaped
 from regard.attention import attention, attention_with_pattern
 from regard.mask import Mask
-from regard.nn.cache import KVCache
+from regard.nn.cache import KVCache, rollback_on_error
 from regard.nn.head import Head
 from regard.pattern import Pattern
 from regard.problem import check_mask
@@ -160,10 +160,11 @@ class MultiHeadAttention(nn.Module):
                 is a source or another mask, the mask sees more than the cache's window, or the
                 cache is full.
         """
-        query, key, value, mask = self._project(x, source, cache)
         dropout = self.dropout if self.training else 0.0
-        context = attention(query, key, value, mask=mask, dropout=dropout)  # (B, H, T, D)
-        return self.output(merge_heads(context))
+        with rollback_on_error(cache):
+            query, key, value, mask = self._project(x, source, cache)
+            context = attention(query, key, value, mask=mask, dropout=dropout)  # (B, H, T, D)
+            return self.output(merge_heads(context))
 
     def with_pattern(
         self,
@@ -176,10 +177,11 @@ class MultiHeadAttention(nn.Module):
 
         It is a method of its own: hooks on the module see calls of the module alone.
         """
-        query, key, value, mask = self._project(x, source, cache)
         dropout = self.dropout if self.training else 0.0
-        context, pattern = attention_with_pattern(query, key, value, mask=mask, dropout=dropout)
-        return self.output(merge_heads(context)), pattern
+        with rollback_on_error(cache):
+            query, key, value, mask = self._project(x, source, cache)
+            context, pattern = attention_with_pattern(query, key, value, mask=mask, dropout=dropout)
+            return self.output(merge_heads(context)), pattern
 
     def _project(
         self, x: Tensor, source: Tensor | None, cache: KVCache | None

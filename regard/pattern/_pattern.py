@@ -46,8 +46,8 @@ class Pattern(LinearOperator):
     Indexing batch and heads alone gives a smaller pattern; an index that picks queries or keys
     gives exact weights, as a tensor. It is a linear operator: ``pattern @ x`` and ``y @ pattern``
     are exact and need no matrix. Gradients are not kept, and dropout has no part in it. Query and
-    key are kept, not copied: change them in place, and the pattern changes with them (those made in
-    inference mode keep no count of changes: there, make the pattern anew).
+    key are kept, not copied: change them in place, and the pattern changes with them. Make it anew
+    where torch does not count changes: in inference mode, through ``.data`` or NumPy.
 
     Args:
         query: ``(B, H, L, D)``.
@@ -93,10 +93,7 @@ class Pattern(LinearOperator):
     def of(
         cls, problem: Problem, known: Tensor | None, *, by_library: bool = False, given: bool = True
     ) -> Pattern:
-        """Make a pattern of checked arguments and log-sum-exps, by default given as to `Pattern`.
-
-        By a library they are refined before they are read.
-        """
+        """Make a pattern of checked arguments; not `given` log-sum-exps are those they have."""
         pattern = cls.__new__(cls)
         pattern._keep(problem, known, given=given)  # noqa: SLF001 - its own class
         pattern._unrefined = by_library and known is not None and is_concrete(known)  # noqa: SLF001 - its own class
@@ -106,7 +103,7 @@ class Pattern(LinearOperator):
 
     def _keep(self, problem: Problem, logsumexp: Tensor | None, *, given: bool = True) -> None:
         self._problem = problem.detached()
-        self._writes = Writes(self._problem, given=given and logsumexp is not None)
+        self._writes, self._given = Writes.of(self._problem), given and logsumexp is not None
         shape = torch.Size(problem.heads).numel(), problem.queries
         self._logsumexp = None if logsumexp is None else logsumexp.detach().reshape(shape)
         self._unrefined = False
@@ -124,8 +121,11 @@ class Pattern(LinearOperator):
     @property
     def has_logsumexp(self) -> bool:
         """Whether the log-sum-exps are known, so that any weight is a matter of its own score."""
-        if self._writes.are_more(self._problem):
+        now = Writes.of(self._problem)
+        if self._writes.are_fewer(now, given=self._given):
             self._logsumexp, self._unrefined = None, False
+        if now.count is not None:
+            self._writes = now
         return self._logsumexp is not None
 
     @property
@@ -285,8 +285,7 @@ class Pattern(LinearOperator):
     def _part(self, problem: Problem, pick: Callable[[Tensor], Tensor]) -> Pattern:
         """Make the pattern of a part, with its log-sum-exps if those of the whole are known."""
         known = pick(self._row_logsumexp()) if self.has_logsumexp else None
-        of_longer_rows = problem.keys < self._problem.keys
-        return Pattern.of(problem, known, given=self._writes.given or of_longer_rows)
+        return Pattern.of(problem, known, given=self._given or problem.keys < self._problem.keys)
 
     def _sub(self, pairs: Tensor) -> Pattern:
         return self._part(self._problem.select(pairs), lambda known: known[pairs.flatten()])

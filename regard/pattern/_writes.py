@@ -2,45 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 
 from regard._tensors import version
 from regard.problem import Problem
 
 
+@dataclass(frozen=True)
 class Writes:
-    """How often the tensors of an attention have been written to.
+    """How often the tensors of an attention had been written to.
 
-    Args:
-        problem: the attention.
-        given: whether its log-sum-exps came with it: they are perhaps those of longer rows, and
-            can't be computed anew.
+    Of copies, and in a graph, that is not known.
     """
 
-    def __init__(self, problem: Problem, *, given: bool) -> None:
-        self.given = given
-        self._count = _count(problem)
+    count: tuple[int, ...] | None
 
-    def are_more(self, problem: Problem) -> bool:
-        """Whether they were written to since this was last asked.
+    @classmethod
+    def of(cls, problem: Problem) -> Writes:
+        """Count them now."""
+        if torch.compiler.is_compiling():
+            return cls(None)
+        rows = problem.rows
+        tensors = (problem.query, problem.key, rows.allowed, rows.bias, problem.alibi, problem.sink)
+        return cls(tuple(version(tensor) for tensor in tensors if tensor is not None))
+
+    def are_fewer(self, now: Writes, *, given: bool) -> bool:
+        """Whether there were more between this count and another one.
+
+        Args:
+            now: the later one.
+            given: whether the log-sum-exps came with the tensors: they are perhaps those of longer
+                rows, and can't be computed anew.
 
         Raises:
-            ValueError: they were, and the log-sum-exps were given.
+            ValueError: there were, and the log-sum-exps were given.
         """
-        before, self._count = self._count, _count(problem)
-        if self.given and before != self._count:
-            self._count = before
+        if self == now or self.count is None or now.count is None:
+            return False
+        if given:
             raise ValueError(
                 "query, key or mask were written to after the pattern was made, but the "
                 "log-sum-exps that were given with them are those from before; make the pattern "
                 "anew, or of copies"
             )
-        return before != self._count
+        return True
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Writes:
+        return Writes(None)
 
-def _count(problem: Problem) -> tuple[int, ...]:
-    if torch.compiler.is_compiling():
-        return ()
-    rows = problem.rows
-    tensors = (problem.query, problem.key, rows.allowed, rows.bias, problem.alibi, problem.sink)
-    return tuple(version(tensor) for tensor in tensors if tensor is not None)
+    def __reduce__(self) -> tuple[type[Writes], tuple[None]]:
+        return Writes, (None,)

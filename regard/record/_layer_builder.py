@@ -46,6 +46,7 @@ class LayerBuilder(ABC):
         problem = select_heads(problem, self.heads)
         self._keys = problem.keys if kind == "cross" else _filled(problem)
         self._from_elsewhere = None if kind == "cross" else _from_other_runs(problem)
+        self._first_key = problem.key[..., :1, :].clone()
         self._goes_on = False
         self._begin(problem.key[..., : self._keys, :])
         self._add(problem, number, shift=0, width=self._keys)
@@ -119,9 +120,7 @@ class LayerBuilder(ABC):
                 self._add(problem, number, shift=self._keys - width, width=width)
                 return True
         if follows and problem.keys == self._keys and self._ends_with(problem.key):
-            self._add(
-                problem, number, shift=0, width=self._keys
-            )  # cross-attention, whose keys stay
+            self._add(problem, number, shift=0, width=self._keys)  # cross-attention's, which stay
             return True
         return False
 
@@ -129,18 +128,26 @@ class LayerBuilder(ABC):
         """Refuse a call whose keys before its own are not those recorded.
 
         Where they are no more than those that the first call had from elsewhere, the call may be a
-        run of its own, as with a trained prefix, or with a query that pools a picture.
+        run of its own, as with a trained prefix, or with a query that pools a picture. So may one
+        of several queries whose first key is another one.
         """
         if self._from_elsewhere is None:
             return
         past = _past(problem)
-        goes_on = past == self._keys or _may_be_causal(problem)
+        begins_alike = problem.queries == 1 or self._has_first_key(problem)
+        goes_on = past == self._keys or (_may_be_causal(problem) and begins_alike)
         if past > self._from_elsewhere and goes_on:
             raise RecordError(
                 f"a call has {past} keys from a cache, but they are not the {self._keys} recorded "
                 "before it: the cache was reordered (beam search), cropped (assisted generation) "
                 "or made outside the recording; record with num_beams=1, and from the prompt on"
             )
+
+    def _has_first_key(self, problem: Problem) -> bool:
+        if _traits(problem) != self._traits:
+            return False
+        key = select_heads(problem, self.heads).key[..., :1, :]
+        return torch.equal(self._first_key, key.to(self._first_key.device))
 
     def _may_come_after(self, problem: Problem, past: int) -> bool:
         width = past + problem.queries
@@ -207,15 +214,7 @@ def _last_seen(problem: Problem) -> int:
 
 
 def _filled(problem: Problem) -> int:
-    """How many keys a call has, without the room of a cache that is not filled yet.
-
-    A mask that was written out for the call hides that room. A causal one that is known by its
-    rule does not tell room from keys (torch's ``is_causal`` hides what is after the first keys,
-    as many as queries): there it is room while it holds zeros, as it was allocated.
-    """
+    """How many keys a call has, without the room of a cache that is not filled yet."""
     width = _past(problem) + problem.queries
     room = problem.queries < problem.keys and _last_seen(problem) <= width
-    if not room or not 0 < width < problem.keys:
-        return problem.keys
-    by_rule = isinstance(problem.rows.bounds, AffineBounds)
-    return problem.keys if by_rule and bool(problem.key[..., width:, :].any()) else width
+    return width if room and 0 < width < problem.keys else problem.keys

@@ -243,6 +243,7 @@ def test_a_file_sets_the_same_fields_and_the_command_line_wins(regard, corpus, t
         ('steps = "many"', "steps in {file} is 'many'; expected a whole number"),
         ("[gpt]\ndim = 7\nheads = 2", "dim in {file} is 7 and does not divide by heads=2"),
         ("steps = ", "{file} is not a TOML file"),
+        ("steps = " + 5000 * "1", "{file} is not a TOML file: Exceeds the limit"),
         ("steps = " + 100_000 * "[", "{file} is not a TOML file: brackets are nested too deep"),
         (None, "cannot be read: No such file"),
     ],

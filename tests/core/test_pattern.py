@@ -1,6 +1,8 @@
 """`Pattern` as a matrix: its parts, products with it, and whether it can tell that it is wrong."""
 
+import copy
 import operator
+import pickle
 
 import pytest
 import torch
@@ -241,6 +243,47 @@ def test_it_changes_with_its_tensors(made, place):
     torch.testing.assert_close(pattern.dense(), expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(part.dense(), expected[1, 2], rtol=1e-5, atol=1e-6)
     assert pattern.verify() < 1e-5
+
+
+@pytest.mark.parametrize("made", ["a copy", "a deep copy", "loaded"])
+def test_copies_have_the_weights_of_the_original(made):
+    query, key = torch.randn(13, 7), torch.randn(17, 7)
+    query.mul_(2)
+    whole = regard.Pattern(query, key)
+    for pattern in (
+        whole,
+        whole.crop(keys=(3, 9)),
+        regard.Pattern(query, key, logsumexp=whole.logsumexp),
+    ):
+        make = {
+            "a copy": copy.copy,
+            "a deep copy": copy.deepcopy,
+            "loaded": lambda p: pickle.loads(pickle.dumps(p)),
+        }[made]
+        other = make(pattern)
+        assert other.has_logsumexp
+        assert torch.equal(other.dense(), pattern.dense())
+    shallow = copy.copy(whole)
+    key.mul_(3)
+    expected = regard.Pattern(query, key).dense()
+    for pattern in (whole, shallow):
+        torch.testing.assert_close(pattern.dense(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_graph_leaves_log_sum_exps_as_they_are(monkeypatch):
+    """There tensors have no count of writes."""
+    query, key = torch.randn(2, 13, 7), torch.randn(2, 17, 7)
+    before = regard.Pattern(query, key)
+    known = regard.Pattern(query, key, logsumexp=before.logsumexp)
+    with monkeypatch.context() as graph:
+        graph.setattr(torch.compiler, "is_compiling", lambda: True)
+        inside = regard.Pattern(query, key, logsumexp=before.logsumexp)
+        assert known.has_logsumexp
+    assert torch.equal(inside.dense(), known.dense())
+    key.mul_(3)
+    for pattern in (inside, known):
+        with pytest.raises(ValueError, match="were written to after the pattern was made"):
+            pattern.dense()
 
 
 def test_log_sum_exps_that_were_given_do_not_change_with_the_tensors():

@@ -48,7 +48,8 @@ def test_a_causal_bias_is_recorded(name):
     mask = regard.causal(offset=0) if name == "upper left" else regard.causal()
     assert len(recording) == 1
     weights = regard.explain(query, key, value, mask=mask).weights
-    torch.testing.assert_close(recording[0].dense(), weights)
+    seen = weights[..., :L] if name == "upper left" else weights  # a recording cuts off the rest
+    torch.testing.assert_close(recording[0].dense(), seen)
 
 
 def test_a_causal_bias_of_another_size():

@@ -11,6 +11,7 @@ from torch import nn
 import regard
 from regard.backends import native
 from regard.gpt import GPT, GPTCache, GPTConfig, Sampling, generate, step_objection
+from regard.nn import KVCache
 
 CONFIG = GPTConfig(vocab_size=13, context=23, layers=2, heads=2, dim=14, initial_std=0.3)
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
@@ -139,6 +140,48 @@ def test_a_cache_that_an_interrupted_call_has_evicted_from_is_refused_until_it_i
             model.next_logits(IDS[:, 3:4], cache)
         cache.reset()
         assert torch.equal(model(IDS, cache=cache), model(IDS))
+
+
+def test_a_step_that_fails_in_a_hook_of_the_model_leaves_the_cache_as_it_was():
+    model = gpt()
+    cache = GPTCache(model.config)
+    with torch.no_grad():
+        model(IDS[:, :3], cache=cache)
+        with interrupted(model):
+            model.next_logits(IDS[:, 3:4], cache)
+        assert cache.length == 3
+
+
+def test_a_first_call_that_fails_binds_the_cache_to_no_batch():
+    model = gpt()
+    cache = GPTCache(model.config)
+    with torch.no_grad():
+        with interrupted(model.h[1]):
+            model(IDS.repeat(2, 1), cache=cache)
+        assert torch.equal(model(IDS, cache=cache), model(IDS))
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_an_interruption_while_a_window_moves_is_not_silent(monkeypatch, place):
+    model = gpt(window=4)
+    cache, ids = GPTCache(model.config), IDS.repeat(1, 2)[:, :9]
+    own = KVCache._evict
+
+    def evict(self):
+        if place == "before":
+            raise Stopped
+        own(self)
+        raise Stopped
+
+    with torch.no_grad():
+        for t in range(8):  # twice the window is kept
+            model.next_logits(ids[:, t : t + 1], cache)
+        with monkeypatch.context() as patch:
+            patch.setattr(KVCache, "_evict", evict)
+            with pytest.raises(Stopped):
+                model.next_logits(ids[:, 8:], cache)
+        logits = model.next_logits(ids[:, 8:], cache)
+        torch.testing.assert_close(logits, model(ids)[:, -1], rtol=1e-4, atol=1e-5)  # other sums
 
 
 @pytest.mark.skipif(not SETS, reason="needs the native library")

@@ -160,6 +160,13 @@ def test_a_file_of_something_else_is_not_written_over(tmp_path, name):
     assert same(load(tmp_path)[0], make(0))
 
 
+def test_weights_without_a_configuration_are_not_written_over(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"weights of something else")
+    with pytest.raises(CheckpointError, match=r"holds another model\.safetensors"):
+        save(tmp_path, make(0), TOKENIZER)
+    assert (tmp_path / "model.safetensors").read_bytes() == b"weights of something else"
+
+
 def test_a_model_is_the_same_however_its_files_are_written(tmp_path):
     save(tmp_path, make(0), TOKENIZER)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -327,7 +327,7 @@ def test_a_folder_with_a_model_is_not_trained_over(tmp_path):
         run(tmp_path / "m")
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "training.json"])
 def test_a_file_of_something_else_is_not_trained_over(tmp_path, name):
     (tmp_path / name).write_text('{"port": 8080}')
     with pytest.raises(CheckpointError, match=f"holds {name}, which would be lost"):

@@ -288,15 +288,55 @@ def calls_of(model, run, **options):
 
 
 def test_what_comes_before_a_change_is_skipped_where_modules_hand_on_outputs_alone(ids):
+    """But for the layers before the first, a run shows that nothing else is handed on."""
     config = GPTConfig(vocab_size=VOCAB, context=17, layers=LAYERS, heads=3, dim=24)
-    model = GPT(config).eval()
-    regard.effects(model, ids, TARGET)  # after which no attribute is new
     unchanged, changed = LAYERS, LAYERS * (LAYERS + 1) // 2
-    assert calls_of(model, ids) == unchanged + changed
-    assert calls_of(model, ids, batch_size=1) == unchanged + 3 * changed
+    shown = changed - LAYERS
+    for model, inputs, heads in (
+        (GPT(config).eval(), ids, 3),
+        (randomize(Model()).eval(), {"input_ids": ids[None]}, 2),
+    ):
+        assert calls_of(model, inputs) == unchanged + changed + shown
+        assert calls_of(model, inputs, batch_size=1) == unchanged + heads * changed + shown
 
 
-def test_where_modules_may_write_to_arguments_a_run_shows_what_can_be_skipped(ids):
-    model, inputs = randomize(Model()).eval(), {"input_ids": ids[None]}
-    unchanged, changed = LAYERS, LAYERS * (LAYERS + 1) // 2
-    assert calls_of(model, inputs) == unchanged + changed + changed - LAYERS
+class Context:
+    """What no look at a model's attributes shows."""
+
+    __slots__ = ("scale",)
+
+    def __init__(self):
+        self.scale = 1.0
+
+
+CONTEXT = Context()
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = regard.nn.MultiHeadAttention(24, 3, mask=regard.causal())
+
+    def forward(self, x):
+        x = x + self.attention(x) * CONTEXT.scale
+        CONTEXT.scale = float(x[:1].abs().mean())
+        return x
+
+
+class Handing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCAB, 24)
+        self.blocks = nn.Sequential(*(Scaled() for _ in range(LAYERS)))
+        self.output = nn.Linear(24, VOCAB)
+
+    def forward(self, input_ids):
+        CONTEXT.scale = 1.0
+        return self.output(self.blocks(self.embedding(input_ids)))
+
+
+def test_what_is_handed_on_out_of_sight_is_found_by_a_run(ids):
+    model = randomize(Handing()).eval()
+    values = regard.effects(model, ids, TARGET, batch_size=1).values
+    expected = regard.effects(model, lambda model: model(ids[None]), TARGET).values
+    torch.testing.assert_close(values, expected, rtol=0, atol=1e-6)

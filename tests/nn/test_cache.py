@@ -178,6 +178,22 @@ def test_what_a_window_has_evicted_does_not_come_back():
     assert cache.length == 13
 
 
+@pytest.mark.parametrize("method", ["forward", "with_pattern"])
+def test_a_call_that_fails_leaves_the_cache_as_it_was(method):
+    layer, cache, x = (
+        MultiHeadAttention(12, 3, mask=regard.causal()),
+        KVCache(9),
+        torch.randn(5, 12),
+    )
+    layer(x[:3], cache=cache)
+    hook = layer.output.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        getattr(layer, method)(x[3:], cache=cache)
+    hook.remove()
+    assert cache.length == 3
+    torch.testing.assert_close(layer(x[3:], cache=cache), layer(x)[3:], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("length", [-1, 8])
 def test_a_cache_is_truncated_to_what_it_holds(length):
     cache, _, _ = _filled(None, [7])

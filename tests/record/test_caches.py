@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from support.caches import (
     CAUSAL,
     PROMPT,
@@ -200,28 +199,26 @@ def test_a_static_buffer(size, mask, parts):
     close(recording[0], exact(query, key)[..., :length])
 
 
-def test_torch_causality_hides_keys_and_leaves_them_in_the_pattern():
-    """Query 0 sees key 0 alone there, also where there are more keys than queries."""
-    (query, _), key = sequence(3), torch.randn(B, H, 7, D)
-    with regard.record() as recording, regard.record(read=[regard.Received()]) as run:
-        F.scaled_dot_product_attention(query, key, key, is_causal=True)
-    visible = torch.ones(3, 7, dtype=torch.bool).tril()
-    weights = exact(query, key, visible=visible)
-    close(recording[0], weights)
-    received = run.readings["received"].values[0].double()
-    torch.testing.assert_close(received, weights.sum(-2), rtol=0, atol=1e-6)
-
-
-def test_a_static_buffer_of_zeros_whose_mask_is_a_rule():
+@pytest.mark.parametrize("room", [0.0, 9.0])  # as it was allocated, or used before
+def test_a_static_buffer_whose_mask_is_a_rule(room):
     """As HF's static cache with the masks of this package, which write no matrix."""
     layer, (query, key) = Own(), sequence()
-    cache = torch.zeros(B, H, 13, D)
+    cache = torch.full((B, H, 13, D), room)
     with regard.record(layer) as recording:
         for start, stop in STEPWISE:
             cache[..., start:stop, :] = key[..., start:stop, :]
             layer(query[..., start:stop, :], cache, regard.causal(offset=start))
             close(recording[0], exact(query[..., :stop, :], key[..., :stop, :]))
     assert len(recording) == 1
+
+
+def test_prefixes_of_several_lengths_make_patterns_of_their_own():
+    layer, (query, key) = Own(), sequence()
+    prefixes = [torch.randn(B, H, size, D) for size in (0, 3, 5)]
+    with regard.record(layer) as recording:
+        for prefix in prefixes:
+            layer(query[..., :4, :], torch.cat([prefix, key[..., :4, :]], dim=-2), regard.causal())
+    assert [layer.pattern.shape[-1] for layer in recording.layers] == [4, 7, 9]
 
 
 def test_a_static_buffer_that_is_full_at_once():

@@ -133,6 +133,6 @@ def train(
             print_line(console, f"{root}: going on after update {setup.state.step}")
             return loop.run(console, callbacks)
         if not overwrite:
-            require_no_model(root)
+            require_no_model(root, corpus.folder if isinstance(corpus, Corpus) else corpus)
         with new_training_run(args, ranks, lock) as setup:
             return Loop(setup, ranks).run(console, callbacks)

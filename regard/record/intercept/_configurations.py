@@ -21,7 +21,7 @@ NAME = "regard"
 _KEPT = (None, "sdpa", NAME)
 """Implementations whose calls are seen as they are, or of a module that attends to nothing."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # the collector may close an abandoned block while this thread has it
 _replaced: dict[int, _Replaced] = {}
 """By the id of the configuration."""
 _properties: dict[type, property] = {}
@@ -79,12 +79,11 @@ def naming_regard(configs: Sequence[Any]) -> Iterator[None]:
 
 def _begin(config: Any, thread: int) -> None:
     kind = next(base for base in type(config).__mro__ if "_attn_implementation" in vars(base))
+    replaced = _replaced.setdefault(id(config), _Replaced(config))
+    replaced.blocks[thread] += 1  # first, so that no block that ends meanwhile is the last
     if kind not in _properties:
         own = _properties[kind] = vars(kind)["_attn_implementation"]
         kind._attn_implementation = property(_name, own.fset)  # type: ignore[attr-defined]  # noqa: SLF001 - its only name
-    if id(config) not in _replaced:
-        _replaced[id(config)] = _Replaced(config)
-    _replaced[id(config)].blocks[thread] += 1
 
 
 def _name(config: Any) -> str | None:

@@ -84,7 +84,7 @@ def change_calls(changer: Changer) -> Iterator[None]:
 def _monitor() -> Iterator[_CallMonitor]:
     """This thread's monitor, which runs as long as anyone needs it."""
     monitor: _CallMonitor | None = getattr(_this_thread, "monitor", None)
-    if monitor is None:
+    if monitor is None or monitor.users == 0:  # it may have ended on another thread
         require_no_graph()
         monitor = _CallMonitor()
         try:
@@ -99,7 +99,8 @@ def _monitor() -> Iterator[_CallMonitor]:
     finally:
         monitor.users -= 1
         if monitor.users == 0:
-            del _this_thread.monitor
+            if getattr(_this_thread, "monitor", None) is monitor:
+                del _this_thread.monitor
             monitor.stop()
 
 

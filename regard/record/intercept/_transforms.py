@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard._contexts import is_batch, unwrapped
 from regard.record.intercept._call import Call
@@ -29,7 +29,7 @@ def _unwrapped(value: Any, found: list[Tensor]) -> Any:
         return found[-1]
     if isinstance(value, tuple):
         return tuple(_unwrapped(part, found) for part in value)
-    if not is_dataclass(value):
+    if not is_dataclass(value) or isinstance(value, nn.Module):
         return value
     copy = object.__new__(type(value))  # nothing is checked again: it was
     vars(copy).update(

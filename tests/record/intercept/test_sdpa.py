@@ -83,7 +83,9 @@ def test_arguments_by_position():
 def test_sdpa_of_any_number_of_axes(query, key, causal):
     query, key, value = torch.randn(query), torch.randn(key), torch.randn(key)
     pattern = both(query, key, value, is_causal=causal)
-    close(pattern, written_out(query, key, is_causal=causal))
+    # Keys after the last query that none of them sees are taken for free room of a cache.
+    keys = min(query.shape[-2], key.shape[-2]) if causal else key.shape[-2]
+    close(pattern, written_out(query, key, is_causal=causal)[..., :keys])
 
 
 @pytest.mark.parametrize(
