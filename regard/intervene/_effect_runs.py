@@ -219,12 +219,9 @@ class ModelRuns:
         its numbers afterwards, so that one that reads them gives another result than the unchanged
         run.
         """
-        if (
-            place == 0
-            or self._is_function
-            or not self._has_changed
-            or (copies > 1 and not self._prefix.knows_batch)
-        ):
+        if place == 0 or self._is_function or not self._has_changed:
+            return False
+        if copies > 1 and not self._prefix.knows_batch:
             return False
         if place not in self._is_same:
             self._is_same[place] = self._is_same_without(place)

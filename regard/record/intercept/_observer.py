@@ -99,9 +99,9 @@ def _monitor() -> Iterator[_CallMonitor]:
     finally:
         monitor.users -= 1
         if monitor.users == 0:
-            if getattr(_this_thread, "monitor", None) is monitor:
-                del _this_thread.monitor
             monitor.stop()
+            if getattr(_this_thread, "monitor", None) is monitor:  # else it ends on another thread
+                del _this_thread.monitor
 
 
 def is_observed() -> bool:
