@@ -46,7 +46,6 @@ class LayerBuilder(ABC):
         problem = select_heads(problem, self.heads)
         self._keys = problem.keys if kind == "cross" else _filled(problem)
         self._from_elsewhere = None if kind == "cross" else _from_other_runs(problem)
-        self._first_key = problem.key[..., :1, :].clone()
         self._goes_on = False
         self._begin(problem.key[..., : self._keys, :])
         self._add(problem, number, shift=0, width=self._keys)
@@ -85,6 +84,10 @@ class LayerBuilder(ABC):
     @abstractmethod
     def _append(self, key: Float[Tensor, "B G s D"]) -> None:
         """Take in further keys."""
+
+    @abstractmethod
+    def _begins_with(self, key: Float[Tensor, "B G s D"]) -> bool:
+        """Whether this is the pattern's first key."""
 
     @abstractmethod
     def _ends_with(self, key: Float[Tensor, "B G s D"]) -> bool:
@@ -146,8 +149,7 @@ class LayerBuilder(ABC):
     def _has_first_key(self, problem: Problem) -> bool:
         if _traits(problem) != self._traits:
             return False
-        key = select_heads(problem, self.heads).key[..., :1, :]
-        return torch.equal(self._first_key, key.to(self._first_key.device))
+        return self._begins_with(select_heads(problem, self.heads).key[..., :1, :])
 
     def _may_come_after(self, problem: Problem, past: int) -> bool:
         width = past + problem.queries

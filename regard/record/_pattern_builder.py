@@ -87,6 +87,10 @@ class PatternBuilder(LayerBuilder):
         self._key = self._selection.keep(key)
         self._remember(self._key)
 
+    def _begins_with(self, key: Float[Tensor, "B G s D"]) -> bool:
+        ours = self._key[..., : key.shape[-2], :]
+        return torch.equal(ours, key.to(ours.device))
+
     def _ends_with(self, key: Float[Tensor, "B G s D"]) -> bool:
         ours = self._key[..., self._keys - key.shape[-2] : self._keys, :]
         return torch.equal(ours, key.to(ours.device))

@@ -65,10 +65,14 @@ class ReadingsBuilder(LayerBuilder):
         return self._accumulator.results()
 
     def _begin(self, key: Float[Tensor, "B G S D"]) -> None:
+        self._first = _checksums(key[..., :1, :])
         self._append(key)
 
     def _append(self, key: Float[Tensor, "B G s D"]) -> None:
         self._checksums.extend(_checksums(key))
+
+    def _begins_with(self, key: Float[Tensor, "B G s D"]) -> bool:
+        return _checksums(key) == self._first
 
     def _ends_with(self, key: Float[Tensor, "B G s D"]) -> bool:
         """Tell whether the last keys have the checksums of the last ones of this pattern."""
