@@ -181,7 +181,7 @@ def sdpa_call(
     query, key, value = broadcast(query, key, value, grouped=grouped or shared)
     mask = causal(offset=0) if is_causal else None
     lined_up = None
-    if attn_mask is not None and is_batch(attn_mask):  # there is nothing to look at
+    if attn_mask is not None and is_batch(attn_mask):  # its numbers can't be read
         given = dense(attn_mask)
         mask = given if mask is None else mask & given
         attn_mask = None

@@ -98,7 +98,7 @@ def _end(config: Any, thread: int) -> None:
     replaced.blocks = +replaced.blocks
     if not replaced.blocks:
         del _replaced[id(config)]
-        if own_name(config) == NAME:  # a model was made with it, and wrote down what it was told
+        if own_name(config) == NAME:  # a model made from it copied the name
             config._attn_implementation_internal = replaced.own  # noqa: SLF001 - likewise
     if not _replaced:
         for kind, own in _properties.items():

@@ -186,7 +186,7 @@ def _call(
             hidden = hidden[:, None, None, :]
     if hidden is None:
         seen = None
-    elif is_batch(hidden):  # there is nothing to look at
+    elif is_batch(hidden):  # its numbers can't be read
         seen = dense(~hidden)
     else:
         seen = reduce_mask(~hidden, (len(source), heads), length, length).mask

@@ -3,9 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from support.interception import B, L, close, encoder, written_out
+from support.interception import B, L, close, encoder, recorded, written_out
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 import regard
 
@@ -64,16 +63,6 @@ def twice():
     return Twice(E, H, 16, batch_first=True).eval()
 
 
-def unchanged(model, *args, **options):
-    """Record a model, whose output is to be the same to the last bit."""
-    plain = model(*args, **options)
-    with regard.record(model) as recording:
-        seen = model(*args, **options)
-    for one, other in zip(tree_leaves(plain), tree_leaves(seen), strict=True):
-        assert one is other is None or torch.equal(one, other)
-    return recording
-
-
 def test_a_layer_with_a_cache_of_its_own(grad):
     prompt, step = torch.randn(B, L, E), torch.randn(B, 1, E)
     model = Cached(E, H, batch_first=True).eval()
@@ -89,7 +78,7 @@ def test_a_layer_with_a_cache_of_its_own(grad):
 
 def test_calls_beside_those_of_torchs_own_layer(grad, twice):
     x = torch.randn(B, L, E)
-    recording = unchanged(twice, x)
+    recording = recorded(twice, x)
     assert [layer.name for layer in recording.layers] == ["self_attn", "Twice"]
     own = nn.TransformerEncoderLayer.forward(twice, x)
     query, key, _ = F.linear(x, twice.self_attn.in_proj_weight, twice.self_attn.in_proj_bias).chunk(
@@ -144,7 +133,7 @@ class Attend:
 def test_hooks_that_attend(grad, path):
     model, hook, x = encoder(nested=False).eval(), Attend(), torch.randn(B, L, E)
     model.get_submodule(path).register_forward_hook(hook)
-    recording = unchanged(model, x)
+    recording = recorded(model, x)
     assert hook.calls == 2
     assert len(recording) == 3
 
@@ -158,7 +147,7 @@ def test_an_activation_that_attends_and_counts(grad):
         return F.silu(x) + F.scaled_dot_product_attention(y, y, y).transpose(1, 2).flatten(2)
 
     model = nn.TransformerEncoderLayer(E, H, 16, activation=activation, batch_first=True).eval()
-    recording = unchanged(model, torch.randn(B, L, E))
+    recording = recorded(model, torch.randn(B, L, E))
     assert len(calls) == 2
     assert len(recording) == 2
 
