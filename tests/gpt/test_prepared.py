@@ -17,9 +17,13 @@ from rich.console import Console
 from regard.gpt import (
     BPETokenizer,
     CharTokenizer,
+    CheckpointError,
     CorpusError,
+    GPTConfig,
+    TrainConfig,
     open_corpus,
     prepare,
+    train,
 )
 from regard.gpt.training import _sources as sources
 from regard.gpt.training import prepare as module
@@ -355,3 +359,18 @@ def test_progress_is_shown_on_a_terminal_only(folder, tmp_path):
     pipe = Console(file=io.StringIO())
     prepare(tmp_path / "d", folder, vocab_size=300, console=pipe)
     assert pipe.file.getvalue() == ""
+
+
+def test_a_model_may_lie_beside_the_corpus_that_it_is_trained_on(folder, tmp_path):
+    """Whose tokenizer stays the same; another file of the folder would be lost."""
+    corpus = prepare(tmp_path / "c", folder, tokenizer="char", console=QUIET)
+    tokenizer = (corpus.folder / "tokenizer.json").read_bytes()
+    gpt = GPTConfig(vocab_size=1, context=8, layers=1, heads=1, dim=4)
+    config = TrainConfig(steps=2, warmup=1, batch=2, evaluate_every=2)
+    options = {"corpus": corpus.folder, "gpt": gpt, "config": config, "console": QUIET}
+    (corpus.folder / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"holds config\.json, which would be lost"):
+        train(corpus.folder, **options)
+    (corpus.folder / "config.json").unlink()
+    train(corpus.folder, **options)
+    assert (corpus.folder / "tokenizer.json").read_bytes() == tokenizer

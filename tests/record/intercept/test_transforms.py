@@ -1,5 +1,7 @@
 """Calls under the transforms of `torch.func`: recorded as without them, or refused by name."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -109,6 +111,30 @@ def test_changes_under_gradients():
     weights = recording[0].dense()
     assert bool(weights[:, 1, 3:, 2].eq(0).all())
     assert bool(weights[:, 0, 3:, 2].gt(0).all())
+
+
+@dataclass(eq=False)
+class Described(nn.Module):
+    """A module whose options are the fields of a dataclass."""
+
+    size: int
+
+    def __post_init__(self):
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x):
+        return self.block(x)
+
+
+def test_modules_that_are_dataclasses():
+    model, x = Described(3), torch.randn(B, L, 12)
+    with torch.no_grad(), regard.record(model) as plain:
+        model(x)
+    with regard.record(model, mean_contexts=True) as recording:
+        grad(lambda x: model(x).square().sum())(x)
+    assert [layer.name for layer in recording.layers] == [layer.name for layer in plain.layers]
+    close(recording[0], plain[0].dense().double())
 
 
 def test_changes_of_a_batch_that_vmap_hides():
