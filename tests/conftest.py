@@ -4,18 +4,13 @@ import jaxtyping
 import pytest
 import torch
 from support.browser import browser, pages  # noqa: F401 - fixtures
-from support.cpu_paths import SETS
+from support.cpu_paths import EACH_SET, SETS
 from support.firefox import firefox  # noqa: F401 - a fixture
 
 from regard.backends.native import library
 
-# Those between the plainest and the processor's best take part in `make thorough`.
-BETWEEN = {name: [pytest.mark.thorough] for name in SETS[1:-1]}
 
-
-@pytest.fixture(
-    params=[pytest.param(name, marks=BETWEEN.get(name, ())) for name in SETS or ["none"]]
-)
+@pytest.fixture(params=EACH_SET or ["none"])
 def instructions(request):
     """Compute with each set of instructions in turn."""
     loaded = library.load()

@@ -107,6 +107,7 @@ def test_a_failing_row_is_told_at_once_and_the_rows_after_it_are_a_result(tmp_pa
     assert "- failed: first: RuntimeError: no kernel image" in written
 
 
+@pytest.mark.thorough
 def test_every_part_but_the_comparisons_runs_at_tiny_sizes(tmp_path):
     pytest.importorskip("triton")
     parts = ("readouts", "memory", "training", "generation")

@@ -5,7 +5,7 @@ By the kernels, in their own pass; by every other way, after it.
 
 import pytest
 import torch
-from support.cpu_paths import SETS, forced, streamed
+from support.cpu_paths import EACH_SET, SETS, forced, streamed
 from support.draws import normal
 from support.patterns import flat
 
@@ -65,7 +65,7 @@ def assert_same_bits(query, key, value, readouts=READOUTS, **options):
             )
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", EACH_SET)
 @pytest.mark.parametrize("case", CASES)
 def test_bits_of_two_calls(case, name):
     mask, options = CASES[case]
@@ -90,7 +90,7 @@ OF_HEADS_THAT_SHARE_KEYS = {
 }
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", EACH_SET)
 @pytest.mark.parametrize("what", OF_HEADS_THAT_SHARE_KEYS)
 @pytest.mark.parametrize("heads", [2, 3, 4, 8])
 def test_heads_that_share_keys(heads, what, name):

@@ -7,7 +7,7 @@ whatever other rows, heads, keys and batch entries are read with them, and by wh
 import pytest
 import torch
 from record.models.classes import CASES
-from support.cpu_paths import SETS, forced, streamed
+from support.cpu_paths import EACH_SET, SETS, forced, streamed
 from support.patterns import afresh, flat, inputs, masks
 from support.rounding import RoundedByShape
 
@@ -52,7 +52,11 @@ def products():
         yield mode
 
 
-@pytest.fixture(params=[*SETS, "streamed", "streamed in blocks", "float64", "float64 in blocks"])
+STREAMED = ["streamed", "streamed in blocks", "float64"]
+STREAMED += [pytest.param("float64 in blocks", marks=pytest.mark.thorough)]
+
+
+@pytest.fixture(params=[*EACH_SET, *STREAMED])
 def dtype(request):
     """By each set of instructions, or streamed without them: the dtype to compute in."""
     name = request.param

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import HALF, cases
-from support.cpu_paths import SETS, forced, streamed
+from support.cpu_paths import EACH_SET, SETS, forced, streamed
 from support.patterns import (
     NAMES,
     READOUTS,
@@ -47,7 +47,7 @@ def test_kinds_are_numbered_as_in_the_header():
 # Against the definition
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", EACH_SET)
 @settings(max_examples=30)
 @given(cases(dtypes=(torch.float32, *HALF)), st.integers(1, 9), st.booleans(), st.data())
 def test_every_readout_is_its_definition(name, case, size, known, data):

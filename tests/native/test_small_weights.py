@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from support.cpu_paths import SETS, forced
+from support.cpu_paths import EACH_SET, SETS, forced
 
 import regard
 
 pytestmark = [
     pytest.mark.skipif(not SETS, reason="needs the native library"),
-    pytest.mark.parametrize("name", SETS),
+    pytest.mark.parametrize("name", EACH_SET),
 ]
 
 SMALLEST = torch.finfo(torch.float32).smallest_normal

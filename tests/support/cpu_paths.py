@@ -9,6 +9,10 @@ from regard.pattern import stream as _stream
 
 ON_CPU = ("native", "torch_sdpa", "eager")
 SETS = [] if library.load() is None else library.load().regard_supported().decode().split(",")
+# As parameters: those between the plainest and the processor's best take part in `make thorough`.
+EACH_SET = [
+    pytest.param(name, marks=[pytest.mark.thorough] if name in SETS[1:-1] else []) for name in SETS
+]
 
 
 @contextlib.contextmanager

@@ -72,6 +72,7 @@ def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, wr
     assert again.locator("#sentence em").last.text_content() == strongest
 
 
+@pytest.mark.thorough
 def test_a_thin_line_goes_to_the_strongest_key_of_each_other_head(show, settled, teller):
     page = show(teller, "#l=2&h=2&p=opening")
     run = teller.run(teller.about()["runs"][0])
@@ -106,6 +107,7 @@ def test_a_thin_line_goes_to_the_strongest_key_of_each_other_head(show, settled,
     assert settled(page).locator(".hairlines").count() == 0
 
 
+@pytest.mark.thorough
 def test_of_many_heads_those_of_the_chosen_layer_have_thin_lines(show, settled, make_recording):
     generator = torch.Generator().manual_seed(2)
     given = [tuple(5 * torch.randn(2, 1, 33, 11, 3, generator=generator)) for _ in range(2)]
@@ -126,6 +128,7 @@ SHAPE = """() => {
 }"""
 
 
+@pytest.mark.thorough
 def test_what_has_no_room_beside_the_chips_is_not_shown(show, settled, resize, teller):
     page = show(teller, "")
     seen = {}

@@ -45,7 +45,9 @@ def page(show, model):
     return show(model, "#l=1&h=1&q=9&k=3", reduced_motion="reduce")
 
 
-@pytest.mark.parametrize("ask", ["query", "mean", "head"])
+@pytest.mark.parametrize(
+    "ask", ["query", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("mean", "head"))]
+)
 def test_a_text_is_never_shaded_by_what_is_no_longer_asked(page, run, settled, written, ask):
     strongest = page.locator(STRONGEST.format(int(run.row(1, 1, 9).argmax())))
     legend = page.locator("#legend samp")
@@ -147,6 +149,7 @@ def test_an_answer_that_gave_way_to_an_older_question_is_asked_for_again(show, s
     assert settled(page).locator("#cross dd").last.text_content() != "–"
 
 
+@pytest.mark.thorough
 def test_progress_that_gave_way_to_an_older_question_is_asked_for_again(show, settled, long_mean):
     """Its lines then end early, with status 200."""
     page = show(long_mean, "#p=panel&b=readouts&q=4095")
@@ -205,6 +208,7 @@ def test_a_long_map_that_is_no_longer_looked_at_is_called_off_at_once(
     settled(page)
 
 
+@pytest.mark.thorough
 def test_a_long_map_that_fails_is_not_waited_for(show, settled, long):
     page = show(long[0], offline=True)  # a browser complains of a 503
     note, problem = page.locator("#zoom-note"), page.locator("#problem")
