@@ -44,7 +44,7 @@ unit-tests: $(TESTS)
 other-checks: $(TESTS)
 	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 types sanitize-memory lint-native javascript sanitize-threads neon
 
-thorough: $(TESTS) ## run what make test leaves out: more of the page, other instruction sets, whole graphs
+thorough: $(TESTS) ## run what make test leaves out: more of the page, other instruction sets, whole graphs and more
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m thorough
 
 throttled: $(TESTS) ## run the browser tests with the browser's processor throttled to a fifth

@@ -27,6 +27,9 @@ from regard.pattern.readouts import (
 QUERIES, KEYS = 67, 131
 READOUTS = (TopK(5), Max(), Entropy(), Distance(), Mass([3, 50]), Received(), Offsets(9))
 READOUTS += (Image(13, 11), Image(1000, 1000))
+# The last, which takes longest, combines what the two before it test.
+STREAMED = ["streamed", "streamed in blocks", "float64"]
+STREAMED += [pytest.param("float64 in blocks", marks=pytest.mark.thorough)]
 ROWS = ([0], [66], [3, 5, 40], [*range(1, 67)])
 
 
@@ -50,10 +53,6 @@ def products():
         one = torch.ones(1, 1, 3, 5)
         assert not torch.equal(one @ one.mT, torch.full((1, 1, 3, 3), 5.0))
         yield mode
-
-
-STREAMED = ["streamed", "streamed in blocks", "float64"]
-STREAMED += [pytest.param("float64 in blocks", marks=pytest.mark.thorough)]
 
 
 @pytest.fixture(params=[*EACH_SET, *STREAMED])
