@@ -23,6 +23,9 @@ CHECKERS := $(JAVASCRIPT)/node_modules/installed
 TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family of hedgehogs down \
 the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
 
+# Hundreds of processes of the tests import the package, and each would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .PHONY: help demo test unit-tests other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
 

@@ -31,8 +31,7 @@ def main(
 ) -> int:
     """Install, and hand on pip's exit status."""
     command = [sys.executable, "-u", "-m", "pip", "install", "--progress-bar", "off"]
-    # Python compiles what is imported; most of these packages' modules never are.
-    command += ["--no-compile", "--disable-pip-version-check", "--constraint", constraint]
+    command += ["--disable-pip-version-check", "--constraint", constraint]
     command += ["--editable", f".[{','.join(extras)}]"]
     command += ["--editable", package] if package else []
     output: list[str] = []
