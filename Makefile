@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # What is installed: enough for the command, for the tests too, for the benchmark's peers too, for
-# the test in JupyterLab too, for wheels of every platform too.
+# the test in JupyterLab too, for wheels of every platform too. And first, in seconds, for the checks
+# that do not import the package.
 COMMAND := $(VENV)/installed-command
+TOOLS := $(VENV)/installed-tools
 TESTS := $(VENV)/installed-tests
 PEERS := $(VENV)/installed-peers
 LAB := $(VENV)/installed-lab
@@ -27,7 +29,7 @@ the well." They listened. Back came the same words, "There is a family of hedgeh
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit-tests other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
+.PHONY: help demo test unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,17 +37,22 @@ help: ## list the targets
 demo: $(COMMAND) ## show what each token of a text attends to, and write regard.html, in which the model runs
 	$(BIN)/regard explain --html regard.html --live $(TEXT)
 
-# First what takes seconds. Then the tests, and beside them, at a lower priority, the checks of types,
-# C++ and JavaScript: at times the tests wait for a browser or a process.
+# First what takes seconds. Then the installation and the tests, and beside them, at a lower priority,
+# the checks of types, C++ and JavaScript: pip uses one core for minutes, and at times the tests wait
+# for a browser or a process.
 test: style ## lint, check types, run the tests, and beside them the kernels under sanitizers
-	@$(MAKE) --no-print-directory --jobs=2 unit-tests other-checks
+	@$(MAKE) --no-print-directory --jobs=2 unit-tests native-checks other-checks
 
 # A process a core, each with one thread: they do not wait for each other.
 unit-tests: $(TESTS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
+# These compile for minutes and import nothing of the package.
+native-checks: $(TOOLS)
+	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 sanitize-threads neon lint-native javascript
+
 other-checks: $(TESTS)
-	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 types sanitize-memory lint-native javascript sanitize-threads neon
+	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 types sanitize-memory
 
 thorough: $(TESTS) ## run what make test leaves out: more of the page, other instruction sets, whole graphs and more
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m thorough
@@ -61,14 +68,14 @@ lint: $(TESTS)
 
 lint-python: style types
 
-style: $(TESTS)
+style: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 types: $(TESTS)
 	$(BIN)/mypy
 
-lint-native: $(TESTS)
+lint-native: $(TOOLS)
 	$(BIN)/python tools/clang.py
 
 # Whoever has no Node.js checks the rest; where the browser's tests are required, this is too.
@@ -88,10 +95,10 @@ sanitize: $(TESTS) ## run the kernels under the sanitizers of memory, arithmetic
 sanitize-memory: $(TESTS)
 	@$(BIN)/python tools/sanitize.py address,undefined 150
 
-sanitize-threads: $(TESTS)
+sanitize-threads: $(TOOLS)
 	@$(BIN)/python tools/sanitize.py thread 200 4
 
-neon: $(TESTS) ## cross-compile the kernels for NEON and run them in an emulator
+neon: $(TOOLS) ## cross-compile the kernels for NEON and run them in an emulator
 	@$(BIN)/python tools/neon.py 40
 
 kvpress: $(KVPRESS)/installed ## compare the presses with those of kvpress, in an environment of its own
@@ -157,7 +164,12 @@ $(COMMAND): pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	$(BIN)/python tools/install.py cli
 	@touch $@
 
-$(TESTS): pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
+$(TOOLS): constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $< \
+		clang-format clang-tidy cmake ninja ruff
+	@touch $@
+
+$(TESTS): pyproject.toml constraints.txt $(NATIVE) $(TOOLS)
 	$(BIN)/python tools/install.py test
 	@touch $(COMMAND) $@
 
