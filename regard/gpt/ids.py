@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from regard._contexts import abstract_reason
+from regard._indices import check_whole
 from regard._shapes import Float, Int
 from regard.gpt._loss import IGNORED
 from regard.gpt.config import GPTConfig
@@ -140,4 +141,19 @@ def check_call(ids: Tensor, config: GPTConfig) -> None:
         raise ValueError(
             f"ids holds {ids.shape[-1]} tokens and the model's context is {config.context}; pass a "
             f"piece of it, such as ids[..., -{config.context}:]"
+        )
+
+
+def check_logits_to_keep(count: int) -> None:
+    """Check of how many last tokens logits are wanted.
+
+    Raises:
+        TypeError: if that is not a whole number.
+        ValueError: if it is negative.
+    """
+    check_whole(count, "logits_to_keep")
+    if count < 0:
+        raise ValueError(
+            f"logits_to_keep is {count}; expected how many last tokens to compute the logits of, "
+            "or 0 for all"
         )

@@ -26,7 +26,7 @@ from regard.gpt._loss import cross_entropy, linear_cross_entropy
 from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, has_hooks, has_own_hooks
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
-from regard.gpt.ids import check_call, check_tokens, checked_targets
+from regard.gpt.ids import check_call, check_logits_to_keep, check_tokens, checked_targets
 from regard.gpt.int8 import Int8Embedding
 from regard.gpt.mlp import MLP, SwiGLU
 from regard.gpt.self_attention import Attention
@@ -155,6 +155,7 @@ class GPT(nn.Module):
         cache: GPTCache | None = None,
         mask: Mask | None = None,
         patterns: list[Pattern] | None = None,
+        logits_to_keep: int = 0,
     ) -> Float[Tensor, "*b T V"]:
         """Run the model.
 
@@ -165,19 +166,27 @@ class GPT(nn.Module):
             mask: combined with the causal mask; of all tokens in the cache. Such as
                 `regard.documents`, where a row holds several texts.
             patterns: a list to append each layer's pattern to; see `with_patterns`.
+            logits_to_keep: compute the logits of so many last tokens alone, where there are more;
+                0: of all. As in transformers.
 
         Returns:
-            Logits ``(B, T, V)``.
+            Logits ``(B, T, V)``, or of the tokens to keep.
 
         Raises:
-            TypeError: `ids` is not a tensor of int64 or int32, or `mask` not a `regard.Mask`.
+            TypeError: `ids` is not a tensor of int64 or int32, `mask` not a `regard.Mask`, or
+                `logits_to_keep` not a whole number.
             ValueError: `ids` has another number of dimensions, more tokens than the context or the
                 cache have room for, or an id outside the vocabulary, of which on CUDA the device
                 tells; see `check_ids`. Or `mask` meets a cache that evicts tokens, or does not fit.
+                Or `logits_to_keep` is negative.
         """
         check_call(ids, self.config)
+        check_logits_to_keep(logits_to_keep)
         with rollback_on_error(cache):
-            return self._unembed(self._run(ids, patterns, cache, mask))  # (B, T, V)
+            x = self._run(ids, patterns, cache, mask)  # (B, T, E)
+            if logits_to_keep:
+                x = x[..., -logits_to_keep:, :].contiguous()
+            return self._unembed(x)  # (B, T, V)
 
     def with_patterns(
         self,

@@ -19,7 +19,7 @@ from regard.intervene._changer import ModelChanger
 from regard.intervene._effect_batch import BatchCheck, NotCopiesError, mixes_batch
 from regard.intervene._effect_flow import tensors_in
 from regard.intervene._effect_prefix import Prefix
-from regard.intervene._effect_targets import Target, numbers, target_of
+from regard.intervene._effect_targets import Target, logits_to_keep, numbers, target_of
 from regard.intervene._intervention import Intervention
 from regard.record import Recording, record
 from regard.record.intercept import change_calls, replace_attention, uncompiled
@@ -121,6 +121,7 @@ class ModelRuns:
         self.batches = not self._is_function
         """Whether copies of the text make a batch."""
         self.target, self._number = target_of(target, inputs)
+        self._options = {} if inputs is None else logits_to_keep(model, target, inputs)
         self._tokens = tokens
         self._changer = ModelChanger(model)
         self._batch = BatchCheck(self._changer)
@@ -154,7 +155,7 @@ class ModelRuns:
             record(self.model, tokens=self._tokens, rows=-1) as recording,
             self._prefix.observe() if keep and not self._is_function else nullcontext(),
         ):
-            output = self._call(self.model, 1)
+            output = self._run(1)
             number = numbers(self._number(output), 1)[0]
         self._result = _Result.of(output, number) if keep else None
         self._places = {
@@ -206,11 +207,15 @@ class ModelRuns:
             self._batch.of(copies) if copies > 1 else nullcontext(),
             self._prefix.skip(place, copies) if skips else self._prefix.learn(copies),
         ):
-            output = self._call(self.model, copies)
+            output = self._run(copies)
         self._changer.require_all_met()
         result = numbers(self._number(output), copies).detach().cpu()
         self._has_changed, self._has_batched = True, self._has_batched or copies > 1
         return result
+
+    def _run(self, copies: int) -> Any:
+        """Run the model on so many copies of the text."""
+        return self._call(self.model, copies, **self._options)
 
     def _may_skip(self, place: int, copies: int) -> bool:
         """Whether a run may leave out what comes before an attention call.
@@ -233,15 +238,18 @@ class ModelRuns:
         try:
             # As the unchanged run had one: under a mode torch takes no fused operators.
             with BaseTorchFunctionMode(), self._prefix.skip(place, 1):
-                output = self._call(self.model, 1)
+                output = self._run(1)
                 number = numbers(self._number(output), 1)[0]
         except Exception:  # noqa: BLE001 - without what was skipped it may fail in any way
             return False
         return _Result.of(output, number) == self._result
 
 
-def _call_of(run: Any) -> tuple[Callable[[nn.Module, int], Any], Mapping[str, Any] | None]:
-    """What calls a model on so many copies of a text; and its inputs by name, if they are known."""
+def _call_of(run: Any) -> tuple[Callable[..., Any], Mapping[str, Any] | None]:
+    """What calls a model on so many copies of a text, with options; and its inputs by name.
+
+    What a function gives its model is not known: None, and no options.
+    """
     if isinstance(run, Tensor):
         ids = run[None] if run.ndim == 1 else run
         if ids.ndim != 2 or len(ids) != 1 or ids.is_floating_point():
@@ -249,7 +257,9 @@ def _call_of(run: Any) -> tuple[Callable[[nn.Module, int], Any], Mapping[str, An
                 f"run must be token ids (T,) or (1, T), but is {run.dtype} of shape "
                 f"{tuple(run.shape)}; of a batch, give one sequence at a time"
             )
-        return lambda model, copies: model(ids.repeat(copies, 1)), {"input_ids": ids}
+        return lambda model, copies, **options: model(ids.repeat(copies, 1), **options), {
+            "input_ids": ids
+        }
     if isinstance(run, Mapping):
         inputs = dict(run)
         if inputs.get("past_key_values") is not None:
@@ -262,7 +272,7 @@ def _call_of(run: Any) -> tuple[Callable[[nn.Module, int], Any], Mapping[str, An
                     f"run: {name} has shape {tuple(value.shape)}, but must be of one sequence, "
                     "(1, …); give one sequence at a time"
                 )
-        return lambda model, copies: model(**_copies(inputs, copies)), inputs
+        return lambda model, copies, **options: model(**_copies(inputs, copies), **options), inputs
     if callable(run):
         call = cast("Callable[[nn.Module], Any]", run)
         return lambda model, copies: call(model), None  # noqa: ARG005 - it makes one run

@@ -5,16 +5,18 @@ Axes: B batch, T tokens, V vocabulary.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard._indices import check_whole
 from regard._shapes import Float, Int
+from regard.record.intercept import uncompiled
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,24 @@ def target_of(target: Target, inputs: Mapping[str, Any] | None) -> tuple[str, Ca
             f"model's output, but is {target!r}"
         )
     return getattr(target, "__name__", type(target).__name__), target
+
+
+def takes_logits_to_keep(model: nn.Module) -> bool:
+    """Whether a model can be asked for the logits of the last tokens alone."""
+    return "logits_to_keep" in inspect.signature(uncompiled(model).forward).parameters
+
+
+def logits_to_keep(model: nn.Module, target: Target, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """The argument that has a model compute no logits before the target's position.
+
+    Of a model with a large vocabulary they are a large part of a run. Empty where all are needed,
+    or may be: a position from 0 is not known from the end, and labels are compared with all.
+    """
+    if not isinstance(target, (LogProbability, Logit)) or target.position >= 0:
+        return {}
+    if {"labels", "logits_to_keep"} & inputs.keys() or not takes_logits_to_keep(model):
+        return {}
+    return {"logits_to_keep": -target.position}
 
 
 def numbers(result: Any, count: int) -> Float[Tensor, " B"]:

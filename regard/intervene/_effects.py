@@ -66,7 +66,8 @@ def effects(
             returns the output, once for each change.
         target: the number: a `LogProbability` or `Logit` of a token; ``"loss"``, the mean negative
             log-likelihood of each next token; or a function of the model's output that gives a
-            number for each sequence, ``(B,)``.
+            number for each sequence, ``(B,)``. For a negative position, a model that takes
+            ``logits_to_keep`` is given it, unless `run` is a function or has labels.
         over: ``"heads"``, or ``"keys"``: hide each token from all later queries. A token's own row
             keeps it, so that the last one has effect 0; what is not causal still sees it before.
         method: ``"ablation"``; or, over heads, ``"gradient"``, attribution patching: one forward

@@ -5,7 +5,6 @@ Axes: T tokens, A rows that are wanted, V vocabulary.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from copy import deepcopy
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard._shapes import Float, Int
+from regard.intervene._effect_targets import takes_logits_to_keep
 from regard.record.intercept import uncompiled
 
 __all__ = ["TailRuns"]
@@ -40,8 +40,7 @@ class TailRuns:
                 f"model: {type(model).__name__} reads the context in an encoder; give a causal "
                 "language model"
             )
-        parameters = inspect.signature(uncompiled(model).forward).parameters
-        self._keeps_logits = "logits_to_keep" in parameters
+        self._keeps_logits = takes_logits_to_keep(model)
         self._cache = _full_cache(uncompiled(model)) if start > 0 else None
         if self._cache is not None:
             options = {"past_key_values": self._cache, "use_cache": True, **self._keep(1)}

@@ -56,6 +56,21 @@ def test_a_batch_axis_is_optional(model, ids):
     assert model(ids.int()).equal(model(ids))
 
 
+@pytest.mark.parametrize("count", [1, 4, 11, 17])
+def test_logits_of_the_last_tokens_alone(model, ids, count):
+    expected = model(ids)[:, -count:]
+    torch.testing.assert_close(model(ids, logits_to_keep=count), expected, rtol=1e-5, atol=1e-6)
+    alone = model(ids[1], logits_to_keep=count)
+    torch.testing.assert_close(alone, expected[1], rtol=1e-5, atol=1e-6)  # other matmul shapes
+
+
+def test_a_number_of_logits_is_a_whole_number_from_0(model, ids):
+    with pytest.raises(ValueError, match="logits_to_keep is -3; expected how many last tokens"):
+        model(ids, logits_to_keep=-3)
+    with pytest.raises(TypeError, match="logits_to_keep must be a whole number, but is True"):
+        model(ids, logits_to_keep=True)
+
+
 def test_gradients_of_each_text_alone(model, ids):
     weights = {name: weight.detach().double() for name, weight in model.named_parameters()}
 

@@ -67,6 +67,50 @@ def test_heads(model, inputs):
         assert value == pytest.approx(changed - effects.unchanged, abs=1e-5)
 
 
+@pytest.mark.parametrize("over", ["heads", "keys"])
+def test_logits_before_the_position_are_not_computed(model, inputs, over):
+    target = regard.LogProbability(5, position=-2)
+    lengths = set()
+    hook = model.register_forward_hook(
+        lambda module, args, output: lengths.add(output.logits.shape[1])
+    )
+    effects = regard.effects(model, inputs, target, over=over)
+    hook.remove()
+    assert lengths == {9 if isinstance(model, hf.BertForMaskedLM) else 2}
+    by_function = regard.effects(model, lambda model: model(**inputs), target, over=over)
+    # Both add up products of 24 numbers in float32, in another order.
+    torch.testing.assert_close(effects.values, by_function.values, rtol=1e-4, atol=1e-5)
+    assert effects.unchanged == pytest.approx(by_function.unchanged, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "target", "length"),
+    [
+        ({}, regard.Logit(5, position=3), 9),  # not known from the end
+        ({}, "loss", 9),
+        ({}, lambda output: output.logits[:, 2, 5], 9),
+        ({"labels": torch.arange(9)[None]}, regard.Logit(5), 9),
+        ({"logits_to_keep": 4}, regard.Logit(5), 4),
+        ({}, regard.Logit(5), 1),
+    ],
+    ids=["from_the_start", "loss", "function", "labels", "given", "last"],
+)
+def test_logits_are_kept_where_they_are_needed(inputs, options, target, length):
+    kind, config = MODELS["llama"]
+    model = randomize(kind(config)).eval()
+    lengths = set()
+    model.register_forward_hook(lambda module, args, output: lengths.add(output.logits.shape[1]))
+    effects = regard.effects(model, {**inputs, **options}, target, layers=1)
+    assert lengths == {length}
+    assert effects.values.abs().max() > 1e-3
+
+
+def test_a_position_before_the_text_is_named(inputs):
+    kind, config = MODELS["llama"]
+    with pytest.raises(ValueError, match="position is -10, but the output has 9 tokens"):
+        regard.effects(kind(config), inputs, regard.Logit(5, position=-10))
+
+
 def test_keys(model, inputs):
     effects = regard.effects(model, inputs, "loss", over="keys", batch_size=3)
     assert effects.values.shape == (9,)
