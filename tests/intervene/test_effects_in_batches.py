@@ -187,6 +187,16 @@ def test_calls_of_other_shapes(kind):
     assert_heads(model, inputs, lambda y: y[:, -1, 0], batch_size=2)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
+def test_activations_that_are_quantized_with_those_of_the_batch():
+    quantization = pytest.importorskip("torch.ao.quantization")  # on its way out of torch
+    if torch.backends.quantized.engine == "none":
+        pytest.skip("torch was built without quantized kernels")
+    own = randomize(Own()).eval()
+    model, inputs = quantization.quantize_dynamic(own), {"x": torch.randn(1, 7, WIDTH)}
+    assert_heads(model, inputs, lambda y: y[:, -1, 0])
+
+
 def test_a_target_may_be_of_one_text():
     model, inputs = randomize(Own()).eval(), {"x": torch.randn(1, 7, WIDTH)}
     assert_heads(model, inputs, lambda y: y.square().mean())

@@ -11,6 +11,7 @@ from record.models.classes import CASES
 from record.models.inputs import Numbers
 
 import regard
+from regard.record.intercept import _configurations
 
 NEAR = 1e-5  # of two implementations, as in test_patterns.py
 WAIT = 60  # seconds for another thread, which is there at once
@@ -156,6 +157,29 @@ def test_a_block_that_ends_on_another_thread_meanwhile(made):
     paused.thread.join(WAIT)
     check(recording, expected)
     check(others[0], expected)
+    assert names(model) == {"eager"}
+
+
+def test_an_abandoned_block_that_is_closed_while_another_begins(made, monkeypatch):
+    """As the collector may do at any moment, so that this thread has the lock already."""
+    model, ids = made
+    abandoned, own_name, recordings = regard.record(model), _configurations.own_name, []
+
+    def closing(config):
+        monkeypatch.undo()
+        abandoned.__exit__(None, None, None)
+        return own_name(config)
+
+    def both():
+        abandoned.__enter__()
+        model(ids)
+        monkeypatch.setattr(_configurations, "own_name", closing)
+        with torch.no_grad(), regard.record(model) as recording:
+            model(ids)
+        recordings.append(recording)
+
+    run(threading.Thread(target=both, daemon=True))
+    check(recordings[0], weights(model, ids))
     assert names(model) == {"eager"}
 
 
