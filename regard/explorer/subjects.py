@@ -301,7 +301,8 @@ class ModelSubject:
             stack.enter_context(torch.no_grad())
             stack.enter_context(changed(self._model, changes))
             with regard.record(self._model) as recording:
-                logits = self._model(torch.tensor(ids, device=self._device)[None])[0, -1]
+                text = torch.tensor(ids, device=self._device)[None]
+                logits = self._model(text, logits_to_keep=1)[0, -1]
         shares = logits.softmax(-1)
         if shares.isnan().any():
             raise ExplorerError("the model's logits are not numbers; its weights are damaged")
