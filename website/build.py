@@ -221,7 +221,7 @@ class _Site:
 
 def _front_texts(text: str) -> tuple[str, str]:
     """README before its picture and after it, without its title."""
-    match = re.fullmatch(r"# .+\n\n(?P<lead>[^#!]+)!\[.+\n(?P<rest>(?s:.+))", text)
+    match = re.fullmatch(r"# .+\n\n(?P<lead>[^#!]+?)\[?!\[.+\n(?P<rest>(?s:.+))", text)
     if match is None:
         raise ValueError("README.md must begin with a title, a paragraph and a picture")
     return match["lead"], match["rest"]

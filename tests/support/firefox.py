@@ -24,6 +24,8 @@ PREFERENCES = {
     "browser.shell.checkDefaultBrowser": False,
     "network.captive-portal-service.enabled": False,
     "network.connectivity-service.enabled": False,
+    "ui.primaryPointerCapabilities": 6,  # a mouse, which hovers; without a screen there is none
+    "ui.allPointerCapabilities": 6,
 }
 
 

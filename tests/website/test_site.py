@@ -68,6 +68,12 @@ def test_every_link_and_anchor_exists(read):
     assert broken == []
 
 
+def test_no_sign_of_markdown_is_left(site):
+    for path in site.rglob("*.html"):
+        lines = re.findall(r"<(p|li|td)>([^<>]{0,3})</\1>", path.read_text("utf-8"))
+        assert not [text for _, text in lines if set("[]*`!#") & set(text)], path
+
+
 def test_no_anchor_stands_twice_on_a_page(read):
     assert all(len(page.anchors) == len(set(page.anchors)) for page in read.values())
 

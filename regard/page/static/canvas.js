@@ -212,7 +212,8 @@ export function prepared(canvas, width, height, ratio = window.devicePixelRatio 
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
   const context = context2d(canvas);
+  context.setTransform(1, 0, 0, 1, 0, 0); // whole pixels: of a part of one, something would be left
+  context.clearRect(0, 0, w, h);
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
   return context;
 }

@@ -49,17 +49,26 @@ export function paintOpenCell(surface, { key, query, scale, logsumexp }, [x, y, 
     [`softmax: e^(… − ${signed(logsumexp, 2)})`, weight(key.weight)],
   ];
   const row = (width - high - pad * 1.2) / rows.length;
-  const size = Math.min(17, row * 0.42, width / 13);
+  const numbers = inks.serif || inks.sans;
+  const [longest, largest] = rows[rows.length - 1];
+  const taken = 10 + widthOf(surface, longest, font(10)) + widthOf(surface, largest, font(15, numbers)); // with a space between
+  const size = Math.min(17, row * 0.42, width / 13, (10 * (width - 2 * pad)) / taken);
   rows.forEach(([name, number], k) => {
     const middle = top + pad * 0.6 + high + (k + 0.5) * row;
     const last = k === rows.length - 1;
     write(surface, name, left + pad, middle, { font: font(size), colour: inks.soft, baseline: "middle" });
     write(surface, number, left + width - pad, middle, {
-      font: font(last ? size * 1.5 : size * 1.2, inks.serif || inks.sans),
+      font: font(last ? size * 1.5 : size * 1.2, numbers),
       colour: last ? inks.accent : inks.ink,
       align: "right",
       baseline: "middle",
     });
   });
   surface.restore();
+}
+
+/** How wide a text is. @param {Surface} surface @param {string} text @param {string} font */
+function widthOf(surface, text, font) {
+  surface.font = font;
+  return surface.measureText(text).width;
 }

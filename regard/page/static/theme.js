@@ -45,12 +45,17 @@ export function startTheme() {
     }
     set({ theme });
   });
-  try {
-    const theme = ORDER.find((name) => name === localStorage.getItem("regard-theme"));
+  const choose = (/** @type {string|null} */ chosen) => {
+    const theme = ORDER.find((name) => name === chosen);
     if (theme) set({ theme });
+  };
+  try {
+    choose(localStorage.getItem("regard-theme"));
   } catch {
     /* as above */
   }
+  // Of another page, such as the one that this one is a part of.
+  window.addEventListener("storage", ({ key, newValue }) => key === "regard-theme" && choose(newValue));
   darkness.addEventListener("change", apply);
   subscribe("theme", apply);
   apply();

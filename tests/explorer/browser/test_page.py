@@ -260,6 +260,17 @@ def test_nothing_is_cut_and_nothing_overflows(show, settled, resize, request, tm
     assert problems == {}
 
 
+def test_what_colours_say_stays_where_the_system_has_its_own(show, model):
+    page = show(model, "#p=panel")
+    backgrounds = """[".swatch.gives", ".bar"].map((name) =>
+      getComputedStyle(document.querySelector(name)).backgroundColor)"""
+    own = page.evaluate(backgrounds)
+    page.emulate_media(forced_colors="active")
+    assert page.evaluate(backgrounds) == own
+    edge = "getComputedStyle(document.querySelector('#tokens .token')).borderBottomColor"
+    assert page.evaluate(edge) == "rgba(0, 0, 0, 0)"  # no line that would say that it attends
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_scheme_is_that_of_the_system(show, model, scheme):
     page = show(model, color_scheme=scheme)
@@ -269,3 +280,13 @@ def test_the_scheme_is_that_of_the_system(show, model, scheme):
     page.locator("#theme").click()
     page.locator("#theme").click()
     assert page.locator("html").get_attribute("data-theme") == "dark"
+
+
+def test_colours_chosen_on_another_page_are_those_of_this_one(show, model):
+    """As of the site's front page, which the page with the model stands in."""
+    page = show(model, color_scheme="light")
+    other = page.context.new_page()
+    other.goto(page.url)
+    other.locator("#theme").click()
+    other.locator("#theme").click()
+    page.locator("html[data-theme=dark]").wait_for()
