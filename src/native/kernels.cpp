@@ -12,39 +12,27 @@
 #include "divergence.h"
 #include "gpt_step.h"
 #include "matvec.h"
-#include "pairs.h"
 #include "peak.h"
 #include "residual_norm.h"
-
-#define REGARD_TEXT_OF(name) #name
-#define REGARD_TEXT(name) REGARD_TEXT_OF(name)
 
 namespace regard::REGARD_SET {
 namespace {
 
-#if defined(__AVX512BF16__)
-using BFloat16Arithmetic = Pairs;
-using BFloat16Gradients = PairGradients;
-#else
-using BFloat16Arithmetic = Widened<BFloat16>;
-using BFloat16Gradients = WidenedGradients<BFloat16>;
-#endif
-
 int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
-  if (p.dtype == REGARD_BFLOAT16) return attend<BFloat16Arithmetic>(p, context, logsumexp);
+  if (p.dtype == REGARD_BFLOAT16) return attend<Widened<BFloat16>>(p, context, logsumexp);
   if (p.dtype == REGARD_FLOAT16) return attend<Widened<Float16>>(p, context, logsumexp);
   return attend<Widened<Float32>>(p, context, logsumexp);
 }
 
 int backward_of_any_dtype(const regard_problem &p, const regard_gradients &g) {
-  if (p.dtype == REGARD_BFLOAT16) return backward<BFloat16Gradients>(p, g);
+  if (p.dtype == REGARD_BFLOAT16) return backward<WidenedGradients<BFloat16>>(p, g);
   if (p.dtype == REGARD_FLOAT16) return backward<WidenedGradients<Float16>>(p, g);
   return backward<WidenedGradients<Float32>>(p, g);
 }
 
 int read_of_any_dtype(const regard_problem &p, const regard_readouts &readouts) {
   const Reading reading(p, readouts);
-  if (p.dtype == REGARD_BFLOAT16) return read<BFloat16Arithmetic>(reading);
+  if (p.dtype == REGARD_BFLOAT16) return read<Widened<BFloat16>>(reading);
   if (p.dtype == REGARD_FLOAT16) return read<Widened<Float16>>(reading);
   return read<Widened<Float32>>(reading);
 }
@@ -52,7 +40,7 @@ int read_of_any_dtype(const regard_problem &p, const regard_readouts &readouts) 
 int forward_and_read_of_any_dtype(const regard_problem &p, const regard_tensor &context,
                                   float *logsumexp, const regard_readouts &readouts) {
   if (p.dtype == REGARD_BFLOAT16)
-    return attend_and_read<BFloat16Arithmetic>(p, context, logsumexp, readouts);
+    return attend_and_read<Widened<BFloat16>>(p, context, logsumexp, readouts);
   if (p.dtype == REGARD_FLOAT16)
     return attend_and_read<Widened<Float16>>(p, context, logsumexp, readouts);
   return attend_and_read<Widened<Float32>>(p, context, logsumexp, readouts);
@@ -60,7 +48,7 @@ int forward_and_read_of_any_dtype(const regard_problem &p, const regard_tensor &
 
 int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,
                          const regard_divergence &request) {
-  if (one.dtype == REGARD_BFLOAT16) return compare<BFloat16Arithmetic>(one, other, request);
+  if (one.dtype == REGARD_BFLOAT16) return compare<Widened<BFloat16>>(one, other, request);
   if (one.dtype == REGARD_FLOAT16) return compare<Widened<Float16>>(one, other, request);
   return compare<Widened<Float32>>(one, other, request);
 }
@@ -113,7 +101,7 @@ int cross_entropy_of_any_dtype(const regard_cross_entropy &call) {
 }
 
 double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {
-  return dtype == REGARD_BFLOAT16 ? peak_flops<BFloat16Arithmetic>(threads)
+  return dtype == REGARD_BFLOAT16 ? peak_flops<Widened<BFloat16>>(threads)
                                   : peak_flops<Widened<Float32>>(threads);
 }
 

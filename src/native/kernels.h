@@ -3,6 +3,10 @@
 
 #include "abi.h"
 
+// The name of an instruction set, which is a macro, as text.
+#define REGARD_TEXT_OF(name) #name
+#define REGARD_TEXT(name) REGARD_TEXT_OF(name)
+
 namespace regard {
 
 struct Kernels {
@@ -23,8 +27,8 @@ struct Kernels {
   double (*peak_bandwidth)(int64_t threads);
 };
 
-// Each defined by kernels.cpp, compiled for that set, but for AMX by kernels_amx.cpp;
-// CMakeLists.txt says which there are.
+// Each defined by kernels.cpp, compiled for that set, but for the two with instructions for
+// bfloat16 by kernels_bfloat16.cpp; CMakeLists.txt says which there are.
 namespace baseline { const Kernels &kernels(); }
 namespace avx2 { const Kernels &kernels(); }
 namespace avx512 { const Kernels &kernels(); }

@@ -1,5 +1,5 @@
-// The kernels with AMX: bfloat16 is multiplied in tiles, and rounded by an instruction. Everything
-// else is AVX-512's.
+// The kernels of bfloat16 where a processor has instructions for it: its products are made in pairs
+// or, with AMX, in tiles, and it is rounded by an instruction. Everything else is AVX-512's.
 
 #include "activation.h"
 #include "attend.h"
@@ -9,6 +9,7 @@
 #include "gpt_step.h"
 #include "kernels.h"
 #include "matvec.h"
+#include "pairs.h"
 #include "peak.h"
 #include "residual_norm.h"
 #include "system.h"
@@ -16,49 +17,53 @@
 namespace regard::REGARD_SET {
 namespace {
 
-// Requested at the first use, since signals need larger stacks then. A process that is refused, for
-// a stack that is too small already, computes as with AVX-512.
-bool multiplies_tiles(int64_t dtype) {
+#if defined(__AMX_BF16__)
+// Tiles are requested at the first use, since signals need larger stacks then. A process that is
+// refused, for a stack that is too small already, computes as with AVX-512.
+bool multiplies(int64_t dtype) {
   if (dtype != REGARD_BFLOAT16) return false;
   static const bool allowed = system::allows_amx();
   return allowed;
 }
+#else
+bool multiplies(int64_t dtype) { return dtype == REGARD_BFLOAT16; }
+#endif
 
 int forward_of_any_dtype(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
-  if (!multiplies_tiles(p.dtype)) return avx512::kernels().forward(p, context, logsumexp);
+  if (!multiplies(p.dtype)) return avx512::kernels().forward(p, context, logsumexp);
   return attend<Pairs>(p, context, logsumexp);
 }
 
 int backward_of_any_dtype(const regard_problem &p, const regard_gradients &g) {
-  if (!multiplies_tiles(p.dtype)) return avx512::kernels().backward(p, g);
+  if (!multiplies(p.dtype)) return avx512::kernels().backward(p, g);
   return backward<PairGradients>(p, g);
 }
 
 int read_of_any_dtype(const regard_problem &p, const regard_readouts &readouts) {
-  if (!multiplies_tiles(p.dtype)) return avx512::kernels().read(p, readouts);
+  if (!multiplies(p.dtype)) return avx512::kernels().read(p, readouts);
   return read<Pairs>(Reading(p, readouts));
 }
 
 int forward_and_read_of_any_dtype(const regard_problem &p, const regard_tensor &context,
                                   float *logsumexp, const regard_readouts &readouts) {
-  if (!multiplies_tiles(p.dtype))
+  if (!multiplies(p.dtype))
     return avx512::kernels().forward_and_read(p, context, logsumexp, readouts);
   return attend_and_read<Pairs>(p, context, logsumexp, readouts);
 }
 
 int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,
                          const regard_divergence &request) {
-  if (!multiplies_tiles(one.dtype)) return avx512::kernels().compare(one, other, request);
+  if (!multiplies(one.dtype)) return avx512::kernels().compare(one, other, request);
   return compare<Pairs>(one, other, request);
 }
 
 int matvec_of_any_dtype(const regard_matvec &product) {
-  if (product.scale || !multiplies_tiles(product.dtype)) return avx512::kernels().matvec(product);
+  if (product.scale || !multiplies(product.dtype)) return avx512::kernels().matvec(product);
   return matvec<RowProducts<BFloat16>>(product);
 }
 
 int gpt_step_of_any_dtype(const regard_gpt &gpt) {
-  if (gpt.tokens_scale || !multiplies_tiles(gpt.dtype)) return avx512::kernels().gpt_step(gpt);
+  if (gpt.tokens_scale || !multiplies(gpt.dtype)) return avx512::kernels().gpt_step(gpt);
   return gpt_step<RowProducts<BFloat16>>(gpt);
 }
 
@@ -83,8 +88,12 @@ int cross_entropy_of_any_dtype(const regard_cross_entropy &call) {
 }
 
 double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {
-  return multiplies_tiles(dtype) ? peak_flops_of_tiles(threads)
-                                 : avx512::kernels().peak_flops(dtype, threads);
+  if (!multiplies(dtype)) return avx512::kernels().peak_flops(dtype, threads);
+#if defined(__AMX_BF16__)
+  return peak_flops_of_tiles(threads);
+#else
+  return peak_flops<Pairs>(threads);
+#endif
 }
 
 }  // namespace
@@ -92,7 +101,7 @@ double peak_flops_of_any_dtype(int64_t dtype, int64_t threads) {
 const Kernels &kernels() {
   static const Kernels table = [] {
     Kernels all = avx512::kernels();
-    all.set = "amx";
+    all.set = REGARD_TEXT(REGARD_SET);
     all.forward = forward_of_any_dtype;
     all.backward = backward_of_any_dtype;
     all.read = read_of_any_dtype;
